@@ -1,0 +1,5 @@
+"""python -m attncli"""
+
+from attncli.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""Running planned experiments; a single command is a batch of one."""

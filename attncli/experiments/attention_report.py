@@ -1,0 +1,119 @@
+"""What self-, multi-head and cross-attention report alike: named tensors and statistics of the weights."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attncli import __version__
+from attncli.errors import RunError
+from attncli.experiments.texts import Texts
+from attncli.inputs.projections import Projection
+from attncli.mechanisms.scaled_dot_product import Attention
+from attncli.report import NamedTensor, Report
+from attncli.spec import Spec
+from attncli.spec.attention import AttentionSpec
+from attncli.statistics import ROW_STATISTICS
+from attncli.statistics.concentration import top_keys
+from attncli.statistics.moments import moments
+from attncli.statistics.sinks import received_mass
+
+NO_SOFTMAX_NOTE = "Without softmax a row of weights is no distribution: it has no row statistics."
+
+
+def named(tensor: Tensor, *axes: str) -> NamedTensor:
+    """A tensor as the report's plain data, its last axes named; axes before them are batches."""
+    batch = ("batch",) * (tensor.dim() - len(axes))
+    return NamedTensor((*batch, *axes), tensor.numpy(force=True))
+
+
+def build_report(
+    spec: Spec,
+    texts: Texts,
+    tensors: Mapping[str, NamedTensor],
+    statistics: Mapping[str, Any],
+    notes: Iterable[str],
+) -> Report:
+    """A report with the settings and versions that it came from."""
+    environment = {"attncli": __version__, "torch": torch.__version__}
+    settings = spec.model_dump(mode="json")
+    return Report(
+        spec.experiment,
+        settings,
+        environment,
+        *texts,
+        tensors=tensors,
+        statistics=statistics,
+        notes=tuple(notes),
+    )
+
+
+def row_statistics(
+    scores: Float[Tensor, "*batch query key"],
+    visible: Bool[Tensor, "query key"],
+    *,
+    top_k: int,
+    axes: tuple[str, ...] = (),
+) -> dict[str, dict[str, NamedTensor]]:
+    """The statistics of each row of weights and of each key, in float64 from the scores that softmax takes.
+
+    Hidden scores are -inf. `axes` are the axes between the batch and the query.
+    """
+    scores = scores.double()
+    weights = scores.softmax(dim=-1)
+    rows = {
+        name: named(statistic(weights, visible), *axes, "query") for name, statistic in ROW_STATISTICS.items()
+    }
+    rows["logsumexp"] = named(scores.logsumexp(dim=-1), *axes, "query")
+    if top_k:
+        keys, key_weights = top_keys(weights, visible, top_k)
+        rows["top_keys"] = named(keys, *axes, "query", "rank")
+        rows["top_weights"] = named(key_weights, *axes, "query", "rank")
+    return {"rows": rows, "keys": {"received_mass": named(received_mass(weights), *axes, "key")}}
+
+
+def attention_statistics(
+    spec: AttentionSpec, attention: Attention, visible: Bool[Tensor, "query key"], axes: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Moments of the visible scores before and after scaling, and the statistics of rows and keys.
+
+    RunError where the output is not finite: the scores were too large for float32.
+    """
+    if not attention.output.isfinite().all():
+        raise RunError(
+            f"{spec.experiment}: the scores overflow float32: use a smaller scale (got {spec.scale})"
+        )
+    statistics: dict[str, Any] = {
+        "scores": moments(attention.scores[..., visible]),
+        "scaled_scores": moments(attention.scaled_scores[..., visible]),
+    }
+    if spec.softmax:
+        statistics |= row_statistics(attention.scaled_scores, visible, top_k=spec.top_k, axes=axes)
+    return statistics
+
+
+def explained(
+    spec: AttentionSpec, attention: Attention, vectors: Mapping[str, Tensor], axes: tuple[str, ...] = ()
+) -> dict[str, NamedTensor]:
+    """query, key, value and the scaled scores, where the spec asks to explain."""
+    if not spec.explain:
+        return {}
+    named_vectors = {
+        name: named(tensor, *axes, "query" if name == "query" else "key", "dim")
+        for name, tensor in vectors.items()
+    }
+    return named_vectors | {"scaled_scores": named(attention.scaled_scores, *axes, "query", "key")}
+
+
+def explained_projections(
+    spec: AttentionSpec, projections: Mapping[str, Projection]
+) -> dict[str, NamedTensor]:
+    """The matrices behind query, key and value, in the layout they were drawn in, where asked to explain."""
+    if not spec.explain:
+        return {}
+    return {
+        f"{name}_projection": named(projection.matrix, *projection.axes)
+        for name, projection in projections.items()
+    }

@@ -1,0 +1,57 @@
+"""Averaging: attention whose scores are all zero, computed in three ways."""
+
+from typing import Any
+
+import torch
+
+from attncli.experiments.attention_report import build_report, named, row_statistics
+from attncli.experiments.session import Session
+from attncli.experiments.sources import embed
+from attncli.experiments.texts import Texts
+from attncli.mechanisms.averaging import average_by_loop, averaging_weights, softmax_averaging_weights
+from attncli.mechanisms.masks import causal_mask, full_mask
+from attncli.report import Report
+from attncli.spec.lessons import AverageSpec
+
+
+def run(spec: AverageSpec, texts: Texts, session: Session) -> Report:
+    """Each token's mean (or sum) over what it sees: by a loop, a matrix product and a masked softmax."""
+    (source,) = embed(spec, texts, session)
+    vectors = source.vectors
+    *batch, num_tokens, _ = vectors.shape
+    visible = (causal_mask if spec.over == "past" else full_mask)(num_tokens, num_tokens)
+    mean = spec.aggregate == "mean"
+    weights = averaging_weights(visible, mean=mean)
+    softmax_weights = softmax_averaging_weights(visible)
+    notes = ["Attention is message passing on a directed graph: a token takes from the tokens that it sees."]
+    if spec.over == "past":
+        notes.append("An encoder lets every token see all of them: over all.")
+    if spec.method == "softmax":
+        weights = softmax_weights
+    if spec.softmax_twice:
+        weights, visible = weights.softmax(dim=-1), full_mask(num_tokens, num_tokens)
+        notes.append(
+            "A mistake: softmax of rows that sum to one already gives hidden zeros weight: the future leaks in."
+        )
+
+    looped = average_by_loop(vectors, visible.to(vectors.device), mean=mean)
+    product = weights.to(vectors.device) @ vectors
+    statistics: dict[str, Any] = {}
+    if spec.method == "all":
+        by_softmax = softmax_weights.to(vectors.device) @ vectors
+        statistics["agreement"] = {
+            "loop_vs_matmul": (looped - product).abs().max().item(),
+            "loop_vs_softmax": (looped - by_softmax).abs().max().item() if mean else None,
+        }
+        if not mean:
+            notes.append("A softmax row sums to one, so that way averages and cannot sum.")
+    if mean:
+        zeros = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)
+        scores = softmax_weights if spec.softmax_twice else zeros
+        statistics |= row_statistics(scores.expand(*batch, -1, -1), visible, top_k=spec.top_k)
+    tensors = {
+        "input": named(vectors, "token", "dim"),
+        "weights": named(weights.expand(*batch, -1, -1), "query", "key"),
+        "output": named(looped if spec.method == "loop" else product, "query", "dim"),
+    }
+    return build_report(spec, texts, tensors, statistics, notes)

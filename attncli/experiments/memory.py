@@ -1,0 +1,77 @@
+"""Sizes are checked before memory is taken: what does not fit is refused with how much it needs."""
+
+import os
+from pathlib import Path
+
+from attncli.errors import UserError
+from attncli.spec import Spec
+from attncli.spec.attention import AttentionSpec, MultiheadSpec
+from attncli.spec.lessons import AverageSpec, NormSpec, ScaleDemoSpec
+
+# Bytes that a number takes at the peak, from scores to a printed report, measured and rounded up.
+BYTES_PER_WEIGHT = 160
+BYTES_PER_VECTOR_ENTRY = 80
+BYTES_PER_PARAMETER = 8
+
+
+def _attention_bytes(spec: AttentionSpec, num_queries: int, num_keys: int) -> int:
+    heads = spec.num_heads if isinstance(spec, MultiheadSpec) else 1
+    batch = spec.batch_size or 1
+    tokens = num_queries + num_keys
+    widths = spec.embed_dim + heads * (spec.head_dim + spec.value_dim)
+    parameters = spec.embed_dim * heads * (2 * spec.head_dim + 2 * spec.value_dim)
+    return (
+        batch * heads * num_queries * num_keys * BYTES_PER_WEIGHT
+        + batch * tokens * widths * BYTES_PER_VECTOR_ENTRY
+        + parameters * BYTES_PER_PARAMETER
+    )
+
+
+def needed_bytes(spec: Spec, num_queries: int, num_keys: int) -> int:
+    """About how much memory an experiment takes at its peak, in bytes."""
+    match spec:
+        case AttentionSpec():
+            return _attention_bytes(spec, num_queries, num_keys)
+        case AverageSpec():
+            vectors = (spec.batch_size or 1) * num_queries * spec.embed_dim
+            return num_queries**2 * BYTES_PER_WEIGHT + vectors * BYTES_PER_VECTOR_ENTRY
+        case ScaleDemoSpec():
+            rows = spec.batch_size * spec.num_tokens
+            return rows * (spec.num_tokens + max(spec.head_dim)) * BYTES_PER_VECTOR_ENTRY
+        case NormSpec():
+            return 5 * spec.batch_size * spec.num_features * BYTES_PER_VECTOR_ENTRY
+    raise AssertionError(f"no size known for {spec.experiment}")
+
+
+def available_bytes() -> int:
+    """Bytes that a process may still take: the machine's, or its control group's where that is less."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        group = Path("/sys/fs/cgroup")
+        limit = int((group / "memory.max").read_text())
+        available = min(available, limit - int((group / "memory.current").read_text()))
+    except (OSError, ValueError):
+        pass
+    return available
+
+
+def readable_bytes(count: int) -> str:
+    """`17.2 GB`: a size for people, in powers of 1000."""
+    size, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB", "EB"):
+        if size < 1000 or unit == "EB":
+            break
+        size /= 1000
+    return f"{size:.3g} {unit}"
+
+
+def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> None:
+    """UserError that says how much an experiment needs, where that is more than there is."""
+    needed, available = needed_bytes(spec, num_queries, num_keys), available_bytes()
+    if needed > available:
+        sizes = f"needs about {readable_bytes(needed)} of memory and {readable_bytes(available)} are free"
+        raise UserError(f"{spec.experiment}: {sizes}: use fewer tokens or smaller sizes")

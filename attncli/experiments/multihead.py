@@ -1,0 +1,86 @@
+"""Multi-head attention: several heads side by side, each with its own query, key and value."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.experiments.attention_report import (
+    NO_SOFTMAX_NOTE,
+    attention_statistics,
+    build_report,
+    explained,
+    explained_projections,
+    named,
+)
+from attncli.experiments.session import Session
+from attncli.experiments.sources import embed
+from attncli.experiments.texts import Texts
+from attncli.inputs.projections import draw_head_projections, draw_linear, draw_linear_bias
+from attncli.mechanisms.heads import merge_heads, repeat_heads, split_heads
+from attncli.mechanisms.masks import causal_mask, full_mask
+from attncli.mechanisms.scaled_dot_product import attend
+from attncli.report import NamedTensor, Report
+from attncli.spec.attention import MultiheadSpec
+
+
+def _heads(
+    spec: MultiheadSpec, vectors: Float[Tensor, "*batch token embed"], session: Session
+) -> tuple[dict[str, Float[Tensor, "*batch head token dim"]], dict[str, NamedTensor]]:
+    if spec.projection == "none":
+        split = split_heads(vectors, spec.num_heads)
+        return {"query": split, "key": split, "value": split}, {}
+    sizes = {
+        "query": (spec.num_heads, spec.head_dim),
+        "key": (spec.num_kv_heads, spec.head_dim),
+        "value": (spec.num_kv_heads, spec.value_dim),
+    }
+    drawn = draw_head_projections(
+        spec.projection, spec.embed_dim, sizes, spec.projection_order, session.generator
+    )
+    heads = {name: drawn[name].to(vectors.device)(vectors) for name in sizes}
+    return heads, explained_projections(spec, drawn)
+
+
+def run(spec: MultiheadSpec, texts: Texts, session: Session) -> Report:
+    """Weights (head, query, key), the output of each head, and the heads merged and unified."""
+    (source,) = embed(spec, texts, session)
+    heads, projections = _heads(spec, source.vectors, session)
+    num_tokens = source.vectors.shape[-2]
+    visible = (causal_mask if spec.causal else full_mask)(num_tokens, num_tokens).to(source.vectors.device)
+    attention = attend(
+        heads["query"],
+        repeat_heads(heads["key"], spec.num_heads),
+        repeat_heads(heads["value"], spec.num_heads),
+        visible,
+        scale=spec.scale,
+        softmax=spec.softmax,
+    )
+    merged = merge_heads(attention.output)
+
+    tensors = {"input": named(source.vectors, "token", "dim")}
+    if spec.explain and source.token_ids is not None:
+        tensors["token_ids"] = named(source.token_ids, "token")
+    tensors |= projections | explained(spec, attention, heads, ("head",))
+    tensors["scores"] = named(attention.scores, "head", "query", "key")
+    tensors["weights"] = named(attention.weights, "head", "query", "key")
+    tensors["head_outputs"] = named(attention.output, "head", "query", "dim")
+    output = merged
+    if spec.output_projection:
+        matrix = draw_linear(spec.embed_dim, merged.shape[-1], session.generator)
+        bias = draw_linear_bias(spec.embed_dim, merged.shape[-1], session.generator)
+        output = merged @ matrix.to(merged.device).mT + bias.to(merged.device)
+        if spec.explain:
+            tensors["merged"] = named(merged, "query", "dim")
+            tensors["output_projection"] = named(matrix, "dim", "embed")
+            tensors["output_bias"] = named(bias, "dim")
+    tensors["output"] = named(output, "query", "dim")
+
+    statistics = attention_statistics(spec, attention, visible, ("head",))
+    notes = ["Each head has its own query, key and value, so that each can look for something else."]
+    if spec.num_kv_heads != spec.num_heads:
+        shared = spec.num_heads // spec.num_kv_heads
+        notes.append(f"Each key/value head serves {shared} query heads (grouped-query attention).")
+    if spec.batch_size:
+        notes.append("Batch items never talk to each other.")
+    if not spec.softmax:
+        notes.append(NO_SOFTMAX_NOTE)
+    return build_report(spec, texts, tensors, statistics, notes)

@@ -1,0 +1,73 @@
+"""Batch, layer and RMS normalisation of random data, before and after."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.experiments.attention_report import build_report, named
+from attncli.experiments.session import Session
+from attncli.experiments.sources import choose_device
+from attncli.experiments.texts import Texts
+from attncli.mechanisms.normalisation import batch_norm, layer_norm, rms_norm
+from attncli.report import Report
+from attncli.spec.lessons import NormSpec
+
+
+def _first_feature_and_example(data: Float[Tensor, "batch feature"]) -> dict[str, float]:
+    """Mean and unbiased standard deviation of feature 0 over the batch and of example 0 over its features."""
+    feature, example = data[:, 0], data[0]
+    return {
+        "feature0_mean": feature.mean().item(),
+        "feature0_std": feature.std().item() if len(feature) > 1 else float("nan"),
+        "example0_mean": example.mean().item(),
+        "example0_std": example.std().item() if len(example) > 1 else float("nan"),
+    }
+
+
+def _difference(ours: Tensor, theirs: Tensor) -> float:
+    return (ours - theirs).abs().max().item()
+
+
+def run(spec: NormSpec, texts: Texts, session: Session) -> Report:
+    """The normalised data, its first feature and example, and the differences from torch's own modules."""
+    data = torch.randn(spec.batch_size, spec.num_features, generator=session.generator).to(
+        choose_device(spec)
+    )
+    unbiased = spec.variance == "unbiased"
+    outputs = {"input": data}
+    figures = {}
+    agreement: dict[str, float | None] = {}
+    if spec.kind in ("batch", "all"):
+        batch = batch_norm(data, eps=spec.eps, momentum=spec.momentum, unbiased=unbiased)
+        outputs |= {"batch_norm": batch.output, "batch_norm_eval": batch.eval_output}
+        figures = {"running_mean": batch.running_mean, "running_variance": batch.running_variance}
+        module = torch.nn.BatchNorm1d(spec.num_features, eps=spec.eps, momentum=spec.momentum).to(data.device)
+        with torch.no_grad():
+            trained, evaluated = module(data), module.eval()(data)
+        agreement["batch_norm"] = None if unbiased else _difference(batch.output, trained)
+        agreement["batch_norm_eval"] = _difference(batch.eval_output, evaluated)
+    if spec.kind in ("layer", "all"):
+        outputs["layer_norm"] = layer_norm(data, eps=spec.eps, unbiased=unbiased)
+        theirs = torch.nn.functional.layer_norm(data, data.shape[1:], eps=spec.eps)
+        agreement["layer_norm"] = None if unbiased else _difference(outputs["layer_norm"], theirs)
+    if spec.kind in ("rms", "all"):
+        outputs["rms_norm"] = rms_norm(data, eps=spec.eps)
+        theirs = torch.nn.functional.rms_norm(data, data.shape[1:], eps=spec.eps)
+        agreement["rms_norm"] = _difference(outputs["rms_norm"], theirs)
+
+    tensors = {name: named(output, "batch", "dim") for name, output in outputs.items()}
+    tensors |= {name: named(figure, "dim") for name, figure in figures.items()}
+    statistics = {name: _first_feature_and_example(output) for name, output in outputs.items()}
+    notes = []
+    if spec.kind != "rms":
+        if unbiased:
+            notes.append(
+                "Divided by the unbiased standard deviation (n - 1); torch's own layers take the biased one."
+            )
+        else:
+            notes.append("Divided by the biased standard deviation (n), as torch's own layers do.")
+    if spec.kind in ("batch", "all"):
+        notes.append(
+            "Running figures: mean and unbiased variance after one step from 0 and 1; eval mode uses them."
+        )
+    return build_report(spec, texts, tensors, {**statistics, "agreement_with_torch": agreement}, notes)

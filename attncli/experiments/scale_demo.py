@@ -1,0 +1,56 @@
+"""Why scores are scaled: their variance grows with head_dim, and a softmax of large scores saturates."""
+
+import torch
+
+from attncli.experiments.attention_report import build_report, named
+from attncli.experiments.session import Session
+from attncli.experiments.sources import choose_device
+from attncli.experiments.texts import Texts
+from attncli.mechanisms.scaled_dot_product import scale_factors
+from attncli.report import Report
+from attncli.spec.lessons import ScaleDemoSpec
+from attncli.statistics.entropy import entropy
+from attncli.statistics.saturation import softmax_gradient_norm
+
+
+def _variance_row(spec: ScaleDemoSpec, head_dim: int, session: Session) -> dict[str, float]:
+    """Unbiased variances of standard normal query and key and of their scores, over all entries."""
+    device = choose_device(spec)
+    shape = (spec.batch_size, spec.num_tokens, head_dim)
+    query = torch.randn(shape, generator=session.generator).to(device)
+    key = torch.randn(shape, generator=session.generator).to(device)
+    each, product = scale_factors(spec.scale, head_dim)
+    scores = {"raw_scores": query @ key.mT, "scaled_scores": (query * each) @ (key * each).mT * product}
+    tensors = {"query": query, "key": key, **scores}
+    return {"head_dim": head_dim} | {name: tensor.var().item() for name, tensor in tensors.items()}
+
+
+def run(spec: ScaleDemoSpec, texts: Texts, session: Session) -> Report:
+    """The variances for each head_dim, the sharpened softmax for each factor, and the softmax curve."""
+    variance = [_variance_row(spec, head_dim, session) for head_dim in spec.head_dim]
+    logits = torch.tensor(spec.logits, dtype=torch.float64)
+    everything = torch.ones(1, len(logits), dtype=torch.bool)
+    sharpness = []
+    for factor in spec.factors:
+        weights = (logits * factor).softmax(dim=-1)
+        sharpness.append(
+            {
+                "factor": factor,
+                "softmax": weights.tolist(),
+                "max_weight": weights.max().item(),
+                "entropy": entropy(weights.unsqueeze(0), everything).item(),
+                "gradient_norm": softmax_gradient_norm(weights).item(),
+            }
+        )
+    start, stop, step = spec.curve
+    curve_logits = torch.arange(start, stop, step)
+    tensors = {
+        "curve_logits": named(curve_logits, "key"),
+        "curve_weights": named(curve_logits.softmax(dim=-1), "key"),
+    }
+    statistics = {"variance": variance if len(variance) > 1 else variance[0], "sharpness": sharpness}
+    notes = [
+        "Scaling keeps the scores at unit variance, whatever head_dim is, so that softmax stays diffuse.",
+        "gradient_norm is the Frobenius norm of the softmax Jacobian: it vanishes as the row saturates.",
+    ]
+    return build_report(spec, texts, tensors, statistics, notes)

@@ -1,0 +1,70 @@
+"""Self-attention: one sequence attends to itself, with one head."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.experiments.attention_report import (
+    NO_SOFTMAX_NOTE,
+    attention_statistics,
+    build_report,
+    explained,
+    explained_projections,
+    named,
+)
+from attncli.experiments.session import Session
+from attncli.experiments.sources import Source, embed
+from attncli.experiments.texts import Texts
+from attncli.inputs.projections import draw_projections
+from attncli.mechanisms.masks import causal_mask, full_mask
+from attncli.mechanisms.scaled_dot_product import attend, attend_by_loop
+from attncli.report import NamedTensor, Report
+from attncli.spec.attention import AttentionSpec, SelfSpec
+
+MAX_LOOP_CELLS = 2**16
+
+
+def project(
+    spec: AttentionSpec, query_source: Source, key_source: Source, session: Session
+) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, NamedTensor]]:
+    """query, key and value of one head, and the projections as the report shows them."""
+    vectors = {"query": query_source.vectors, "key": key_source.vectors, "value": key_source.vectors}
+    if spec.projection == "none":
+        return vectors, {}
+    sizes = {"query": spec.head_dim, "key": spec.head_dim, "value": spec.value_dim}
+    drawn = draw_projections(spec.projection, spec.embed_dim, sizes, spec.projection_order, session.generator)
+    projected = {name: drawn[name].to(vectors[name].device)(vectors[name]) for name in vectors}
+    return projected, explained_projections(spec, drawn)
+
+
+def run(spec: SelfSpec, texts: Texts, session: Session) -> Report:
+    """Weights and output of softmax(query key^T scale) value; without projection the loop form as well."""
+    (source,) = embed(spec, texts, session)
+    vectors, projections = project(spec, source, source, session)
+    num_tokens = source.vectors.shape[-2]
+    visible = (causal_mask if spec.causal else full_mask)(num_tokens, num_tokens).to(source.vectors.device)
+    attention = attend(**vectors, mask=visible, scale=spec.scale, softmax=spec.softmax)
+
+    tensors = {"input": named(source.vectors, "token", "dim")}
+    if spec.explain and source.token_ids is not None:
+        tensors["token_ids"] = named(source.token_ids, "token")
+    tensors |= projections | explained(spec, attention, vectors)
+    tensors["scores"] = named(attention.scores, "query", "key")
+    tensors["weights"] = named(attention.weights, "query", "key")
+    tensors["output"] = named(attention.output, "query", "dim")
+
+    statistics = attention_statistics(spec, attention, visible)
+    notes = ["Attention has no notion of position: shuffled tokens give the same rows, shuffled."]
+    if spec.causal:
+        notes.append("An encoder block is this without the causal mask.")
+    if spec.batch_size:
+        notes.append("Batch items never talk to each other.")
+    if not spec.softmax:
+        notes.append(NO_SOFTMAX_NOTE)
+    if spec.projection == "none":
+        if attention.weights.numel() <= MAX_LOOP_CELLS:
+            looped = attend_by_loop(source.vectors, visible, scale=spec.scale, softmax=spec.softmax)
+            difference = (looped - attention.output).abs().max().item()
+            statistics["agreement"] = {"loop_vs_matmul": difference}
+        else:
+            notes.append(f"The loop form is left out beyond {MAX_LOOP_CELLS} weights.")
+    return build_report(spec, texts, tensors, statistics, notes)

@@ -1,0 +1,49 @@
+"""The tokens of an experiment, read before torch is needed."""
+
+from typing import NamedTuple
+
+from attncli.inputs.text import read_text, tokenize
+from attncli.spec import Spec
+from attncli.spec.attention import CrossSpec
+from attncli.spec.text import TextSpec
+
+
+class Texts(NamedTuple):
+    """Tokens for the queries and, in cross-attention, for the keys and values; random ones are x0, x1, ..."""
+
+    tokens: tuple[str, ...] = ()
+    context_tokens: tuple[str, ...] = ()
+
+    def counts(self) -> tuple[int, int]:
+        """The numbers of queries and of keys."""
+        return len(self.tokens), len(self.context_tokens or self.tokens)
+
+
+def _tokens(
+    spec: TextSpec, key: str, text: str | None, file: str | None, count: int | None
+) -> tuple[str, ...]:
+    if count is not None:
+        return tuple(f"x{i}" for i in range(count))
+    if file is not None:
+        return tuple(tokenize(read_text(file), spec.tokenizer, key="file"))
+    assert text is not None, "without a file or a count there is a text"
+    return tuple(tokenize(text, spec.tokenizer, key=key))
+
+
+def drawn_counts(spec: Spec) -> tuple[int, int]:
+    """The numbers of random queries and keys that a spec asks for; zeros where it names texts."""
+    if not isinstance(spec, TextSpec) or spec.num_tokens is None:
+        return 0, 0
+    num_keys = spec.num_context_tokens if isinstance(spec, CrossSpec) else None
+    return spec.num_tokens, num_keys or spec.num_tokens
+
+
+def read_texts(spec: Spec) -> Texts:
+    """The tokens that a spec names; UserError for a text that cannot be read or has none."""
+    if not isinstance(spec, TextSpec):
+        return Texts()
+    tokens = _tokens(spec, "sentence", spec.sentence, spec.file, spec.num_tokens)
+    if not isinstance(spec, CrossSpec):
+        return Texts(tokens)
+    context = _tokens(spec, "context", spec.context, spec.context_file, spec.num_context_tokens)
+    return Texts(tokens, context)

@@ -1,0 +1,47 @@
+"""Tokens to vectors: drawn from a generator, or looked up in a vocabulary's table."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attncli.errors import UserError
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Sorted words and a vector for each: row i of the table belongs to words[i]."""
+
+    words: tuple[str, ...]
+    table: Float[Tensor, "word dim"]
+
+    def ids(self, tokens: Sequence[str]) -> Int[Tensor, " token"]:
+        """The row of each token; UserError that names the words without one."""
+        index = {word: i for i, word in enumerate(self.words)}
+        if missing := sorted({token for token in tokens if token not in index}):
+            raise UserError(f"embedding: previous has no vector for {', '.join(missing[:5])}")
+        return torch.tensor([index[token] for token in tokens])
+
+
+def draw_vocabulary(tokens: Sequence[str], dim: int, generator: torch.Generator) -> Vocabulary:
+    """A standard normal table (vocabulary, dim) over the sorted words, as torch.nn.Embedding starts."""
+    words = tuple(sorted(set(tokens)))
+    return Vocabulary(words, torch.randn(len(words), dim, generator=generator))
+
+
+def draw_gaussian(shape: tuple[int, ...], generator: torch.Generator) -> Float[Tensor, "..."]:
+    """Standard normal vectors; equal tokens get different ones."""
+    return torch.randn(shape, generator=generator)
+
+
+def draw_integers(shape: tuple[int, ...], generator: torch.Generator) -> Float[Tensor, "..."]:
+    """Whole numbers from 0 to 9, as floating point."""
+    return torch.randint(0, 10, shape, generator=generator).float()
+
+
+DRAWN: dict[str, Callable[[tuple[int, ...], torch.Generator], Tensor]] = {
+    "gaussian": draw_gaussian,
+    "integers": draw_integers,
+}

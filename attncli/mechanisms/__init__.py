@@ -1,0 +1,1 @@
+"""Attention and its surroundings as pure functions of tensors."""

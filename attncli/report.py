@@ -1,0 +1,78 @@
+"""The contract between computing and showing: plain named data, with neither torch nor rich in it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class NamedTensor:
+    """Numbers with a name for each axis.
+
+    No number (a masked score) is NaN or infinite in floating point, and -1 in integers (an index of nothing).
+    """
+
+    axes: tuple[str, ...]
+    values: np.ndarray
+
+    def __post_init__(self) -> None:
+        assert len(self.axes) == self.values.ndim, f"{self.axes} for {self.values.shape}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one experiment found.
+
+    `statistics` maps names to numbers, to further mappings, to lists of rows (mappings) and, in `rows` and
+    `keys`, to tensors with a number for each query or key.
+    """
+
+    experiment: str
+    spec: Mapping[str, Any]
+    environment: Mapping[str, str]
+    tokens: tuple[str, ...] = ()
+    context_tokens: tuple[str, ...] = ()
+    tensors: Mapping[str, NamedTensor] = field(default_factory=dict)
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def to_data(self) -> dict[str, Any]:
+        """The report as what JSON can hold: lists, texts and numbers; None for no number."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "experiment": self.experiment,
+            "spec": dict(self.spec),
+            "environment": dict(self.environment),
+            "tokens": list(self.tokens),
+            "context_tokens": list(self.context_tokens),
+            "tensors": {
+                name: {"axes": list(tensor.axes), "values": plain(tensor.values)}
+                for name, tensor in self.tensors.items()
+            },
+            "statistics": plain(self.statistics),
+            "notes": list(self.notes),
+        }
+
+
+def plain(value: Any) -> Any:
+    """Arrays as lists and mappings as dicts, with None for no number."""
+    if isinstance(value, NamedTensor):
+        return plain(value.values)
+    if isinstance(value, np.ndarray):
+        is_number = np.isfinite(value) if np.issubdtype(value.dtype, np.floating) else value >= 0
+        if is_number.all():
+            return value.tolist()
+        cells = value.astype(object)
+        cells[~is_number] = None
+        return cells.tolist()
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    return value

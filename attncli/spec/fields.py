@@ -1,0 +1,59 @@
+"""The field types that several experiments share, and the settings that all of them have."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+Size = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+
+SCALES = ("sqrt", "fourth-root", "none")
+
+
+def _scale(value: Any) -> Any:
+    if value in SCALES:
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"must be one of {', '.join(SCALES)} or a number (got {value!r})") from None
+
+
+Scale = Annotated[
+    Literal["sqrt", "fourth-root", "none"] | float,
+    BeforeValidator(_scale),
+    WithJsonSchema({"anyOf": [{"enum": list(SCALES)}, {"type": "number"}]}),
+]
+
+
+class Contradiction(NamedTuple):
+    """Settings that are fine alone and make no sense together."""
+
+    key: str
+    message: str
+    keys: frozenset[str]
+
+
+def contradiction(key: str, message: str, *others: str) -> Contradiction:
+    """A contradiction that is told at `key` and involves the other keys, too."""
+    return Contradiction(key, message, frozenset((key, *others)))
+
+
+class Spec(BaseModel):
+    """What the user asked of one experiment: validated, frozen, every default filled in; knows no torch."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    experiment: ClassVar[str]
+
+    seed: int = Field(0, ge=0, lt=2**63, description="the generator's seed")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where it is computed")
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Every impossible combination of settings that are each valid."""
+        yield from ()
+
+    def given(self, *keys: str) -> list[str]:
+        """Those of the keys that the user set, in this order."""
+        return [key for key in keys if key in self.model_fields_set]

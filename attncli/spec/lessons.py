@@ -1,0 +1,88 @@
+"""The settings of the three lessons around attention: averaging, scaling and normalising."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from attncli.spec.fields import Contradiction, Count, Scale, Size, Spec, contradiction
+from attncli.spec.text import TextSpec
+
+
+class AverageSpec(TextSpec):
+    experiment: ClassVar[str] = "average"
+
+    method: Literal["loop", "matmul", "softmax", "all"] = Field(
+        "all", description="how: a loop, a matrix product, a masked softmax, or all three compared"
+    )
+    over: Literal["past", "all"] = Field("past", description="average each token with its past, or with all")
+    aggregate: Literal["mean", "sum"] = Field("mean", description="what: mean or sum")
+    softmax_twice: bool = Field(
+        False, description="the mistake of applying softmax to the finished weights: the future leaks in"
+    )
+    top_k: Count = Field(3, description="keys named for each query")
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        if self.method == "softmax" and self.aggregate == "sum":
+            message = "must be loop or matmul with aggregate sum: a softmax row sums to one, so it averages"
+            yield contradiction("method", message, "aggregate")
+        if self.softmax_twice and self.method != "softmax":
+            message = f"needs method softmax: there is no first softmax otherwise (got {self.method!r})"
+            yield contradiction("softmax_twice", message, "method")
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+class ScaleDemoSpec(Spec):
+    experiment: ClassVar[str] = "scale-demo"
+
+    num_tokens: Size = Field(8, description="queries and keys in a sequence")
+    batch_size: Size = Field(4, description="sequences")
+    head_dim: Annotated[list[Size], BeforeValidator(_as_list)] = Field(
+        [16], min_length=1, description="size of query and key; several give a row each"
+    )
+    scale: Scale = Field("sqrt", description="factor on the scores: sqrt, fourth-root, none, or a number")
+    logits: list[float] = Field([0.1, -0.2, 0.3, -0.2, 0.5], min_length=1, description="what is sharpened")
+    factors: list[float] = Field([1.0, 8.0], min_length=1, description="by how much it is sharpened")
+    curve: list[float] = Field(
+        [-5.0, 5.0, 0.1], description="start, stop (left out) and step of the logits of the softmax curve"
+    )
+
+    @field_validator("curve")
+    @classmethod
+    def _curve_is_a_range(cls, value: list[float]) -> list[float]:
+        if len(value) != 3:
+            raise ValueError(f"must be start, stop and step (got {len(value)} numbers)")
+        start, stop, step = value
+        if step <= 0 or stop <= start:
+            raise ValueError(f"must rise from start to stop by a positive step (got {value})")
+        if (stop - start) / step > 100_000:
+            raise ValueError("must have at most 100000 points: take a larger step")
+        return value
+
+
+class NormSpec(Spec):
+    experiment: ClassVar[str] = "norm"
+
+    kind: Literal["batch", "layer", "rms", "all"] = Field("all", description="which normalisation")
+    batch_size: Size = Field(32, description="examples")
+    num_features: Size = Field(100, description="features of an example")
+    eps: float = Field(1e-5, gt=0, description="added to the variance, against division by zero")
+    momentum: float = Field(
+        0.1, ge=0, le=1, description="share of this batch in the running mean and variance"
+    )
+    variance: Literal["unbiased", "biased"] = Field(
+        "unbiased", description="divide by n - 1 as the lesson does, or by n as torch's own layers do"
+    )
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        if self.kind in ("batch", "all") and self.batch_size == 1:
+            message = "must be at least 2 for a variance over the batch (got 1): or kind layer or rms"
+            yield contradiction("batch_size", message, "kind")
+        if self.kind in ("layer", "all") and self.num_features == 1 and self.variance == "unbiased":
+            message = "must be at least 2 for an unbiased variance (got 1): or variance biased"
+            yield contradiction("num_features", message, "variance", "kind")

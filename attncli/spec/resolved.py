@@ -1,0 +1,30 @@
+"""The resolved settings as YAML that can be run again, each with where it came from."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from attncli.spec.fields import Spec
+from attncli.spec.validation import Given
+from attncli.spec.yaml_nodes import NULLS
+
+PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+
+def _yaml_value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_yaml_value, value))}]"
+    if isinstance(value, str) and PLAIN.fullmatch(value) and value not in NULLS:
+        return value
+    return json.dumps(value)
+
+
+def resolved_yaml(spec: Spec, given: Mapping[str, Given]) -> str:
+    """A line a setting: `head_dim: 16  # --head-dim`; a setting without a value is a comment."""
+    lines = [f"experiment: {spec.experiment}"]
+    for key in type(spec).model_fields:
+        value = getattr(spec, key)
+        origin = given[key].where if key in given and given[key].value is not None else "default"
+        lines.append(f"# {key}: none" if value is None else f"{key}: {_yaml_value(value)}  # {origin}")
+    return "\n".join(lines) + "\n"

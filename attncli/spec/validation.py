@@ -1,0 +1,108 @@
+"""From given settings to a Spec, or to every error at once, each with the place that it came from."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from attncli.errors import UserError, nearest
+from attncli.spec.fields import Spec
+
+
+class Given(NamedTuple):
+    """A value that somebody gave, and where: `configs/x.yaml:7:3` or `--head-dim`."""
+
+    value: Any
+    where: str
+    is_flag: bool = False
+
+    def line(self, key: str, message: str) -> str:
+        """The error line for this value: `where: key: message`, or `where: key (10) must be ...`.
+
+        A flag's name says its key already.
+        """
+        joint = " " if message.startswith("(") else ": "
+        return f"{self.where}{joint}{message}" if self.is_flag else f"{self.where}: {key}{joint}{message}"
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) and value.strip() else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _choices(context: dict[str, Any]) -> str:
+    expected: str = context["expected"]
+    return expected.replace("'", "")
+
+
+MESSAGES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "greater_than": lambda context: f"must be greater than {context['gt']}",
+    "greater_than_equal": lambda context: f"must be at least {context['ge']}",
+    "less_than": lambda context: f"must be less than {context['lt']}",
+    "less_than_equal": lambda context: f"must be at most {context['le']}",
+    "int_parsing": lambda _: "must be a whole number",
+    "int_parsing_size": lambda _: "must be a smaller whole number",
+    "int_type": lambda _: "must be a whole number",
+    "int_from_float": lambda _: "must be a whole number",
+    "float_parsing": lambda _: "must be a number",
+    "float_type": lambda _: "must be a number",
+    "finite_number": lambda _: "must be a finite number",
+    "bool_parsing": lambda _: "must be true or false",
+    "bool_type": lambda _: "must be true or false",
+    "string_type": lambda _: "must be text",
+    "list_type": lambda _: "must be a list",
+    "too_short": lambda context: f"must hold at least {context['min_length']}",
+    "literal_error": lambda context: f"must be one of {_choices(context)}",
+}
+
+
+def error_message(error: ErrorDetails) -> str:
+    """One line in our own words for an error of pydantic's: what the value must be, and what it is."""
+    context = error.get("ctx", {})
+    if error["type"] == "value_error":
+        return str(context["error"])
+    say = MESSAGES.get(error["type"])
+    expected = say(context) if say else error["msg"]
+    hint = ""
+    if error["type"] == "literal_error" and isinstance(error["input"], str):
+        hint = nearest(error["input"], _choices(context).replace(" or ", ", ").split(", "))
+    return f"{expected} (got {_shown(error['input'])}){hint}"
+
+
+def _field_errors(spec_class: type[Spec], values: Mapping[str, Any]) -> tuple[Spec | None, dict[str, str]]:
+    try:
+        return spec_class.model_validate(values), {}
+    except ValidationError as failure:
+        # A default that depends on a bad value is no error of its own.
+        errors = [e for e in failure.errors() if e["type"] != "default_factory_not_called"]
+        return None, {str(error["loc"][0]): error_message(error) for error in reversed(errors)}
+
+
+def build_spec(spec_class: type[Spec], given: Mapping[str, Given]) -> Spec:
+    """The validated settings of an experiment; UserError with a line for each thing that is wrong.
+
+    A value of None counts as not given. Contradictions among the settings that are valid are told together
+    with those that are not.
+    """
+    known = spec_class.model_fields
+    lines = []
+    for key, value in given.items():
+        if key not in known:
+            hint = nearest(key, known) or f" for {spec_class.experiment}; known: {', '.join(known)}"
+            lines.append(value.line(key, f"unknown key{hint}"))
+    values = {k: v.value for k, v in given.items() if k in known and v.value is not None}
+
+    spec, errors = _field_errors(spec_class, values)
+    if spec is None:
+        lines += [given[key].line(key, message) for key, message in errors.items() if key in given]
+        spec, _ = _field_errors(spec_class, {k: v for k, v in values.items() if k not in errors})
+    if spec is not None:
+        for key, message, keys in spec.contradictions():
+            if not keys & errors.keys():
+                source = next(given[k] for k in (key, *sorted(keys)) if k in given)
+                lines.append(source._replace(is_flag=source.is_flag and key in given).line(key, message))
+    if lines:
+        raise UserError(*lines)
+    assert spec is not None
+    return spec

@@ -1,0 +1,16 @@
+"""Weight that is collected by keys."""
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def sink_mass(
+    weights: Float[Tensor, "*batch query key"], visible: Bool[Tensor, "query key"]
+) -> Float[Tensor, "*batch query"]:
+    """The weight on the first key. Xiao et al. 2023 (2309.17453): attention sinks."""
+    return weights[..., 0]
+
+
+def received_mass(weights: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch key"]:
+    """The sum over queries of the weights on a key: what a column of the matrix adds up to."""
+    return weights.sum(dim=-2)

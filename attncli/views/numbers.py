@@ -1,0 +1,31 @@
+"""Numbers as texts for people."""
+
+from typing import Any
+
+import numpy as np
+
+NO_NUMBER = "·"
+WIDE = 1e7
+
+
+def fixed(value: Any, precision: int) -> str:
+    """A number with that many decimals; whole numbers as they are; very large ones with an exponent."""
+    if value is None:
+        return NO_NUMBER
+    if isinstance(value, bool | np.bool_ | str):
+        return str(value)
+    if isinstance(value, int | np.integer):
+        return str(value) if value >= 0 else NO_NUMBER
+    if not np.isfinite(value):
+        return NO_NUMBER
+    if abs(value) >= WIDE:
+        return f"{value:.{precision}e}"
+    text = f"{value:.{precision}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def scalar(value: Any, precision: int) -> str:
+    """A number of its own: as `fixed`, but with an exponent where it would round to zero."""
+    if isinstance(value, float) and value != 0 and abs(value) < 0.5 * 10**-precision:
+        return f"{value:.{precision}e}"
+    return fixed(value, precision)

@@ -1,0 +1,284 @@
+"""Reports as tables for people: matrices with position and token on both sides, statistics beside them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TextIO
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from attncli.report import NamedTensor, Report
+from attncli.views import Display
+from attncli.views.columns import Column, column_groups, shortened
+from attncli.views.numbers import NO_NUMBER, fixed, scalar
+from attncli.views.plain_text import plain_text
+
+LAYOUT_WIDTH = 1_000_000
+ROW_LABEL_WIDTH = 20
+COLUMN_LABEL_WIDTH = 9
+MAX_GROUPS = 8
+MAX_CELLS = 200_000
+MAX_VECTOR_ROWS = 24
+HEADING_KEYS = ("embed_dim", "num_heads", "num_kv_heads", "head_dim", "value_dim", "scale", "seed")
+
+
+class TableWriter:
+    """Writes the sections of one report to a console."""
+
+    def __init__(self, report: Report, console: Console, display: Display) -> None:
+        self.report = report
+        self.console = console
+        self.display = display
+        self.left_out: list[str] = []
+
+    def write(self) -> None:
+        """Heading, tensors with the statistics of their rows, the other statistics, notes."""
+        self._heading()
+        rows = self.report.statistics.get("rows", {})
+        for name, tensor in self.report.tensors.items():
+            if tensor.values.ndim == 1:
+                continue
+            for title, matrix, index in _matrices(name, tensor):
+                beside = self._statistic_columns(rows, index) if name == "weights" else []
+                self._matrix(title, tensor.axes[-2:], matrix, beside, index if name == "weights" else None)
+        if rows and "weights" not in self.report.tensors:
+            self._rows_alone(rows)
+        self._statistics()
+        self._vectors()
+        self._closing()
+
+    def _text(self, text: str, style: str = "") -> None:
+        self.console.print(
+            Text(text, style=style), width=self.display.width, soft_wrap=self.display.width is None
+        )
+
+    def _heading(self) -> None:
+        report = self.report
+        parts = []
+        if report.tokens:
+            parts.append(f"{len(report.tokens)} tokens")
+        if report.context_tokens:
+            parts.append(f"{len(report.context_tokens)} context tokens")
+        parts += [f"{key} {report.spec[key]}" for key in HEADING_KEYS if report.spec.get(key) is not None]
+        self._text(f"{report.experiment}: {', '.join(parts)}", "bold")
+
+    def _tokens(self, axis: str) -> Sequence[str]:
+        if axis == "key":
+            return self.report.context_tokens or self.report.tokens
+        return self.report.tokens if axis in ("query", "token") else ()
+
+    def _labels(self, axis: str, count: int, most: int) -> list[tuple[str, str]]:
+        """Position and token of each row or column of an axis; the token empty where the axis has none."""
+        width = len(str(count - 1))
+        tokens = self._tokens(axis)
+        limit = most if self.display.width is not None else None
+        names = [shortened(plain_text(token), limit) for token in tokens] if tokens else [""] * count
+        return [(f"{i:>{width}}", name) for i, name in enumerate(names)]
+
+    def _label_column(self, axis: str, count: int) -> Column:
+        labels = self._labels(axis, count, ROW_LABEL_WIDTH)
+        return Column(("", axis), [f"{i} {name}".rstrip() for i, name in labels], left=True)
+
+    def _matrix(
+        self,
+        title: str,
+        axes: tuple[str, ...],
+        matrix: np.ndarray,
+        beside: list[Column],
+        index: tuple[int, ...] | None,
+    ) -> None:
+        """One matrix, in groups of columns where it is wider than the screen; or its name for the closing."""
+        num_rows, num_columns = matrix.shape
+        rows = self._label_column(axes[0], num_rows)
+        received = self.report.statistics.get("keys", {}).get("received_mass") if index is not None else None
+        footer = list(received.values[index]) if received is not None else []
+        label = Column(rows.header, [*rows.cells, *(["received mass"] if footer else [])], left=True)
+        columns = []
+        if matrix.size <= MAX_CELLS:
+            largest = np.nanargmax(np.where(np.isfinite(matrix), matrix, -np.inf), axis=1)
+            for j, (position, name) in enumerate(self._labels(axes[1], num_columns, COLUMN_LABEL_WIDTH)):
+                numbers = [*matrix[:, j], *footer[j : j + 1]]
+                header = (position.strip(), name) if name else ("", position.strip())
+                bold = frozenset(np.flatnonzero(largest == j).tolist())
+                columns.append(
+                    Column(header, [fixed(n, self.display.precision) for n in numbers], emphasis=bold)
+                )
+        groups = column_groups(label, columns, self.display.width)
+        is_wide_vector = axes[1] in ("dim", "embed") and len(groups) > 1
+        if not columns or len(groups) > MAX_GROUPS or is_wide_vector:
+            self._leave_out(title, matrix.shape)
+        elif len(column_groups(label, [*columns, *beside], self.display.width)) == 1:
+            blank = [""] * (len(label.cells) - num_rows)
+            self._groups(title, label, [*columns, *(replace(c, cells=[*c.cells, *blank]) for c in beside)])
+            return
+        else:
+            self._groups(title, label, columns)
+        if beside:
+            self._groups(f"{title}: statistics of each row", rows, beside)
+
+    def _leave_out(self, title: str, shape: tuple[int, ...]) -> None:
+        text = f"{title.split(' (')[0]} {' × '.join(map(str, shape))}"
+        if text not in self.left_out:
+            self.left_out.append(text)
+
+    def _groups(self, title: str, label: Column, columns: list[Column]) -> None:
+        groups = column_groups(label, columns, self.display.width)
+        self.console.print()
+        parts = f" (in {len(groups)} groups of columns)" if len(groups) > 1 else ""
+        self._text(f"{title}{parts}", "bold")
+        for number, group in enumerate(groups):
+            if number:
+                self.console.print()
+            self._grid([label, *group])
+
+    def _grid(self, columns: Sequence[Column]) -> None:
+        table = Table(
+            box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim"
+        )
+        for column in columns:
+            table.add_column(
+                Text("\n".join(column.header).lstrip("\n")),
+                justify="left" if column.left else "right",
+                no_wrap=True,
+                vertical="bottom",
+            )
+        for i in range(len(columns[0].cells)):
+            table.add_row(*(self._cell(column, i) for column in columns))
+        self.console.print(table)
+
+    def _cell(self, column: Column, row: int) -> Text:
+        text = column.cells[row]
+        style = "bold" if row in column.emphasis else "dim" if text == NO_NUMBER else ""
+        return Text(text, style=style)
+
+    def _statistic_columns(self, rows: Mapping[str, NamedTensor], index: tuple[int, ...]) -> list[Column]:
+        columns = []
+        for name, tensor in rows.items():
+            if name in ("top_keys", "top_weights"):
+                continue
+            cells = [fixed(value, self.display.precision) for value in tensor.values[index]]
+            columns.append(Column(_two_lines(name), cells))
+        if "top_keys" in rows:
+            keys, weights = rows["top_keys"].values[index], rows["top_weights"].values[index]
+            cells = [self._top_keys(k, w) for k, w in zip(keys, weights, strict=True)]
+            columns.append(Column(("", "top keys"), cells, left=True))
+        return columns
+
+    def _top_keys(self, keys: np.ndarray, weights: np.ndarray) -> str:
+        labels = self._labels("key", len(self._tokens("key")), COLUMN_LABEL_WIDTH)
+        named = (
+            f"{labels[key][0].strip()} {labels[key][1]} {fixed(weight, self.display.precision)}"
+            for key, weight in zip(keys, weights, strict=True)
+            if key >= 0
+        )
+        return ", ".join(named)
+
+    def _rows_alone(self, rows: Mapping[str, NamedTensor]) -> None:
+        tensor = next(iter(rows.values()))
+        for index in np.ndindex(tensor.values.shape[:-1]):
+            label = self._label_column("query", tensor.values.shape[-1])
+            self._groups(_title("rows", tensor.axes[:-1], index), label, self._statistic_columns(rows, index))
+
+    def _vectors(self) -> None:
+        """Tensors of one axis, side by side where they share it; long ones thinned, which is said."""
+        by_axis: dict[tuple[str, int], list[tuple[str, np.ndarray]]] = {}
+        for name, tensor in self.report.tensors.items():
+            if tensor.values.ndim == 1:
+                by_axis.setdefault((tensor.axes[0], len(tensor.values)), []).append((name, tensor.values))
+        for (axis, count), vectors in by_axis.items():
+            step = -(-count // MAX_VECTOR_ROWS) if self.display.width is not None else 1
+            shown = range(0, count, step)
+            whole = self._label_column(axis, count)
+            label = Column(whole.header, [whole.cells[i] for i in shown], left=True)
+            columns = [
+                Column(_two_lines(name), [fixed(v, self.display.precision) for v in values[::step]])
+                for name, values in vectors
+            ]
+            title = ", ".join(name for name, _ in vectors)
+            thinned = f": every {step}th of {count} rows" if step > 1 else ""
+            self._groups(f"{title} ({axis}){thinned}", label, columns)
+
+    def _statistics(self) -> None:
+        """Mappings of numbers with the same names share a table; a list of mappings is a table."""
+        tables: dict[tuple[str, ...], list[tuple[str, Mapping[str, Any]]]] = {}
+        for name, value in self.report.statistics.items():
+            if name in ("rows", "keys"):
+                continue
+            rows = value if isinstance(value, list) else [value]
+            for number, row in enumerate(rows):
+                row_name = f"{name} {number}" if isinstance(value, list) else name
+                tables.setdefault(tuple(row), []).append((row_name, row))
+        for names, labelled in tables.items():
+            label = Column(("", ""), [name for name, _ in labelled], left=True)
+            columns = [column for name in names for column in self._number_columns(name, labelled)]
+            self._groups("statistics", label, columns)
+
+    def _number_columns(self, name: str, labelled: list[tuple[str, Mapping[str, Any]]]) -> Iterator[Column]:
+        values = [row[name] for _, row in labelled]
+        if not isinstance(values[0], list):
+            yield Column(_two_lines(name), [scalar(value, self.display.precision) for value in values])
+            return
+        for i in range(len(values[0])):
+            yield Column((name, str(i)), [fixed(value[i], self.display.precision) for value in values])
+
+    def _closing(self) -> None:
+        self.console.print()
+        if self.left_out:
+            names = ", ".join(self.left_out)
+            self._text(f"Too wide to show here: {names}; --format json or csv has every number.", "dim")
+        self._long_tokens()
+        for note in self.report.notes:
+            self._text(note, "dim")
+
+    def _long_tokens(self) -> None:
+        if self.display.width is None:
+            return
+        for name, tokens in (("token", self.report.tokens), ("context token", self.report.context_tokens)):
+            for i, token in enumerate(tokens):
+                if shortened(plain_text(token), ROW_LABEL_WIDTH) != plain_text(token):
+                    self._text(f"{name} {i} is {plain_text(token)}", "dim")
+
+
+def _two_lines(name: str) -> tuple[str, str]:
+    first, _, second = name.rpartition("_")
+    return first.replace("_", " "), second
+
+
+def _title(name: str, axes: Sequence[str], index: Sequence[int]) -> str:
+    places = "".join(f", {axis} {i}" for axis, i in zip(axes, index, strict=True))
+    return f"{name}{places}"
+
+
+def _matrices(name: str, tensor: NamedTensor) -> Iterator[tuple[str, np.ndarray, tuple[int, ...]]]:
+    """Each matrix of a tensor, its title and its place on the axes before the last two; equal ones once."""
+    axes = f"{name} ({' × '.join(tensor.axes[-2:])})"
+    leading = tensor.axes[:-2]
+    first = (0,) * len(leading)
+    if leading and len(tensor.values) > 1 and (tensor.values == tensor.values[first]).all():
+        yield f"{axes}, the same for every {' and '.join(leading)}", tensor.values[first], first
+        return
+    for index in np.ndindex(tensor.values.shape[:-2]):
+        yield _title(axes, tensor.axes[:-2], index), tensor.values[index], index
+
+
+def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
+    """Each report under its heading, a blank line between reports."""
+    console = Console(
+        file=stream,
+        width=LAYOUT_WIDTH,
+        color_system="standard" if display.color else None,
+        force_terminal=display.color,
+        no_color=not display.color,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        legacy_windows=False,
+        _environ={},
+    )
+    for number, report in enumerate(reports):
+        if number:
+            console.print()
+        TableWriter(report, console, display).write()
