@@ -93,7 +93,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _option(key: str, field: FieldInfo) -> inspect.Parameter:
-    """The flag of a setting, None where it is not given; values stay texts, which the Spec reads as YAML's."""
+    """The flag of a setting, None where it is not given; its value stays text, which the Spec reads."""
     name, description = flag_name(key), f"{field.description}{_default(field)}"
     annotation: Any
     if field.annotation is bool:

@@ -138,7 +138,7 @@ def _width(is_terminal: bool) -> int | None:
 
 
 def _wants_color(choice: str, is_terminal: bool) -> bool:
-    """--color, NO_COLOR, FORCE_COLOR (0 is off), CLICOLOR_FORCE, TERM=dumb, a terminal: the first that decides."""
+    """The first that decides: --color, NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, TERM=dumb, a terminal."""
     if choice != "auto":
         return choice == "always"
     environ = os.environ

@@ -31,7 +31,7 @@ def run(spec: AverageSpec, texts: Texts, session: Session) -> Report:
     if spec.softmax_twice:
         weights, visible = weights.softmax(dim=-1), full_mask(num_tokens, num_tokens)
         notes.append(
-            "A mistake: softmax of rows that sum to one already gives hidden zeros weight: the future leaks in."
+            "A mistake: softmax of finished weights gives hidden zeros weight, too: the future leaks in."
         )
 
     looped = average_by_loop(vectors, visible.to(vectors.device), mean=mean)
