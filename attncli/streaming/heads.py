@@ -12,8 +12,8 @@ from torch import Tensor
 from .scores import LOG2_E, Head
 from .visibility import Visibility
 
-LARGEST_BITS = 1e28
-"""Scores beyond this are refused: hidden entries are marked by -1e30."""
+LARGEST_BITS = 1e15
+"""Scores beyond this are refused: their squares must fit float32, and hidden entries are marked by -1e30."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ def each_head(
 ) -> Iterator[Head]:
     """One head for each leading index, in order: views of the inputs, and a bound on the scores."""
     num_queries, num_keys = query.shape[-2], key.shape[-2]
+    dtype = torch.promote_types(key.dtype, torch.float32)
     query_length, key_length, _ = (
         _longest_row(*named) for named in (("query", query), ("key", key), ("value", value))
     )
@@ -110,14 +111,14 @@ def each_head(
     for index in product(*map(range, batch)):
         kept = everything if mask is None else mask[index].nonzero()[:, 0]
         rows = _at(key, index, batch)
-        mean_key = (rows if mask is None else rows[kept]).mean(0, dtype=torch.float64)
+        mean_key = (rows if mask is None else rows[kept]).mean(0, dtype=dtype)
         bound = bits * (key_length + float(mean_key.norm()))
         yield Head(
             query=_at(query, index, batch),
             key=rows,
             value=_at(value, index, batch),
             visibility=Visibility(kept, num_keys, num_queries, options.causal, options.window),
-            mean_key=mean_key.to(torch.promote_types(key.dtype, torch.float32)),
+            mean_key=mean_key,
             scale=scale,
             softcap=options.softcap,
             sink=logits[index],

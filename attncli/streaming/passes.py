@@ -10,6 +10,7 @@ from .heads import Options
 from .received import ColumnFigures, Grid, fill_columns
 from .rows import merge_moments, row_statistics, score_moments
 from .scores import Head
+from .scratch import Scratch
 from .tiles import TileSizes, sum_rows
 from .workers import Job, run_jobs
 
@@ -47,6 +48,8 @@ def stream(
     moments[..., 3], moments[..., 4] = torch.inf, -torch.inf
     grid = Grid.of(num_queries, num_keys, options.pooled, sizes)
     columns = _zero_columns(len(heads), num_keys, grid, like) if options.second_pass else {}
+    num_threads = torch.get_num_threads() if query.device.type == "cpu" else 1
+    scratch = Scratch(num_threads, min(sizes.queries, num_queries) * min(sizes.keys, num_keys), like)
     first: list[Job] = []
     second: list[Job] = []
     for index, head in enumerate(heads):
@@ -56,21 +59,38 @@ def stream(
         for block, start in reversed(list(enumerate(starts))):
             block_rows = slice(start, min(start + sizes.queries, num_queries))
             first.append(
-                partial(_fill_rows, head, block_rows, options.top_k, sizes, own_rows, moments[index, block])
+                partial(
+                    _fill_rows,
+                    head,
+                    block_rows,
+                    options.top_k,
+                    sizes,
+                    scratch,
+                    own_rows,
+                    moments[index, block],
+                )
             )
         if columns:
             own = ColumnFigures(**{name: figures[index] for name, figures in columns.items()})
             for start in range(0, num_keys, grid.run):
-                second.append(partial(fill_columns, head, own_rows["logsumexp"], start, grid, sizes, own))
-    _run_passes([first, second], query.device, progress)
+                second.append(
+                    partial(fill_columns, head, own_rows["logsumexp"], start, grid, sizes, scratch, own)
+                )
+    _run_passes([first, second], num_threads, progress)
     scores = {name: figures.to(like.dtype) for name, figures in merge_moments(moments).items()}
     return rows | scores | columns
 
 
 def _fill_rows(
-    head: Head, rows: slice, top_k: int, sizes: TileSizes, into: dict[str, Tensor], moments: Tensor
+    head: Head,
+    rows: slice,
+    top_k: int,
+    sizes: TileSizes,
+    scratch: Scratch,
+    into: dict[str, Tensor],
+    moments: Tensor,
 ) -> None:
-    sums = sum_rows(head, rows, top_k, sizes)
+    sums = sum_rows(head, rows, top_k, sizes, scratch)
     for name, figures in row_statistics(head, sums).items():
         into[name][rows] = figures
     moments.copy_(score_moments(sums))
@@ -97,9 +117,8 @@ def _zero_columns(num_heads: int, num_keys: int, grid: Grid, like: Tensor) -> di
 
 
 def _run_passes(
-    passes: Sequence[Sequence[Job]], device: torch.device, progress: Callable[[float], None] | None
+    passes: Sequence[Sequence[Job]], num_threads: int, progress: Callable[[float], None] | None
 ) -> None:
-    num_threads = torch.get_num_threads() if device.type == "cpu" else 1
     total, done = sum(map(len, passes)), 0
 
     def finished() -> None:

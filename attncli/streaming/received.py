@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .scores import LOG2_E, Head, QueryBlock
+from .scratch import Scratch
 from .tiles import TileSizes
 
 
@@ -49,6 +50,7 @@ def fill_columns(
     start: int,
     grid: Grid,
     sizes: TileSizes,
+    scratch: Scratch,
     into: ColumnFigures,
 ) -> None:
     """Fill the columns of the keys from `start` on, one run of the grid.
@@ -65,7 +67,7 @@ def fill_columns(
         mass, peak = torch.zeros_like(received), torch.zeros_like(received, dtype=logsumexp.dtype)
         for query in range(first, last, sizes.queries):
             block = head.block(slice(query, min(query + sizes.queries, last)))
-            _add_block(head, block, logsumexp, start, stop, sizes, mass, peak)
+            _add_block(head, block, logsumexp, start, stop, sizes, scratch, mass, peak)
         received += mass
         into.pooled_mean[row, columns] = mass.view(-1, grid.columns).sum(-1) / (width * (last - first))
         into.pooled_max[row, columns] = peak.view(-1, grid.columns).amax(-1)
@@ -79,20 +81,20 @@ def _add_block(
     start: int,
     stop: int,
     sizes: TileSizes,
+    scratch: Scratch,
     mass: Float[Tensor, " key"],
     peak: Float[Tensor, " key"],
 ) -> None:
     kept = head.visibility.kept
     ranks = torch.searchsorted(kept, torch.tensor([start, stop], device=kept.device)).tolist()
-    buffer = block.query.new_empty(sizes.queries * sizes.keys)
-    reference = (logsumexp[block.rows].double() * LOG2_E - block.centre).nan_to_num(0.0)
-    for keys, seen_by_all in block.interval.within(*ranks).tiles(sizes.keys):
-        scores = head.scores(block, keys, buffer).sub_(reference.to(buffer.dtype)[:, None])
-        weights = scores.exp2_()
-        if not seen_by_all:
-            weights.masked_fill_(
-                block.interval.hides(torch.arange(keys.start, keys.stop, device=kept.device)), 0
-            )
-        here = kept[keys] - start
-        mass[here] += weights.sum(0)
-        peak[here] = torch.maximum(peak[here], weights.amax(0))
+    reference = (logsumexp[block.rows].double() * LOG2_E - block.centre).nan_to_num(0.0).to(peak.dtype)
+    with scratch.lent() as (buffer, _):
+        for keys, seen_by_all in block.interval.within(*ranks).tiles(sizes.keys):
+            scores = head.scores(block, keys, buffer)
+            weights = scores.sub_(reference[:, None]).exp2_()
+            if not seen_by_all:
+                own = torch.arange(keys.start, keys.stop, device=kept.device)
+                weights.masked_fill_(block.interval.hides(own), 0.0)
+            here = kept[keys] - start
+            mass[here] += weights.sum(0)
+            peak[here] = torch.maximum(peak[here], weights.amax(0))

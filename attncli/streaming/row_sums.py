@@ -38,8 +38,10 @@ class RowSums:
         self.largest = query.new_full((num_queries,), LOWEST)
         self.smallest = query.new_full((num_queries,), -LOWEST)
         self.output = query.new_zeros(num_queries, value_dim)
-        sums = torch.zeros(6, num_queries, dtype=torch.float64, device=query.device)
-        self.total, self.total_square, self.weighted, self.distance, self.score, self.score_square = sums
+        self.scores = torch.zeros(2, num_queries, dtype=torch.float64, device=query.device)
+        self.sums = torch.zeros(4, num_queries, dtype=torch.float64, device=query.device)
+        self.score, self.score_square = self.scores
+        self.total, self.total_square, self.weighted, self.distance = self.sums
 
     def add_scores(
         self, scores: Float[Tensor, "query key"], hidden: Bool[Tensor, "query key"] | None, first_rank: int
@@ -49,8 +51,7 @@ class RowSums:
         if hidden is not None:
             low, visible = scores.masked_fill(hidden, -LOWEST), scores.masked_fill(hidden, 0.0)
             scores.masked_fill_(hidden, LOWEST)
-        self.score += visible.sum(-1)
-        self.score_square += torch.linalg.vector_norm(visible, dim=-1).double().square()
+        self.scores += torch.stack([visible.sum(-1), torch.linalg.vector_norm(visible, dim=-1).square()])
         self.smallest = torch.minimum(self.smallest, low.amin(-1))
         self.largest = torch.maximum(self.largest, self.top.add(scores, first_rank))
 
@@ -66,12 +67,11 @@ class RowSums:
             self._raise_reference()
             scores.sub_(self.reference[:, None])
         weights = torch.exp2(scores, out=buffer[: scores.numel()].view_as(scores))
-        total = weights.sum(-1)
-        self.total += total
-        self.total_square += torch.linalg.vector_norm(weights, dim=-1).double().square()
-        self.distance += self._distance(weights, total, position)
         self.output.addmm_(weights, value)
-        self.weighted += scores.mul_(weights).sum(-1)
+        total, weighted = weights.sum(-1), scores.mul_(weights).sum(-1)
+        squares = torch.linalg.vector_norm(weights, dim=-1).square()
+        distance = self._distance(weights, position, buffer=scores)
+        self.sums += torch.stack([total, squares, weighted, distance])
 
     def _raise_reference(self) -> None:
         if not (self.largest > self.reference + HEADROOM_BITS).any():
@@ -79,30 +79,30 @@ class RowSums:
         reference = torch.maximum(self.reference, self.largest)
         step = (self.reference - reference).double()
         factor = torch.exp2(step)
-        self.weighted = factor * (self.weighted + step * self.total)
-        self.total *= factor
-        self.total_square *= factor.square()
-        self.distance *= factor
+        self.weighted += step * self.total
+        self.total_square *= factor
+        self.sums *= factor
         self.output *= factor[:, None].to(self.output.dtype)
         self.reference = reference
 
     def _distance(
         self,
         weights: Float[Tensor, "query key"],
-        total: Float[Tensor, " query"],
         position: Int[Tensor, " key"],
+        buffer: Float[Tensor, "query key"],
     ) -> Float[Tensor, " query"]:
-        """sum_j e_j |i - j|: where all keys lie on one side, the way to the nearest key and on from there.
+        """sum_j e_j |i - j|. For keys on one side of the block this is a product with one column:
 
-        Both ways are sums of what is not negative, so no digits cancel, and the second is a product with
-        one column.
+        the way from key to block, plus the way within the block times the sum of the weights. Neither is
+        negative, so no digits cancel as they would in i sum e - sum e j.
         """
         here = self.block.position
-        for nearest, one_side in (
-            (position[-1], here[0] >= position[-1]),
-            (position[0], here[-1] <= position[0]),
-        ):
-            if one_side:
-                beyond = (position - nearest).abs().to(weights.dtype)
-                return weights @ beyond + total * (here - nearest).abs()
-        return (weights * (here[:, None] - position).abs()).sum(-1)
+        left, right = torch.searchsorted(position, here[[0, -1]]).tolist()
+        here, position = here.to(weights.dtype), position.to(weights.dtype)
+        across = torch.sub(here[:, None], position[left:right], out=buffer[:, left:right])
+        distance = across.abs_().mul_(weights[:, left:right]).sum(-1)
+        for side, corner in ((slice(0, left), here[0]), (slice(right, None), here[-1])):
+            outside, way = weights[:, side], (position[side] - corner).abs()
+            if len(way):
+                distance += (outside @ way).addcmul_(outside.sum(-1), (here - corner).abs())
+        return distance

@@ -38,7 +38,7 @@ def row_statistics(head: Head, sums: RowSums) -> dict[str, Tensor]:
         "normalized_entropy": (entropy / visible.log()).masked_fill(visible < 2, torch.nan),
         "max_weight": weight(sums.largest),
         "top_weights": weight(sums.top.scores).masked_fill(sums.top.ranks < 0, torch.nan),
-        "sink_mass": weight(head.score_with(block, torch.zeros_like(before))),
+        "sink_mass": weight(head.score_with(block, torch.zeros_like(before[:1]))),
         "distance": share * sums.distance / total,
         "participation": total.square() / sums.total_square / share.square(),
         "previous_token": weight(head.score_with(block, before)).masked_fill(no_such_key, torch.nan),

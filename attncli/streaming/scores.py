@@ -11,7 +11,7 @@ from .visibility import Interval, Visibility
 
 LOG2_E = math.log2(math.e)
 LOWEST = -1e30
-"""Score of a hidden entry. Finite, so that weight * score is 0 and not NaN; real scores stay above -1e28."""
+"""Score of a hidden entry. Finite, so that weight * score is 0 and not NaN; real scores stay above -1e15."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Head:
         torch.mm(block.query, key.T, out=scores).tanh_().mul_(self.softcap * LOG2_E)
         return scores.sub_(block.centre[:, None])
 
-    def score_with(self, block: QueryBlock, position: Int[Tensor, " query"]) -> Float[Tensor, " query"]:
-        """Centred score of each query of the block with one key; LOWEST where it does not see that key."""
+    def score_with(self, block: QueryBlock, position: Int[Tensor, " #query"]) -> Float[Tensor, " query"]:
+        """Centred score of each query with the key at its position; LOWEST where it does not see it."""
         kept = self.visibility.kept
         rank = torch.searchsorted(kept, position)
         hidden = block.interval.hides(rank[:, None])[:, 0]
