@@ -54,6 +54,10 @@ class Spec(BaseModel):
         """Every impossible combination of settings that are each valid."""
         yield from ()
 
+    def idle_keys(self) -> frozenset[str]:
+        """The settings that have no say under the others: neither shown nor to be given."""
+        return frozenset()
+
     def given(self, *keys: str) -> list[str]:
         """Those of the keys that the user set, in this order."""
         return [key for key in keys if key in self.model_fields_set]

@@ -26,5 +26,6 @@ def resolved_yaml(spec: Spec, given: Mapping[str, Given]) -> str:
     for key in type(spec).model_fields:
         value = getattr(spec, key)
         origin = given[key].where if key in given and given[key].value is not None else "default"
-        lines.append(f"# {key}: none" if value is None else f"{key}: {_yaml_value(value)}  # {origin}")
+        idle = value is None or key in spec.idle_keys()
+        lines.append(f"# {key}: none" if idle else f"{key}: {_yaml_value(value)}  # {origin}")
     return "\n".join(lines) + "\n"
