@@ -1,12 +1,19 @@
 """Shapes in signatures are checked while the tests run; a fixture runs `attn` as its entry point does."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pytest
 from jaxtyping import install_import_hook
 
-ROOMS_OF_TENSORS = ["inputs", "mechanisms", "statistics", "experiments"]
+# The same digits on every processor: shown outputs are compared. Read by torch when it is imported.
+os.environ |= {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
+
+# The same digits on every processor, since shown outputs are compared; torch reads these when it is imported.
+os.environ |= {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
+
+ROOMS_OF_TENSORS = ("inputs", "mechanisms", "statistics", "experiments")
 install_import_hook([f"attncli.{room}" for room in ROOMS_OF_TENSORS], "beartype.beartype")
 
 

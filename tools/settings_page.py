@@ -8,8 +8,10 @@ from attncli.spec import SPECS
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 INTRODUCTION = """# Settings
 
-Every flag is a key of a config file: `--head-dim 16` is `head_dim: 16`. A flag goes before the file, the file before
-the default; `--show-config` prints what holds and where it came from. Made by `python tools/settings_page.py`.
+Every flag is a key of a config file: `--head-dim 16` is `head_dim: 16`. A flag goes before the file, the file
+before the default; `--show-config` prints what holds and where it came from.
+
+Made by `python tools/settings_page.py`.
 """
 
 

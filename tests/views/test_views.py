@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from attncli.report import NamedTensor, Report
 from attncli.views import VIEWS, Display, load_view
 from tests.experiments.running import run
+from tests.same_text import assert_same_text
 
 GOLDEN = Path(__file__).parent / "golden"
 LESSON = (
@@ -54,7 +55,7 @@ def test_tables_look_as_they_did(case: str, width: int) -> None:
     path = GOLDEN / f"{case}-{width}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
-    assert text == path.read_text()
+    assert_same_text(text, path.read_text())
     assert max(map(cell_len, text.splitlines())) <= width
 
 
