@@ -69,7 +69,8 @@ def _kinds(annotation: Any) -> set[type]:
     return {kind for part in get_args(annotation) for kind in _kinds(part)}
 
 
-def _metavar(field: FieldInfo, key: str) -> str:
+def metavar(key: str, field: FieldInfo) -> str:
+    """How help names the values of a setting: its choices, a kind of number, a file or text."""
     choices, kinds = _choices(field.annotation), _kinds(field.annotation)
     numbers = ["NUMBER"] if float in kinds else ["INTEGER"] if int in kinds else []
     if key == "projection_order":
@@ -83,7 +84,8 @@ def _is_list(field: FieldInfo) -> bool:
     return get_origin(field.annotation) is list
 
 
-def _default(field: FieldInfo) -> str:
+def default_text(field: FieldInfo) -> str:
+    """` [default: 16]`, where a setting has one that follows from no other setting."""
     value = field.default
     if field.is_required() or value is None or field.default_factory is not None:
         return ""
@@ -94,7 +96,7 @@ def _default(field: FieldInfo) -> str:
 
 def _option(key: str, field: FieldInfo) -> inspect.Parameter:
     """The flag of a setting, None where it is not given; its value stays text, which the Spec reads."""
-    name, description = flag_name(key), f"{field.description}{_default(field)}"
+    name, description = flag_name(key), f"{field.description}{default_text(field)}"
     annotation: Any
     if field.annotation is bool:
         option = typer.Option(f"{name}/--no-{key.replace('_', '-')}", help=description, show_default=False)
@@ -104,7 +106,7 @@ def _option(key: str, field: FieldInfo) -> inspect.Parameter:
         option = typer.Option(
             name,
             help=description,
-            metavar=_metavar(field, key),
+            metavar=metavar(key, field),
             show_default=False,
             autocompletion=(lambda: choices) if choices else None,
         )

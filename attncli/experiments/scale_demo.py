@@ -13,7 +13,7 @@ from attncli.statistics.entropy import entropy
 from attncli.statistics.saturation import softmax_gradient_norm
 
 
-def _variance_row(spec: ScaleDemoSpec, head_dim: int, session: Session) -> dict[str, float]:
+def _variance_row(spec: ScaleDemoSpec, head_dim: int, session: Session) -> dict[str, int | float]:
     """Unbiased variances of standard normal query and key and of their scores, over all entries."""
     device = choose_device(spec)
     shape = (spec.batch_size, spec.num_tokens, head_dim)

@@ -103,7 +103,7 @@ class MultiheadSpec(AttentionSpec, HeadCounts):
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
-        if self.embed_dim % self.num_heads and not self.given("head_dim"):
+        if self.embed_dim % self.num_heads and "head_dim" not in self.model_fields_set:
             message = (
                 f"({self.embed_dim}) must be divisible by num_heads ({self.num_heads}), or head_dim given"
             )

@@ -1,6 +1,7 @@
 """The field types that several experiments share, and the settings that all of them have."""
 
 from collections.abc import Iterator
+from math import isfinite
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -15,9 +16,12 @@ def _scale(value: Any) -> Any:
     if value in SCALES:
         return value
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError):
         raise ValueError(f"must be one of {', '.join(SCALES)} or a number (got {value!r})") from None
+    if not isfinite(number):
+        raise ValueError(f"must be a finite number (got {value})")
+    return number
 
 
 Scale = Annotated[
@@ -59,5 +63,11 @@ class Spec(BaseModel):
         return frozenset()
 
     def given(self, *keys: str) -> list[str]:
-        """Those of the keys that the user set, in this order."""
-        return [key for key in keys if key in self.model_fields_set]
+        """Those of the keys that the user set to something else than their defaults, in this order."""
+        return [
+            key for key in keys if key in self.model_fields_set and getattr(self, key) != self._default(key)
+        ]
+
+    def _default(self, key: str) -> Any:
+        field = type(self).model_fields[key]
+        return field.get_default(call_default_factory=True, validated_data=self.__dict__)

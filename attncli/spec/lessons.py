@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from attncli.spec.fields import Contradiction, Count, Scale, Size, Spec, contradiction
 from attncli.spec.text import TextSpec
@@ -36,14 +36,20 @@ def _as_list(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
+SIZE_SCHEMA = {"type": "integer", "exclusiveMinimum": 0}
+Sizes = Annotated[
+    list[Size],
+    BeforeValidator(_as_list),
+    WithJsonSchema({"anyOf": [SIZE_SCHEMA, {"type": "array", "items": SIZE_SCHEMA, "minItems": 1}]}),
+]
+
+
 class ScaleDemoSpec(Spec):
     experiment: ClassVar[str] = "scale-demo"
 
     num_tokens: Size = Field(8, description="queries and keys in a sequence")
     batch_size: Size = Field(4, description="sequences")
-    head_dim: Annotated[list[Size], BeforeValidator(_as_list)] = Field(
-        [16], min_length=1, description="size of query and key; several give a row each"
-    )
+    head_dim: Sizes = Field([16], min_length=1, description="size of query and key; several give a row each")
     scale: Scale = Field("sqrt", description="factor on the scores: sqrt, fourth-root, none, or a number")
     logits: list[float] = Field([0.1, -0.2, 0.3, -0.2, 0.5], min_length=1, description="what is sharpened")
     factors: list[float] = Field([1.0, 8.0], min_length=1, description="by how much it is sharpened")

@@ -64,8 +64,7 @@ def read_yaml(path: Path) -> Node:
         raise UserError(f"{where}: is not valid YAML: {error.problem}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        message = f"character {error.character!r} is not allowed in YAML"
-        raise UserError(f"{path}:{line}: {message}") from None
+        raise UserError(f"{path}:{line}: character U+{error.character:04X} is not allowed in YAML") from None
 
 
 def _document(path: Path, events: Iterator[yaml.Event]) -> Node:

@@ -25,6 +25,14 @@ MAX_VECTOR_ROWS = 24
 HEADING_KEYS = ("embed_dim", "num_heads", "num_kv_heads", "head_dim", "value_dim", "scale", "seed")
 
 
+class PipeConsole(Console):
+    """A console that leaves a closed pipe to its caller, where rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what rich caught."""
+        raise
+
+
 class TableWriter:
     """Writes the sections of one report to a console."""
 
@@ -32,7 +40,7 @@ class TableWriter:
         self.report = report
         self.console = console
         self.display = display
-        self.left_out: list[str] = []
+        self.left_out: set[str] = set()
 
     def write(self) -> None:
         """Heading, tensors with the statistics of their rows, the other statistics, notes."""
@@ -120,9 +128,13 @@ class TableWriter:
             self._groups(f"{title}: statistics of each row", rows, beside)
 
     def _leave_out(self, title: str, shape: tuple[int, ...]) -> None:
-        text = f"{title.split(' (')[0]} {' × '.join(map(str, shape))}"
-        if text not in self.left_out:
-            self.left_out.append(text)
+        """One line in place of what is too wide, once for all its batches and heads."""
+        name = title.split(" (")[0]
+        if name not in self.left_out:
+            self.left_out.add(name)
+            size = " × ".join(map(str, shape))
+            self.console.print()
+            self._text(f"{name}: {size}, too wide to show; --format json or csv has every number", "dim")
 
     def _groups(self, title: str, label: Column, columns: list[Column]) -> None:
         groups = column_groups(label, columns, self.display.width)
@@ -163,18 +175,19 @@ class TableWriter:
             columns.append(Column(_two_lines(name), cells))
         if "top_keys" in rows:
             keys, weights = rows["top_keys"].values[index], rows["top_weights"].values[index]
-            cells = [self._top_keys(k, w) for k, w in zip(keys, weights, strict=True)]
-            columns.append(Column(("", "top keys"), cells, left=True))
+            labels = self._labels("key", len(self._tokens("key")), COLUMN_LABEL_WIDTH)
+            for rank in range(keys.shape[-1]):
+                cells = [
+                    self._top_key(labels, k, w) for k, w in zip(keys[:, rank], weights[:, rank], strict=True)
+                ]
+                columns.append(Column(("", f"top {rank + 1}"), cells, left=True))
         return columns
 
-    def _top_keys(self, keys: np.ndarray, weights: np.ndarray) -> str:
-        labels = self._labels("key", len(self._tokens("key")), COLUMN_LABEL_WIDTH)
-        named = (
-            f"{labels[key][0].strip()} {labels[key][1]} {fixed(weight, self.display.precision)}"
-            for key, weight in zip(keys, weights, strict=True)
-            if key >= 0
-        )
-        return ", ".join(named)
+    def _top_key(self, labels: list[tuple[str, str]], key: int, weight: float) -> str:
+        if key < 0:
+            return NO_NUMBER
+        position, name = labels[key]
+        return f"{position.strip()} {name} {fixed(weight, self.display.precision)}"
 
     def _rows_alone(self, rows: Mapping[str, NamedTensor]) -> None:
         tensor = next(iter(rows.values()))
@@ -226,9 +239,6 @@ class TableWriter:
 
     def _closing(self) -> None:
         self.console.print()
-        if self.left_out:
-            names = ", ".join(self.left_out)
-            self._text(f"Too wide to show here: {names}; --format json or csv has every number.", "dim")
         self._long_tokens()
         for note in self.report.notes:
             self._text(note, "dim")
@@ -266,7 +276,7 @@ def _matrices(name: str, tensor: NamedTensor) -> Iterator[tuple[str, np.ndarray,
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     """Each report under its heading, a blank line between reports."""
-    console = Console(
+    console = PipeConsole(
         file=stream,
         width=LAYOUT_WIDTH,
         color_system="standard" if display.color else None,

@@ -1,0 +1,74 @@
+"""Steps on one generator, and what a failed one means for the others."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from attncli.batch.plan import Item, plan_files
+from attncli.batch.serial import run_items
+from attncli.errors import UserError
+from attncli.report import Report
+
+
+def run_text(tmp_path: Path, *texts: str) -> tuple[list[Report], list[str]]:
+    paths = [tmp_path / f"{i}.yaml" for i in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    failures: list[str] = []
+
+    def fail(item: Item, error: UserError) -> None:
+        failures.extend(error.lines)
+
+    return list(run_items(plan_files(paths), fail)), failures
+
+
+STEP = "{experiment: self, num_tokens: 3, embed_dim: 2, projection: none"
+
+
+def test_steps_draw_on_and_a_seed_of_its_own_starts_anew(tmp_path: Path) -> None:
+    text = f"defaults: {{seed: 9}}\nsteps: [{STEP}}}, {STEP}}}, {STEP}, seed: 9}}]"
+    (first, second, third), failures = run_text(tmp_path, text)
+    torch.manual_seed(9)
+    np.testing.assert_array_equal(first.tensors["input"].values, torch.randn(3, 2))
+    np.testing.assert_array_equal(second.tensors["input"].values, torch.randn(3, 2))
+    np.testing.assert_array_equal(third.tensors["input"].values, first.tensors["input"].values)
+    assert any("go on" in note for note in second.notes) and not any("go on" in note for note in third.notes)
+    assert failures == []
+
+
+def test_each_file_has_a_generator_of_its_own(tmp_path: Path) -> None:
+    text = "experiment: norm\nseed: 4"
+    (first, second), _ = run_text(tmp_path, text, text)
+    assert first.to_data() == second.to_data()
+
+
+def test_previous_keeps_the_table(tmp_path: Path) -> None:
+    cross = "{experiment: cross, sentence: c b, context: a, embedding: previous}"
+    text = f"steps: [{{experiment: self, sentence: a b c}}, {cross}]"
+    (first, second), _ = run_text(tmp_path, text)
+    np.testing.assert_array_equal(second.tensors["input"].values, first.tensors["input"].values[[2, 1]])
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ("{experiment: self, embedding: previous}", "needs a step before it"),
+        ("{experiment: self, sentence: '...'}", "holds no token"),
+        ("{experiment: self, scale: 1e38}", "overflow float32"),
+    ],
+)
+def test_a_failed_step_fails_those_that_go_on_from_it_and_no_others(
+    tmp_path: Path, step: str, message: str
+) -> None:
+    text = f"steps: [{step}, {{experiment: norm}}, {{experiment: norm, seed: 1}}, {{experiment: norm}}]"
+    reports, failures = run_text(tmp_path, text, "experiment: norm")
+    assert len(reports) == 3
+    assert len(failures) == 2 and message in failures[0] and "goes on from a step that failed" in failures[1]
+
+
+def test_errors_of_all_files_are_told_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        run_text(tmp_path, "experiment: nonsense", "experiment: norm", "experiment: norm\neps: -1")
+    assert len(caught.value.lines) == 2

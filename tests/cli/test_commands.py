@@ -1,0 +1,269 @@
+"""The command line as a user runs it: exit code, standard output, standard error."""
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from attncli.cli.app import COMMANDS
+from attncli.cli.experiment import EXAMPLES, flag_name
+from attncli.experiments import EXPERIMENTS
+from attncli.spec import SPECS
+from attncli.views import VIEWS
+from tests.conftest import Attn
+
+ROOT = Path(__file__).parent.parent.parent
+ATTN = [sys.executable, "-m", "attncli"]
+
+
+def test_the_tables_name_the_same_experiments() -> None:
+    assert list(SPECS) == list(EXPERIMENTS) == list(EXAMPLES)
+    assert set(SPECS) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_that_leads_with_examples(attn: Attn, name: str) -> None:
+    overview, ended = attn(["--help"]), attn([name, "--help"])
+    assert (ended.code, ended.err) == (0, "")
+    assert f"  {name} " in overview.out and COMMANDS[name].summary in overview.out
+    assert f"attn {name}" in ended.out
+    if name != "config":
+        assert ended.out.index("Examples:") < ended.out.index("Options:")
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_setting_is_a_flag(attn: Attn, name: str) -> None:
+    out = attn([name, "--help"]).out
+    for key in SPECS[name].model_fields:
+        assert flag_name(key) in out
+
+
+def test_the_page_of_settings_is_fresh() -> None:
+    page = runpy.run_path(str(ROOT / "tools" / "settings_page.py"))["settings_page"]()
+    assert (ROOT / "docs" / "settings.md").read_text() == page, "run: python tools/settings_page.py"
+
+
+def test_bare_commands_show_something(attn: Attn) -> None:
+    for name in SPECS:
+        ended = attn([name])
+        assert ended.code == 0 and ended.err == "" and ended.out.startswith(f"{name}: "), ended
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["self", "--head-dim", "0"], "--head-dim: must be greater than 0 (got 0)"),
+        (["self", "--head-dim", "x"], "--head-dim: must be a whole number (got x)"),
+        (["self", "--scale", "1e999"], "--scale: must be a finite number (got 1e999)"),
+        (["self", "--sentence", " "], "--sentence: must hold at least one token (got an empty text)"),
+        (["self", "--sentence", ".,;"], "sentence: holds no token: tokenizer words leaves nothing of it"),
+        (["self", "--file", "nowhere"], "--file: no such file: nowhere"),
+        (["self", "--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (["self", "--format", "jsn"], "--format: must be one of table, json, jsonl, csv (got jsn) (did you mean 'json'?)"),
+        (["self", "--color", "yes"], "--color: must be one of auto, always, never (got yes)"),
+        (["self", "--precision", "99"], "--precision: must be from 0 to 15 (got 99)"),
+        (["self", "-o", "nowhere/x.json"], "-o nowhere/x.json: no such directory: nowhere"),
+        (["self", "-o", "x.xyz"], "-o x.xyz: the suffix must be one of .txt, .json, .jsonl, .ndjson, .csv, or give --format"),
+        (["multihead", "--embed-dim", "16", "--num-heads", "3"], "--embed-dim (16) must be divisible by num_heads (3), or head_dim given"),
+        (["multihead", "--num-heads", "3"], "--num-heads: embed_dim (64) must be divisible by num_heads (3), or head_dim given"),
+        (["self", "--num-tokens", "3", "--sentence", "a"], "--num-tokens: cannot be combined with sentence: give one of them"),
+        (["average", "--aggregate", "sum", "--method", "softmax"], "--method: must be loop or matmul with aggregate sum: a softmax row sums to one, so it averages"),
+        (["scale-demo", "--logits", "1,x"], "--logits: must be a number (got x)"),
+        (["cross", "--file", "-", "--context-file", "-"], "--context-file: cannot read stdin, too: file does already"),
+        (["slef"], "No such command 'slef'. Did you mean 'self'?"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_clear_line_and_exit_2(attn: Attn, arguments: list[str], message: str) -> None:
+    ended = attn(arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.splitlines() == [message]
+
+
+def test_an_unknown_flag_names_the_nearest(attn: Attn) -> None:
+    ended = attn(["self", "--hed-dim", "3"])
+    assert ended.code == 2 and "--head-dim" in ended.err and len(ended.err.splitlines()) == 1
+
+
+def test_several_bad_flags_are_told_at_once(attn: Attn) -> None:
+    assert len(attn(["self", "--head-dim", "0", "--seed", "-1", "--top-k", "x"]).err.splitlines()) == 3
+
+
+def test_hostile_text_in_an_error_is_plain(attn: Attn, tmp_path: Path) -> None:
+    vectors = tmp_path / "v.txt"
+    vectors.write_text("the 1 2\n")
+    ended = attn(["self", "--embedding", str(vectors), "--sentence", "the \x1b[31m\u202e"])
+    assert ended.code == 2 and "\x1b" not in ended.err and r"\x1b[31m\u202e" in ended.err
+
+
+def test_flags_go_before_the_file_and_the_file_before_defaults(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("experiment: self\nhead_dim: 5\nvalue_dim: 3\n")
+    ended = attn(["self", "--config", str(path), "--head-dim", "7", "--show-config"])
+    assert ended.code == 0
+    lines = dict(line.split(": ", 1) for line in ended.out.splitlines())
+    assert lines["head_dim"] == "7  # --head-dim"
+    assert lines["value_dim"] == f"3  # {path}:3:1"
+    assert lines["embed_dim"] == "64  # default"
+    assert yaml.safe_load(ended.out)["sentence"] == "the cat walks on the street"
+
+
+def test_a_config_for_another_command_is_refused(attn: Attn) -> None:
+    example = str(ROOT / "configs" / "example.yaml")
+    ended = attn(["norm", "--config", example])
+    assert ended.code == 2 and "experiment: must be norm for this command (got self)" in ended.err
+    lesson = str(ROOT / "configs" / "lessons" / "causal.yaml")
+    ended = attn(["self", "--config", lesson])
+    assert ended.code == 2 and f"attn batch {lesson}" in ended.err
+
+
+def test_batch_prints_each_report_and_says_what_failed(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "steps: [{experiment: norm}, {experiment: self, scale: 1e38}, {experiment: norm, seed: 1}]"
+    )
+    ended = attn(["batch", str(path), "--format", "jsonl"])
+    assert ended.code == 3
+    assert [json.loads(line)["spec"]["seed"] for line in ended.out.splitlines()] == [0, 1]
+    first, last = ended.err.splitlines()
+    assert (
+        first.startswith(f"{path}:1:30: self: self: the scores overflow")
+        and last == "1 of 3 experiments failed"
+    )
+
+
+def test_a_single_command_and_a_batch_of_one_give_the_same_report(attn: Attn) -> None:
+    example = str(ROOT / "configs" / "example.yaml")
+    single = json.loads(attn(["self", "--config", example, "--format", "json"]).out)
+    assert json.loads(attn(["batch", example, "--format", "json"]).out) == [single]
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl", "csv", "txt"])
+def test_output_files_appear_whole_with_the_view_of_their_suffix(
+    attn: Attn, tmp_path: Path, suffix: str
+) -> None:
+    path = tmp_path / f"x.{suffix}"
+    assert attn(["norm", "-o", str(path)]) == (0, "", "")
+    view = {"txt": "table"}.get(suffix, suffix)
+    assert path.read_text() == attn(["norm", "--format", view]).out
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_run_leaves_the_old_file_alone(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("old")
+    assert attn(["self", "--scale", "1e38", "-o", str(path)]).code == 1
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_links_are_followed_and_permissions_are_the_users(attn: Attn, tmp_path: Path) -> None:
+    target, link = tmp_path / "real.json", tmp_path / "link.json"
+    link.symlink_to(target)
+    assert attn(["norm", "-o", str(link)]).code == 0
+    assert link.is_symlink() and json.loads(target.read_text())["experiment"] == "norm"
+    fresh = tmp_path / "fresh"
+    fresh.touch()
+    assert target.stat().st_mode == fresh.stat().st_mode
+
+
+def test_devices_are_written_not_replaced(attn: Attn) -> None:
+    assert attn(["norm", "-o", "/dev/null", "--format", "json"]).code == 0
+    assert Path("/dev/null").is_char_device()
+    ended = attn(["norm", "-o", "/dev/full", "--format", "json"])
+    assert ended.code == 1 and ended.err == "-o /dev/full: cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "coloured"),
+    [
+        ([], {}, False),
+        (["--color", "always"], {"NO_COLOR": "1"}, True),
+        (["--color", "never"], {"FORCE_COLOR": "1"}, False),
+        ([], {"FORCE_COLOR": "1"}, True),
+        ([], {"FORCE_COLOR": "0"}, False),
+        ([], {"FORCE_COLOR": "0", "CLICOLOR_FORCE": "1"}, False),
+        ([], {"CLICOLOR_FORCE": "1"}, True),
+        ([], {"CLICOLOR_FORCE": "0"}, False),
+        ([], {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        ([], {"NO_COLOR": "", "FORCE_COLOR": "1"}, True),
+        ([], {"TERM": "dumb", "FORCE_COLOR": "1"}, True),
+    ],
+)
+def test_colour_is_decided_in_order(
+    attn: Attn,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    environment: dict[str, str],
+    coloured: bool,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert ("\x1b[" in attn(["self", *arguments]).out) is coloured
+
+
+def test_columns_is_honoured_and_a_pipe_has_no_width(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert max(map(len, attn(["self"]).out.splitlines())) > 200
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, attn(["self"]).out.splitlines())) <= 60
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_closed_pipe_ends_quietly(view: str) -> None:
+    command = (
+        f"{sys.executable} -m attncli self --num-tokens 300 --format {view} | head -c 100 > {os.devnull}"
+    )
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_disk_is_one_line_and_exit_1() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*ATTN, "norm"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "cannot write: No space left on device\n")
+
+
+def test_control_c_ends_with_130(tmp_path: Path) -> None:
+    pipe = tmp_path / "text"
+    os.mkfifo(pipe)
+    process = subprocess.Popen(
+        [*ATTN, "self", "--file", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (130, "")
+
+
+def test_a_text_comes_from_a_file_or_standard_input(tmp_path: Path, attn: Attn) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("The cat,\nthe dog.")
+    report = json.loads(attn(["self", "--file", str(path), "--format", "json"]).out)
+    assert report["tokens"] == ["the", "cat", "the", "dog"]
+    done = subprocess.run(
+        [*ATTN, "self", "--file", "-", "--format", "json"], input=b"a b", capture_output=True, check=True
+    )
+    assert json.loads(done.stdout)["tokens"] == ["a", "b"]
+
+
+def test_debug_shows_the_traceback(attn: Attn) -> None:
+    from attncli.errors import UserError
+
+    with pytest.raises(UserError):
+        attn(["self", "--head-dim", "0", "--debug"])
+
+
+def test_a_mistake_of_ours_is_one_line_too(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attncli.cli import output
+
+    def broken(self: object, reports: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(output.Destination, "write", broken)
+    ended = attn(["norm"])
+    assert ended.code == 1 and ended.err.startswith("internal error: ZeroDivisionError: oops")

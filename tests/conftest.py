@@ -1,0 +1,41 @@
+"""Shapes in signatures are checked while the tests run; a fixture runs `attn` as its entry point does."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pytest
+from jaxtyping import install_import_hook
+
+# The same digits on every processor: shown outputs are compared. Read by torch when it is imported.
+os.environ |= {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
+
+# The same digits on every processor, since shown outputs are compared; torch reads these when it is imported.
+os.environ |= {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
+
+ROOMS_OF_TENSORS = ("inputs", "mechanisms", "statistics", "experiments")
+install_import_hook([f"attncli.{room}" for room in ROOMS_OF_TENSORS], "beartype.beartype")
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Attn = Callable[[Sequence[str]], Ended]
+
+
+@pytest.fixture
+def attn(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Attn:
+    """Runs a command line in this process, with no terminal and no colour variables around."""
+    from attncli.cli.main import run
+
+    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run_attn(arguments: Sequence[str]) -> Ended:
+        code = run(arguments)
+        return Ended(code, *capsys.readouterr())
+
+    return run_attn

@@ -1,0 +1,25 @@
+"""Running an experiment from settings, as the tests need it."""
+
+from pathlib import Path
+
+from attncli.batch.plan import plan_files
+from attncli.batch.serial import run_items
+from attncli.errors import UserError
+from attncli.experiments.session import Session
+from attncli.report import Report
+from attncli.spec import SPECS
+from attncli.spec.validation import Given, build_spec
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def run(experiment: str, **settings: object) -> Report:
+    given = {key: Given(value, key) for key, value in settings.items()}
+    return Session().run(build_spec(SPECS[experiment], given), reseed=True)
+
+
+def run_file(path: Path) -> list[Report]:
+    def fail(item: object, error: UserError) -> None:
+        raise error
+
+    return list(run_items(plan_files([path]), fail))

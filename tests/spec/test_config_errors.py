@@ -1,0 +1,135 @@
+"""Every error of a config file: all at once, one line each, at its place."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attncli.errors import UserError
+from attncli.spec.config_file import ConfigFile
+from attncli.spec.yaml_nodes import read_yaml
+
+
+def errors_of(tmp_path: Path, text: str | bytes) -> list[str]:
+    path = tmp_path / "x.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(UserError) as caught:
+        ConfigFile(path).steps()
+    assert caught.value.exit_code == 2
+    return [line.replace(f"{tmp_path}/", "") for line in caught.value.lines]
+
+
+ONE_ERROR = {
+    "head_dim: 0": "x.yaml:2:1: head_dim: must be greater than 0 (got 0)",
+    "head_dim: -3": "x.yaml:2:1: head_dim: must be greater than 0 (got -3)",
+    "head_dim: sixteen": "x.yaml:2:1: head_dim: must be a whole number (got sixteen)",
+    "head_dim: 1.5": "x.yaml:2:1: head_dim: must be a whole number (got 1.5)",
+    "head_dim: [1, 2]": "x.yaml:2:1: head_dim: must be a whole number (got ['1', '2'])",
+    "head_dim: {a: 1}": "x.yaml:2:1: head_dim: must be a value, not a mapping",
+    "head_dm: 3": "x.yaml:2:1: head_dm: unknown key (did you mean 'head_dim'?)",
+    "head-dim: 3": "x.yaml:2:1: head-dim: unknown key (did you mean 'head_dim'?)",
+    "causal: maybe": "x.yaml:2:1: causal: must be true or false (got maybe)",
+    "scale: squareroot": "x.yaml:2:1: scale: must be one of sqrt, fourth-root, none or a number (got 'squareroot')",
+    "scale: .nan": "x.yaml:2:1: scale: must be one of sqrt, fourth-root, none or a number (got '.nan')",
+    "scale: nan": "x.yaml:2:1: scale: must be a finite number (got nan)",
+    "projection: linaer": "x.yaml:2:1: projection: must be one of linear, uniform or none (got linaer) "
+    "(did you mean 'linear'?)",
+    "projection_order: [key, key, value]": "x.yaml:2:1: projection_order: must name query, key and value once each "
+    "(got key, key, value)",
+    "seed: 1\nseed: 2": "x.yaml:3:1: seed: duplicate key, first given on line 2",
+    'sentence: ""': "x.yaml:2:1: sentence: must hold at least one token (got an empty text)",
+    "sentence: a\nnum_tokens: 3": "x.yaml:3:1: num_tokens: cannot be combined with sentence: give one of them",
+    "batch_size: 3": "x.yaml:2:1: batch_size: needs num_tokens: only random vectors come in batches",
+    "file: nowhere.txt": "x.yaml:2:1: file: no such file: nowhere.txt",
+    "sentence: &a x\ncontext: *a": "x.yaml:3:10: alias *a: aliases are not allowed, write the value out",
+    "sentence: !!python/object/apply:os.system [ls]": "x.yaml:2:11: tag tag:yaml.org,2002:python/object/apply:"
+    "os.system: tags are not allowed, write the plain value",
+    "sweep: {seed: [1, 2]}": "x.yaml:2:1: sweep: is not supported yet: write `steps:`",
+    "projection: none\nhead_dim: 3": "x.yaml:3:1: head_dim: needs projection linear or uniform: without one the "
+    "embeddings are used as they are",
+    "a: b: c": "x.yaml:2:5: is not valid YAML: mapping values are not allowed here",
+    "? [a]\n: 1": "x.yaml:2:3: a key must be a word",
+}
+
+
+@pytest.mark.parametrize("text", ONE_ERROR)
+def test_each_error_is_one_line_at_its_place(tmp_path: Path, text: str) -> None:
+    lines = errors_of(tmp_path, f"experiment: self\n{text}\n")
+    assert lines == [ONE_ERROR[text].replace("nowhere.txt", f"{tmp_path}/nowhere.txt")] or lines == [
+        ONE_ERROR[text]
+    ]
+
+
+def test_everything_wrong_is_told_at_once_in_the_order_of_the_lines(tmp_path: Path) -> None:
+    text = """
+defaults:
+  sentnce: hi
+steps:
+  - experiment: self
+    head_dim: 0
+    causal: maybe
+    sentence: a
+    num_tokens: 2
+  - experiment: slef
+  - head_dim: 2
+  - just text
+  - experiment: multihead
+    embed_dim: 10
+    num_heads: 3
+"""
+    assert errors_of(tmp_path, text) == [
+        "x.yaml:3:3: sentnce: unknown key (did you mean 'sentence'?)",
+        "x.yaml:6:5: head_dim: must be greater than 0 (got 0)",
+        "x.yaml:7:5: causal: must be true or false (got maybe)",
+        "x.yaml:9:5: num_tokens: cannot be combined with sentence: give one of them",
+        "x.yaml:10:5: experiment: must be one of average, self, multihead, cross, scale-demo, norm (got 'slef') "
+        "(did you mean 'self'?)",
+        "x.yaml:11:5: experiment: must be given: one of average, self, multihead, cross, scale-demo, norm",
+        "x.yaml:12:5: steps: each step must be a mapping with `experiment: NAME`",
+        "x.yaml:14:5: embed_dim (10) must be divisible by num_heads (3), or head_dim given",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("", "x.yaml: is empty: it must hold `experiment: NAME` or `steps:`"),
+        ("- a\n- b", "x.yaml:1:1: must be a mapping with `experiment: NAME` or `steps:`"),
+        ("just text", "x.yaml:1:1: must be a mapping with `experiment: NAME` or `steps:`"),
+        (b"experiment: caf\xe9", "x.yaml: is not UTF-8 text (byte 15)"),
+        ("experiment: self\n---\nexperiment: self", "x.yaml:2:1: a second document: a file holds one, use `steps:` "
+         "for several experiments"),
+        ("experiment: self\nsentence: \x07", "x.yaml:2: character U+0007 is not allowed in YAML"),
+        ("steps: []", "x.yaml:1:1: steps: must be a list of experiments"),
+        ("steps: [{experiment: norm}]\nseed: 1", "x.yaml:2:1: seed: must stand in a step or under `defaults:`"),
+    ],
+)  # fmt: skip
+def test_what_is_no_config_file(tmp_path: Path, content: str | bytes, line: str) -> None:
+    assert errors_of(tmp_path, content) == [line]
+
+
+def test_deep_nesting_and_alias_bombs_are_refused_at_once(tmp_path: Path) -> None:
+    deep = "experiment: self\nsentence: " + "[" * 4000 + "]" * 4000
+    assert errors_of(tmp_path, deep) == ["x.yaml:2:26: nested deeper than 16 levels"]
+    deep_block = "".join(f"{' ' * i}a:\n" for i in range(4000))
+    assert errors_of(tmp_path, deep_block) == ["x.yaml:16:16: nested deeper than 16 levels"]
+    bomb = "a: &a [x, x]\n" + "".join(
+        f"{c}: &{c} [*{p}, *{p}]\n" for p, c in zip("abcdefgh", "bcdefghi", strict=True)
+    )
+    assert errors_of(tmp_path, bomb) == ["x.yaml:2:8: alias *a: aliases are not allowed, write the value out"]
+
+
+def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere.yaml: no such file"):
+        read_yaml(tmp_path / "nowhere.yaml")
+    with pytest.raises(UserError, match=r"cannot be read: Is a directory"):
+        read_yaml(tmp_path)
+
+
+@given(st.text(max_size=200) | st.text(alphabet="a:-[]{}#&*!|>'\"%@` \n1", max_size=60))
+def test_no_text_whatever_ends_in_a_traceback(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "x.yaml"
+    path.write_text(text, encoding="utf-8", errors="replace")
+    with pytest.raises(UserError):
+        ConfigFile(path).steps()

@@ -1,0 +1,105 @@
+"""What settings mean: YAML without surprises, defaults that follow, the schema."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from attncli.spec import SPECS
+from attncli.spec.config_file import ConfigFile
+from attncli.spec.resolved import resolved_yaml
+from attncli.spec.schema import config_schema
+from attncli.spec.validation import Given, build_spec
+
+ROOT = Path(__file__).parent.parent.parent
+SHIPPED = sorted(ROOT.glob("configs/**/*.yaml"))
+
+
+def spec_of(experiment: str, **settings: object):
+    return build_spec(SPECS[experiment], {key: Given(value, "here") for key, value in settings.items()})
+
+
+def test_scalars_mean_what_the_key_says(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "steps:\n"
+        "  - {experiment: self, sentence: yes, seed: 012, scale: 1e-1, causal: yes}\n"
+        "  - {experiment: self, sentence: 1e3, embed_dim: '16', head_dim: null}\n"
+        "  - {experiment: norm, eps: 1e-5}\n"
+    )
+    first, second, third = (step.spec for step in ConfigFile(path).steps())
+    assert (first.sentence, first.seed, first.scale, first.causal) == ("yes", 12, 0.1, True)
+    assert (second.sentence, second.embed_dim, second.head_dim) == ("1e3", 16, 16)
+    assert third.eps == 1e-5
+
+
+def test_sizes_follow_from_each_other() -> None:
+    assert spec_of("self", embed_dim=6).value_dim == 6
+    assert spec_of("self", head_dim=5).value_dim == 5
+    multihead = spec_of("multihead", embed_dim=12, num_heads=3)
+    assert (multihead.head_dim, multihead.value_dim, multihead.num_kv_heads) == (4, 4, 3)
+    assert spec_of("multihead", embed_dim=10, num_heads=3, head_dim=7).head_dim == 7
+    assert spec_of("self", num_tokens=3).embedding == "gaussian"
+    assert spec_of("self").sentence == "the cat walks on the street"
+    assert spec_of("cross", num_tokens=3).num_context_tokens == 3
+
+
+def test_embed_dim_comes_from_the_vector_file(tmp_path: Path) -> None:
+    path = tmp_path / "v.txt"
+    path.write_text(". . . 1 2 3\nthe 1 2 3\n")
+    assert spec_of("self", embedding=str(path)).embed_dim == 3
+    with pytest.raises(Exception, match="must be 3, as in"):
+        spec_of("self", embedding=str(path), embed_dim=4)
+
+
+def test_a_step_reseeds_only_with_a_seed_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("defaults: {seed: 5}\nsteps: [{experiment: norm}, {experiment: norm, seed: 5}]\n")
+    assert [(step.reseed, step.spec.seed) for step in ConfigFile(path).steps()] == [(False, 5), (True, 5)]
+
+
+def test_specs_are_frozen() -> None:
+    with pytest.raises(Exception, match="frozen"):
+        spec_of("self").seed = 3
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_setting_says_what_it_is(name: str) -> None:
+    for key, field in SPECS[name].model_fields.items():
+        assert field.description, key
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_resolved_settings_can_be_run_again(name: str, tmp_path: Path) -> None:
+    given = {"seed": Given(7, "--seed")}
+    if "sentence" in SPECS[name].model_fields:
+        given["sentence"] = Given('null # "no" [x]: y', "--sentence")
+    spec = build_spec(SPECS[name], given)
+    path = tmp_path / "again.yaml"
+    path.write_text(resolved_yaml(spec, given))
+    (step,) = ConfigFile(path).steps()
+    assert step.spec == spec
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_shipped_files_are_valid_by_our_schema_and_by_us(path: Path) -> None:
+    jsonschema.validate(yaml.safe_load(path.read_text()), config_schema())
+    ConfigFile(path).steps()
+    modeline = path.read_text().splitlines()[0].removeprefix("# yaml-language-server: $schema=")
+    assert (path.parent / modeline).resolve() == ROOT / "configs" / "schema.json"
+
+
+def test_the_shipped_schema_is_fresh() -> None:
+    jsonschema.Draft202012Validator.check_schema(config_schema())
+    shipped = json.loads((ROOT / "configs" / "schema.json").read_text())
+    assert shipped == config_schema(), "run: attn config schema > configs/schema.json"
+
+
+@pytest.mark.parametrize(
+    "bad", [{"experiment": "self", "head_dm": 3}, {"experiment": "self", "head_dim": 0}, {}]
+)
+def test_the_schema_refuses_what_we_refuse(bad: dict[str, object]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(bad, config_schema())

@@ -1,0 +1,127 @@
+"""The arrows between the rooms, from the source's own import statements, and what stays unimported."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "attncli"
+LEAVES = {"errors", "report"}
+
+# What each room may import of ours. A package's __init__ holds no more than its version.
+ARROWS = {
+    "cli": {"spec", "experiments", "batch", "views", "errors", "report"},
+    "batch": {"spec", "experiments", "errors", "report"},
+    "experiments": {"spec", "inputs", "mechanisms", "statistics", "errors", "report"},
+    "inputs": {"mechanisms", "errors"},
+    "views": {"report"},
+    "spec": {"errors"},
+    "mechanisms": set(),
+    "statistics": set(),
+    "errors": set(),
+    "report": set(),
+}
+TORCH_FREE = ("cli", "spec", "views", "batch", "report", "errors")
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_modules(path: Path) -> set[str]:
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return modules
+
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_rooms_import_along_the_arrows(path: Path) -> None:
+    room = room_of(path)
+    if room in ("__init__", "__main__"):
+        return
+    ours = {name.split(".")[1] for name in imported_modules(path) if name.startswith("attncli.")}
+    assert ours - {"__version__"} <= ARROWS[room] | {room}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_typer_stays_in_cli_and_torch_out_of_the_outer_rooms(path: Path) -> None:
+    modules = {name.split(".")[0] for name in imported_modules(path)}
+    room = room_of(path)
+    assert "typer" not in modules or room == "cli"
+    assert "torch" not in modules or room not in TORCH_FREE
+    assert "rich" not in modules or room == "views"
+
+
+def test_a_room_has_two_files_and_a_name_that_says_what_it_holds() -> None:
+    rooms = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name not in ("__pycache__", "data")]
+    assert {room.name for room in rooms} <= set(ARROWS)
+    for room in rooms:
+        assert len([file for file in room.glob("*.py") if file.name != "__init__.py"]) >= 2, room
+    names = {path.stem for path in SOURCES}
+    assert not names & {"utils", "helpers", "common", "base", "manager", "misc"}
+
+
+CHECK = """
+import sys
+from attncli.cli.main import run
+sys.stdout = sys.stderr = open({devnull!r}, "w")
+code = run({arguments!r})
+assert code == {code}, code
+assert "torch" not in sys.modules, "torch was imported"
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["self", "--help"], 0),
+        (["self", "--show-config"], 0),
+        (["config", "schema"], 0),
+        (["nonsense"], 2),
+        (["self", "--nonsense"], 2),
+        (["self", "--head-dim", "0"], 2),
+        (["self", "--sentence", ""], 2),
+        (["self", "--sentence", "..."], 2),
+        (["self", "--file", "/nonexistent"], 2),
+        (["self", "--config", "/nonexistent"], 2),
+        (["self", "--num-tokens", "100000000000"], 2),
+        (["batch", "/nonexistent"], 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_torch_stays_unimported(arguments: list[str], code: int) -> None:
+    script = CHECK.format(devnull=os.devnull, arguments=arguments, code=code)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_completion_of_commands_and_choices_leaves_torch_unimported() -> None:
+    script = (
+        "import sys\n"
+        "from attncli.cli.main import run\n"
+        "try:\n    run([])\nexcept SystemExit:\n    pass\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    environment = {
+        **os.environ,
+        "_ATTN_COMPLETE": "complete_bash",
+        "COMP_WORDS": "attn self --projection ",
+        "COMP_CWORD": "3",
+    }
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["linear", "uniform", "none"], done

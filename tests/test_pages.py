@@ -1,0 +1,35 @@
+"""What the pages show is what the commands print; links lead somewhere."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tests.same_text import assert_same_text
+
+ROOT = Path(__file__).parent.parent
+TOOL = runpy.run_path(str(ROOT / "tools" / "refresh_outputs.py"))
+PAGES: list[Path] = TOOL["PAGES"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_outputs_are_fresh(page: Path) -> None:
+    """Where this fails: python tools/refresh_outputs.py"""
+    text = page.read_text()
+    assert_same_text(TOOL["refreshed"](text), text)
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_links_lead_to_files(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def test_every_command_is_in_the_readme() -> None:
+    from attncli.cli.app import COMMANDS
+
+    readme = (ROOT / "README.md").read_text()
+    assert all(f"`attn {name}" in readme for name in COMMANDS)

@@ -1,0 +1,167 @@
+"""The views of whole reports: golden files of the tables, and that json and csv hold every number."""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+
+from attncli.report import NamedTensor, Report
+from attncli.views import VIEWS, Display, load_view
+from tests.experiments.running import run
+from tests.same_text import assert_same_text
+
+GOLDEN = Path(__file__).parent / "golden"
+LESSON = (
+    "Mathematics catalogues everything not self-contradictory; within its vast inventory, physics is an "
+    "island of structures rich enough to contain their own beholders."
+)
+HOSTILE = (
+    "[/INST] [red]x[/red] :smile: <b>b</b> \x1b[31mred\x1b[0m a\u202eb 🙂 日本語 👨\u200d👩 $x$ =1+1 "
+    + "long" * 75
+)
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "average": ("average", {"num_tokens": 4, "batch_size": 2, "embed_dim": 2}),
+    "self": ("self", {}),
+    "self-causal": ("self", {"causal": True, "embed_dim": 4, "explain": True}),
+    "self-22-tokens": ("self", {"sentence": LESSON}),
+    "self-hostile": ("self", {"sentence": HOSTILE, "tokenizer": "whitespace", "embed_dim": 3}),
+    "multihead": ("multihead", {"num_heads": 2, "num_tokens": 3, "embed_dim": 4}),
+    "cross": ("cross", {"sentence": "a b", "context": "c d e"}),
+    "scale-demo": ("scale-demo", {"head_dim": [4, 16]}),
+    "norm": ("norm", {"variance": "biased"}),
+}
+
+
+def shown(view: str, reports: Sequence[Report], **display: Any) -> str:
+    stream = io.StringIO()
+    load_view(view)(reports, stream, Display(**display))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 160])
+@pytest.mark.parametrize("case", CASES)
+def test_tables_look_as_they_did(case: str, width: int) -> None:
+    """After a deliberate change: UPDATE_GOLDEN=1 pytest tests/views, and read the difference."""
+    experiment, settings = CASES[case]
+    text = shown("table", [run(experiment, **settings)], width=width)
+    path = GOLDEN / f"{case}-{width}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert_same_text(text, path.read_text())
+    assert max(map(cell_len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tables_have_straight_columns_and_no_ellipsis_in_a_number(case: str) -> None:
+    experiment, settings = CASES[case]
+    text = shown("table", [run(experiment, **settings)], width=80)
+    assert "0.…" not in text and "\x1b" not in text and "\u202e" not in text
+    for block in text.split("\n\n"):
+        lines = block.splitlines()
+        rules = [i for i, line in enumerate(lines) if line.startswith("──")]
+        for rule in rules:
+            widths = {cell_len(line) for line in lines[rule + 1 :]}
+            assert len(widths) <= 1, block
+
+
+def test_a_repeated_word_stays_two_rows_and_two_columns() -> None:
+    lines = shown("table", [run("self")], width=80).splitlines()
+    start = lines.index("weights (query × key)")
+    assert lines[start + 2].split().count("the") == 2
+    assert [line.split()[:2] for line in lines[start + 4 : start + 10]] == [
+        [str(i), word] for i, word in enumerate(["the", "cat", "walks", "on", "the", "street"])
+    ]
+
+
+def test_without_a_terminal_nothing_is_cut() -> None:
+    report = run("self", sentence=HOSTILE, tokenizer="whitespace")
+    text = shown("table", [report], width=None)
+    assert "…" not in text and "too wide" not in text and "long" * 75 in text
+
+
+def test_colour_changes_nothing_but_colour() -> None:
+    import re
+
+    report = run("self", causal=True)
+    coloured = shown("table", [report], width=80, color=True)
+    assert "\x1b[1m" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == shown("table", [report], width=80)
+
+
+def test_precision_is_the_tables_alone() -> None:
+    report = run("self")
+    weight = report.tensors["weights"].values[0, 0]
+    assert f" {weight:.2f} " in shown("table", [report], width=80, precision=2)
+    assert f" {weight:.7f} " in shown("table", [report], width=80, precision=7)
+    for view in ("json", "jsonl", "csv"):
+        assert shown(view, [report], precision=2) == shown(view, [report], precision=7)
+
+
+def test_a_tiny_figure_keeps_its_exponent_and_no_zero_is_negative() -> None:
+    tensor = NamedTensor(("query", "key"), np.array([[-1e-9, 12345678.9], [0.25, -0.5]]))
+    report = Report(
+        "self", {}, {}, tensors={"weights": tensor}, statistics={"agreement": {"difference": 1.5e-8}}
+    )
+    text = shown("table", [report], width=80)
+    assert "1.5000e-08" in text and "-0.0000" not in text and "1.2346e+07" in text
+
+
+@pytest.mark.parametrize("view", ["json", "jsonl"])
+@pytest.mark.parametrize("case", CASES)
+def test_json_reads_back_equal_at_full_precision(case: str, view: str) -> None:
+    experiment, settings = CASES[case]
+    report = run(experiment, **settings)
+    text = shown(view, [report])
+    data = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+    assert data["schema_version"] == 1 and data["experiment"] == experiment
+    assert data["tokens"] == list(report.tokens)
+    assert not {"\x1b", "\u202e", "\u200d"} & set(text)
+    for name, tensor in report.tensors.items():
+        assert data["tensors"][name]["axes"] == list(tensor.axes)
+        back = np.array(data["tensors"][name]["values"], dtype=np.float64)
+        np.testing.assert_array_equal(back, np.where(np.isfinite(tensor.values), tensor.values, np.nan))
+
+
+def test_several_reports_are_a_list_in_json_and_lines_in_jsonl() -> None:
+    reports = [run("norm"), run("scale-demo")]
+    assert [data["experiment"] for data in json.loads(shown("json", reports, several=True))] == [
+        "norm",
+        "scale-demo",
+    ]
+    assert json.loads(shown("json", [], several=True)) == []
+    assert len(shown("jsonl", reports, several=True).splitlines()) == 2
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_csv_is_tidy_and_holds_every_number(case: str) -> None:
+    experiment, settings = CASES[case]
+    report = run(experiment, **settings)
+    rows = list(csv.DictReader(io.StringIO(shown("csv", [report]))))
+    assert all(None not in row and len(row) == len(rows[0]) for row in rows)
+    for name, tensor in report.tensors.items():
+        mine = [row for row in rows if row["name"] == f"tensors.{name}"]
+        assert len(mine) == tensor.values.size
+        for row in mine:
+            value = tensor.values[tuple(int(row[axis]) for axis in tensor.axes)]
+            assert float(row["value"]) == value if row["value"] else not np.isfinite(value)
+    assert all("\x1b" not in cell for row in rows for cell in row.values())
+
+
+def test_csv_names_the_tokens_on_each_axis() -> None:
+    rows = list(csv.DictReader(io.StringIO(shown("csv", [run("cross", sentence="a b", context="c d e")]))))
+    weights = [row for row in rows if row["name"] == "tensors.weights"]
+    assert {(row["query"], row["query_text"]) for row in weights} == {("0", "a"), ("1", "b")}
+    assert {(row["key"], row["key_text"]) for row in weights} == {("0", "c"), ("1", "d"), ("2", "e")}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_same_report_gives_the_same_bytes(view: str) -> None:
+    assert shown(view, [run("multihead")], width=80) == shown(view, [run("multihead")], width=80)

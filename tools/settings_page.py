@@ -1,0 +1,31 @@
+"""Writes docs/settings.md from the Specs: python tools/settings_page.py"""
+
+from pathlib import Path
+
+from attncli.cli.experiment import default_text, flag_name, metavar
+from attncli.spec import SPECS
+
+PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
+INTRODUCTION = """# Settings
+
+Every flag is a key of a config file: `--head-dim 16` is `head_dim: 16`. A flag goes before the file, the file
+before the default; `--show-config` prints what holds and where it came from.
+
+Made by `python tools/settings_page.py`.
+"""
+
+
+def settings_page() -> str:
+    """A table of flags for each experiment."""
+    parts = [INTRODUCTION]
+    for name, spec in SPECS.items():
+        parts.append(f"\n## attn {name}\n\n| flag | values | meaning |\n| --- | --- | --- |\n")
+        for key, field in spec.model_fields.items():
+            values = "`true`, `false`" if field.annotation is bool else f"`{metavar(key, field)}`"
+            values = values.replace("|", "`, `")
+            parts.append(f"| `{flag_name(key)}` | {values} | {field.description}{default_text(field)} |\n")
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(settings_page())
