@@ -1,4 +1,4 @@
-"""A tiny randomly initialised model of each architecture that is looked after, made on the spot: no download."""
+"""A tiny randomly initialised model of each architecture, made on the spot: no download."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,14 +52,17 @@ ARCHITECTURES = {
     "BERT": Architecture("BertModel", USUAL),
     "RoBERTa": Architecture("RobertaModel", USUAL, "positions start after the padding index"),
     "DistilBERT": Architecture(
-        "DistilBertModel", {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 40, "vocab_size": VOCABULARY}
+        "DistilBertModel",
+        {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 40, "vocab_size": VOCABULARY},
     ),
     "ELECTRA": Architecture("ElectraModel", {**USUAL, "embedding_size": 16}),
     "GPT-2": Architecture("GPT2Model", {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY}),
     "GPT-NeoX": Architecture("GPTNeoXModel", USUAL, "rotary positions"),
     "OPT": Architecture("OPTModel", {**HIDDEN, "ffn_dim": 40, "word_embed_proj_dim": 32}),
     "Llama": Architecture("LlamaModel", GROUPED, "grouped-query"),
-    "Mistral": Architecture("MistralModel", {**GROUPED, "sliding_window": 5}, "grouped-query, sliding window"),
+    "Mistral": Architecture(
+        "MistralModel", {**GROUPED, "sliding_window": 5}, "grouped-query, sliding window"
+    ),
     "Qwen3": Architecture("Qwen3Model", GROUPED, "grouped-query, normalised query and key"),
     "Gemma 2": Architecture(
         "Gemma2Model",
@@ -71,7 +74,9 @@ ARCHITECTURES = {
         {**GROUPED, "sliding_window": 5, "num_local_experts": 2, "num_experts_per_tok": 1},
         "grouped-query, a sink (rows sum to less than one), sliding window in every other layer",
     ),
-    "Phi-3": Architecture("Phi3Model", {**USUAL, "num_key_value_heads": 2, "pad_token_id": 0}, "grouped-query"),
+    "Phi-3": Architecture(
+        "Phi3Model", {**USUAL, "num_key_value_heads": 2, "pad_token_id": 0}, "grouped-query"
+    ),
     "BLOOM": Architecture(
         "BloomModel", {"hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY}, "ALiBi"
     ),
@@ -89,15 +94,23 @@ ARCHITECTURES = {
     ),
     "ModernBERT": Architecture(
         "ModernBertModel",
-        {**USUAL, "local_attention": 6, "layer_types": ["full_attention", "sliding_attention"], "pad_token_id": 0},
+        {
+            **USUAL,
+            "local_attention": 6,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "pad_token_id": 0,
+        },
         "sliding window in both directions in some layers",
     ),
     "ViT": Architecture(
-        "ViTModel", {k: v for k, v in USUAL.items() if k != "vocab_size"} | {"image_size": 12, "patch_size": 4},
+        "ViTModel",
+        {k: v for k, v in USUAL.items() if k != "vocab_size"} | {"image_size": 12, "patch_size": 4},
         "patches instead of tokens: the command line takes text only",
     ),
     "BigBird": Architecture("BigBirdModel", USUAL),
-    "Mamba": Architecture("MambaModel", {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY}),
+    "Mamba": Architecture(
+        "MambaModel", {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY}
+    ),
 }
 
 
@@ -107,4 +120,7 @@ def random_inputs(model: PreTrainedModel, num_tokens: int = 13) -> dict[str, Ten
     if model.main_input_name == "pixel_values":
         return {"pixel_values": torch.randn(1, 3, 12, 12, generator=generator)}
     tokens = torch.randint(3, VOCABULARY, (1, num_tokens), generator=generator)
-    return {"input_ids": tokens, **({"decoder_input_ids": tokens[:, :7]} if model.config.is_encoder_decoder else {})}
+    return {
+        "input_ids": tokens,
+        **({"decoder_input_ids": tokens[:, :7]} if model.config.is_encoder_decoder else {}),
+    }

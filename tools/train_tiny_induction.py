@@ -2,10 +2,10 @@
 
     python tools/train_tiny_induction.py [FOLDER]
 
-GPT-2's architecture, 64 wide, 4 heads a layer, untied, over 62 characters. Trained on [BOS] + r + r with random
-characters r, to say the second r: a previous-token head in the first layer and an induction head in the second
-are how two layers do it (Olsson et al. 2022, In-context learning and induction heads, 2209.11895). Seeded, on one
-thread, so that the same versions give the same weights; about two minutes.
+GPT-2's architecture, 64 wide, 4 heads a layer, untied, over 62 characters. Trained on [BOS] + r + r with
+random characters r, to say the second r: a previous-token head in the first layer and an induction head in
+the second are how two layers do it (Olsson et al. 2022, In-context learning and induction heads, 2209.11895).
+Seeded, on one thread, so that the same versions give the same weights; about two minutes.
 """
 
 import string
@@ -35,7 +35,8 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
     tokenizer.post_processor = processors.TemplateProcessing("<bos> $A", special_tokens=[("<bos>", 0)])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", unk_token="<unk>")
+    tokens = {"bos_token": "<bos>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens)  # type: ignore[no-untyped-call]
 
 
 def repeated(length: int, generator: torch.Generator) -> Int[Tensor, "batch token"]:

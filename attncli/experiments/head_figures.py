@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attncli.experiments.head_rows import ROW_FIGURES, HeadRows
 from attncli.experiments.head_weights import HeadWeights
-from attncli.mechanisms.attention_layer import ROWS
+from attncli.mechanisms.visibility import ROWS
 from attncli.statistics.head_scores import (
     induction_stripe,
     mul_score,
@@ -43,7 +43,8 @@ def _among_copies(
 ) -> PatternMass:
     """The weight of query i on j = a + after, over the earlier positions a of the same token.
 
-    A token's positions are a small matrix of their own: the work is that of the pairs, memory that of some rows.
+    A token's positions are a small matrix of their own: the work is that of the pairs, memory that of some
+    rows.
     """
     num_heads, num_queries = rows.row_sums.shape
     mass = rows.row_sums.new_zeros(num_heads, num_queries)
@@ -51,7 +52,8 @@ def _among_copies(
     for positions in copies:
         earlier = positions[:-1]
         earlier = earlier[earlier + after >= first_key]
-        for queries in positions[1:].split(ROWS):
+        for start in range(1, len(positions), ROWS):
+            queries = positions[start : start + ROWS]
             before = earlier < queries.unsqueeze(-1)
             weights = rows.weights.block(queries, earlier + after)
             mass[:, queries] = (weights * before).sum(dim=-1).to(mass.dtype)
@@ -73,8 +75,8 @@ def head_figures(
 ) -> dict[str, Float[Tensor, " head"]]:
     """Means over rows of the row statistics, and how much weight falls on each detection pattern.
 
-    `ids` are the tokens, on both sides; None in cross-attention, where positions on the two sides do not compare.
-    The first keys are out. `repeat` is |r| on the repeated probe.
+    `ids` are the tokens, on both sides; None in cross-attention, where positions on the two sides do not
+    compare. The first keys are out. `repeat` is |r| on the repeated probe.
     """
     figures = {name: figure.nanmean(dim=-1) for name, figure in rows.figures.items()}
     num_heads, num_queries = rows.row_sums.shape

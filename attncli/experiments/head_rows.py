@@ -1,4 +1,4 @@
-"""The row statistics of a layer's heads: streamed, by whole rows of some queries at a time, or from a matrix."""
+"""The row statistics of a layer's heads: streamed, by some whole rows at a time, or from a matrix."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -9,7 +9,8 @@ from torch import Tensor
 
 from attncli.experiments.head_weights import DenseWeights, HeadWeights, ScoredWeights
 from attncli.inputs.capture import CapturedLayer, WeightsOfLayer
-from attncli.mechanisms.attention_layer import ROWS, AttentionLayer
+from attncli.mechanisms.attention_layer import AttentionLayer
+from attncli.mechanisms.visibility import row_blocks
 from attncli.statistics.concentration import max_weight, participation
 from attncli.statistics.distance import distance
 from attncli.statistics.entropy import entropy, normalized_entropy
@@ -30,8 +31,8 @@ class HeadRows:
 def without_first_keys(layer: CapturedLayer, count: int) -> CapturedLayer:
     """The layer with its first keys hidden and the other weights renormalised.
 
-    Otherwise every causal model looks like its first token, where heads park what they do not need (Xiao et al. 2023,
-    2309.17453).
+    Otherwise every causal model looks like its first token, where heads park what they do not need (Xiao
+    et al. 2023, 2309.17453).
     """
     if count == 0:
         return layer
@@ -49,7 +50,8 @@ def without_first_keys(layer: CapturedLayer, count: int) -> CapturedLayer:
 def weighted_by_values(layer: AttentionLayer, norms: Float[Tensor, "head key"]) -> AttentionLayer:
     """The layer with weights p_ij ||v_j W_O||, each row normalised: ln ||v_j W_O|| joins the scores.
 
-    As a further entry of the keys (and 1 in the queries) where it can, so that it still streams. A sink has no value.
+    As a further entry of the keys (and 1 in the queries) where it can, so that it still streams. A sink
+    has no value.
     """
     logs = norms.clamp(min=torch.finfo(torch.float32).tiny).log().to(layer.query.dtype)
     if layer.softcap is not None or layer.bias is not None:
@@ -67,8 +69,8 @@ def head_rows(layer: CapturedLayer) -> HeadRows:
     if isinstance(layer, WeightsOfLayer):
         weights = layer.weights.double()
         visible = (weights > 0).any(dim=0)
-        starts = torch.arange(weights.shape[1], device=weights.device).split(ROWS)
-        return _collected(((q, weights[:, q], visible[q]) for q in starts), DenseWeights(weights))
+        blocks = row_blocks(weights.shape[1], weights.device)
+        return _collected(((q, weights[:, q], visible[q]) for q in blocks), DenseWeights(weights))
     if layer.bias is None and layer.visibility.rule is None:
         return _streamed(layer)
     logsumexp = torch.cat([layer.logsumexp(scores) for _, scores in _score_blocks(layer)], dim=1)

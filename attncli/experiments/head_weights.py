@@ -1,4 +1,4 @@
-"""The weights of a layer's heads wherever they are asked for: never the whole matrix, or the matrix that is there."""
+"""The weights of a layer's heads where they are asked for: without the matrix, or from one that is there."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -11,6 +11,7 @@ from attncli.experiments.attention_report import (
     explained_projections,
     named,
 )
+from attncli.experiments.model_attention import run_model
 from attncli.experiments.session import Session
 from attncli.experiments.sources import Source, embed
 from attncli.experiments.texts import Texts
@@ -38,6 +39,8 @@ def project(
 
 def run(spec: SelfSpec, texts: Texts, session: Session) -> Report:
     """Weights and output of softmax(query key^T scale) value; without projection the loop form as well."""
+    if spec.model is not None:
+        return run_model(spec, texts)
     (source,) = embed(spec, texts, session)
     vectors, projections = project(spec, source, source, session)
     num_tokens = source.vectors.shape[-2]

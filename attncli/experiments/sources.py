@@ -51,7 +51,7 @@ def embed(spec: TextSpec, texts: Texts, session: Session) -> list[Source]:
     Both texts share one vocabulary. Everything is drawn on the CPU, so that a device changes no number drawn.
     """
     device = choose_device(spec)
-    sides = [tokens for tokens in texts if tokens]
+    sides = [tokens for tokens in (texts.tokens, texts.context_tokens) if tokens]
     if draw := DRAWN.get(spec.embedding):
         batch = (spec.batch_size,) if spec.batch_size else ()
         shapes = [(*batch, len(tokens), spec.embed_dim) for tokens in sides]

@@ -1,8 +1,9 @@
 """The attention of each layer of a transformers model, handed over while the model runs.
 
-An attention function registered with transformers' AttentionInterface computes the output, so that the model goes on,
-and hands the layer's query, key, value and mask to a consumer. One layer is alive at a time. Models that do not use
-the interface run with eager attention, whose weights (dense) are handed over instead.
+An attention function registered with transformers' AttentionInterface computes the output, so that the
+model goes on, and hands the layer's query, key, value and mask to a consumer. One layer is alive at a
+time. Models that do not use the interface run with eager attention, whose weights (dense) are handed over
+instead.
 """
 
 import re
@@ -126,7 +127,7 @@ def _by_interface(
 
 
 def _by_eager(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Iterator[WeightsOfLayer]:
-    """The weights that eager attention returns, each with the name of the innermost module that returned it."""
+    """The weights that eager attention returns, each with the name of the module that made it."""
     model.set_attn_implementation("eager")
     sources: dict[int, str] = {}
 
@@ -154,7 +155,8 @@ def _by_eager(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Iterator[
 def capture(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Callable[[CapturedLayer], None]
 ) -> str:
-    """Run the model on one sequence; each layer's attention goes to `consume`. `interface` or `eager`: which way.
+    """Run the model on one sequence; each layer's attention goes to `consume`. `interface` or `eager`:
+    which way.
 
     UserError where the model yields neither: it has no attention weights.
     """

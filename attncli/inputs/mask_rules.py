@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
-from attncli.mechanisms.visibility import Visibility
-
-ROWS = 256
+from attncli.mechanisms.visibility import Visibility, row_blocks
 
 MaskFunction = Callable[..., Any]
 
@@ -65,7 +63,7 @@ def _recognised(
     causal = not bool(rule(queries[:1, None], keys).all()) and num_keys > 1 and not rule(queries[0], keys[1])
     width = int(rule(queries[-1:, None], keys).sum())
     guess = Visibility(num_queries, num_keys, causal, width if width < num_keys else None)
-    for block in queries.split(ROWS):
+    for block in row_blocks(num_queries, queries.device):
         if not torch.equal(guess.block(block, keys), rule(block[:, None], keys).expand(len(block), num_keys)):
             return None
     return guess.causal, guess.window

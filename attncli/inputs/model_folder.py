@@ -8,7 +8,15 @@ from attncli.errors import UserError
 
 PACKAGES = ("transformers", "safetensors", "tokenizers")
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.spm", "*.tiktoken", "tekken.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "*.model",
+    "*.spm",
+    "*.tiktoken",
+    "tekken.json",
+)
 LFS = b"version https://git-lfs"
 LARGEST_HEADER = 100_000_000
 
@@ -47,7 +55,7 @@ def _check_config(path: Path) -> None:
 
 
 def _check_weights(path: Path) -> None:
-    """The header of a safetensors file: its length (8 bytes, little-endian), then JSON; offsets end the file."""
+    """The header of a safetensors file: its length (8 bytes, little-endian), then JSON with offsets."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(len(LFS))
@@ -63,4 +71,6 @@ def _check_weights(path: Path) -> None:
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
             raise UserError(f"model: {path}: is no safetensors file: its header is damaged") from None
     if 8 + length + max(ends, default=0) != size:
-        raise UserError(f"model: {path}: is cut off: its header promises {8 + length + max(ends, default=0)} bytes")
+        raise UserError(
+            f"model: {path}: is cut off: its header promises {8 + length + max(ends, default=0)} bytes"
+        )

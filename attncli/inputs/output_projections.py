@@ -1,4 +1,4 @@
-"""The matrix that takes a head's output back to the model's width: W_O of Vaswani et al. 2017, section 3.2.2."""
+"""The matrix that takes a head's output back to the model's width: W_O in Vaswani et al. 2017, 3.2.2."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from transformers.pytorch_utils import Conv1D
 
 CHILDREN = ("o_proj", "out_proj", "c_proj", "out_lin", "Wo", "o", "dense", "proj", "wo")
 SIBLINGS = ("output.dense",)
-"""Its names in an attention module, and beside one (`attention.self` and `attention.output.dense` in BERT)."""
+"""Its names in an attention module, and beside one: `attention.output.dense` in BERT."""
 
 
 def output_projection(model: nn.Module, module: str, in_dim: int) -> nn.Module | None:
@@ -22,12 +22,11 @@ def output_projection(model: nn.Module, module: str, in_dim: int) -> nn.Module |
 
 
 def _matrix(layer: nn.Module) -> Float[Tensor, "out in"]:
-    weight = layer.weight
-    assert isinstance(weight, Tensor)
-    return weight.T if isinstance(layer, Conv1D) else weight
+    assert isinstance(layer.weight, Tensor)
+    return layer.weight.mT if isinstance(layer, Conv1D) else layer.weight
 
 
 def projection_of_heads(layer: nn.Module, num_heads: int) -> Float[Tensor, "head out value_dim"]:
     """The columns of W_O that belong to each head."""
     matrix = _matrix(layer).detach()
-    return matrix.unflatten(1, (num_heads, -1)).transpose(0, 1)
+    return matrix.reshape(len(matrix), num_heads, -1).transpose(0, 1)

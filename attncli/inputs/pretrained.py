@@ -1,4 +1,4 @@
-"""A pretrained transformers model and its tokenizer: safetensors only, no code from the folder, no network."""
+"""A pretrained transformers model and its tokenizer: safetensors only, no foreign code, no network."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from transformers.utils import logging
 from attncli.errors import UserError
 
 UNTRAINED_PARTS = ("pooler",)
-"""Parts that base models have beside the layers, whose weights a checkpoint may lack: attention ignores them."""
+"""Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
 
 WORD_START = "Ġ"
 
@@ -50,10 +50,14 @@ class Pretrained:
         return ModelText(self.labels(ids), torch.tensor(ids))
 
     def labels(self, ids: list[int]) -> tuple[str, ...]:
-        """Each token's text: as the vocabulary has it, bytes made readable where they are whole characters."""
+        """Each token's text: as the vocabulary has it, bytes made readable where they are characters."""
         labels = []
         for token in self.tokenizer.convert_ids_to_tokens(ids):
-            text = self.tokenizer.convert_tokens_to_string([token]) if WORD_START in token or "Ã" in token else ""
+            text = (
+                self.tokenizer.convert_tokens_to_string([token])
+                if WORD_START in token or "Ã" in token
+                else ""
+            )
             labels.append(text.replace(" ", WORD_START) if text.strip() and "\ufffd" not in text else token)
         return tuple(labels)
 
@@ -77,7 +81,9 @@ class Pretrained:
     def most_tokens(self) -> int | None:
         """How many tokens there are positions for; None where the model sets no limit."""
         for name, module in self.model.named_modules():
-            if isinstance(module, torch.nn.Embedding) and name.endswith(("position_embeddings", "embed_positions")):
+            if isinstance(module, torch.nn.Embedding) and name.endswith(
+                ("position_embeddings", "embed_positions")
+            ):
                 unused = 0 if module.padding_idx is None else module.padding_idx + 1
                 return module.num_embeddings - unused - getattr(module, "offset", 0)
         most: int | None = getattr(self.model.config, "max_position_embeddings", None)
@@ -92,10 +98,11 @@ def _one_line(error: Exception) -> str:
 def load_pretrained(model: str, *, allow_download: bool, device: torch.device) -> Pretrained:
     """The model of a local folder or, where downloads are allowed, of a hub id.
 
-    UserError where transformers cannot load it, and where its weights are not all there: those would be random.
+    UserError where transformers cannot load it, and where its weights are not all there: those would be
+    random.
     """
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": not allow_download}
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, **options)
@@ -104,9 +111,13 @@ def load_pretrained(model: str, *, allow_download: bool, device: torch.device) -
         )
     except Exception as error:  # a damaged config may fail in any way; the reason is told in one line
         raise UserError(f"model: {model}: cannot be loaded: {_one_line(error)}") from None
-    missing = [name for name in sorted(info["missing_keys"]) if not any(part in name for part in UNTRAINED_PARTS)]
+    missing = [
+        name for name in sorted(info["missing_keys"]) if not any(part in name for part in UNTRAINED_PARTS)
+    ]
     wrong = missing + sorted(str(key) for key in info["mismatched_keys"])
     if wrong:
-        raise UserError(f"model: {model}: {len(wrong)} weights are missing or have another shape, as {wrong[0]}")
+        raise UserError(
+            f"model: {model}: {len(wrong)} weights are missing or have another shape, as {wrong[0]}"
+        )
     name = Path(model).name or model
     return Pretrained(name, loaded.eval().to(device), tokenizer)

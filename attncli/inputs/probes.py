@@ -10,8 +10,8 @@ def repeated_probe(pretrained: Pretrained, length: int, generator: torch.Generat
     """[BOS] + r + r, with r `length` distinct random tokens that are not special.
 
     A head that looks at what came after the earlier copy of a token, an induction head, shows on the second r
-    (Elhage et al. 2021, A mathematical framework for transformer circuits; Olsson et al. 2022, 2209.11895). Without
-    a BOS or CLS token it is r + r.
+    (Elhage et al. 2021, A mathematical framework for transformer circuits; Olsson et al. 2022,
+    2209.11895). Without a BOS or CLS token it is r + r.
     """
     tokenizer = pretrained.tokenizer
     special = set(tokenizer.all_special_ids)

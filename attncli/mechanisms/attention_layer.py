@@ -1,11 +1,13 @@
 """The attention of one layer as a model computed it: its scores and weights, any rows and columns of them.
 
-score = softcap(scale q k) + bias, hidden keys at -inf; weight = exp(score - logsumexp), with the logit of a sink in
-the logsumexp. Softcap c tanh(s / c): Gemma 2 (2408.00118); sink: GPT-OSS (2508.10925); bias: T5 (1910.10683).
+score = softcap(scale q k) + bias, hidden keys at -inf; weight = exp(score - logsumexp), with the logit of
+a sink in the logsumexp. Softcap c tanh(s / c): Gemma 2 (2408.00118); sink: GPT-OSS (2508.10925); bias: T5
+(1910.10683).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -13,17 +15,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attncli.mechanisms.heads import repeat_heads
-from attncli.mechanisms.visibility import Visibility
-
-ROWS = 256
+from attncli.mechanisms.visibility import Visibility, row_blocks
 
 
 @dataclass(frozen=True)
 class AttentionLayer:
     """Query, key and value of one sequence's heads, unexpanded, and how their scores are made.
 
-    `module` is the qualified name in the model, `layer` the first number in it, `kind` self or cross. The axes of
-    the bias are those of the scores or 1.
+    `module` is the qualified name in the model, `layer` the first number in it, `kind` self or cross. The
+    axes of the bias are those of the scores or 1.
     """
 
     module: str
@@ -82,8 +82,8 @@ class AttentionLayer:
         return (scores - self.logsumexp(scores).unsqueeze(-1)).exp().nan_to_num(0.0)
 
     def row_blocks(self) -> Iterator[Int[Tensor, " query"]]:
-        """All queries, some at a time, so that whole rows of them take memory linear in the length."""
-        yield from torch.arange(self.query.shape[1], device=self.query.device).split(ROWS)
+        """All queries, some at a time."""
+        return row_blocks(self.query.shape[1], self.query.device)
 
     def output(self) -> Float[Tensor, "head query value_dim"]:
         """weights @ value, with memory linear in the length: by torch's fused attention where that can."""
@@ -96,21 +96,19 @@ class AttentionLayer:
         visibility = self.visibility
         plain = Visibility(visibility.num_queries, visibility.num_keys, causal=visibility.causal)
         square = visibility.num_queries == visibility.num_keys
-        inputs = [tensor.unsqueeze(0) for tensor in (self.query, self.key, self.value)]
-        grouped = self.key.shape[0] != self.num_heads
+        attend = partial(
+            F.scaled_dot_product_attention, scale=self.scale, enable_gqa=self.key.shape[0] != self.num_heads
+        )
+        query, key, value = self.query.unsqueeze(0), self.key.unsqueeze(0), self.value.unsqueeze(0)
         if self.bias is None and visibility == plain and (square or visibility.sees_all):
-            yield F.scaled_dot_product_attention(
-                *inputs, is_causal=visibility.causal, scale=self.scale, enable_gqa=grouped
-            )[0]
+            yield attend(query, key, value, is_causal=visibility.causal)[0]
             return
         keys = torch.arange(visibility.num_keys, device=self.key.device)
         for queries in self.row_blocks():
             mask = visibility.block(queries, keys)
             if self.bias is not None:
                 mask = _block(self.bias, queries, keys).masked_fill(~mask, -torch.inf)
-            yield F.scaled_dot_product_attention(
-                inputs[0][:, :, queries], *inputs[1:], mask, scale=self.scale, enable_gqa=grouped
-            )[0].nan_to_num(0.0)
+            yield attend(query[:, :, queries], key, value, mask)[0].nan_to_num(0.0)
 
 
 def _block(

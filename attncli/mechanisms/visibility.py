@@ -1,11 +1,13 @@
 """Which keys a query sees, as a rule rather than a matrix: memory for the entries that are asked for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+
+ROWS = 256
 
 Queries = Int[Tensor, "*queries"]
 Keys = Int[Tensor, "*keys"]
@@ -15,8 +17,8 @@ Keys = Int[Tensor, "*keys"]
 class Visibility:
     """Query i, at position t = i + num_keys - num_queries, sees key j where every rule that is set agrees.
 
-    causal: j <= t. window: |t - j| < window. key_mask: True for j (padding is False). rule: any other, a function
-    of indices of queries and keys that broadcast.
+    causal: j <= t. window: |t - j| < window. key_mask: True for j (padding is False). rule: any other, a
+    function of indices of queries and keys that broadcast.
     """
 
     num_queries: int
@@ -48,3 +50,9 @@ class Visibility:
     def block(self, queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]) -> Bool[Tensor, "query key"]:
         """The rows of these queries and the columns of these keys."""
         return self(queries.unsqueeze(-1), keys)
+
+
+def row_blocks(num_queries: int, device: torch.device) -> Iterator[Int[Tensor, " query"]]:
+    """All queries, some at a time, so that whole rows of them take memory linear in the length."""
+    for start in range(0, num_queries, ROWS):
+        yield torch.arange(start, min(start + ROWS, num_queries), device=device)

@@ -7,12 +7,12 @@ from pydantic import Field, field_validator
 
 from attncli.spec.fields import Contradiction, Count, Scale, Size, Spec, contradiction
 from attncli.spec.model import HeadSpec, LayerSpec
-from attncli.spec.text import CONTEXT, TextSpec, _check_file, _check_text
+from attncli.spec.text import CONTEXT, TOKENIZERS, TextSpec, _check_file, _check_text
 
 Projection = Literal["query", "key", "value"]
 
 
-def _default_tokenizer(data: dict[str, Any]) -> str:
+def _default_tokenizer(data: dict[str, Any]) -> Literal["words", "model"]:
     return "words" if data["model"] is None else "model"
 
 
@@ -21,8 +21,7 @@ class AttentionSpec(TextSpec, LayerSpec):
 
     tokenizer: Literal["words", "whitespace", "model"] = Field(
         default_factory=_default_tokenizer,
-        description='words: lower-case, without ,;.!?:"(); whitespace: split as it stands; model: its own '
-        "(default: words, or model where there is one)",
+        description=f"{TOKENIZERS}; model: its own (default: words, or model where there is one)",
     )
     projection: Literal["linear", "uniform", "none"] = Field(
         "linear",
@@ -57,7 +56,9 @@ class AttentionSpec(TextSpec, LayerSpec):
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
         if (self.tokenizer == "model") != (self.model is not None):
-            message = "needs model" if self.model is None else f"must be model with model (got {self.tokenizer})"
+            message = (
+                "needs model" if self.model is None else f"must be model with model (got {self.tokenizer})"
+            )
             yield contradiction("tokenizer", message, "model")
         if self.projection == "none":
             for key in self.given("head_dim", "value_dim", "projection_order"):

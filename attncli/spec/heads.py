@@ -30,7 +30,7 @@ HeadStatistic = Literal[
 ]
 
 
-def _default_probe(data: dict[str, Any]) -> str | None:
+def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
     return None if data["sentence"] or data["file"] else "repeated"
 
 
@@ -80,7 +80,9 @@ class HeadsSpec(ModelSpec):
             yield contradiction("rollout", "needs sentence or file: it is about a text", "probe")
         for key in ("sort", "top"):
             if self.statistic and self.given(key):
-                yield contradiction(key, "cannot be combined with statistic, a grid of all heads", "statistic")
+                yield contradiction(
+                    key, "cannot be combined with statistic, a grid of all heads", "statistic"
+                )
         for key in ("sort", "statistic"):
             if getattr(self, key) == "induction_stripe" and not self.probe:
                 yield contradiction(key, "induction_stripe needs probe: repeated", "sentence", "file")

@@ -25,6 +25,10 @@ def check_model(value: str | None) -> str | None:
     return value
 
 
+KEYS_WITH_MODEL = {"sentence", "file", "context", "context_file", "tokenizer", "top_k", "explain"}
+"""The settings of attention on drawn weights that have a say with a model, too."""
+
+
 class ModelSpec(Spec):
     """Which model, and whether it may come from the network."""
 
@@ -69,22 +73,6 @@ class LayerSpec(ModelSpec):
         else:
             for key in self.given(*sorted(self.idle_keys())):
                 yield contradiction(key, "cannot be combined with model, which has its own", "model")
-
-
-KEYS_WITH_MODEL)
-
-    def contradictions(self) -> Iterator[Contradiction]:
-        if self.model is None:
-            for key in self.given("layer", "head"):
-                yield contradiction(key, "needs model", "model")
-            yield from super().contradictions()
-            return
-        yield from ModelSpec.contradictions(self)
-        for key in self.given(*sorted(self.idle_keys())):
-            yield contradiction(key, "cannot be combined with model, which has its own", "model")
-
-
-KEYS_WITH_MODEL = {"sentence", "file", "context", "context_file", "tokenizer", "top_k", "explain"}
 
 
 class HeadSpec(LayerSpec):

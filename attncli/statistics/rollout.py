@@ -5,13 +5,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def attention_rollout(layers: list[Float[Tensor, "token token"]]) -> Float[Tensor, "token token"]:
-    """prod_l (A_l / 2 + I / 2), the last layer leftmost, A_l the mean over heads: whence a token's content came.
+def roll_out(
+    rolled: Float[Tensor, "token token"], weights: Float[Tensor, "token token"]
+) -> Float[Tensor, "token token"]:
+    """(A / 2 + I / 2) rolled, its rows normalised: one more layer on top, A the mean of its heads' weights.
 
-    The identity stands for the residual connection. Abnar & Zuidema 2020 (2005.00928), section 3.
+    Started with the identity it says whence each token's content came; I stands for the residual
+    connection. Abnar & Zuidema 2020 (2005.00928), section 3.
     """
-    rolled = torch.eye(len(layers[0]), dtype=layers[0].dtype, device=layers[0].device)
-    for weights in layers:
-        mixed = (weights + torch.eye(len(weights), dtype=weights.dtype, device=weights.device)) / 2
-        rolled = mixed / mixed.sum(dim=-1, keepdim=True) @ rolled
-    return rolled
+    mixed = weights + torch.eye(len(weights), dtype=weights.dtype, device=weights.device)
+    return mixed / mixed.sum(dim=-1, keepdim=True) @ rolled
