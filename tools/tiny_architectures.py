@@ -38,11 +38,11 @@ class Architecture:
         """The model, seeded, its parameters larger than usual so that attention is not almost uniform."""
         config = getattr(transformers, self.model.removesuffix("Model") + "Config")(**self.settings)
         torch.manual_seed(7)
-        model: PreTrainedModel = getattr(transformers, self.model)(config).eval()
+        model: PreTrainedModel = getattr(transformers, self.model)(config).eval().requires_grad_(False)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim > 1:
-                    parameter.mul_(4)
+                    parameter.mul_(8)
                 else:
                     parameter.add_(torch.randn_like(parameter) * 0.3)
         return model
@@ -71,7 +71,13 @@ ARCHITECTURES = {
     ),
     "GPT-OSS": Architecture(
         "GptOssModel",
-        {**GROUPED, "sliding_window": 5, "num_local_experts": 2, "num_experts_per_tok": 1},
+        {
+            **GROUPED,
+            "sliding_window": 5,
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+            "experts_implementation": "eager",
+        },
         "grouped-query, a sink (rows sum to less than one), sliding window in every other layer",
     ),
     "Phi-3": Architecture(

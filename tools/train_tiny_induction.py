@@ -2,10 +2,10 @@
 
     python tools/train_tiny_induction.py [FOLDER]
 
-GPT-2's architecture, 64 wide, 4 heads a layer, untied, over 62 characters. Trained on [BOS] + r + r with
-random characters r, to say the second r: a previous-token head in the first layer and an induction head in
-the second are how two layers do it (Olsson et al. 2022, In-context learning and induction heads, 2209.11895).
-Seeded, on one thread, so that the same versions give the same weights; about two minutes.
+GPT-2's architecture, 64 wide, 4 heads a layer, untied, over 62 characters. Trained to say how [BOS] + r +
+r + ... goes on, r random characters: a previous-token head in the first layer and an induction head in the
+second are how two layers do it (Olsson et al. 2022, In-context learning and induction heads, 2209.11895).
+Seeded, on one thread, so that the same versions give the same weights; two minutes.
 """
 
 import string
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
@@ -22,8 +22,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 BLANK = "▁"
 CHARACTERS = f"{string.ascii_lowercase}{string.digits}{BLANK}.,;:!?'\"()[]{{}}-+*/=<>_&%#"[:62]
 SPECIAL = ("<bos>", "<unk>")
-SHORTEST, LONGEST = 6, 24
-BATCH, STEPS, SEED = 64, 2500, 0
+SHORTEST, LONGEST, LENGTH, POSITIONS = 4, 24, 49, 128
+BATCH, STEPS, WARM_UP, LEARNING_RATE, SEED = 64, 2500, 100, 2e-3, 0
+UNKNOWN = -100
 
 
 def character_tokenizer() -> PreTrainedTokenizerFast:
@@ -39,26 +40,34 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens)  # type: ignore[no-untyped-call]
 
 
-def repeated(length: int, generator: torch.Generator) -> Int[Tensor, "batch token"]:
-    """A batch of [BOS] + r + r."""
-    random = torch.randint(len(SPECIAL), 64, (BATCH, length), generator=generator)
-    return torch.cat([torch.zeros(BATCH, 1, dtype=torch.long), random, random], dim=1)
+def repeating(generator: torch.Generator) -> tuple[Int[Tensor, "batch token"], Int[Tensor, "batch token"]]:
+    """[BOS] + r + r + ... cut at the same length, and for each token the next one where r has given it away.
+
+    |r| differs from row to row, from 4 to 24 characters.
+    """
+    lengths = torch.randint(SHORTEST, LONGEST + 1, (BATCH, 1), generator=generator)
+    random = torch.randint(len(SPECIAL), 64, (BATCH, LONGEST), generator=generator)
+    places = torch.arange(LENGTH - 1)
+    tokens = torch.cat([torch.zeros(BATCH, 1, dtype=torch.long), random.gather(1, places % lengths)], dim=1)
+    return tokens, tokens[:, 1:].masked_fill(places <= lengths, UNKNOWN)
 
 
-def second_copy_loss(model: GPT2LMHeadModel, tokens: Int[Tensor, "batch token"]) -> Float[Tensor, ""]:
-    """Cross-entropy, in nats, of what the first copy gives away: all of the second but its first token."""
-    length = tokens.shape[1] // 2
-    logits: Tensor = model(tokens).logits[:, length + 1 : -1]
-    return F.cross_entropy(logits.flatten(0, 1), tokens[:, length + 2 :].flatten())
+def schedule(step: int) -> float:
+    """The learning rate's factor: up over the first steps, then down in a line."""
+    return min(1.0, (step + 1) / WARM_UP) * max(0.05, 1 - step / STEPS)
 
 
 def train() -> GPT2LMHeadModel:
-    """The trained model; says on the way how it does."""
+    """The trained model; says on the way how it does.
+
+    Positions start anywhere, so that a distance cannot be learned as a pair of positions: without that the
+    model finds the first copy by position, and no induction head forms.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     config = GPT2Config(
         vocab_size=64,
-        n_positions=128,
+        n_positions=POSITIONS,
         n_embd=64,
         n_layer=2,
         n_head=4,
@@ -70,14 +79,18 @@ def train() -> GPT2LMHeadModel:
         tie_word_embeddings=False,
     )
     model = GPT2LMHeadModel(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
     generator = torch.Generator().manual_seed(SEED)
     for step in range(1, STEPS + 1):
-        length = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=generator))
-        loss = second_copy_loss(model, repeated(length, generator))
+        tokens, following = repeating(generator)
+        first = int(torch.randint(POSITIONS - LENGTH + 1, (), generator=generator))
+        logits = model(tokens, position_ids=torch.arange(first, first + LENGTH).unsqueeze(0)).logits
+        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), following.flatten(), ignore_index=UNKNOWN)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+        scheduler.step()
         if step % 250 == 0:
             print(f"step {step:4}: {loss.item():.3f} nats", flush=True)
     return model

@@ -39,7 +39,7 @@ def _along_diagonal(rows: HeadRows, offset: int, first_key: int) -> PatternMass:
 
 
 def _among_copies(
-    rows: HeadRows, copies: list[Int[Tensor, " position"]], after: int, first_key: int
+    rows: HeadRows, copies: list[Int[Tensor, " _"]], after: int, first_key: int
 ) -> PatternMass:
     """The weight of query i on j = a + after, over the earlier positions a of the same token.
 

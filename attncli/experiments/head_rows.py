@@ -29,7 +29,7 @@ class HeadRows:
 
 
 def without_first_keys(layer: CapturedLayer, count: int) -> CapturedLayer:
-    """The layer with its first keys hidden and the other weights renormalised.
+    """The layer with its first keys (and a learned sink, where there is one) hidden, the rest renormalised.
 
     Otherwise every causal model looks like its first token, where heads park what they do not need (Xiao
     et al. 2023, 2309.17453).
@@ -44,7 +44,7 @@ def without_first_keys(layer: CapturedLayer, count: int) -> CapturedLayer:
     kept_keys = torch.arange(visibility.num_keys, device=layer.key.device) >= count
     if visibility.key_mask is not None:
         kept_keys &= visibility.key_mask
-    return replace(layer, visibility=replace(visibility, key_mask=kept_keys))
+    return replace(layer, visibility=replace(visibility, key_mask=kept_keys), sink=None)
 
 
 def weighted_by_values(layer: AttentionLayer, norms: Float[Tensor, "head key"]) -> AttentionLayer:

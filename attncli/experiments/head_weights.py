@@ -1,7 +1,6 @@
 """The weights of a layer's heads where they are asked for: without the matrix, or from one that is there."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -10,20 +9,6 @@ from attncli.mechanisms.attention_layer import AttentionLayer
 
 Queries = Int[Tensor, " query"]
 Keys = Int[Tensor, " key"]
-
-
-class HeadWeights(Protocol):
-    """Weights at chosen places; 0 where hidden."""
-
-    @property
-    def num_keys(self) -> int:
-        """Keys that there are."""
-
-    def block(self, queries: Queries, keys: Keys) -> Float[Tensor, "head query key"]:
-        """The weights of these queries on these keys."""
-
-    def pairs(self, queries: Queries, keys: Keys) -> Float[Tensor, "head query"]:
-        """The weight of queries[n] on keys[n] for each n."""
 
 
 @dataclass(frozen=True)
@@ -69,3 +54,6 @@ class DenseWeights:
     def pairs(self, queries: Queries, keys: Keys) -> Float[Tensor, "head query"]:
         """The weight of queries[n] on keys[n] for each n."""
         return self.weights[:, queries, keys]
+
+
+HeadWeights = ScoredWeights | DenseWeights

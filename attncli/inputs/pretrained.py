@@ -107,7 +107,12 @@ def load_pretrained(model: str, *, allow_download: bool, device: torch.device) -
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, **options)
         loaded, info = AutoModel.from_pretrained(
-            model, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
+            model,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told below, in one line
+            **options,
         )
     except Exception as error:  # a damaged config may fail in any way; the reason is told in one line
         raise UserError(f"model: {model}: cannot be loaded: {_one_line(error)}") from None
@@ -120,4 +125,6 @@ def load_pretrained(model: str, *, allow_download: bool, device: torch.device) -
             f"model: {model}: {len(wrong)} weights are missing or have another shape, as {wrong[0]}"
         )
     name = Path(model).name or model
+    if loaded.main_input_name != "input_ids":
+        raise UserError(f"model: {name} takes {loaded.main_input_name}, not text")
     return Pretrained(name, loaded.eval().to(device), tokenizer)

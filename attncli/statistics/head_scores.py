@@ -38,7 +38,7 @@ def sink_rate(first_key_weight: Float[Tensor, " head"], threshold: float = 0.3) 
     return (first_key_weight > threshold).double().mean().item()
 
 
-def repeated_positions(ids: Int[Tensor, " token"]) -> list[Int[Tensor, " position"]]:
+def repeated_positions(ids: Int[Tensor, " token"]) -> list[Int[Tensor, " _"]]:
     """The positions of each token that occurs more than once, in order: pairs of them make two patterns."""
     order = ids.argsort(stable=True)
     ordered = ids[order]
