@@ -20,7 +20,7 @@ LAYOUT_WIDTH = 1_000_000
 ROW_LABEL_WIDTH = 20
 COLUMN_LABEL_WIDTH = 9
 MAX_GROUPS = 8
-MAX_CELLS = 200_000
+MAX_CELLS = 50_000
 MAX_VECTOR_ROWS = 24
 HEADING_KEYS = ("embed_dim", "num_heads", "num_kv_heads", "head_dim", "value_dim", "scale", "seed")
 
