@@ -9,7 +9,7 @@ from attncli.spec.attention import AttentionSpec, MultiheadSpec
 from attncli.spec.lessons import AverageSpec, NormSpec, ScaleDemoSpec
 
 # Bytes that a number takes at the peak, from scores to a printed report, measured and rounded up.
-BYTES_PER_WEIGHT = 240
+BYTES_PER_WEIGHT = 80
 BYTES_PER_VECTOR_ENTRY = 80
 BYTES_PER_PARAMETER = 8
 
