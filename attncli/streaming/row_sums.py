@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .scores import LOWEST, QueryBlock
-from .top_keys import TopKeys
+from attncli.streaming.scores import LOWEST, QueryBlock
+from attncli.streaming.top_keys import TopKeys
 
 SAFE_BITS = 48.0
 """Below this bound 2**(2 * score), summed over 2**27 keys, fits float32 without a reference."""
