@@ -9,12 +9,12 @@ on more. Memory is the growth of the peak over the inputs, in a fresh process fo
 """
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -83,9 +83,15 @@ def peak_over_inputs(method: str, num_tokens: int, num_heads: int, causal: bool)
     """Growth of the peak resident memory, in MB, run in a process of its own."""
     tensors = inputs(num_tokens, num_heads)
     call(method, inputs(64, num_heads), causal)()  # what a first call loads is not the memory of a long one
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _peak_resident_kb()
     call(method, tensors, causal)()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return (_peak_resident_kb() - before) / 1024
+
+
+def _peak_resident_kb() -> int:
+    """Linux's high-water mark of this process (ru_maxrss would begin at the parent's)."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0])
 
 
 def measured_peak(method: str, num_tokens: int, num_heads: int, causal: bool, threads: int) -> float:
@@ -139,9 +145,7 @@ def main() -> None:
         print(peak_over_inputs(given.peak, lengths[0], given.heads[0], given.causal == ["yes"]))
         return
     clock = "thread CPU" if given.threads == 1 else "wall"
-    print(
-        f"torch {torch.__version__}, {given.threads} thread(s), {clock} time, d {DIM}, top-{TOP_K}, with output"
-    )
+    print(f"torch {torch.__version__}, {given.threads} thread(s), {clock} time, d {DIM}, top-{TOP_K}, output")
     print(f"{'':30} times SDPA         MB over the inputs")
     print(" tokens heads causal   SDPA ms streaming   dense streaming     dense")
     for heads in given.heads:

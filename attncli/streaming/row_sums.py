@@ -47,12 +47,14 @@ class RowSums:
         self, scores: Float[Tensor, "query key"], hidden: Bool[Tensor, "query key"] | None, first_rank: int
     ) -> None:
         """Moments, extremes and top keys of a tile; hidden scores become LOWEST, in place."""
-        low = visible = scores
         if hidden is not None:
-            low, visible = scores.masked_fill(hidden, -LOWEST), scores.masked_fill(hidden, 0.0)
+            scores.masked_fill_(hidden, 0.0)
+        self.scores += torch.stack([scores.sum(-1), torch.linalg.vector_norm(scores, dim=-1).square()])
+        if hidden is not None:
+            scores.masked_fill_(hidden, -LOWEST)
+        self.smallest = torch.minimum(self.smallest, scores.amin(-1))
+        if hidden is not None:
             scores.masked_fill_(hidden, LOWEST)
-        self.scores += torch.stack([visible.sum(-1), torch.linalg.vector_norm(visible, dim=-1).square()])
-        self.smallest = torch.minimum(self.smallest, low.amin(-1))
         self.largest = torch.maximum(self.largest, self.top.add(scores, first_rank))
 
     def add_weights(
