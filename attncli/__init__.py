@@ -1,3 +1,18 @@
 """attn: see attention at work in a terminal."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attncli.streaming import AttentionStatistics, attention_statistics
+
 __version__ = "0.1.0"
+__all__ = ["AttentionStatistics", "attention_statistics"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import torch's share of the package when it is first asked for: `attn --help` needs none of it."""
+    if name in __all__:
+        from attncli import streaming
+
+        return getattr(streaming, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,110 @@
+"""Running sums over the tiles of a block of queries: what softmax and its statistics need, and no more."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attncli.streaming.scores import LOWEST, QueryBlock
+from attncli.streaming.top_keys import TopKeys
+
+SAFE_BITS = 48.0
+"""Below this bound 2**(2 * score), summed over 2**27 keys, fits float32 without a reference."""
+HEADROOM_BITS = 16.0
+"""How far scores may outgrow the reference before the sums are rescaled."""
+
+
+class RowSums:
+    """Sums of e = 2**(s - reference) over the keys seen so far, s being centred scores in bits.
+
+    Online softmax (Milakov and Gimelshein, arXiv:1805.02867) keeps the reference at the running maximum
+    and rescales the sums when it grows. Here the reference stays 0 where no score can be large, and
+    otherwise follows the maximum lazily; either way the sums carry everything:
+
+        logsumexp  log2(sum e) + reference
+        entropy    log2(sum e) - sum e (s - reference) / sum e      (bits)
+        sum p^2    sum e^2 / (sum e)^2
+        output     sum e value / sum e; distance likewise, with |position - j| for the value
+
+    Sums over a tile are taken in the type of the scores, sums over tiles in float64.
+    """
+
+    def __init__(self, block: QueryBlock, value_dim: int, top_k: int, bounded: bool) -> None:
+        query = block.query
+        num_queries = len(query)
+        self.block = block
+        self.bounded = bounded
+        self.reference = query.new_full((num_queries,), 0.0 if bounded else LOWEST / 10)
+        self.top = TopKeys(num_queries, top_k, LOWEST, like=query)
+        self.largest = query.new_full((num_queries,), LOWEST)
+        self.smallest = query.new_full((num_queries,), -LOWEST)
+        self.output = query.new_zeros(num_queries, value_dim)
+        self.scores = torch.zeros(2, num_queries, dtype=torch.float64, device=query.device)
+        self.sums = torch.zeros(4, num_queries, dtype=torch.float64, device=query.device)
+        self.score, self.score_square = self.scores
+        self.total, self.total_square, self.weighted, self.distance = self.sums
+
+    def add_scores(
+        self, scores: Float[Tensor, "query key"], hidden: Bool[Tensor, "query key"] | None, first_rank: int
+    ) -> None:
+        """Moments, extremes and top keys of a tile; hidden scores become LOWEST, in place."""
+        if hidden is not None:
+            scores.masked_fill_(hidden, 0.0)
+        self.scores += torch.stack([scores.sum(-1), torch.linalg.vector_norm(scores, dim=-1).square()])
+        if hidden is not None:
+            scores.masked_fill_(hidden, -LOWEST)
+        self.smallest = torch.minimum(self.smallest, scores.amin(-1))
+        if hidden is not None:
+            scores.masked_fill_(hidden, LOWEST)
+        self.largest = torch.maximum(self.largest, self.top.add(scores, first_rank))
+
+    def add_weights(
+        self,
+        scores: Float[Tensor, "query key"],
+        value: Float[Tensor, "key value_dim"],
+        position: Int[Tensor, " key"],
+        buffer: Float[Tensor, " size"],
+    ) -> None:
+        """Sums over the weights of a tile. Destroys `scores`; call `add_scores` first."""
+        if not self.bounded:
+            self._raise_reference()
+            scores.sub_(self.reference[:, None])
+        weights = torch.exp2(scores, out=buffer[: scores.numel()].view_as(scores))
+        self.output.addmm_(weights, value)
+        total, weighted = weights.sum(-1), scores.mul_(weights).sum(-1)
+        squares = torch.linalg.vector_norm(weights, dim=-1).square()
+        distance = self._distance(weights, position, buffer=scores)
+        self.sums += torch.stack([total, squares, weighted, distance])
+
+    def _raise_reference(self) -> None:
+        if not (self.largest > self.reference + HEADROOM_BITS).any():
+            return
+        reference = torch.maximum(self.reference, self.largest)
+        step = (self.reference - reference).double()
+        factor = torch.exp2(step)
+        self.weighted += step * self.total
+        self.total_square *= factor
+        self.sums *= factor
+        self.output *= factor[:, None].to(self.output.dtype)
+        self.reference = reference
+
+    def _distance(
+        self,
+        weights: Float[Tensor, "query key"],
+        position: Int[Tensor, " key"],
+        buffer: Float[Tensor, "query key"],
+    ) -> Float[Tensor, " query"]:
+        """sum_j e_j |i - j|. For keys on one side of the block this is a product with one column:
+
+        the way from key to block, plus the way within the block times the sum of the weights. Neither is
+        negative, so no digits cancel as they would in i sum e - sum e j.
+        """
+        here = self.block.position
+        left, right = torch.searchsorted(position, here[[0, -1]]).tolist()
+        here, position = here.to(weights.dtype), position.to(weights.dtype)
+        across = torch.sub(here[:, None], position[left:right], out=buffer[:, left:right])
+        distance = across.abs_().mul_(weights[:, left:right]).sum(-1)
+        for side, corner in ((slice(0, left), here[0]), (slice(right, None), here[-1])):
+            outside, way = weights[:, side], (position[side] - corner).abs()
+            if len(way):
+                distance += (outside @ way).addcmul_(outside.sum(-1), (here - corner).abs())
+        return distance

@@ -1,0 +1,31 @@
+"""One block of queries against all keys it sees, a tile at a time."""
+
+from dataclasses import dataclass
+
+import torch
+
+from attncli.streaming.row_sums import SAFE_BITS, RowSums
+from attncli.streaming.scores import Head
+from attncli.streaming.scratch import Scratch
+
+
+@dataclass(frozen=True)
+class TileSizes:
+    """Queries and keys of a tile. 512 x 2,048 float32 scores are 4 MB."""
+
+    queries: int = 512
+    keys: int = 2048
+
+
+def sum_rows(head: Head, rows: slice, top_k: int, sizes: TileSizes, scratch: Scratch) -> RowSums:
+    """Everything the row figures of these queries need, in one pass over the keys."""
+    block = head.block(rows)
+    sums = RowSums(block, head.value.shape[-1], top_k, bounded=head.bound < SAFE_BITS)
+    kept = head.visibility.kept
+    with scratch.lent() as (score_buffer, weight_buffer):
+        for keys, seen_by_all in block.interval.tiles(sizes.keys):
+            scores = head.scores(block, keys, score_buffer)
+            ranks = torch.arange(keys.start, keys.stop, device=kept.device)
+            sums.add_scores(scores, None if seen_by_all else block.interval.hides(ranks), keys.start)
+            sums.add_weights(scores, head.take(head.value, keys), kept[keys], weight_buffer)
+    return sums

@@ -1,0 +1,46 @@
+"""The k largest scores of each row, kept while the row passes by in tiles."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+GROUPS_PER_KEY = 64
+"""torch.topk finds k of n in one sweep from n = 64 k on; below that it partitions, which takes longer."""
+
+
+class TopKeys:
+    """Exact top-k through the maxima of groups of keys.
+
+    The k largest scores lie in the k groups with the largest maxima, since any other score has k group
+    maxima at or above it. Maxima cost a fraction of `topk`, which then sees few scores. A tile is
+    searched only in rows where it beats the k-th score so far; of n tiles, about k ln n do.
+    """
+
+    def __init__(self, num_queries: int, top_k: int, lowest: float, like: Tensor) -> None:
+        self.lowest = lowest
+        self.scores = like.new_full((num_queries, top_k), lowest)
+        self.ranks = torch.full((num_queries, top_k), -1, device=like.device)
+
+    def add(self, scores: Float[Tensor, "query key"], first_rank: int) -> Float[Tensor, " query"]:
+        """Take in a tile whose first key has this rank, and return its row maxima."""
+        top_k = self.scores.shape[1]
+        if top_k == 0:
+            return scores.amax(-1)
+        num_members = 1 << (scores.shape[1] // (GROUPS_PER_KEY * top_k) | 1).bit_length() - 1
+        padding = -scores.shape[1] % num_members
+        if padding:
+            scores = F.pad(scores, (0, padding), value=self.lowest)
+        num_groups = scores.shape[1] // num_members  # key = member * num_groups + group
+        maxima = scores.view(-1, num_members, num_groups).amax(1)
+        row_maxima = maxima.amax(-1)
+        rows = (row_maxima > self.scores[:, -1]).nonzero()[:, 0]
+        groups = maxima.index_select(0, rows).topk(min(top_k, num_groups), sorted=False).indices
+        members = torch.arange(0, scores.shape[1], num_groups, device=scores.device)
+        keys = (groups[..., None] + members).flatten(1)
+        candidates = torch.cat([self.scores[rows], scores[rows[:, None], keys]], -1)
+        ranks = torch.cat([self.ranks[rows], keys + first_rank], -1)
+        best = candidates.topk(top_k)
+        self.scores[rows] = best.values
+        self.ranks[rows] = ranks.gather(-1, best.indices)
+        return row_maxima
