@@ -9,7 +9,20 @@ from attncli.report import NamedTensor, Report, plain
 from attncli.views import Display
 from attncli.views.plain_text import plain_text
 
-AXES = ("batch", "head", "layer", "query", "key", "token", "embed", "dim", "rank", "row")
+AXES = (
+    "batch",
+    "head",
+    "layer",
+    "query",
+    "key",
+    "token",
+    "embed",
+    "dim",
+    "rank",
+    "row",
+    "query_block",
+    "key_block",
+)
 TOKEN_AXES = ("query", "key", "token")
 AXIS_COLUMNS = {axis: [axis, f"{axis}_text"] if axis in TOKEN_AXES else [axis] for axis in AXES}
 COLUMNS = ["report", "experiment", "name", *chain(*AXIS_COLUMNS.values()), "value"]
