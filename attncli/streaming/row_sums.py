@@ -72,7 +72,7 @@ class RowSums:
         self.output.addmm_(weights, value)
         total, weighted = weights.sum(-1), scores.mul_(weights).sum(-1)
         squares = torch.linalg.vector_norm(weights, dim=-1).square()
-        distance = self._distance(weights, position, buffer=scores)
+        distance = self._distance(weights, total, position, buffer=scores)
         self.sums += torch.stack([total, squares, weighted, distance])
 
     def _raise_reference(self) -> None:
@@ -90,6 +90,7 @@ class RowSums:
     def _distance(
         self,
         weights: Float[Tensor, "query key"],
+        total: Float[Tensor, " query"],
         position: Int[Tensor, " key"],
         buffer: Float[Tensor, "query key"],
     ) -> Float[Tensor, " query"]:
@@ -106,5 +107,6 @@ class RowSums:
         for side, corner in ((slice(0, left), here[0]), (slice(right, None), here[-1])):
             outside, way = weights[:, side], (position[side] - corner).abs()
             if len(way):
-                distance += (outside @ way).addcmul_(outside.sum(-1), (here - corner).abs())
+                mass = total if len(way) == len(position) else outside.sum(-1)
+                distance += (outside @ way).addcmul_(mass, (here - corner).abs())
         return distance
