@@ -40,22 +40,26 @@ class Report:
     statistics: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def to_data(self) -> dict[str, Any]:
-        """The report as what JSON can hold: lists, texts and numbers; None for no number."""
+    def fields(self) -> dict[str, Any]:
+        """The report as its JSON form names it, with arrays still in it."""
         return {
             "schema_version": SCHEMA_VERSION,
             "experiment": self.experiment,
-            "spec": dict(self.spec),
-            "environment": dict(self.environment),
-            "tokens": list(self.tokens),
-            "context_tokens": list(self.context_tokens),
+            "spec": self.spec,
+            "environment": self.environment,
+            "tokens": self.tokens,
+            "context_tokens": self.context_tokens,
             "tensors": {
-                name: {"axes": list(tensor.axes), "values": plain(tensor.values)}
-                for name, tensor in self.tensors.items()
+                name: {"axes": tensor.axes, "values": tensor} for name, tensor in self.tensors.items()
             },
-            "statistics": plain(self.statistics),
-            "notes": list(self.notes),
+            "statistics": self.statistics,
+            "notes": self.notes,
         }
+
+    def to_data(self) -> dict[str, Any]:
+        """The report as what JSON can hold: lists, texts and numbers; None for no number."""
+        data: dict[str, Any] = plain(self.fields())
+        return data
 
 
 def plain(value: Any) -> Any:

@@ -13,7 +13,7 @@ os.environ |= {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "OMP_
 # The same digits on every processor, since shown outputs are compared; torch reads these when it is imported.
 os.environ |= {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
 
-ROOMS_OF_TENSORS = ("inputs", "mechanisms", "statistics", "experiments")
+ROOMS_OF_TENSORS = ("inputs", "mechanisms", "streaming", "statistics", "experiments")
 install_import_hook([f"attncli.{room}" for room in ROOMS_OF_TENSORS], "beartype.beartype")
 
 

@@ -13,7 +13,7 @@ STACKS = {"attentions": "decoder", "encoder_attentions": "encoder", "decoder_att
 
 @torch.no_grad()
 def eager_weights(model: Any, inputs: Mapping[str, Tensor]) -> dict[tuple[str, str, int], Tensor]:
-    """The weights (head, query, key) of each layer, by stack, kind and number; a lone stack is the decoder."""
+    """The weights (head, query, key) of each layer, by stack, kind and number; a lone stack is a decoder."""
     model.config.use_cache = False
     model.set_attn_implementation("eager")
     outputs = model(**inputs, output_attentions=True)

@@ -14,7 +14,7 @@ WORDS = ["the", "cat", "walks", "on", "street", "sat", "because", "it", "was", "
 
 
 def save_tokenizer(folder: Path, *, padded: int | None = None) -> None:
-    """Words with [CLS] and [SEP] around them; `padded` pads and cuts to that length, as MiniLM's file asks."""
+    """Words with [CLS] and [SEP] around them; `padded` pads and cuts to it, as MiniLM's file asks."""
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS]
     names += [f"w{i}" for i in range(VOCABULARY - len(names))]
     tokenizer = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))

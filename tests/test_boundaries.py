@@ -16,11 +16,12 @@ LEAVES = {"errors", "report"}
 ARROWS = {
     "cli": {"spec", "experiments", "batch", "views", "errors", "report"},
     "batch": {"spec", "experiments", "errors", "report"},
-    "experiments": {"spec", "inputs", "mechanisms", "statistics", "errors", "report"},
+    "experiments": {"spec", "inputs", "mechanisms", "streaming", "statistics", "errors", "report"},
     "inputs": {"mechanisms", "errors"},
     "views": {"report"},
     "spec": {"errors"},
     "mechanisms": set(),
+    "streaming": set(),
     "statistics": set(),
     "errors": set(),
     "report": set(),

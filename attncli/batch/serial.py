@@ -11,16 +11,20 @@ from attncli.report import Report
 CONTINUED_NOTE = "Draws go on from the step before, on one generator."
 
 
-def run_items(items: Iterable[Item], on_failure: Callable[[Item, UserError], None]) -> Iterator[Report]:
+def run_items(
+    items: Iterable[Item],
+    on_failure: Callable[[Item, UserError], None],
+    progress: Callable[[float], None] | None = None,
+) -> Iterator[Report]:
     """The report of each experiment as it is done; a failed one is handed to `on_failure` and left out.
 
     A step that would go on from a failed one fails, too: its draws would be others than asked for.
     """
-    session = Session()
+    session = Session(progress)
     broken = False
     for item in items:
         if item.starts_file:
-            session = Session()
+            session = Session(progress)
         broken = broken and not item.reseed
         try:
             if broken:

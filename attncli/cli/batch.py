@@ -10,6 +10,7 @@ from attncli.batch.serial import run_items
 from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision
 from attncli.errors import UserError
 from attncli.views.plain_text import plain_text
+from attncli.views.progress import progress_line
 
 FINISHED_WITH_FAILURES = 3
 
@@ -43,7 +44,8 @@ def run_files(
         for line in error.lines:
             typer.echo(plain_text(f"{item.source}: {item.spec.experiment}: {line}"), err=True)
 
-    to.write(run_items(items, fail))
+    with progress_line() as progress:
+        to.write(run_items(items, fail, progress))
     if failed:
         typer.echo(f"{failed} of {len(items)} experiments failed", err=True)
     return FINISHED_WITH_FAILURES if failed else 0

@@ -147,11 +147,13 @@ def run_experiment(
         return 0
     from attncli.batch.plan import Item
     from attncli.batch.serial import run_items
+    from attncli.views.progress import progress_line
 
     def fail(item: Item, error: UserError) -> None:
         raise error
 
-    to.write(run_items([Item(spec, name)], fail))
+    with progress_line() as progress:
+        to.write(run_items([Item(spec, name)], fail, progress))
     return 0
 
 

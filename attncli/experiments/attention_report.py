@@ -8,19 +8,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attncli import __version__
-from attncli.errors import RunError
 from attncli.experiments.texts import Texts
 from attncli.inputs.projections import Projection
-from attncli.mechanisms.scaled_dot_product import Attention
 from attncli.report import NamedTensor, Report
 from attncli.spec import Spec
 from attncli.spec.attention import AttentionSpec
 from attncli.statistics import ROW_STATISTICS
 from attncli.statistics.concentration import top_keys
-from attncli.statistics.moments import moments
 from attncli.statistics.sinks import received_mass
-
-NO_SOFTMAX_NOTE = "Without softmax a row of weights is no distribution: it has no row statistics."
 
 
 def named(tensor: Tensor, *axes: str) -> NamedTensor:
@@ -88,37 +83,16 @@ def row_statistics(
     return statistics | {"rows": rows | logsumexp | ranks}
 
 
-def attention_statistics(
-    spec: AttentionSpec, attention: Attention, visible: Bool[Tensor, "query key"], axes: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """Moments of the visible scores before and after scaling, and the statistics of rows and keys.
-
-    RunError where the output is not finite: the scores were too large for float32.
-    """
-    if not attention.output.isfinite().all():
-        raise RunError(
-            f"{spec.experiment}: the scores overflow float32: use a smaller scale (got {spec.scale})"
-        )
-    statistics: dict[str, Any] = {
-        "scores": moments(attention.scores[..., visible]),
-        "scaled_scores": moments(attention.scaled_scores[..., visible]),
-    }
-    if spec.softmax:
-        statistics |= row_statistics(attention.scaled_scores, visible, top_k=spec.top_k, axes=axes)
-    return statistics
-
-
-def explained(
-    spec: AttentionSpec, attention: Attention, vectors: Mapping[str, Tensor], axes: tuple[str, ...] = ()
+def explained_vectors(
+    spec: AttentionSpec, vectors: Mapping[str, Tensor], axes: tuple[str, ...] = ()
 ) -> dict[str, NamedTensor]:
-    """query, key, value and the scaled scores, where the spec asks to explain."""
+    """query, key and value, where the spec asks to explain."""
     if not spec.explain:
         return {}
-    named_vectors = {
+    return {
         name: named(tensor, *axes, "query" if name == "query" else "key", "dim")
         for name, tensor in vectors.items()
     }
-    return named_vectors | {"scaled_scores": named(attention.scaled_scores, *axes, "query", "key")}
 
 
 def explained_projections(

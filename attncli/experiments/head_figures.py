@@ -38,9 +38,7 @@ def _along_diagonal(rows: HeadRows, offset: int, first_key: int) -> PatternMass:
     return PatternMass(mass, has_pattern)
 
 
-def _among_copies(
-    rows: HeadRows, copies: list[Int[Tensor, " _"]], after: int, first_key: int
-) -> PatternMass:
+def _among_copies(rows: HeadRows, copies: list[Int[Tensor, " _"]], after: int, first_key: int) -> PatternMass:
     """The weight of query i on j = a + after, over the earlier positions a of the same token.
 
     A token's positions are a small matrix of their own: the work is that of the pairs, memory that of some

@@ -148,7 +148,7 @@ def run(spec: HeadsSpec, texts: Texts, session: Session) -> Report:
         raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout is for one stack")
     text, context = _read(spec, texts, pretrained, session)
     if spec.rollout:
-        refuse_bytes(spec, len(text.ids) ** 2 * BYTES_PER_ROLLED_WEIGHT)
+        refuse_bytes(spec, len(text.ids) ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
     survey = Survey(spec, pretrained, text, context)
     how = capture(pretrained.model, pretrained.inputs(text, context), survey.take)
 

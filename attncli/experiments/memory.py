@@ -10,19 +10,37 @@ from attncli.spec.heads import HeadsSpec
 from attncli.spec.lessons import AverageSpec, NormSpec, ScaleDemoSpec
 
 # Bytes that a number takes at the peak, from scores to a printed report, measured and rounded up.
-BYTES_PER_WEIGHT = 160
+BYTES_PER_WEIGHT = 80
 BYTES_PER_VECTOR_ENTRY = 80
 BYTES_PER_PARAMETER = 8
+MAX_DENSE_BYTES = 64 * 2**20
+
+
+def _num_heads(spec: AttentionSpec) -> int:
+    return spec.num_heads if isinstance(spec, MultiheadSpec) else 1
+
+
+def weights_bytes(spec: AttentionSpec, num_queries: int, num_keys: int) -> int:
+    """What the weights of every batch item and head take in float32."""
+    return (spec.batch_size or 1) * _num_heads(spec) * num_queries * num_keys * 4
+
+
+def chosen_engine(spec: AttentionSpec, num_queries: int, num_keys: int) -> str:
+    """dense or streaming; auto streams weights beyond 64 MiB, unless what is asked for needs the matrix."""
+    if spec.engine != "auto":
+        return spec.engine
+    is_large = weights_bytes(spec, num_queries, num_keys) > MAX_DENSE_BYTES
+    return "streaming" if is_large and spec.softmax and not spec.explain else "dense"
 
 
 def _attention_bytes(spec: AttentionSpec, num_queries: int, num_keys: int) -> int:
-    heads = spec.num_heads if isinstance(spec, MultiheadSpec) else 1
-    batch = spec.batch_size or 1
+    heads, batch = _num_heads(spec), spec.batch_size or 1
     tokens = num_queries + num_keys
     widths = spec.embed_dim + heads * (spec.head_dim + spec.value_dim)
     parameters = spec.embed_dim * heads * (2 * spec.head_dim + 2 * spec.value_dim)
+    is_dense = chosen_engine(spec, num_queries, num_keys) == "dense"
     return (
-        batch * heads * num_queries * num_keys * BYTES_PER_WEIGHT
+        (batch * heads * num_queries * num_keys * BYTES_PER_WEIGHT if is_dense else 0)
         + batch * tokens * widths * BYTES_PER_VECTOR_ENTRY
         + parameters * BYTES_PER_PARAMETER
     )
@@ -74,12 +92,16 @@ def readable_bytes(count: int) -> str:
 
 def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> None:
     """UserError that says how much an experiment needs, where that is more than there is."""
-    refuse_bytes(spec, needed_bytes(spec, num_queries, num_keys))
+    streams = isinstance(spec, AttentionSpec) and chosen_engine(spec, num_queries, num_keys) == "dense"
+    instead = (
+        "engine streaming, fewer tokens or smaller sizes" if streams else "fewer tokens or smaller sizes"
+    )
+    refuse_bytes(spec, needed_bytes(spec, num_queries, num_keys), instead)
 
 
-def refuse_bytes(spec: Spec, needed: int) -> None:
-    """UserError that says how much an experiment needs, where that is more than there is."""
+def refuse_bytes(spec: Spec, needed: int, instead: str) -> None:
+    """UserError that says how much an experiment needs, where that is more than there is, and what to do."""
     available = available_bytes()
     if needed > available:
         sizes = f"needs about {readable_bytes(needed)} of memory and {readable_bytes(available)} are free"
-        raise UserError(f"{spec.experiment}: {sizes}: use fewer tokens or smaller sizes")
+        raise UserError(f"{spec.experiment}: {sizes}: use {instead}")

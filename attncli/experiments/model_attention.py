@@ -117,7 +117,8 @@ def run_model(spec: ModelAttentionSpec, texts: Texts) -> Report:
     text, context = _read(spec, texts, pretrained)
     num_keys = len(text.ids) if not isinstance(spec, CrossSpec) or context is None else len(context.ids)
     num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
-    refuse_bytes(spec, num_heads * len(text.ids) * num_keys * BYTES_PER_WEIGHT)
+    needed = num_heads * len(text.ids) * num_keys * BYTES_PER_WEIGHT
+    refuse_bytes(spec, needed, "fewer tokens, or attn heads for statistics alone")
     chosen = ChosenLayer(spec)
     how = capture(pretrained.model, pretrained.inputs(text, context), chosen.take)
     layer = chosen.layer

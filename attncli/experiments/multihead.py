@@ -3,12 +3,11 @@
 from jaxtyping import Float
 from torch import Tensor
 
+from attncli.experiments.attending import attended
 from attncli.experiments.attention_report import (
-    NO_SOFTMAX_NOTE,
-    attention_statistics,
     build_report,
-    explained,
     explained_projections,
+    explained_vectors,
     named,
 )
 from attncli.experiments.model_attention import run_model
@@ -16,9 +15,7 @@ from attncli.experiments.session import Session
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
 from attncli.inputs.projections import draw_head_projections, draw_linear, draw_linear_bias
-from attncli.mechanisms.heads import merge_heads, repeat_heads, split_heads
-from attncli.mechanisms.masks import causal_mask, full_mask
-from attncli.mechanisms.scaled_dot_product import attend
+from attncli.mechanisms.heads import merge_heads, split_heads
 from attncli.report import NamedTensor, Report
 from attncli.spec.attention import MultiheadSpec
 
@@ -47,24 +44,13 @@ def run(spec: MultiheadSpec, texts: Texts, session: Session) -> Report:
         return run_model(spec, texts)
     (source,) = embed(spec, texts, session)
     heads, projections = _heads(spec, source.vectors, session)
-    num_tokens = source.vectors.shape[-2]
-    visible = (causal_mask if spec.causal else full_mask)(num_tokens, num_tokens).to(source.vectors.device)
-    attention = attend(
-        heads["query"],
-        repeat_heads(heads["key"], spec.num_heads),
-        repeat_heads(heads["value"], spec.num_heads),
-        visible,
-        scale=spec.scale,
-        softmax=spec.softmax,
-    )
+    attention = attended(spec, heads, causal=spec.causal, axes=("head",), progress=session.progress)
     merged = merge_heads(attention.output)
 
     tensors = {"input": named(source.vectors, "token", "dim")}
     if spec.explain and source.token_ids is not None:
         tensors["token_ids"] = named(source.token_ids, "token")
-    tensors |= projections | explained(spec, attention, heads, ("head",))
-    tensors["scores"] = named(attention.scores, "head", "query", "key")
-    tensors["weights"] = named(attention.weights, "head", "query", "key")
+    tensors |= projections | explained_vectors(spec, heads, ("head",)) | attention.tensors
     tensors["head_outputs"] = named(attention.output, "head", "query", "dim")
     output = merged
     if spec.output_projection:
@@ -77,13 +63,10 @@ def run(spec: MultiheadSpec, texts: Texts, session: Session) -> Report:
             tensors["output_bias"] = named(bias, "dim")
     tensors["output"] = named(output, "query", "dim")
 
-    statistics = attention_statistics(spec, attention, visible, ("head",))
     notes = ["Each head has its own query, key and value, so that each can look for something else."]
     if spec.num_kv_heads != spec.num_heads:
         shared = spec.num_heads // spec.num_kv_heads
         notes.append(f"Each key/value head serves {shared} query heads (grouped-query attention).")
     if spec.batch_size:
         notes.append("Batch items never talk to each other.")
-    if not spec.softmax:
-        notes.append(NO_SOFTMAX_NOTE)
-    return build_report(spec, texts, tensors, statistics, notes)
+    return build_report(spec, texts, tensors, attention.statistics, [*notes, *attention.notes])

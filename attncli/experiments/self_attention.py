@@ -3,12 +3,11 @@
 from jaxtyping import Float
 from torch import Tensor
 
+from attncli.experiments.attending import attended
 from attncli.experiments.attention_report import (
-    NO_SOFTMAX_NOTE,
-    attention_statistics,
     build_report,
-    explained,
     explained_projections,
+    explained_vectors,
     named,
 )
 from attncli.experiments.model_attention import run_model
@@ -17,7 +16,7 @@ from attncli.experiments.sources import Source, embed
 from attncli.experiments.texts import Texts
 from attncli.inputs.projections import draw_projections
 from attncli.mechanisms.masks import causal_mask, full_mask
-from attncli.mechanisms.scaled_dot_product import attend, attend_by_loop
+from attncli.mechanisms.scaled_dot_product import attend_by_loop
 from attncli.report import NamedTensor, Report
 from attncli.spec.attention import AttentionSpec, SelfSpec
 
@@ -37,37 +36,42 @@ def project(
     return projected, explained_projections(spec, drawn)
 
 
+def _loop_difference(
+    spec: SelfSpec, source: Source, output: Float[Tensor, "*batch token dim"]
+) -> float | None:
+    """The largest difference between the loop form and the matrix form; None where a loop takes too long."""
+    *batch, num_tokens, _ = source.vectors.shape
+    if num_tokens**2 * (batch[0] if batch else 1) > MAX_LOOP_CELLS:
+        return None
+    visible = (causal_mask if spec.causal else full_mask)(num_tokens, num_tokens)
+    looped = attend_by_loop(source.vectors, visible, scale=spec.scale, softmax=spec.softmax)
+    return (looped - output).abs().max().item()
+
+
 def run(spec: SelfSpec, texts: Texts, session: Session) -> Report:
     """Weights and output of softmax(query key^T scale) value; without projection the loop form as well."""
     if spec.model is not None:
         return run_model(spec, texts)
     (source,) = embed(spec, texts, session)
     vectors, projections = project(spec, source, source, session)
-    num_tokens = source.vectors.shape[-2]
-    visible = (causal_mask if spec.causal else full_mask)(num_tokens, num_tokens).to(source.vectors.device)
-    attention = attend(**vectors, mask=visible, scale=spec.scale, softmax=spec.softmax)
+    attention = attended(spec, vectors, causal=spec.causal, progress=session.progress)
 
     tensors = {"input": named(source.vectors, "token", "dim")}
     if spec.explain and source.token_ids is not None:
         tensors["token_ids"] = named(source.token_ids, "token")
-    tensors |= projections | explained(spec, attention, vectors)
-    tensors["scores"] = named(attention.scores, "query", "key")
-    tensors["weights"] = named(attention.weights, "query", "key")
+    tensors |= projections | explained_vectors(spec, vectors) | attention.tensors
     tensors["output"] = named(attention.output, "query", "dim")
 
-    statistics = attention_statistics(spec, attention, visible)
+    statistics = attention.statistics
     notes = ["Attention has no notion of position: shuffled tokens give the same rows, shuffled."]
     if spec.causal:
         notes.append("An encoder block is this without the causal mask.")
     if spec.batch_size:
         notes.append("Batch items never talk to each other.")
-    if not spec.softmax:
-        notes.append(NO_SOFTMAX_NOTE)
     if spec.projection == "none":
-        if attention.weights.numel() <= MAX_LOOP_CELLS:
-            looped = attend_by_loop(source.vectors, visible, scale=spec.scale, softmax=spec.softmax)
-            difference = (looped - attention.output).abs().max().item()
-            statistics["agreement"] = {"loop_vs_matmul": difference}
-        else:
+        difference = _loop_difference(spec, source, attention.output)
+        if difference is None:
             notes.append(f"The loop form is left out beyond {MAX_LOOP_CELLS} weights.")
-    return build_report(spec, texts, tensors, statistics, notes)
+        else:
+            statistics["agreement"] = {"loop_vs_matmul": difference}
+    return build_report(spec, texts, tensors, statistics, [*notes, *attention.notes])

@@ -33,13 +33,17 @@ def load_experiment(name: str) -> Callable[[Spec, Texts, "Session"], Report]:
 
 
 class Session:
-    """What one experiment leaves to the next: the generator's state and the vocabulary's table."""
+    """What one experiment leaves to the next: the generator's state and the vocabulary's table.
+
+    `progress` is called with the share that is done, between 0 and 1, of what takes long.
+    """
 
     generator: "torch.Generator"
     vocabulary: "Vocabulary | None"
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Callable[[float], None] | None = None) -> None:
         self.vocabulary = None
+        self.progress = progress
         self._started = False
 
     def run(self, spec: Spec, *, reseed: bool) -> Report:

@@ -112,7 +112,7 @@ class AttentionLayer:
 
 
 def _block(
-    bias: Float[Tensor, "head row column"], queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]
-) -> Float[Tensor, "head #query #key"]:
+    bias: Float[Tensor, "heads row column"], queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]
+) -> Float[Tensor, "heads #query #key"]:
     rows = bias if bias.shape[1] == 1 else bias[:, queries]
     return rows if bias.shape[2] == 1 else rows[:, :, keys]

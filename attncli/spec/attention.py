@@ -43,6 +43,11 @@ class AttentionSpec(TextSpec, LayerSpec):
         "head_dim^-1/4), none, or a number",
     )
     softmax: bool = Field(True, description="normalise the scores; without it the weights are the scores")
+    engine: Literal["auto", "dense", "streaming"] = Field(
+        "auto",
+        description="how it is computed: dense keeps the weights, streaming exact statistics in memory "
+        "linear in the length; auto streams weights beyond 64 MiB",
+    )
     top_k: Count = Field(3, description="keys named for each query")
     explain: bool = Field(False, description="report query, key, value and the projections, too")
 
@@ -66,6 +71,13 @@ class AttentionSpec(TextSpec, LayerSpec):
                     "needs projection linear or uniform: without one the embeddings are used as they are"
                 )
                 yield contradiction(key, message, "projection")
+        if self.engine == "streaming":
+            if not self.softmax:
+                yield contradiction("softmax", "needs engine dense: streaming is made for softmax", "engine")
+            if self.explain:
+                yield contradiction("explain", "needs engine dense: streaming keeps no scores", "engine")
+            if self.scale == 0:
+                yield contradiction("scale", "must not be 0 with engine streaming", "engine")
 
 
 class SelfSpec(AttentionSpec, HeadSpec):

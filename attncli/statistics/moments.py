@@ -1,6 +1,6 @@
 """Mean, unbiased variance and range of a set of numbers."""
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
@@ -13,4 +13,29 @@ def moments(numbers: Float[Tensor, "..."]) -> dict[str, float]:
         "variance": variance,
         "min": flat.min().item(),
         "max": flat.max().item(),
+    }
+
+
+def combined_moments(
+    count: Int[Tensor, "*batch"],
+    mean: Float[Tensor, "*batch"],
+    variance: Float[Tensor, "*batch"],
+    least: Float[Tensor, "*batch"],
+    most: Float[Tensor, "*batch"],
+) -> dict[str, float]:
+    """The moments of all groups together, from those of each: squared deviations within and between add up.
+
+    Chan, Golub and LeVeque 1979. A group of one number has no variance (NaN) and adds none.
+    """
+    number, mean = count.double(), mean.double()
+    total = number.sum()
+    center = (number * mean).sum() / total
+    within = ((number - 1) * variance.double()).nan_to_num()
+    between = number * (mean - center).square()
+    deviation = (within + between).sum()
+    return {
+        "mean": center.item(),
+        "variance": (deviation / (total - 1)).item() if total > 1 else float("nan"),
+        "min": least.min().item(),
+        "max": most.max().item(),
     }

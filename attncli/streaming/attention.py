@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .heads import Options, batch_shape, each_head
-from .passes import stream
-from .result import AttentionStatistics
-from .tiles import TileSizes
+from attncli.streaming.heads import Options, batch_shape, each_head
+from attncli.streaming.passes import stream
+from attncli.streaming.result import AttentionStatistics
+from attncli.streaming.tiles import TileSizes
 
 
 def attention_statistics(
@@ -77,11 +77,13 @@ def tiled_statistics(
     with torch.autocast(query.device.type, enabled=False):
         heads = list(each_head(query, key, values, key_mask, sink, batch, options))
         figures = stream(heads, query, key, values, options, sizes, progress)
-    shaped = {name: tensor.reshape(*batch, *tensor.shape[1:]) for name, tensor in figures.items()}
-    unasked = {
-        "output": value is None,
-        "received_mass": not options.keys,
-        "pooled_mean": options.pooled is None,
-        "pooled_max": options.pooled is None,
-    }
-    return AttentionStatistics(**shaped | {name: None for name, missing in unasked.items() if missing})
+    shaped = {name: tensor.reshape(batch + tensor.shape[1:]) for name, tensor in figures.items()}
+    output, received = shaped.pop("output"), shaped.pop("received_mass", None)
+    pooled_mean, pooled_max = shaped.pop("pooled_mean", None), shaped.pop("pooled_max", None)
+    return AttentionStatistics(
+        output=None if value is None else output,
+        received_mass=received if options.keys else None,
+        pooled_mean=None if options.pooled is None else pooled_mean,
+        pooled_max=None if options.pooled is None else pooled_max,
+        **shaped,
+    )

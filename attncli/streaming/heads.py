@@ -1,7 +1,7 @@
 """From tensors with any leading axes to one `Head` for each leading index, without a copy."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .scores import LOG2_E, Head
-from .visibility import Visibility
+from attncli.streaming.scores import LOG2_E, Head
+from attncli.streaming.visibility import Visibility
 
 LARGEST_BITS = 1e15
 """Scores beyond this are refused: their squares must fit float32, and hidden entries are marked by -1e30."""
@@ -66,22 +66,22 @@ def batch_shape(query: Tensor, key: Tensor, value: Tensor) -> torch.Size:
         )
     if value.shape[:-2] != key.shape[:-2]:
         raise ValueError(
-            f"value has leading axes {tuple(value.shape[:-2])}, key has {tuple(key.shape[:-2])}: they must be equal"
+            f"value has leading axes {tuple(value.shape[:-2])}, key has {tuple(key.shape[:-2])}: "
+            "they must be equal"
         )
     return _joined(query.shape[:-2], key.shape[:-2])
 
 
 def _joined(query: torch.Size, key: torch.Size) -> torch.Size:
     """Broadcast two leading shapes; the last axis of key may be a divisor of that of query."""
-    if len(query) and key[-1] and query[-1] % key[-1] == 0:
-        key = torch.Size([*key[:-1], query[-1]])
-    try:
-        return torch.broadcast_shapes(query, key)
-    except RuntimeError:
+    grouped = len(query) > 0 and key[-1] > 0 and query[-1] % key[-1] == 0
+    fits = [1 in (q, k) or q == k for q, k in zip(query, key, strict=True)]
+    if not all(fits[:-1] if grouped else fits):
         raise ValueError(
-            f"key has leading axes {tuple(key)}, query has {tuple(query)}: they must be equal or 1, or the number "
-            "of key heads, the last of them, must divide the number of query heads"
-        ) from None
+            f"key has leading axes {tuple(key)}, query has {tuple(query)}: they must be equal or 1, or "
+            "the last of them, the number of key heads, must divide the number of query heads"
+        )
+    return torch.Size(k if q == 1 else q for q, k in zip(query, key, strict=True))
 
 
 def each_head(
@@ -104,7 +104,7 @@ def each_head(
     if 2 * bits * key_length > LARGEST_BITS:
         raise ValueError(f"scores may reach {bits * key_length:.0e}, far beyond what weights can show")
     everything = torch.arange(num_keys, device=key.device)
-    mask = None if key_mask is None else _expanded("key_mask", key_mask, (*batch, num_keys))
+    mask = None if key_mask is None else _expanded("key_mask", key_mask, torch.Size([*batch, num_keys]))
     logits = _expanded("sink", key.new_tensor(-math.inf) if sink is None else sink, batch).double()
     if not (logits < math.inf).all():
         raise ValueError("sink has NaN or infinite entries: a logit is finite, or -inf for none")
@@ -135,9 +135,9 @@ def _longest_row(name: str, rows: Float[Tensor, "*batch row dim"]) -> float:
     return longest
 
 
-def _expanded(name: str, tensor: Tensor, shape: Sequence[int]) -> Tensor:
+def _expanded(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
     try:
-        return tensor.expand(*shape)
+        return tensor.expand(shape)
     except RuntimeError:
         raise ValueError(
             f"{name} has shape {tuple(tensor.shape)}: it must broadcast to {tuple(shape)}"

@@ -6,13 +6,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .heads import Options
-from .received import ColumnFigures, Grid, fill_columns
-from .rows import merge_moments, row_statistics, score_moments
-from .scores import Head
-from .scratch import Scratch
-from .tiles import TileSizes, sum_rows
-from .workers import Job, run_jobs
+from attncli.streaming.heads import Options
+from attncli.streaming.received import ColumnFigures, Grid, fill_columns
+from attncli.streaming.rows import merge_moments, row_statistics, score_moments
+from attncli.streaming.scores import Head
+from attncli.streaming.scratch import Scratch
+from attncli.streaming.tiles import TileSizes, sum_rows
+from attncli.streaming.workers import Job, run_jobs
 
 ROW_FIGURES = (
     "logsumexp",
@@ -44,7 +44,7 @@ def stream(
     like = query.new_empty(0, dtype=torch.promote_types(query.dtype, torch.float32))
     starts = range(0, num_queries, sizes.queries)
     rows = _null_rows(len(heads), num_queries, value.shape[-1], options.top_k, like)
-    moments = like.new_zeros(len(heads), len(starts), 5, dtype=torch.float64)
+    moments = like.new_zeros(len(heads), max(1, len(starts)), 5, dtype=torch.float64)
     moments[..., 3], moments[..., 4] = torch.inf, -torch.inf
     grid = Grid.of(num_queries, num_keys, options.pooled, sizes)
     columns = _zero_columns(len(heads), num_keys, grid, like) if options.second_pass else {}

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .scores import LOG2_E, Head, QueryBlock
-from .scratch import Scratch
-from .tiles import TileSizes
+from attncli.streaming.scores import LOG2_E, Head, QueryBlock
+from attncli.streaming.scratch import Scratch
+from attncli.streaming.tiles import TileSizes
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Grid:
         """At most pooled x pooled blocks; of the size of a tile where nothing is pooled."""
         if pooled is None:
             return cls(num_queries, num_keys, sizes.queries, sizes.keys, sizes.keys)
-        rows, columns = -(-num_queries // pooled), -(-num_keys // pooled)
+        rows, columns = max(1, -(-num_queries // pooled)), max(1, -(-num_keys // pooled))
         return cls(num_queries, num_keys, rows, columns, columns * max(1, sizes.keys // columns))
 
     @property

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .scores import LOWEST, QueryBlock
-from .top_keys import TopKeys
+from attncli.streaming.scores import LOWEST, QueryBlock
+from attncli.streaming.top_keys import TopKeys
 
 SAFE_BITS = 48.0
 """Below this bound 2**(2 * score), summed over 2**27 keys, fits float32 without a reference."""
@@ -47,12 +47,14 @@ class RowSums:
         self, scores: Float[Tensor, "query key"], hidden: Bool[Tensor, "query key"] | None, first_rank: int
     ) -> None:
         """Moments, extremes and top keys of a tile; hidden scores become LOWEST, in place."""
-        low = visible = scores
         if hidden is not None:
-            low, visible = scores.masked_fill(hidden, -LOWEST), scores.masked_fill(hidden, 0.0)
+            scores.masked_fill_(hidden, 0.0)
+        self.scores += torch.stack([scores.sum(-1), torch.linalg.vector_norm(scores, dim=-1).square()])
+        if hidden is not None:
+            scores.masked_fill_(hidden, -LOWEST)
+        self.smallest = torch.minimum(self.smallest, scores.amin(-1))
+        if hidden is not None:
             scores.masked_fill_(hidden, LOWEST)
-        self.scores += torch.stack([visible.sum(-1), torch.linalg.vector_norm(visible, dim=-1).square()])
-        self.smallest = torch.minimum(self.smallest, low.amin(-1))
         self.largest = torch.maximum(self.largest, self.top.add(scores, first_rank))
 
     def add_weights(
@@ -70,7 +72,7 @@ class RowSums:
         self.output.addmm_(weights, value)
         total, weighted = weights.sum(-1), scores.mul_(weights).sum(-1)
         squares = torch.linalg.vector_norm(weights, dim=-1).square()
-        distance = self._distance(weights, position, buffer=scores)
+        distance = self._distance(weights, total, position, buffer=scores)
         self.sums += torch.stack([total, squares, weighted, distance])
 
     def _raise_reference(self) -> None:
@@ -88,6 +90,7 @@ class RowSums:
     def _distance(
         self,
         weights: Float[Tensor, "query key"],
+        total: Float[Tensor, " query"],
         position: Int[Tensor, " key"],
         buffer: Float[Tensor, "query key"],
     ) -> Float[Tensor, " query"]:
@@ -104,5 +107,6 @@ class RowSums:
         for side, corner in ((slice(0, left), here[0]), (slice(right, None), here[-1])):
             outside, way = weights[:, side], (position[side] - corner).abs()
             if len(way):
-                distance += (outside @ way).addcmul_(outside.sum(-1), (here - corner).abs())
+                mass = total if len(way) == len(position) else outside.sum(-1)
+                distance += (outside @ way).addcmul_(mass, (here - corner).abs())
         return distance

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .row_sums import RowSums
-from .scores import LOG2_E, Head
+from attncli.streaming.row_sums import RowSums
+from attncli.streaming.scores import LOG2_E, LOWEST, Head
 
 LN_2 = math.log(2)
 
@@ -30,6 +30,7 @@ def row_statistics(head: Head, sums: RowSums) -> dict[str, Tensor]:
     def weight(scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         return torch.exp2(scores - logsumexp.view(-1, *[1] * (scores.ndim - 1)))
 
+    beyond = sums.top.scores == LOWEST  # more keys asked for than visible
     before = block.position - 1
     no_such_key = (before < 0) | (before >= head.visibility.num_keys)
     rows = {
@@ -37,7 +38,7 @@ def row_statistics(head: Head, sums: RowSums) -> dict[str, Tensor]:
         "entropy": entropy,
         "normalized_entropy": (entropy / visible.log()).masked_fill(visible < 2, torch.nan),
         "max_weight": weight(sums.largest),
-        "top_weights": weight(sums.top.scores).masked_fill(sums.top.ranks < 0, torch.nan),
+        "top_weights": weight(sums.top.scores).masked_fill(beyond, torch.nan),
         "sink_mass": weight(head.score_with(block, torch.zeros_like(before[:1]))),
         "distance": share * sums.distance / total,
         "participation": total.square() / sums.total_square / share.square(),
@@ -46,7 +47,7 @@ def row_statistics(head: Head, sums: RowSums) -> dict[str, Tensor]:
     for name, figures in rows.items():
         unseen = (visible == 0).view(-1, *[1] * (figures.ndim - 1))
         rows[name] = figures.masked_fill(unseen, torch.nan)
-    top_keys = head.visibility.kept[sums.top.ranks.clamp(min=0)].masked_fill(sums.top.ranks < 0, -1)
+    top_keys = head.visibility.kept[sums.top.ranks.masked_fill(beyond, 0)].masked_fill(beyond, -1)
     output = sums.output * (share / total).nan_to_num(0.0)[:, None]
     return rows | {"visible": visible, "top_keys": top_keys, "output": output}
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .visibility import Interval, Visibility
+from attncli.streaming.visibility import Interval, Visibility
 
 LOG2_E = math.log2(math.e)
 LOWEST = -1e30
@@ -76,9 +76,9 @@ class Head:
         hidden |= kept[rank] != position
         key = self.key[kept[rank]].to(block.query.dtype)
         if self.softcap is None:
-            scores = torch.linalg.vecdot(block.query, key - self.mean_key)
+            scores = (block.query * (key - self.mean_key)).sum(-1)
         else:
-            scores = self.softcap * LOG2_E * torch.linalg.vecdot(block.query, key).tanh() - block.centre
+            scores = self.softcap * LOG2_E * (block.query * key).sum(-1).tanh() - block.centre
         return scores.masked_fill(hidden, LOWEST)
 
     def take(self, rows: Float[Tensor, "key dim"], ranks: slice) -> Float[Tensor, "kept dim"]:

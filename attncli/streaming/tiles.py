@@ -4,17 +4,17 @@ from dataclasses import dataclass
 
 import torch
 
-from .row_sums import SAFE_BITS, RowSums
-from .scores import Head
-from .scratch import Scratch
+from attncli.streaming.row_sums import SAFE_BITS, RowSums
+from attncli.streaming.scores import Head
+from attncli.streaming.scratch import Scratch
 
 
 @dataclass(frozen=True)
 class TileSizes:
-    """Queries and keys of a tile. 256 x 1,024 float32 scores are 1 MB, the second-level cache of a core."""
+    """Queries and keys of a tile. 512 x 2,048 float32 scores are 4 MB."""
 
     queries: int = 512
-    keys: int = 1024
+    keys: int = 2048
 
 
 def sum_rows(head: Head, rows: slice, top_k: int, sizes: TileSizes, scratch: Scratch) -> RowSums:

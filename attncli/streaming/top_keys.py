@@ -27,7 +27,7 @@ class TopKeys:
         top_k = self.scores.shape[1]
         if top_k == 0:
             return scores.amax(-1)
-        num_members = max(1, scores.shape[1] // (GROUPS_PER_KEY * top_k))
+        num_members = 1 << (scores.shape[1] // (GROUPS_PER_KEY * top_k) | 1).bit_length() - 1
         padding = -scores.shape[1] % num_members
         if padding:
             scores = F.pad(scores, (0, padding), value=self.lowest)
@@ -35,7 +35,7 @@ class TopKeys:
         maxima = scores.view(-1, num_members, num_groups).amax(1)
         row_maxima = maxima.amax(-1)
         rows = (row_maxima > self.scores[:, -1]).nonzero()[:, 0]
-        groups = maxima[rows].topk(min(top_k, num_groups), sorted=False).indices
+        groups = maxima.index_select(0, rows).topk(min(top_k, num_groups), sorted=False).indices
         members = torch.arange(0, scores.shape[1], num_groups, device=scores.device)
         keys = (groups[..., None] + members).flatten(1)
         candidates = torch.cat([self.scores[rows], scores[rows[:, None], keys]], -1)

@@ -8,6 +8,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+ALIGNMENT = 16
+"""Tiles begin at multiples of this: matrix products of odd sizes are slower."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -31,11 +34,14 @@ class Interval:
         and a sliding window linear in the length. Only slices at the ragged edges need a mask.
         """
         start, stop = int(self.first.min()), int(self.stop.max())
-        seen_by_all = int(self.first.max()), int(self.stop.min())
-        cuts = [start, *seen_by_all, stop] if seen_by_all[0] < seen_by_all[1] else [start, stop]
+        inner = (
+            -(-int(self.first.max()) // ALIGNMENT) * ALIGNMENT,
+            int(self.stop.min()) // ALIGNMENT * ALIGNMENT,
+        )
+        cuts = [start, *inner, stop] if inner[0] < inner[1] else [start, stop]
         for left, right in pairwise(cuts):
             for key in range(left, right, width):
-                yield slice(key, min(key + width, right)), (left, right) == seen_by_all
+                yield slice(key, min(key + width, right)), (left, right) == inner
 
 
 @dataclass(frozen=True)

@@ -2,36 +2,50 @@
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, product
 from typing import Any, TextIO
 
-import numpy as np
-
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Report, plain
 from attncli.views import Display
 from attncli.views.plain_text import plain_text
 
-AXES = ("batch", "head", "layer", "query", "key", "token", "embed", "dim", "rank", "row")
-TOKEN_AXES = ("query", "key", "token")
-COLUMNS = (
-    "report",
-    "experiment",
-    "name",
-    *(column for axis in AXES for column in ([axis, f"{axis}_text"] if axis in TOKEN_AXES else [axis])),
-    "value",
+AXES = (
+    "batch",
+    "head",
+    "layer",
+    "query",
+    "key",
+    "token",
+    "embed",
+    "dim",
+    "rank",
+    "row",
+    "query_block",
+    "key_block",
 )
+TOKEN_AXES = ("query", "key", "token")
+AXIS_COLUMNS = {axis: [axis, f"{axis}_text"] if axis in TOKEN_AXES else [axis] for axis in AXES}
+COLUMNS = ["report", "experiment", "name", *chain(*AXIS_COLUMNS.values()), "value"]
 
 Row = dict[str, Any]
 
 
+def _axis_cells(axis: str, count: int, report: Report) -> list[tuple[Any, ...]]:
+    """The cells that each index of an axis gives to a row: the index and, on a token axis, the token."""
+    if axis not in TOKEN_AXES:
+        return [(i,) for i in range(count)]
+    tokens = report.context_tokens or report.tokens if axis == "key" else report.tokens
+    return [(i, plain_text(tokens[i]) if tokens else "") for i in range(count)]
+
+
 def _tensor_rows(name: str, tensor: NamedTensor, report: Report) -> Iterator[Row]:
-    for index, value in np.ndenumerate(tensor.values):
-        row: Row = {"name": name, **dict(zip(tensor.axes, index, strict=True))}
-        for axis in TOKEN_AXES:
-            if axis in row:
-                tokens = report.tokens if axis != "key" else report.context_tokens or report.tokens
-                row[f"{axis}_text"] = plain_text(tokens[row[axis]]) if tokens else ""
-        is_number = np.isfinite(value) if isinstance(value, np.floating) else value >= 0
-        yield row | {"value": value.item() if is_number else ""}
+    columns = list(chain(*(AXIS_COLUMNS[axis] for axis in tensor.axes)))
+    sizes = zip(tensor.axes, tensor.values.shape, strict=True)
+    places = product(*(_axis_cells(axis, count, report) for axis, count in sizes))
+    for place, value in zip(places, plain(tensor.values.ravel()), strict=True):
+        row: Row = dict(zip(columns, chain(*place), strict=True))
+        row["name"], row["value"] = name, value
+        yield row
 
 
 def _statistic_rows(name: str, value: Any, report: Report) -> Iterator[Row]:
@@ -45,12 +59,12 @@ def _statistic_rows(name: str, value: Any, report: Report) -> Iterator[Row]:
             for row in _statistic_rows(name, item, report):
                 yield row | ({"rank": number} if "row" in row else {"row": number})
     else:
-        yield {"name": name, "value": "" if value is None or value != value else value}
+        yield {"name": name, "value": plain(value)}
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     """Statistics and tensors by name; a cell is empty where the axis is not there or there is no number."""
-    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     for number, report in enumerate(reports):
         common = {"report": number, "experiment": report.experiment}

@@ -1,32 +1,64 @@
 """Reports as JSON at full precision: an object, or a list of them where several were asked for."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
-from attncli.report import Report
+import numpy as np
+
+from attncli.report import NamedTensor, Report, plain
 from attncli.views import Display
 from attncli.views.plain_text import UNSEEN
 
 
-def dumps(data: Any) -> str:
+def _dumps(data: Any) -> str:
     """JSON on one line; characters that a terminal would obey or hide are written as JSON escapes."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False)
     return UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
-def _document(report: Report) -> str:
-    lines = [f"  {dumps(name)}: {dumps(value)}" for name, value in report.to_data().items()]
-    return "{\n" + ",\n".join(lines) + "\n}"
+def _array(values: np.ndarray) -> Iterator[str]:
+    """A row at a time: lists of Python numbers take eight times the memory of the array."""
+    if values.ndim <= 1:
+        yield _dumps(plain(values))
+        return
+    for i, part in enumerate(values):
+        yield ", " if i else "["
+        yield from _array(part)
+    yield "]" if len(values) else "[]"
+
+
+def pieces(value: Any) -> Iterator[str]:
+    """The JSON of mappings, lists and arrays, piece by piece."""
+    if isinstance(value, NamedTensor):
+        yield from _array(value.values)
+    elif isinstance(value, Mapping):
+        yield "{"
+        for i, (name, item) in enumerate(value.items()):
+            yield f"{', ' if i else ''}{_dumps(name)}: "
+            yield from pieces(item)
+        yield "}"
+    else:
+        yield _dumps(plain(value))
+
+
+def _document(report: Report) -> Iterator[str]:
+    for i, (name, value) in enumerate(report.fields().items()):
+        yield f"{',' if i else '{'}\n  {_dumps(name)}: "
+        yield from pieces(value)
+    yield "\n}"
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     """One key of a report a line."""
     if not display.several:
-        stream.writelines(f"{_document(report)}\n" for report in reports)
+        for report in reports:
+            stream.writelines(_document(report))
+            stream.write("\n")
         return
     separator = "[\n"
     for report in reports:
-        stream.write(separator + _document(report))
+        stream.write(separator)
+        stream.writelines(_document(report))
         separator = ",\n"
     stream.write("\n]\n" if separator == ",\n" else "[]\n")

@@ -5,11 +5,12 @@ from typing import TextIO
 
 from attncli.report import Report
 from attncli.views import Display
-from attncli.views.json import dumps
+from attncli.views.json import pieces
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     """The same data as json, a line a report, flushed so that a reader can follow."""
     for report in reports:
-        stream.write(dumps(report.to_data()) + "\n")
+        stream.writelines(pieces(report.fields()))
+        stream.write("\n")
         stream.flush()

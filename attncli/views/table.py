@@ -12,16 +12,18 @@ from rich.text import Text
 
 from attncli.report import NamedTensor, Report
 from attncli.views import Display
-from attncli.views.columns import Column, column_groups, shortened
+from attncli.views.columns import GAP, Column, column_groups, shortened
 from attncli.views.numbers import NO_NUMBER, fixed, scalar
 from attncli.views.plain_text import plain_text
+from attncli.views.shades import shaded_lines
 
 LAYOUT_WIDTH = 1_000_000
 ROW_LABEL_WIDTH = 20
 COLUMN_LABEL_WIDTH = 9
 MAX_GROUPS = 8
-MAX_CELLS = 200_000
+MAX_CELLS = 50_000
 MAX_VECTOR_ROWS = 24
+PLACES = ("layer", "head")
 HEADING_KEYS = ("embed_dim", "num_heads", "num_kv_heads", "head_dim", "value_dim", "scale", "seed")
 
 
@@ -45,7 +47,8 @@ class TableWriter:
     def write(self) -> None:
         """Heading, tensors with the statistics of their rows, the other statistics, notes."""
         self._heading()
-        rows = self.report.statistics.get("rows", {})
+        # Thousands of rows come with their quantiles, which are shown instead.
+        rows = self.report.statistics.get("rows", {}) if "quantiles" not in self.report.statistics else {}
         for name, tensor in self.report.tensors.items():
             if tensor.values.ndim == 1:
                 continue
@@ -116,8 +119,9 @@ class TableWriter:
                 )
         groups = column_groups(label, columns, self.display.width)
         is_wide_vector = axes[1] in ("dim", "embed") and len(groups) > 1
-        if not columns or len(groups) > MAX_GROUPS or is_wide_vector:
-            self._leave_out(title, matrix.shape)
+        is_map = axes[1] == "key_block" and len(groups) > 1
+        if not columns or len(groups) > MAX_GROUPS or is_wide_vector or is_map:
+            self._shade(title, axes, matrix)
         elif len(column_groups(label, [*columns, *beside], self.display.width)) == 1:
             blank = [""] * (len(label.cells) - num_rows)
             self._groups(title, label, [*columns, *(replace(c, cells=[*c.cells, *blank]) for c in beside)])
@@ -126,6 +130,20 @@ class TableWriter:
             self._groups(title, label, columns)
         if beside:
             self._groups(f"{title}: statistics of each row", rows, beside)
+
+    def _shade(self, title: str, axes: tuple[str, ...], matrix: np.ndarray) -> None:
+        """Marks in place of numbers where weights fit as marks; else one line that says so."""
+        label = self._label_column(axes[0], len(matrix))
+        fits = self.display.width is None or label.width + GAP + matrix.shape[1] <= self.display.width
+        if not axes[1].startswith("key") or not fits or not (matrix >= 0).all():
+            self._leave_out(title, matrix.shape)
+            return
+        self.console.print()
+        least = scalar(float(matrix[matrix > 0].min(initial=np.inf)), self.display.precision)
+        most = scalar(float(matrix.max()), self.display.precision)
+        self._text(f"{title}: {' × '.join(map(str, matrix.shape))}", "bold")
+        self._text(f"blank is 0, . from {least} to @ at {most}, even in the logarithm", "dim")
+        self._grid([label, Column(("", axes[1]), shaded_lines(matrix), left=True)])
 
     def _leave_out(self, title: str, shape: tuple[int, ...]) -> None:
         """One line in place of what is too wide, once for all its batches and heads."""
@@ -215,27 +233,49 @@ class TableWriter:
             self._groups(f"{title} ({axis}){thinned}", label, columns)
 
     def _statistics(self) -> None:
-        """Mappings of numbers with the same names share a table; a list of mappings is a table."""
+        """Mappings of numbers with the same names share a table; a list of mappings is a table of its own."""
         tables: dict[tuple[str, ...], list[tuple[str, Mapping[str, Any]]]] = {}
         for name, value in self.report.statistics.items():
             if name in ("rows", "keys"):
                 continue
-            rows = value if isinstance(value, list) else [value]
-            for number, row in enumerate(rows):
-                row_name = f"{name} {number}" if isinstance(value, list) else name
-                tables.setdefault(tuple(row), []).append((row_name, row))
-        for names, labelled in tables.items():
-            label = Column(("", ""), [name for name, _ in labelled], left=True)
-            columns = [column for name in names for column in self._number_columns(name, labelled)]
-            self._groups("statistics", label, columns)
+            if isinstance(value, list):
+                numbered = [(str(number), row) for number, row in enumerate(value)]
+                self._table_of_mappings(name, numbered)
+            else:
+                tables.setdefault(tuple(value), []).append((name, value))
+        for labelled in tables.values():
+            self._table_of_mappings("statistics", labelled)
 
-    def _number_columns(self, name: str, labelled: list[tuple[str, Mapping[str, Any]]]) -> Iterator[Column]:
+    def _table_of_mappings(self, title: str, labelled: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        names = list(labelled[0][1])
+        if isinstance(labelled[0][1][names[0]], str):
+            labelled = [(row[names[0]], row) for _, row in labelled]
+            del names[0]
+        elif set(PLACES) <= set(names):
+            labelled = [(" ".join(f"{place} {row[place]}" for place in PLACES), row) for _, row in labelled]
+            names = [name for name in names if name not in PLACES]
+        label = Column(("", ""), [name for name, _ in labelled], left=True)
+        columns = [column for name in names for column in self._number_columns(name, labelled)]
+        self._groups(title, label, columns)
+
+    def _number_columns(
+        self, name: str, labelled: Sequence[tuple[str, Mapping[str, Any]]]
+    ) -> Iterator[Column]:
         values = [row[name] for _, row in labelled]
-        if not isinstance(values[0], list):
-            yield Column(_two_lines(name), [scalar(value, self.display.precision) for value in values])
-            return
-        for i in range(len(values[0])):
-            yield Column((name, str(i)), [fixed(value[i], self.display.precision) for value in values])
+        header = _two_lines(name)
+        if isinstance(values[0], list):
+            for i in range(len(values[0])):
+                yield Column((name, str(i)), [fixed(value[i], self.display.precision) for value in values])
+        elif isinstance(values[0], str):
+            yield Column(header, [plain_text(value) for value in values], left=True)
+        elif name == "query":
+            yield Column(header, [self._query_label(value) for value in values], left=True)
+        else:
+            yield Column(header, [scalar(value, self.display.precision) for value in values])
+
+    def _query_label(self, query: int) -> str:
+        limit = ROW_LABEL_WIDTH if self.display.width is not None else None
+        return f"{query} {shortened(plain_text(self.report.tokens[query]), limit)}"
 
     def _closing(self) -> None:
         self.console.print()

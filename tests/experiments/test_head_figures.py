@@ -50,7 +50,7 @@ def test_figures_equal_plain_loops(name: str, skip: int) -> None:
                 rtol=1e-6,
                 atol=1e-7,
                 equal_nan=True,
-                msg=lambda text: f"{figure}: {text}",
+                msg=figure,
             )
 
 

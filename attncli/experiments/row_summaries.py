@@ -1,0 +1,36 @@
+"""Row statistics of a long text for people: quantiles, and the rows that stand out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from attncli.report import NamedTensor
+from attncli.statistics.quantiles import extreme_places, quantiles
+
+NUM_EXTREMES = 3
+
+
+def quantile_rows(rows: Mapping[str, NamedTensor]) -> list[dict[str, Any]]:
+    """The quantiles over the queries of each statistic, a row for each batch and head."""
+    return [
+        {"statistic": name}
+        | dict(zip(tensor.axes[:-1], index, strict=True))
+        | quantiles(torch.from_numpy(tensor.values[index]))
+        for name, tensor in rows.items()
+        for index in np.ndindex(tensor.values.shape[:-1])
+    ]
+
+
+def extreme_rows(rows: Mapping[str, NamedTensor]) -> list[dict[str, Any]]:
+    """The queries, of all batches and heads, where each statistic is lowest and highest."""
+    found = []
+    for name, tensor in rows.items():
+        flat = torch.from_numpy(tensor.values).flatten()
+        for extreme, places in zip(("lowest", "highest"), extreme_places(flat, NUM_EXTREMES), strict=True):
+            for place in places.tolist():
+                index = map(int, np.unravel_index(place, tensor.values.shape))
+                where = dict(zip(tensor.axes, index, strict=True))
+                found.append({"statistic": name, "extreme": extreme, **where, "value": flat[place].item()})
+    return found
