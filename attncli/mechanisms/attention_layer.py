@@ -113,6 +113,6 @@ class AttentionLayer:
 
 def _block(
     bias: Float[Tensor, "heads row column"], queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]
-) -> Float[Tensor, "heads #query #key"]:
+) -> Float[Tensor, "heads some_rows some_columns"]:
     rows = bias if bias.shape[1] == 1 else bias[:, queries]
     return rows if bias.shape[2] == 1 else rows[:, :, keys]
