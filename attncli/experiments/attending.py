@@ -98,17 +98,20 @@ def _streaming(
     query, key, value = vectors["query"], vectors["key"], vectors["value"]
     each, product = scale_factors(spec.scale, query.shape[-1])
     factor = each * each * product
-    figures = attention_statistics(
-        query,
-        key,
-        value,
-        causal=causal,
-        scale=factor,
-        top_k=spec.top_k,
-        keys=True,
-        pooled=MAP_SIZE,
-        progress=progress,
-    )
+    try:
+        figures = attention_statistics(
+            query,
+            key,
+            value,
+            causal=causal,
+            scale=factor,
+            top_k=min(spec.top_k, key.shape[-2]),
+            keys=True,
+            pooled=MAP_SIZE,
+            progress=progress,
+        )
+    except ValueError as error:
+        raise RunError(f"{_overflow(spec)}: {error}") from None
     names = (
         "entropy",
         "normalized_entropy",

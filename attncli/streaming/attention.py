@@ -34,8 +34,8 @@ def attention_statistics(
     also be a divisor (grouped-query attention: query head h uses key head h * num_kv_heads // num_heads).
     Nothing is expanded or copied as a whole. What the figures mean is said in `AttentionStatistics`.
 
-    Query i stands at position t = i + num_keys - num_queries: with more keys than queries the last query
-    stands at the last key, and with fewer the first queries stand before all keys.
+    Query i stands at position t = i. With causal it stands at t = i + num_keys - num_queries: with more keys
+    than queries the last query stands at the last key, with fewer the first ones stand before all keys.
 
     - causal: a query sees keys j <= t.
     - window: a query sees keys with |t - j| < window, so with causal the last `window` keys (Mistral).

@@ -11,8 +11,8 @@ class AttentionStatistics:
     """Figures of the weights p = exp(score - logsumexp), a row of them for each query.
 
     Logarithms are natural (nats); distances are in tokens. `position` is the query's place among the
-    keys: its index plus num_keys - num_queries, so the last query stands at the last key. "Visible"
-    entries are those that no mask hides; hidden ones have weight 0.
+    keys: its index, with causal plus num_keys - num_queries, so that the last query stands at the last
+    key. "Visible" entries are those that no mask hides; hidden ones have weight 0.
 
     Null is NaN in float tensors and -1 in `top_keys`. A query that sees no key has null row figures,
     `visible` 0 and an output of zeros, and counts nowhere else. Half precision gives float32 figures.

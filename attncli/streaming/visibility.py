@@ -46,7 +46,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Visibility:
-    """The masks of one head. Query i stands at position i + num_keys - num_queries (aligned to the end).
+    """The masks of one head. Query i stands at position i, with causal at i + num_keys - num_queries.
 
     `kept` lists the keys that the padding mask leaves, in order. A query at position t sees key j when
     j <= t (causal), and when |t - j| < window.
@@ -59,8 +59,8 @@ class Visibility:
     window: int | None
 
     def positions(self, rows: slice) -> Int[Tensor, " query"]:
-        """Where the queries stand among the keys (negative where there are more queries than keys)."""
-        shift = self.num_keys - self.num_queries
+        """Where the queries stand among the keys (with causal negative where there are fewer keys)."""
+        shift = self.num_keys - self.num_queries if self.causal else 0
         return torch.arange(rows.start + shift, rows.stop + shift, device=self.kept.device)
 
     def interval(self, rows: slice) -> Interval:

@@ -13,7 +13,7 @@ def visible_entries(
     """Entry by entry, straight from the words of the docstring."""
     seen = torch.zeros(num_queries, num_keys, dtype=torch.bool)
     for i in range(num_queries):
-        position = i + num_keys - num_queries
+        position = i + (num_keys - num_queries if causal else 0)
         start, stop = 0, num_keys
         if causal:
             stop = min(stop, position + 1)
@@ -57,7 +57,7 @@ def dense_statistics(
     blind = visible == 0
     logsumexp = every_logit.logsumexp(-1).masked_fill(blind, math.nan)
     weights = (masked - logsumexp[..., None]).exp().masked_fill(blind[..., None], 0.0)
-    position = torch.arange(num_queries) + num_keys - num_queries
+    position = torch.arange(num_queries) + (num_keys - num_queries if causal else 0)
     previous = torch.full_like(logsumexp, math.nan)
     for i in range(num_queries):
         if 0 <= position[i] - 1 < num_keys:

@@ -62,7 +62,9 @@ def assert_agrees(found: AttentionStatistics, dense: dict[str, Any], dtype: torc
         found.normalized_entropy, dense["normalized_entropy"], rtol=0, atol=divided, **close
     )
     for name in RELATIVE:
-        torch.testing.assert_close(getattr(found, name), dense[name], rtol=relative, atol=1e-37, **close)
+        # Participation beyond the type's range is infinite in it.
+        expected = dense[name].to(dtype)
+        torch.testing.assert_close(getattr(found, name), expected, rtol=relative, atol=1e-37, **close)
     error = (found.output - dense["output"]).norm()
     assert (
         error
@@ -168,7 +170,7 @@ CASES = st.builds(
 
 
 @given(CASES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_options_on_small_inputs(case: Case) -> None:
     query, key, value, extra = case.tensors()
     dense = dense_statistics(query, key, value, pooled=case.pooled, **extra)
