@@ -268,7 +268,7 @@ class TableWriter:
                 yield Column((name, str(i)), [fixed(value[i], self.display.precision) for value in values])
         elif isinstance(values[0], str):
             yield Column(header, [plain_text(value) for value in values], left=True)
-        elif name == "query":
+        elif name == "query" and isinstance(values[0], int):
             yield Column(header, [self._query_label(value) for value in values], left=True)
         else:
             yield Column(header, [scalar(value, self.display.precision) for value in values])
