@@ -113,7 +113,7 @@ ARCHITECTURES = {
         {k: v for k, v in USUAL.items() if k != "vocab_size"} | {"image_size": 12, "patch_size": 4},
         "patches instead of tokens: the command line takes text only",
     ),
-    "BigBird": Architecture("BigBirdModel", USUAL),
+    "BigBird": Architecture("BigBirdModel", USUAL, "up to 704 tokens, where it attends fully"),
     "Mamba": Architecture(
         "MambaModel", {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY}
     ),
