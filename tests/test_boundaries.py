@@ -102,6 +102,8 @@ assert "torch" not in sys.modules, "torch was imported"
         (["self", "--config", "/nonexistent"], 2),
         (["self", "--num-tokens", "100000000000"], 2),
         (["batch", "/nonexistent"], 2),
+        (["self", "--embedding", "previous"], 2),
+        (["self", "--embedding", "configs/lessons/made-up.50d.txt", "--sentence", "unheard of"], 2),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

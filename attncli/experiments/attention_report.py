@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attncli import __version__
+from attncli.experiments.sources import Source
 from attncli.experiments.texts import Texts
 from attncli.inputs.projections import Projection
 from attncli.report import NamedTensor, Report
@@ -38,7 +39,8 @@ def build_report(
         spec.experiment,
         settings,
         environment,
-        *texts,
+        texts.tokens,
+        texts.context_tokens,
         tensors=tensors,
         statistics=statistics,
         notes=tuple(notes),
@@ -67,6 +69,18 @@ def row_statistics(
         rows["top_keys"] = named(keys, *axes, "query", "rank")
         rows["top_weights"] = named(key_weights, *axes, "query", "rank")
     return {"rows": rows, "keys": {"received_mass": named(received_mass(weights), *axes, "key")}}
+
+
+def explained_ids(
+    spec: AttentionSpec, source: Source, context: Source | None = None
+) -> dict[str, NamedTensor]:
+    """The rows of the vocabulary's table that the tokens take, where there is one and the spec asks to explain."""
+    sides = {"token_ids": (source, "token"), "context_token_ids": (context, "key")}
+    return {
+        name: named(side.token_ids, axis)
+        for name, (side, axis) in sides.items()
+        if spec.explain and side is not None and side.token_ids is not None
+    }
 
 
 def explained_vectors(

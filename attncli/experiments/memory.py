@@ -92,6 +92,6 @@ def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> Non
     needed, available = needed_bytes(spec, num_queries, num_keys), available_bytes()
     if needed > available:
         sizes = f"needs about {readable_bytes(needed)} of memory and {readable_bytes(available)} are free"
-        streams = isinstance(spec, AttentionSpec) and chosen_engine(spec, num_queries, num_keys) == "dense"
-        instead = "engine streaming, fewer tokens" if streams else "fewer tokens"
-        raise UserError(f"{spec.experiment}: {sizes}: use {instead} or smaller sizes")
+        is_dense = isinstance(spec, AttentionSpec) and chosen_engine(spec, num_queries, num_keys) == "dense"
+        instead = "engine streaming or smaller sizes" if is_dense else "smaller sizes"
+        raise UserError(f"{spec.experiment}: {sizes}: use {instead}")
