@@ -74,7 +74,7 @@ def row_statistics(
 def explained_ids(
     spec: AttentionSpec, source: Source, context: Source | None = None
 ) -> dict[str, NamedTensor]:
-    """The rows of the vocabulary's table that the tokens take, where there is one and the spec asks to explain."""
+    """The tokens' rows in the vocabulary's table, where there is one and the spec asks to explain."""
     sides = {"token_ids": (source, "token"), "context_token_ids": (context, "key")}
     return {
         name: named(side.token_ids, axis)
