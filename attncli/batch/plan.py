@@ -13,7 +13,7 @@ class Item(NamedTuple):
     """One experiment, where it stands, and whether it starts its file's generator (anew)."""
 
     spec: Spec
-    source: str
+    source: str | None = None
     starts_file: bool = True
     reseed: bool = True
 

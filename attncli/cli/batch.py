@@ -1,5 +1,6 @@
 """`attn batch`: the experiments of config files, one after the other."""
 
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,7 @@ def run_files(
     files: Files,
     format: Format = None,
     output: Output = None,
-    precision: Precision = 4,
+    precision: Precision = "4",
     color: Color = "auto",
     debug: Debug = False,
 ) -> int:
@@ -40,9 +41,9 @@ def run_files(
         nonlocal failed
         failed += 1
         if debug:
-            raise error
+            traceback.print_exception(error)
         for line in error.lines:
-            typer.echo(plain_text(f"{item.source}: {item.spec.experiment}: {line}"), err=True)
+            typer.echo(plain_text(f"{item.source}: {line}"), err=True)
 
     with progress_line() as progress:
         to.write(run_items(items, fail, progress))

@@ -10,8 +10,9 @@ from pydantic.fields import FieldInfo
 from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision
 from attncli.errors import UserError
 from attncli.spec import SPECS, Spec
-from attncli.spec.config_file import ConfigFile
+from attncli.spec.config_file import NO_PREVIOUS, ConfigFile
 from attncli.spec.resolved import resolved_yaml
+from attncli.spec.text import ALTERNATIVES
 from attncli.spec.validation import Given, build_spec
 
 EXAMPLES = {
@@ -140,8 +141,14 @@ def run_experiment(
 ) -> int:
     """flags and YAML -> Spec -> Report -> view."""
     given = ConfigFile(Path(config)).single(name) if config is not None else {}
-    given |= given_flags(SPECS[name], flags)
+    from_flags = given_flags(SPECS[name], flags)
+    for group in ALTERNATIVES:
+        if from_flags.keys() & group:
+            given = {key: value for key, value in given.items() if key not in group}
+    given |= from_flags
     spec = build_spec(SPECS[name], given)
+    if "embedding" in given and given["embedding"].value == "previous":
+        raise UserError(given["embedding"].line("embedding", NO_PREVIOUS))
     if show_config:
         typer.echo(resolved_yaml(spec, given), nl=False)
         return 0
@@ -153,7 +160,7 @@ def run_experiment(
         raise error
 
     with progress_line() as progress:
-        to.write(run_items([Item(spec, name)], fail, progress))
+        to.write(run_items([Item(spec)], fail, progress))
     return 0
 
 
@@ -167,7 +174,7 @@ def build(name: str, summary: str) -> Any:
         show_config: ShowConfig = False,
         format: Format = None,
         output: Output = None,
-        precision: Precision = 4,
+        precision: Precision = "4",
         color: Color = "auto",
         debug: Debug = False,
         **flags: Any,

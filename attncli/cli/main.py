@@ -1,8 +1,11 @@
 """The entry point: every way to end, each with its exit code and at most one clear line an error."""
 
 import gc
+import io
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Sequence
 
 import typer
@@ -27,45 +30,59 @@ def _forget_stdout() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and give its exit code."""
-    debug = "--debug" in arguments
     try:
         code = build_app()(args=list(arguments), prog_name="attn", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else DONE
-    except (BrokenPipeError, ClosedPipe):
-        _forget_stdout()
-        return DONE
     except KeyboardInterrupt:
         return INTERRUPTED
-    except UserError as error:
-        if debug:
-            raise
-        _tell(*error.lines)
-        return error.exit_code
-    except typer.TyperException as error:
-        _tell(error.format_message())
-        return error.exit_code
-    except typer.Abort:
-        return FAILED
-    except OSError as error:
-        if debug:
-            raise
-        _tell(f"cannot write: {error.strerror}")
-        _forget_stdout()
-        return FAILED
-    except MemoryError:
-        if debug:
-            raise
-        _tell("out of memory: use fewer tokens or smaller sizes")
-        return FAILED
-    except Exception as error:  # the last resort: a mistake of ours is one line, too
-        if debug:
-            raise
-        _tell(f"internal error: {type(error).__name__}: {error} (--debug shows where; please report it)")
-        return FAILED
+    except SystemExit as ended:
+        # Typer's answer to a pipe that closed while it wrote help.
+        if isinstance(ended.__context__, BrokenPipeError):
+            return DONE
+        raise
+    except Exception as error:  # every way to fail is told in a line; the last one is a mistake of ours
+        if "--debug" in arguments:
+            traceback.print_exc()
+        return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    match error:
+        case BrokenPipeError() | ClosedPipe():
+            _forget_stdout()
+            return DONE
+        case UserError():
+            _tell(*error.lines)
+            return error.exit_code
+        case typer.TyperException():
+            _tell(*error.format_message().splitlines())
+            return error.exit_code
+        case OSError():
+            _tell(f"cannot write: {error.strerror}")
+            _forget_stdout()
+        case MemoryError():
+            _tell("out of memory: use fewer tokens or smaller sizes")
+        case _:
+            kind = type(error).__name__
+            _tell(f"internal error: {kind}: {error} (--debug shows where; please report it)")
+    return FAILED
+
+
+def _stop(signal_number: int, frame: object) -> None:
+    """Ask for the end: unfinished files are removed on the way out."""
+    sys.exit(128 + signal_number)
 
 
 def main() -> None:
     """`attn`, as installed. The collector rests until what is imported has been: see load_experiment."""
     gc.disable()
+    signal.signal(signal.SIGTERM, _stop)
+    if (
+        sys.stdout is None or sys.stderr is None
+    ):  # closed by the caller: nobody would see a report or an error
+        sys.exit(FAILED)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))

@@ -30,7 +30,7 @@ Format = Annotated[
 Output = Annotated[
     str | None, typer.Option("--output", "-o", help="Write to a file, whole or not at all.", metavar="FILE")
 ]
-Precision = Annotated[int, typer.Option("--precision", help="Decimals in tables.", metavar="INTEGER")]
+Precision = Annotated[str, typer.Option("--precision", help="Decimals in tables.", metavar="INTEGER")]
 Color = Annotated[
     str,
     typer.Option(
@@ -48,17 +48,21 @@ class Destination:
     """A checked choice of view, file and display; reports are written to it once."""
 
     def __init__(
-        self, view: str | None, output: str | None, precision: int, color: str, *, several: bool
+        self, view: str | None, output: str | None, precision: str, color: str, *, several: bool
     ) -> None:
         if color not in COLORS:
             raise UserError(
                 f"--color: must be one of {', '.join(COLORS)} (got {color}){nearest(color, COLORS)}"
             )
-        if not 0 <= precision <= MAX_PRECISION:
-            raise UserError(f"--precision: must be from 0 to {MAX_PRECISION} (got {precision})")
+        if not precision.isdecimal() or int(precision) > MAX_PRECISION:
+            raise UserError(
+                f"--precision: must be a whole number from 0 to {MAX_PRECISION} (got {precision})"
+            )
+        if output == "":
+            raise UserError("-o: must be the name of a file (got an empty text)")
         self.path = Path(output) if output is not None else None
         self.view = self._chosen_view(view)
-        self.precision, self.color, self.several = precision, color, several
+        self.precision, self.color, self.several = int(precision), color, several
         if self.path is not None:
             self._refuse_what_is_no_file(self.path)
 
@@ -79,10 +83,14 @@ class Destination:
 
     @staticmethod
     def _refuse_what_is_no_file(path: Path) -> None:
-        if path.is_dir():
-            raise UserError(f"-o {path}: is a directory")
-        if not path.parent.is_dir():
-            raise UserError(f"-o {path}: no such directory: {path.parent}")
+        try:
+            if path.is_dir():
+                raise UserError(f"-o {path}: is a directory")
+            if not path.parent.is_dir():
+                raise UserError(f"-o {path}: no such directory: {path.parent}")
+            path.resolve()
+        except (OSError, RuntimeError) as error:  # a name too long, a loop of links
+            raise UserError(f"-o {path}: cannot be written: {error}") from None
 
     def write(self, reports: "Iterable[Report]") -> None:
         """Write the reports as they come; RunError where the file cannot take them."""
@@ -90,19 +98,20 @@ class Destination:
         if self.path is None:
             stream = sys.stdout
             try:
-                write(reports, stream, self._display(stream))
+                write(reports, stream, self._display(stream.isatty()))
                 stream.flush()
             except BrokenPipeError:
                 raise ClosedPipe from None
             return
         with _whole_file(self.path) as stream:
-            write(reports, stream, self._display(stream))
+            write(reports, stream, self._display(None))
 
-    def _display(self, stream: TextIO) -> Display:
-        is_terminal = stream.isatty()
+    def _display(self, is_terminal: bool | None) -> Display:
+        """For standard output, or for a file (None): that has colour only where the flag says so."""
+        color = self.color == "always" if is_terminal is None else _wants_color(self.color, is_terminal)
         return Display(
-            width=_width(is_terminal),
-            color=_wants_color(self.color, is_terminal),
+            width=_width(bool(is_terminal)),
+            color=color,
             precision=self.precision,
             several=self.several,
         )
@@ -119,6 +128,8 @@ def _whole_file(path: Path) -> Iterator[TextIO]:
     written = target if is_special else target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with written.open("w", encoding="utf-8", newline="\n") as stream:
+            if target.exists() and not is_special:
+                written.chmod(target.stat().st_mode)
             yield stream
         if not is_special:
             written.replace(target)

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attncli import __version__
+from attncli.experiments.sources import Source
 from attncli.experiments.texts import Texts
 from attncli.inputs.projections import Projection
 from attncli.report import NamedTensor, Report
@@ -38,8 +39,8 @@ def build_report(
         spec.experiment,
         settings,
         environment,
-        tokens=texts.tokens,
-        context_tokens=texts.context_tokens,
+        texts.tokens,
+        texts.context_tokens,
         tensors=tensors,
         statistics=statistics,
         notes=tuple(notes),
@@ -81,6 +82,18 @@ def row_statistics(
     rows = statistics["rows"]
     ranks = {name: rows.pop(name) for name in ("top_keys", "top_weights") if name in rows}
     return statistics | {"rows": rows | logsumexp | ranks}
+
+
+def explained_ids(
+    spec: AttentionSpec, source: Source, context: Source | None = None
+) -> dict[str, NamedTensor]:
+    """The tokens' rows in the vocabulary's table, where there is one and the spec asks to explain."""
+    sides = {"token_ids": (source, "token"), "context_token_ids": (context, "key")}
+    return {
+        name: named(side.token_ids, axis)
+        for name, (side, axis) in sides.items()
+        if spec.explain and side is not None and side.token_ids is not None
+    }
 
 
 def explained_vectors(

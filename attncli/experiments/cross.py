@@ -1,7 +1,7 @@
 """Cross-attention: queries from one sequence, keys and values from another."""
 
 from attncli.experiments.attending import attended
-from attncli.experiments.attention_report import build_report, explained_vectors, named
+from attncli.experiments.attention_report import build_report, explained_ids, explained_vectors, named
 from attncli.experiments.model_attention import run_model
 from attncli.experiments.self_attention import project
 from attncli.experiments.session import Session
@@ -22,6 +22,7 @@ def run(spec: CrossSpec, texts: Texts, session: Session) -> Report:
     tensors = {
         "input": named(source.vectors, "token", "dim"),
         "context": named(context.vectors, "key", "dim"),
+        **explained_ids(spec, source, context),
         **projections,
         **explained_vectors(spec, vectors),
         **attention.tensors,

@@ -6,6 +6,7 @@ from torch import Tensor
 from attncli.experiments.attending import attended
 from attncli.experiments.attention_report import (
     build_report,
+    explained_ids,
     explained_projections,
     explained_vectors,
     named,
@@ -38,6 +39,15 @@ def _heads(
     return heads, explained_projections(spec, drawn)
 
 
+def _head_note(spec: MultiheadSpec) -> str:
+    if spec.num_kv_heads != spec.num_heads:
+        shared = spec.num_heads // spec.num_kv_heads
+        return f"Each key/value head serves {shared} query heads (grouped-query attention)."
+    if spec.projection == "none":
+        return "Without projections each head sees a slice of the embedding as query, key and value alike."
+    return "Each head has its own query, key and value, so that each can look for something else."
+
+
 def run(spec: MultiheadSpec, texts: Texts, session: Session) -> Report:
     """Weights (head, query, key), the output of each head, and the heads merged and unified."""
     if spec.model is not None:
@@ -47,9 +57,7 @@ def run(spec: MultiheadSpec, texts: Texts, session: Session) -> Report:
     attention = attended(spec, heads, causal=spec.causal, axes=("head",), progress=session.progress)
     merged = merge_heads(attention.output)
 
-    tensors = {"input": named(source.vectors, "token", "dim")}
-    if spec.explain and source.token_ids is not None:
-        tensors["token_ids"] = named(source.token_ids, "token")
+    tensors = {"input": named(source.vectors, "token", "dim"), **explained_ids(spec, source)}
     tensors |= projections | explained_vectors(spec, heads, ("head",)) | attention.tensors
     tensors["head_outputs"] = named(attention.output, "head", "query", "dim")
     output = merged
@@ -63,10 +71,7 @@ def run(spec: MultiheadSpec, texts: Texts, session: Session) -> Report:
             tensors["output_bias"] = named(bias, "dim")
     tensors["output"] = named(output, "query", "dim")
 
-    notes = ["Each head has its own query, key and value, so that each can look for something else."]
-    if spec.num_kv_heads != spec.num_heads:
-        shared = spec.num_heads // spec.num_kv_heads
-        notes.append(f"Each key/value head serves {shared} query heads (grouped-query attention).")
+    notes = [_head_note(spec)]
     if spec.batch_size:
         notes.append("Batch items never talk to each other.")
     return build_report(spec, texts, tensors, attention.statistics, [*notes, *attention.notes])

@@ -1,7 +1,10 @@
 """Why scores are scaled: their variance grows with head_dim, and a softmax of large scores saturates."""
 
+from math import isinf
+
 import torch
 
+from attncli.errors import RunError
 from attncli.experiments.attention_report import build_report, named
 from attncli.experiments.session import Session
 from attncli.experiments.sources import choose_device
@@ -10,6 +13,7 @@ from attncli.mechanisms.scaled_dot_product import scale_factors
 from attncli.report import Report
 from attncli.spec.lessons import ScaleDemoSpec
 from attncli.statistics.entropy import entropy
+from attncli.statistics.moments import moments
 from attncli.statistics.saturation import softmax_gradient_norm
 
 
@@ -22,17 +26,21 @@ def _variance_row(spec: ScaleDemoSpec, head_dim: int, session: Session) -> dict[
     each, product = scale_factors(spec.scale, head_dim)
     scores = {"raw_scores": query @ key.mT, "scaled_scores": (query * each) @ (key * each).mT * product}
     tensors = {"query": query, "key": key, **scores}
-    return {"head_dim": head_dim} | {name: tensor.var().item() for name, tensor in tensors.items()}
+    return {"head_dim": head_dim} | {name: moments(t)["variance"] for name, t in tensors.items()}
 
 
 def run(spec: ScaleDemoSpec, texts: Texts, session: Session) -> Report:
     """The variances for each head_dim, the sharpened softmax for each factor, and the softmax curve."""
     variance = [_variance_row(spec, head_dim, session) for head_dim in spec.head_dim]
+    if any(isinf(figure) for row in variance for figure in row.values()):
+        raise RunError(f"scale-demo: the scores overflow float32: use a smaller scale (got {spec.scale})")
     logits = torch.tensor(spec.logits, dtype=torch.float64)
     everything = torch.ones(1, len(logits), dtype=torch.bool)
     sharpness = []
     for factor in spec.factors:
         weights = (logits * factor).softmax(dim=-1)
+        if not weights.isfinite().all():
+            raise RunError(f"scale-demo: logits times a factor of {factor:g} overflow: use smaller ones")
         sharpness.append(
             {
                 "factor": factor,
@@ -43,10 +51,11 @@ def run(spec: ScaleDemoSpec, texts: Texts, session: Session) -> Report:
             }
         )
     start, stop, step = spec.curve
-    curve_logits = torch.arange(start, stop, step)
+    curve_logits = torch.arange(start, stop, step, dtype=torch.float64)
     tensors = {
-        "curve_logits": named(curve_logits, "key"),
-        "curve_weights": named(curve_logits.softmax(dim=-1), "key"),
+        "logits": named(logits, "key"),
+        "curve_logits": named(curve_logits, "point"),
+        "curve_weights": named(curve_logits.softmax(dim=-1), "point"),
     }
     statistics = {"variance": variance if len(variance) > 1 else variance[0], "sharpness": sharpness}
     notes = [

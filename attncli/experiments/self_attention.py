@@ -6,6 +6,7 @@ from torch import Tensor
 from attncli.experiments.attending import attended
 from attncli.experiments.attention_report import (
     build_report,
+    explained_ids,
     explained_projections,
     explained_vectors,
     named,
@@ -21,6 +22,8 @@ from attncli.report import NamedTensor, Report
 from attncli.spec.attention import AttentionSpec, SelfSpec
 
 MAX_LOOP_CELLS = 2**16
+POSITION_NOTE = "Attention has no notion of position: shuffled vectors give the same rows, shuffled."
+CAUSAL_NOTE = "The causal mask is all that attention knows of positions here; an encoder block just drops it."
 
 
 def project(
@@ -56,16 +59,12 @@ def run(spec: SelfSpec, texts: Texts, session: Session) -> Report:
     vectors, projections = project(spec, source, source, session)
     attention = attended(spec, vectors, causal=spec.causal, progress=session.progress)
 
-    tensors = {"input": named(source.vectors, "token", "dim")}
-    if spec.explain and source.token_ids is not None:
-        tensors["token_ids"] = named(source.token_ids, "token")
+    tensors = {"input": named(source.vectors, "token", "dim"), **explained_ids(spec, source)}
     tensors |= projections | explained_vectors(spec, vectors) | attention.tensors
     tensors["output"] = named(attention.output, "query", "dim")
 
     statistics = attention.statistics
-    notes = ["Attention has no notion of position: shuffled tokens give the same rows, shuffled."]
-    if spec.causal:
-        notes.append("An encoder block is this without the causal mask.")
+    notes = [CAUSAL_NOTE if spec.causal else POSITION_NOTE]
     if spec.batch_size:
         notes.append("Batch items never talk to each other.")
     if spec.projection == "none":

@@ -61,5 +61,7 @@ class Session:
 
         if reseed or not self._started:
             self.generator = torch.Generator().manual_seed(spec.seed)
+            self._seed = spec.seed
         self._started = True
-        return run(spec, texts, self)
+        # What draws on from the step before stands on the seed of that one.
+        return run(spec.model_copy(update={"seed": self._seed}), texts, self)

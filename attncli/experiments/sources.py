@@ -1,7 +1,6 @@
 """The vectors of an experiment: from its tokens, or drawn, in the order that the lessons draw them."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
@@ -11,9 +10,8 @@ from attncli.errors import UserError
 from attncli.experiments.session import Session
 from attncli.experiments.texts import Texts
 from attncli.inputs.embeddings import DRAWN, Vocabulary, draw_vocabulary
-from attncli.inputs.word_vectors import read_word_vectors
 from attncli.spec import Spec
-from attncli.spec.text import TextSpec, is_vector_file
+from attncli.spec.text import TextSpec
 
 
 @dataclass(frozen=True)
@@ -32,16 +30,15 @@ def choose_device(spec: Spec) -> torch.device:
     return torch.device("cuda" if spec.device != "cpu" and has_cuda else "cpu")
 
 
-def _vocabulary(spec: TextSpec, tokens: tuple[str, ...], session: Session) -> Vocabulary:
-    if is_vector_file(spec.embedding):
-        return read_word_vectors(Path(spec.embedding), tokens, spec.embed_dim, unknown=spec.unknown)
+def _vocabulary(spec: TextSpec, texts: Texts, session: Session) -> Vocabulary:
+    if texts.word_vectors is not None:
+        return Vocabulary(texts.word_vectors.words, torch.from_numpy(texts.word_vectors.table))
     if spec.embedding == "random":
-        return draw_vocabulary(tokens, spec.embed_dim, session.generator)
-    if session.vocabulary is None:
-        raise UserError("embedding: previous needs a step before it that has a table of words")
-    dim = session.vocabulary.table.shape[1]
-    if dim != spec.embed_dim:
-        raise UserError(f"embed_dim: must be {dim}, as in the step before (got {spec.embed_dim})")
+        words = (*texts.tokens, *texts.context_tokens)
+        return draw_vocabulary(words, spec.embed_dim, session.generator)
+    # The plan has seen to a step before this one; only where that failed there is no table.
+    if session.vocabulary is None or session.vocabulary.table.shape[1] != spec.embed_dim:
+        raise UserError(f"embedding: previous has no table of size {spec.embed_dim} from the step before")
     return session.vocabulary
 
 
@@ -56,6 +53,6 @@ def embed(spec: TextSpec, texts: Texts, session: Session) -> list[Source]:
         batch = (spec.batch_size,) if spec.batch_size else ()
         shapes = [(*batch, len(tokens), spec.embed_dim) for tokens in sides]
         return [Source(draw(shape, session.generator).to(device), None) for shape in shapes]
-    session.vocabulary = _vocabulary(spec, sum(sides, ()), session)
+    session.vocabulary = _vocabulary(spec, texts, session)
     ids = [session.vocabulary.ids(tokens) for tokens in sides]
     return [Source(session.vocabulary.table[rows].to(device), rows) for rows in ids]

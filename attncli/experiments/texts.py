@@ -1,12 +1,14 @@
 """The tokens of an experiment, read before torch is needed."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 from attncli.inputs.text import read_text, tokenize
+from attncli.inputs.word_vectors import WordVectors, read_word_vectors
 from attncli.spec import Spec
 from attncli.spec.attention import AttentionSpec, CrossSpec
 from attncli.spec.heads import HeadsSpec
-from attncli.spec.text import TextSpec
+from attncli.spec.text import TextSpec, is_vector_file
 
 
 class Texts(NamedTuple):
@@ -17,6 +19,7 @@ class Texts(NamedTuple):
 
     tokens: tuple[str, ...] = ()
     context_tokens: tuple[str, ...] = ()
+    word_vectors: WordVectors | None = None
     text: str | None = None
     context: str | None = None
 
@@ -49,7 +52,10 @@ def _whole_text(text: str | None, file: str | None) -> str | None:
 
 
 def read_texts(spec: Spec) -> Texts:
-    """The tokens that a spec names; UserError for a text that cannot be read or has none."""
+    """The tokens that a spec names, and vectors from a file; UserError for what cannot be read.
+
+    With a model the texts as they are.
+    """
     if isinstance(spec, HeadsSpec):
         return Texts(text=_whole_text(spec.sentence, spec.file), context=spec.context)
     if isinstance(spec, AttentionSpec) and spec.model is not None:
@@ -60,7 +66,11 @@ def read_texts(spec: Spec) -> Texts:
     if not isinstance(spec, TextSpec):
         return Texts()
     tokens = _tokens(spec, "sentence", spec.sentence, spec.file, spec.num_tokens)
-    if not isinstance(spec, CrossSpec):
-        return Texts(tokens)
-    context = _tokens(spec, "context", spec.context, spec.context_file, spec.num_context_tokens)
-    return Texts(tokens, context)
+    context: tuple[str, ...] = ()
+    if isinstance(spec, CrossSpec):
+        context = _tokens(spec, "context", spec.context, spec.context_file, spec.num_context_tokens)
+    if not is_vector_file(spec.embedding):
+        return Texts(tokens, context)
+    words = (*tokens, *context)
+    vectors = read_word_vectors(Path(spec.embedding), words, spec.embed_dim, unknown=spec.unknown)
+    return Texts(tokens, context, vectors)

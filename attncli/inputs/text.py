@@ -17,6 +17,8 @@ TOKENIZERS: dict[str, Callable[[str], list[str]]] = {
 def read_text(file: str) -> str:
     """The UTF-8 text of a file, or of standard input for `-`."""
     try:
+        if file == "-" and sys.stdin is None:
+            raise UserError("file: standard input is closed")
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         return data.decode("utf-8-sig")
     except OSError as error:

@@ -1,22 +1,59 @@
 """Word vectors from a text file in GloVe's format: `word v1 v2 ...`, one word a line.
 
 Pennington, Socher and Manning 2014, GloVe: Global Vectors for Word Representation. The file is streamed and
-only the lines of wanted words are parsed, so that 400,000 x 50 takes well under a second.
+only the lines of wanted words are parsed, so that 400,000 x 50 takes well under a second. No torch here: an
+unknown word is told before it is imported.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from attncli.errors import UserError
-from attncli.inputs.embeddings import Vocabulary
 
 SHOWN_UNKNOWN = 5
+BOM = b"\xef\xbb\xbf"
 
 
-def read_word_vectors(path: Path, tokens: Sequence[str], dim: int, *, unknown: str) -> Vocabulary:
+class WordVectors(NamedTuple):
+    """Sorted words and the vector of each, of shape (word, dim)."""
+
+    words: tuple[str, ...]
+    table: np.ndarray
+
+
+def _numbers(fields: list[bytes]) -> np.ndarray | None:
+    """float32, infinite where too large for it; None where a field is no number."""
+    try:
+        wide = np.array(fields, dtype=np.float64)
+    except ValueError:
+        return None
+    with np.errstate(over="ignore"):
+        return wide.astype(np.float32)
+
+
+def _vector(
+    path: Path, number: int, line: bytes, wanted: set[bytes], dim: int
+) -> tuple[bytes, np.ndarray] | None:
+    """The word of a line and its vector, if it is wanted; UserError where the vector is damaged."""
+    word, *fields = line.rsplit(b" ", dim)
+    if len(fields) != dim or word not in wanted:
+        # A wanted word is in front: if numbers alone follow, their count is wrong, else the word is longer.
+        rest = line.split(b" ")[1:]
+        if _numbers(rest) is None and len(fields) == dim:
+            return None
+        raise UserError(f"{path}:{number}: holds {len(rest)} numbers where other lines hold {dim}")
+    vector = _numbers(fields)
+    if vector is None:
+        raise UserError(f"{path}:{number}: is not a word and {dim} numbers")
+    if not np.isfinite(vector).all():
+        raise UserError(f"{path}:{number}: holds a number that is not finite in float32")
+    return word, vector
+
+
+def read_word_vectors(path: Path, tokens: Iterable[str], dim: int, *, unknown: str) -> WordVectors:
     """The vectors of the tokens' words; a word that the file lacks is an error, or zeros with unknown="zero".
 
     Words of the file may hold blanks themselves (`. . .`), so a line is split from the right.
@@ -26,28 +63,17 @@ def read_word_vectors(path: Path, tokens: Sequence[str], dim: int, *, unknown: s
     found: dict[bytes, np.ndarray] = {}
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            if line.partition(b" ")[0] not in missing:
-                continue
-            word, *fields = line.rstrip(b"\r\n ").rsplit(b" ", dim)
-            if word not in missing:
-                continue
-            if len(fields) != dim:
-                raise UserError(f"{path}:{number}: holds {len(fields)} numbers where other lines hold {dim}")
-            try:
-                vector = np.array(fields, dtype=np.float32)
-            except ValueError:
-                raise UserError(f"{path}:{number}: is not a word and {dim} numbers") from None
-            if not np.isfinite(vector).all():
-                raise UserError(f"{path}:{number}: holds a number that is not finite")
-            found[word] = vector
-            missing.remove(word)
-            if not missing:
-                break
+            line = line.removeprefix(BOM) if number == 1 else line
+            if line.partition(b" ")[0] in missing:
+                read = _vector(path, number, line.rstrip(), missing, dim)
+                if read is not None:
+                    found[read[0]] = read[1]
+                    missing.remove(read[0])
+                if not missing:
+                    break
     if missing and unknown == "error":
         names = [word.decode() for word in sorted(missing)]
         shown = ", ".join(names[:SHOWN_UNKNOWN]) + (", ..." if len(names) > SHOWN_UNKNOWN else "")
-        message = f"embedding: {path} has no vector for {shown}"
-        raise UserError(f"{message}; `unknown: zero` uses zeros instead")
+        raise UserError(f"embedding: {path} has no vector for {shown} (unknown zero would take zeros)")
     zeros = np.zeros(dim, dtype=np.float32)
-    table = np.stack([found.get(word.encode(), zeros) for word in words])
-    return Vocabulary(tuple(words), torch.from_numpy(table))
+    return WordVectors(tuple(words), np.stack([found.get(word.encode(), zeros) for word in words]))

@@ -116,11 +116,12 @@ class MultiheadSpec(AttentionSpec, HeadCounts):
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
-        if self.embed_dim % self.num_heads and "head_dim" not in self.model_fields_set:
-            message = (
-                f"({self.embed_dim}) must be divisible by num_heads ({self.num_heads}), or head_dim given"
-            )
-            yield contradiction("embed_dim", message, "num_heads")
+        if self.embed_dim % self.num_heads:
+            message = f"({self.embed_dim}) must be divisible by num_heads ({self.num_heads})"
+            if self.projection == "none":
+                yield contradiction("embed_dim", message, "num_heads", "projection")
+            elif "head_dim" not in self.model_fields_set:
+                yield contradiction("embed_dim", f"{message}, or head_dim given", "num_heads")
         if self.num_heads % self.num_kv_heads:
             message = f"({self.num_heads}) must be divisible by num_kv_heads ({self.num_kv_heads})"
             yield contradiction("num_heads", message, "num_kv_heads")

@@ -6,14 +6,21 @@ from typing import Any, NamedTuple
 from attncli.errors import UserError, nearest
 from attncli.spec import SPECS
 from attncli.spec.fields import Spec
-from attncli.spec.text import is_vector_file
-from attncli.spec.validation import Given, build_spec
+from attncli.spec.text import PATH_KEYS, TextSpec, is_vector_file
+from attncli.spec.validation import Given, build_spec, setting_errors
 from attncli.spec.yaml_nodes import Mapping, Node, Scalar, Sequence, place, read_yaml
 
 Entries = dict[str, tuple[Scalar, Node]]
 
 STRUCTURE = ("experiment", "steps", "defaults", "sweep")
-PATH_KEYS = ("file", "context_file", "embedding")
+
+
+NO_PREVIOUS = "previous needs a step before it that has a table of words: it keeps that step's vectors"
+
+
+def has_table(spec: Spec) -> bool:
+    """Whether an experiment leaves a table of words' vectors to the next."""
+    return isinstance(spec, TextSpec) and spec.embedding not in ("gaussian", "integers")
 
 
 class Step(NamedTuple):
@@ -43,7 +50,8 @@ def _relative(path: Path, key: str, value: Any) -> Any:
     if key == "model" and isinstance(value, str) and (path.parent / value).is_dir():
         return str(path.parent / value)
     is_path = key in PATH_KEYS and isinstance(value, str) and value != "-" and is_vector_file(value)
-    return str(path.parent / value) if is_path else value
+    # Joined as text: a Path would make `./random` the name of a way to draw.
+    return f"{path.parent}/{value}" if is_path and not Path(value).is_absolute() else value
 
 
 class ConfigFile:
@@ -73,15 +81,18 @@ class ConfigFile:
                 entries[name] = (key, value)
         return entries
 
-    def _settings(self, entries: Entries) -> dict[str, Given]:
+    def _settings(self, entries: Entries, allowed: tuple[str, ...]) -> dict[str, Given]:
+        """The settings among the entries; of the words of the file's structure only these may stand here."""
         given = {}
         for name, (key, node) in entries.items():
             if name in STRUCTURE:
+                if name not in allowed:
+                    self._error(key, name, "must stand at the top of the file, beside `steps:`")
                 continue
             value, problem = _plain(node)
             if problem:
                 self._error(key, name, problem)
-            else:
+            elif value is not None:
                 given[name] = Given(_relative(self.path, name, value), place(self.path, key))
         return given
 
@@ -90,15 +101,14 @@ class ConfigFile:
         if self.has_steps:
             key = self.entries["steps"][0]
             message = f"holds several experiments: run them with `attn batch {self.path}`"
-            self._error(key, "steps", message)
-        elif "experiment" in self.entries:
+            raise UserError(f"{place(self.path, key)}: steps: {message}")
+        if "experiment" in self.entries:
             key, node = self.entries["experiment"]
             if not isinstance(node, Scalar) or node.text != experiment:
                 named = node.text if isinstance(node, Scalar) else "no name"
-                self._error(key, "experiment", f"must be {experiment} for this command (got {named})")
-        if "defaults" in self.entries:
-            self._error(self.entries["defaults"][0], "defaults", "needs `steps:`")
-        given = self._settings(self.entries)
+                message = f"must be {experiment} for this command (got {named})"
+                raise UserError(f"{place(self.path, key)}: experiment: {message}")
+        given = self._settings(self.entries, ("experiment", "sweep"))
         if self.errors:
             self._validated(SPECS[experiment], given)
         self._raise_errors()
@@ -106,15 +116,11 @@ class ConfigFile:
 
     def steps(self) -> list[Step]:
         """Every experiment of the file, validated; UserError with all that is wrong in it."""
-        if not self.has_steps:
-            defaults: dict[str, Given] = {}
-            if "defaults" in self.entries:
-                self._error(self.entries["defaults"][0], "defaults", "needs `steps:`")
-            mappings = [self.entries]
-        else:
-            defaults = self._defaults()
-            mappings = self._step_entries()
-        steps = [step for entries in mappings if (step := self._step(entries, defaults))]
+        defaults = self._defaults() if self.has_steps else {}
+        steps: list[Step] = []
+        for entries in self._step_entries() if self.has_steps else [self.entries]:
+            step = self._step(entries, defaults, steps)
+            steps += [step] if step else []
         self._raise_errors()
         return steps
 
@@ -130,10 +136,9 @@ class ConfigFile:
         if not isinstance(node, Mapping):
             self._error(key, "defaults", "must be a mapping of settings")
             return {}
-        given = self._settings(self._entries(node))
-        known = {name for spec in SPECS.values() for name in spec.model_fields}
-        for name in given.keys() - known:
-            self.errors.append(given[name].line(name, f"unknown key{nearest(name, known)}"))
+        given = self._settings(self._entries(node), ())
+        for name, value in given.items():
+            self.errors += setting_errors(name, value, SPECS.values())
         return given
 
     def _step_entries(self) -> list[Entries]:
@@ -149,12 +154,12 @@ class ConfigFile:
                 self._error(item, "steps", "each step must be a mapping with `experiment: NAME`")
         return mappings
 
-    def _step(self, entries: Entries, defaults: dict[str, Given]) -> Step | None:
-        own = self._settings(entries)
+    def _step(self, entries: Entries, defaults: dict[str, Given], before: list[Step]) -> Step | None:
+        allowed = ("experiment",) if self.has_steps else ("experiment", "sweep")
+        own = self._settings(entries, allowed)
         if "experiment" not in entries:
             where = next((key for key, _ in entries.values()), Scalar(None, 1, 1))
-            hint = f"must be given: one of {', '.join(SPECS)}"
-            self._error(where, "experiment", hint)
+            self._error(where, "experiment", f"must be given: one of {', '.join(SPECS)}")
             return None
         key, node = entries["experiment"]
         name = node.text if isinstance(node, Scalar) else None
@@ -164,8 +169,14 @@ class ConfigFile:
             self._error(key, "experiment", f"must be one of {', '.join(SPECS)} (got {shown}){hint}")
             return None
         spec_class = SPECS[name]
-        shared = {k: v for k, v in defaults.items() if k in spec_class.model_fields}
-        given = shared | own
+        given = {k: v for k, v in defaults.items() if k in spec_class.model_fields} | own
+        if "embedding" in given and given["embedding"].value == "previous":
+            table = next((s.spec for s in reversed(before) if has_table(s.spec)), None)
+            if table is None:
+                self.errors.append(given["embedding"].line("embedding", NO_PREVIOUS))
+                return None
+            assert isinstance(table, TextSpec)
+            given.setdefault("embed_dim", Given(str(table.embed_dim), given["embedding"].where))
         spec = self._validated(spec_class, given)
         return Step(spec, given, "seed" in own, place(self.path, key)) if spec else None
 
@@ -183,4 +194,4 @@ class ConfigFile:
             return tuple(int(n) for n in line.removeprefix(f"{self.path}:").split(":")[:2])
 
         if self.errors:
-            raise UserError(*sorted(self.errors, key=position))
+            raise UserError(*sorted(dict.fromkeys(self.errors), key=position))

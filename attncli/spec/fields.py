@@ -18,7 +18,7 @@ def _scale(value: Any) -> Any:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise ValueError(f"must be one of {', '.join(SCALES)} or a number (got {value!r})") from None
+        raise ValueError(f"must be one of {', '.join(SCALES)} or a number (got {value})") from None
     if not isfinite(number):
         raise ValueError(f"must be a finite number (got {value})")
     return number

@@ -3,9 +3,11 @@
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from attncli.spec.fields import Spec
+from attncli.spec.text import DRAWN_EMBEDDINGS, PATH_KEYS
 from attncli.spec.validation import Given
 from attncli.spec.yaml_nodes import NULLS
 
@@ -17,15 +19,26 @@ def _yaml_value(value: Any) -> str:
         return f"[{', '.join(map(_yaml_value, value))}]"
     if isinstance(value, str) and PLAIN.fullmatch(value) and value not in NULLS:
         return value
-    return json.dumps(value)
+    return _visible(json.dumps(value, ensure_ascii=False))
+
+
+def _visible(text: str) -> str:
+    """What neither YAML nor a terminal would take as it is, as escapes of a quoted YAML text."""
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
+
+
+def _portable(key: str, value: Any) -> Any:
+    """Paths in a file are relative to it, wherever it will be: so they are written in full."""
+    is_path = key in PATH_KEYS and value not in (None, "-", *DRAWN_EMBEDDINGS)
+    return str(Path(value).absolute()) if is_path else value
 
 
 def resolved_yaml(spec: Spec, given: Mapping[str, Given]) -> str:
     """A line a setting: `head_dim: 16  # --head-dim`; a setting without a value is a comment."""
     lines = [f"experiment: {spec.experiment}"]
     for key in type(spec).model_fields:
-        value = getattr(spec, key)
+        value = _portable(key, getattr(spec, key))
         origin = given[key].where if key in given and given[key].value is not None else "default"
         idle = value is None or key in spec.idle_keys()
-        lines.append(f"# {key}: none" if idle else f"{key}: {_yaml_value(value)}  # {origin}")
+        lines.append(f"# {key}: none" if idle else f"{key}: {_yaml_value(value)}  # {_visible(origin)}")
     return "\n".join(lines) + "\n"

@@ -12,6 +12,8 @@ from attncli.spec.vector_file import vector_file_dim
 SENTENCE = "the cat walks on the street"
 CONTEXT = "die katze geht langsam über die straße"
 TOKENIZERS = 'words: lower-case, without ,;.!?:"(); whitespace: split as it stands'
+PATH_KEYS = ("file", "context_file", "embedding")
+ALTERNATIVES = (("sentence", "file", "num_tokens"), ("context", "context_file", "num_context_tokens"))
 DRAWN_EMBEDDINGS = ("random", "gaussian", "integers", "previous")
 
 
@@ -27,8 +29,11 @@ def _check_text(value: str | None) -> str | None:
 
 
 def _check_file(value: str | None) -> str | None:
-    if value is not None and value != "-" and not Path(value).is_file():
-        raise ValueError(f"no such file: {value}")
+    if value is not None and value != "-":
+        if not Path(value).exists():
+            raise ValueError(f"no such file: {value}")
+        if Path(value).is_dir():
+            raise ValueError(f"must be a text file (got the directory {value})")
     return value
 
 

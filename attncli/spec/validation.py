@@ -1,6 +1,6 @@
 """From given settings to a Spec, or to every error at once, each with the place that it came from."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -27,6 +27,8 @@ class Given(NamedTuple):
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        value = f"[{', '.join(map(str, value))}]"
     text = value if isinstance(value, str) and value.strip() else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -79,6 +81,17 @@ def _field_errors(spec_class: type[Spec], values: Mapping[str, Any]) -> tuple[Sp
         return None, {str(error["loc"][0]): error_message(error) for error in reversed(errors)}
 
 
+def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[str]:
+    """What is wrong with a setting by itself, for the first experiment that has it: a line, or none."""
+    specs = list(specs)
+    spec_class = next((spec for spec in specs if key in spec.model_fields), None)
+    if spec_class is None:
+        known = {name for spec in specs for name in spec.model_fields}
+        return [value.line(key, f"unknown key{nearest(key, known)}")]
+    _, errors = _field_errors(spec_class, {key: value.value})
+    return [value.line(key, errors[key])] if key in errors else []
+
+
 def build_spec(spec_class: type[Spec], given: Mapping[str, Given]) -> Spec:
     """The validated settings of an experiment; UserError with a line for each thing that is wrong.
 
@@ -100,7 +113,7 @@ def build_spec(spec_class: type[Spec], given: Mapping[str, Given]) -> Spec:
     if spec is not None:
         for key, message, keys in spec.contradictions():
             if not keys & errors.keys():
-                source = next(given[k] for k in (key, *sorted(keys)) if k in given)
+                source = next(given[k] for k in (key, *sorted(keys), *given) if k in given)
                 lines.append(source._replace(is_flag=source.is_flag and key in given).line(key, message))
     if lines:
         raise UserError(*lines)

@@ -20,6 +20,7 @@ AXES = (
     "dim",
     "rank",
     "row",
+    "point",
     "query_block",
     "key_block",
 )
@@ -67,7 +68,10 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     for number, report in enumerate(reports):
-        common = {"report": number, "experiment": report.experiment}
+        common = {
+            "report": number,
+            "experiment": report.experiment,
+        }
         for row in _statistic_rows("statistics", report.statistics, report):
             writer.writerow(common | row)
         for name, tensor in report.tensors.items():

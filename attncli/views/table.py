@@ -24,7 +24,32 @@ MAX_GROUPS = 8
 MAX_CELLS = 50_000
 MAX_VECTOR_ROWS = 24
 PLACES = ("layer", "head")
-HEADING_KEYS = ("embed_dim", "num_heads", "num_kv_heads", "head_dim", "value_dim", "scale", "seed")
+MAX_VECTOR_COLUMNS = 64
+MAX_EXAMPLE_ROWS = 6
+HEADING_KEYS = (
+    *(
+        "batch_size",
+        "embedding",
+        "embed_dim",
+        "projection",
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "value_dim",
+    ),
+    *(
+        "scale",
+        "softmax",
+        "causal",
+        "method",
+        "over",
+        "aggregate",
+        "kind",
+        "num_features",
+        "variance",
+        "seed",
+    ),
+)
 
 
 class PipeConsole(Console):
@@ -43,6 +68,10 @@ class TableWriter:
         self.console = console
         self.display = display
         self.left_out: set[str] = set()
+        # A narrow screen leaves less room for words, none less for numbers.
+        width = display.width or LAYOUT_WIDTH
+        self.row_label_width = max(6, min(ROW_LABEL_WIDTH, width // 4))
+        self.column_label_width = max(4, min(COLUMN_LABEL_WIDTH, width // 8))
 
     def write(self) -> None:
         """Heading, tensors with the statistics of their rows, the other statistics, notes."""
@@ -70,10 +99,12 @@ class TableWriter:
         report = self.report
         parts = []
         if report.tokens:
-            parts.append(f"{len(report.tokens)} tokens")
+            parts.append(_counted(len(report.tokens), "token"))
         if report.context_tokens:
-            parts.append(f"{len(report.context_tokens)} context tokens")
-        parts += [f"{key} {report.spec[key]}" for key in HEADING_KEYS if report.spec.get(key) is not None]
+            parts.append(_counted(len(report.context_tokens), "context token"))
+        parts += [
+            f"{key} {_setting(report.spec[key])}" for key in HEADING_KEYS if _says_something(report.spec, key)
+        ]
         self._text(f"{report.experiment}: {', '.join(parts)}", "bold")
 
     def _tokens(self, axis: str) -> Sequence[str]:
@@ -90,7 +121,7 @@ class TableWriter:
         return [(f"{i:>{width}}", name) for i, name in enumerate(names)]
 
     def _label_column(self, axis: str, count: int) -> Column:
-        labels = self._labels(axis, count, ROW_LABEL_WIDTH)
+        labels = self._labels(axis, count, self.row_label_width)
         return Column(("", axis), [f"{i} {name}".rstrip() for i, name in labels], left=True)
 
     def _matrix(
@@ -102,6 +133,9 @@ class TableWriter:
         index: tuple[int, ...] | None,
     ) -> None:
         """One matrix, in groups of columns where it is wider than the screen; or its name for the closing."""
+        if axes[1] in ("dim", "embed"):
+            self._vectors_of(title, axes, matrix)
+            return
         num_rows, num_columns = matrix.shape
         rows = self._label_column(axes[0], num_rows)
         received = self.report.statistics.get("keys", {}).get("received_mass") if index is not None else None
@@ -110,7 +144,7 @@ class TableWriter:
         columns = []
         if matrix.size <= MAX_CELLS:
             largest = np.nanargmax(np.where(np.isfinite(matrix), matrix, -np.inf), axis=1)
-            for j, (position, name) in enumerate(self._labels(axes[1], num_columns, COLUMN_LABEL_WIDTH)):
+            for j, (position, name) in enumerate(self._labels(axes[1], num_columns, self.column_label_width)):
                 numbers = [*matrix[:, j], *footer[j : j + 1]]
                 header = (position.strip(), name) if name else ("", position.strip())
                 bold = frozenset(np.flatnonzero(largest == j).tolist())
@@ -118,9 +152,8 @@ class TableWriter:
                     Column(header, [fixed(n, self.display.precision) for n in numbers], emphasis=bold)
                 )
         groups = column_groups(label, columns, self.display.width)
-        is_wide_vector = axes[1] in ("dim", "embed") and len(groups) > 1
         is_map = axes[1] == "key_block" and len(groups) > 1
-        if not columns or len(groups) > MAX_GROUPS or is_wide_vector or is_map:
+        if not columns or len(groups) > MAX_GROUPS or is_map:
             self._shade(title, axes, matrix)
         elif len(column_groups(label, [*columns, *beside], self.display.width)) == 1:
             blank = [""] * (len(label.cells) - num_rows)
@@ -130,6 +163,30 @@ class TableWriter:
             self._groups(title, label, columns)
         if beside:
             self._groups(f"{title}: statistics of each row", rows, beside)
+
+    def _vectors_of(self, title: str, axes: tuple[str, ...], matrix: np.ndarray) -> None:
+        """Vectors as rows: of many dimensions the first that fit, of many examples the first few."""
+        num_rows, num_columns = matrix.shape
+        is_whole = self.display.width is None and matrix.size <= MAX_CELLS
+        shown_rows = num_rows
+        if not is_whole and (axes[0] not in ("token", "query", "key") or num_rows > MAX_VECTOR_ROWS):
+            shown_rows = min(num_rows, MAX_EXAMPLE_ROWS)
+        whole = self._label_column(axes[0], num_rows)
+        label = Column(whole.header, whole.cells[:shown_rows], left=True)
+        part = matrix[:shown_rows, : num_columns if is_whole else MAX_VECTOR_COLUMNS]
+        columns = [
+            Column(("", str(j)), [fixed(n, self.display.precision) for n in part[:, j]])
+            for j in range(part.shape[1])
+        ]
+        groups = column_groups(label, columns, self.display.width)
+        shown = [column for group in (groups if len(groups) <= 2 else groups[:1]) for column in group]
+        limits = [
+            f"{count} of {total} {name}"
+            for count, total, name in ((shown_rows, num_rows, "rows"), (len(shown), num_columns, "columns"))
+            if count < total
+        ]
+        part_said = f": the first {' and '.join(limits)}" if limits else ""
+        self._groups(f"{title}{part_said}", label, shown)
 
     def _shade(self, title: str, axes: tuple[str, ...], matrix: np.ndarray) -> None:
         """Marks in place of numbers where weights fit as marks; else one line that says so."""
@@ -193,7 +250,7 @@ class TableWriter:
             columns.append(Column(_two_lines(name), cells))
         if "top_keys" in rows:
             keys, weights = rows["top_keys"].values[index], rows["top_weights"].values[index]
-            labels = self._labels("key", len(self._tokens("key")), COLUMN_LABEL_WIDTH)
+            labels = self._labels("key", len(self._tokens("key")), self.column_label_width)
             for rank in range(keys.shape[-1]):
                 cells = [
                     self._top_key(labels, k, w) for k, w in zip(keys[:, rank], weights[:, rank], strict=True)
@@ -229,7 +286,7 @@ class TableWriter:
                 for name, values in vectors
             ]
             title = ", ".join(name for name, _ in vectors)
-            thinned = f": every {step}th of {count} rows" if step > 1 else ""
+            thinned = f": one row in {step} of {count}" if step > 1 else ""
             self._groups(f"{title} ({axis}){thinned}", label, columns)
 
     def _statistics(self) -> None:
@@ -274,7 +331,7 @@ class TableWriter:
             yield Column(header, [scalar(value, self.display.precision) for value in values])
 
     def _query_label(self, query: int) -> str:
-        limit = ROW_LABEL_WIDTH if self.display.width is not None else None
+        limit = self.row_label_width if self.display.width is not None else None
         return f"{query} {shortened(plain_text(self.report.tokens[query]), limit)}"
 
     def _closing(self) -> None:
@@ -288,8 +345,28 @@ class TableWriter:
             return
         for name, tokens in (("token", self.report.tokens), ("context token", self.report.context_tokens)):
             for i, token in enumerate(tokens):
-                if shortened(plain_text(token), ROW_LABEL_WIDTH) != plain_text(token):
+                if shortened(plain_text(token), self.row_label_width) != plain_text(token):
                     self._text(f"{name} {i} is {plain_text(token)}", "dim")
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def _says_something(spec: Mapping[str, Any], key: str) -> bool:
+    """Whether a setting belongs into the heading: it is there, and no switch in its usual place."""
+    value = spec.get(key)
+    return (
+        value is not None
+        and not (key == "causal" and value is False)
+        and not (key == "softmax" and value is True)
+    )
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_setting, value))
+    return str(value).lower() if isinstance(value, bool) else plain_text(str(value))
 
 
 def _two_lines(name: str) -> tuple[str, str]:

@@ -68,7 +68,7 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["self", "--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["self", "--format", "jsn"], "--format: must be one of table, json, jsonl, csv (got jsn) (did you mean 'json'?)"),
         (["self", "--color", "yes"], "--color: must be one of auto, always, never (got yes)"),
-        (["self", "--precision", "99"], "--precision: must be from 0 to 15 (got 99)"),
+        (["self", "--precision", "99"], "--precision: must be a whole number from 0 to 15 (got 99)"),
         (["self", "-o", "nowhere/x.json"], "-o nowhere/x.json: no such directory: nowhere"),
         (["self", "-o", "x.xyz"], "-o x.xyz: the suffix must be one of .txt, .json, .jsonl, .ndjson, .csv, or give --format"),
         (["multihead", "--embed-dim", "16", "--num-heads", "3"], "--embed-dim (16) must be divisible by num_heads (3), or head_dim given"),
@@ -77,6 +77,9 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["average", "--aggregate", "sum", "--method", "softmax"], "--method: must be loop or matmul with aggregate sum: a softmax row sums to one, so it averages"),
         (["scale-demo", "--logits", "1,x"], "--logits: must be a number (got x)"),
         (["cross", "--file", "-", "--context-file", "-"], "--context-file: cannot read stdin, too: file does already"),
+        (["self", "--embedding", "previous"], "--embedding: previous needs a step before it that has a table of words: it keeps that step's vectors"),
+        (["self", "-o", ""], "-o: must be the name of a file (got an empty text)"),
+        (["multihead", "--projection", "none", "--num-heads", "3", "--head-dim", "21"], "--num-heads: embed_dim (64) must be divisible by num_heads (3)"),
         (["slef"], "No such command 'slef'. Did you mean 'self'?"),
     ],
 )  # fmt: skip
@@ -132,10 +135,7 @@ def test_batch_prints_each_report_and_says_what_failed(attn: Attn, tmp_path: Pat
     assert ended.code == 3
     assert [json.loads(line)["spec"]["seed"] for line in ended.out.splitlines()] == [0, 1]
     first, last = ended.err.splitlines()
-    assert (
-        first.startswith(f"{path}:1:30: self: self: the scores overflow")
-        and last == "1 of 3 experiments failed"
-    )
+    assert first.startswith(f"{path}:1:30: self: the scores overflow") and last == "1 of 3 experiments failed"
 
 
 def test_a_single_command_and_a_batch_of_one_give_the_same_report(attn: Attn) -> None:
@@ -251,11 +251,70 @@ def test_a_text_comes_from_a_file_or_standard_input(tmp_path: Path, attn: Attn) 
     assert json.loads(done.stdout)["tokens"] == ["a", "b"]
 
 
-def test_debug_shows_the_traceback(attn: Attn) -> None:
-    from attncli.errors import UserError
+def test_debug_shows_the_traceback_and_changes_no_exit_code(attn: Attn) -> None:
+    ended = attn(["self", "--head-dim", "0", "--debug"])
+    assert ended.code == 2 and "Traceback" in ended.err and "--head-dim: must be" in ended.err
 
-    with pytest.raises(UserError):
-        attn(["self", "--head-dim", "0", "--debug"])
+
+def test_without_arguments_help_is_readable(attn: Attn) -> None:
+    for arguments in ([], ["batch"], ["config"]):
+        ended = attn(arguments)
+        assert ended.code == 2 and ended.err.startswith("Usage: attn") and "\\n" not in ended.err
+
+
+def test_a_flag_replaces_the_text_of_the_file_whatever_its_kind(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("experiment: self\nsentence: from the file\n")
+    ended = attn(["self", "--config", str(path), "--num-tokens", "3", "--format", "json"])
+    assert json.loads(ended.out)["tokens"] == ["x0", "x1", "x2"]
+
+
+def test_an_output_file_keeps_its_permissions(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.touch(mode=0o600)
+    assert attn(["norm", "-o", str(path)]).code == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_colour_variable_colours_no_file(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    path = tmp_path / "x.txt"
+    assert attn(["self", "-o", str(path)]).code == 0 and "\x1b" not in path.read_text()
+    assert attn(["self", "-o", str(path), "--color", "always"]).code == 0 and "\x1b" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        ("self >&-", 1, ""),
+        ("self --file - <&-", 2, "file: standard input is closed\n"),
+        ("--help | true", 0, ""),
+        ("self --show-config | true", 0, ""),
+    ],
+)
+def test_closed_streams_end_without_a_fuss(command: str, code: int, message: str) -> None:
+    line = f"{sys.executable} -m attncli {command}"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (code, message)
+
+
+def test_a_terminal_without_unicode_gets_plain_characters() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    arguments = ["self", "--sentence", "日本 cat"]
+    done = subprocess.run([*ATTN, *arguments], capture_output=True, env=environment, check=True)
+    assert b"\\u65e5\\u672c" in done.stdout and done.stdout.isascii()
+
+
+def test_termination_leaves_no_unfinished_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    process = subprocess.Popen([*ATTN, "self", "--num-tokens", "2000", "-o", str(path)])
+    while not list(tmp_path.glob(".x.csv.*")):
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(timeout=30) == 143
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_mistake_of_ours_is_one_line_too(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:

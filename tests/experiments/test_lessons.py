@@ -107,7 +107,10 @@ def test_sentence() -> None:
         assert list(values(report, name).shape) == shapes[key], key
     assert values(multihead, "weights").shape == (shapes["heads"], 22, 22)
     assert values(multihead, "head_outputs").shape == (shapes["heads"], 22, 48)
-    np.testing.assert_allclose(values(curve, "curve_weights"), torch.arange(-5, 5, 0.1).softmax(dim=0))
+    np.testing.assert_allclose(values(curve, "curve_logits"), np.arange(-50, 50) / 10, atol=1e-12)
+    np.testing.assert_allclose(
+        values(curve, "curve_weights"), torch.arange(-5, 5, 0.1).softmax(dim=0), rtol=1e-5
+    )
 
 
 def test_sentence_draws_one_stream_over_its_steps() -> None:

@@ -86,7 +86,7 @@ def test_word_vectors_are_split_from_the_right_and_the_first_counts(vector_file:
 
 
 def test_unknown_words_are_named_or_zero(vector_file: Path) -> None:
-    with pytest.raises(UserError, match=r"vectors.txt has no vector for dog, zebra; `unknown: zero`"):
+    with pytest.raises(UserError, match=r"vectors.txt has no vector for dog, zebra \(unknown zero"):
         read_word_vectors(vector_file, ["dog", "the", "zebra"], 3, unknown="error")
     vocabulary = read_word_vectors(vector_file, ["dog", "the"], 3, unknown="zero")
     assert vocabulary.table.tolist() == [[0, 0, 0], [1, 2, 3]]
@@ -95,7 +95,9 @@ def test_unknown_words_are_named_or_zero(vector_file: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("cat 1 2\n", "2: holds 2 numbers"),
+        ("cat 1 2\n", "2: holds 2 numbers where other lines hold 3"),
+        ("cat 1 2 3 4\n", "2: holds 4 numbers where other lines hold 3"),
+        ("cat 1 2 1e39\n", "2: .*not finite"),
         ("cat 1 2 x\n", "2: is not a word"),
         ("cat 1 2 nan\n", "2: .*not finite"),
     ],

@@ -25,13 +25,13 @@ ONE_ERROR = {
     "head_dim: -3": "x.yaml:2:1: head_dim: must be greater than 0 (got -3)",
     "head_dim: sixteen": "x.yaml:2:1: head_dim: must be a whole number (got sixteen)",
     "head_dim: 1.5": "x.yaml:2:1: head_dim: must be a whole number (got 1.5)",
-    "head_dim: [1, 2]": "x.yaml:2:1: head_dim: must be a whole number (got ['1', '2'])",
+    "head_dim: [1, 2]": "x.yaml:2:1: head_dim: must be a whole number (got [1, 2])",
     "head_dim: {a: 1}": "x.yaml:2:1: head_dim: must be a value, not a mapping",
     "head_dm: 3": "x.yaml:2:1: head_dm: unknown key (did you mean 'head_dim'?)",
     "head-dim: 3": "x.yaml:2:1: head-dim: unknown key (did you mean 'head_dim'?)",
     "causal: maybe": "x.yaml:2:1: causal: must be true or false (got maybe)",
-    "scale: squareroot": "x.yaml:2:1: scale: must be one of sqrt, fourth-root, none or a number (got 'squareroot')",
-    "scale: .nan": "x.yaml:2:1: scale: must be one of sqrt, fourth-root, none or a number (got '.nan')",
+    "scale: squareroot": "x.yaml:2:1: scale: must be one of sqrt, fourth-root, none or a number (got squareroot)",
+    "scale: .nan": "x.yaml:2:1: scale: must be one of sqrt, fourth-root, none or a number (got .nan)",
     "scale: nan": "x.yaml:2:1: scale: must be a finite number (got nan)",
     "projection: linaer": "x.yaml:2:1: projection: must be one of linear, uniform or none (got linaer) "
     "(did you mean 'linear'?)",
@@ -48,6 +48,9 @@ ONE_ERROR = {
     "sweep: {seed: [1, 2]}": "x.yaml:2:1: sweep: is not supported yet: write `steps:`",
     "projection: none\nhead_dim: 3": "x.yaml:3:1: head_dim: needs projection linear or uniform: without one the "
     "embeddings are used as they are",
+    "embedding: previous": "x.yaml:2:1: embedding: previous needs a step before it that has a table of words: it keeps that step's vectors",
+    "defaults: {seed: 1}": "x.yaml:2:1: defaults: must stand at the top of the file, beside `steps:`",
+    "embedding: ./random": "x.yaml:2:1: embedding: no such file: random (or one of random, gaussian, integers, previous)",
     "a: b: c": "x.yaml:2:5: is not valid YAML: mapping values are not allowed here",
     "? [a]\n: 1": "x.yaml:2:3: a key must be a word",
 }
@@ -65,6 +68,8 @@ def test_everything_wrong_is_told_at_once_in_the_order_of_the_lines(tmp_path: Pa
     text = """
 defaults:
   sentnce: hi
+  eps: none
+  seed: -1
 steps:
   - experiment: self
     head_dim: 0
@@ -77,17 +82,26 @@ steps:
   - experiment: multihead
     embed_dim: 10
     num_heads: 3
+  - experiment: multihead
+    projection: none
+    num_heads: 3
+    head_dim: 21
+    defaults: {seed: 1}
 """
     assert errors_of(tmp_path, text) == [
         "x.yaml:3:3: sentnce: unknown key (did you mean 'sentence'?)",
-        "x.yaml:6:5: head_dim: must be greater than 0 (got 0)",
-        "x.yaml:7:5: causal: must be true or false (got maybe)",
-        "x.yaml:9:5: num_tokens: cannot be combined with sentence: give one of them",
-        "x.yaml:10:5: experiment: must be one of average, self, multihead, cross, scale-demo, norm, heads (got 'slef') "
+        "x.yaml:4:3: eps: must be a number (got none)",
+        "x.yaml:5:3: seed: must be at least 0 (got -1)",
+        "x.yaml:8:5: head_dim: must be greater than 0 (got 0)",
+        "x.yaml:9:5: causal: must be true or false (got maybe)",
+        "x.yaml:11:5: num_tokens: cannot be combined with sentence: give one of them",
+        "x.yaml:12:5: experiment: must be one of average, self, multihead, cross, scale-demo, norm, heads (got 'slef') "
         "(did you mean 'self'?)",
-        "x.yaml:11:5: experiment: must be given: one of average, self, multihead, cross, scale-demo, norm, heads",
-        "x.yaml:12:5: steps: each step must be a mapping with `experiment: NAME`",
-        "x.yaml:14:5: embed_dim (10) must be divisible by num_heads (3), or head_dim given",
+        "x.yaml:13:5: experiment: must be given: one of average, self, multihead, cross, scale-demo, norm, heads",
+        "x.yaml:14:5: steps: each step must be a mapping with `experiment: NAME`",
+        "x.yaml:16:5: embed_dim (10) must be divisible by num_heads (3), or head_dim given",
+        "x.yaml:20:5: embed_dim (64) must be divisible by num_heads (3)",
+        "x.yaml:22:5: defaults: must stand at the top of the file, beside `steps:`",
     ]
 
 

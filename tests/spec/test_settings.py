@@ -72,15 +72,25 @@ def test_every_setting_says_what_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_resolved_settings_can_be_run_again(name: str, tmp_path: Path) -> None:
+def test_resolved_settings_can_be_run_again(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = {"seed": Given(7, "--seed")}
     if "sentence" in SPECS[name].model_fields:
-        given["sentence"] = Given('null # "no" [x]: y', "--sentence")
+        given["sentence"] = Given('null # "no" [x]: y \U0001f600 \x1b\u202e\x7f\x85', "x\ny.yaml:1:1")
+        vectors = tmp_path / "v.txt"
+        vectors.write_text("the 1 2 3 4 5 6 7 8\n")
+        monkeypatch.chdir(tmp_path)
+        given["embedding"] = Given("v.txt", "--embedding")
     spec = build_spec(SPECS[name], given)
-    path = tmp_path / "again.yaml"
-    path.write_text(resolved_yaml(spec, given))
+    text = resolved_yaml(spec, given)
+    assert all(c.isprintable() or c == "\n" for c in text)
+    (tmp_path / "elsewhere").mkdir()
+    path = tmp_path / "elsewhere" / "again.yaml"
+    path.write_text(text)
     (step,) = ConfigFile(path).steps()
-    assert step.spec == spec
+    changed = {"embedding": str(tmp_path / "v.txt")} if "embedding" in given else {}
+    assert step.spec.model_dump() == spec.model_dump() | changed
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
