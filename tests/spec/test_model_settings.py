@@ -9,13 +9,12 @@ from attncli.spec import SPECS
 from attncli.spec.config_file import ConfigFile
 from attncli.spec.validation import Given, build_spec
 
-
 OTHERS = {
     "num_tokens": 3,
     "embed_dim": 8,
     "embedding": "gaussian",
     "projection": "uniform",
-    "head_dim": 8,
+    "head_dim": 16,
     "scale": 2.0,
     "softmax": False,
     "engine": "dense",
