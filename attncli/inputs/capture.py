@@ -7,7 +7,7 @@ instead.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from attncli.errors import UserError
@@ -129,12 +130,13 @@ def _by_interface(
 def _by_eager(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Iterator[WeightsOfLayer]:
     """The weights that eager attention returns, each with the name of the module that made it."""
     model.set_attn_implementation("eager")
-    sources: dict[int, str] = {}
+    # By identity and weakly: the number of a tensor that is gone would name another one.
+    sources: MutableMapping[Tensor, str] = WeakIdKeyDictionary()
 
     def note(name: str, output: Any) -> None:
         for tensor in output if isinstance(output, tuple) else ():
-            if isinstance(tensor, Tensor):
-                sources.setdefault(id(tensor), name)
+            if isinstance(tensor, Tensor) and tensor.ndim == 4 and tensor not in sources:
+                sources[tensor] = name
 
     hooks = [
         module.register_forward_hook(lambda _module, _inputs, output, name=name: note(name, output))
@@ -146,7 +148,7 @@ def _by_eager(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Iterator[
     for output, values in outputs.items():
         for weights in values if output.endswith("attentions") and values is not None else ():
             if isinstance(weights, Tensor) and weights.ndim == 4:
-                name = sources.get(id(weights), output)
+                name = sources.get(weights, output)
                 kind = "cross" if output == "cross_attentions" else "self"
                 yield WeightsOfLayer(name, layer_number(name), kind, weights[0])
 

@@ -102,3 +102,10 @@ def test_one_layer_at_a_time_and_without_a_whole_mask() -> None:
 )
 def test_modules_are_named(module: str, number: int, kind: str) -> None:
     assert (layer_number(module), layer_kind(module)) == (number, kind)
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_eager_layers_keep_their_names(attempt: int) -> None:
+    """A name must not go over to a tensor that takes the place of one that is gone."""
+    _, layers = captured_layers(*_model_and_inputs("BLOOM"))
+    assert [layer.module for layer in layers.values()] == ["h.0.self_attention", "h.1.self_attention"]
