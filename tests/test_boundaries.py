@@ -81,7 +81,7 @@ from attncli.cli.main import run
 sys.stdout = sys.stderr = open({devnull!r}, "w")
 code = run({arguments!r})
 assert code == {code}, code
-assert "torch" not in sys.modules, "torch was imported"
+assert not {{"torch", "transformers"}} & sys.modules.keys(), "torch was imported"
 """
 
 
@@ -104,6 +104,13 @@ assert "torch" not in sys.modules, "torch was imported"
         (["batch", "/nonexistent"], 2),
         (["self", "--embedding", "previous"], 2),
         (["self", "--embedding", "configs/lessons/made-up.50d.txt", "--sentence", "unheard of"], 2),
+        (["heads", "--help"], 0),
+        (["heads", "--show-config"], 0),
+        (["heads", "--model", "/nonexistent"], 2),
+        (["heads", "--model", str(ROOT / "configs")], 2),
+        (["heads", "--sort", "nonsense"], 2),
+        (["self", "--model", str(ROOT / "configs")], 2),
+        (["self", "--model", str(ROOT / "configs"), "--embed-dim", "8"], 2),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -34,6 +34,7 @@ COMMANDS = {
     "cross": Command("Cross-attention from a sentence to a context", "experiment"),
     "scale-demo": Command("Why scores are scaled: variance and sharpness", "experiment"),
     "norm": Command("Batch, layer and RMS normalisation", "experiment"),
+    "heads": Command("What each head of a pretrained model does", "experiment"),
     "batch": Command("Run the experiments of config files", "batch"),
     "config": Command("The schema of config files", "config"),
 }

@@ -39,6 +39,11 @@ EXAMPLES = {
     "norm": """
   attn norm --batch-size 32 --num-features 100
   attn norm --kind layer --variance biased --format json""",
+    "heads": """
+  attn heads
+  attn heads --model ./my-model --sentence "the cat sat because it was tired" --sort entropy --top 10
+  attn heads --model ./my-model --statistic previous_token --precision 2
+  attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv""",
 }
 
 Config = Annotated[

@@ -8,4 +8,5 @@ EXPERIMENTS = {
     "cross": "attncli.experiments.cross",
     "scale-demo": "attncli.experiments.scale_demo",
     "norm": "attncli.experiments.norm",
+    "heads": "attncli.experiments.heads",
 }

@@ -34,17 +34,35 @@ def build_report(
 ) -> Report:
     """A report with the settings and versions that it came from."""
     environment = {"attncli": __version__, "torch": torch.__version__}
-    settings = spec.model_dump(mode="json")
+    settings = spec.model_dump(mode="json", exclude=set(spec.idle_keys()))
     return Report(
         spec.experiment,
         settings,
         environment,
-        texts.tokens,
-        texts.context_tokens,
+        tokens=texts.tokens,
+        context_tokens=texts.context_tokens,
         tensors=tensors,
         statistics=statistics,
         notes=tuple(notes),
     )
+
+
+def weight_statistics(
+    weights: Float[Tensor, "*batch query key"],
+    visible: Bool[Tensor, "query key"],
+    *,
+    top_k: int,
+    axes: tuple[str, ...] = (),
+) -> dict[str, dict[str, NamedTensor]]:
+    """The statistics of each row of weights and of each key. `axes` are those between batch and query."""
+    rows = {
+        name: named(statistic(weights, visible), *axes, "query") for name, statistic in ROW_STATISTICS.items()
+    }
+    if top_k:
+        keys, key_weights = top_keys(weights, visible, top_k)
+        rows["top_keys"] = named(keys, *axes, "query", "rank")
+        rows["top_weights"] = named(key_weights, *axes, "query", "rank")
+    return {"rows": rows, "keys": {"received_mass": named(received_mass(weights), *axes, "key")}}
 
 
 def row_statistics(
@@ -59,16 +77,11 @@ def row_statistics(
     Hidden scores are -inf. `axes` are the axes between the batch and the query.
     """
     scores = scores.double()
-    weights = scores.softmax(dim=-1)
-    rows = {
-        name: named(statistic(weights, visible), *axes, "query") for name, statistic in ROW_STATISTICS.items()
-    }
-    rows["logsumexp"] = named(scores.logsumexp(dim=-1), *axes, "query")
-    if top_k:
-        keys, key_weights = top_keys(weights, visible, top_k)
-        rows["top_keys"] = named(keys, *axes, "query", "rank")
-        rows["top_weights"] = named(key_weights, *axes, "query", "rank")
-    return {"rows": rows, "keys": {"received_mass": named(received_mass(weights), *axes, "key")}}
+    statistics = weight_statistics(scores.softmax(dim=-1), visible, top_k=top_k, axes=axes)
+    logsumexp = {"logsumexp": named(scores.logsumexp(dim=-1), *axes, "query")}
+    rows = statistics["rows"]
+    ranks = {name: rows.pop(name) for name in ("top_keys", "top_weights") if name in rows}
+    return statistics | {"rows": rows | logsumexp | ranks}
 
 
 def explained_ids(

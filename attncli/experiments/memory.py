@@ -6,6 +6,7 @@ from pathlib import Path
 from attncli.errors import UserError
 from attncli.spec import Spec
 from attncli.spec.attention import AttentionSpec, MultiheadSpec
+from attncli.spec.heads import HeadsSpec
 from attncli.spec.lessons import AverageSpec, NormSpec, ScaleDemoSpec
 
 # Bytes that a number takes at the peak, from scores to a printed report, measured and rounded up.
@@ -48,6 +49,8 @@ def _attention_bytes(spec: AttentionSpec, num_queries: int, num_keys: int) -> in
 def needed_bytes(spec: Spec, num_queries: int, num_keys: int) -> int:
     """About how much memory an experiment takes at its peak, in bytes."""
     match spec:
+        case HeadsSpec() | AttentionSpec(model=str()):
+            return 0  # known when the model is there: refuse_bytes
         case AttentionSpec():
             return _attention_bytes(spec, num_queries, num_keys)
         case AverageSpec():
@@ -89,9 +92,14 @@ def readable_bytes(count: int) -> str:
 
 def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> None:
     """UserError that says how much an experiment needs, where that is more than there is."""
-    needed, available = needed_bytes(spec, num_queries, num_keys), available_bytes()
+    streams = isinstance(spec, AttentionSpec) and chosen_engine(spec, num_queries, num_keys) == "dense"
+    instead = "engine streaming or smaller sizes" if streams else "smaller sizes"
+    refuse_bytes(spec, needed_bytes(spec, num_queries, num_keys), instead)
+
+
+def refuse_bytes(spec: Spec, needed: int, instead: str) -> None:
+    """UserError that says how much an experiment needs, where that is more than there is, and what to do."""
+    available = available_bytes()
     if needed > available:
         sizes = f"needs about {readable_bytes(needed)} of memory and {readable_bytes(available)} are free"
-        is_dense = isinstance(spec, AttentionSpec) and chosen_engine(spec, num_queries, num_keys) == "dense"
-        instead = "engine streaming or smaller sizes" if is_dense else "smaller sizes"
         raise UserError(f"{spec.experiment}: {sizes}: use {instead}")

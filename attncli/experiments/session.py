@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from attncli.experiments import EXPERIMENTS
 from attncli.experiments.memory import refuse_what_does_not_fit
+from attncli.experiments.model_files import check_model
 from attncli.experiments.texts import Texts, drawn_counts, read_texts
 from attncli.report import Report
 from attncli.spec import Spec
+from attncli.spec.model import ModelSpec
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +52,8 @@ class Session:
         UserError for texts that cannot be read and sizes that do not fit, before torch is imported.
         """
         refuse_what_does_not_fit(spec, *drawn_counts(spec))
+        if isinstance(spec, ModelSpec):
+            check_model(spec)
         texts = read_texts(spec)
         refuse_what_does_not_fit(spec, *texts.counts())
         run = load_experiment(spec.experiment)

@@ -6,16 +6,22 @@ from typing import NamedTuple
 from attncli.inputs.text import read_text, tokenize
 from attncli.inputs.word_vectors import WordVectors, read_word_vectors
 from attncli.spec import Spec
-from attncli.spec.attention import CrossSpec
+from attncli.spec.attention import AttentionSpec, CrossSpec
+from attncli.spec.heads import HeadsSpec
 from attncli.spec.text import TextSpec, is_vector_file
 
 
 class Texts(NamedTuple):
-    """Tokens for the queries and, in cross-attention, for the keys and values; random ones are x0, x1, ..."""
+    """Tokens for the queries and, in cross-attention, for the keys and values; random ones are x0, x1, ...
+
+    With a pretrained model the texts themselves: its tokenizer comes later.
+    """
 
     tokens: tuple[str, ...] = ()
     context_tokens: tuple[str, ...] = ()
     word_vectors: WordVectors | None = None
+    text: str | None = None
+    context: str | None = None
 
     def counts(self) -> tuple[int, int]:
         """The numbers of queries and of keys."""
@@ -41,8 +47,19 @@ def drawn_counts(spec: Spec) -> tuple[int, int]:
     return spec.num_tokens, num_keys or spec.num_tokens
 
 
+def _whole_text(text: str | None, file: str | None) -> str | None:
+    return text if file is None else read_text(file)
+
+
 def read_texts(spec: Spec) -> Texts:
     """The tokens that a spec names, and vectors from a file; UserError for what cannot be read."""
+    if isinstance(spec, HeadsSpec):
+        return Texts(text=_whole_text(spec.sentence, spec.file), context=spec.context)
+    if isinstance(spec, AttentionSpec) and spec.model is not None:
+        text = _whole_text(spec.sentence, spec.file)
+        if isinstance(spec, CrossSpec):
+            return Texts(text=text, context=_whole_text(spec.context, spec.context_file))
+        return Texts(text=text)
     if not isinstance(spec, TextSpec):
         return Texts()
     tokens = _tokens(spec, "sentence", spec.sentence, spec.file, spec.num_tokens)

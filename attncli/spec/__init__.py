@@ -2,11 +2,12 @@
 
 from attncli.spec.attention import CrossSpec, MultiheadSpec, SelfSpec
 from attncli.spec.fields import Spec
+from attncli.spec.heads import HeadsSpec
 from attncli.spec.lessons import AverageSpec, NormSpec, ScaleDemoSpec
 
 SPECS: dict[str, type[Spec]] = {
     spec.experiment: spec
-    for spec in (AverageSpec, SelfSpec, MultiheadSpec, CrossSpec, ScaleDemoSpec, NormSpec)
+    for spec in (AverageSpec, SelfSpec, MultiheadSpec, CrossSpec, ScaleDemoSpec, NormSpec, HeadsSpec)
 }
 
 __all__ = ["SPECS", "Spec"]

@@ -6,14 +6,23 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from attncli.spec.fields import Contradiction, Count, Scale, Size, Spec, contradiction
-from attncli.spec.text import CONTEXT, TextSpec, _check_file, _check_text
+from attncli.spec.model import HeadSpec, LayerSpec
+from attncli.spec.text import CONTEXT, TOKENIZERS, TextSpec, _check_file, _check_text
 
 Projection = Literal["query", "key", "value"]
 
 
-class AttentionSpec(TextSpec):
+def _default_tokenizer(data: dict[str, Any]) -> Literal["words", "model"]:
+    return "words" if data["model"] is None else "model"
+
+
+class AttentionSpec(TextSpec, LayerSpec):
     """How query, key and value are made, and what is done with them."""
 
+    tokenizer: Literal["words", "whitespace", "model"] = Field(
+        default_factory=_default_tokenizer,
+        description=f"{TOKENIZERS}; model: its own (default: words, or model where there is one)",
+    )
     projection: Literal["linear", "uniform", "none"] = Field(
         "linear",
         description="how query, key, value are made: linear (as torch.nn.Linear), uniform (U[0,1)), none",
@@ -51,6 +60,11 @@ class AttentionSpec(TextSpec):
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
+        if (self.tokenizer == "model") != (self.model is not None):
+            message = (
+                "needs model" if self.model is None else f"must be model with model (got {self.tokenizer})"
+            )
+            yield contradiction("tokenizer", message, "model")
         if self.projection == "none":
             for key in self.given("head_dim", "value_dim", "projection_order"):
                 message = (
@@ -66,7 +80,7 @@ class AttentionSpec(TextSpec):
                 yield contradiction("scale", "must not be 0 with engine streaming", "engine")
 
 
-class SelfSpec(AttentionSpec):
+class SelfSpec(AttentionSpec, HeadSpec):
     experiment: ClassVar[str] = "self"
 
     causal: bool = Field(False, description="mask the future")
@@ -120,7 +134,7 @@ def _default_context(data: dict[str, Any]) -> str | None:
     return None if data["num_context_tokens"] or data["context_file"] else CONTEXT
 
 
-class CrossSpec(AttentionSpec):
+class CrossSpec(AttentionSpec, HeadSpec):
     experiment: ClassVar[str] = "cross"
 
     num_context_tokens: Size | None = Field(

@@ -58,6 +58,10 @@ class Spec(BaseModel):
         """Every impossible combination of settings that are each valid."""
         yield from ()
 
+    def idle_keys(self) -> frozenset[str]:
+        """The settings that have no say under the others: neither shown nor to be given."""
+        return frozenset()
+
     def given(self, *keys: str) -> list[str]:
         """Those of the keys that the user set to something else than their defaults, in this order."""
         return [

@@ -6,11 +6,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from attncli.spec.fields import Contradiction, Count, Scale, Size, Spec, contradiction
-from attncli.spec.text import TextSpec
+from attncli.spec.text import TOKENIZERS, TextSpec
 
 
 class AverageSpec(TextSpec):
     experiment: ClassVar[str] = "average"
+
+    tokenizer: Literal["words", "whitespace"] = Field("words", description=TOKENIZERS)
 
     method: Literal["loop", "matmul", "softmax", "all"] = Field(
         "all", description="how: a loop, a matrix product, a masked softmax, or all three compared"

@@ -39,7 +39,7 @@ def resolved_yaml(spec: Spec, given: Mapping[str, Given]) -> str:
     for key in type(spec).model_fields:
         value = _portable(key, getattr(spec, key))
         origin = given[key].where if key in given and given[key].value is not None else "default"
-        lines.append(
-            f"# {key}: none" if value is None else f"{key}: {_yaml_value(value)}  # {_visible(origin)}"
-        )
+        idle = value is None or key in spec.idle_keys()
+        setting = f"{key}: {_yaml_value(value)}  # {_visible(origin)}"
+        lines.append(f"# {key}: none" if idle else setting)
     return "\n".join(lines) + "\n"

@@ -13,6 +13,7 @@ SENTENCE = "the cat walks on the street"
 CONTEXT = "die katze geht langsam über die straße"
 PATH_KEYS = ("file", "context_file", "embedding")
 ALTERNATIVES = (("sentence", "file", "num_tokens"), ("context", "context_file", "num_context_tokens"))
+TOKENIZERS = 'words: lower-case, without ,;.!?:"(); whitespace: split as it stands'
 DRAWN_EMBEDDINGS = ("random", "gaussian", "integers", "previous")
 
 
@@ -61,9 +62,7 @@ class TextSpec(Spec):
     batch_size: Size | None = Field(None, description="sequences of random vectors, each for itself")
     file: str | None = Field(None, description="a text file instead of the sentence; - reads stdin")
     sentence: str | None = Field(default_factory=_default_sentence, description="the text for the queries")
-    tokenizer: Literal["words", "whitespace"] = Field(
-        "words", description='words: lower-case, without ,;.!?:"(); whitespace: split as it stands'
-    )
+    tokenizer: Literal["words", "whitespace", "model"] = Field("words", description=TOKENIZERS)
     embedding: str = Field(
         default_factory=_default_embedding,
         description="where vectors come from: random (a table, N(0,1)), gaussian (no vocabulary), integers "

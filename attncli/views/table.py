@@ -23,10 +23,13 @@ COLUMN_LABEL_WIDTH = 9
 MAX_GROUPS = 8
 MAX_CELLS = 50_000
 MAX_VECTOR_ROWS = 24
+PLACES = ("layer", "head")
 MAX_VECTOR_COLUMNS = 64
 MAX_EXAMPLE_ROWS = 6
 HEADING_KEYS = (
     *(
+        "model",
+        "layer",
         "batch_size",
         "embedding",
         "embed_dim",
@@ -307,6 +310,9 @@ class TableWriter:
         if isinstance(labelled[0][1][names[0]], str):
             labelled = [(row[names[0]], row) for _, row in labelled]
             del names[0]
+        elif set(PLACES) <= set(names):
+            labelled = [(" ".join(f"{place} {row[place]}" for place in PLACES), row) for _, row in labelled]
+            names = [name for name in names if name not in PLACES]
         label = Column(("", ""), [name for name, _ in labelled], left=True)
         columns = [column for name in names for column in self._number_columns(name, labelled)]
         self._groups(title, label, columns)

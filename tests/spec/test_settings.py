@@ -78,6 +78,7 @@ def test_resolved_settings_can_be_run_again(
     given = {"seed": Given(7, "--seed")}
     if "sentence" in SPECS[name].model_fields:
         given["sentence"] = Given('null # "no" [x]: y \U0001f600 \x1b\u202e\x7f\x85', "x\ny.yaml:1:1")
+    if "embedding" in SPECS[name].model_fields:
         vectors = tmp_path / "v.txt"
         vectors.write_text("the 1 2 3 4 5 6 7 8\n")
         monkeypatch.chdir(tmp_path)

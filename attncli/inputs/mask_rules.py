@@ -1,0 +1,69 @@
+"""From transformers' mask functions to a Visibility, so that no mask of all queries and keys is ever made."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
+
+from attncli.mechanisms.visibility import Visibility, row_blocks
+
+MaskFunction = Callable[..., Any]
+
+
+def visibility_of_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: MaskFunction = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    use_vmap: bool = False,
+    device: torch.device | str = "cpu",
+    **others: Any,
+) -> Visibility:
+    """What transformers asks of a mask (its AttentionMaskInterface), for one sequence and no cache."""
+    assert batch_size == 1 and q_offset == 0 and kv_offset == 0, "one sequence, from its start"
+    is_padded = attention_mask is not None and not attention_mask.all()
+    key_mask = attention_mask[0].bool() if attention_mask is not None and is_padded else None
+    if use_vmap:
+        mask = sdpa_mask(
+            1, q_length, kv_length, 0, 0, mask_function, None, None, False, False, True, device=device
+        )
+        assert mask is not None
+        return Visibility(q_length, kv_length, key_mask=key_mask, rule=lambda i, j: mask[0, 0, i, j])
+    zero = torch.zeros((), dtype=torch.long, device=device)
+
+    def rule(queries: Tensor, keys: Tensor) -> Tensor:
+        visible: Tensor = mask_function(zero, zero, queries, keys)
+        return visible
+
+    known = _recognised(mask_function, rule, q_length, kv_length, device)
+    causal, window = known if known is not None else (False, None)
+    return Visibility(q_length, kv_length, causal, window, key_mask, rule if known is None else None)
+
+
+def _recognised(
+    mask_function: MaskFunction,
+    rule: Callable[[Tensor, Tensor], Tensor],
+    num_queries: int,
+    num_keys: int,
+    device: torch.device | str,
+) -> tuple[bool, int | None] | None:
+    """Whether a rule is causal and how wide its window is, where that says all: every entry is compared."""
+    if mask_function is bidirectional_mask_function:
+        return False, None
+    if num_queries != num_keys:
+        return None
+    if mask_function is causal_mask_function:
+        return True, None
+    queries, keys = (torch.arange(count, device=device) for count in (num_queries, num_keys))
+    causal = not bool(rule(queries[:1, None], keys).all()) and num_keys > 1 and not rule(queries[0], keys[1])
+    width = int(rule(queries[-1:, None], keys).sum())
+    guess = Visibility(num_queries, num_keys, causal, width if width < num_keys else None)
+    for block in row_blocks(num_queries, queries.device):
+        if not torch.equal(guess.block(block, keys), rule(block[:, None], keys).expand(len(block), num_keys)):
+            return None
+    return guess.causal, guess.window

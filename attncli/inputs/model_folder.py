@@ -1,0 +1,76 @@
+"""What a folder must hold to be a model: looked at before torch and transformers are imported."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+from attncli.errors import UserError
+
+PACKAGES = ("transformers", "safetensors", "tokenizers")
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "*.model",
+    "*.spm",
+    "*.tiktoken",
+    "tekken.json",
+)
+LFS = b"version https://git-lfs"
+LARGEST_HEADER = 100_000_000
+
+
+def check_packages() -> None:
+    """UserError where the extra that reads models is not installed."""
+    if any(find_spec(package) is None for package in PACKAGES):
+        raise UserError('model: needs: pip install "attncli[models]"')
+
+
+def check_model_folder(folder: Path) -> None:
+    """UserError, in one line, for a folder that is no model, has no tokenizer, or whose files are damaged."""
+    _check_config(folder / "config.json")
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        pickled = [path.name for pattern in PICKLED for path in sorted(folder.glob(pattern))]
+        if pickled:
+            reason = f"has only pickled weights ({pickled[0]}), which can run code when they are read"
+            raise UserError(f"model: {folder}: {reason}: save it as safetensors")
+        raise UserError(f"model: {folder}: has no weights: model.safetensors is missing")
+    for path in weights:
+        _check_weights(path)
+    if not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
+        raise UserError(f"model: {folder}: has no tokenizer: tokenizer.json is missing")
+
+
+def _check_config(path: Path) -> None:
+    if not path.is_file():
+        raise UserError(f"model: {path.parent}: is no model folder: config.json is missing")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise UserError(f"model: {path}: is not valid JSON: {error}") from None
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise UserError(f"model: {path}: names no model_type: is this a transformers model?")
+
+
+def _check_weights(path: Path) -> None:
+    """The header of a safetensors file: its length (8 bytes, little-endian), then JSON with offsets."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(len(LFS))
+        if start == LFS:
+            raise UserError(f"model: {path}: is a Git LFS pointer, not the weights: run git lfs pull")
+        length = int.from_bytes(start[:8], "little")
+        if not 2 <= length <= min(size - 8, LARGEST_HEADER):
+            raise UserError(f"model: {path}: is no safetensors file, or is cut off")
+        file.seek(8)
+        try:
+            header = json.loads(file.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            raise UserError(f"model: {path}: is no safetensors file: its header is damaged") from None
+    if 8 + length + max(ends, default=0) != size:
+        raise UserError(
+            f"model: {path}: is cut off: its header promises {8 + length + max(ends, default=0)} bytes"
+        )

@@ -1,0 +1,130 @@
+"""A pretrained transformers model and its tokenizer: safetensors only, no foreign code, no network."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from attncli.errors import UserError
+
+UNTRAINED_PARTS = ("pooler",)
+"""Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
+
+WORD_START = "Ġ"
+
+
+@dataclass(frozen=True)
+class ModelText:
+    """The tokens of a text as a model reads it, special ones included: labels and ids."""
+
+    tokens: tuple[str, ...]
+    ids: Int[Tensor, " token"]
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model without its head (attention needs no logits), in evaluation mode, and its tokenizer."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def has_decoder(self) -> bool:
+        """Whether there are an encoder and a decoder, so that two texts go in."""
+        return bool(self.model.config.is_encoder_decoder)
+
+    def read(self, text: str, key: str) -> ModelText:
+        """A text's tokens, neither padded nor cut; UserError that names `key` for none, or too many."""
+        ids = self.tokenizer(text, padding=False, truncation=False)["input_ids"]
+        if not ids:
+            raise UserError(f"{key}: holds no token: the tokenizer of {self.name} leaves nothing of it")
+        most = self.most_tokens()
+        if most is not None and len(ids) > most:
+            raise UserError(f"{key}: must be at most {most} tokens for {self.name} (got {len(ids)})")
+        return ModelText(self.labels(ids), torch.tensor(ids))
+
+    def labels(self, ids: list[int]) -> tuple[str, ...]:
+        """Each token's text: as the vocabulary has it, bytes made readable where they are characters."""
+        labels = []
+        for token in self.tokenizer.convert_ids_to_tokens(ids):
+            text = (
+                self.tokenizer.convert_tokens_to_string([token])
+                if WORD_START in token or "Ã" in token
+                else ""
+            )
+            labels.append(text.replace(" ", WORD_START) if text.strip() and "\ufffd" not in text else token)
+        return tuple(labels)
+
+    def shifted_right(self, text: ModelText) -> ModelText:
+        """What a decoder reads to write this text: its start token first, the last token left out."""
+        start = self.model.config.decoder_start_token_id
+        if start is None:
+            return text
+        ids = torch.cat([torch.tensor([start]), text.ids[:-1]])
+        return ModelText((*self.labels([start]), *text.tokens[:-1]), ids)
+
+    def inputs(self, text: ModelText, context: ModelText | None) -> dict[str, Tensor]:
+        """What the model's forward wants; with an encoder and a decoder the context goes to the encoder."""
+        device = self.model.device
+        read = text.ids if context is None else context.ids
+        inputs = {"input_ids": read, "attention_mask": torch.ones_like(read)}
+        if context is not None:
+            inputs["decoder_input_ids"] = text.ids
+        return {name: tensor.unsqueeze(0).to(device) for name, tensor in inputs.items()}
+
+    def most_tokens(self) -> int | None:
+        """How many tokens there are positions for; None where the model sets no limit."""
+        for name, module in self.model.named_modules():
+            if isinstance(module, torch.nn.Embedding) and name.endswith(
+                ("position_embeddings", "embed_positions")
+            ):
+                unused = 0 if module.padding_idx is None else module.padding_idx + 1
+                return module.num_embeddings - unused - getattr(module, "offset", 0)
+        most: int | None = getattr(self.model.config, "max_position_embeddings", None)
+        return most
+
+
+def _one_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def load_pretrained(model: str, *, allow_download: bool, device: torch.device) -> Pretrained:
+    """The model of a local folder or, where downloads are allowed, of a hub id.
+
+    UserError where transformers cannot load it, and where its weights are not all there: those would be
+    random.
+    """
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": not allow_download}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, **options)
+        loaded, info = AutoModel.from_pretrained(
+            model,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told below, in one line
+            **options,
+        )
+    except Exception as error:  # a damaged config may fail in any way; the reason is told in one line
+        raise UserError(f"model: {model}: cannot be loaded: {_one_line(error)}") from None
+    missing = [
+        name for name in sorted(info["missing_keys"]) if not any(part in name for part in UNTRAINED_PARTS)
+    ]
+    wrong = missing + sorted(str(key) for key in info["mismatched_keys"])
+    if wrong:
+        raise UserError(
+            f"model: {model}: {len(wrong)} weights are missing or have another shape, as {wrong[0]}"
+        )
+    name = Path(model).name or model
+    if loaded.main_input_name != "input_ids":
+        raise UserError(f"model: {name} takes {loaded.main_input_name}, not text")
+    return Pretrained(name, loaded.eval().to(device), tokenizer)

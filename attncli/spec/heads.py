@@ -1,0 +1,90 @@
+"""The settings of the survey of a model's heads."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from attncli.spec.fields import Contradiction, Count, Size, contradiction
+from attncli.spec.model import ModelSpec
+from attncli.spec.text import _check_file, _check_text
+
+HeadStatistic = Literal[
+    "entropy",
+    "normalized_entropy",
+    "max_weight",
+    "distance",
+    "participation",
+    "sink_mass",
+    "sink_mass_4",
+    "previous_token",
+    "current_token",
+    "duplicate_token",
+    "induction",
+    "previous_token_mul",
+    "current_token_mul",
+    "duplicate_token_mul",
+    "induction_mul",
+    "induction_stripe",
+    "value_norm",
+]
+
+
+def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
+    return None if data["sentence"] or data["file"] else "repeated"
+
+
+def _default_length(data: dict[str, Any]) -> int | None:
+    return 24 if data["probe"] else None
+
+
+class HeadsSpec(ModelSpec):
+    experiment: ClassVar[str] = "heads"
+
+    sentence: str | None = Field(None, description="the text that the model reads")
+    file: str | None = Field(None, description="a text file instead of the sentence; - reads stdin")
+    probe: Literal["repeated"] | None = Field(
+        default_factory=_default_probe,
+        description="a made text: repeated is [BOS] + r + r, r random tokens (default without a text)",
+    )
+    num_tokens: Size | None = Field(
+        default_factory=_default_length, description="tokens of r in the probe (default: 24)"
+    )
+    context: str | None = Field(
+        None, description="the text for the encoder, where there is a decoder (default: the sentence)"
+    )
+    skip_sink: Count = Field(0, description="first keys to leave out, the other weights renormalised")
+    weighted: bool = Field(
+        False, description="weights times the norm of what each value adds to the output, renormalised"
+    )
+    rollout: bool = Field(False, description="show, too, how attention adds up over the layers")
+    sort: HeadStatistic | None = Field(None, description="the heads with the largest of this statistic first")
+    top: Size | None = Field(None, description="show that many heads")
+    statistic: HeadStatistic | None = Field(
+        None, description="show this one as a grid of layers and heads instead of the table"
+    )
+
+    _text = field_validator("sentence", "context")(_check_text)
+    _file = field_validator("file")(_check_file)
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        for first, second in (("sentence", "file"), ("sentence", "probe"), ("file", "probe")):
+            if len(self.given(first, second)) == 2:
+                yield contradiction(first, f"cannot be combined with {second}: give one of them", second)
+        if self.num_tokens and not self.probe:
+            yield contradiction("num_tokens", "needs probe: a text has its own length", "sentence", "file")
+        if self.context and self.probe:
+            yield contradiction("context", "needs sentence or file", "probe")
+        if self.probe and self.rollout:
+            yield contradiction("rollout", "needs sentence or file: it is about a text", "probe")
+        for key in ("sort", "top"):
+            if self.statistic and self.given(key):
+                yield contradiction(
+                    key, "cannot be combined with statistic, a grid of all heads", "statistic"
+                )
+        for key in ("sort", "statistic"):
+            if getattr(self, key) == "induction_stripe" and not self.probe:
+                yield contradiction(key, "induction_stripe needs probe: repeated", "sentence", "file")
+            if getattr(self, key) == "value_norm" and not self.weighted:
+                yield contradiction(key, "value_norm needs weighted", "weighted")

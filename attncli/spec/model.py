@@ -1,0 +1,83 @@
+"""The settings of an experiment that looks into a pretrained model instead of drawing weights."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from attncli.spec.fields import Contradiction, Count, Spec, contradiction
+
+
+def is_model_folder(model: str) -> bool:
+    """Whether a setting `model` names a folder of this machine rather than a model of the hub."""
+    return Path(model).is_dir()
+
+
+def _looks_like_path(model: str) -> bool:
+    return model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
+
+
+def check_model(value: str | None) -> str | None:
+    """The setting as it is; ValueError for what is neither a folder nor could be a hub id."""
+    if value is not None and not is_model_folder(value) and (_looks_like_path(value) or not value.strip()):
+        raise ValueError(f"no such folder: {value}")
+    return value
+
+
+KEYS_WITH_MODEL = {"sentence", "file", "context", "context_file", "tokenizer", "top_k", "explain"}
+"""The settings of attention on drawn weights that have a say with a model, too."""
+
+
+class ModelSpec(Spec):
+    """Which model, and whether it may come from the network."""
+
+    model: str | None = Field(
+        None, description="a pretrained model: a folder, or a hub id with allow_download"
+    )
+    allow_download: bool = Field(False, description="let model be a hub id and fetch it")
+
+    _model = field_validator("model")(check_model)
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        if self.model is not None and not self.allow_download and not is_model_folder(self.model):
+            message = f"no such folder: {self.model} (a hub id needs allow_download)"
+            yield contradiction("model", message, "allow_download")
+        if self.allow_download and self.model is None:
+            yield contradiction("allow_download", "needs model", "model")
+
+
+def _first_of_model(data: dict[str, Any]) -> int | None:
+    return 0 if data["model"] is not None else None
+
+
+class LayerSpec(ModelSpec):
+    """Which layer of a model, where there is one."""
+
+    layer: Count | None = Field(
+        default_factory=_first_of_model, description="the model's layer, from 0 (default: 0)"
+    )
+
+    def idle_keys(self) -> frozenset[str]:
+        own = frozenset((*LayerSpec.model_fields, "head"))
+        if self.model is None:
+            return super().idle_keys() | (own - {*Spec.model_fields, "model"})
+        return super().idle_keys() | (type(self).model_fields.keys() - own - KEYS_WITH_MODEL)
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        if self.model is None:
+            for key in self.given("layer", "head"):
+                yield contradiction(key, "needs model", "model")
+        else:
+            for key in self.given(*sorted(self.idle_keys())):
+                yield contradiction(key, "cannot be combined with model, which has its own", "model")
+
+
+class HeadSpec(LayerSpec):
+    """Which head of the layer, too."""
+
+    head: Count | None = Field(
+        default_factory=_first_of_model, description="the layer's head, from 0 (default: 0)"
+    )

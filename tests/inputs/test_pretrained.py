@@ -1,0 +1,59 @@
+"""What a model reads: its tokens as they are, never padded or cut."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from attncli.errors import UserError
+from attncli.inputs.pretrained import Pretrained, load_pretrained
+from attncli.inputs.probes import repeated_probe
+from tests.model_folders import save_model
+
+CPU = torch.device("cpu")
+
+
+def load(folder: Path) -> Pretrained:
+    return load_pretrained(str(folder), allow_download=False, device=CPU)
+
+
+def test_tokens_are_neither_padded_nor_cut(tmp_path: Path) -> None:
+    pretrained = load(save_model(tmp_path, "BERT", padded=6))
+    assert pretrained.read("the cat", "sentence").tokens == ("[CLS]", "the", "cat", "[SEP]")
+    assert len(pretrained.read("the cat walks on the street", "sentence").tokens) == 8
+    assert pretrained.read("ß", "sentence").tokens == ("[CLS]", "[UNK]", "[SEP]")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "most"), [("BERT", 512), ("RoBERTa", 510), ("OPT", 2048), ("T5", None)]
+)
+def test_positions_set_the_limit(tmp_path: Path, architecture: str, most: int | None) -> None:
+    pretrained = load(save_model(tmp_path, architecture))
+    assert pretrained.most_tokens() == most
+    if most is not None:
+        with pytest.raises(UserError, match=f"sentence: must be at most {most} tokens"):
+            pretrained.read("the " * most, "sentence")
+        ids = torch.full((1, most), 5)
+        with torch.no_grad():
+            pretrained.model(ids)
+            with pytest.raises((IndexError, RuntimeError)):
+                pretrained.model(torch.full((1, most + 1), 5))
+
+
+def test_a_decoder_reads_the_text_after_its_start(tmp_path: Path) -> None:
+    pretrained = load(save_model(tmp_path, "BART"))
+    shifted = pretrained.shifted_right(pretrained.read("the cat", "sentence"))
+    assert shifted.tokens == ("[PAD]", "[CLS]", "the", "cat")
+    assert shifted.ids.tolist() == [0, 2, 4, 5]
+
+
+def test_the_probe_repeats_random_tokens(tmp_path: Path) -> None:
+    pretrained = load(save_model(tmp_path, "BERT"))
+    probe = repeated_probe(pretrained, 7, torch.Generator().manual_seed(1))
+    again = repeated_probe(pretrained, 7, torch.Generator().manual_seed(1))
+    ids = probe.ids.tolist()
+    assert ids[0] == 2 and ids[1:8] == ids[8:] and len(set(ids[1:8])) == 7
+    assert not set(ids[1:]) & {0, 1, 2, 3}, "no special token"
+    assert ids == again.ids.tolist()
+    with pytest.raises(UserError, match="num_tokens: must be at most 57"):
+        repeated_probe(pretrained, 58, torch.Generator())
