@@ -102,8 +102,6 @@ assert not {{"torch", "transformers"}} & sys.modules.keys(), "torch was imported
         (["self", "--config", "/nonexistent"], 2),
         (["self", "--num-tokens", "100000000000"], 2),
         (["batch", "/nonexistent"], 2),
-        (["self", "--embedding", "previous"], 2),
-        (["self", "--embedding", "configs/lessons/made-up.50d.txt", "--sentence", "unheard of"], 2),
         (["heads", "--help"], 0),
         (["heads", "--show-config"], 0),
         (["heads", "--model", "/nonexistent"], 2),
@@ -111,6 +109,8 @@ assert not {{"torch", "transformers"}} & sys.modules.keys(), "torch was imported
         (["heads", "--sort", "nonsense"], 2),
         (["self", "--model", str(ROOT / "configs")], 2),
         (["self", "--model", str(ROOT / "configs"), "--embed-dim", "8"], 2),
+        (["self", "--embedding", "previous"], 2),
+        (["self", "--embedding", "configs/lessons/made-up.50d.txt", "--sentence", "unheard of"], 2),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

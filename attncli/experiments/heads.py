@@ -1,6 +1,6 @@
 """The survey of a model's heads: what each does, measured on a text or on a probe."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -40,12 +40,21 @@ Row = dict[str, Any]
 class Survey:
     """Takes the layers as the model hands them over and keeps a row a head."""
 
-    def __init__(self, spec: HeadsSpec, pretrained: Pretrained, text: ModelText, context: ModelText | None):
+    def __init__(
+        self,
+        spec: HeadsSpec,
+        pretrained: Pretrained,
+        text: ModelText,
+        context: ModelText | None,
+        progress: Callable[[float], None] | None,
+    ) -> None:
         self.spec = spec
+        self.progress = progress
         self.pretrained = pretrained
         self.text = text
         self.context = context
         self.rows: list[Row] = []
+        self.layers_done = 0
         self.rolled: Tensor | None = None
 
     def take(self, layer: CapturedLayer) -> None:
@@ -64,6 +73,12 @@ class Survey:
         for head in range(len(next(iter(columns.values())))):
             numbers = {name: column[head] for name, column in columns.items()}
             self.rows.append({**where, "head": head, "kind": layer.kind, **numbers})
+        if self.progress is not None:
+            config = self.pretrained.model.config
+            num_stacks = 3 if self.pretrained.has_decoder else 1  # encoder, decoder, across
+            num_layers = num_stacks * getattr(config, "num_hidden_layers", 1)
+            self.layers_done += 1
+            self.progress(min(1.0, self.layers_done / num_layers))
 
     def _ids(self, layer: CapturedLayer) -> Tensor | None:
         if layer.kind == "cross":
@@ -149,7 +164,7 @@ def run(spec: HeadsSpec, texts: Texts, session: Session) -> Report:
     text, context = _read(spec, texts, pretrained, session)
     if spec.rollout:
         refuse_bytes(spec, len(text.ids) ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
-    survey = Survey(spec, pretrained, text, context)
+    survey = Survey(spec, pretrained, text, context, session.progress)
     how = capture(pretrained.model, pretrained.inputs(text, context), survey.take)
 
     first_key = torch.tensor([row["sink_mass"] for row in survey.rows])

@@ -92,8 +92,8 @@ def readable_bytes(count: int) -> str:
 
 def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> None:
     """UserError that says how much an experiment needs, where that is more than there is."""
-    streams = isinstance(spec, AttentionSpec) and chosen_engine(spec, num_queries, num_keys) == "dense"
-    instead = "engine streaming or smaller sizes" if streams else "smaller sizes"
+    is_dense = isinstance(spec, AttentionSpec) and chosen_engine(spec, num_queries, num_keys) == "dense"
+    instead = "engine streaming or smaller sizes" if is_dense else "smaller sizes"
     refuse_bytes(spec, needed_bytes(spec, num_queries, num_keys), instead)
 
 

@@ -52,7 +52,10 @@ def _whole_text(text: str | None, file: str | None) -> str | None:
 
 
 def read_texts(spec: Spec) -> Texts:
-    """The tokens that a spec names, and vectors from a file; UserError for what cannot be read."""
+    """The tokens that a spec names, and vectors from a file; UserError for what cannot be read.
+
+    With a model the texts as they are.
+    """
     if isinstance(spec, HeadsSpec):
         return Texts(text=_whole_text(spec.sentence, spec.file), context=spec.context)
     if isinstance(spec, AttentionSpec) and spec.model is not None:

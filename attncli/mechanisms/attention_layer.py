@@ -7,7 +7,6 @@ a sink in the logsumexp. Softcap c tanh(s / c): Gemma 2 (2408.00118); sink: GPT-
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -87,28 +86,35 @@ class AttentionLayer:
 
     def output(self) -> Float[Tensor, "head query value_dim"]:
         """weights @ value, with memory linear in the length: by torch's fused attention where that can."""
-        if self.softcap is None and self.sink is None:
-            return torch.cat(list(self._fused()), dim=1)
-        value = repeat_heads(self.value, self.num_heads)
-        return torch.cat([self.weights(queries) @ value for queries in self.row_blocks()], dim=1)
-
-    def _fused(self) -> Iterator[Float[Tensor, "head query value_dim"]]:
+        if self.softcap is not None or self.sink is not None:
+            value = repeat_heads(self.value, self.num_heads)
+            return torch.cat([self.weights(queries) @ value for queries in self.row_blocks()], dim=1)
         visibility = self.visibility
         plain = Visibility(visibility.num_queries, visibility.num_keys, causal=visibility.causal)
         square = visibility.num_queries == visibility.num_keys
-        attend = partial(
-            F.scaled_dot_product_attention, scale=self.scale, enable_gqa=self.key.shape[0] != self.num_heads
-        )
-        query, key, value = self.query.unsqueeze(0), self.key.unsqueeze(0), self.value.unsqueeze(0)
         if self.bias is None and visibility == plain and (square or visibility.sees_all):
-            yield attend(query, key, value, is_causal=visibility.causal)[0]
-            return
-        keys = torch.arange(visibility.num_keys, device=self.key.device)
-        for queries in self.row_blocks():
-            mask = visibility.block(queries, keys)
-            if self.bias is not None:
-                mask = _block(self.bias, queries, keys).masked_fill(~mask, -torch.inf)
-            yield attend(query[:, :, queries], key, value, mask)[0].nan_to_num(0.0)
+            return self._fused(self.query, None)
+        return torch.cat([self._fused_rows(queries) for queries in self.row_blocks()], dim=1)
+
+    def _fused_rows(self, queries: Int[Tensor, " query"]) -> Float[Tensor, "head query value_dim"]:
+        keys = torch.arange(self.visibility.num_keys, device=self.key.device)
+        mask = self.visibility.block(queries, keys)
+        if self.bias is not None:
+            mask = _block(self.bias, queries, keys).masked_fill(~mask, -torch.inf)
+        return self._fused(self.query[:, queries], mask).nan_to_num(0.0)
+
+    def _fused(
+        self, query: Float[Tensor, "head query dim"], mask: Tensor | None
+    ) -> Float[Tensor, "head query value_dim"]:
+        return F.scaled_dot_product_attention(
+            query.unsqueeze(0),
+            self.key.unsqueeze(0),
+            self.value.unsqueeze(0),
+            attn_mask=mask,
+            is_causal=mask is None and self.visibility.causal,
+            scale=self.scale,
+            enable_gqa=self.key.shape[0] != self.num_heads,
+        )[0]
 
 
 def _block(

@@ -46,7 +46,9 @@ def _plain(node: Node) -> tuple[Any, str | None]:
 
 
 def _relative(path: Path, key: str, value: Any) -> Any:
-    """Paths in a file are relative to it."""
+    """Paths in a file are relative to it; a model is a path where there is such a folder."""
+    if key == "model" and isinstance(value, str) and (path.parent / value).is_dir():
+        return str(path.parent / value)
     is_path = key in PATH_KEYS and isinstance(value, str) and value != "-" and is_vector_file(value)
     # Joined as text: a Path would make `./random` the name of a way to draw.
     return f"{path.parent}/{value}" if is_path and not Path(value).is_absolute() else value

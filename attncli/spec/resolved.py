@@ -40,6 +40,5 @@ def resolved_yaml(spec: Spec, given: Mapping[str, Given]) -> str:
         value = _portable(key, getattr(spec, key))
         origin = given[key].where if key in given and given[key].value is not None else "default"
         idle = value is None or key in spec.idle_keys()
-        setting = f"{key}: {_yaml_value(value)}  # {_visible(origin)}"
-        lines.append(f"# {key}: none" if idle else setting)
+        lines.append(f"# {key}: none" if idle else f"{key}: {_yaml_value(value)}  # {_visible(origin)}")
     return "\n".join(lines) + "\n"
