@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attncli.spec.fields import Spec
+from attncli.spec.model import is_model_folder
 from attncli.spec.text import DRAWN_EMBEDDINGS, PATH_KEYS
 from attncli.spec.validation import Given
 from attncli.spec.yaml_nodes import NULLS
@@ -30,7 +31,8 @@ def _visible(text: str) -> str:
 def _portable(key: str, value: Any) -> Any:
     """Paths in a file are relative to it, wherever it will be: so they are written in full."""
     is_path = key in PATH_KEYS and value not in (None, "-", *DRAWN_EMBEDDINGS)
-    return str(Path(value).absolute()) if is_path else value
+    is_folder = key == "model" and value is not None and is_model_folder(value)
+    return str(Path(value).absolute()) if is_path or is_folder else value
 
 
 def resolved_yaml(spec: Spec, given: Mapping[str, Given]) -> str:
