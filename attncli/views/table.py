@@ -28,6 +28,8 @@ MAX_VECTOR_COLUMNS = 64
 MAX_EXAMPLE_ROWS = 6
 HEADING_KEYS = (
     *(
+        "model",
+        "layer",
         "batch_size",
         "embedding",
         "embed_dim",
@@ -364,9 +366,12 @@ def _says_something(spec: Mapping[str, Any], key: str) -> bool:
 
 
 def _setting(value: Any) -> str:
+    """A setting's value in a heading; of a path the last part."""
     if isinstance(value, list):
         return ",".join(map(_setting, value))
-    return str(value).lower() if isinstance(value, bool) else plain_text(str(value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return plain_text(str(value).rpartition("/")[2])
 
 
 def _two_lines(name: str) -> tuple[str, str]:
