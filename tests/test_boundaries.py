@@ -135,3 +135,16 @@ def test_completion_of_commands_and_choices_leaves_torch_unimported() -> None:
     }
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert done.stdout.split() == ["linear", "uniform", "none"], done
+
+
+def test_toy_experiments_need_no_transformers() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['transformers'] = None\n"
+        "from attncli.cli.main import run\n"
+        "assert [run([name, '--format', 'json']) for name in ('self', 'multihead', 'cross')] == [0, 0, 0]\n"
+        "assert run(['heads']) == 2\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == ['model: needs: pip install "attncli[models]"']

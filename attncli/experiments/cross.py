@@ -2,7 +2,6 @@
 
 from attncli.experiments.attending import attended
 from attncli.experiments.attention_report import build_report, explained_ids, explained_vectors, named
-from attncli.experiments.model_attention import run_model
 from attncli.experiments.self_attention import project
 from attncli.experiments.session import Session
 from attncli.experiments.sources import embed
@@ -14,6 +13,8 @@ from attncli.spec.attention import CrossSpec
 def run(spec: CrossSpec, texts: Texts, session: Session) -> Report:
     """Weights (query, key) from the sentence's tokens to the context's, and the output for each query."""
     if spec.model is not None:
+        from attncli.experiments.model_attention import run_model
+
         return run_model(spec, texts)
     source, context = embed(spec, texts, session)
     vectors, projections = project(spec, source, context, session)

@@ -11,7 +11,6 @@ from attncli.experiments.attention_report import (
     explained_vectors,
     named,
 )
-from attncli.experiments.model_attention import run_model
 from attncli.experiments.session import Session
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
@@ -51,6 +50,8 @@ def _head_note(spec: MultiheadSpec) -> str:
 def run(spec: MultiheadSpec, texts: Texts, session: Session) -> Report:
     """Weights (head, query, key), the output of each head, and the heads merged and unified."""
     if spec.model is not None:
+        from attncli.experiments.model_attention import run_model
+
         return run_model(spec, texts)
     (source,) = embed(spec, texts, session)
     heads, projections = _heads(spec, source.vectors, session)

@@ -11,7 +11,6 @@ from attncli.experiments.attention_report import (
     explained_vectors,
     named,
 )
-from attncli.experiments.model_attention import run_model
 from attncli.experiments.session import Session
 from attncli.experiments.sources import Source, embed
 from attncli.experiments.texts import Texts
@@ -54,6 +53,8 @@ def _loop_difference(
 def run(spec: SelfSpec, texts: Texts, session: Session) -> Report:
     """Weights and output of softmax(query key^T scale) value; without projection the loop form as well."""
     if spec.model is not None:
+        from attncli.experiments.model_attention import run_model
+
         return run_model(spec, texts)
     (source,) = embed(spec, texts, session)
     vectors, projections = project(spec, source, source, session)
