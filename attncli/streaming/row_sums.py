@@ -33,6 +33,8 @@ class RowSums:
         num_queries = len(query)
         self.block = block
         self.bounded = bounded
+        self.here = block.position.to(query.dtype)
+        self.first, self.last = self.here[0], self.here[-1]
         self.reference = query.new_full((num_queries,), 0.0 if bounded else LOWEST / 10)
         self.top = TopKeys(num_queries, top_k, LOWEST, like=query)
         self.largest = query.new_full((num_queries,), LOWEST)
@@ -44,18 +46,23 @@ class RowSums:
         self.total, self.total_square, self.weighted, self.distance = self.sums
 
     def add_scores(
-        self, scores: Float[Tensor, "query key"], hidden: Bool[Tensor, "query key"] | None, first_rank: int
+        self,
+        scores: Float[Tensor, "query key"],
+        hidden: Bool[Tensor, "query key"] | None,
+        first_rank: int,
+        buffer: Float[Tensor, " size"],
     ) -> None:
         """Moments, extremes and top keys of a tile; hidden scores become LOWEST, in place."""
         if hidden is not None:
             scores.masked_fill_(hidden, 0.0)
-        self.scores += torch.stack([scores.sum(-1), torch.linalg.vector_norm(scores, dim=-1).square()])
+        self.score += scores.sum(-1)
+        self.score_square += torch.linalg.vector_norm(scores, dim=-1).square_()
         if hidden is not None:
             scores.masked_fill_(hidden, -LOWEST)
-        self.smallest = torch.minimum(self.smallest, scores.amin(-1))
+        torch.minimum(self.smallest, scores.amin(-1), out=self.smallest)
         if hidden is not None:
             scores.masked_fill_(hidden, LOWEST)
-        self.largest = torch.maximum(self.largest, self.top.add(scores, first_rank))
+        torch.maximum(self.largest, self.top.add(scores, first_rank, buffer), out=self.largest)
 
     def add_weights(
         self,
@@ -65,15 +72,17 @@ class RowSums:
         buffer: Float[Tensor, " size"],
     ) -> None:
         """Sums over the weights of a tile. Destroys `scores`; call `add_scores` first."""
+        place = position.to(scores.dtype)
         if not self.bounded:
             self._raise_reference()
             scores.sub_(self.reference[:, None])
         weights = torch.exp2(scores, out=buffer[: scores.numel()].view_as(scores))
         self.output.addmm_(weights, value)
-        total, weighted = weights.sum(-1), scores.mul_(weights).sum(-1)
-        squares = torch.linalg.vector_norm(weights, dim=-1).square()
-        distance = self._distance(weights, total, position, buffer=scores)
-        self.sums += torch.stack([total, squares, weighted, distance])
+        total = weights.sum(-1)
+        self.total += total
+        self.weighted += scores.mul_(weights).sum(-1)
+        self.total_square += torch.linalg.vector_norm(weights, dim=-1).square_()
+        self.distance += self._distance(weights, total, place, buffer=scores)
 
     def _raise_reference(self) -> None:
         if not (self.largest > self.reference + HEADROOM_BITS).any():
@@ -91,7 +100,7 @@ class RowSums:
         self,
         weights: Float[Tensor, "query key"],
         total: Float[Tensor, " query"],
-        position: Int[Tensor, " key"],
+        place: Float[Tensor, " key"],
         buffer: Float[Tensor, "query key"],
     ) -> Float[Tensor, " query"]:
         """sum_j e_j |i - j|. For keys on one side of the block this is a product with one column:
@@ -99,14 +108,9 @@ class RowSums:
         the way from key to block, plus the way within the block times the sum of the weights. Neither is
         negative, so no digits cancel as they would in i sum e - sum e j.
         """
-        here = self.block.position
-        left, right = torch.searchsorted(position, here[[0, -1]]).tolist()
-        here, position = here.to(weights.dtype), position.to(weights.dtype)
-        across = torch.sub(here[:, None], position[left:right], out=buffer[:, left:right])
-        distance = across.abs_().mul_(weights[:, left:right]).sum(-1)
-        for side, corner in ((slice(0, left), here[0]), (slice(right, None), here[-1])):
-            outside, way = weights[:, side], (position[side] - corner).abs()
-            if len(way):
-                mass = total if len(way) == len(position) else outside.sum(-1)
-                distance += (outside @ way).addcmul_(mass, (here - corner).abs())
-        return distance
+        if self.first >= place[-1]:
+            return (weights @ (self.first - place)).addcmul_(total, self.here - self.first)
+        if self.last <= place[0]:
+            return (weights @ (place - self.last)).addcmul_(total, self.last - self.here)
+        across = torch.sub(self.here[:, None], place, out=buffer)
+        return across.abs_().mul_(weights).sum(-1)

@@ -26,6 +26,7 @@ def sum_rows(head: Head, rows: slice, top_k: int, sizes: TileSizes, scratch: Scr
         for keys, seen_by_all in block.interval.tiles(sizes.keys):
             scores = head.scores(block, keys, score_buffer)
             ranks = torch.arange(keys.start, keys.stop, device=kept.device)
-            sums.add_scores(scores, None if seen_by_all else block.interval.hides(ranks), keys.start)
+            hidden = None if seen_by_all else block.interval.hides(ranks)
+            sums.add_scores(scores, hidden, keys.start, weight_buffer)
             sums.add_weights(scores, head.take(head.value, keys), kept[keys], weight_buffer)
     return sums

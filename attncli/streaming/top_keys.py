@@ -22,9 +22,11 @@ class TopKeys:
         self.scores = like.new_full((num_queries, top_k), lowest)
         self.ranks = torch.full((num_queries, top_k), -1, device=like.device)
 
-    def add(self, scores: Float[Tensor, "query key"], first_rank: int) -> Float[Tensor, " query"]:
-        """Take in a tile whose first key has this rank, and return its row maxima."""
-        top_k = self.scores.shape[1]
+    def add(
+        self, scores: Float[Tensor, "query key"], first_rank: int, room: Float[Tensor, " size"]
+    ) -> Float[Tensor, " query"]:
+        """Take in a tile whose first key has this rank, and return its row maxima; `room` holds a tile."""
+        num_queries, top_k = self.scores.shape
         if top_k == 0:
             return scores.amax(-1)
         num_members = 1 << (scores.shape[1] // (GROUPS_PER_KEY * top_k) | 1).bit_length() - 1
@@ -32,10 +34,15 @@ class TopKeys:
         if padding:
             scores = F.pad(scores, (0, padding), value=self.lowest)
         num_groups = scores.shape[1] // num_members  # key = member * num_groups + group
-        maxima = scores.view(-1, num_members, num_groups).amax(1)
+        maxima = scores
+        if num_members > 1:
+            maxima, room = _taken(room, num_queries, num_groups)
+            torch.amax(scores.view(-1, num_members, num_groups), 1, out=maxima)
         row_maxima = maxima.amax(-1)
         rows = (row_maxima > self.scores[:, -1]).nonzero()[:, 0]
-        groups = maxima.index_select(0, rows).topk(min(top_k, num_groups), sorted=False).indices
+        if len(rows) < num_queries:
+            maxima = torch.index_select(maxima, 0, rows, out=_taken(room, len(rows), num_groups)[0])
+        groups = maxima.topk(min(top_k, num_groups), sorted=False).indices
         members = torch.arange(0, scores.shape[1], num_groups, device=scores.device)
         keys = (groups[..., None] + members).flatten(1)
         candidates = torch.cat([self.scores[rows], scores[rows[:, None], keys]], -1)
@@ -44,3 +51,8 @@ class TopKeys:
         self.scores[rows] = best.values
         self.ranks[rows] = ranks.gather(-1, best.indices)
         return row_maxima
+
+
+def _taken(room: Float[Tensor, " size"], rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """A matrix from the front of a buffer, and what is left of it."""
+    return room[: rows * columns].view(rows, columns), room[rows * columns :]
