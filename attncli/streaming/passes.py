@@ -49,7 +49,8 @@ def stream(
     grid = Grid.of(num_queries, num_keys, options.pooled, sizes)
     columns = _zero_columns(len(heads), num_keys, grid, like) if options.second_pass else {}
     num_threads = torch.get_num_threads() if query.device.type == "cpu" else 1
-    scratch = Scratch(min(sizes.queries, num_queries) * min(sizes.keys, num_keys), like)
+    tile_keys = min(sizes.keys, num_keys)
+    scratch = Scratch((min(sizes.queries, num_queries) + key.shape[-1]) * tile_keys, like)
     first: list[Job] = []
     second: list[Job] = []
     for index, head in enumerate(heads):

@@ -59,11 +59,13 @@ class Head:
     def scores(
         self, block: QueryBlock, ranks: slice, buffer: Float[Tensor, " size"]
     ) -> Float[Tensor, "query key"]:
-        """Centred scores of the block with these kept keys, written into `buffer`."""
+        """Centred scores of the block with these kept keys, in `buffer`, which has room for the keys, too."""
         key = self.take(self.key, ranks)
-        scores = buffer[: len(block.query) * len(key)].view(len(block.query), len(key))
+        num_scores = len(block.query) * len(key)
+        scores = buffer[:num_scores].view(len(block.query), len(key))
         if self.softcap is None:
-            return torch.mm(block.query, (key - self.mean_key).T, out=scores)
+            centred = buffer[num_scores : num_scores + key.numel()].view(key.shape)
+            return torch.mm(block.query, torch.sub(key, self.mean_key, out=centred).T, out=scores)
         torch.mm(block.query, key.T, out=scores).tanh_().mul_(self.softcap * LOG2_E)
         return scores.sub_(block.centre[:, None])
 
