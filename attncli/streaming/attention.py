@@ -57,7 +57,7 @@ def attention_statistics(
     settings out of range. Sources: Rabe and Staats, arXiv:2112.05682; FlashAttention, arXiv:2205.14135.
     """
     options = Options(causal, window, softcap, scale, top_k, keys, pooled)
-    return tiled_statistics(query, key, value, key_mask, sink, options, TileSizes(), progress)
+    return tiled_statistics(query, key, value, key_mask, sink, options, None, progress)
 
 
 def tiled_statistics(
@@ -67,13 +67,14 @@ def tiled_statistics(
     key_mask: Tensor | None,
     sink: Tensor | None,
     options: Options,
-    sizes: TileSizes,
+    sizes: TileSizes | None,
     progress: Callable[[float], None] | None,
 ) -> AttentionStatistics:
     """`attention_statistics` with the tile sizes as an argument, so that tests can vary them."""
     query, key = query.detach(), key.detach()
     values = key[..., :0] if value is None else value.detach()
     batch = batch_shape(query, key, values)
+    sizes = sizes or TileSizes.suited_to(key.shape[-2])
     with torch.autocast(query.device.type, enabled=False):
         heads = list(each_head(query, key, values, key_mask, sink, batch, options))
         figures = stream(heads, query, key, values, options, sizes, progress)

@@ -8,13 +8,21 @@ from attncli.streaming.row_sums import SAFE_BITS, RowSums
 from attncli.streaming.scores import Head
 from attncli.streaming.scratch import Scratch
 
+SHORT_ROW = 8192
+"""Keys of a row up to which a wider tile was measured to be faster."""
+
 
 @dataclass(frozen=True)
 class TileSizes:
-    """Queries and keys of a tile. 512 x 2,048 float32 scores are 4 MB."""
+    """Queries and keys of a tile. 512 x 1,024 float32 scores are 2 MB."""
 
     queries: int = 512
-    keys: int = 2048
+    keys: int = 1024
+
+    @classmethod
+    def suited_to(cls, num_keys: int) -> "TileSizes":
+        """Wide tiles for short rows, where searching each for top keys costs most; else what caches hold."""
+        return cls(keys=2048) if num_keys <= SHORT_ROW else cls()
 
 
 def sum_rows(head: Head, rows: slice, top_k: int, sizes: TileSizes, scratch: Scratch) -> RowSums:
