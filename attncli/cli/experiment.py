@@ -190,6 +190,7 @@ def build(name: str, summary: str) -> Any:
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     shared_last = sorted(fields, key=lambda key: key in Spec.model_fields)
     options = [_option(key, fields[key]) for key in shared_last]
+    # Typer reads a command from its signature; a function type has no such attribute for mypy.
     command.__signature__ = signature.replace(parameters=[*options, *own])  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in (*options, *own)}
     app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -162,6 +162,9 @@ def run(spec: HeadsSpec, texts: Texts, session: Session) -> Report:
     if spec.rollout and pretrained.has_decoder:
         raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout is for one stack")
     text, context = _read(spec, texts, pretrained, session)
+    fewest = min(len(side.ids) for side in (text, context) if side is not None)
+    if spec.skip_sink >= fewest:
+        raise UserError(f"skip_sink: must be below {fewest}, the number of tokens (got {spec.skip_sink})")
     if spec.rollout:
         refuse_bytes(spec, len(text.ids) ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
     survey = Survey(spec, pretrained, text, context, session.progress)

@@ -101,6 +101,7 @@ def load_pretrained(model: str, *, allow_download: bool, device: torch.device) -
     UserError where transformers cannot load it, and where its weights are not all there: those would be
     random.
     """
+    # transformers leaves these without types.
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": not allow_download}

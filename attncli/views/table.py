@@ -13,6 +13,7 @@ from rich.text import Text
 from attncli.report import NamedTensor, Report
 from attncli.views import Display
 from attncli.views.columns import GAP, Column, column_groups, shortened
+from attncli.views.heading import heading
 from attncli.views.numbers import NO_NUMBER, fixed, scalar
 from attncli.views.plain_text import plain_text
 from attncli.views.shades import shaded_lines
@@ -26,32 +27,6 @@ MAX_VECTOR_ROWS = 24
 PLACES = ("layer", "head")
 MAX_VECTOR_COLUMNS = 64
 MAX_EXAMPLE_ROWS = 6
-HEADING_KEYS = (
-    *(
-        "model",
-        "layer",
-        "batch_size",
-        "embedding",
-        "embed_dim",
-        "projection",
-        "num_heads",
-        "num_kv_heads",
-        "head_dim",
-        "value_dim",
-    ),
-    *(
-        "scale",
-        "softmax",
-        "causal",
-        "method",
-        "over",
-        "aggregate",
-        "kind",
-        "num_features",
-        "variance",
-        "seed",
-    ),
-)
 
 
 class PipeConsole(Console):
@@ -77,7 +52,7 @@ class TableWriter:
 
     def write(self) -> None:
         """Heading, tensors with the statistics of their rows, the other statistics, notes."""
-        self._heading()
+        self._text(heading(self.report), "bold")
         # Thousands of rows come with their quantiles, which are shown instead.
         rows = self.report.statistics.get("rows", {}) if "quantiles" not in self.report.statistics else {}
         for name, tensor in self.report.tensors.items():
@@ -96,18 +71,6 @@ class TableWriter:
         self.console.print(
             Text(text, style=style), width=self.display.width, soft_wrap=self.display.width is None
         )
-
-    def _heading(self) -> None:
-        report = self.report
-        parts = []
-        if report.tokens:
-            parts.append(_counted(len(report.tokens), "token"))
-        if report.context_tokens:
-            parts.append(_counted(len(report.context_tokens), "context token"))
-        parts += [
-            f"{key} {_setting(report.spec[key])}" for key in HEADING_KEYS if _says_something(report.spec, key)
-        ]
-        self._text(f"{report.experiment}: {', '.join(parts)}", "bold")
 
     def _tokens(self, axis: str) -> Sequence[str]:
         if axis == "key":
@@ -349,29 +312,6 @@ class TableWriter:
             for i, token in enumerate(tokens):
                 if shortened(plain_text(token), self.row_label_width) != plain_text(token):
                     self._text(f"{name} {i} is {plain_text(token)}", "dim")
-
-
-def _counted(count: int, name: str) -> str:
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
-
-
-def _says_something(spec: Mapping[str, Any], key: str) -> bool:
-    """Whether a setting belongs into the heading: it is there, and no switch in its usual place."""
-    value = spec.get(key)
-    return (
-        value is not None
-        and not (key == "causal" and value is False)
-        and not (key == "softmax" and value is True)
-    )
-
-
-def _setting(value: Any) -> str:
-    """A setting's value in a heading; of a path the last part."""
-    if isinstance(value, list):
-        return ",".join(map(_setting, value))
-    if isinstance(value, bool):
-        return str(value).lower()
-    return plain_text(str(value).rpartition("/")[2])
 
 
 def _two_lines(name: str) -> tuple[str, str]:

@@ -1,0 +1,66 @@
+"""The first line of a report for people: the experiment, its tokens, and the settings that shape it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attncli.report import Report
+from attncli.views.plain_text import plain_text
+
+HEADING_KEYS = (
+    "model",
+    "layer",
+    "batch_size",
+    "embedding",
+    "embed_dim",
+    "projection",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "value_dim",
+    "scale",
+    "softmax",
+    "causal",
+    "method",
+    "over",
+    "aggregate",
+    "kind",
+    "num_features",
+    "variance",
+    "seed",
+)
+
+
+def heading(report: Report) -> str:
+    """`self: 6 tokens, embedding random, embed_dim 64, ...`"""
+    parts = []
+    if report.tokens:
+        parts.append(_counted(len(report.tokens), "token"))
+    if report.context_tokens:
+        parts.append(_counted(len(report.context_tokens), "context token"))
+    parts += [
+        f"{key} {_setting(report.spec[key])}" for key in HEADING_KEYS if _says_something(report.spec, key)
+    ]
+    return f"{report.experiment}: {', '.join(parts)}"
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def _says_something(spec: Mapping[str, Any], key: str) -> bool:
+    """Whether a setting belongs into the heading: it is there, and no switch in its usual place."""
+    value = spec.get(key)
+    return (
+        value is not None
+        and not (key == "causal" and value is False)
+        and not (key == "softmax" and value is True)
+    )
+
+
+def _setting(value: Any) -> str:
+    """A setting's value in a heading; of a path the last part."""
+    if isinstance(value, list):
+        return ",".join(map(_setting, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return plain_text(str(value).rpartition("/")[2])
