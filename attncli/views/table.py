@@ -5,18 +5,18 @@ from dataclasses import replace
 from typing import Any, TextIO
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from attncli.report import NamedTensor, Report
 from attncli.views import Display
 from attncli.views.columns import GAP, Column, column_groups, shortened
+from attncli.views.grid import grid
 from attncli.views.heading import heading
 from attncli.views.numbers import NO_NUMBER, fixed, scalar
 from attncli.views.plain_text import plain_text
 from attncli.views.shades import shaded_lines
+from attncli.views.steps import IN_STEPS, StepsWriter
 
 LAYOUT_WIDTH = 1_000_000
 ROW_LABEL_WIDTH = 20
@@ -53,10 +53,12 @@ class TableWriter:
     def write(self) -> None:
         """Heading, tensors with the statistics of their rows, the other statistics, notes."""
         self._text(heading(self.report), "bold")
+        if self.report.steps:
+            StepsWriter(self.console, self.display, self.row_label_width).write(self.report.steps)
         # Thousands of rows come with their quantiles, which are shown instead.
         rows = self.report.statistics.get("rows", {}) if "quantiles" not in self.report.statistics else {}
         for name, tensor in self.report.tensors.items():
-            if tensor.values.ndim == 1:
+            if tensor.values.ndim == 1 or (self.report.steps and IN_STEPS.fullmatch(name)):
                 continue
             for title, matrix, index in _matrices(name, tensor):
                 beside = self._statistic_columns(rows, index) if name == "weights" else []
@@ -165,7 +167,7 @@ class TableWriter:
         most = scalar(float(matrix.max()), self.display.precision)
         self._text(f"{title}: {' × '.join(map(str, matrix.shape))}", "bold")
         self._text(f"blank is 0, . from {least} to @ at {most}, even in the logarithm", "dim")
-        self._grid([label, Column(("", axes[1]), shaded_lines(matrix), left=True)])
+        self.console.print(grid([label, Column(("", axes[1]), shaded_lines(matrix), left=True)]))
 
     def _leave_out(self, title: str, shape: tuple[int, ...]) -> None:
         """One line in place of what is too wide, once for all its batches and heads."""
@@ -184,27 +186,7 @@ class TableWriter:
         for number, group in enumerate(groups):
             if number:
                 self.console.print()
-            self._grid([label, *group])
-
-    def _grid(self, columns: Sequence[Column]) -> None:
-        table = Table(
-            box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim"
-        )
-        for column in columns:
-            table.add_column(
-                Text("\n".join(column.header).lstrip("\n")),
-                justify="left" if column.left else "right",
-                no_wrap=True,
-                vertical="bottom",
-            )
-        for i in range(len(columns[0].cells)):
-            table.add_row(*(self._cell(column, i) for column in columns))
-        self.console.print(table)
-
-    def _cell(self, column: Column, row: int) -> Text:
-        text = column.cells[row]
-        style = "bold" if row in column.emphasis else "dim" if text == NO_NUMBER else ""
-        return Text(text, style=style)
+            self.console.print(grid([label, *group]))
 
     def _statistic_columns(self, rows: Mapping[str, NamedTensor], index: tuple[int, ...]) -> list[Column]:
         columns = []
@@ -239,7 +221,7 @@ class TableWriter:
         """Tensors of one axis, side by side where they share it; long ones thinned, which is said."""
         by_axis: dict[tuple[str, int], list[tuple[str, np.ndarray]]] = {}
         for name, tensor in self.report.tensors.items():
-            if tensor.values.ndim == 1:
+            if tensor.values.ndim == 1 and not (self.report.steps and IN_STEPS.fullmatch(name)):
                 by_axis.setdefault((tensor.axes[0], len(tensor.values)), []).append((name, tensor.values))
         for (axis, count), vectors in by_axis.items():
             step = -(-count // MAX_VECTOR_ROWS) if self.display.width is not None else 1
