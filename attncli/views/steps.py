@@ -49,9 +49,9 @@ class StepsWriter:
         self.console.print(Text(plain_text(text), style=style), width=width, soft_wrap=width is None)
 
     def _rule(self, title: str) -> None:
-        line = f"── {title} "
+        line = f"══ {title} "
         width = self.display.width or RULE_WIDTH
-        self._text(line + "─" * max(0, width - len(line)), "bold")
+        self._text(line + "═" * max(0, width - len(line)), "bold")
 
     def _shapes(self, shapes: tuple[Shape, ...]) -> None:
         """One line for all; a table where strides matter."""
@@ -69,7 +69,7 @@ class StepsWriter:
 
     def _terms(self, table: Terms) -> None:
         self.console.print()
-        self._text(table.title, "bold")
+        self._text(f"{table.title}{_part(table)}", "bold")
         label, columns = self._label(table), []
         start = 2 if _has_text(table) else 1
         for place in range(start, len(table.columns)):
@@ -82,10 +82,6 @@ class StepsWriter:
             if number:
                 self.console.print()
             self.console.print(grid([label, *group]))
-        if table.count > len(table.rows):
-            left_out = table.count - len(table.rows)
-            totals = "; totals are over all" if table.totals else ""
-            self._text(f"{left_out} of {table.count} rows are left out{totals}", "dim")
 
     def _label(self, table: Terms) -> Column:
         """What a row is about: its position, and the token at it."""
@@ -110,12 +106,20 @@ class StepsWriter:
             self.console.print()
         for name, value in step.values.items():
             if isinstance(value, str):
-                self._text(f"{name}: {shortened(plain_text(value), self.label_width and 400)}")
+                self._text(f"{name}: {value}")
         width = max(map(len, numbers), default=0)
         texts = {name: scalar(value, self.display.precision) for name, value in numbers.items()}
         right = max(map(len, texts.values()), default=0)
         for name, text in texts.items():
             self._text(f"{name:<{width}}  {text:>{right}}")
+
+
+def _part(table: Terms) -> str:
+    """What of a long table is shown."""
+    if table.count == len(table.rows):
+        return ""
+    totals = ", totals over all" if table.totals else ""
+    return f" ({len(table.rows)} of {table.count} rows{totals})"
 
 
 def _has_text(table: Terms) -> bool:

@@ -27,6 +27,7 @@ MAX_VECTOR_ROWS = 24
 PLACES = ("layer", "head")
 MAX_VECTOR_COLUMNS = 64
 MAX_EXAMPLE_ROWS = 6
+MAX_TEXT = 58
 
 
 class PipeConsole(Console):
@@ -59,6 +60,8 @@ class TableWriter:
         rows = self.report.statistics.get("rows", {}) if "quantiles" not in self.report.statistics else {}
         for name, tensor in self.report.tensors.items():
             if tensor.values.ndim == 1 or (self.report.steps and IN_STEPS.fullmatch(name)):
+                continue
+            if self._pair(name, tensor):
                 continue
             for title, matrix, index in _matrices(name, tensor):
                 beside = self._statistic_columns(rows, index) if name == "weights" else []
@@ -103,21 +106,12 @@ class TableWriter:
         if axes[1] in ("dim", "embed"):
             self._vectors_of(title, axes, matrix)
             return
-        num_rows, num_columns = matrix.shape
+        num_rows = len(matrix)
         rows = self._label_column(axes[0], num_rows)
         received = self.report.statistics.get("keys", {}).get("received_mass") if index is not None else None
         footer = list(received.values[index]) if received is not None else []
         label = Column(rows.header, [*rows.cells, *(["received mass"] if footer else [])], left=True)
-        columns = []
-        if matrix.size <= MAX_CELLS:
-            largest = np.nanargmax(np.where(np.isfinite(matrix), matrix, -np.inf), axis=1)
-            for j, (position, name) in enumerate(self._labels(axes[1], num_columns, self.column_label_width)):
-                numbers = [*matrix[:, j], *footer[j : j + 1]]
-                header = (position.strip(), name) if name else ("", position.strip())
-                bold = frozenset(np.flatnonzero(largest == j).tolist())
-                columns.append(
-                    Column(header, [fixed(n, self.display.precision) for n in numbers], emphasis=bold)
-                )
+        columns = self._matrix_columns(axes[1], matrix, footer) if matrix.size <= MAX_CELLS else []
         groups = column_groups(label, columns, self.display.width)
         is_map = axes[1] == "key_block" and len(groups) > 1
         if not columns or len(groups) > MAX_GROUPS or is_map:
@@ -130,6 +124,39 @@ class TableWriter:
             self._groups(title, label, columns)
         if beside:
             self._groups(f"{title}: statistics of each row", rows, beside)
+
+    def _matrix_columns(self, axis: str, matrix: np.ndarray, footer: Sequence[float] = ()) -> list[Column]:
+        """A column a key, the largest of each row emphasised, with a number of the footer below."""
+        largest = np.nanargmax(np.where(np.isfinite(matrix), matrix, -np.inf), axis=1)
+        columns = []
+        for j, (position, name) in enumerate(self._labels(axis, matrix.shape[1], self.column_label_width)):
+            numbers = [*matrix[:, j], *footer[j : j + 1]]
+            header = (position.strip(), name) if name else ("", position.strip())
+            bold = frozenset(np.flatnonzero(largest == j).tolist())
+            cells = [fixed(n, self.display.precision) for n in numbers]
+            columns.append(Column(header, cells, emphasis=bold))
+        return columns
+
+    def _pair(self, name: str, tensor: NamedTensor) -> bool:
+        """Whether a tensor was shown with its pair: wrong_x beside right_x, where both fit the width."""
+        pair, tensors = name.partition("_"), self.report.tensors
+        other = {"wrong": "right", "right": "wrong"}.get(pair[0])
+        if f"{other}_{pair[2]}" not in tensors or tensor.axes[-1] == "dim" or tensor.values.size > MAX_CELLS:
+            return False
+        sides = [
+            self._matrix_columns(tensor.axes[1], tensors[f"{side}_{pair[2]}"].values)
+            for side in ("wrong", "right")
+        ]
+        for side, columns in zip(("wrong", "right"), sides, strict=True):
+            columns[0] = replace(columns[0], header=(side, *columns[0].header))
+        label = self._label_column(tensor.axes[0], len(tensor.values))
+        between = Column(("",), ["│"] * len(tensor.values))
+        columns = [*sides[0], between, *sides[1]]
+        if len(column_groups(label, columns, self.display.width)) > 1:
+            return False
+        if pair[0] == "wrong":
+            self._groups(f"{pair[2]} ({' × '.join(tensor.axes)}): wrong and right", label, columns)
+        return True
 
     def _vectors_of(self, title: str, axes: tuple[str, ...], matrix: np.ndarray) -> None:
         """Vectors as rows: of many dimensions the first that fit, of many examples the first few."""
@@ -271,7 +298,8 @@ class TableWriter:
             for i in range(len(values[0])):
                 yield Column((name, str(i)), [fixed(value[i], self.display.precision) for value in values])
         elif isinstance(values[0], str):
-            yield Column(header, [plain_text(value) for value in values], left=True)
+            most = MAX_TEXT if self.display.width is not None else None
+            yield Column(header, [shortened(plain_text(value), most) for value in values], left=True)
         elif name == "query" and isinstance(values[0], int):
             yield Column(header, [self._query_label(value) for value in values], left=True)
         else:

@@ -44,8 +44,9 @@ class RecomputedAverage:
         return {"largest difference from the report": differ(self.mixed(weights), self.output)}
 
     def tokens(self) -> Expected:
-        values = {"query worked out": f"{self.token} {self.report.tokens[self.token]}"}
-        return Expected(values).table({"token": range(self.count), "text": self.report.tokens})
+        return Expected({"query worked out": self.token}).table(
+            {"token": range(self.count), "text": self.report.tokens}
+        )
 
     def embeddings(self) -> Expected:
         vector = self.source[self.token]

@@ -71,10 +71,9 @@ def _first_dims(row: Row) -> Terms:
         f"value of {key}": row.whole("value")[key],
     }
     dims = range(min(MOST_DIMS, *(len(numbers) for numbers in beginnings.values())))
-    sizes = {len(numbers) for numbers in beginnings.values()}
-    most = f" of {sizes.pop()}" if len(sizes) == 1 else ""
+    whole = all(len(numbers) == len(dims) for numbers in beginnings.values())
     return terms(
-        f"how they begin{row.place}: the first {len(dims)}{most} dims",
+        f"all three{row.place}" + ("" if whole else f": the first {len(dims)} dims"),
         ("vector", *(str(dim) for dim in dims)),
         (list(beginnings), *([numbers[dim] for numbers in beginnings.values()] for dim in dims)),
     )

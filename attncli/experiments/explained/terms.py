@@ -6,7 +6,7 @@ import numpy as np
 
 from attncli.report import Cell, NamedTensor, Shape, Terms
 
-MOST_ROWS, FIRST_ROWS, LAST_ROWS = 10, 4, 2
+MOST_ROWS, FIRST_ROWS, LAST_ROWS = 12, 4, 2
 MOST_PRODUCTS = 6
 MOST_DIMS = 6
 

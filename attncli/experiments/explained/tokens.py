@@ -44,7 +44,7 @@ def _tokens(spec: TextSpec, row: Row) -> Step:
         parts.append(f"It is worked out in head {row.head}; the others do the same with their own numbers.")
     if spec.batch_size:
         parts.append("It is that of batch item 0: batch items never talk to each other.")
-    values = {"query worked out": f"{row.token} {report.tokens[row.token]}"}
+    values = {"query worked out": row.token}
     formula = (
         "x0, x1, …" if spec.num_tokens else "text → tokens → ids" if ids is not None else "text → tokens"
     )
