@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision
+from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision, ScaleColors, SkipSink
 from attncli.errors import UserError
 from attncli.spec import SPECS, Spec
 from attncli.spec.config_file import NO_PREVIOUS, ConfigFile
@@ -180,14 +180,30 @@ def build(name: str, summary: str) -> Any:
         output: Output = None,
         precision: Precision = "4",
         color: Color = "auto",
+        scale_colors: ScaleColors = "linear",
+        skip_sink: SkipSink = None,
         debug: Debug = False,
         **flags: Any,
     ) -> int:
-        to = Destination(format, output, precision, color, several=False)
+        if "skip_sink" in fields:  # the survey of heads leaves those keys out of its figures, too
+            flags["skip_sink"] = skip_sink
+        to = Destination(
+            format,
+            output,
+            precision,
+            color,
+            several=False,
+            scale_colors=scale_colors,
+            skip_sink=skip_sink,
+        )
         return run_experiment(name, config, show_config, flags, to)
 
     signature = inspect.signature(command)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    own = [
+        p
+        for p in signature.parameters.values()
+        if p.kind is not inspect.Parameter.VAR_KEYWORD and p.name not in fields
+    ]
     shared_last = sorted(fields, key=lambda key: key in Spec.model_fields)
     options = [_option(key, fields[key]) for key in shared_last]
     # Typer reads a command from its signature; a function type has no such attribute for mypy.
