@@ -93,8 +93,9 @@ class AttentionSpec(VariantSpec, PlainAttentionSpec):
             for key, message in self.needs_dense().items():
                 yield contradiction(key, message, "engine")
         if not self.softmax:
-            for key in set(on) & {"temperature", "sink", "differential"}:
-                yield contradiction(key, "needs softmax: it changes what the softmax does", "softmax")
+            for key in ("temperature", "sink", "differential"):
+                if key in on:
+                    yield contradiction(key, "needs softmax: it changes what the softmax does", "softmax")
         halvings = [key for key in ("rope", "differential") if key in on]
         if self.head_dim % 2 ** len(halvings):
             message = (

@@ -177,11 +177,16 @@ def test_reports_of_plain_attention_say_nothing_of_variants(experiment: str) -> 
     assert list(report.spec) == [key for key in SPECS[experiment].model_fields if key in report.spec]
 
 
-@pytest.mark.parametrize("experiment", ["self", "multihead", "cross"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("experiment", "variant"),
+    [
+        (name, key)
+        for name in ("self", "multihead", "cross")
+        for key in VARIANTS
+        if key in SPECS[name].model_fields
+    ],
+)
 def test_a_report_names_its_variant(experiment: str, variant: str) -> None:
-    if variant not in SPECS[experiment].model_fields:
-        pytest.skip("two texts share no positions")
     report = run(experiment, **{variant: ON[variant]})
     value = str(ON[variant]).lower()
     assert f", {variant} {value}" in heading(report)
