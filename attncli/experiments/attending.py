@@ -1,23 +1,36 @@
 """One attention by either engine: dense keeps the weights, streaming their exact statistics and maps."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attncli.errors import RunError
 from attncli.experiments.attention_report import named, row_statistics
+from attncli.experiments.differential import differential_figures
 from attncli.experiments.memory import chosen_engine, readable_bytes, weights_bytes
 from attncli.experiments.row_summaries import extreme_rows, quantile_rows
+from attncli.experiments.variants import (
+    NOTHING_DRAWN,
+    VariantParameters,
+    explained_variants,
+    factor_of_second,
+    meeting,
+    score_rules,
+    variant_notes,
+    window_of,
+)
 from attncli.mechanisms.heads import repeat_heads
-from attncli.mechanisms.masks import causal_mask, full_mask
+from attncli.mechanisms.masks import visible_keys
 from attncli.mechanisms.scaled_dot_product import attend, scale_factors
+from attncli.mechanisms.score_rules import ScoreRules
 from attncli.report import NamedTensor
 from attncli.spec.attention import AttentionSpec
 from attncli.statistics.moments import combined_moments, moments
-from attncli.streaming import attention_statistics
+from attncli.statistics.sinks import outside_mass
+from attncli.streaming import AttentionStatistics, attention_statistics
 
 MAP_SIZE = 64
 MAX_ROWS_WHOLE = 1000
@@ -41,17 +54,30 @@ def attended(
     *,
     causal: bool = False,
     axes: tuple[str, ...] = (),
+    drawn: VariantParameters = NOTHING_DRAWN,
     progress: Progress | None = None,
 ) -> Attended:
-    """softmax(query key^T scale) value by the spec's engine; `axes` lie between batch and query.
+    """softmax(query key^T scale) value by the spec's engine, with its variants.
 
-    Key and value may have fewer heads than the query. RunError where scores overflow.
+    `axes` lie between batch and query; `drawn` is what the variants drew. Key and value may have fewer heads
+    than the query. RunError where scores overflow.
     """
     counts = vectors["query"].shape[-2], vectors["key"].shape[-2]
+    rules = score_rules(spec, drawn, vectors["query"])
+    met = meeting(spec, vectors)
     if chosen_engine(spec, *counts) == "streaming":
-        result = _streaming(spec, vectors, causal, axes, progress)
+        result = _streaming(spec, met, rules, causal, axes, progress)
     else:
-        result = _dense(spec, vectors, causal, axes)
+        shared = _repeated(met, axes)
+        visible = visible_keys(*counts, causal=causal, window=window_of(spec)).to(met["query"].device)
+        if spec.differential:
+            factor = factor_of_second(spec, drawn)
+            result = Attended(*differential_figures(spec, shared, visible, rules, axes, factor), ())
+        else:
+            result = _dense(spec, shared, visible, rules, axes)
+    explained = explained_variants(spec, vectors, drawn, rules, axes)
+    notes = (*variant_notes(spec), *result.notes)
+    result = replace(result, tensors=explained | result.tensors, notes=notes)
     if not result.output.isfinite().all():
         raise RunError(_overflow(spec))
     if "rows" in result.statistics and counts[0] > MAX_ROWS_WHOLE:
@@ -63,18 +89,31 @@ def attended(
 
 
 def _overflow(spec: AttentionSpec) -> str:
-    return f"{spec.experiment}: the scores overflow float32: use a smaller scale (got {spec.scale})"
+    message = f"{spec.experiment}: the scores overflow float32: use a smaller scale (got {spec.scale})"
+    hotter = f" or a larger temperature (got {spec.temperature:g})"
+    return message if spec.temperature == 1 else message + hotter
+
+
+def _repeated(vectors: Mapping[str, Tensor], axes: tuple[str, ...]) -> dict[str, Tensor]:
+    """Query, key and value with as many heads each."""
+    if axes != ("head",):
+        return dict(vectors)
+    num_heads = vectors["query"].shape[-3]
+    return {
+        name: tensor if name == "query" else repeat_heads(tensor, num_heads)
+        for name, tensor in vectors.items()
+    }
 
 
 def _dense(
-    spec: AttentionSpec, vectors: Mapping[str, Tensor], causal: bool, axes: tuple[str, ...]
+    spec: AttentionSpec,
+    vectors: Mapping[str, Tensor],
+    visible: Bool[Tensor, "query key"],
+    rules: ScoreRules,
+    axes: tuple[str, ...],
 ) -> Attended:
     query, key, value = vectors["query"], vectors["key"], vectors["value"]
-    if axes == ("head",):
-        key, value = (repeat_heads(shared, query.shape[-3]) for shared in (key, value))
-    mask = causal_mask if causal else full_mask
-    visible = mask(query.shape[-2], key.shape[-2]).to(query.device)
-    attention = attend(query, key, value, visible, scale=spec.scale, softmax=spec.softmax)
+    attention = attend(query, key, value, visible, scale=spec.scale, softmax=spec.softmax, rules=rules)
     tensors = {"scaled_scores": named(attention.scaled_scores, *axes, "query", "key")} if spec.explain else {}
     tensors["scores"] = named(attention.scores, *axes, "query", "key")
     tensors["weights"] = named(attention.weights, *axes, "query", "key")
@@ -84,13 +123,14 @@ def _dense(
     }
     if not spec.softmax:
         return Attended(attention.output, tensors, statistics, (NO_SOFTMAX_NOTE,))
-    statistics |= row_statistics(attention.scaled_scores, visible, top_k=spec.top_k, axes=axes)
+    statistics |= row_statistics(attention.scaled_scores, visible, top_k=spec.top_k, axes=axes, rules=rules)
     return Attended(attention.output, tensors, statistics, ())
 
 
 def _streaming(
     spec: AttentionSpec,
     vectors: Mapping[str, Tensor],
+    rules: ScoreRules,
     causal: bool,
     axes: tuple[str, ...],
     progress: Progress | None,
@@ -99,12 +139,16 @@ def _streaming(
     each, product = scale_factors(spec.scale, query.shape[-1])
     factor = each * each * product
     try:
+        # Temperature divides capped scores: c tanh(s / c) / T is (c / T) tanh((s / T) / (c / T)).
         figures = attention_statistics(
             query,
             key,
             value,
             causal=causal,
-            scale=factor,
+            window=window_of(spec),
+            scale=factor / rules.temperature,
+            softcap=None if rules.softcap is None else rules.softcap / rules.temperature,
+            sink=rules.softmax_sink,
             top_k=min(spec.top_k, key.shape[-2]),
             keys=True,
             pooled=MAP_SIZE,
@@ -122,25 +166,21 @@ def _streaming(
         "logsumexp",
     )
     rows = {name: named(getattr(figures, name), *axes, "query") for name in names}
+    if rules.softmax_sink is not None:
+        rows["outside_mass"] = named(outside_mass(figures.logsumexp, rules.softmax_sink), *axes, "query")
     if spec.top_k:
         rows["top_keys"] = named(figures.top_keys, *axes, "query", "rank")
         rows["top_weights"] = named(figures.top_weights, *axes, "query", "rank")
     assert figures.output is not None and figures.received_mass is not None
     assert figures.pooled_mean is not None and figures.pooled_max is not None
-    scaled = combined_moments(
-        figures.visible.sum(dim=-1),
-        figures.score_mean,
-        figures.score_variance,
-        figures.score_min,
-        figures.score_max,
-    )
-    statistics = {
-        "scores": {
-            "mean": scaled["mean"] / factor,
-            "variance": scaled["variance"] / factor**2,
-            "min": min(scaled["min"] / factor, scaled["max"] / factor),
-            "max": max(scaled["min"] / factor, scaled["max"] / factor),
-        },
+    scaled = _score_moments(figures)
+    unscaled = {"scores": _divided(scaled, factor / rules.temperature)}
+    if rules.softcap is not None:
+        # What was capped is lost: the moments before the cap take a pass of their own.
+        window = window_of(spec)
+        uncapped = attention_statistics(query, key, causal=causal, window=window, scale=factor)
+        unscaled = {"scores": _divided(_score_moments(uncapped), factor)}
+    statistics = unscaled | {
         "scaled_scores": scaled,
         "rows": rows,
         "keys": {"received_mass": named(figures.received_mass, *axes, "key")},
@@ -155,3 +195,21 @@ def _streaming(
         f"Streamed: the weights would take {size}. The statistics are exact; the maps show blocks of weights."
     )
     return Attended(figures.output, tensors, statistics, (note,))
+
+
+def _score_moments(figures: AttentionStatistics) -> dict[str, float]:
+    """The moments of the scores of all batches and heads together."""
+    return combined_moments(
+        figures.visible.sum(dim=-1),
+        figures.score_mean,
+        figures.score_variance,
+        figures.score_min,
+        figures.score_max,
+    )
+
+
+def _divided(figures: Mapping[str, float], factor: float) -> dict[str, float]:
+    """The moments of numbers that were multiplied by a factor, of either sign, before it."""
+    ends = figures["min"] / factor, figures["max"] / factor
+    variance = figures["variance"] / factor**2
+    return {"mean": figures["mean"] / factor, "variance": variance, "min": min(ends), "max": max(ends)}

@@ -1,6 +1,6 @@
 """What self-, multi-head and cross-attention report alike: named tensors and statistics of the weights."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +13,13 @@ from attncli.experiments.explained import explained_steps
 from attncli.experiments.sources import Source
 from attncli.experiments.texts import Texts
 from attncli.inputs.projections import Projection
+from attncli.mechanisms.score_rules import PLAIN, ScoreRules
 from attncli.report import NamedTensor, Report
 from attncli.spec import Spec
 from attncli.spec.attention import AttentionSpec
 from attncli.statistics import ROW_STATISTICS
 from attncli.statistics.concentration import top_keys
-from attncli.statistics.sinks import received_mass
+from attncli.statistics.sinks import outside_mass, received_mass
 
 
 def named(tensor: Tensor, *axes: str) -> NamedTensor:
@@ -36,7 +37,7 @@ def build_report(
 ) -> Report:
     """A report with the settings and versions that it came from, and its steps where asked to explain."""
     environment = {"attncli": __version__, "torch": torch.__version__}
-    settings = spec.model_dump(mode="json", exclude=set(spec.idle_keys()))
+    settings = spec.model_dump(mode="json", exclude=set(spec.unsaid_keys()))
     report = Report(
         spec.experiment,
         settings,
@@ -56,11 +57,13 @@ def weight_statistics(
     *,
     top_k: int,
     axes: tuple[str, ...] = (),
+    names: Collection[str] = tuple(ROW_STATISTICS),
 ) -> dict[str, dict[str, NamedTensor]]:
-    """The statistics of each row of weights and of each key. `axes` are those between batch and query."""
-    rows = {
-        name: named(statistic(weights, visible), *axes, "query") for name, statistic in ROW_STATISTICS.items()
-    }
+    """The statistics of each row of weights and of each key: those of these names.
+
+    `axes` are those between batch and query.
+    """
+    rows = {name: named(ROW_STATISTICS[name](weights, visible), *axes, "query") for name in names}
     if top_k:
         keys, key_weights = top_keys(weights, visible, top_k)
         rows["top_keys"] = named(keys, *axes, "query", "rank")
@@ -74,17 +77,22 @@ def row_statistics(
     *,
     top_k: int,
     axes: tuple[str, ...] = (),
+    rules: ScoreRules = PLAIN,
 ) -> dict[str, dict[str, NamedTensor]]:
     """The statistics of each row of weights and of each key, in float64 from the scores that softmax takes.
 
-    Hidden scores are -inf. `axes` are the axes between the batch and the query.
+    Hidden scores are -inf. `axes` are the axes between the batch and the query. A sink is in logsumexp and is
+    no key; the weight that it takes is outside_mass.
     """
     scores = scores.double()
-    statistics = weight_statistics(scores.softmax(dim=-1), visible, top_k=top_k, axes=axes)
-    logsumexp = {"logsumexp": named(scores.logsumexp(dim=-1), *axes, "query")}
+    statistics = weight_statistics(rules.weights(scores), visible, top_k=top_k, axes=axes)
+    total, sink = rules.logsumexp(scores), rules.softmax_sink
+    totals = {"logsumexp": named(total, *axes, "query")}
+    if sink is not None:
+        totals["outside_mass"] = named(outside_mass(total, sink), *axes, "query")
     rows = statistics["rows"]
     ranks = {name: rows.pop(name) for name in ("top_keys", "top_weights") if name in rows}
-    return statistics | {"rows": rows | logsumexp | ranks}
+    return statistics | {"rows": rows | totals | ranks}
 
 
 def explained_ids(

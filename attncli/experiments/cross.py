@@ -6,6 +6,7 @@ from attncli.experiments.self_attention import project
 from attncli.experiments.session import Session
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
+from attncli.experiments.variants import draw_parameters
 from attncli.report import Report
 from attncli.spec.attention import CrossSpec
 
@@ -18,7 +19,8 @@ def run(spec: CrossSpec, texts: Texts, session: Session) -> Report:
         return run_model(spec, texts)
     source, context = embed(spec, texts, session)
     vectors, projections = project(spec, source, context, session)
-    attention = attended(spec, vectors, progress=session.progress)
+    drawn = draw_parameters(spec, session.generator)
+    attention = attended(spec, vectors, drawn=drawn, progress=session.progress)
 
     tensors = {
         "input": named(source.vectors, "token", "dim"),

@@ -31,7 +31,7 @@ def chosen_engine(spec: AttentionSpec, num_queries: int, num_keys: int) -> str:
     if spec.engine != "auto":
         return spec.engine
     is_large = weights_bytes(spec, num_queries, num_keys) > MAX_DENSE_BYTES
-    return "streaming" if is_large and spec.softmax and not spec.explain else "dense"
+    return "streaming" if is_large and not spec.needs_dense() else "dense"
 
 
 def _attention_bytes(spec: AttentionSpec, num_queries: int, num_keys: int) -> int:
@@ -40,8 +40,9 @@ def _attention_bytes(spec: AttentionSpec, num_queries: int, num_keys: int) -> in
     widths = spec.embed_dim + heads * (spec.head_dim + spec.value_dim)
     parameters = spec.embed_dim * heads * (2 * spec.head_dim + 2 * spec.value_dim)
     is_dense = chosen_engine(spec, num_queries, num_keys) == "dense"
+    maps = 2 if spec.differential else 1
     return (
-        (batch * heads * num_queries * num_keys * BYTES_PER_WEIGHT if is_dense else 0)
+        (batch * heads * maps * num_queries * num_keys * BYTES_PER_WEIGHT if is_dense else 0)
         + batch * tokens * widths * BYTES_PER_VECTOR_ENTRY
         + parameters * BYTES_PER_PARAMETER
     )
@@ -96,8 +97,11 @@ def readable_bytes(count: int) -> str:
 
 def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> None:
     """UserError that says how much an experiment needs, where that is more than there is."""
-    is_dense = isinstance(spec, AttentionSpec) and chosen_engine(spec, num_queries, num_keys) == "dense"
-    instead = "engine streaming or smaller sizes" if is_dense else "smaller sizes"
+    instead = "smaller sizes"
+    if isinstance(spec, AttentionSpec) and chosen_engine(spec, num_queries, num_keys) == "dense":
+        needs = spec.needs_dense()
+        hindered = f"smaller sizes, or engine streaming without {' and '.join(needs)}"
+        instead = hindered if needs else "engine streaming or smaller sizes"
     refuse_bytes(spec, needed_bytes(spec, num_queries, num_keys), instead)
 
 

@@ -14,6 +14,7 @@ from attncli.experiments.attention_report import (
 from attncli.experiments.session import Session
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
+from attncli.experiments.variants import draw_parameters
 from attncli.inputs.projections import draw_head_projections, draw_linear, draw_linear_bias
 from attncli.mechanisms.heads import merge_heads, split_heads
 from attncli.report import NamedTensor, Report
@@ -55,7 +56,10 @@ def run(spec: MultiheadSpec, texts: Texts, session: Session) -> Report:
         return run_model(spec, texts)
     (source,) = embed(spec, texts, session)
     heads, projections = _heads(spec, source.vectors, session)
-    attention = attended(spec, heads, causal=spec.causal, axes=("head",), progress=session.progress)
+    drawn = draw_parameters(spec, session.generator)
+    attention = attended(
+        spec, heads, causal=spec.causal, axes=("head",), drawn=drawn, progress=session.progress
+    )
     merged = merge_heads(attention.output)
 
     tensors = {"input": named(source.vectors, "token", "dim"), **explained_ids(spec, source)}

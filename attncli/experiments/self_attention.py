@@ -14,11 +14,13 @@ from attncli.experiments.attention_report import (
 from attncli.experiments.session import Session
 from attncli.experiments.sources import Source, embed
 from attncli.experiments.texts import Texts
+from attncli.experiments.variants import draw_parameters
 from attncli.inputs.projections import draw_projections
-from attncli.mechanisms.masks import causal_mask, full_mask
+from attncli.mechanisms.masks import visible_keys
 from attncli.mechanisms.scaled_dot_product import attend_by_loop
 from attncli.report import NamedTensor, Report
 from attncli.spec.attention import AttentionSpec, SelfSpec
+from attncli.spec.variants import POSITIONS
 
 MAX_LOOP_CELLS = 2**16
 POSITION_NOTE = "Attention has no notion of position: shuffled vectors give the same rows, shuffled."
@@ -45,7 +47,7 @@ def _loop_difference(
     *batch, num_tokens, _ = source.vectors.shape
     if num_tokens**2 * (batch[0] if batch else 1) > MAX_LOOP_CELLS:
         return None
-    visible = (causal_mask if spec.causal else full_mask)(num_tokens, num_tokens)
+    visible = visible_keys(num_tokens, num_tokens, causal=spec.causal, window=spec.window)
     looped = attend_by_loop(source.vectors, visible, scale=spec.scale, softmax=spec.softmax)
     return (looped - output).abs().max().item()
 
@@ -58,17 +60,23 @@ def run(spec: SelfSpec, texts: Texts, session: Session) -> Report:
         return run_model(spec, texts)
     (source,) = embed(spec, texts, session)
     vectors, projections = project(spec, source, source, session)
-    attention = attended(spec, vectors, causal=spec.causal, progress=session.progress)
+    drawn = draw_parameters(spec, session.generator)
+    attention = attended(spec, vectors, causal=spec.causal, drawn=drawn, progress=session.progress)
 
     tensors = {"input": named(source.vectors, "token", "dim"), **explained_ids(spec, source)}
     tensors |= projections | explained_vectors(spec, vectors) | attention.tensors
     tensors["output"] = named(attention.output, "query", "dim")
 
     statistics = attention.statistics
-    notes = [CAUSAL_NOTE if spec.causal else POSITION_NOTE]
+    notes = []
+    variants = set(spec.variants_on())
+    if not variants & {*POSITIONS, "window"}:
+        notes.append(CAUSAL_NOTE if spec.causal else POSITION_NOTE)
     if spec.batch_size:
         notes.append("Batch items never talk to each other.")
-    if spec.projection == "none":
+    if spec.projection == "none" and variants - {"window"}:
+        notes.append("The loop form stands for attention without variants: it is left out.")
+    elif spec.projection == "none":
         difference = _loop_difference(spec, source, attention.output)
         if difference is None:
             notes.append(f"The loop form is left out beyond {MAX_LOOP_CELLS} weights.")

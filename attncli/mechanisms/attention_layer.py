@@ -1,8 +1,7 @@
 """The attention of one layer as a model computed it: its scores and weights, any rows and columns of them.
 
 score = softcap(scale q k) + bias, hidden keys at -inf; weight = exp(score - logsumexp), with the logit of
-a sink in the logsumexp. Softcap c tanh(s / c): Gemma 2 (2408.00118); sink: GPT-OSS (2508.10925); bias: T5
-(1910.10683).
+a sink in the logsumexp: the papers stand in score_rules.py, relative_bias.py and sink.py.
 """
 
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attncli.mechanisms.heads import repeat_heads
+from attncli.mechanisms.score_rules import ScoreRules
+from attncli.mechanisms.sink import logsumexp_with_sink
 from attncli.mechanisms.visibility import Visibility, row_blocks
 
 
@@ -65,15 +66,11 @@ class AttentionLayer:
         return self._finished(products, bias).masked_fill(~self.visibility(queries, keys), -torch.inf)
 
     def _finished(self, products: Tensor, bias: Tensor | None) -> Tensor:
-        scores = products * self.scale
-        if self.softcap is not None:
-            scores = self.softcap * (scores / self.softcap).tanh()
-        return scores if bias is None else scores + bias
+        return ScoreRules(softcap=self.softcap, bias=bias).finished(products * self.scale)
 
     def logsumexp(self, scores: Float[Tensor, "head query key"]) -> Float[Tensor, "head query"]:
         """ln sum exp over all keys and the sink; -inf for a query that sees nothing."""
-        total = scores.logsumexp(dim=-1)
-        return total if self.sink is None else torch.logaddexp(total, self.sink.to(total).unsqueeze(-1))
+        return scores.logsumexp(dim=-1) if self.sink is None else logsumexp_with_sink(scores, self.sink)
 
     def weights(self, queries: Int[Tensor, " query"]) -> Float[Tensor, "head query key"]:
         """Whole rows of weights; zeros for a query that sees nothing."""

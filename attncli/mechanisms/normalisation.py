@@ -45,6 +45,10 @@ def layer_norm(data: Data, *, eps: float, unbiased: bool) -> Data:
     return (data - mean) / (data.var(dim=1, keepdim=True, correction=int(unbiased)) + eps).sqrt()
 
 
-def rms_norm(data: Data, *, eps: float) -> Data:
-    """x / sqrt(mean(x^2) + eps) for each example over its features; no mean is taken off."""
-    return data * torch.rsqrt(data.square().mean(dim=1, keepdim=True) + eps)
+def rms_norm(data: Float[Tensor, "*batch feature"], *, eps: float) -> Float[Tensor, "*batch feature"]:
+    """x / sqrt(mean(x^2) + eps) for each example over its features; no mean is taken off.
+
+    Of each head's query and key: Henry et al. 2020, Query-key normalization (2010.04245); with the root mean
+    square as in Qwen3 (2505.09388).
+    """
+    return data * torch.rsqrt(data.square().mean(dim=-1, keepdim=True) + eps)

@@ -6,10 +6,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attncli.mechanisms.score_rules import PLAIN, ScoreRules
+
 
 @dataclass(frozen=True)
 class Attention:
-    """Scores (query . key), scaled scores (masked: -inf), weights, and output = weights @ value."""
+    """Scores (query . key), scaled scores as the softmax takes them, weights, and output = weights @ value.
+
+    Hidden scores are -inf.
+    """
 
     scores: Float[Tensor, "*batch query key"]
     scaled_scores: Float[Tensor, "*batch query key"]
@@ -40,16 +45,19 @@ def attend(
     *,
     scale: str | float = "sqrt",
     softmax: bool = True,
+    rules: ScoreRules = PLAIN,
 ) -> Attention:
     """softmax(query key^T scale) value, with the hidden entries at -inf before the softmax.
 
-    Without softmax the weights are the scaled scores, zero where hidden. Every query must see a key.
+    `rules` change the scaled scores and the softmax. Without softmax the weights are the scaled scores, zero
+    where hidden. Every query must see a key.
     """
     each, product = scale_factors(scale, query.shape[-1])
     scores = query @ key.mT
     scaled = (query * each) @ (key * each).mT * product if each != 1.0 else scores * product
+    scaled = rules.finished(scaled)
     masked = scaled.masked_fill(~mask, -torch.inf)
-    weights = masked.softmax(dim=-1) if softmax else scaled.masked_fill(~mask, 0.0)
+    weights = rules.weights(masked) if softmax else scaled.masked_fill(~mask, 0.0)
     return Attention(scores.masked_fill(~mask, -torch.inf), masked, weights, weights @ value)
 
 

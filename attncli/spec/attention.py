@@ -9,6 +9,7 @@ from attncli.spec.explain import ExplainRowSpec
 from attncli.spec.fields import Contradiction, Count, Scale, Size, Spec, contradiction
 from attncli.spec.model import HeadSpec, LayerSpec
 from attncli.spec.text import CONTEXT, TOKENIZERS, TextSpec, _check_file, _check_text
+from attncli.spec.variants import UNSTREAMED, PositionSpec, VariantSpec
 
 Projection = Literal["query", "key", "value"]
 
@@ -17,7 +18,7 @@ def _default_tokenizer(data: dict[str, Any]) -> Literal["words", "model"]:
     return "words" if data["model"] is None else "model"
 
 
-class AttentionSpec(TextSpec, LayerSpec, ExplainRowSpec):
+class PlainAttentionSpec(TextSpec, LayerSpec, ExplainRowSpec):
     """How query, key and value are made, and what is done with them."""
 
     tokenizer: Literal["words", "whitespace", "model"] = Field(
@@ -71,19 +72,40 @@ class AttentionSpec(TextSpec, LayerSpec, ExplainRowSpec):
                     "needs projection linear or uniform: without one the embeddings are used as they are"
                 )
                 yield contradiction(key, message, "projection")
+
+
+class AttentionSpec(VariantSpec, PlainAttentionSpec):
+    """Attention with whatever variants are on, by an engine that can do them."""
+
+    def needs_dense(self) -> dict[str, str]:
+        """The settings that streaming cannot do, and what to say about each."""
+        reasons = {
+            "softmax": "streaming is made for softmax" if not self.softmax else None,
+            "explain": "streaming keeps no scores" if self.explain else None,
+        } | {key: UNSTREAMED[key] for key in self.variants_on() if key in UNSTREAMED}
+        needs = {key: f"needs engine dense: {why}" for key, why in reasons.items() if why}
+        return needs | ({"scale": "must not be 0 with engine streaming"} if self.scale == 0 else {})
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        on = self.variants_on()
         if self.engine == "streaming":
-            if not self.softmax:
-                yield contradiction("softmax", "needs engine dense: streaming is made for softmax", "engine")
-            if self.explain:
-                yield contradiction("explain", "needs engine dense: streaming keeps no scores", "engine")
-            if self.scale == 0:
-                yield contradiction("scale", "must not be 0 with engine streaming", "engine")
+            for key, message in self.needs_dense().items():
+                yield contradiction(key, message, "engine")
+        if not self.softmax:
+            for key in ("temperature", "sink", "differential"):
+                if key in on:
+                    yield contradiction(key, "needs softmax: it changes what the softmax does", "softmax")
+        halvings = [key for key in ("rope", "differential") if key in on]
+        if self.head_dim % 2 ** len(halvings):
+            message = (
+                f"({self.head_dim}) must be divisible by {2 ** len(halvings)} with {' and '.join(halvings)}"
+            )
+            yield contradiction("head_dim", message, "embed_dim", *halvings)
 
 
-class SelfSpec(AttentionSpec, HeadSpec):
+class SelfSpec(PositionSpec, AttentionSpec, HeadSpec):
     experiment: ClassVar[str] = "self"
-
-    causal: bool = Field(False, description="mask the future")
 
 
 def _default_head_dim(data: dict[str, Any]) -> int:
@@ -102,7 +124,7 @@ class HeadCounts(Spec):
     )
 
 
-class MultiheadSpec(AttentionSpec, HeadCounts):
+class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     experiment: ClassVar[str] = "multihead"
     worked_keys: ClassVar[frozenset[str]] = frozenset({"token", "head"})
 
@@ -110,7 +132,6 @@ class MultiheadSpec(AttentionSpec, HeadCounts):
         default_factory=_default_head_dim,
         description="size of query and key (default: embed_dim / num_heads)",
     )
-    causal: bool = Field(False, description="mask the future")
     output_projection: bool = Field(
         True, description="unify the heads with a linear layer, back to embed_dim"
     )

@@ -62,6 +62,10 @@ class Spec(BaseModel):
         """The settings that have no say under the others: neither shown nor to be given."""
         return frozenset()
 
+    def unsaid_keys(self) -> frozenset[str]:
+        """The settings that a report leaves out: the idle ones, and variants that are off."""
+        return self.idle_keys()
+
     def given(self, *keys: str) -> list[str]:
         """Those of the keys that the user set to something else than their defaults, in this order."""
         return [

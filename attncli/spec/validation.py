@@ -39,10 +39,10 @@ def _choices(context: dict[str, Any]) -> str:
 
 
 MESSAGES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "greater_than": lambda context: f"must be greater than {context['gt']}",
-    "greater_than_equal": lambda context: f"must be at least {context['ge']}",
+    "greater_than": lambda context: f"must be greater than {context['gt']:g}",
+    "greater_than_equal": lambda context: f"must be at least {context['ge']:g}",
     "less_than": lambda context: f"must be less than {context['lt']}",
-    "less_than_equal": lambda context: f"must be at most {context['le']}",
+    "less_than_equal": lambda context: f"must be at most {context['le']:g}",
     "int_parsing": lambda _: "must be a whole number",
     "int_parsing_size": lambda _: "must be a smaller whole number",
     "int_type": lambda _: "must be a whole number",

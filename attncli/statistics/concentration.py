@@ -9,7 +9,7 @@ def max_weight(
     weights: Float[Tensor, "*batch query key"], visible: Bool[Tensor, "query key"]
 ) -> Float[Tensor, "*batch query"]:
     """max p: the largest weight of a row."""
-    return weights.amax(dim=-1)
+    return weights.masked_fill(~visible, -torch.inf).amax(dim=-1)
 
 
 def participation(
@@ -26,8 +26,8 @@ def top_keys(
 
     Where fewer keys are visible the key is -1 and the weight NaN; never more ranks than keys.
     """
-    hidden_last = weights.masked_fill(~visible, -1.0)
+    hidden_last = weights.masked_fill(~visible, -torch.inf)
     ranked, keys = hidden_last.sort(dim=-1, descending=True, stable=True)
     ranked, keys = ranked[..., :k], keys[..., :k]
-    hidden = ranked < 0
+    hidden = ranked.isneginf()
     return keys.masked_fill(hidden, -1), ranked.masked_fill(hidden, torch.nan)

@@ -36,7 +36,7 @@ def row_statistics(head: Head, sums: RowSums) -> dict[str, Tensor]:
     rows = {
         "logsumexp": (logsumexp + block.centre) * LN_2,
         "entropy": entropy,
-        "normalized_entropy": (entropy / visible.log()).masked_fill(visible < 2, torch.nan),
+        "normalized_entropy": (entropy / visible.double().log()).masked_fill(visible < 2, torch.nan),
         "max_weight": weight(sums.largest),
         "top_weights": weight(sums.top.scores).masked_fill(beyond, torch.nan),
         "sink_mass": weight(head.score_with(block, torch.zeros_like(before[:1]))),

@@ -16,7 +16,8 @@ from attncli.views.plain_text import plain_text
 RULE_WIDTH = 80
 # Tensors that a report has for its steps: beside them the table leaves them out.
 IN_STEPS = re.compile(
-    r"(query|key|value|raw_scores|scaled_scores)(_\d+)?|bias|merged|.*_projection|output_bias|(context_)?token_ids"
+    r"(query|key|value|raw_scores|scaled_scores)(_\d+)?|second_scaled_scores|projected_.*|.*_projection"
+    r"|merged|output_bias|bias|bias_table|(first|second)_weights|lambda_vectors|.*token_ids"
 )
 GAP_MARK = "⋮"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from attncli.report import Report, Shape, Step, Terms
@@ -119,30 +120,56 @@ class Recomputed:
     def key_columns(self, **columns: Column) -> dict[str, Column]:
         return {"key": range(len(self.keys)), "text": self.keys} | columns
 
+    def half_of(self, name: str) -> np.ndarray:
+        """Query or key of the half that is worked out: all of it without differential attention."""
+        matrix = self.of(name)
+        count = matrix.shape[1] // (2 if self.spec.get("differential") else 1)
+        return matrix[:, :count]
+
     @property
     def scores(self) -> list[float]:
-        query = self.of("query")[self.token]
-        return [dot(query, key) for key in self.of("key")]
+        query = self.half_of("query")[self.token]
+        return [dot(query, key) for key in self.half_of("key")]
+
+    @property
+    def softcap(self) -> float | None:
+        cap: float | None = (self.rule or self.spec).get("softcap")
+        return cap
+
+    @property
+    def bias(self) -> np.ndarray | None:
+        name = next((name for name in ("bias", "position_bias") if name in self.report.tensors), None)
+        return None if name is None else self.of(name)[self.token]
+
+    @property
+    def temperature(self) -> float:
+        return float(self.spec.get("temperature", 1.0))
 
     @property
     def factor(self) -> float:
         if self.rule:
             return float(self.rule["scale"])
         scale = self.spec["scale"]
-        dim = self.of("query").shape[-1]
-        return {"sqrt": 1 / math.sqrt(dim), "fourth-root": 1 / math.sqrt(dim), "none": 1.0}.get(
-            scale
-        ) or scale
+        root = 1 / math.sqrt(self.half_of("query").shape[-1])
+        return {"sqrt": root, "fourth-root": root, "none": 1.0}.get(scale) or scale
+
+    @property
+    def capped(self) -> list[float]:
+        scores, cap = [score * self.factor for score in self.scores], self.softcap
+        return scores if cap is None else [cap * math.tanh(score / cap) for score in scores]
+
+    @property
+    def biased(self) -> list[float]:
+        if self.bias is None:
+            return self.capped
+        return [score + float(b) for score, b in zip(self.capped, self.bias, strict=True)]
 
     @property
     def before_mask(self) -> list[float]:
-        scores = [score * self.factor for score in self.scores]
-        if self.rule.get("softcap"):
-            scores = [self.rule["softcap"] * math.tanh(score / self.rule["softcap"]) for score in scores]
-        if "bias" in self.report.tensors:
-            bias = self.of("bias")[self.token]
-            scores = [score + float(b) for score, b in zip(scores, bias, strict=True)]
-        return scores
+        return [score / self.temperature for score in self.biased]
+
+    def compared(self, worked: Sequence[float]) -> dict[str, Any]:
+        return {"largest difference from the report": differ(worked, self.of("scaled_scores")[self.token])}
 
     def tokens_step(self) -> Expected:
         expected = Expected({"query worked out": self.token})
@@ -175,7 +202,8 @@ class Recomputed:
             axes = self.report.tensors["query_projection"].axes
             matrix = self.of("query_projection")
             rows = matrix if axes[-1] == "embed" else matrix.T
-            vector, reported = self.of("input")[self.token], self.of("query")[self.token]
+            projected = "projected_query" if "projected_query" in self.report.tensors else "query"
+            vector, reported = self.of("input")[self.token], self.of(projected)[self.token]
             expected.values = {
                 "query dim 0 in the report": reported[0],
                 "largest difference over all dims": differ([dot(row, vector) for row in rows], reported),
@@ -183,9 +211,10 @@ class Recomputed:
             name = "W_Q_h" if "head" in axes else "W_Q"
             columns, total = products("embed", (f"x_{self.token}", vector), (name, rows[0]))
             expected.table(columns, sum=total)
+        prefix = "projected_" if "projected_query" in self.report.tensors else ""
         begin = {
-            f"query of {self.token}": self.of("query")[self.token],
-            f"key of {self.strongest}": self.of("key")[self.strongest],
+            f"query of {self.token}": self.of(f"{prefix}query")[self.token],
+            f"key of {self.strongest}": self.of(f"{prefix}key")[self.strongest],
             f"value of {self.strongest}": self.of("value")[self.strongest],
         }
         dims = min(6, *map(len, begin.values()))
@@ -194,10 +223,10 @@ class Recomputed:
         )
 
     def scores_step(self) -> Expected:
-        key, reported = self.strongest, self.of("scores")[self.token]
-        columns, total = products(
-            "dim", (f"q_{self.token}", self.of("query")[self.token]), (f"k_{key}", self.of("key")[key])
-        )
+        first = "first_weights" if "first_weights" in self.report.tensors else "weights"
+        key, reported = int(self.of(first)[self.token].argmax()), self.of("scores")[self.token]
+        query, keys = self.half_of("query")[self.token], self.half_of("key")
+        columns, total = products("dim", (f"q_{self.token}", query), (f"k_{key}", keys[key]))
         values = {
             f"score of key {key} in the report": reported[key],
             "largest difference over visible keys": differ(self.scores, reported),
@@ -207,35 +236,115 @@ class Recomputed:
 
     def scale_step(self) -> Expected:
         scaled = [score * self.factor for score in self.scores]
-        dim = self.of("query").shape[-1]
+        dim = self.half_of("query").shape[-1]
         values: dict[str, Any] = {"head_dim": dim, "factor": self.factor}
         if not self.rule and self.spec["scale"] == "fourth-root":
             values["factor on query and key each"] = dim**-0.25
-        if "head" not in self.report.tensors["weights"].axes:
+        is_scale_alone = self.softcap is None and self.bias is None and self.temperature == 1
+        is_one = "head" not in self.report.tensors["weights"].axes and not self.spec.get("differential")
+        if is_scale_alone and is_one:
             for name in ("scores", "scaled_scores"):
                 numbers = self.report.tensors[name].values.astype(np.float64)
                 visible = numbers[np.isfinite(numbers)]
                 figure = self.report.statistics[name]["variance"]
                 assert visible.size == 1 or math.isclose(figure, visible.var(ddof=1), rel_tol=1e-4), name
                 values[f"variance of all visible {name.replace('_', ' ')}"] = figure
-        if not self.rule.get("softcap") and "bias" not in self.report.tensors:
-            values["largest difference from the report"] = differ(
-                scaled, self.of("scaled_scores")[self.token]
-            )
+        if is_scale_alone:
+            values |= self.compared(scaled)
         return Expected(values).table(self.key_columns(score=self.scores, scaled=scaled))
 
     def softcap_step(self) -> Expected:
         scaled = [score * self.factor for score in self.scores]
-        cap = self.rule["softcap"]
-        capped = [cap * math.tanh(score / cap) for score in scaled]
-        return Expected({"cap": cap}).table(self.key_columns(scaled=scaled, capped=capped))
+        is_last = self.bias is None and self.temperature == 1
+        values = {"cap": self.softcap} | (self.compared(self.capped) if is_last else {})
+        return Expected(values).table(self.key_columns(scaled=scaled, capped=self.capped))
 
     def bias_step(self) -> Expected:
-        bias, total = self.of("bias")[self.token], self.before_mask
-        scores = [t - b for t, b in zip(total, bias, strict=True)]
-        reported = self.of("scaled_scores")[self.token]
-        values = {"largest difference from the report": differ(total, reported)}
-        return Expected(values).table(self.key_columns(score=scores, bias=bias, sum=total))
+        assert self.bias is not None
+        values: dict[str, Any] = {}
+        columns: dict[str, Column] = {"score": self.capped}
+        if not self.rule:
+            columns["distance"] = [abs(self.token - j) for j in range(len(self.keys))]
+            if self.spec.get("alibi"):
+                slope = 2 ** (-8 * (self.head + 1) / self.spec.get("num_heads", 1))
+                values["slope"] = slope
+                assert self.bias.tolist() == pytest.approx([-slope * d for d in columns["distance"]])
+        if self.temperature == 1:
+            values |= self.compared(self.biased)
+        return Expected(values).table(self.key_columns(**columns, bias=self.bias, sum=self.biased))
+
+    def temperature_step(self) -> Expected:
+        values = {"temperature": self.temperature} | self.compared(self.before_mask)
+        return Expected(values).table(self.key_columns(score=self.biased, divided=self.before_mask))
+
+    def query_before(self, title: str) -> np.ndarray:
+        """The worked half of the projected query, normalised where rotation finds it so."""
+        name = "projected_query" if "projected_query" in self.report.tensors else "query"
+        query = self.half_of(name)[self.token]
+        if title == "Rotary positions" and self.spec.get("qk_norm"):
+            return query / math.sqrt(dot(query, query) / len(query) + self.spec["qk_norm_eps"])
+        return query
+
+    def norm_step(self) -> Expected:
+        query = self.query_before("Normalise query and key")
+        mean_square = dot(query, query) / len(query)
+        root = math.sqrt(mean_square + self.spec["qk_norm_eps"])
+        normalised = [float(q) / root for q in query]
+        values = {"mean square": mean_square, "root of it and eps": root}
+        if not self.spec.get("rope"):
+            reported = self.half_of("query")[self.token]
+            values["largest difference from the report"] = differ(normalised, reported)
+        squares = [float(q) ** 2 for q in query]
+        columns = {"dim": range(len(query)), "projected": query, "squared": squares, "normalised": normalised}
+        return Expected(values).table(columns, sum={"squared": math.fsum(squares)})
+
+    def rope_step(self) -> Expected:
+        query = self.query_before("Rotary positions")
+        pairs = len(query) // 2
+        angles = [self.token / self.spec["rope_base"] ** (2 * n / len(query)) for n in range(pairs)]
+        points = [complex(query[n], query[n + pairs]) for n in range(pairs)]
+        turned = [p * complex(math.cos(a), math.sin(a)) for p, a in zip(points, angles, strict=True)]
+        worked = [p.real for p in turned] + [p.imag for p in turned]
+        values = {
+            "position": self.token,
+            "base": self.spec["rope_base"],
+            "length before": math.sqrt(dot(query, query)),
+            "length after": math.hypot(*worked),
+            "largest difference from the report": differ(worked, self.half_of("query")[self.token]),
+        }
+        return Expected(values).table(
+            {
+                "pair": range(pairs),
+                "angle": angles,
+                "cos": [math.cos(a) for a in angles],
+                "sin": [math.sin(a) for a in angles],
+                "dim n": [p.real for p in points],
+                f"n + {pairs}": [p.imag for p in points],
+                "turned n": [p.real for p in turned],
+                f"turned n + {pairs}": [p.imag for p in turned],
+            }
+        )
+
+    def difference_step(self) -> Expected:
+        a, b, c, d = self.report.tensors["lambda_vectors"].values.astype(np.float64)
+        exponentials = math.exp(dot(a, b)), math.exp(dot(c, d))
+        factor = exponentials[0] - exponentials[1] + self.spec["lambda_init"]
+        assert factor == pytest.approx(self.report.statistics["differential"]["lambda"], rel=1e-9)
+        first, second = (self.of(f"{which}_weights")[self.token] for which in ("first", "second"))
+        weights = [f - factor * s for f, s in zip(first, second, strict=True)]
+        values = {
+            "exp(a · b)": exponentials[0],
+            "exp(c · d)": exponentials[1],
+            "lambda_init": self.spec["lambda_init"],
+            "lambda": factor,
+            "largest difference from the report": differ(weights, self.weights),
+        }
+        product, total = products("dim", ("a", a), ("b", b))
+        taken = [factor * s for s in second]
+        columns = {"first": first, "second": second, "lambda · second": taken, "weight": weights}
+        totals = {name: math.fsum(column) for name, column in columns.items()}
+        expected = Expected(values).table(product, sum=total)
+        return expected.table(self.key_columns(**columns), sum=totals)
 
     def mask_step(self) -> Expected:
         scaled = self.of("scaled_scores")
@@ -251,15 +360,19 @@ class Recomputed:
             return expected
         return expected.table(
             self.key_columns(
-                scaled=self.before_mask,
+                score=self.before_mask,
                 sees=["no" if h else "yes" for h in hidden],
                 masked=scaled[self.token],
             )
         )
 
-    def softmax_step(self) -> Expected:
-        scores = [float(s) for s in self.of("scaled_scores")[self.token]]
-        sink = self.rule.get("sink")
+    def softmax_step(self, half: str = "") -> Expected:
+        scores = [float(s) for s in self.of(f"{half}scaled_scores")[self.token]]
+        reported = self.weights
+        if "second_weights" in self.report.tensors:
+            reported = self.of(f"{half or 'first_'}weights")[self.token]
+        sink = (self.rule or self.spec).get("sink")
+        sink = None if sink is None else sink / self.temperature
         everything = scores + ([] if sink is None else [sink])
         largest = max(everything)
         exponentials = [math.exp(s - largest) for s in scores]
@@ -270,7 +383,7 @@ class Recomputed:
             share = math.exp(sink - largest)
             values |= {"sink": sink, "exponential of the sink": share, "weight of the sink": share / total}
         values["ln Σ exp(score)"] = math.log(math.fsum(map(math.exp, everything)))
-        values["largest difference from the report"] = differ(weights, self.weights)
+        values["largest difference from the report"] = differ(weights, reported)
         columns: dict[str, Column] = {
             "score": scores,
             "less the max": [s - largest for s in scores],
@@ -307,7 +420,7 @@ class Recomputed:
         return Expected(values).table(self.key_columns(**columns), sum=totals)
 
     def split_step(self, step: Step) -> Expected:
-        query = self.of("query")
+        query = self.of("projected_query" if "projected_query" in self.report.tensors else "query")
         dim, stride = query.shape[1], step.shapes[0].strides
         assert stride is not None
         num_heads = self.report.tensors["query"].values.shape[-3]
@@ -399,6 +512,16 @@ class Recomputed:
                     expected = self.softcap_step()
                 case "Bias":
                     expected = self.bias_step()
+                case "Temperature":
+                    expected = self.temperature_step()
+                case "Normalise query and key":
+                    expected = self.norm_step()
+                case "Rotary positions":
+                    expected = self.rope_step()
+                case "Second softmax":
+                    expected = self.softmax_step("second_")
+                case "Difference":
+                    expected = self.difference_step()
                 case "Mask":
                     expected = self.mask_step()
                 case "Softmax":

@@ -9,6 +9,7 @@ import pytest
 
 from attncli.errors import UserError
 from attncli.report import Report, Step
+from attncli.spec.variants import VARIANTS as VARIANT_KEYS
 from tests.conftest import Attn
 from tests.experiments.recomputed_steps import Recomputed
 from tests.experiments.running import run
@@ -79,6 +80,45 @@ def test_without_softmax_and_without_output_projection() -> None:
     assert "No softmax" in titles and "Softmax" not in titles
     bare = explained("multihead", output_projection=False, num_heads=2, embed_dim=6)
     assert Recomputed(bare, 5).check() == HEADS[:-1]
+
+
+VARIANTS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"rope": True, "rope_base": 100.0}, ["Rotary positions"]),
+    ({"qk_norm": True, "causal": True}, ["Normalise query and key"]),
+    ({"qk_norm": True, "rope": True, "scale": "none"}, ["Normalise query and key", "Rotary positions"]),
+    ({"alibi": True, "causal": True}, ["Bias"]),
+    ({"relative_bias": True, "num_buckets": 4, "max_distance": 5}, ["Bias"]),
+    ({"window": 2, "causal": True}, ["Mask"]),
+    ({"window": 2}, ["Mask"]),
+    ({"softcap": 0.3}, ["Soft cap"]),
+    ({"sink": -0.5, "temperature": 0.5}, ["Temperature"]),
+    ({"temperature": 3.0, "alibi": True, "softcap": 0.2}, ["Soft cap", "Bias", "Temperature"]),
+    ({"differential": True, "lambda_init": 0.5}, ["Second softmax", "Difference"]),
+    (
+        {"differential": True, "rope": True, "qk_norm": True, "softcap": 0.4, "temperature": 2.0},
+        ["Rotary positions", "Soft cap", "Temperature", "Second softmax", "Difference"],
+    ),
+    ({"softmax": False, "alibi": True, "softcap": 2.0}, ["Soft cap", "Bias", "No softmax"]),
+]
+
+
+@pytest.mark.parametrize(("settings", "titles"), VARIANTS, ids=lambda value: str(value)[:40])
+def test_every_term_of_a_variant(settings: dict[str, Any], titles: list[str]) -> None:
+    one = explained("self", embed_dim=12, token=3, seed=4, **settings)
+    assert set(titles) <= set(Recomputed(one, 3).check())
+    heads = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8}
+    several = explained("multihead", embed_dim=12, token=4, head=3, **heads, **settings)
+    assert set(titles) <= set(Recomputed(several, 4, 3).check())
+
+
+def test_variants_of_cross_attention() -> None:
+    settings = {"sink": 0.3, "softcap": 0.5, "qk_norm": True, "temperature": 2.0}
+    titles = Recomputed(explained("cross", embed_dim=6, token=1, **settings), 1).check()
+    assert {"Soft cap", "Temperature", "Normalise query and key"} <= set(titles)
+
+
+def test_every_variant_is_tried() -> None:
+    assert set(VARIANT_KEYS) <= {key for settings, _ in VARIANTS for key in settings}
 
 
 @pytest.mark.parametrize("architecture", ["Llama", "Gemma 2", "GPT-OSS", "Mistral", "T5"])

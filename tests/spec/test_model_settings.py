@@ -8,6 +8,7 @@ from attncli.errors import UserError
 from attncli.spec import SPECS
 from attncli.spec.config_file import ConfigFile
 from attncli.spec.validation import Given, build_spec
+from attncli.spec.variants import DETAILS
 
 OTHERS = {
     "num_tokens": 3,
@@ -18,6 +19,9 @@ OTHERS = {
     "scale": 2.0,
     "softmax": False,
     "engine": "dense",
+    "sink": -1.0,
+    "temperature": 2.0,
+    "qk_norm": True,
 }
 """Settings of drawn weights, none at its default: at its default a setting contradicts nothing."""
 
@@ -54,4 +58,4 @@ def test_every_setting_of_drawn_weights_is_refused(tmp_path: Path, experiment: s
 
 def test_without_a_model_its_settings_are_idle() -> None:
     spec = build_spec(SPECS["self"], {})
-    assert spec.idle_keys() == {"layer", "head", "allow_download", "token"}
+    assert spec.idle_keys() == {"layer", "head", "allow_download", "token", *DETAILS}

@@ -66,7 +66,7 @@ def dense_statistics(
     entropy = torch.special.entr(weights).sum(-1)
     rows = {
         "entropy": entropy,
-        "normalized_entropy": (entropy / visible.log()).masked_fill(visible < 2, math.nan),
+        "normalized_entropy": (entropy / visible.double().log()).masked_fill(visible < 2, math.nan),
         "max_weight": weights.amax(-1),
         "sink_mass": weights[..., 0],
         "distance": (weights * (position[:, None] - torch.arange(num_keys)).abs()).sum(-1),

@@ -79,7 +79,7 @@ def test_the_tensors_of_the_steps_are_not_repeated_below() -> None:
 
 def test_colour_changes_nothing_but_colour() -> None:
     report = run("multihead", explain=True, num_heads=2)
-    coloured = shown("table", [report], width=80, color="standard")
+    coloured = shown("table", [report], width=80, colors="16")
     assert "\x1b[1m" in coloured
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == shown("table", [report], width=80)
 

@@ -1,17 +1,18 @@
 """softmax(query key^T scale) value in steps, for one query: self-, multi-head and cross-attention."""
 
 from attncli.experiments.explained.heads import merge_steps, split_step
+from attncli.experiments.explained.meeting import meeting_steps
 from attncli.experiments.explained.projections import projection_step
 from attncli.experiments.explained.row import Row, worked_row
-from attncli.experiments.explained.scores import (
-    bias_step,
-    mask_step,
-    scale_step,
-    scores_step,
-    softcap_step,
+from attncli.experiments.explained.rules import rule_of
+from attncli.experiments.explained.scores import mask_step, rule_steps, scale_step, scores_step
+from attncli.experiments.explained.softmax import (
+    difference_step,
+    no_softmax_step,
+    softmax_step,
+    weighted_sum_step,
 )
-from attncli.experiments.explained.softmax import no_softmax_step, softmax_step, weighted_sum_step
-from attncli.experiments.explained.terms import cells, shapes_of, terms
+from attncli.experiments.explained.terms import cell, shapes_of, terms
 from attncli.experiments.explained.tokens import token_steps
 from attncli.report import Report, Step
 from attncli.spec import Spec
@@ -25,17 +26,21 @@ def steps(spec: Spec, report: Report) -> tuple[Step, ...]:
     first = token_steps(spec, row)
     if "query" not in row.tensors:
         return (*first, _weights_alone(row))
-    heads = [split_step(row)] if row.place else []
-    projections = [projection_step(spec, row), *heads]
-    rule = report.statistics.get("score_rule", {})
-    scores = [scores_step(row), scale_step(spec, row)]
-    if rule.get("softcap") is not None:
-        scores.append(softcap_step(row))
-    if "bias" in row.tensors:
-        scores.append(bias_step(spec, row))
-    softmax = softmax_step(row) if spec.softmax else no_softmax_step(row)
-    merge = merge_steps(row) if row.place else ()
-    return (*first, *projections, *scores, mask_step(spec, row), softmax, weighted_sum_step(row), *merge)
+    projections = [projection_step(spec, row), *([split_step(row)] if row.has_heads else [])]
+    last = [weighted_sum_step(row), *(merge_steps(row) if row.has_heads else ())]
+    return (*first, *projections, *_weights_steps(spec, row), *last)
+
+
+def _weights_steps(spec: AttentionSpec, row: Row) -> list[Step]:
+    """From query and key to weights; of the second half of differential attention the softmax alone."""
+    half = row.of_half(0) if spec.differential else row
+    rule = rule_of(spec, half)
+    made = [*meeting_steps(spec, half), scores_step(half), scale_step(spec, half, rule)]
+    made += [*rule_steps(spec, half, rule), mask_step(spec, half, rule)]
+    made.append(softmax_step(half, rule) if spec.softmax else no_softmax_step(half))
+    if spec.differential:
+        made += [softmax_step(row.of_half(1), rule), difference_step(row, spec.lambda_init)]
+    return made
 
 
 def _weights_alone(row: Row) -> Step:
@@ -52,12 +57,7 @@ def _weights_alone(row: Row) -> Step:
         "This model hands over its weights alone: query, key and scores stay inside, so that the row cannot "
         "be worked out term by term."
     )
-    values = {"entropy": row.report.statistics["rows"]["entropy"].values[..., row.token].ravel()[row.head]}
-    return Step(
-        "Weights",
-        "w_i = softmax(scores_i)",
-        prose,
-        shapes_of(row.tensors, "weights"),
-        dict(zip(values, cells(*values.values()), strict=True)),
-        (table,),
-    )
+    entropies = row.report.statistics["rows"]["entropy"].values[..., row.token].ravel()
+    values = {"entropy": cell(entropies[row.head])}
+    shapes = shapes_of(row.tensors, "weights")
+    return Step("Weights", "w_i = softmax(scores_i)", prose, shapes, values, (table,))

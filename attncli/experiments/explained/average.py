@@ -3,6 +3,7 @@
 import numpy as np
 
 from attncli.experiments.explained.row import Row, worked_row
+from attncli.experiments.explained.scores import Columns
 from attncli.experiments.explained.softmax import weighted_terms
 from attncli.experiments.explained.terms import (
     MOST_DIMS,
@@ -41,12 +42,12 @@ def _seen(spec: AverageSpec, row: Row) -> int:
     return row.token + 1 if spec.over == "past" else len(row.report.tokens)
 
 
-def _table(row: Row, title: str, columns: dict[str, object], *totals: tuple[object, ...]) -> Terms:
+def _table(row: Row, title: str, columns: Columns, *totals: tuple[object, ...]) -> Terms:
     tokens = row.report.tokens
     return terms(
         f"{title} of token {row.token}",
         ("token", "text", *columns),
-        (range(len(tokens)), tokens, *columns.values()),  # type: ignore[arg-type]
+        (range(len(tokens)), tokens, *columns.values()),
         notable=[row.token],
         totals=totals,
     )
@@ -124,7 +125,7 @@ def _matrix(spec: AverageSpec, row: Row) -> Step:
 def _softmax(spec: AverageSpec, row: Row) -> Step:
     scores, weights = softmax_weights(spec, row)
     exponentials = np.exp(scores)
-    columns: dict[str, object] = {"score": scores, "exp": exponentials, "weight": weights}
+    columns = {"score": scores, "exp": exponentials, "weight": weights}
     prose = (
         "Every score is 0, a hidden one -∞; exp(0) = 1 and exp(-∞) = 0, so that the quotients are the same "
         "weights. Attention is this with scores that depend on the words."
@@ -139,7 +140,7 @@ def _softmax_again(spec: AverageSpec, row: Row) -> Step:
     _, once = softmax_weights(spec, row)
     exponentials = np.exp(once)
     twice = exponentials / exponentials.sum()
-    columns: dict[str, object] = {"weight": once, "exp": exponentials, "weight again": twice}
+    columns = {"weight": once, "exp": exponentials, "weight again": twice}
     prose = (
         "The mistake: the weights are taken for scores. exp(0) = 1, not 0, so that hidden tokens get weight "
         "again, and the future leaks in."

@@ -40,7 +40,8 @@ def _wide_query(row: Row) -> Tensor:
 
 def split_step(row: Row) -> Step:
     """One wide product is split by a view and a transpose: no number moves, only strides change."""
-    queries = _of_first_item(row, "query")
+    name = "projected_query" if "projected_query" in row.tensors else "query"
+    queries = _of_first_item(row, name)
     num_heads, num_tokens, dim = queries.shape
     wide = _wide_query(row)
     viewed = wide.view(num_tokens, num_heads, dim)
@@ -62,7 +63,7 @@ def split_step(row: Row) -> Step:
             split[row.head, row.token, : len(dims)].double().numpy(),
         ),
     )
-    worked, reported = split[row.head, row.token].double().numpy(), row.of_query("query")
+    worked, reported = split[row.head, row.token].double().numpy(), row.of_query(name)
     values: dict[str, Cell] = {"largest difference from the report": largest_difference(worked, reported)}
     prose = (
         "All heads' queries can come from one wide product, a slice of each row for each head. View and "

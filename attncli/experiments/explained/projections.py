@@ -17,7 +17,7 @@ NAMES = ("query", "key", "value")
 
 def projection_step(spec: AttentionSpec, row: Row) -> Step:
     """One number of the query as a dot product, then the worked query, and key and value of a key it sees."""
-    head = "_h" if row.place else ""
+    head = "_h" if row.has_heads else ""
     table = _first_dims(row)
     if spec.model is not None:
         prose = (
@@ -27,9 +27,9 @@ def projection_step(spec: AttentionSpec, row: Row) -> Step:
         formula = f"q{head}, k{head}, v{head} from the model"
         return Step("Query, key and value", formula, prose, shapes_of(row.tensors, *NAMES), {}, (table,))
     if spec.projection == "none":
-        formula = "q_h = k_h = v_h = x[h's slice]" if row.place else "q = k = v = x"
+        formula = "q_h = k_h = v_h = x[h's slice]" if row.has_heads else "q = k = v = x"
         prose = "Without projections the vectors themselves are query, key and value."
-        if row.place:
+        if row.has_heads:
             prose += " Each head sees its own slice of them."
         shapes = shapes_of(row.tensors, "input", "context", *NAMES)
         return Step("Query, key and value", formula, prose, shapes, {}, (table,))
@@ -43,7 +43,7 @@ def projection_step(spec: AttentionSpec, row: Row) -> Step:
         prose += " Queries come from the sentence, keys and values from the context."
     source, matrix = row.of_query("input"), row.whole("query_projection")
     column = matrix[0] if transposed else matrix[:, 0]
-    reported = row.of_query("query")
+    reported = row.of_query(_projected(row, "query"))
     every = source @ (matrix.T if transposed else matrix)
     values = {
         "query dim 0 in the report": cell(reported[0]),
@@ -62,12 +62,17 @@ def projection_step(spec: AttentionSpec, row: Row) -> Step:
     )
 
 
+def _projected(row: Row, name: str) -> str:
+    """The tensor of query or key before anything turned or normalised it."""
+    return f"projected_{name}" if f"projected_{name}" in row.tensors else name
+
+
 def _first_dims(row: Row) -> Terms:
     """The beginnings of the worked query and of the key and value that it takes most from."""
     key = row.strongest
     beginnings = {
-        f"query of {row.token}": row.of_query("query"),
-        f"key of {key}": row.whole("key")[key],
+        f"query of {row.token}": row.of_query(_projected(row, "query")),
+        f"key of {key}": row.whole(_projected(row, "key"))[key],
         f"value of {key}": row.whole("value")[key],
     }
     dims = range(min(MOST_DIMS, *(len(numbers) for numbers in beginnings.values())))

@@ -1,7 +1,7 @@
 """The query row that is worked out, and the numbers of the report that belong to it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,11 +13,15 @@ from attncli.spec import Spec
 
 @dataclass(frozen=True)
 class Row:
-    """One query of a report, in one head where there are several, in batch item 0 where there is a batch."""
+    """One query of a report, in one head where there are several, in batch item 0 where there is a batch.
+
+    `half` is 0 or 1 in differential attention, whose two softmaxes take a half of query and key each.
+    """
 
     report: Report
     token: int
     head: int = 0
+    half: int | None = None
 
     @property
     def tensors(self) -> Mapping[str, NamedTensor]:
@@ -31,17 +35,36 @@ class Row:
 
     @property
     def place(self) -> str:
-        """`, head 2` where there are several heads."""
-        return f", head {self.head}" if "head" in self.tensors["weights"].axes else ""
+        """`, head 2` where there are several heads, `, first half` in differential attention."""
+        head = f", head {self.head}" if self.has_heads else ""
+        return head if self.half is None else f"{head}, {('first', 'second')[self.half]} half"
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether there is a head axis."""
+        return "head" in self.tensors["weights"].axes
+
+    def of_half(self, half: int) -> "Row":
+        """The same row in one half of differential attention."""
+        return replace(self, half=half)
+
+    def name(self, name: str) -> str:
+        """The name of a tensor of this half."""
+        if self.half is None or name not in ("scores", "scaled_scores", "weights"):
+            return name
+        return f"second_{name}" if self.half else {"weights": "first_weights"}.get(name, name)
 
     def whole(self, name: str) -> Numbers:
-        """A tensor of this head, whole; a key/value head serves several query heads."""
-        tensor = self.tensors[name]
+        """A tensor of this head and half, whole; a key/value head serves several query heads."""
+        tensor = self.tensors[self.name(name)]
         head = self.head
         if "head" in tensor.axes:
             num_heads = self.tensors["weights"].values.shape[self.tensors["weights"].axes.index("head")]
             head //= num_heads // tensor.values.shape[tensor.axes.index("head")]
-        return part(tensor, batch=0, head=head)
+        numbers = part(tensor, batch=0, head=head)
+        if self.half is not None and name in ("query", "key", "projected_query", "projected_key"):
+            numbers = np.split(numbers, 2, axis=-1)[self.half]
+        return numbers
 
     def of_query(self, name: str) -> Numbers:
         """The worked query's row of a tensor."""

@@ -1,8 +1,11 @@
-"""The steps from query and key to the numbers that the softmax takes: scores, scale, bias, mask."""
+"""The steps from query and key to the numbers that the softmax takes: scores, scale, cap, bias, mask."""
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from attncli.experiments.explained.row import Row
+from attncli.experiments.explained.rules import Rule
 from attncli.experiments.explained.terms import (
     Numbers,
     cell,
@@ -11,17 +14,19 @@ from attncli.experiments.explained.terms import (
     shapes_of,
     terms,
 )
-from attncli.mechanisms.scaled_dot_product import scale_factors
+from attncli.mechanisms.alibi import alibi_slopes
 from attncli.report import Cell, Step, Terms
 from attncli.spec.attention import AttentionSpec
 
+Columns = Mapping[str, Sequence[object] | Numbers]
 
-def key_table(row: Row, title: str, columns: dict[str, object], *totals: tuple[object, ...]) -> Terms:
+
+def key_table(row: Row, title: str, columns: Columns, *totals: tuple[object, ...]) -> Terms:
     """A row a key: its position and text, then these columns."""
     return terms(
         f"{title} of query {row.token}{row.place}",
         ("key", "text", *columns),
-        (range(len(row.key_tokens)), row.key_tokens, *columns.values()),  # type: ignore[arg-type]
+        (range(len(row.key_tokens)), row.key_tokens, *columns.values()),
         notable=[row.token, row.strongest],
         totals=totals,
     )
@@ -30,6 +35,11 @@ def key_table(row: Row, title: str, columns: dict[str, object], *totals: tuple[o
 def hidden_keys(row: Row) -> Numbers:
     """True where the mask hides the key from the worked query."""
     return np.isneginf(row.of_query("scaled_scores"))
+
+
+def compared(row: Row, worked: Numbers) -> dict[str, Cell]:
+    """How far finished scores are from the report's."""
+    return {"largest difference from the report": largest_difference(worked, row.of_query("scaled_scores"))}
 
 
 def scores_step(row: Row) -> Step:
@@ -43,6 +53,8 @@ def scores_step(row: Row) -> Step:
         "A score says how well a key fits a query: large where their vectors point the same way. Written out "
         "is the key with the largest weight; the others go the same way."
     )
+    if row.half is not None:
+        prose += " Differential attention does all this twice, with a half of query and key each."
     values = {
         f"score of key {key} in the report": cell(reported[key]),
         "largest difference over visible keys": largest_difference(scores, reported),
@@ -51,25 +63,16 @@ def scores_step(row: Row) -> Step:
         "Scores",
         "s_ij = q_i · k_j = Σ_d q_id k_jd",
         prose,
-        shapes_of(row.tensors, "query", "key", "scores"),
+        shapes_of(row.tensors, "query", "key", row.name("scores")),
         values,
         (product, key_table(row, "scores", {"score": scores})),
     )
 
 
-def score_factor(spec: AttentionSpec, row: Row) -> float:
-    """What the scores are multiplied by: the model's own factor, or the spec's."""
-    if spec.model is not None:
-        return float(row.report.statistics["score_rule"]["scale"])
-    each, product = scale_factors(spec.scale, row.of_query("query").shape[-1])
-    return each * each * product
-
-
-def scale_step(spec: AttentionSpec, row: Row) -> Step:
+def scale_step(spec: AttentionSpec, row: Row, rule: Rule) -> Step:
     """The row of scores before and after its factor."""
-    factor = score_factor(spec, row)
     head_dim = row.of_query("query").shape[-1]
-    values: dict[str, Cell] = {"head_dim": head_dim, "factor": factor}
+    values: dict[str, Cell] = {"head_dim": head_dim, "factor": rule.factor}
     root = "A score is a sum of head_dim products: its variance grows with head_dim. "
     scale = "model" if spec.model is not None else spec.scale if isinstance(spec.scale, str) else "number"
     formula, prose = {
@@ -85,62 +88,74 @@ def scale_step(spec: AttentionSpec, row: Row) -> Step:
     }[scale]
     if scale == "fourth-root":
         values["factor on query and key each"] = head_dim**-0.25
-    for name in ("scores", "scaled_scores"):
-        if name in row.report.statistics and not row.place:
+    if rule.is_scale_alone and not row.place:
+        for name in ("scores", "scaled_scores"):
             said = f"variance of all visible {name.replace('_', ' ')}"
             values[said] = cell(row.report.statistics[name]["variance"])
-    raw = row.raw_scores()
-    if not _is_changed_after(row):
-        reported = row.of_query("scaled_scores")
-        values["largest difference from the report"] = largest_difference(raw * factor, reported)
-    table = key_table(row, "scores", {"score": raw, "scaled": raw * factor})
-    return Step("Scale", formula, prose, shapes_of(row.tensors, "scores", "scaled_scores"), values, (table,))
+    raw, scaled = row.raw_scores(), rule.scaled(row)
+    if rule.is_scale_alone:
+        values |= compared(row, scaled)
+    table = key_table(row, "scores", {"score": raw, "scaled": scaled})
+    shapes = shapes_of(row.tensors, row.name("scores"), row.name("scaled_scores"))
+    return Step("Scale", formula, prose, shapes, values, (table,))
 
 
-def _is_changed_after(row: Row) -> bool:
-    return "bias" in row.tensors or row.report.statistics.get("score_rule", {}).get("softcap") is not None
+def rule_steps(spec: AttentionSpec, row: Row, rule: Rule) -> list[Step]:
+    """A step for each thing that follows the scale, and is there."""
+    steps = []
+    if rule.softcap is not None:
+        columns = {"scaled": rule.scaled(row), "capped": rule.capped(row)}
+        prose = "Scores are bent so that none goes beyond the cap; small ones stay nearly as they are."
+        table = key_table(row, "scaled scores", columns)
+        is_last = rule.bias is None and rule.temperature == 1
+        values = {"cap": cell(rule.softcap)} | (compared(row, rule.capped(row)) if is_last else {})
+        steps.append(Step("Soft cap", "c tanh(s / c)", prose, values=values, tables=(table,)))
+    if rule.bias is not None:
+        steps.append(_bias_step(spec, row, rule, rule.bias))
+    if rule.temperature != 1:
+        table = key_table(row, "scores", {"score": rule.biased(row), "divided": rule.finished(row)})
+        flatter = "more than 1 makes the row flatter" if rule.temperature > 1 else "less than 1, sharper"
+        prose = f"All that the softmax takes is divided by the temperature: {flatter}."
+        values = {"temperature": cell(rule.temperature)} | compared(row, rule.finished(row))
+        steps.append(Step("Temperature", "s / T", prose, values=values, tables=(table,)))
+    return steps
 
 
-def softcap_step(row: Row) -> Step:
-    """c tanh(s / c): no score goes beyond c."""
-    cap = float(row.report.statistics["score_rule"]["softcap"])
-    scaled = row.raw_scores() * float(row.report.statistics["score_rule"]["scale"])
-    table = key_table(row, "scaled scores", {"scaled": scaled, "capped": cap * np.tanh(scaled / cap)})
-    prose = (
-        "The model bends its scores, so that none goes beyond the cap; small ones stay nearly as they are."
+def _bias_step(spec: AttentionSpec, row: Row, rule: Rule, name: str) -> Step:
+    """What is added to each score, whatever the words are."""
+    bias, scores = row.of_query(name), rule.biased(row)
+    values: dict[str, Cell] = {}
+    formula, prose = (
+        "s_ij + b_ij",
+        "A number is added to each score that depends on the positions alone, not on the words.",
     )
-    return Step("Soft cap", "c tanh(s / c)", prose, values={"cap": cap}, tables=(table,))
+    columns: dict[str, Sequence[object] | Numbers] = {"score": rule.capped(row)}
+    if spec.model is None:
+        columns["distance"] = [abs(row.token - j) for j in range(len(row.key_tokens))]
+        if "bias_table" in row.tensors:
+            prose += " Distances share buckets; each bucket has a number, drawn here and learned in a model."
+        else:
+            formula = "s_ij - slope |i - j|"
+            num_heads = len(row.tensors[name].values) if row.has_heads else 1
+            values["slope"] = cell(alibi_slopes(num_heads)[row.head].item())
+            prose = "ALiBi: each score loses the head's slope times the distance, so that near keys win."
+    columns |= {"bias": bias, "sum": scores}
+    if rule.temperature == 1:
+        values |= compared(row, scores)
+    shapes = shapes_of(row.tensors, name, "bias_table")
+    return Step("Bias", formula, prose, shapes, values, (key_table(row, "scores and bias", columns),))
 
 
-def before_mask(spec: AttentionSpec, row: Row) -> Numbers:
-    """The worked query's numbers just before the mask, those of hidden keys, too."""
-    scores = row.raw_scores() * score_factor(spec, row)
-    cap = row.report.statistics.get("score_rule", {}).get("softcap")
-    if cap is not None:
-        scores = float(cap) * np.tanh(scores / float(cap))
-    return scores + row.of_query("bias") if "bias" in row.tensors else scores
-
-
-def bias_step(spec: AttentionSpec, row: Row) -> Step:
-    """What the model adds to each score, whatever the words are."""
-    bias, scores = row.of_query("bias"), before_mask(spec, row)
-    prose = "The model adds a number to each score that depends on the positions alone, not on the words."
-    columns: dict[str, object] = {"score": scores - bias, "bias": bias, "sum": scores}
-    values = {"largest difference from the report": largest_difference(scores, row.of_query("scaled_scores"))}
-    table = key_table(row, "scores and bias", columns)
-    return Step("Bias", "s_ij + b_ij", prose, shapes_of(row.tensors, "bias"), values, (table,))
-
-
-def mask_step(spec: AttentionSpec, row: Row) -> Step:
+def mask_step(spec: AttentionSpec, row: Row, rule: Rule) -> Step:
     """Which keys the worked query sees; hidden scores become -infinity."""
     hidden = hidden_keys(row)
     everywhere = np.isneginf(row.whole("scaled_scores"))
-    values = {
+    values: dict[str, Cell] = {
         "hidden in this row": int(hidden.sum()),
         "hidden in the whole matrix": int(everywhere.sum()),
         "scores in the whole matrix": everywhere.size,
     }
-    shapes = shapes_of(row.tensors, "scaled_scores")
+    shapes = shapes_of(row.tensors, row.name("scaled_scores"))
     if not everywhere.any():
         prose = "Nothing is hidden: every query sees every key."
         if "causal" in type(spec).model_fields.keys() - spec.idle_keys():
@@ -150,10 +165,12 @@ def mask_step(spec: AttentionSpec, row: Row) -> Step:
         "A hidden key gets a score of -∞, and so a weight of 0, whatever its score was. It is hidden before "
         "the softmax, so that the weights that are left still sum to 1."
     )
+    if getattr(spec, "window", None) is not None:
+        prose += " The window hides what is too far away."
     if not hidden.any():
         prose += f" Query {row.token} sees every key; --token chooses an earlier one."
-    columns: dict[str, object] = {
-        "scaled": before_mask(spec, row),
+    columns: Columns = {
+        "score": rule.finished(row),
         "sees": ["no" if h else "yes" for h in hidden],
         "masked": row.of_query("scaled_scores"),
     }

@@ -3,51 +3,80 @@
 import numpy as np
 
 from attncli.experiments.explained.row import Row
+from attncli.experiments.explained.rules import Rule
 from attncli.experiments.explained.scores import hidden_keys, key_table
-from attncli.experiments.explained.terms import Numbers, cell, largest_difference, shapes_of
+from attncli.experiments.explained.terms import (
+    Numbers,
+    cell,
+    dot_product,
+    largest_difference,
+    part,
+    shapes_of,
+)
 from attncli.report import Cell, Step
 
 MOST_WEIGHTED_DIMS = 2
 
 
-def softmax_step(row: Row) -> Step:
+def softmax_step(row: Row, rule: Rule) -> Step:
     """The largest score subtracted, exponentials, their sum, the quotients."""
     scores, reported = row.of_query("scaled_scores"), row.of_query("weights")
-    sink = row.report.statistics.get("score_rule", {}).get("sink")
-    everything = scores if sink is None else np.append(scores, float(sink))
+    sink = rule.softmax_sink
+    everything = scores if sink is None else np.append(scores, sink)
     # A query that sees nothing has no largest score; its weights are zeros.
     largest = everything.max() if np.isfinite(everything.max()) else 0.0
     shifted = scores - largest
     exponentials = np.exp(shifted)
     total = np.exp(everything - largest).sum()
     weights = exponentials / total if total else exponentials
-    columns: dict[str, object] = {
-        "score": scores,
-        "less the max": shifted,
-        "exp": exponentials,
-        "weight": weights,
-    }
+    columns = {"score": scores, "less the max": shifted, "exp": exponentials, "weight": weights}
     values: dict[str, Cell] = {"largest score": cell(largest), "sum of exponentials": cell(total)}
     prose = (
         "The largest score is subtracted first: no exponential overflows, and the quotients are the same. "
         "Each exponential over their sum is a weight; a hidden key has exp(-∞) = 0."
     )
-    totals: list[tuple[object, ...]] = [("sum", "", "", "", exponentials.sum(), weights.sum())]
     if sink is not None:
-        share = np.exp(float(sink) - largest)
-        values |= {"sink": cell(float(sink)), "exponential of the sink": cell(share)}
+        share = np.exp(sink - largest)
+        values |= {"sink": sink, "exponential of the sink": cell(share)}
         values["weight of the sink"] = cell(share / total)
         prose += " The sink is a score outside the keys: it is in the sum, so that the keys get less than 1."
     values["ln Σ exp(score)"] = cell(largest + np.log(total)) if total else None
     values["largest difference from the report"] = largest_difference(weights, reported)
     return Step(
-        "Softmax",
+        "Softmax" if not row.half else "Second softmax",
         "w_ij = exp(s_ij - m) / Σ_k exp(s_ik - m),  m = max_k s_ik",
         prose,
-        shapes_of(row.tensors, "scaled_scores", "weights"),
+        shapes_of(row.tensors, row.name("scaled_scores"), row.name("weights")),
         values,
-        (key_table(row, "softmax", columns, *totals),),
+        (key_table(row, "softmax", columns, ("sum", "", "", "", exponentials.sum(), weights.sum())),),
     )
+
+
+def difference_step(row: Row, lambda_init: float) -> Step:
+    """first - lambda second: what both halves attend to cancels."""
+    first, second = (row.of_half(half).of_query("weights") for half in (0, 1))
+    vectors = part(row.tensors["lambda_vectors"])
+    positive, negative = (np.exp(vectors[n] @ vectors[n + 1]) for n in (0, 2))
+    factor = positive - negative + lambda_init
+    weights = first - factor * second
+    columns = {"first": first, "second": second, "lambda · second": factor * second, "weight": weights}
+    sums = ("sum", "", *(column.sum() for column in columns.values()))
+    values: dict[str, Cell] = {
+        "exp(a · b)": cell(positive),
+        "exp(c · d)": cell(negative),
+        "lambda_init": lambda_init,
+        "lambda": cell(factor),
+        "largest difference from the report": largest_difference(weights, row.of_query("weights")),
+    }
+    prose = (
+        "Lambda, of four learned vectors, says how much of the second softmax is taken off the first: what "
+        "both attend to cancels. A row sums to 1 - lambda and may be negative."
+    )
+    product = dot_product("a · b, of the vectors behind lambda", ("a", vectors[0]), ("b", vectors[1]))
+    table = key_table(row, "difference", columns, sums)
+    shapes = shapes_of(row.tensors, "first_weights", "second_weights", "lambda_vectors", "weights")
+    formula = "w = w1 - λ w2,  λ = exp(a · b) - exp(c · d) + lambda_init"
+    return Step("Difference", formula, prose, shapes, values, (product, table))
 
 
 def no_softmax_step(row: Row) -> Step:
@@ -62,9 +91,9 @@ def no_softmax_step(row: Row) -> Step:
 
 def weighted_terms(
     row: Row, weights: Numbers, values: Numbers
-) -> tuple[dict[str, object], tuple[object, ...]]:
+) -> tuple[dict[str, Numbers], tuple[object, ...]]:
     """For the first dims the value and its product with the weight, and the row of their sums."""
-    columns: dict[str, object] = {"weight": weights}
+    columns = {"weight": weights}
     sums: list[object] = [weights.sum()]
     for dim in range(min(MOST_WEIGHTED_DIMS, values.shape[1])):
         products = weights * values[:, dim]

@@ -1,0 +1,95 @@
+"""Which variants go together, and what is said of those that do not."""
+
+from pathlib import Path
+
+import pytest
+
+from attncli.errors import UserError
+from attncli.spec import SPECS
+from attncli.spec.config_file import ConfigFile
+from attncli.spec.resolved import resolved_yaml
+from attncli.spec.validation import Given, build_spec
+from attncli.spec.variants import DETAILS, POSITIONS, VARIANTS
+
+
+def errors_of(experiment: str, **settings: object) -> list[str]:
+    try:
+        build_spec(SPECS[experiment], {key: Given(value, "here") for key, value in settings.items()})
+    except UserError as error:
+        return list(error.lines)
+    return []
+
+
+REFUSED = [
+    ("self", {"rope": True, "alibi": True}, "alibi: cannot be combined with rope: use one way to tell "
+     "positions"),
+    ("self", {"rope": True, "head_dim": 7}, "head_dim (7) must be divisible by 2 with rope"),
+    ("self", {"rope": True, "projection": "none", "embed_dim": 9}, "head_dim (9) must be divisible "
+     "by 2 with rope"),
+    ("multihead", {"differential": True, "head_dim": 5}, "head_dim (5) must be divisible by 2 with "
+     "differential"),
+    ("self", {"rope": True, "differential": True, "head_dim": 6}, "head_dim (6) must be divisible by 4 with "
+     "rope and differential"),
+    ("self", {"sink": 1, "differential": True}, "sink: cannot be combined with differential: it has two "
+     "softmaxes, and a sink is for one"),
+    ("cross", {"temperature": 0}, "temperature: must be greater than 0: a small one, as 0.01, is nearly one-hot "
+     "(got 0)"),
+    ("self", {"temperature": 2, "softmax": False}, "temperature: needs softmax: it changes what the softmax "
+     "does"),
+    ("self", {"rope_base": 5}, "rope_base: needs rope"),
+    ("self", {"num_buckets": 8}, "num_buckets: needs relative_bias"),
+    ("self", {"relative_bias": True, "max_distance": 8}, "max_distance: must be greater than 8, the distances "
+     "that have a bucket each (got 8)"),
+    ("self", {"relative_bias": True, "max_distance": 16, "causal": True}, "max_distance: must be greater than "
+     "16, the distances that have a bucket each (got 16)"),
+    ("self", {"softcap": 0}, "softcap: must be greater than 0 (got 0)"),
+    ("self", {"window": 0}, "window: must be greater than 0 (got 0)"),
+    ("self", {"alibi": True, "engine": "streaming"}, "alibi: needs engine dense: streaming adds no bias to "
+     "scores"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("experiment", "settings", "line"), REFUSED, ids=lambda value: str(value)[:40])
+def test_what_makes_no_sense_is_refused_in_one_line(
+    experiment: str, settings: dict[str, object], line: str
+) -> None:
+    assert errors_of(experiment, **settings) == [f"here: {line}"]
+
+
+def test_only_one_scheme_of_positions() -> None:
+    for first in POSITIONS:
+        for second in POSITIONS:
+            assert bool(errors_of("self", **{first: True, second: True})) == (first != second)
+
+
+@pytest.mark.parametrize("key", [*POSITIONS, "window", "causal"])
+def test_two_texts_share_no_positions(key: str) -> None:
+    (line,) = errors_of("cross", **{key: True})
+    assert line.startswith(f"here: {key}: unknown key")
+
+
+@pytest.mark.parametrize("experiment", ["self", "multihead", "cross"])
+def test_everything_else_goes_together(experiment: str) -> None:
+    together = {"rope": True, "window": 2, "qk_norm": True, "softcap": 1.0, "temperature": 2, "sink": 0}
+    own = {key: value for key, value in together.items() if key in SPECS[experiment].model_fields}
+    assert not errors_of(experiment, **own)
+    assert not errors_of(
+        experiment, **{key: value for key, value in own.items() if key != "sink"}, differential=True
+    )
+
+
+def test_every_detail_belongs_to_a_variant() -> None:
+    fields = SPECS["multihead"].model_fields
+    assert {*DETAILS, *VARIANTS} <= fields.keys() and set(DETAILS.values()) <= set(VARIANTS)
+
+
+def test_resolved_variants_can_be_run_again(tmp_path: Path) -> None:
+    given = {"rope": Given(True, "--rope"), "sink": Given("0", "--sink"), "window": Given(3, "--window")}
+    spec = build_spec(SPECS["self"], given)
+    text = resolved_yaml(spec, given)
+    assert "rope: true  # --rope\nrope_base: 10000.0  # default\nalibi: false  # default\n" in text
+    assert "sink: 0.0  # --sink\n" in text and "# num_buckets: none\n" in text
+    path = tmp_path / "again.yaml"
+    path.write_text(text)
+    (step,) = ConfigFile(path).steps()
+    assert step.spec == spec
