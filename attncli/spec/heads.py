@@ -73,6 +73,10 @@ class HeadsSpec(ModelSpec):
         None, description="show this one as a grid of layers and heads instead of the table"
     )
 
+    explain: bool = Field(
+        False, description="is for one head: attn self --model FOLDER --layer L --head H --explain"
+    )
+
     _text = field_validator("sentence", "context")(_check_text)
     _file = field_validator("file")(_check_file)
 
@@ -84,8 +88,16 @@ class HeadsSpec(ModelSpec):
                 raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
         return list(dict.fromkeys(value))
 
+    def idle_keys(self) -> frozenset[str]:
+        return super().idle_keys() | {"explain"}
+
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
+        if self.explain:
+            message = (
+                "is for one head, not for a survey: attn self --model FOLDER --layer L --head H --explain"
+            )
+            yield contradiction("explain", message)
         if self.full and self.maps == "none":
             yield contradiction("full", "needs maps", "maps")
         for first, second in (("sentence", "file"), ("sentence", "probe"), ("file", "probe")):
