@@ -38,7 +38,7 @@ class StepsWriter:
             self._text(step.formula, "bold")
             self._shapes(step.shapes)
             self.console.print()
-            self._text(step.prose)
+            self._prose(step.prose)
             for table in step.tables:
                 self._terms(table)
             self._values(step)
@@ -48,6 +48,10 @@ class StepsWriter:
     def _text(self, text: str, style: str = "") -> None:
         width = self.display.width
         self.console.print(Text(plain_text(text), style=style), width=width, soft_wrap=width is None)
+
+    def _prose(self, text: str) -> None:
+        """Sentences in lines of a screen's width in a pipe, too: a pager would break them within words."""
+        self.console.print(Text(plain_text(text)), width=self.display.width or RULE_WIDTH)
 
     def _rule(self, title: str) -> None:
         line = f"══ {title} "
@@ -107,7 +111,7 @@ class StepsWriter:
             self.console.print()
         for name, value in step.values.items():
             if isinstance(value, str):
-                self._text(f"{name}: {value}")
+                self._prose(f"{name}: {value}")
         width = max(map(len, numbers), default=0)
         texts = {name: scalar(value, self.display.precision) for name, value in numbers.items()}
         right = max(map(len, texts.values()), default=0)
