@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attncli.report import Report
-from tests.experiments.recomputed_steps import Column, Expected, assert_step, differ, dot, products
+from tests.experiments.expected_steps import Column, Expected, assert_step, differ, dot, products
 from tests.experiments.running import run
 from tests.experiments.test_explained_attention import explained, settings_name
 
