@@ -85,10 +85,10 @@ def column_header(side: Side, block: int, cell_width: int) -> list[Line]:
     if cell_width > 2:
         lines = [positions, texts] if side.tokens else [positions]
         return [_in_cells(line, cell_width) for line in lines]
-    upright = [_upright(positions, bottom=True)]
+    lines = _upright(positions)
     if side.tokens:
-        upright.append(_upright([_vertical(plain_text(token)) for token in side.tokens], bottom=False))
-    return [_in_cells(line, cell_width) for part in upright for line in part]
+        lines = _upright([_vertical(plain_text(token)) for token in side.tokens]) + lines
+    return [_in_cells(line, cell_width) for line in lines]
 
 
 def _in_cells(texts: Sequence[str], cell_width: int) -> Line:
@@ -96,12 +96,10 @@ def _in_cells(texts: Sequence[str], cell_width: int) -> Line:
     return text_line(line.rstrip())
 
 
-def _vertical(text: str) -> str:
-    """At most so many characters that each has a line to itself, the last an ellipsis where some are left out."""
+def _vertical(text: str) -> list[str]:
+    """The characters, of which each has a line to itself; an ellipsis where there are too many."""
     characters = _whole_characters(text)
-    if len(characters) > MOST_VERTICAL:
-        characters = [*characters[: MOST_VERTICAL - 1], "…"]
-    return "\n".join(characters)
+    return characters if len(characters) <= MOST_VERTICAL else [*characters[: MOST_VERTICAL - 1], "…"]
 
 
 def _whole_characters(text: str) -> list[str]:
@@ -115,14 +113,11 @@ def _whole_characters(text: str) -> list[str]:
     return found
 
 
-def _upright(texts: Sequence[str], *, bottom: bool) -> list[list[str]]:
-    """Lines of characters that read downwards: digits end on the last line, words begin on the first."""
-    columns = [text.split("\n") if not bottom else list(text) for text in texts]
-    height = max(map(len, columns), default=0)
-    filled = [
-        [""] * (height - len(c)) + c if bottom else c + [""] * (height - len(c)) for c in columns
-    ]
-    return [[column[line] for column in filled] for line in range(height)]
+def _upright(texts: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Lines of characters that read downwards and end on the last line."""
+    height = max(map(len, texts), default=0)
+    columns = [[""] * (height - len(text)) + list(text) for text in texts]
+    return [[column[line] for column in columns] for line in range(height)]
 
 
 def _ticks(side: Side, block: int, cell_width: int) -> Line:

@@ -66,7 +66,7 @@ def draw(report: Report, matrices: Sequence[Matrix], display: Display) -> Figure
     rows, columns = sides_of(report, matrices[0])
     skipped = min(-(-display.skip_sink // columns.step), columns.count) if "key" in columns.name else 0
     subject = Subject(matrices, rows, columns, skipped)
-    most = None if display.width is None else max(6, min(ROW_LABEL_WIDTH, display.width // 4))
+    most = _label_room(rows, columns, display.width)
     plan = _plan(subject, display, most)
     numbers = np.stack([numbers_of(matrix, skipped) for matrix in matrices])
     lines: list[Line] = []
@@ -79,6 +79,15 @@ def draw(report: Report, matrices: Sequence[Matrix], display: Display) -> Figure
         lines += [text_line("")] if lines else []
         lines += _picture(subject, plan, shown, display, most, pool)
     return Figure(lines, mentioned(rows, columns, plan, most, in_grid=subject.grid is not None))
+
+
+def _label_room(rows: Side, columns: Side, width: int | None) -> int | None:
+    """Cells for the token of a row: fewer where that lets every column have a cell of its own."""
+    if width is None:
+        return None
+    usual = max(6, min(ROW_LABEL_WIDTH, width // 4))
+    left = width - columns.count - rows.digits - 2
+    return left if 6 <= left < usual else usual
 
 
 def _plan(subject: Subject, display: Display, most: int | None) -> Plan:
@@ -169,6 +178,7 @@ def _atlas(subject: Subject, plan: Plan, maps: list[list[Line]]) -> list[Line]:
     assert subject.grid is not None
     down, across = subject.grid
     width, cells = _place_width(subject), maps[0][0].cells
+    num_rows = -(-subject.rows.count // plan.block[0])
     lines: list[Line] = []
     for first in range(0, across, plan.across):
         heads = range(first, min(first + plan.across, across))
@@ -176,7 +186,9 @@ def _atlas(subject: Subject, plan: Plan, maps: list[list[Line]]) -> list[Line]:
         lines += beside([[Line("", width)], *([title] for title in _head_titles(subject, heads, cells))], 1)
         for layer in range(down):
             place = _row_place(subject.matrices[layer * across])
-            lines += [text_line("")] if layer else []
+            # An odd row of half-blocks leaves half a line blank.
+            is_apart = plan.rows_per_line == 2 and num_rows % 2
+            lines += [text_line("")] if layer and not is_apart else []
             row = [maps[layer * across + head] for head in heads]
             lines += beside([[text_line(place.ljust(width))], *row], 1)
     return lines
