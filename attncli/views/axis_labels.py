@@ -17,13 +17,14 @@ TICK_CELLS = 10
 class Side:
     """An axis with a label for each of its places: its name, how many, and tokens if it has any.
 
-    `step`: positions of the text that one place stands for.
+    `step`: positions of the text that one place stands for. `noun`: what its tokens are called.
     """
 
     name: str
     count: int
     tokens: tuple[str, ...] = ()
     step: int = 1
+    noun: str = "token"
 
     @property
     def digits(self) -> int:
@@ -87,7 +88,9 @@ def column_header(side: Side, block: int, cell_width: int) -> list[Line]:
         return [_in_cells(line, cell_width) for line in lines]
     lines = _upright(positions)
     if side.tokens:
-        lines = _upright([_vertical(plain_text(token)) for token in side.tokens]) + lines
+        lines = (
+            _upright([_vertical(plain_text(token)) for token in side.tokens]) + [[""] * side.count] + lines
+        )
     return [_in_cells(line, cell_width) for line in lines]
 
 

@@ -14,7 +14,9 @@ BLOCK_AXES = {"query_block": "query", "key_block": "key"}
 def sides_of(report: Report, matrix: Matrix) -> tuple[Side, Side]:
     """Rows and columns with their tokens; an axis of blocks counts the positions in them."""
     rows, columns = (
-        Side(axis, count, tokens)
+        Side(
+            axis, count, tokens, noun="context token" if axis == "key" and report.context_tokens else "token"
+        )
         for axis, count, tokens in zip(
             matrix.axes, matrix.values.shape, (matrix.rows, matrix.columns), strict=True
         )

@@ -10,7 +10,11 @@ from attncli.views.numbers import scalar
 from attncli.views.palettes import levels, palette
 
 BAR_CELLS = 20
-SCALES = {"linear": "linear", "log": "even in the logarithm", "row": "each row from its own least to its own most"}
+SCALES = {
+    "linear": "linear",
+    "log": "even in the logarithm, 0 as the least",
+    "row": "each row from its own least to its own most",
+}
 
 
 def legend(shading: Shading, display: Display, *, num_maps: int, skipped: int) -> list[Line]:

@@ -22,8 +22,8 @@ def mentioned(rows: Side, columns: Side, plan: Plan, most: int | None, *, in_gri
     if rows.tokens == columns.tokens:
         cut = set(columns.shortened_places(_most_in_columns(plan)))
         places = row_places | (cut if plan.cell_width > 1 and not in_grid and plan.across == 1 else set())
-        return _entries("token", rows, places)
-    return {**_entries(rows.name, rows, row_places), **_entries(columns.name, columns, column_places)}
+        return _entries(rows, places)
+    return {**_entries(rows, row_places), **_entries(columns, column_places)}
 
 
 def _most_in_columns(plan: Plan) -> int:
@@ -38,8 +38,8 @@ def _hidden_columns(columns: Side, plan: Plan) -> set[int]:
     return set(columns.shortened_places(_most_in_columns(plan)))
 
 
-def _entries(name: str, side: Side, places: set[int]) -> Mentioned:
-    return {(name, place): plain_text(side.tokens[place]) for place in sorted(places)}
+def _entries(side: Side, places: set[int]) -> Mentioned:
+    return {(side.noun, place): plain_text(side.tokens[place]) for place in sorted(places)}
 
 
 def index_lines(found: Mentioned, width: int | None) -> list[str]:
