@@ -1,4 +1,4 @@
-"""Labels along the sides of a picture: position and token; long tokens shortened, and told in full below it."""
+"""Labels along the sides of a picture: position and token; long tokens shortened, told in full below it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Side:
 
 
 def row_labels(side: Side, block: int, rows_per_line: int, most: int | None) -> list[str]:
-    """A label a line: `4 the`; `4 the, 5 cat` where a line has two rows; `8-15` where it has blocks of rows."""
+    """A label a line: `4 the`; `4 the, 5 cat` where it has two rows; `8-15` where it has blocks of rows."""
     digits, step = side.digits, block * rows_per_line
     if block == 1 and side.tokens and rows_per_line == 1:
         return [f"{i:>{digits}} {text}" for i, text in enumerate(side.texts(most))]
@@ -88,9 +88,8 @@ def column_header(side: Side, block: int, cell_width: int) -> list[Line]:
         return [_in_cells(line, cell_width) for line in lines]
     lines = _upright(positions)
     if side.tokens:
-        lines = (
-            _upright([_vertical(plain_text(token)) for token in side.tokens]) + [[""] * side.count] + lines
-        )
+        words = _upright([_vertical(plain_text(token)) for token in side.tokens])
+        lines = [*words, [""] * side.count, *lines]
     return [_in_cells(line, cell_width) for line in lines]
 
 

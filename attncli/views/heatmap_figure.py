@@ -29,7 +29,7 @@ POOLS = ("mean", "largest")
 
 @dataclass(frozen=True)
 class Figure:
-    """A title, a legend and a picture for each way of pooling; and the tokens that it could not show whole."""
+    """A title, a legend and a picture for each way of pooling; and the tokens that are not shown whole."""
 
     lines: list[Line]
     mentioned: Mentioned
@@ -69,16 +69,28 @@ def draw(report: Report, matrices: Sequence[Matrix], display: Display) -> Figure
     most = _label_room(rows, columns, display.width)
     plan = _plan(subject, display, most)
     numbers = np.stack([numbers_of(matrix, skipped) for matrix in matrices])
-    lines: list[Line] = []
+    pictures: list[list[Line]] = []
     for pool in ONLY.get(matrices[0].name, POOLS) if plan.is_pooled else ("",):
         if pool:
             both = pooled(numbers, plan.block)
             shown = both.mean if pool == "mean" else both.maximum
         else:
             shown = numbers
-        lines += [text_line("")] if lines else []
-        lines += _picture(subject, plan, shown, display, most, pool)
-    return Figure(lines, mentioned(rows, columns, plan, most, in_grid=subject.grid is not None))
+        pictures.append(_picture(subject, plan, shown, display, most, pool))
+    return Figure(
+        _arranged(pictures, display.width),
+        mentioned(rows, columns, plan, most, in_grid=subject.grid is not None),
+    )
+
+
+def _arranged(pictures: list[list[Line]], width: int | None) -> list[Line]:
+    """Two pictures beside each other where both fit, else one below the other."""
+    if len(pictures) == 1:
+        return pictures[0]
+    both = beside(pictures, 2 * GAP)
+    if width is not None and max(line.cells for line in both) <= width:
+        return both
+    return [*pictures[0], text_line(""), *pictures[1]]
 
 
 def _label_room(rows: Side, columns: Side, width: int | None) -> int | None:
