@@ -17,19 +17,26 @@ TICK_CELLS = 10
 class Side:
     """An axis with a label for each of its places: its name, how many, and tokens if it has any.
 
-    `step`: positions of the text that one place stands for. `noun`: what its tokens are called.
+    `step`: positions of the text that one place stands for, the last of `positions` (0: as many as places).
+    `noun`: what its tokens are called.
     """
 
     name: str
     count: int
     tokens: tuple[str, ...] = ()
     step: int = 1
+    positions: int = 0
     noun: str = "token"
 
     @property
     def digits(self) -> int:
         """Digits of the last position."""
-        return len(str(max(self.count * self.step - 1, 0)))
+        return len(str(max(self.last, 0)))
+
+    @property
+    def last(self) -> int:
+        """The last position; -1 where there is none."""
+        return (self.positions or self.count) - 1
 
     def texts(self, most: int | None) -> list[str]:
         """The tokens as plain text of at most that many cells; empty where there are none."""
@@ -55,9 +62,8 @@ def row_labels(side: Side, block: int, rows_per_line: int, most: int | None) -> 
             ", ".join(f"{i:>{digits}} {texts[i]}" for i in range(start, min(start + step, side.count)))
             for start in range(0, side.count, step)
         ]
-    last = side.count * side.step - 1
     return [
-        _span(start * side.step, min((start + step) * side.step - 1, last), digits)
+        _span(start * side.step, min((start + step) * side.step - 1, side.last), digits)
         for start in range(0, side.count, step)
     ]
 

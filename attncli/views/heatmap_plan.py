@@ -6,6 +6,7 @@ MAX_WIDE = 24  # Rows and columns up to which cells are as wide as the words abo
 MAX_DOUBLE = 40  # Rows up to which a cell is two characters wide and so about square.
 NATURAL = 1024  # Rows and columns that are drawn one by one where there is no screen to fit.
 MIN_PANEL = 24  # Columns of cells that one of several maps keeps at least.
+MIN_TITLED = 8  # Columns that the title of a map takes.
 MIN_THUMBNAIL = 5
 ATLAS_LINES = 48
 MAP_LINES = 40  # Lines of one map of tokens by tokens; of vectors, which say less, fewer.
@@ -76,12 +77,15 @@ def _dense_plan(rows: int, columns: int, room: Screen) -> Plan:
 def plan_of_several(rows: int, columns: int, count: int, room: Screen, gap: int) -> Plan:
     """Maps in lines that fill the width: whole where two or more fit beside each other, else pooled."""
     for cell_width in (2, 1):
-        fitting = (room.columns + gap) // (max(columns * cell_width, MIN_PANEL // 3) + gap)
+        fitting = (room.columns + gap) // (max(columns * cell_width, MIN_TITLED) + gap)
         rows_per_line = 2 if room.has_halves and cell_width == 1 and rows > MAX_WIDE // 2 else 1
-        lines = _ceil(count, max(1, fitting)) * (_ceil(rows, rows_per_line) + 2)
-        if fitting >= min(2, count) and (lines <= room.lines or columns * cell_width <= MIN_PANEL):
+        lines = _ceil(rows, rows_per_line) + 2
+        # Maps as narrow as that would not become more by pooling.
+        is_short = lines * _ceil(count, max(1, fitting)) <= room.lines or columns * cell_width <= MIN_PANEL
+        if fitting >= min(2, count) and is_short and lines <= room.lines:
             return Plan((1, 1), cell_width, rows_per_line, _even(count, fitting))
-    fitting = max(1, (room.columns + gap) // (MIN_PANEL + gap))
+    least = max(MIN_TITLED, min(columns, MIN_PANEL))
+    fitting = max(1, (room.columns + gap) // (least + gap))
     across = _even(count, fitting)
     panel = Screen((room.columns + gap) // across - gap, room.lines, room.has_halves)
     plan = _dense_plan(rows, columns, panel)
