@@ -23,23 +23,19 @@ def _sequences(parameters: Sequence[str]) -> list[str]:
     return [*(f"\x1b[{one}m" for one in parameters), ""]
 
 
-def _changes(levels: np.ndarray) -> list[list[int]]:
-    """The levels row by row, SAME where the cell before has the same one."""
+def _changes(levels: np.ndarray) -> np.ndarray:
+    """The levels, SAME where the cell before in the row has the same one."""
     same = np.zeros(levels.shape, dtype=bool)
     same[:, 1:] = levels[:, 1:] == levels[:, :-1]
-    changes: list[list[int]] = np.where(same, SAME, levels).tolist()
-    return changes
+    return np.where(same, SAME, levels)
 
 
 def cell_lines(levels: np.ndarray, palette: Palette, cell_width: int) -> list[str]:
     """A line a row: each cell is `cell_width` characters that fill it with its colour."""
     sequences = _sequences([parameters for parameters, _ in palette.fills])
     fills = [character * cell_width for _, character in palette.fills]
-    return [
-        "".join(chain.from_iterable((sequences[new], fills[level]) for new, level in zip(*row, strict=True)))
-        + RESET
-        for row in zip(_changes(levels), levels.tolist(), strict=True)
-    ]
+    changes = _changes(levels).tolist()
+    return [_joined(sequences, fills, *row) + RESET for row in zip(changes, levels.tolist(), strict=True)]
 
 
 def half_block_lines(levels: np.ndarray, palette: Palette) -> list[str]:
@@ -54,20 +50,16 @@ def half_block_lines(levels: np.ndarray, palette: Palette) -> list[str]:
     shapes = is_open + (is_open & (lower == NONE)).astype(int)
     inks, papers = _changes(np.where(is_open, lower, upper)), _changes(np.where(is_open, NONE, lower))
     foregrounds, backgrounds = _sequences(palette.foregrounds), _sequences(palette.backgrounds)
-    return [
-        "".join(
-            chain.from_iterable(
-                zip(
-                    map(foregrounds.__getitem__, ink),
-                    map(backgrounds.__getitem__, paper),
-                    map(SHAPES.__getitem__, shape),
-                    strict=True,
-                )
-            )
-        )
-        + RESET
-        for ink, paper, shape in zip(inks, papers, shapes.tolist(), strict=True)
-    ]
+    # A background and the shape on it in one text: fewer pieces to join.
+    cells = [background + shape for shape in SHAPES for background in backgrounds]
+    places = (papers + shapes * len(backgrounds)).tolist()
+    return [_joined(foregrounds, cells, *row) + RESET for row in zip(inks.tolist(), places, strict=True)]
+
+
+def _joined(first: Sequence[str], second: Sequence[str], firsts: list[int], seconds: list[int]) -> str:
+    """A text of the first list and one of the second in turns."""
+    pairs = zip(map(first.__getitem__, firsts), map(second.__getitem__, seconds), strict=True)
+    return "".join(chain.from_iterable(pairs))
 
 
 def character_lines(places: np.ndarray, cell_width: int) -> list[str]:
