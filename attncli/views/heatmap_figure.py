@@ -7,7 +7,7 @@ import numpy as np
 
 from attncli.report import Report
 from attncli.views import Display
-from attncli.views.axis_labels import Side, label_width, wide_enough
+from attncli.views.axis_labels import Side, label_width, span_width, wide_enough
 from attncli.views.blocks import BOLD, Line, beside, text_line, wrapped
 from attncli.views.colormaps import shading
 from attncli.views.half_blocks import cell_lines, character_lines, half_block_lines
@@ -41,8 +41,9 @@ def draw(report: Report, matrices: Sequence[Matrix], display: Display) -> Figure
     subject = subject_of(report, matrices, display.skip_sink)
     most = _label_room(subject.rows, subject.columns, display.width)
     plan = _plan(subject, display, most)
+    plan, part = _halved(subject, plan, display, most)
     pictures = [
-        _picture(subject, plan, numbers, display, most, pool)
+        _picture(subject, plan, numbers, part, most, pool)
         for pool, numbers in _numbers(subject, plan).items()
     ]
     found = mentioned(subject.rows, subject.columns, plan, most, in_grid=subject.grid is not None)
@@ -83,22 +84,42 @@ def _label_room(rows: Side, columns: Side, width: int | None) -> int | None:
 
 
 def _plan(subject: Subject, display: Display, most: int | None) -> Plan:
-    rows, columns = subject.rows, subject.columns
-    size, count = (rows.count, columns.count), len(subject.matrices)
+    size = subject.rows.count, subject.columns.count
     if subject.grid is not None:
         room = screen(display.width, place_width(subject) + 1, has_color=display.has_color)
         return plan_of_atlas(*size, subject.grid, room)
-    in_pairs = display.has_color and rows.count > MAX_SINGLE
-    label_cells = label_width(rows, most, in_pairs=in_pairs) + 1
-    room = screen(display.width, label_cells, has_color=display.has_color)
-    if count > 1:
-        return plan_of_several(*size, count, room, GAP)
+    if len(subject.matrices) > 1:
+        room = screen(display.width, _labels(subject, display, most), has_color=display.has_color)
+        return plan_of_several(*size, len(subject.matrices), room, GAP)
+    return _plan_of_one(subject, display, most)
+
+
+def _labels(subject: Subject, display: Display, most: int | None) -> int:
+    in_pairs = display.has_color and subject.rows.count > MAX_SINGLE
+    return label_width(subject.rows, most, in_pairs=in_pairs) + 1
+
+
+def _plan_of_one(subject: Subject, display: Display, most: int | None) -> Plan:
+    rows, columns = subject.rows, subject.columns
     wide = wide_enough(columns, COLUMN_LABEL_WIDTH) if columns.step == 1 else 2
-    plan = plan_of_one(*size, room, wide)
-    half = (room.columns - label_cells - 2 * GAP) // 2
-    if plan.is_pooled and len(_pools(subject)) == 2 and display.width is not None and half >= LEAST_HALF:
-        return plan_of_one(*size, replace(room, columns=half), wide)  # Both poolings beside each other.
-    return plan
+    # Pooled rows have positions alone for labels, which leaves more room.
+    beside_words, beside_spans = (
+        plan_of_one(
+            rows.count, columns.count, screen(display.width, labels, has_color=display.has_color), wide
+        )
+        for labels in (_labels(subject, display, most), span_width(rows) + 1)
+    )
+    return beside_spans if beside_words.is_pooled and beside_spans.block[0] > 1 else beside_words
+
+
+def _halved(subject: Subject, plan: Plan, display: Display, most: int | None) -> tuple[Plan, Display]:
+    """A plan for both poolings of one map beside each other, where each keeps enough columns then."""
+    if not plan.is_pooled or len(subject.matrices) > 1 or len(_pools(subject)) < 2 or display.width is None:
+        return plan, display
+    half = replace(display, width=(display.width - 2 * GAP) // 2)
+    halved = _plan_of_one(subject, half, most)
+    is_wide = -(-subject.columns.count // halved.block[1]) >= min(LEAST_HALF, subject.columns.count)
+    return (halved, half) if is_wide else (plan, display)
 
 
 def _picture(
