@@ -20,7 +20,7 @@ def legend(shading: Shading, display: Display, *, num_maps: int, skipped: int, i
     low, high = (text_line(scalar(end, display.precision)) for end in (shading.low, shading.high))
     bar = _bar(shading.is_diverging, display, in_halves=in_halves)
     remarks = [SCALES[shading.scale]]
-    if num_maps > 1:
+    if num_maps > 1 and shading.scale != "row":
         remarks.append(f"one range for all {num_maps} maps")
     if skipped:
         remarks.append(f"without the first {skipped} keys" if skipped > 1 else "without the first key")
