@@ -20,6 +20,7 @@ from attncli.views.palettes import levels, palette
 from attncli.views.pooling import pooled
 from attncli.views.token_index import Mentioned, mentioned
 
+LEAST_WIDTH = 72  # Columns of a screen that shows two pictures beside each other.
 LEAST_HALF = 56  # Columns that a pooled map keeps at least beside the other one.
 ROW_LABEL_WIDTH = 20
 COLUMN_LABEL_WIDTH = 9
@@ -114,7 +115,8 @@ def _plan_of_one(subject: Subject, display: Display, most: int | None) -> Plan:
 
 def _halved(subject: Subject, plan: Plan, display: Display, most: int | None) -> tuple[Plan, Display]:
     """A plan for both poolings of one map beside each other, where each keeps enough columns then."""
-    if not plan.is_pooled or len(subject.matrices) > 1 or len(_pools(subject)) < 2 or display.width is None:
+    is_pair = plan.is_pooled and len(subject.matrices) == 1 and len(_pools(subject)) == 2
+    if not is_pair or display.width is None or display.width < LEAST_WIDTH:
         return plan, display
     half = replace(display, width=(display.width - 2 * GAP) // 2)
     halved = _plan_of_one(subject, half, most)

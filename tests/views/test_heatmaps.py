@@ -137,6 +137,12 @@ def test_no_line_is_wider_than_the_screen(
     assert ("\x1b" in text) == (colors != "none")
 
 
+@pytest.mark.parametrize("width", [1, 2, 5, 9, 20])
+@pytest.mark.parametrize("experiment", ["self", "multihead", "scale-demo", "heads"])
+def test_a_screen_too_narrow_for_anything_still_shows_something(experiment: str, width: int) -> None:
+    assert len(shown("heatmap", [run(experiment)], width=width, colors="256").splitlines()) > 10
+
+
 @pytest.mark.parametrize("width", [80, 160])
 @pytest.mark.parametrize("colors", ["none", "truecolor"])
 def test_a_repeated_word_is_two_rows_and_two_columns(width: int, colors: str) -> None:
