@@ -60,13 +60,17 @@ def opened(
         return read_reports(file, most_bytes=most_bytes)
     if tokens == context_tokens == STDIN:
         raise UserError("--context-tokens: cannot read stdin, too: --tokens does already")
-    named_tokens, named_context = (None if name is None else read_tokens(name) for name in (tokens, context_tokens))
+    named_tokens, named_context = (
+        None if name is None else read_tokens(name) for name in (tokens, context_tokens)
+    )
     numbers = read_array(file, name=array, most_bytes=most_bytes)
     weights = checked_weights(numbers, file, named_tokens, named_context, most_bytes=most_bytes)
     from attncli.experiments.given_weights import weights_report
 
     source = {"file": Path(file).name, "array": array}
-    return SavedReports((weights_report(weights, source, named_tokens or (), named_context or ()),), several=False)
+    return SavedReports(
+        (weights_report(weights, source, named_tokens or (), named_context or ()),), several=False
+    )
 
 
 def _one(saved: SavedReports, file: str, number: str) -> SavedReports:

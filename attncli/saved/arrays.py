@@ -37,7 +37,7 @@ DAMAGE = (
 
 @contextmanager
 def _damage(file: str, kind: str) -> Iterator[None]:
-    """Whatever goes wrong inside is the file's fault, in one line; numpy's remarks about old files are not shown."""
+    """Whatever goes wrong inside is the file's fault, in one line; remarks about old files are not shown."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -22,7 +22,7 @@ def checked_weights(
     *,
     most_bytes: int | None = None,
 ) -> NamedTensor:
-    """The array with its axes named; UserError where it is no attention, or there are more or fewer tokens."""
+    """The array with its axes named; UserError where it is no attention, or tokens are more or fewer."""
     sizes = " × ".join(map(str, array.shape))
     if array.ndim not in AXES:
         wanted = " or ".join(f"({', '.join(axes)})" for axes in AXES.values())
