@@ -242,7 +242,7 @@ def _draw_bar(figure: Figure, shade: Shading, place: tuple[float, float, float, 
     low, high = shade.low, shade.high
     if low == high:  # every number is the same: it has the colour of the end away from zero
         low, high = min(low, 0.0), max(high, 0.0) or 1.0
-    is_log = shade.scale == "log" and low < high
+    is_log = shade.scale == "log" and shade.low < shade.high
     norm = LogNorm(low, high) if is_log else Normalize(low, high)
     colour_map = ListedColormap(colours(COOLWARM if shade.is_diverging else VIRIDIS) / 255)
     axes = axes_at(figure, *place)

@@ -172,7 +172,7 @@ def small_files() -> dict[str, bytes]:
 SMALL = small_files()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 @pytest.mark.parametrize("name", SMALL)
 def test_any_byte_changed_is_read_or_is_one_line(tmp_path: Path, name: str, data: st.DataObject) -> None:
