@@ -106,7 +106,7 @@ assert not {{"torch", "transformers", "matplotlib"}} & sys.modules.keys(), "torc
         (["show", "--help"], 0),
         (["show", "/nonexistent"], 2),
         (["show", "/nonexistent.npz"], 2),
-        (["self", "--format", "png", "-o", "/nonexistent/x.png"], 2),
+        (["self", "-o", "/nonexistent/x.png"], 2),
         (["heads", "--help"], 0),
         (["heads", "--show-config"], 0),
         (["heads", "--model", "/nonexistent"], 2),
