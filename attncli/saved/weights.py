@@ -11,8 +11,8 @@ from attncli.saved.parts import LARGEST
 
 # The axes of an array by how many it has.
 AXES = {2: ("query", "key"), 3: ("head", "query", "key"), 4: ("layer", "head", "query", "key")}
-# At the peak: one layer's statistics in float64, and a picture or a page of all weights.
-BYTES_PER_WEIGHT, BYTES_SHOWN = 80, 40
+# At the peak, measured: one layer's statistics in float64, and an atlas of all weights.
+BYTES_PER_WEIGHT, BYTES_SHOWN = 80, 90
 
 
 def checked_weights(
