@@ -8,6 +8,24 @@ import numpy as np
 
 SCHEMA_VERSION = 1
 
+# What the axes of tensors may be called.
+AXES = (
+    "batch",
+    "layer",
+    "head",
+    "query",
+    "key",
+    "token",
+    "dim",
+    "embed",
+    "rank",
+    "query_block",
+    "key_block",
+    "point",
+    "bucket",
+    "vector",
+)
+
 
 @dataclass(frozen=True)
 class NamedTensor:
@@ -118,8 +136,19 @@ class Report:
             },
             "statistics": self.statistics,
             **steps,
+            "statistic_axes": self._statistic_axes(),
             "notes": self.notes,
         }
+
+    def _statistic_axes(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """The axes of the tensors among the statistics, which stand there as bare numbers."""
+        found: dict[str, dict[str, tuple[str, ...]]] = {}
+        for group, members in self.statistics.items():
+            if isinstance(members, Mapping):
+                tensors = {name: item.axes for name, item in members.items() if isinstance(item, NamedTensor)}
+                if tensors:
+                    found[group] = tensors
+        return found
 
     def to_data(self) -> dict[str, Any]:
         """The report as what JSON can hold: lists, texts and numbers; None for no number."""

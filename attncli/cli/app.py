@@ -36,6 +36,7 @@ COMMANDS = {
     "norm": Command("Batch, layer and RMS normalisation", "experiment"),
     "heads": Command("What each head of a pretrained model does", "experiment"),
     "pitfalls": Command("Classic mistakes, each beside what is right", "experiment"),
+    "show": Command("A saved report, or attention weights of others, in any view", "show"),
     "batch": Command("Run the experiments of config files", "batch"),
     "config": Command("The schema of config files", "config"),
 }

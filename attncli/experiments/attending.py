@@ -11,7 +11,7 @@ from attncli.errors import RunError
 from attncli.experiments.attention_report import named, row_statistics
 from attncli.experiments.differential import differential_figures
 from attncli.experiments.memory import chosen_engine, readable_bytes, weights_bytes
-from attncli.experiments.row_summaries import extreme_rows, quantile_rows
+from attncli.experiments.row_summaries import with_summaries
 from attncli.experiments.variants import (
     NOTHING_DRAWN,
     VariantParameters,
@@ -33,7 +33,6 @@ from attncli.statistics.sinks import outside_mass
 from attncli.streaming import AttentionStatistics, attention_statistics
 
 MAP_SIZE = 64
-MAX_ROWS_WHOLE = 1000
 NO_SOFTMAX_NOTE = "Without softmax a row of weights is no distribution: it has no row statistics."
 Progress = Callable[[float], None]
 
@@ -80,12 +79,7 @@ def attended(
     result = replace(result, tensors=explained | result.tensors, notes=notes)
     if not result.output.isfinite().all():
         raise RunError(_overflow(spec))
-    if "rows" in result.statistics and counts[0] > MAX_ROWS_WHOLE:
-        rows = result.statistics["rows"]
-        summarised = {name: rows[name] for name in rows if name not in ("top_keys", "top_weights")}
-        result.statistics["quantiles"] = quantile_rows(summarised)
-        result.statistics["extremes"] = extreme_rows(summarised)
-    return result
+    return replace(result, statistics=with_summaries(result.statistics, counts[0]))
 
 
 def _overflow(spec: AttentionSpec) -> str:

@@ -8,6 +8,8 @@ from attncli.views.plain_text import plain_text
 
 HEADING_KEYS = (
     "pitfall",
+    "file",
+    "array",
     "model",
     "layer",
     "batch_size",
