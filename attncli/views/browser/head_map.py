@@ -1,0 +1,150 @@
+"""The map of the chosen head: a line a query, or the whole of it made to fit."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from rich.cells import cell_len
+from rich.segment import Segment
+
+from attncli.views.browser.panel import Panel, fitted
+from attncli.views.browser.tones import CHOSEN, DIM, NONE, cells, half_blocks, levels
+from attncli.views.colormaps import Shading
+from attncli.views.pooling import pooled
+
+LONGEST_LABEL = 16
+MARK_EVERY = 10
+POINTER = "▸"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Cells that the labels take, characters a cell of the map, rows and columns of numbers a cell."""
+
+    label: int
+    cell_width: int
+    block: tuple[int, int]
+    rows_per_line: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the map is in sight."""
+        return self.rows_per_line > 1 or self.block != (1, 1)
+
+
+def whole_map(shape: tuple[int, int], width: int, height: int, *, has_color: bool) -> Layout:
+    """Cells that stand for so many numbers that all fit; of a square map the blocks look square."""
+    rows, columns = shape
+    label = len(str(rows - 1)) + 2
+    rows_per_line = 2 if has_color else 1
+    down = -(-rows // (height * rows_per_line))
+    along = -(-columns // max(width - label, 1))
+    if rows == columns:  # A character is twice as tall as it is wide.
+        along = max(along, down if has_color else -(-down // 2))
+        down = max(down, along if has_color else 2 * along)
+    return Layout(label, 1, (down, along), rows_per_line)
+
+
+def strongest(shading: Shading, block: tuple[int, int]) -> np.ndarray:
+    """Of each block the place that stands out most: the highest, or the farthest from zero's."""
+    highest = pooled(shading.places, block).maximum
+    if not shading.is_diverging:
+        return highest
+    lowest = -pooled(-shading.places, block).maximum
+    return np.where(highest - 0.5 >= 0.5 - lowest, highest, lowest)
+
+
+class HeadMap(Panel):
+    """Rows are queries and columns are keys, whoever is asked about. `wants_whole` is None until asked for."""
+
+    wants_whole: bool | None = None
+
+    def toggle_whole(self) -> None:
+        """From the whole map to a line a query, or back."""
+        self.wants_whole = not self._layout.is_whole
+        self.show()
+
+    def _layout_now(self) -> Layout:
+        shape = self.choice.matrix.values.shape
+        width, height = self.room
+        label = min(max(map(cell_len, self.choice.labels[0])), LONGEST_LABEL, width // 3) + 2
+        fits = shape[1] <= width - label
+        if not fits if self.wants_whole is None else self.wants_whole:
+            return whole_map((shape[0], shape[1]), width, height, has_color=self.has_color)
+        return Layout(label, 2 if 2 * shape[1] <= width - label else 1, (1, 1), 1)
+
+    def show(self) -> None:
+        """Find the colours of all cells once, not for every line."""
+        layout = self._layout = self._layout_now()
+        shading = self.choice.shading
+        self._levels = levels(
+            shading.places if layout.block == (1, 1) else strongest(shading, layout.block)
+        )
+        super().show()
+
+    def heading(self) -> str:
+        """What a cell stands for, or the positions of the keys."""
+        layout = self._layout
+        if layout.block != (1, 1):
+            return f"the largest of {layout.block[0]} × {layout.block[1]} a cell"
+        marks = "".join(
+            fitted(str(i), MARK_EVERY * layout.cell_width)
+            for i in range(0, self.choice.matrix.values.shape[1], MARK_EVERY)
+        )
+        return " " * layout.label + marks[self.scroll_offset.x :]
+
+    def num_lines(self) -> int:
+        """Lines of one or two rows."""
+        return -(-len(self._levels) // self._layout.rows_per_line)
+
+    def num_columns(self) -> int:
+        """Characters of the widest line."""
+        return self._layout.label + self._levels.shape[1] * self._layout.cell_width
+
+    def line(self, number: int, width: int) -> list[Segment]:
+        """The label of a line's first query, and its cells."""
+        layout, is_diverging = self._layout, self.choice.shading.is_diverging
+        first = number * layout.rows_per_line
+        chosen = not self.choice.is_received and number == self.line_to_show()
+        label = self._label(number, chosen)
+        skipped = self.scroll_offset.x // layout.cell_width
+        rows = self._levels[first : first + layout.rows_per_line, skipped:]
+        if layout.rows_per_line == 1:
+            shown = cells(rows[0], layout.cell_width, is_diverging, has_color=self.has_color)
+            return [label, *shown]
+        lower = rows[1] if len(rows) > 1 else np.full_like(rows[0], NONE)
+        return [label, *half_blocks(rows[0], lower, is_diverging)]
+
+    def _label(self, number: int, chosen: bool) -> Segment:
+        layout, choice = self._layout, self.choice
+        pointer = POINTER if chosen else " "
+        if not layout.is_whole:
+            name = choice.labels[0][number]
+        else:
+            row = choice.query if chosen else number * layout.rows_per_line * layout.block[0]
+            name = str(row)
+        return Segment(f"{pointer}{fitted(name, layout.label - 2)} ", CHOSEN if chosen else DIM)
+
+    def line_to_show(self) -> int | None:
+        """The chosen query's."""
+        if self.choice.is_received:
+            return None
+        return self.choice.query // (self._layout.block[0] * self._layout.rows_per_line)
+
+    def column_to_show(self) -> int | None:
+        """The chosen key's, or that of the key with the largest weight."""
+        layout, choice = self._layout, self.choice
+        places = np.nan_to_num(choice.shading.places[choice.query], nan=-1.0)
+        key = choice.key if choice.is_received else int(np.argmax(places))
+        return layout.label + key // layout.block[1] * layout.cell_width
+
+    def clicked(self, line: int, x: int) -> bool:
+        """Choose the query of the line, or the key of the column where it is asked who looks at one."""
+        layout, choice = self._layout, self.choice
+        rows, columns = choice.matrix.values.shape
+        query = line * layout.rows_per_line * layout.block[0]
+        key = (x - layout.label + self.scroll_offset.x) // layout.cell_width * layout.block[1]
+        token, count = (key, columns) if choice.is_received else (query, rows)
+        if line < 0 or not 0 <= token < count:
+            return False
+        choice.choose_token(token)
+        return True
