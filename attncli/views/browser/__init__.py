@@ -1,1 +1,20 @@
-"""A browser for heads in the terminal. Importing this package imports no textual; its `app` does."""
+"""A browser for heads in the terminal. Importing this package imports no textual; `browse` does."""
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attncli.views.browser.choice import Choice
+
+# What textual calls the depths of colour.
+COLOR_SYSTEMS = {"none": "standard", "16": "standard", "256": "256", "truecolor": "truecolor"}
+
+
+def browse(choice: "Choice", *, colors: str) -> int:
+    """Show the browser until the user leaves it, and give its exit code."""
+    os.environ["TEXTUAL_COLOR_SYSTEM"] = COLOR_SYSTEMS[colors]  # textual reads it when it is imported
+    from attncli.views.browser.app import Browser
+
+    browser = Browser(choice, colors=colors)
+    browser.run()
+    return browser.return_code or 0

@@ -1,6 +1,7 @@
 """The browser for heads: panels around one choice, and a key for every move."""
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -22,7 +23,8 @@ from attncli.views.plain_text import plain_text
 
 WIDE = 120
 TOKENS_A_PAGE = 10
-HINTS = "arrows head  Tab token  w who looks  s rank  c colours  x sink  z map  ? help  q quit"
+INTERRUPTED = 130
+HINTS = "arrows head  Tab token  w who looks  s rank  c scale  x sink  z map  ? help  q"
 
 # What a key does to the choice.
 MOVES: dict[str, Callable[[Choice], None]] = {
@@ -56,12 +58,15 @@ class Browser(App[None], inherit_bindings=False):
     """
 
     ENABLE_COMMAND_PALETTE = False
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012 (textual's own kind of list)
-    BINDINGS: list[BindingType] = [  # noqa: RUF012
+    # Textual declares it as no class variable.
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key, f"move({key!r})", show=False, priority=True) for key in MOVES),
         Binding("z", "whole", show=False),
         Binding("question_mark", "help", show=False),
-        Binding("q,ctrl+c,ctrl+q", "quit", show=False),
+        Binding("q,ctrl+q", "quit", show=False),
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False),
     ]
     CSS = """
     * { scrollbar-size: 1 1; scrollbar-color: ansi_bright_black; scrollbar-background: ansi_default;
@@ -86,10 +91,10 @@ class Browser(App[None], inherit_bindings=False):
     HelpScreen Static { width: auto; }
     """
 
-    def __init__(self, choice: Choice, *, has_color: bool) -> None:
+    def __init__(self, choice: Choice, *, colors: str) -> None:
         super().__init__(ansi_color=True)
         self.choice = choice
-        self.has_color = has_color
+        self.has_color = colors in ("256", "truecolor")
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Colour or none as the command line decided, whatever the environment says."""
@@ -147,6 +152,10 @@ class Browser(App[None], inherit_bindings=False):
     def action_help(self) -> None:
         """The keys."""
         self.push_screen(HelpScreen())
+
+    def action_interrupt(self) -> None:
+        """Leave as a command that was interrupted."""
+        self.exit(return_code=INTERRUPTED)
 
     def on_panel_chosen(self) -> None:
         """Something was clicked."""

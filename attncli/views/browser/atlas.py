@@ -59,9 +59,7 @@ class Grid:
 
     def name_of(self, number: int) -> str:
         """`layer 5, head 11`."""
-        return ", ".join(
-            f"{axis} {i}" for axis, i in zip(self.axes, self.place(number), strict=True)
-        )
+        return ", ".join(f"{axis} {i}" for axis, i in zip(self.axes, self.place(number), strict=True))
 
     @cached_property
     def figures(self) -> dict[str, np.ndarray]:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attncli.report import Report
-from attncli.views.browser.atlas import Grid, Place, grids
+from attncli.views.browser.atlas import Grid, Place
 from attncli.views.browser.head_figures import received_mass, row_figures
 from attncli.views.browser.labels import side_labels
 from attncli.views.colormaps import SCALES, Shading, shading
@@ -23,13 +22,13 @@ class Choice:
 
     def __init__(
         self,
-        reports: Sequence[Report],
+        grids: Sequence[Grid],
         *,
         scale: str = "linear",
         skip_sink: int = 0,
         sort: str | None = None,
     ) -> None:
-        self.grids: list[Grid] = [grid for report in reports for grid in grids(report)]
+        self.grids = grids
         self.scale = scale
         self.num_sinks = max(1, skip_sink)
         self.skips = skip_sink > 0
@@ -194,7 +193,7 @@ class Choice:
     @property
     def num_tokens(self) -> int:
         """How many there are on the side of the chosen token."""
-        return self.matrix.values.shape[1 if self.is_received else 0]
+        return len(self.token_labels)
 
     def choose_token(self, token: int) -> None:
         """That token, on both sides where they are one text."""

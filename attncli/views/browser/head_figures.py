@@ -25,7 +25,9 @@ def head_figures(report: Report, axes: tuple[str, ...], shape: tuple[int, ...]) 
     return means
 
 
-def row_figures(report: Report, axes: tuple[str, ...], place: tuple[int, ...], query: int) -> dict[str, float]:
+def row_figures(
+    report: Report, axes: tuple[str, ...], place: tuple[int, ...], query: int
+) -> dict[str, float]:
     """The statistics of one row of weights."""
     return {
         name: float(tensor.values[(*place, query)])
@@ -42,9 +44,7 @@ def received_mass(
     return {
         name: float(tensor.values[(*place, key)])
         for name, tensor in keys.items()
-        if isinstance(tensor, NamedTensor)
-        and tensor.axes == (*axes, "key")
-        and key < tensor.values.shape[-1]
+        if isinstance(tensor, NamedTensor) and tensor.axes == (*axes, "key") and key < tensor.values.shape[-1]
     }
 
 

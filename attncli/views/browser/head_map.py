@@ -32,15 +32,12 @@ class Layout:
 
 
 def whole_map(shape: tuple[int, int], width: int, height: int, *, has_color: bool) -> Layout:
-    """Cells that stand for so many numbers that all fit; of a square map the blocks look square."""
+    """Cells that stand for as few numbers as may be so that all fit."""
     rows, columns = shape
     label = len(str(rows - 1)) + 2
     rows_per_line = 2 if has_color else 1
     down = -(-rows // (height * rows_per_line))
     along = -(-columns // max(width - label, 1))
-    if rows == columns:  # A character is twice as tall as it is wide.
-        along = max(along, down if has_color else -(-down // 2))
-        down = max(down, along if has_color else 2 * along)
     return Layout(label, 1, (down, along), rows_per_line)
 
 
@@ -54,7 +51,10 @@ def strongest(shading: Shading, block: tuple[int, int]) -> np.ndarray:
 
 
 class HeadMap(Panel):
-    """Rows are queries and columns are keys, whoever is asked about. `wants_whole` is None until asked for."""
+    """Rows are queries and columns are keys, whoever is asked about.
+
+    `wants_whole` is None until somebody asks for the whole map, or for lines.
+    """
 
     wants_whole: bool | None = None
 
@@ -76,9 +76,7 @@ class HeadMap(Panel):
         """Find the colours of all cells once, not for every line."""
         layout = self._layout = self._layout_now()
         shading = self.choice.shading
-        self._levels = levels(
-            shading.places if layout.block == (1, 1) else strongest(shading, layout.block)
-        )
+        self._levels = levels(shading.places if layout.block == (1, 1) else strongest(shading, layout.block))
         super().show()
 
     def heading(self) -> str:
@@ -98,7 +96,7 @@ class HeadMap(Panel):
 
     def num_columns(self) -> int:
         """Characters of the widest line."""
-        return self._layout.label + self._levels.shape[1] * self._layout.cell_width
+        return self._layout.label + int(self._levels.shape[1]) * self._layout.cell_width
 
     def line(self, number: int, width: int) -> list[Segment]:
         """The label of a line's first query, and its cells."""
@@ -135,7 +133,7 @@ class HeadMap(Panel):
         layout, choice = self._layout, self.choice
         places = np.nan_to_num(choice.shading.places[choice.query], nan=-1.0)
         key = choice.key if choice.is_received else int(np.argmax(places))
-        return layout.label + key // layout.block[1] * layout.cell_width
+        return layout.label + int(key) // layout.block[1] * layout.cell_width
 
     def clicked(self, line: int, x: int) -> bool:
         """Choose the query of the line, or the key of the column where it is asked who looks at one."""

@@ -1,8 +1,10 @@
 """The keys of the browser, told in the browser and in its docs."""
 
+from typing import ClassVar
+
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
@@ -24,17 +26,17 @@ KEYS = {
     "t, T": "next and previous tensor",
     "q": "quit",
 }
-MOUSE = "A click chooses a head, a token, or the statistic to rank by; the wheel scrolls."
+MOUSE = ("A click chooses a head, a token, or the statistic to rank by;", "the wheel scrolls.")
 
 
 class HelpScreen(ModalScreen[None]):
     """The keys, until one is pressed."""
 
-    BINDINGS = (Binding("escape,question_mark,q,enter,space", "dismiss", "back"),)
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter,space", "dismiss", "back")]
 
     def compose(self) -> ComposeResult:
         """Plain text; it scrolls on a small screen."""
         width = max(map(len, KEYS))
         lines = [f"{key:<{width}}  {meaning}" for key, meaning in KEYS.items()]
         with VerticalScroll():
-            yield Static(Text("\n".join([*lines, "", MOUSE, "", "? or Esc goes back."])))
+            yield Static(Text("\n".join([*lines, "", *MOUSE, "", "? or Esc goes back."])))

@@ -89,7 +89,7 @@ class Panel(ScrollView, can_focus=False):
 
     def render_line(self, y: int) -> Strip:
         """The heading, or the line that has been scrolled there."""
-        width = self.size.width
+        width, _ = self.room
         if y == 0:
             return strip([Segment(fitted(self.heading(), width), BOLD)], width)
         number = y - 1 + self.scroll_offset.y
