@@ -15,6 +15,7 @@ VIEWS = {
     "json": "attncli.views.json",
     "jsonl": "attncli.views.jsonl",
     "csv": "attncli.views.csv",
+    "heatmap": "attncli.views.heatmap",
 }
 
 SUFFIXES = {".txt": "table", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}

@@ -1,0 +1,49 @@
+"""Lines of text that know how many terminal cells they take, and pictures of them side by side."""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+from rich.cells import cell_len
+
+BOLD, DIM, RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+
+
+class Line(NamedTuple):
+    """A text, maybe with escape sequences, and the cells it takes on the screen."""
+
+    text: str
+    cells: int
+
+
+def text_line(text: str) -> Line:
+    """A line of plain text."""
+    return Line(text, cell_len(text))
+
+
+def styled(line: Line, style: str, has_color: bool) -> Line:
+    """The line bold or dim, where there is any colour."""
+    return Line(f"{style}{line.text}{RESET}", line.cells) if has_color else line
+
+
+def joined(lines: Sequence[Line]) -> Line:
+    """One line after another on one."""
+    return Line("".join(line.text for line in lines), sum(line.cells for line in lines))
+
+
+def beside(pictures: Sequence[Sequence[Line]], gap: int) -> list[Line]:
+    """Pictures side by side with their tops level, `gap` cells apart."""
+    widths = [max((line.cells for line in picture), default=0) for picture in pictures]
+    rows = zip_longest(*pictures, fillvalue=Line("", 0))
+    return [_row(row, widths, gap) for row in rows]
+
+
+def _row(row: Sequence[Line], widths: Sequence[int], gap: int) -> Line:
+    pieces: list[Line] = []
+    missing = 0
+    for line, width in zip(row, widths, strict=True):
+        if line.text:
+            pieces += [Line(" " * missing, missing), line]
+            missing = 0
+        missing += width - (line.cells if line.text else 0) + gap
+    return joined(pieces)
