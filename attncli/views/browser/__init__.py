@@ -15,6 +15,6 @@ def browse(choice: "Choice", *, colors: str) -> int:
     os.environ["TEXTUAL_COLOR_SYSTEM"] = COLOR_SYSTEMS[colors]  # textual reads it when it is imported
     from attncli.views.browser.app import Browser
 
-    browser = Browser(choice, colors=colors)
+    browser = Browser(choice, depth=colors)
     browser.run()
     return browser.return_code or 0

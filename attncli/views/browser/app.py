@@ -91,15 +91,15 @@ class Browser(App[None], inherit_bindings=False):
     HelpScreen Static { width: auto; }
     """
 
-    def __init__(self, choice: Choice, *, colors: str) -> None:
+    def __init__(self, choice: Choice, *, depth: str) -> None:
         super().__init__(ansi_color=True)
         self.choice = choice
-        self.has_color = colors in ("256", "truecolor")
+        self.depth = depth
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Colour or none as the command line decided, whatever the environment says."""
         filters = [f for f in super().get_line_filters() if not isinstance(f, Monochrome | NoColor)]
-        return filters if self.has_color else [*filters, NoColor()]
+        return filters if self.depth != "none" else [*filters, NoColor()]
 
     def compose(self) -> ComposeResult:
         """Every text is plain: markup is off."""
@@ -107,11 +107,11 @@ class Browser(App[None], inherit_bindings=False):
         yield Static(id="state", markup=False)
         with Horizontal():
             with Vertical(id="heads"):
-                yield HeadPicker(self.choice, has_color=self.has_color)
-                yield FiguresPanel(self.choice, has_color=self.has_color)
+                yield HeadPicker(self.choice, depth=self.depth)
+                yield FiguresPanel(self.choice, depth=self.depth)
             with Container(id="chosen"):
-                yield HeadMap(self.choice, has_color=self.has_color)
-                yield TokenBars(self.choice, has_color=self.has_color)
+                yield HeadMap(self.choice, depth=self.depth)
+                yield TokenBars(self.choice, depth=self.depth)
         yield Static(Text(HINTS), id="hints", markup=False)
 
     def on_mount(self) -> None:

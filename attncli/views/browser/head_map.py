@@ -7,8 +7,9 @@ from rich.cells import cell_len
 from rich.segment import Segment
 
 from attncli.views.browser.panel import Panel, fitted
-from attncli.views.browser.tones import CHOSEN, DIM, NONE, cells, half_blocks, levels
+from attncli.views.browser.tones import CHOSEN, DIM
 from attncli.views.colormaps import Shading
+from attncli.views.palettes import NONE, levels
 from attncli.views.pooling import pooled
 
 LONGEST_LABEL = 16
@@ -31,11 +32,11 @@ class Layout:
         return self.rows_per_line > 1 or self.block != (1, 1)
 
 
-def whole_map(shape: tuple[int, int], width: int, height: int, *, has_color: bool) -> Layout:
+def whole_map(shape: tuple[int, int], width: int, height: int, *, has_halves: bool) -> Layout:
     """Cells that stand for as few numbers as may be so that all fit."""
     rows, columns = shape
     label = len(str(rows - 1)) + 2
-    rows_per_line = 2 if has_color else 1
+    rows_per_line = 2 if has_halves else 1
     down = -(-rows // (height * rows_per_line))
     along = -(-columns // max(width - label, 1))
     return Layout(label, 1, (down, along), rows_per_line)
@@ -69,7 +70,7 @@ class HeadMap(Panel):
         label = min(max(map(cell_len, self.choice.labels[0])), LONGEST_LABEL, width // 3) + 2
         fits = shape[1] <= width - label
         if not fits if self.wants_whole is None else self.wants_whole:
-            return whole_map((shape[0], shape[1]), width, height, has_color=self.has_color)
+            return whole_map((shape[0], shape[1]), width, height, has_halves=self.depth != "none")
         return Layout(label, 2 if 2 * shape[1] <= width - label else 1, (1, 1), 1)
 
     def show(self) -> None:
@@ -100,17 +101,16 @@ class HeadMap(Panel):
 
     def line(self, number: int, width: int) -> list[Segment]:
         """The label of a line's first query, and its cells."""
-        layout, is_diverging = self._layout, self.choice.shading.is_diverging
+        layout, tones = self._layout, self.tones(self.choice.shading)
         first = number * layout.rows_per_line
         chosen = not self.choice.is_received and number == self.line_to_show()
         label = self._label(number, chosen)
         skipped = self.scroll_offset.x // layout.cell_width
         rows = self._levels[first : first + layout.rows_per_line, skipped:]
         if layout.rows_per_line == 1:
-            shown = cells(rows[0], layout.cell_width, is_diverging, has_color=self.has_color)
-            return [label, *shown]
+            return [label, *tones.cells(rows[0], layout.cell_width)]
         lower = rows[1] if len(rows) > 1 else np.full_like(rows[0], NONE)
-        return [label, *half_blocks(rows[0], lower, is_diverging)]
+        return [label, *tones.half_blocks(rows[0], lower)]
 
     def _label(self, number: int, chosen: bool) -> Segment:
         layout, choice = self._layout, self.choice

@@ -4,9 +4,10 @@ import numpy as np
 from rich.segment import Segment
 
 from attncli.views.browser.panel import Panel, fitted
-from attncli.views.browser.tones import CHOSEN, DIM, cells, levels
+from attncli.views.browser.tones import CHOSEN, DIM
 from attncli.views.colormaps import shading
 from attncli.views.numbers import scalar
+from attncli.views.palettes import levels
 
 CELL = 2
 PRECISION = 4
@@ -53,15 +54,14 @@ class HeadPicker(Panel):
         figure = grid.figures.get(choice.statistic or "")
         numbers = np.full((1, grid.num_places), np.nan) if figure is None else figure.reshape(1, -1)
         shaded = shading(numbers)
-        row_levels = levels(shaded.places)[0, row]
+        tones, row_levels = self.tones(shaded), levels(shaded.places)[0, row]
         pieces = [Segment(f"{grid.row_name(number):>{self._margin}} ", DIM)]
         chosen = choice.number - row.start
         if not 0 <= chosen < last - first:
-            return pieces + cells(row_levels, CELL, shaded.is_diverging, has_color=self.has_color)
+            return pieces + tones.cells(row_levels, CELL)
         before, after = row_levels[:chosen], row_levels[chosen + 1 :]
-        pieces += cells(before, CELL, shaded.is_diverging, has_color=self.has_color)
-        pieces.append(Segment("[]", CHOSEN))
-        return pieces + cells(after, CELL, shaded.is_diverging, has_color=self.has_color)
+        middle = tones.chosen(int(row_levels[chosen]))
+        return [*pieces, *tones.cells(before, CELL), middle, *tones.cells(after, CELL)]
 
     def _ranked(self, number: int, width: int) -> list[Segment]:
         grid = self.choice.grid

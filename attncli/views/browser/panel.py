@@ -11,7 +11,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from attncli.views.browser.choice import Choice
-from attncli.views.browser.tones import BOLD
+from attncli.views.browser.tones import BOLD, Tones
+from attncli.views.colormaps import Shading
 
 
 def fitted(text: str, width: int) -> str:
@@ -32,10 +33,14 @@ class Panel(ScrollView, can_focus=False):
     A panel says how many lines it has, draws one, and takes a click on one.
     """
 
-    def __init__(self, choice: Choice, *, has_color: bool, **attributes: Any) -> None:
+    def __init__(self, choice: Choice, *, depth: str, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.choice = choice
-        self.has_color = has_color
+        self.depth = depth
+
+    def tones(self, shading: Shading) -> Tones:
+        """How this terminal shows them."""
+        return Tones(self.depth, shading.is_diverging)
 
     def heading(self) -> str:
         """The first line."""

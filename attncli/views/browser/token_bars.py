@@ -4,8 +4,9 @@ import numpy as np
 from rich.segment import Segment
 
 from attncli.views.browser.panel import Panel, fitted
-from attncli.views.browser.tones import CHOSEN, DIM, ink, levels
+from attncli.views.browser.tones import CHOSEN, DIM
 from attncli.views.numbers import scalar
+from attncli.views.palettes import levels
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
 FULL = "█"
@@ -57,8 +58,8 @@ class TokenBars(Panel):
         ]
         room = width - label_width - NUMBER_WIDTH - 1
         if room > 0:
-            style = ink(int(self._levels[token]), choice.shading.is_diverging) if self.has_color else None
-            pieces.append(Segment(bar(float(self._shares[token]), room), style))
+            ink = self.tones(choice.shading).ink(int(self._levels[token]))
+            pieces.append(Segment(bar(float(self._shares[token]), room), ink))
         return pieces
 
     def line_to_show(self) -> int:
