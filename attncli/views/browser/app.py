@@ -140,6 +140,10 @@ class Browser(App[None], inherit_bindings=False):
             parts.append("without the first key" if choice.skip == 1 else f"without {choice.skip} keys")
         return "; ".join(parts)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """No move behind the help."""
+        return action != "move" or len(self.screen_stack) == 1
+
     def action_move(self, key: str) -> None:
         """Change the choice and show it."""
         MOVES[key](self.choice)

@@ -14,7 +14,7 @@ from attncli.views.pooling import pooled
 
 LONGEST_LABEL = 16
 MARK_EVERY = 10
-POINTER = "▸"
+POINTER, KEY_POINTER = "▸", "▾"
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class HeadMap(Panel):
 
     def toggle_whole(self) -> None:
         """From the whole map to a line a query, or back."""
-        self.wants_whole = not self._layout.is_whole
+        self.wants_whole = not self.layout_now.is_whole
         self.show()
 
-    def _layout_now(self) -> Layout:
+    def _wanted_layout(self) -> Layout:
         shape = self.choice.matrix.values.shape
         width, height = self.room
         label = min(max(map(cell_len, self.choice.labels[0])), LONGEST_LABEL, width // 3) + 2
@@ -75,33 +75,42 @@ class HeadMap(Panel):
 
     def show(self) -> None:
         """Find the colours of all cells once, not for every line."""
-        layout = self._layout = self._layout_now()
+        layout = self.layout_now = self._wanted_layout()
         shading = self.choice.shading
         self._levels = levels(shading.places if layout.block == (1, 1) else strongest(shading, layout.block))
         super().show()
 
     def heading(self) -> str:
         """What a cell stands for, or the positions of the keys."""
-        layout = self._layout
+        layout = self.layout_now
         if layout.block != (1, 1):
-            return f"the largest of {layout.block[0]} × {layout.block[1]} a cell"
+            pooling = f"the largest of {layout.block[0]} × {layout.block[1]} a cell"
+            if not self.choice.is_received:
+                return " " * layout.label + pooling
+            column = layout.label + self.choice.key // layout.block[1]
+            if column > layout.label + len(pooling):
+                return fitted(" " * layout.label + pooling, column) + KEY_POINTER
+            return " " * column + f"{KEY_POINTER} {pooling}"
         marks = "".join(
             fitted(str(i), MARK_EVERY * layout.cell_width)
             for i in range(0, self.choice.matrix.values.shape[1], MARK_EVERY)
         )
+        if self.choice.is_received:
+            column = self.choice.key * layout.cell_width
+            marks = fitted(marks[:column], column) + KEY_POINTER
         return " " * layout.label + marks[self.scroll_offset.x :]
 
     def num_lines(self) -> int:
         """Lines of one or two rows."""
-        return -(-len(self._levels) // self._layout.rows_per_line)
+        return -(-len(self._levels) // self.layout_now.rows_per_line)
 
     def num_columns(self) -> int:
         """Characters of the widest line."""
-        return self._layout.label + int(self._levels.shape[1]) * self._layout.cell_width
+        return self.layout_now.label + int(self._levels.shape[1]) * self.layout_now.cell_width
 
     def line(self, number: int, width: int) -> list[Segment]:
         """The label of a line's first query, and its cells."""
-        layout, tones = self._layout, self.tones(self.choice.shading)
+        layout, tones = self.layout_now, self.tones(self.choice.shading)
         first = number * layout.rows_per_line
         chosen = not self.choice.is_received and number == self.line_to_show()
         label = self._label(number, chosen)
@@ -113,7 +122,7 @@ class HeadMap(Panel):
         return [label, *tones.half_blocks(rows[0], lower)]
 
     def _label(self, number: int, chosen: bool) -> Segment:
-        layout, choice = self._layout, self.choice
+        layout, choice = self.layout_now, self.choice
         pointer = POINTER if chosen else " "
         if not layout.is_whole:
             name = choice.labels[0][number]
@@ -126,18 +135,18 @@ class HeadMap(Panel):
         """The chosen query's."""
         if self.choice.is_received:
             return None
-        return self.choice.query // (self._layout.block[0] * self._layout.rows_per_line)
+        return self.choice.query // (self.layout_now.block[0] * self.layout_now.rows_per_line)
 
     def column_to_show(self) -> int | None:
         """The chosen key's, or that of the key with the largest weight."""
-        layout, choice = self._layout, self.choice
+        layout, choice = self.layout_now, self.choice
         places = np.nan_to_num(choice.shading.places[choice.query], nan=-1.0)
         key = choice.key if choice.is_received else int(np.argmax(places))
         return layout.label + int(key) // layout.block[1] * layout.cell_width
 
     def clicked(self, line: int, x: int) -> bool:
         """Choose the query of the line, or the key of the column where it is asked who looks at one."""
-        layout, choice = self._layout, self.choice
+        layout, choice = self.layout_now, self.choice
         rows, columns = choice.matrix.values.shape
         query = line * layout.rows_per_line * layout.block[0]
         key = (x - layout.label + self.scroll_offset.x) // layout.cell_width * layout.block[1]
