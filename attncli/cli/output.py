@@ -5,13 +5,25 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attncli.errors import RunError, UserError, nearest
-from attncli.views import COLOR_DEPTHS, SUFFIXES, VIEWS, Display, load_view, view_of_suffix
+from attncli.views import (
+    BINARY,
+    COLOR_DEPTHS,
+    EXTRAS,
+    ONE_REPORT,
+    SUFFIXES,
+    VIEWS,
+    Display,
+    load_view,
+    view_of_suffix,
+)
 from attncli.views.colormaps import SCALES
 
 if TYPE_CHECKING:
@@ -97,6 +109,8 @@ class Destination:
         )
         if self.path is not None:
             self._refuse_what_is_no_file(self.path)
+        self._refuse_bytes_to_a_terminal()
+        self._refuse_a_missing_package()
 
     def _chosen_view(self, view: str | None) -> str:
         if view is not None:
@@ -121,24 +135,57 @@ class Destination:
         except (OSError, RuntimeError) as error:  # a name too long, a loop of links
             raise UserError(f"-o {path}: cannot be written: {error}") from None
 
-    def write(self, reports: "Iterable[Report]") -> None:
-        """Write the reports as they come; RunError where the file cannot take them."""
+    def write(self, reports: "Iterable[Report]", *, several: bool | None = None) -> None:
+        """Write the reports as they come; RunError where the file cannot take them.
+
+        `several` says what was not known before they were read: whether they are one report or a list.
+        """
         write = load_view(self.view)
+        if several is not None:
+            self.display = replace(self.display, several=several)
+        if self.view in ONE_REPORT:
+            reports = _only_one(reports, self.view)
+        is_binary = self.view in BINARY
         if self.path is None:
-            stream = sys.stdout
             try:
-                write(reports, stream, self._display(stream.isatty()))
-                stream.flush()
+                write(reports, sys.stdout.buffer if is_binary else sys.stdout, self._display(_is_terminal()))
+                sys.stdout.flush()
             except BrokenPipeError:
                 raise ClosedPipe from None
             return
-        with _whole_file(self.path) as stream:
+        with _whole_file(self.path, is_binary) as stream:
             write(reports, stream, self._display(None))
+
+    def _refuse_bytes_to_a_terminal(self) -> None:
+        if self.view in BINARY and self.path is None and _is_terminal():
+            raise UserError(f"--format {self.view}: is no text for a terminal: give -o FILE.{self.view}")
+
+    def _refuse_a_missing_package(self) -> None:
+        extra, package = EXTRAS.get(self.view, (None, None))
+        if package is not None and find_spec(package) is None:
+            raise UserError(f'--format {self.view}: needs: pip install "attncli[{extra}]"')
 
     def _display(self, is_terminal: bool | None) -> Display:
         """For standard output, or for a file (None): that has colour only where the flag says so."""
         colors = color_depth(self.color, is_terminal)
         return replace(self.display, width=_width(bool(is_terminal)), colors=colors)
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def _only_one(reports: "Iterable[Report]", view: str) -> "Iterator[Report]":
+    """The only report there is; UserError, before anything is drawn, where there are more or none."""
+    first, second = islice(chain(reports, (None, None)), 2)
+    if first is None:
+        raise RunError(f"--format {view}: there is no report to draw")
+    if second is not None:
+        raise UserError(
+            f"--format {view}: a picture shows one report, and there are several: save them as .jsonl, "
+            "and draw one with attn show FILE --report NUMBER"
+        )
+    yield first
 
 
 def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
@@ -147,8 +194,8 @@ def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
 
 
 @contextmanager
-def _whole_file(path: Path) -> Iterator[TextIO]:
-    """A stream whose text becomes the file when all went well; before that the file is untouched.
+def _whole_file(path: Path, is_binary: bool = False) -> Iterator[IO[Any]]:
+    """A stream of text, or of bytes, that becomes the file when all went well; before that it is untouched.
 
     What is no regular file (a device, a pipe) is written directly: it cannot be replaced.
     """
@@ -156,7 +203,7 @@ def _whole_file(path: Path) -> Iterator[TextIO]:
     is_special = target.exists() and not target.is_file()
     written = target if is_special else target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with written.open("w", encoding="utf-8", newline="\n") as stream:
+        with written.open("wb") if is_binary else written.open("w", encoding="utf-8", newline="\n") as stream:
             if target.exists() and not is_special:
                 written.chmod(target.stat().st_mode)
             yield stream

@@ -1,7 +1,7 @@
 """One attention by either engine: dense keeps the weights, streaming their exact statistics and maps."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from torch import Tensor
 from attncli.errors import RunError
 from attncli.experiments.attention_report import named, row_statistics
 from attncli.experiments.memory import chosen_engine, readable_bytes, weights_bytes
-from attncli.experiments.row_summaries import extreme_rows, quantile_rows
+from attncli.experiments.row_summaries import with_summaries
 from attncli.mechanisms.heads import repeat_heads
 from attncli.mechanisms.masks import causal_mask, full_mask
 from attncli.mechanisms.scaled_dot_product import attend, scale_factors
@@ -20,7 +20,6 @@ from attncli.statistics.moments import combined_moments, moments
 from attncli.streaming import attention_statistics
 
 MAP_SIZE = 64
-MAX_ROWS_WHOLE = 1000
 NO_SOFTMAX_NOTE = "Without softmax a row of weights is no distribution: it has no row statistics."
 Progress = Callable[[float], None]
 
@@ -54,12 +53,7 @@ def attended(
         result = _dense(spec, vectors, causal, axes)
     if not result.output.isfinite().all():
         raise RunError(_overflow(spec))
-    if "rows" in result.statistics and counts[0] > MAX_ROWS_WHOLE:
-        rows = result.statistics["rows"]
-        summarised = {name: rows[name] for name in rows if name not in ("top_keys", "top_weights")}
-        result.statistics["quantiles"] = quantile_rows(summarised)
-        result.statistics["extremes"] = extreme_rows(summarised)
-    return result
+    return replace(result, statistics=with_summaries(result.statistics, counts[0]))
 
 
 def _overflow(spec: AttentionSpec) -> str:

@@ -10,6 +10,16 @@ from attncli.report import NamedTensor
 from attncli.statistics.quantiles import extreme_places, quantiles
 
 NUM_EXTREMES = 3
+MAX_ROWS_WHOLE = 1000
+
+
+def with_summaries(statistics: Mapping[str, Any], num_queries: int) -> dict[str, Any]:
+    """The statistics, and of very many rows their quantiles and extremes."""
+    if "rows" not in statistics or num_queries <= MAX_ROWS_WHOLE:
+        return dict(statistics)
+    rows = statistics["rows"]
+    summarised = {name: rows[name] for name in rows if name not in ("top_keys", "top_weights")}
+    return {**statistics, "quantiles": quantile_rows(summarised), "extremes": extreme_rows(summarised)}
 
 
 def quantile_rows(rows: Mapping[str, NamedTensor]) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ def read_statistics(part: Part, axes_part: Part, tensors: Mapping[str, NamedTens
 def _tensors(part: Part, axes_part: Part, along: str) -> dict[str, NamedTensor]:
     """A number for each query or key of each batch and head; of a query's first keys, one for each rank."""
     found = {}
-    members = part.mapping()
+    members = _filled(part).mapping()
     axes_of = axes_part.fields(tuple(members))
     for name, item in members.items():
         axes = read_axes(axes_of[name])
@@ -44,8 +44,6 @@ def _tensors(part: Part, axes_part: Part, along: str) -> dict[str, NamedTensor]:
         if axes[-len(last) :] != last:
             raise axes_of[name].wrong(f"must end in {', '.join(last)} (got {', '.join(axes)})")
         found[name] = NamedTensor(axes, item.array(len(axes)))
-    if not found:
-        raise part.wrong("is empty")
     return found
 
 
@@ -85,12 +83,18 @@ def _check_ranks(part: Part, rows: Mapping[str, NamedTensor], weights: NamedTens
 
 
 def _numbers(part: Part) -> dict[str, Any]:
-    return {name: item.scalar() for name, item in part.mapping().items()}
+    members = _filled(part).mapping()
+    for item in members.values():
+        if isinstance(item.value, str):
+            raise item.wrong("must be a number (got a text)")
+    return {name: item.scalar() for name, item in members.items()}
 
 
 def _table(part: Part) -> list[dict[str, Any]]:
     """Rows with the same names, whose cells are numbers, texts or lists of so many numbers."""
-    rows = [{name: _cell(item) for name, item in row.mapping().items()} for row in part.items()]
+    rows = [
+        {name: _cell(item) for name, item in _filled(row).mapping().items()} for row in _filled(part).items()
+    ]
     kinds: dict[str, Any] = {}
     for number, row in enumerate(rows):
         if list(row) != list(rows[0]):
@@ -100,6 +104,12 @@ def _table(part: Part) -> list[dict[str, Any]]:
             if kinds.setdefault(name, kind) != kind:
                 raise part.wrong(f"row {number}: {name} is of another kind than in row 0")
     return rows
+
+
+def _filled(part: Part) -> Part:
+    if part.value in ({}, []):
+        raise part.wrong("is empty")
+    return part
 
 
 def _cell(part: Part) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import PurePath
-from typing import TYPE_CHECKING, TextIO
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attncli.report import Report
@@ -16,10 +16,25 @@ VIEWS = {
     "jsonl": "attncli.views.jsonl",
     "csv": "attncli.views.csv",
     "heatmap": "attncli.views.heatmap",
+    "png": "attncli.views.png",
+    "svg": "attncli.views.svg",
 }
 
-SUFFIXES = {".txt": "table", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
+SUFFIXES = {
+    ".txt": "table",
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".png": "png",
+    ".svg": "svg",
+}
 
+# Of these views: the extra of ours that they need, and the package that it brings.
+EXTRAS = {"png": ("plot", "matplotlib"), "svg": ("plot", "matplotlib")}
+# Those that write bytes, and those that show one report.
+BINARY = frozenset({"png"})
+ONE_REPORT = frozenset({"png", "svg"})
 
 # What a terminal can show, from nothing to 24 bits a colour.
 COLOR_DEPTHS = ("none", "16", "256", "truecolor")
@@ -49,7 +64,8 @@ class Display:
         return self.colors != "none"
 
 
-View = Callable[["Iterable[Report]", TextIO, Display], None]
+# To a stream of text, or of bytes where the view is in BINARY.
+View = Callable[["Iterable[Report]", IO[Any], Display], None]
 
 
 def load_view(name: str) -> View:

@@ -7,6 +7,8 @@ from attncli.report import Report
 from attncli.views.plain_text import plain_text
 
 HEADING_KEYS = (
+    "file",
+    "array",
     "model",
     "layer",
     "batch_size",

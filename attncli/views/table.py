@@ -286,13 +286,13 @@ class TableWriter:
                 yield Column((name, str(i)), [fixed(value[i], self.display.precision) for value in values])
         elif isinstance(values[0], str):
             yield Column(header, [plain_text(value) for value in values], left=True)
-        elif name == "query" and isinstance(values[0], int):
+        elif name == "query" and all(isinstance(value, int) for value in values):
             yield Column(header, [self._query_label(value) for value in values], left=True)
         else:
             yield Column(header, [scalar(value, self.display.precision) for value in values])
 
     def _query_label(self, query: int) -> str:
-        if query >= len(self.report.tokens):
+        if not 0 <= query < len(self.report.tokens):
             return str(query)
         limit = self.row_label_width if self.display.width is not None else None
         return f"{query} {shortened(plain_text(self.report.tokens[query]), limit)}"

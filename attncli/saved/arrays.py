@@ -1,0 +1,160 @@
+"""One array of numbers from a .npy, .npz or .safetensors file; nothing in it can run code.
+
+Its header is read first: what it promises is held against the file and the memory before anything is taken.
+"""
+
+import json
+import math
+import struct
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from attncli.errors import UserError, nearest
+from attncli.saved.content import checked_size, refuse_size
+
+LARGEST_HEADER = 100_000_000
+MOST_NAMED = 20
+# safetensors: a dtype is stored little-endian; bfloat16 as the upper half of a float32.
+SAFETENSORS = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2",
+    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1",
+    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "<u1", "BOOL": "?",
+}  # fmt: skip
+# What a damaged file makes zipfile, numpy's header and struct raise.
+DAMAGE = (
+    ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, EOFError, OverflowError,
+    RecursionError, MemoryError, NotImplementedError, RuntimeError, OSError,
+    struct.error, zlib.error, zipfile.BadZipFile,
+)  # fmt: skip
+
+
+@contextmanager
+def _damage(file: str, kind: str) -> Iterator[None]:
+    """Whatever goes wrong inside is the file's fault, in one line; remarks about old files are not shown."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except UserError:
+        raise
+    except DAMAGE:
+        raise UserError(f"{file}: is no {kind} file, or is damaged") from None
+
+
+def _chosen(file: str, names: Collection[str], name: str | None) -> str:
+    """The array that is asked for, or the only one there is."""
+    if name is None and len(names) == 1:
+        return next(iter(names))
+    if not names:
+        raise UserError(f"{file}: holds no array")
+    listed = ", ".join(list(names)[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
+    if name is None:
+        raise UserError(f"{file}: holds {len(names)} arrays: give --array NAME, one of {listed}")
+    if name not in names:
+        raise UserError(f"--array: {file} has no {name}, but {listed}{nearest(name, names)}")
+    return name
+
+
+def _numbers(stream: IO[bytes], file: str, size: int, most_bytes: int | None) -> np.ndarray:
+    """The array of a .npy stream of `size` bytes."""
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        header = np.lib.format.read_array_header_1_0(stream)
+    else:
+        header = np.lib.format.read_array_header_2_0(stream)
+    shape, in_columns, dtype = header
+    if dtype.hasobject:
+        raise UserError(f"{file}: holds Python objects, which can run code when they are read: save numbers")
+    _refuse_kind(file, dtype.kind, str(dtype))
+    needed = math.prod(shape) * dtype.itemsize
+    if any(length < 0 for length in shape) or needed > size:
+        raise UserError(f"{file}: is cut off: its header promises {needed} bytes")
+    refuse_size(file, 2 * needed, most_bytes)
+    content = stream.read(needed)
+    if len(content) < needed:
+        raise UserError(f"{file}: is cut off: its header promises {needed} bytes")
+    return np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if in_columns else "C")
+
+
+def _refuse_kind(file: str, kind: str, dtype: str) -> None:
+    if kind not in "fiub":
+        raise UserError(f"{file}: holds {dtype}: must be an array of real numbers")
+
+
+def _read_npy(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
+    if name is not None:
+        raise UserError(f"--array: {file} holds one array, without a name")
+    with Path(file).open("rb") as stream:
+        return _numbers(stream, file, Path(file).stat().st_size, most_bytes)
+
+
+def _read_npz(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
+    with zipfile.ZipFile(file) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        arrays = {key: info for key, info in members.items() if info.filename.endswith(".npy")}
+        info = arrays[_chosen(file, arrays, name)]
+        with archive.open(info) as stream:
+            return _numbers(stream, file, info.file_size, most_bytes)
+
+
+def _safetensors_header(stream: IO[bytes], size: int) -> tuple[dict[str, dict[str, Any]], int]:
+    """The entries of the tensors, and where their bytes begin."""
+    length = int.from_bytes(stream.read(8), "little")
+    if not 2 <= length <= min(size - 8, LARGEST_HEADER):
+        raise ValueError("no header")
+    header = json.loads(stream.read(length))
+    return {name: entry for name, entry in header.items() if name != "__metadata__"}, 8 + length
+
+
+def _read_safetensors(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
+    size = Path(file).stat().st_size
+    with Path(file).open("rb") as stream:
+        entries, begin = _safetensors_header(stream, size)
+        chosen = entries[_chosen(file, entries, name)]
+        kind, shape, (start, end) = chosen["dtype"], tuple(chosen["shape"]), chosen["data_offsets"]
+        if kind not in SAFETENSORS:
+            raise UserError(f"{file}: holds {kind!s:.20}: must be one of {', '.join(SAFETENSORS)}")
+        dtype = np.dtype(SAFETENSORS[kind])
+        if not 0 <= start <= end <= size - begin or end - start != math.prod(shape) * dtype.itemsize:
+            raise UserError(f"{file}: is cut off: its header promises {begin + end} bytes")
+        refuse_size(file, 2 * (end - start), most_bytes)
+        stream.seek(begin + start)
+        numbers = np.frombuffer(stream.read(end - start), dtype=dtype).reshape(shape)
+    return (numbers.astype(np.uint32) << 16).view(np.float32) if kind == "BF16" else numbers
+
+
+READERS: dict[str, tuple[str, Callable[[str, str | None, int | None], np.ndarray]]] = {
+    ".npy": ("NumPy", _read_npy),
+    ".npz": ("NumPy", _read_npz),
+    ".safetensors": ("safetensors", _read_safetensors),
+}
+PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
+
+
+def is_array_file(file: str) -> bool:
+    """Whether the name is that of an array's file; UserError for one that can run code when it is read."""
+    suffix = Path(file).suffix.lower()
+    if suffix in PICKLED:
+        raise UserError(f"{file}: pickled files can run code when they are read: save .npz or .safetensors")
+    return suffix in READERS
+
+
+def read_array(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:
+    """The array of that name (or the only one), in the machine's byte order: float32 or float64.
+
+    Half precision becomes float32, whole numbers float64; both hold every value exactly (whole numbers up to
+    2^53).
+    """
+    checked_size(file)
+    kind, read = READERS[Path(file).suffix.lower()]
+    with _damage(file, kind):
+        numbers = read(file, name, most_bytes)
+    is_single = numbers.dtype.kind == "f" and numbers.dtype.itemsize <= 4
+    return numbers.astype(np.float32 if is_single else np.float64, order="C")
