@@ -1,4 +1,4 @@
-"""Labels along the sides of a picture: position and token; long tokens shortened, and told in full below it."""
+"""Labels along the sides of a picture: position and token; long tokens shortened, told in full below it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,19 +17,26 @@ TICK_CELLS = 10
 class Side:
     """An axis with a label for each of its places: its name, how many, and tokens if it has any.
 
-    `step`: positions of the text that one place stands for. `noun`: what its tokens are called.
+    `step`: positions of the text that one place stands for, the last of `positions` (0: as many as places).
+    `noun`: what its tokens are called.
     """
 
     name: str
     count: int
     tokens: tuple[str, ...] = ()
     step: int = 1
+    positions: int = 0
     noun: str = "token"
 
     @property
     def digits(self) -> int:
         """Digits of the last position."""
-        return len(str(max(self.count * self.step - 1, 0)))
+        return len(str(max(self.last, 0)))
+
+    @property
+    def last(self) -> int:
+        """The last position; -1 where there is none."""
+        return (self.positions or self.count) - 1
 
     def texts(self, most: int | None) -> list[str]:
         """The tokens as plain text of at most that many cells; empty where there are none."""
@@ -44,7 +51,7 @@ class Side:
 
 
 def row_labels(side: Side, block: int, rows_per_line: int, most: int | None) -> list[str]:
-    """A label a line: `4 the`; `4 the, 5 cat` where a line has two rows; `8-15` where it has blocks of rows."""
+    """A label a line: `4 the`; `4 the, 5 cat` where it has two rows; `8-15` where it has blocks of rows."""
     digits, step = side.digits, block * rows_per_line
     if block == 1 and side.tokens and rows_per_line == 1:
         return [f"{i:>{digits}} {text}" for i, text in enumerate(side.texts(most))]
@@ -55,9 +62,8 @@ def row_labels(side: Side, block: int, rows_per_line: int, most: int | None) -> 
             ", ".join(f"{i:>{digits}} {texts[i]}" for i in range(start, min(start + step, side.count)))
             for start in range(0, side.count, step)
         ]
-    last = side.count * side.step - 1
     return [
-        _span(start * side.step, min((start + step) * side.step - 1, last), digits)
+        _span(start * side.step, min((start + step) * side.step - 1, side.last), digits)
         for start in range(0, side.count, step)
     ]
 
@@ -88,9 +94,8 @@ def column_header(side: Side, block: int, cell_width: int) -> list[Line]:
         return [_in_cells(line, cell_width) for line in lines]
     lines = _upright(positions)
     if side.tokens:
-        lines = (
-            _upright([_vertical(plain_text(token)) for token in side.tokens]) + [[""] * side.count] + lines
-        )
+        words = _upright([_vertical(plain_text(token)) for token in side.tokens])
+        lines = [*words, [""] * side.count, *lines]
     return [_in_cells(line, cell_width) for line in lines]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 
 BOLD, DIM, RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
@@ -24,6 +24,23 @@ def text_line(text: str) -> Line:
 def styled(line: Line, style: str, has_color: bool) -> Line:
     """The line bold or dim, where there is any colour."""
     return Line(f"{style}{line.text}{RESET}", line.cells) if has_color else line
+
+
+def wrapped(text: str, width: int | None, style: str, has_color: bool) -> list[Line]:
+    """A text in as many lines as the width needs, bold or dim."""
+    lines = wrap_cells(text, width) if width is not None else [text]
+    return [styled(text_line(line), style, has_color) for line in lines]
+
+
+def wrap_cells(text: str, width: int) -> list[str]:
+    """The words of a text in lines of at most that many cells; longer words go on in the next line."""
+    lines: list[str] = []
+    for word in text.split(" "):
+        if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines += chop_cells(word, width) or [""]
+    return lines
 
 
 def joined(lines: Sequence[Line]) -> Line:

@@ -9,13 +9,12 @@ from attncli.report import Report
 from attncli.views import Display
 from attncli.views.blocks import BOLD, Line, beside, styled, text_line
 from attncli.views.line_chart import Ends, chart
-from attncli.views.numbers import scalar
 
 ROWS = 11
 SMALL_ROWS = 7
 MOST_COLUMNS = 100
-LABEL_CELLS = 14  # The numbers beside an axis, and the axis.
-SMALL_COLUMNS = 22
+LABEL_CELLS = 13  # The numbers beside an axis, and the axis.
+SMALL_COLUMNS = 14, 30
 GAP = 2
 
 
@@ -34,7 +33,7 @@ def _curves_over_points(report: Report) -> list[Curve]:
     return [Curve(f"{name} over {names[0]}", points[names[0]], points[name]) for name in names[1:]]
 
 
-def _sharpened_rows(report: Report, precision: int) -> list[tuple[str, list[Curve]]]:
+def _sharpened_rows(report: Report) -> list[tuple[str, list[Curve]]]:
     """Lists of rows of which each has a list of numbers: a curve a row."""
     groups = []
     for name, rows in report.statistics.items():
@@ -46,7 +45,7 @@ def _sharpened_rows(report: Report, precision: int) -> list[tuple[str, list[Curv
             curves = []
             for row in rows:
                 y = np.array(row[column], dtype=np.float64)
-                curves.append(Curve(f"{first} {scalar(row[first], precision)}", np.arange(len(y)), y))
+                curves.append(Curve(f"{first} {row[first]:g}", np.arange(len(y)), y))
             groups.append((f"{name}: {column} by {first}", curves))
     return groups
 
@@ -57,13 +56,13 @@ def curve_lines(report: Report, display: Display) -> Iterator[list[Line]]:
         width = MOST_COLUMNS if display.width is None else min(display.width, MOST_COLUMNS)
         ends = Ends(float(curve.y.min()), float(curve.y.max()))
         title = styled(text_line(curve.title), BOLD, display.has_color)
-        yield [title, *_chart(curve, ends, max(width - LABEL_CELLS, SMALL_COLUMNS), ROWS, display)]
-    for name, curves in _sharpened_rows(report, display.precision):
+        yield [title, *_chart(curve, ends, max(width - LABEL_CELLS, MOST_COLUMNS // 4), ROWS, display)]
+    for name, curves in _sharpened_rows(report):
         ends = Ends(0.0, max(float(curve.y.max()) for curve in curves))
+        columns = _small_columns(len(curves), display.width)
         lines = [styled(text_line(name), BOLD, display.has_color)]
         charts = [
-            [text_line(curve.title), *_chart(curve, ends, SMALL_COLUMNS, SMALL_ROWS, display)]
-            for curve in curves
+            [text_line(curve.title), *_chart(curve, ends, columns, SMALL_ROWS, display)] for curve in curves
         ]
         while charts:
             across = _fitting(charts, display.width)
@@ -82,6 +81,12 @@ def _chart(curve: Curve, ends: Ends, columns: int, rows: int, display: Display) 
         precision=display.precision,
         has_color=display.has_color,
     )
+
+
+def _small_columns(count: int, width: int | None) -> int:
+    """Columns of a chart of which all stand on one line, within what is still readable."""
+    least, most = SMALL_COLUMNS
+    return most if width is None else max(least, min(most, (width + GAP) // count - GAP - LABEL_CELLS))
 
 
 def _fitting(charts: list[list[Line]], width: int | None) -> int:

@@ -68,8 +68,12 @@ def _half_block_line(upper: np.ndarray, lower: np.ndarray, palette: Palette) -> 
 
 
 def character_lines(places: np.ndarray, cell_width: int) -> list[str]:
-    """A line a row, without colour: a mark from the tenth of the map that a place is in, the last the largest."""
+    """A line a row, without colour: the mark of the tenth of the map that a place is in.
+
+    A blank parts cells of more than two characters.
+    """
     numbers = np.where(np.isnan(places), 0, places)
     tenths = np.minimum((numbers * len(RAMP)).astype(int), len(RAMP) - 1)
     marks = np.array(list(RAMP + NO_NUMBER))[np.where(np.isnan(places), len(RAMP), tenths)]
-    return ["".join(row) for row in np.repeat(marks, cell_width, axis=-1).tolist()]
+    repeats, gap = (cell_width - 1, " ") if cell_width > 2 else (cell_width, "")
+    return ["".join(mark * repeats + gap for mark in row) for row in marks.tolist()]

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from textwrap import wrap
 from typing import TextIO
 
 from attncli.report import Report
 from attncli.views import Display
-from attncli.views.blocks import BOLD, DIM, Line, styled, text_line
+from attncli.views.blocks import BOLD, DIM, Line, styled, text_line, wrapped
 from attncli.views.curves import curve_lines
 from attncli.views.heading import heading
 from attncli.views.heatmap_figure import draw
@@ -17,15 +16,10 @@ from attncli.views.token_index import index_lines
 NOTHING = "No matrix and no curve to draw here; --format table shows the numbers."
 
 
-def _wrapped(text: str, width: int | None, style: str, has_color: bool) -> Iterator[Line]:
-    for line in wrap(text, width) if width is not None else [text]:
-        yield styled(text_line(line), style, has_color)
-
-
 def report_lines(report: Report, display: Display) -> Iterator[Line]:
     """Heading, pictures, tokens that were shortened, notes."""
     blank = text_line("")
-    yield from _wrapped(heading(report), display.width, BOLD, display.has_color)
+    yield from wrapped(heading(report), display.width, BOLD, display.has_color)
     told: dict[tuple[str, int], str] = {}
     is_empty = True
     for _, group in groupby(matrices(report), key=lambda matrix: matrix.name):
@@ -47,7 +41,7 @@ def report_lines(report: Report, display: Display) -> Iterator[Line]:
             yield styled(text_line(line), DIM, display.has_color)
     yield blank
     for note in report.notes:
-        yield from _wrapped(note, display.width, DIM, display.has_color)
+        yield from wrapped(note, display.width, DIM, display.has_color)
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:

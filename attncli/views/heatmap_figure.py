@@ -8,7 +8,7 @@ import numpy as np
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.axis_labels import Side, column_header, label_width, row_labels, wide_enough
-from attncli.views.blocks import BOLD, Line, beside, styled, text_line
+from attncli.views.blocks import BOLD, Line, beside, text_line, wrapped
 from attncli.views.colormaps import shading
 from attncli.views.half_blocks import cell_lines, character_lines, half_block_lines
 from attncli.views.heatmap_plan import Plan, plan_of_atlas, plan_of_one, plan_of_several, screen
@@ -29,7 +29,7 @@ POOLS = ("mean", "largest")
 
 @dataclass(frozen=True)
 class Figure:
-    """A title, a legend and a picture for each way of pooling; and the tokens that it could not show whole."""
+    """A title, a legend and a picture for each way of pooling; and the tokens that are not shown whole."""
 
     lines: list[Line]
     mentioned: Mentioned
@@ -69,16 +69,28 @@ def draw(report: Report, matrices: Sequence[Matrix], display: Display) -> Figure
     most = _label_room(rows, columns, display.width)
     plan = _plan(subject, display, most)
     numbers = np.stack([numbers_of(matrix, skipped) for matrix in matrices])
-    lines: list[Line] = []
+    pictures: list[list[Line]] = []
     for pool in ONLY.get(matrices[0].name, POOLS) if plan.is_pooled else ("",):
         if pool:
             both = pooled(numbers, plan.block)
             shown = both.mean if pool == "mean" else both.maximum
         else:
             shown = numbers
-        lines += [text_line("")] if lines else []
-        lines += _picture(subject, plan, shown, display, most, pool)
-    return Figure(lines, mentioned(rows, columns, plan, most, in_grid=subject.grid is not None))
+        pictures.append(_picture(subject, plan, shown, display, most, pool))
+    return Figure(
+        _arranged(pictures, display.width),
+        mentioned(rows, columns, plan, most, in_grid=subject.grid is not None),
+    )
+
+
+def _arranged(pictures: list[list[Line]], width: int | None) -> list[Line]:
+    """Two pictures beside each other where both fit, else one below the other."""
+    if len(pictures) == 1:
+        return pictures[0]
+    both = beside(pictures, 2 * GAP)
+    if width is not None and max(line.cells for line in both) <= width:
+        return both
+    return [*pictures[0], text_line(""), *pictures[1]]
 
 
 def _label_room(rows: Side, columns: Side, width: int | None) -> int | None:
@@ -108,10 +120,7 @@ def _picture(
 ) -> list[Line]:
     """Title, legend and maps of one pooling."""
     found = shading(numbers, display.scale_colors)
-    noun = subject.matrices[0].name
-    nouns = noun if noun.endswith("s") else "blocks" if noun.startswith("pooled") else "numbers"
-    remark = f": each cell the {pool} of {plan.block[0]} × {plan.block[1]} {nouns}" if pool else ""
-    title = styled(text_line(subject.name + remark), BOLD, display.has_color)
+    title = wrapped(subject.name + _pooling(subject, plan, pool), display.width, BOLD, display.has_color)
     maps = [_cells(places, plan, display, is_diverging=found.is_diverging) for places in found.places]
     keys = legend(found, display, num_maps=len(maps), skipped=subject.skipped * subject.columns.step)
     if subject.grid is not None:
@@ -120,7 +129,19 @@ def _picture(
         drawn = _several(subject, plan, maps, display, most)
     else:
         drawn = _one(subject, plan, maps[0], display, most)
-    return [title, *keys, *drawn]
+    return [*title, *keys, *drawn]
+
+
+def _pooling(subject: Subject, plan: Plan, pool: str) -> str:
+    """What a cell stands for, where that is more than one number of the tensor or of the text."""
+    steps = subject.rows.step, subject.columns.step
+    name = subject.matrices[0].name
+    down, along = (block * step for block, step in zip(plan.block, steps, strict=True))
+    if (down, along) == (1, 1):
+        return ""
+    nouns = "weights" if max(steps) > 1 else name if name in ("weights", "scores") else "numbers"
+    (kind,) = ONLY.get(name, (pool,))
+    return f": each cell the {kind} of {down} × {along} {nouns}"
 
 
 def _cells(places: np.ndarray, plan: Plan, display: Display, *, is_diverging: bool) -> list[Line]:

@@ -6,8 +6,11 @@ MAX_WIDE = 24  # Rows and columns up to which cells are as wide as the words abo
 MAX_DOUBLE = 40  # Rows up to which a cell is two characters wide and so about square.
 NATURAL = 1024  # Rows and columns that are drawn one by one where there is no screen to fit.
 MIN_PANEL = 24  # Columns of cells that one of several maps keeps at least.
+MIN_TITLED = 8  # Columns that the title of a map takes.
 MIN_THUMBNAIL = 5
 ATLAS_LINES = 48
+MAP_LINES = 40  # Lines of one map of tokens by tokens; of vectors, which say less, fewer.
+VECTOR_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -33,17 +36,12 @@ class Screen:
     lines: int
     has_halves: bool
 
-    @property
-    def most_rows(self) -> int:
-        """Rows of cells that fit."""
-        return self.lines * (2 if self.has_halves else 1)
-
 
 def screen(width: int | None, label_width: int, *, has_color: bool) -> Screen:
-    """What a terminal of that width leaves beside labels; its height is taken to be in proportion."""
+    """What a terminal of that width leaves beside labels, in about a screen's height."""
     if width is None:
         return Screen(NATURAL, NATURAL, has_color)
-    return Screen(max(width - label_width, MIN_THUMBNAIL), max(40, width // 2), has_color)
+    return Screen(max(width - label_width, MIN_THUMBNAIL), MAP_LINES, has_color)
 
 
 def _ceil(number: int, divisor: int) -> int:
@@ -60,14 +58,17 @@ def plan_of_one(rows: int, columns: int, room: Screen, wide: int) -> Plan:
 
 
 def _dense_plan(rows: int, columns: int, room: Screen) -> Plan:
-    """One character a cell, every row on a line of its own while they are few; pooled where they do not fit."""
+    """One character a cell, a row a line while they are few; pooled where they do not fit."""
     if columns <= room.columns and rows <= MAX_WIDE:
         return Plan((1, 1), 1, 1)
     rows_per_line = 2 if room.has_halves else 1
-    if columns <= room.columns and rows <= max(room.most_rows, 64):
+    is_square = rows == columns
+    lines = room.lines if is_square else min(room.lines, VECTOR_LINES)
+    most_rows = lines * rows_per_line
+    if columns <= room.columns and rows <= (max(most_rows, 64) if is_square else most_rows):
         return Plan((1, 1), 1, rows_per_line)
-    down, along = _ceil(rows, room.most_rows), _ceil(columns, room.columns)
-    if rows == columns:  # Blocks look square, too: a character is twice as tall as it is wide.
+    down, along = _ceil(rows, most_rows), _ceil(columns, room.columns)
+    if is_square:  # Blocks look square, too: a character is twice as tall as it is wide.
         along = max(along, down if room.has_halves else _ceil(down, 2))
         down = along if room.has_halves else 2 * along
     return Plan((down, along), 1, 1 if _ceil(rows, down) <= MAX_WIDE else rows_per_line)
@@ -75,12 +76,16 @@ def _dense_plan(rows: int, columns: int, room: Screen) -> Plan:
 
 def plan_of_several(rows: int, columns: int, count: int, room: Screen, gap: int) -> Plan:
     """Maps in lines that fill the width: whole where two or more fit beside each other, else pooled."""
-    for cell_width, most in ((2, MAX_WIDE), (1, room.most_rows)):
-        fitting = (room.columns + gap) // (max(columns * cell_width, MIN_PANEL // 3) + gap)
-        if rows <= most and fitting >= min(2, count):
-            rows_per_line = 2 if room.has_halves and cell_width == 1 and rows > MAX_WIDE // 2 else 1
+    for cell_width in (2, 1):
+        fitting = (room.columns + gap) // (max(columns * cell_width, MIN_TITLED) + gap)
+        rows_per_line = 2 if room.has_halves and cell_width == 1 and rows > MAX_WIDE // 2 else 1
+        lines = _ceil(rows, rows_per_line) + 2
+        # Maps as narrow as that would not become more by pooling.
+        is_short = lines * _ceil(count, max(1, fitting)) <= room.lines or columns * cell_width <= MIN_PANEL
+        if fitting >= min(2, count) and is_short and lines <= room.lines:
             return Plan((1, 1), cell_width, rows_per_line, _even(count, fitting))
-    fitting = max(1, (room.columns + gap) // (MIN_PANEL + gap))
+    least = max(MIN_TITLED, min(columns, MIN_PANEL))
+    fitting = max(1, (room.columns + gap) // (least + gap))
     across = _even(count, fitting)
     panel = Screen((room.columns + gap) // across - gap, room.lines, room.has_halves)
     plan = _dense_plan(rows, columns, panel)

@@ -28,7 +28,9 @@ def _in_positions(report: Report, side: Side) -> Side:
     if side.name not in BLOCK_AXES:
         return side
     num_positions = _length(report, BLOCK_AXES[side.name])
-    return replace(side, step=-(-num_positions // side.count)) if num_positions else side
+    if not num_positions:
+        return side
+    return replace(side, step=-(-num_positions // side.count), positions=num_positions)
 
 
 def _length(report: Report, axis: str) -> int:

@@ -10,11 +10,7 @@ from attncli.views.numbers import scalar
 from attncli.views.palettes import levels, palette
 
 BAR_CELLS = 20
-SCALES = {
-    "linear": "linear",
-    "log": "even in the logarithm, 0 as the least",
-    "row": "each row from its own least to its own most",
-}
+SCALES = {"linear": "linear", "log": "even in the logarithm, 0 as the least", "row": "each row by itself"}
 
 
 def legend(shading: Shading, display: Display, *, num_maps: int, skipped: int) -> list[Line]:
@@ -24,8 +20,6 @@ def legend(shading: Shading, display: Display, *, num_maps: int, skipped: int) -
     low, high = (text_line(scalar(end, display.precision)) for end in (shading.low, shading.high))
     bar = _bar(shading.is_diverging, display)
     remarks = [SCALES[shading.scale]]
-    if shading.scale == "row" and shading.is_diverging:
-        remarks = ["each row by its own largest"]
     if num_maps > 1:
         remarks.append(f"one range for all {num_maps} maps")
     if skipped:

@@ -11,8 +11,8 @@ from attncli.views.colormaps import COOLWARM, VIRIDIS, colours
 LEVELS = 256
 NONE = LEVELS  # the level of a cell without a number
 
-# The 16 colours are the terminal's own, so they are only told apart by lightness: blue, bright blue, cyan,
-# bright green, bright yellow grow lighter in every common scheme. Where signs differ, blue meets red at white.
+# The 16 colours are the terminal's own, so they are told apart by lightness: blue, bright blue, cyan, bright
+# green, bright yellow grow lighter in every common scheme. Where signs differ, blue meets red at white.
 NAMED_STEPS = (4, 12, 6, 10, 11)
 NAMED_DIVERGING = (4, 12, 7, 9, 1)
 
@@ -48,7 +48,7 @@ def lab(colors: np.ndarray) -> np.ndarray:
 
 
 def nearest_fixed(colors: np.ndarray) -> list[int]:
-    """The number of the nearest of the 256 colours for each; lightness counts three times, since it orders."""
+    """The number of the nearest of the 256 colours for each; lightness, which orders, counts three times."""
     differences = lab(FIXED)[np.newaxis] - lab(colors)[:, np.newaxis]
     distances = (differences**2 * [9, 1, 1]).sum(axis=-1)
     numbers: list[int] = (16 + distances.argmin(axis=1)).tolist()

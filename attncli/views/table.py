@@ -12,12 +12,13 @@ from rich.text import Text
 
 from attncli.report import NamedTensor, Report
 from attncli.views import Display
-from attncli.views.columns import GAP, Column, column_groups, shortened
+from attncli.views.columns import Column, column_groups, shortened
 from attncli.views.heading import heading
-from attncli.views.matrices import matrices, titled, tokens_of
+from attncli.views.heatmap_figure import draw
+from attncli.views.matrices import Matrix, matrices, titled, tokens_of
 from attncli.views.numbers import NO_NUMBER, fixed, scalar
 from attncli.views.plain_text import plain_text
-from attncli.views.shades import shaded_lines
+from attncli.views.token_index import index_lines
 
 LAYOUT_WIDTH = 1_000_000
 ROW_LABEL_WIDTH = 20
@@ -45,7 +46,8 @@ class TableWriter:
         self.report = report
         self.console = console
         self.display = display
-        self.left_out: set[str] = set()
+        self.drawn: set[str] = set()
+        self.told: dict[tuple[str, int], str] = {}
         # A narrow screen leaves less room for words, none less for numbers.
         width = display.width or LAYOUT_WIDTH
         self.row_label_width = max(6, min(ROW_LABEL_WIDTH, width // 4))
@@ -60,7 +62,7 @@ class TableWriter:
             is_weights = matrix.name == "weights"
             beside = self._statistic_columns(rows, matrix.index) if is_weights else []
             index = matrix.index if is_weights else None
-            self._matrix(matrix.title, matrix.axes, matrix.values, beside, index)
+            self._matrix(matrix, beside, index)
         if rows and "weights" not in self.report.tensors:
             self._rows_alone(rows)
         self._statistics()
@@ -84,15 +86,9 @@ class TableWriter:
         labels = self._labels(axis, count, self.row_label_width)
         return Column(("", axis), [f"{i} {name}".rstrip() for i, name in labels], left=True)
 
-    def _matrix(
-        self,
-        title: str,
-        axes: tuple[str, ...],
-        matrix: np.ndarray,
-        beside: list[Column],
-        index: tuple[int, ...] | None,
-    ) -> None:
-        """One matrix, in groups of columns where it is wider than the screen; or its name for the closing."""
+    def _matrix(self, of: Matrix, beside: list[Column], index: tuple[int, ...] | None) -> None:
+        """One matrix, in groups of columns where it is wider than the screen; drawn where it is far wider."""
+        title, axes, matrix = of.title, of.axes, of.values
         if axes[1] in ("dim", "embed"):
             self._vectors_of(title, axes, matrix)
             return
@@ -114,7 +110,7 @@ class TableWriter:
         groups = column_groups(label, columns, self.display.width)
         is_map = axes[1] == "key_block" and len(groups) > 1
         if not columns or len(groups) > MAX_GROUPS or is_map:
-            self._shade(title, axes, matrix)
+            self._draw(of.name)
         elif len(column_groups(label, [*columns, *beside], self.display.width)) == 1:
             blank = [""] * (len(label.cells) - num_rows)
             self._groups(title, label, [*columns, *(replace(c, cells=[*c.cells, *blank]) for c in beside)])
@@ -148,28 +144,16 @@ class TableWriter:
         part_said = f": the first {' and '.join(limits)}" if limits else ""
         self._groups(f"{title}{part_said}", label, shown)
 
-    def _shade(self, title: str, axes: tuple[str, ...], matrix: np.ndarray) -> None:
-        """Marks in place of numbers where weights fit as marks; else one line that says so."""
-        label = self._label_column(axes[0], len(matrix))
-        fits = self.display.width is None or label.width + GAP + matrix.shape[1] <= self.display.width
-        if not axes[1].startswith("key") or not fits or not (matrix >= 0).all():
-            self._leave_out(title, matrix.shape)
+    def _draw(self, name: str) -> None:
+        """A heatmap of all the matrices of a tensor, in place of tables that would be too wide."""
+        if name in self.drawn:
             return
+        self.drawn.add(name)
+        figure = draw(self.report, [m for m in matrices(self.report) if m.name == name], self.display)
+        self.told |= figure.mentioned
         self.console.print()
-        least = scalar(float(matrix[matrix > 0].min(initial=np.inf)), self.display.precision)
-        most = scalar(float(matrix.max()), self.display.precision)
-        self._text(f"{title}: {' × '.join(map(str, matrix.shape))}", "bold")
-        self._text(f"blank is 0, . from {least} to @ at {most}, even in the logarithm", "dim")
-        self._grid([label, Column(("", axes[1]), shaded_lines(matrix), left=True)])
-
-    def _leave_out(self, title: str, shape: tuple[int, ...]) -> None:
-        """One line in place of what is too wide, once for all its batches and heads."""
-        name = title.split(" (")[0]
-        if name not in self.left_out:
-            self.left_out.add(name)
-            size = " × ".join(map(str, shape))
-            self.console.print()
-            self._text(f"{name}: {size}, too wide to show; --format json or csv has every number", "dim")
+        self._text(f"{name}: too wide for a table, drawn; --format json or csv has every number", "dim")
+        self.console.file.writelines(f"{line.text.rstrip(' ')}\n" for line in figure.lines)
 
     def _groups(self, title: str, label: Column, columns: list[Column]) -> None:
         groups = column_groups(label, columns, self.display.width)
@@ -304,11 +288,15 @@ class TableWriter:
             self._text(plain_text(note), "dim")
 
     def _long_tokens(self) -> None:
+        """What was shortened, in the tables and in the pictures."""
+        for line in index_lines(self.told, self.display.width):
+            self._text(line, "dim")
         if self.display.width is None:
             return
         for name, tokens in (("token", self.report.tokens), ("context token", self.report.context_tokens)):
             for i, token in enumerate(tokens):
-                if shortened(plain_text(token), self.row_label_width) != plain_text(token):
+                is_cut = shortened(plain_text(token), self.row_label_width) != plain_text(token)
+                if is_cut and (name, i) not in self.told:
                     self._text(f"{name} {i} is {plain_text(token)}", "dim")
 
 
