@@ -1,6 +1,5 @@
 """`attn browse`: heads and tokens of a saved report, or of a model, in the terminal."""
 
-import gc
 import inspect
 import os
 import sys
@@ -11,10 +10,12 @@ import typer
 
 from attncli.cli.experiment import Config, checked_spec, flag_name, given_settings, option, running
 from attncli.cli.output import COLORS, Color, Debug, ScaleColors, SkipSink, color_depth, refuse_unknown
+from attncli.cli.show import ArrayName, ContextTokens, Tokens, opened
 from attncli.errors import UserError
 from attncli.report import Report
 from attncli.spec import SPECS, Spec
 from attncli.spec.validation import Given
+from attncli.views import Display
 from attncli.views.colormaps import SCALES
 
 EXAMPLES = """
@@ -27,9 +28,13 @@ NEEDS_TERMINAL = "browse: needs a terminal: {} is none (attn show REPORT --forma
 # Settings of the survey that would leave out what is browsed.
 LEFT_OUT = ("statistic", "top")
 
-SavedReport = Annotated[
+SavedFile = Annotated[
     str | None,
-    typer.Argument(help="A saved report (-o x.json); without it a model is surveyed.", metavar="REPORT"),
+    typer.Argument(
+        help="A saved report (.json, .jsonl) or an array (.npz, .npy, .safetensors) as in attn show; "
+        "without it a model is surveyed.",
+        metavar="REPORT",
+    ),
 ]
 
 
@@ -49,14 +54,12 @@ def check_terminal() -> None:
         raise UserError("browse: needs a terminal that can move its cursor (TERM is dumb)")
 
 
-def saved_reports(file: str, flags: dict[str, Any]) -> tuple[Report, ...]:
+def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
     """The reports of a file; UserError for flags that are about a model."""
     for key, value in flags.items():
         if value not in (None, []) and key not in ("skip_sink", "sort"):
             raise UserError(f"{flag_name(key)}: is for a model: {file} holds what was computed")
-    from attncli.saved.reports import read_reports
-
-    return read_reports(file).reports
+    return opened(file, **arrays).reports
 
 
 def surveyed(config: str | None, flags: dict[str, Any]) -> tuple[Report, ...]:
@@ -73,40 +76,52 @@ def surveyed(config: str | None, flags: dict[str, Any]) -> tuple[Report, ...]:
         return tuple(reports)
 
 
-def browse_reports(
-    file: str | None, config: str | None, color: str, scale: str, flags: dict[str, Any]
-) -> int:
-    """Read or compute, then show until the user leaves."""
-    check_terminal()
+def checked_display(color: str, scale: str, skip_sink: str | None) -> Display:
+    """How to show; UserError for what is no choice."""
     refuse_unknown("--color", color, COLORS)
     refuse_unknown("--scale-colors", scale, SCALES)
-    skip_sink = flags["skip_sink"]
     if skip_sink is not None and not skip_sink.isdecimal():
         raise UserError(f"--skip-sink: must be a whole number (got {skip_sink})")
-    if file is not None and config is not None:
-        raise UserError(f"--config: is for a model: {file} holds what was computed")
-    reports = saved_reports(file, flags) if file is not None else surveyed(config, flags)
+    return Display(colors=color_depth(color, True), scale_colors=scale, skip_sink=int(skip_sink or 0))
+
+
+def reports_to_browse(
+    file: str | None, config: str | None, flags: dict[str, Any], arrays: dict[str, str | None]
+) -> tuple[Report, ...]:
+    """Read, or compute."""
+    if file is not None:
+        return saved_reports(file, {"config": config, **flags}, arrays)
+    for key, value in arrays.items():
+        if value is not None:
+            raise UserError(f"{flag_name(key)}: is for a saved array: give its file")
+    return surveyed(config, flags)
+
+
+def browse_reports(reports: tuple[Report, ...], name: str, sort: str | None, display: Display) -> int:
+    """Show until the user leaves; UserError where there is nothing to show."""
     from attncli.views.browser import browse
     from attncli.views.browser.atlas import grids
     from attncli.views.browser.choice import Choice
 
     maps = [grid for report in reports for grid in grids(report)]
     if not maps:
-        raise UserError(f"{file}: nothing to browse: it holds no maps between queries and keys")
-    if flags["sort"] is not None:
-        refuse_unknown("--sort", flags["sort"], maps[0].figures)
-    choice = Choice(maps, scale=scale, skip_sink=int(skip_sink or 0), sort=flags["sort"])
-    gc.freeze()  # What was imported and read stays until the end; what comes now is collected.
-    gc.enable()
-    return browse(choice, colors=color_depth(color, True))
+        heads = " (attn heads --maps self keeps them)" if reports[0].experiment == "heads" else ""
+        raise UserError(f"{name}: nothing to browse: it holds no maps between queries and keys{heads}")
+    if sort is not None:
+        refuse_unknown("--sort", sort, maps[0].figures)
+    choice = Choice(maps, scale=display.scale_colors, skip_sink=display.skip_sink, sort=sort)
+    return browse(choice, colors=display.colors)
 
 
 def build(name: str, summary: str) -> Any:
     """The Typer command: the flags of the survey, but for those that leave heads out."""
 
     def command(
-        report: SavedReport = None,
+        report: SavedFile = None,
         *,
+        tokens: Tokens = None,
+        context_tokens: ContextTokens = None,
+        array: ArrayName = None,
         config: Config = None,
         color: Color = "auto",
         scale_colors: ScaleColors = "linear",
@@ -114,16 +129,18 @@ def build(name: str, summary: str) -> Any:
         debug: Debug = False,
         **flags: Any,
     ) -> int:
-        return browse_reports(report, config, color, scale_colors, {**flags, "skip_sink": skip_sink})
+        check_terminal()
+        display = checked_display(color, scale_colors, skip_sink)
+        arrays = {"tokens": tokens, "context_tokens": context_tokens, "array": array}
+        reports = reports_to_browse(report, config, {**flags, "skip_sink": skip_sink}, arrays)
+        return browse_reports(reports, report or "browse", flags["sort"], display)
 
     fields = SPECS["heads"].model_fields
     signature = inspect.signature(command)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     names = {p.name for p in own}
-    keys = sorted(
-        fields.keys() - {*LEFT_OUT, *names}, key=lambda key: (key in Spec.model_fields, [*fields].index(key))
-    )
-    options = [option(key, fields[key]) for key in keys]
+    shared_last = sorted(fields, key=lambda key: key in Spec.model_fields)
+    options = [option(key, fields[key]) for key in shared_last if key not in {*LEFT_OUT, *names}]
     # Typer reads a command from its signature; a function type has no such attribute for mypy.
     command.__signature__ = signature.replace(parameters=[own[0], *options, *own[1:]])  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in (*options, *own)}

@@ -1,5 +1,6 @@
 """A browser for heads in the terminal. Importing this package imports no textual; `browse` does."""
 
+import gc
 import os
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ def browse(choice: "Choice", *, colors: str) -> int:
     os.environ["TEXTUAL_COLOR_SYSTEM"] = COLOR_SYSTEMS[colors]  # textual reads it when it is imported
     from attncli.views.browser.app import Browser
 
+    gc.freeze()  # What was imported and read stays until the end; what comes now is collected.
+    gc.enable()
     browser = Browser(choice, depth=colors)
     browser.run()
     return browser.return_code or 0
