@@ -73,7 +73,7 @@ class Browser(App[None], inherit_bindings=False):
         scrollbar-color-hover: ansi_white; scrollbar-background-hover: ansi_default;
         scrollbar-color-active: ansi_white; scrollbar-background-active: ansi_default; }
     Screen, Static, Panel { background: ansi_default; color: ansi_default; }
-    #title, #state, #hints { height: 1; }
+    #title, #state, #hints { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     #title { text-style: bold; }
     #hints { dock: bottom; text-style: dim; }
     #heads { width: 28; margin-right: 1; }

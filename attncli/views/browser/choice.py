@@ -78,15 +78,19 @@ class Choice:
         return min(self.num_sinks, self.matrix.values.shape[1] - 1) if self.skips else 0
 
     @property
+    def colouring(self) -> tuple[int, int, str, int]:
+        """What the colours of the map follow from."""
+        return self.grid_number, self.number, self.scale, self.skip
+
+    @property
     def shading(self) -> Shading:
         """The places of the chosen map on the colour map; those of the last maps are kept."""
-        matrix = self.matrix
-        place = (self.grid_number, self.number, self.scale, self.skip)
-        if place not in self._shadings:
+        key = self.colouring
+        if key not in self._shadings:
             while len(self._shadings) >= KEPT_SHADINGS:
                 del self._shadings[next(iter(self._shadings))]
-            self._shadings[place] = shading(matrix.values, self.scale, skip_keys=self.skip)
-        return self._shadings[place]
+            self._shadings[key] = shading(self.matrix.values, self.scale, skip_keys=self.skip)
+        return self._shadings[key]
 
     # Heads
 

@@ -14,6 +14,7 @@ from attncli.views.pooling import pooled
 
 LONGEST_LABEL = 16
 MARK_EVERY = 10
+LABELLED_CELL_WIDTH, MOST_CELL_WIDTH = 5, 9
 POINTER, KEY_POINTER = "▸", "▾"
 
 
@@ -58,6 +59,7 @@ class HeadMap(Panel):
     """
 
     wants_whole: bool | None = None
+    _drawn: tuple[object, Layout] | None = None
 
     def toggle_whole(self) -> None:
         """From the whole map to a line a query, or back."""
@@ -71,13 +73,17 @@ class HeadMap(Panel):
         fits = shape[1] <= width - label
         if not fits if self.wants_whole is None else self.wants_whole:
             return whole_map((shape[0], shape[1]), width, height, has_halves=self.depth != "none")
-        return Layout(label, 2 if 2 * shape[1] <= width - label else 1, (1, 1), 1)
+        return Layout(label, min(max((width - label) // shape[1], 1), MOST_CELL_WIDTH), (1, 1), 1)
 
     def show(self) -> None:
         """Find the colours of all cells once, not for every line."""
         layout = self.layout_now = self._wanted_layout()
-        shading = self.choice.shading
-        self._levels = levels(shading.places if layout.block == (1, 1) else strongest(shading, layout.block))
+        if self._drawn != (self.choice.colouring, layout):
+            self._drawn = self.choice.colouring, layout
+            shading = self.choice.shading
+            self._levels = levels(
+                shading.places if layout.block == (1, 1) else strongest(shading, layout.block)
+            )
         super().show()
 
     def heading(self) -> str:
@@ -91,14 +97,22 @@ class HeadMap(Panel):
             if column > layout.label + len(pooling):
                 return fitted(" " * layout.label + pooling, column) + KEY_POINTER
             return " " * column + f"{KEY_POINTER} {pooling}"
-        marks = "".join(
-            fitted(str(i), MARK_EVERY * layout.cell_width)
-            for i in range(0, self.choice.matrix.values.shape[1], MARK_EVERY)
+        return " " * layout.label + self._key_marks()[self.scroll_offset.x :]
+
+    def _key_marks(self) -> str:
+        """The labels of the keys above wide cells, else the position of every tenth key."""
+        width, choice = self.layout_now.cell_width, self.choice
+        chosen = choice.key if choice.is_received else None
+        if width >= LABELLED_CELL_WIDTH:
+            labels = [label.strip() for label in choice.labels[1]]
+            if chosen is not None:
+                labels[chosen] = KEY_POINTER + labels[chosen]
+            return "".join(f"{fitted(label, width - 1)} " for label in labels)
+        positions = range(0, self._levels.shape[1], MARK_EVERY)
+        marks = "".join(fitted(str(i), MARK_EVERY * width) for i in positions)
+        return (
+            marks if chosen is None else marks[: chosen * width] + KEY_POINTER + marks[chosen * width + 1 :]
         )
-        if self.choice.is_received:
-            column = self.choice.key * layout.cell_width
-            marks = fitted(marks[:column], column) + KEY_POINTER
-        return " " * layout.label + marks[self.scroll_offset.x :]
 
     def num_lines(self) -> int:
         """Lines of one or two rows."""

@@ -11,7 +11,7 @@ from attncli.views.palettes import levels
 EIGHTHS = " ▏▎▍▌▋▊▉"
 FULL = "█"
 PRECISION = 4
-NUMBER_WIDTH = 10
+NUMBER_WIDTH, SWATCH = 10, 2
 LONGEST_LABEL, SHORTEST_LABEL = 24, 8
 
 
@@ -56,11 +56,10 @@ class TokenBars(Panel):
             Segment(fitted(choice.bar_labels[token], label_width), CHOSEN if is_chosen else None),
             Segment(f"{shown:>{NUMBER_WIDTH}} ", None if self._shares[token] > 0 else DIM),
         ]
-        room = width - label_width - NUMBER_WIDTH - 1
-        if room > 0:
-            ink = self.tones(choice.shading).ink(int(self._levels[token]))
-            pieces.append(Segment(bar(float(self._shares[token]), room), ink))
-        return pieces
+        # The bar has the colour of text, which can be read on any ground; that of the map stands before it.
+        pieces += self.tones(choice.shading).cells(self._levels[token : token + 1], SWATCH)
+        room = max(width - label_width - NUMBER_WIDTH - SWATCH - 2, 0)
+        return [*pieces, Segment(" " + bar(float(self._shares[token]), room))]
 
     def line_to_show(self) -> int:
         """That of the largest number."""

@@ -59,10 +59,6 @@ class Tones:
         """Whether there is any colour."""
         return self.depth != "none"
 
-    def ink(self, level: int) -> Style | None:
-        """For characters in the colour of a level."""
-        return _style(self.depth, self.is_diverging, level, NONE) if self.has_color else None
-
     def cells(self, row: np.ndarray, cell_width: int) -> list[Segment]:
         """A line of cells of that many characters, one a level."""
         if not self.has_color:
