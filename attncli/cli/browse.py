@@ -70,7 +70,7 @@ def surveyed(config: str | None, flags: dict[str, Any]) -> tuple[Report, ...]:
             raise UserError(given[key].line(key, "is for attn heads: browse shows every head"))
     given.setdefault("maps", Given("self", "attn browse"))
     if given["maps"].value == "none":
-        raise UserError(given["maps"].line("maps", "must be self, cross or encoder: browse shows maps"))
+        raise UserError(given["maps"].line("maps", "must be self, cross or encoder (got none)"))
     spec: Spec = checked_spec("heads", given)
     with running(spec) as reports:
         return tuple(reports)
