@@ -83,7 +83,7 @@ from attncli.cli.main import run
 sys.stdout = sys.stderr = open({devnull!r}, "w")
 code = run({arguments!r})
 assert code == {code}, code
-assert not {{"torch", "transformers", "textual"}} & sys.modules.keys(), "torch or textual was imported"
+assert not {{"torch", "transformers", "matplotlib", "textual"}} & sys.modules.keys(), "torch was imported"
 """
 
 
@@ -104,6 +104,10 @@ assert not {{"torch", "transformers", "textual"}} & sys.modules.keys(), "torch o
         (["self", "--config", "/nonexistent"], 2),
         (["self", "--num-tokens", "100000000000"], 2),
         (["batch", "/nonexistent"], 2),
+        (["show", "--help"], 0),
+        (["show", "/nonexistent"], 2),
+        (["show", "/nonexistent.npz"], 2),
+        (["self", "--format", "png", "-o", "/nonexistent/x.png"], 2),
         (["heads", "--help"], 0),
         (["heads", "--show-config"], 0),
         (["heads", "--model", "/nonexistent"], 2),

@@ -158,7 +158,9 @@ class Destination:
 
     def _refuse_bytes_to_a_terminal(self) -> None:
         if self.view in BINARY and self.path is None and _is_terminal():
-            raise UserError(f"--format {self.view}: is no text for a terminal: give -o FILE.{self.view}")
+            raise UserError(
+                f"--format {self.view}: is no text for a terminal: give -o FILE.{self.view}, or a pipe"
+            )
 
     def _refuse_a_missing_package(self) -> None:
         extra, package = EXTRAS.get(self.view, (None, None))

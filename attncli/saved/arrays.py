@@ -74,7 +74,9 @@ def _numbers(stream: IO[bytes], file: str, size: int, most_bytes: int | None) ->
         raise UserError(f"{file}: holds Python objects, which can run code when they are read: save numbers")
     _refuse_kind(file, dtype.kind, str(dtype))
     needed = math.prod(shape) * dtype.itemsize
-    if any(length < 0 for length in shape) or needed > size:
+    if any(length < 0 for length in shape):
+        raise ValueError("a negative size")
+    if needed > size:
         raise UserError(f"{file}: is cut off: its header promises {needed} bytes")
     refuse_size(file, 2 * needed, most_bytes)
     content = stream.read(needed)
@@ -122,7 +124,9 @@ def _read_safetensors(file: str, name: str | None, most_bytes: int | None) -> np
         if kind not in SAFETENSORS:
             raise UserError(f"{file}: holds {kind!s:.20}: must be one of {', '.join(SAFETENSORS)}")
         dtype = np.dtype(SAFETENSORS[kind])
-        if not 0 <= start <= end <= size - begin or end - start != math.prod(shape) * dtype.itemsize:
+        if not 0 <= start <= end or end - start != math.prod(shape) * dtype.itemsize:
+            raise ValueError("a shape of another size")
+        if end > size - begin:
             raise UserError(f"{file}: is cut off: its header promises {begin + end} bytes")
         refuse_size(file, 2 * (end - start), most_bytes)
         stream.seek(begin + start)

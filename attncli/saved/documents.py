@@ -60,9 +60,9 @@ def _line(text: str, name: str, error: Exception) -> str:
     """What the decoder raised as one line that says where."""
     match error:
         case json.JSONDecodeError():
-            if error.pos >= len(text.rstrip()):
+            if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated"):
                 return f"{_place(text, name, error.pos)}: is not valid JSON: it ends too soon"
-            reason = error.msg.removesuffix(" at").removesuffix(" starting")
+            reason = error.msg.removesuffix(" at")
             return f"{_place(text, name, error.pos)}: is not valid JSON: {reason[0].lower()}{reason[1:]}"
         case _NoNumber():
             start = _first(NO_NUMBER, text)

@@ -11,7 +11,9 @@ import numpy as np
 from attncli.errors import UserError, nearest
 
 DEEPEST = 20
-LARGEST_WHOLE = 2**63 - 1
+# Beyond these, differences and sums of numbers leave what the computer can hold.
+LARGEST, LARGEST_WHOLE = 1e200, 2**63 - 1
+LONGEST_NAME = 100
 INDEX_SUFFIXES = ("_ids", "_keys")
 KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
@@ -38,7 +40,7 @@ class Part:
         if not isinstance(self.value, dict):
             raise self.wrong(f"must be an object {self.got()}")
         for name in self.value:
-            if not (name.isascii() and name.isprintable() and name):
+            if not is_plain_name(name):
                 raise self.wrong(f"has a name that is not plain: {reprlib.repr(name)}")
         return {name: Part(item, self.document, (*self.path, name)) for name, item in self.value.items()}
 
@@ -88,9 +90,8 @@ class Part:
         """A number, a text, true, false or null."""
         if isinstance(self.value, dict | list):
             raise self.wrong(f"must be a number or a text {self.got()}")
-        if isinstance(self.value, float) and not np.isfinite(self.value):
-            raise self.wrong("is a number too large")
-        if isinstance(self.value, int) and abs(self.value) > LARGEST_WHOLE:
+        largest = LARGEST if isinstance(self.value, float) else LARGEST_WHOLE
+        if isinstance(self.value, float | int) and abs(self.value) > largest:
             raise self.wrong("is a number too large")
         return self.value
 
@@ -116,7 +117,7 @@ class Part:
             numbers = np.array(cells, dtype=np.float64)
         except OverflowError:
             raise self.wrong("holds a number too large") from None
-        if np.isinf(numbers).any():
+        if (np.abs(numbers) > LARGEST).any():
             raise self.wrong("holds a number too large")
         return numbers.reshape(shape)
 
@@ -134,6 +135,11 @@ class Part:
                 raise self.wrong("has rows of unequal length")
             shape, cells = (*shape, size), list(chain.from_iterable(cells))
         return cells, shape
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name is printable ASCII of a sensible length."""
+    return name.isascii() and name.isprintable() and 0 < len(name) <= LONGEST_NAME
 
 
 def _depth(value: Any) -> int:

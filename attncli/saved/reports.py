@@ -6,7 +6,7 @@ from attncli.errors import UserError
 from attncli.report import SCHEMA_VERSION, Report
 from attncli.saved.content import read_text
 from attncli.saved.documents import documents
-from attncli.saved.parts import Part
+from attncli.saved.parts import Part, is_plain_name
 from attncli.saved.statistics import read_statistics
 from attncli.saved.tensors import check_tokens, read_tensor
 
@@ -57,7 +57,7 @@ def to_report(part: Part) -> Report:
         raise part.wrong(f"schema_version: this attn reads version {SCHEMA_VERSION} (got {version!r:.20})")
     fields = part.fields(FIELDS)
     experiment = fields["experiment"].text()
-    if not (experiment.isascii() and experiment.isprintable()):
+    if not is_plain_name(experiment):
         raise fields["experiment"].wrong("must be a plain name")
     tensors = {name: read_tensor(item) for name, item in fields["tensors"].mapping().items()}
     report = Report(

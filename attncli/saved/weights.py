@@ -7,6 +7,7 @@ import numpy as np
 from attncli.errors import UserError
 from attncli.report import NamedTensor
 from attncli.saved.content import refuse_size
+from attncli.saved.parts import LARGEST
 
 # The axes of an array by how many it has.
 AXES = {2: ("query", "key"), 3: ("head", "query", "key"), 4: ("layer", "head", "query", "key")}
@@ -31,6 +32,8 @@ def checked_weights(
         raise UserError(f"{name}: is empty ({sizes})")
     if not np.isfinite(array).any():
         raise UserError(f"{name}: holds no number ({sizes}, all NaN or infinite)")
+    if (np.abs(array, where=np.isfinite(array), out=np.zeros_like(array)) > np.float64(LARGEST)).any():
+        raise UserError(f"{name}: holds a number beyond {LARGEST:g}")
     num_queries, num_keys = array.shape[-2:]
     if tokens is not None and len(tokens) != num_queries:
         raise UserError(f"--tokens: must be {num_queries}, one for each query (got {len(tokens)})")

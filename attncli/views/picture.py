@@ -1,102 +1,28 @@
-"""A report as one matplotlib figure: its parts in rows, each as large as its numbers need.
-
-No pyplot, so no window and no global figure. Texts are never parsed as mathematics.
-"""
+"""A report as a picture: drawn by matplotlib, which is imported when there is something to draw."""
 
 import logging
 import warnings
 from collections.abc import Mapping
 from typing import IO, Any
 
-import matplotlib
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.font_manager import fontManager
-
 from attncli.report import Report
 from attncli.views import Display
-from attncli.views.heading import heading
-from attncli.views.picture_blocks import Block, LinesBlock, MapsBlock, heading_lines
-from attncli.views.picture_parts import Maps, parts_of
 
-WIDEST = 15.0  # inches, from which on parts go to the next row
-NARROWEST = 4.0
-GAP, MARGIN, LINE = 0.35, 0.15, 0.17
 DOTS_PER_INCH = 150
-# Fonts that have what DejaVu lacks; those that are installed are asked in this order.
-FALLBACKS = (
-    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "PingFang SC", "Hiragino Sans",
-    "Microsoft YaHei", "WenQuanYi Zen Hei", "Droid Sans Fallback", "Arial Unicode MS", "Noto Sans Arabic",
-    "Noto Sans Hebrew", "Noto Sans Devanagari", "Noto Emoji", "Segoe UI Emoji", "Symbola",
-)  # fmt: skip
-
-
-def _settings() -> Any:
-    """What makes the same picture everywhere: matplotlib's own defaults, whatever a user's file says."""
-    installed = set(fontManager.get_font_names())
-    return {
-        **{
-            name: matplotlib.rcParamsDefault[name] for name in matplotlib.rcParamsDefault if name != "backend"
-        },
-        "text.parse_math": False,
-        "text.usetex": False,
-        "svg.fonttype": "none",
-        "svg.hashsalt": "attn",
-        "font.family": ["DejaVu Sans", *(name for name in FALLBACKS if name in installed)],
-        "font.size": 8,
-        "axes.titlesize": 8,
-        "axes.linewidth": 0.5,
-        "xtick.labelsize": 7,
-        "ytick.labelsize": 7,
-        "xtick.major.size": 2,
-        "ytick.major.size": 2,
-    }
 
 
 def save(
     report: Report, stream: IO[Any], display: Display, kind: str, metadata: Mapping[str, str | None]
 ) -> None:
     """Draw the report and write it; a character that no font has is an empty box, and no warning."""
+    # Before the import: matplotlib tells of its caches and of fonts.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    import matplotlib
+
+    from attncli.views.picture_figure import draw, settings
+
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        matplotlib.rcParams.update(_settings())
+        matplotlib.rcParams.update(settings())
         figure = draw(report, display)
         figure.savefig(stream, format=kind, metadata=dict(metadata), dpi=DOTS_PER_INCH)
-
-
-def _block(part: Any, display: Display) -> Block:
-    return MapsBlock(part, display) if isinstance(part, Maps) else LinesBlock(part)
-
-
-def _rows(blocks: list[Block]) -> list[list[Block]]:
-    """The blocks from left to right, and on in the next row where they would be too wide."""
-    rows: list[list[Block]] = []
-    width = 0.0
-    for block in blocks:
-        if not rows or width + GAP + block.width > WIDEST:
-            rows.append([])
-            width = 0.0
-        rows[-1].append(block)
-        width += GAP + block.width
-    return rows
-
-
-def draw(report: Report, display: Display) -> Figure:
-    """The figure of a report: its heading, then its parts."""
-    rows = _rows([_block(part, display) for part in parts_of(report)])
-    width = max([NARROWEST, *(sum(GAP + block.width for block in row) - GAP for row in rows)]) + 2 * MARGIN
-    title = heading_lines(heading(report), width - 2 * MARGIN)
-    heights = [max(block.height for block in row) for row in rows]
-    height = sum(heights) + GAP * len(rows) + LINE * len(title) + 2 * MARGIN
-    figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
-    figure.text(MARGIN / width, 1 - MARGIN / height, "\n".join(title), va="top", ha="left", fontsize=9)
-    top = MARGIN + LINE * len(title) + GAP
-    for row, row_height in zip(rows, heights, strict=True):
-        left = MARGIN
-        for block in row:
-            block.draw(figure, left, top)
-            left += block.width + GAP
-        top += row_height + GAP
-    return figure

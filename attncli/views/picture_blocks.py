@@ -1,13 +1,17 @@
 """The blocks of a picture: maps with labels and a colour bar, and charts; sizes in inches."""
 
+from collections.abc import Iterator
+from itertools import count
 from textwrap import wrap
 from typing import Protocol
+from unicodedata import bidirectional
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from rich.cells import cell_len
 
 from attncli.views import Display
@@ -19,6 +23,7 @@ from attncli.views.plain_text import plain_text
 
 CHARACTER, LABEL_HEIGHT, TITLE_HEIGHT = 0.068, 0.13, 0.2
 LONGEST_LABEL = 16
+LEFT_TO_RIGHT = "\u200e"
 NO_NUMBER = (0.93, 0.93, 0.93, 1.0)
 BAR_GAP, BAR_WIDTH, BAR_LABELS = 0.12, 0.12, 0.55
 TITLE_CHARACTER = 0.075
@@ -41,7 +46,7 @@ class Block(Protocol):
 
 def heading_lines(text: str, width: float) -> list[str]:
     """A text in lines that fit the width."""
-    return wrap(text, max(20, int(width / TITLE_CHARACTER))) or [""]
+    return wrap(text, max(20, int(width / TITLE_CHARACTER)), max_lines=4, placeholder=" …") or [""]
 
 
 def axes_at(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
@@ -57,10 +62,13 @@ def _labels(tokens: tuple[str, ...], size: int) -> list[str]:
     """Position and token of each place, the token shortened; the position alone where there are no tokens."""
     if not tokens:
         return [str(place) for place in range(size)]
-    return [
-        f"{place} {shortened(plain_text(token), LONGEST_LABEL)}".rstrip()
-        for place, token in enumerate(tokens)
-    ]
+    return [_label(place, shortened(plain_text(token), LONGEST_LABEL)) for place, token in enumerate(tokens)]
+
+
+def _label(place: int, token: str) -> str:
+    """The position stays before a token that is written from right to left."""
+    is_leftward = any(bidirectional(character) in ("R", "AL") for character in token)
+    return f"{LEFT_TO_RIGHT if is_leftward else ''}{place} {token}".rstrip()
 
 
 def _longest(labels: list[str]) -> float:
@@ -99,7 +107,7 @@ class MapsBlock:
         self.panel_width, self.panel_height = self._panel(first)
         self.gap = 0.0 if self.is_atlas else 0.12
         self.left = _longest(self.row_labels) + (0.0 if self.is_atlas else 0.15)
-        self.above = TITLE_HEIGHT * (2 if len(maps.matrices) > 1 else 1)
+        self.above = TITLE_HEIGHT * (2 if self.is_atlas else 1)
         self.below = LABEL_HEIGHT if self.is_atlas else _longest(self.column_labels) + 0.15
         across = self.columns * (self.panel_width + self.gap) - self.gap
         title = TITLE_CHARACTER * len(self.title)
@@ -126,7 +134,9 @@ class MapsBlock:
         if len(matrices[0].place) > 1:
             columns = matrices[-1].place[-1][1] + 1
         else:
-            columns = int(np.ceil(np.sqrt(len(matrices)))) if len(matrices) != 2 else 2
+            square = int(np.ceil(np.sqrt(len(matrices))))
+            full_rows = (width for width in range(square, 2 * square) if len(matrices) % width == 0)
+            columns = next(full_rows, square)
         return columns, -(-len(matrices) // columns)
 
     def _axis_labels(self, first: Matrix) -> tuple[list[str], list[str]]:
@@ -166,7 +176,7 @@ class MapsBlock:
         _draw_bar(figure, self.shading, place)
 
     def _draw_panels(self, figure: Figure, left: float, top: float) -> None:
-        count = len(self.maps.matrices)
+        num_panels = len(self.maps.matrices)
         for number, (matrix, shades) in enumerate(zip(self.maps.matrices, self.shading.places, strict=True)):
             row, column = divmod(number, self.columns)
             step = self.panel_height + self.gap + self._panel_title
@@ -178,13 +188,13 @@ class MapsBlock:
                 self.panel_height,
             )
             _draw_image(axes, shades, self.shading.is_diverging, 100 * self.panel_height)
-            if count > 1:
+            if num_panels > 1:
                 axes.set_title(
                     ", ".join(f"{axis} {place}" for axis, place in matrix.place), loc="left", pad=3
                 )
-            is_lowest = number + self.columns >= count
-            _label(axes.yaxis, matrix.axes[0], self.row_labels if column == 0 else [], self.panel_height)
-            _label(axes.xaxis, matrix.axes[1], self.column_labels if is_lowest else [], self.panel_width)
+            is_lowest = number + self.columns >= num_panels
+            _set_labels(axes.yaxis, matrix.axes[0], self.row_labels if column == 0 else [], self.panel_height)
+            _set_labels(axes.xaxis, matrix.axes[1], self.column_labels if is_lowest else [], self.panel_width)
             axes.tick_params(axis="x", labelrotation=90)
 
     def _draw_atlas(self, figure: Figure, left: float, top: float) -> None:
@@ -210,14 +220,19 @@ class MapsBlock:
         axes.tick_params(length=0, labeltop=True, labelbottom=False)
 
 
-def _label(axis: object, name: str, labels: list[str], length: float) -> None:
+def _set_labels(axis: object, name: str, labels: list[str], length: float) -> None:
     """Labels so far apart that they stay readable, and the name of the axis where there are any."""
     if not labels:
         axis.set_ticks([])  # type: ignore[attr-defined]
         return
-    step = max(1, int(np.ceil(LABEL_HEIGHT * len(labels) / length)))
+    step = next(step for step in _steps() if step * length >= LABEL_HEIGHT * len(labels))
     axis.set_ticks(range(0, len(labels), step), labels[::step])  # type: ignore[attr-defined]
     axis.set_label_text(name)  # type: ignore[attr-defined]
+
+
+def _steps() -> Iterator[int]:
+    """1, 2, 5, 10, 20, 50, ..."""
+    return (digit * 10**power for power in count() for digit in (1, 2, 5))
 
 
 def _draw_bar(figure: Figure, shade: Shading, place: tuple[float, float, float, float]) -> None:
@@ -227,14 +242,18 @@ def _draw_bar(figure: Figure, shade: Shading, place: tuple[float, float, float, 
     low, high = shade.low, shade.high
     if low == high:  # every number is the same: it has the colour of the end away from zero
         low, high = min(low, 0.0), max(high, 0.0) or 1.0
-    is_log = shade.scale == "log" and low < high
+    is_log = shade.scale == "log" and shade.low < shade.high
     norm = LogNorm(low, high) if is_log else Normalize(low, high)
     colour_map = ListedColormap(colours(COOLWARM if shade.is_diverging else VIRIDIS) / 255)
     axes = axes_at(figure, *place)
-    bar = figure.colorbar(ScalarMappable(norm, colour_map), cax=axes)
-    bar.outline.set_linewidth(0.5)
+    bar = figure.colorbar(ScalarMappable(norm, colour_map), cax=axes, format=FuncFormatter(_bar_number))
+    bar.ax.minorticks_off()
     if shade.scale == "row":
         bar.set_ticks([low, high], labels=["least\nof a row", "most\nof a row"])
+
+
+def _bar_number(value: float, place: int | None) -> str:
+    return f"{value:.4g}"
 
 
 class LinesBlock:
@@ -256,6 +275,8 @@ class LinesBlock:
             )
         axes.set_xlabel(self.lines.x_name)
         axes.set_ylim(bottom=0)
+        if self.lines.marked:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(True, color="0.9", linewidth=0.5)
         axes.set_axisbelow(True)
         if len(self.lines.lines) > 1:

@@ -11,4 +11,4 @@ from attncli.views.picture import save
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     """One picture a report; the same report gives the same bytes."""
     for report in reports:
-        save(report, stream, display, "svg", {"Date": None})
+        save(report, stream, display, "svg", {"Date": None, "Creator": None})

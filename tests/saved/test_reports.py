@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncli.errors import UserError
@@ -43,8 +43,8 @@ def test_the_cases_have_every_experiment() -> None:
 
 @pytest.mark.parametrize("case", ALL_CASES)
 def test_what_is_read_is_written_with_the_same_bytes(case: str) -> None:
-    experiment, settings = ALL_CASES[case]
-    report = run(experiment, **settings)
+    experiment, given_settings = ALL_CASES[case]
+    report = run(experiment, **given_settings)
     for saved in ("json", "jsonl"):
         text = shown(saved, [report])
         (back,) = reports_of(text, "x.json").reports
@@ -187,6 +187,7 @@ def opens_or_says_why(text: str) -> tuple[Report, ...]:
     return reports
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_characters_changed_open_or_are_a_clear_line(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(SMALL)))
@@ -208,6 +209,7 @@ def places(data: Any) -> list[tuple[Any, Any]]:
     return [(data, key) for key in keys] + [found for key in keys for found in places(data[key])]
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_value_changed_opens_or_is_a_clear_line(data: st.DataObject) -> None:
     report = json.loads(SMALL)

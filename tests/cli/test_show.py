@@ -1,0 +1,208 @@
+"""`attn show` and pictures as a user meets them: exit code, standard output, standard error."""
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from attncli.statistics.entropy import entropy
+from attncli.views import VIEWS
+from tests.conftest import Attn
+
+ATTN = [sys.executable, "-m", "attncli"]
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def saved(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder, become the current one, with saved reports and an array."""
+    monkeypatch.chdir(tmp_path)
+    assert attn(["multihead", "--num-heads", "2", "--sentence", "a b c", "-o", "x.json"]).code == 0
+    Path("two.yaml").write_text("steps:\n- experiment: self\n- experiment: scale-demo\n")
+    assert attn(["batch", "two.yaml", "-o", "two.jsonl"]).code == 0
+    assert attn(["batch", "two.yaml", "-o", "two.json"]).code == 0
+    weights = np.random.default_rng(0).dirichlet(np.ones(5), (2, 3, 5))
+    np.savez("w.npz", all=weights, scores=np.log(weights[0]))
+    np.save("w.npy", weights.astype(np.float32)[0])
+    Path("tokens.txt").write_text("the\ncat\n\x1b[31m\n$x$\nthe\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("view", [view for view in VIEWS if view != "png"])
+def test_every_view_shows_a_saved_report_as_the_run_itself(attn: Attn, saved: Path, view: str) -> None:
+    run = attn(["multihead", "--num-heads", "2", "--sentence", "a b c", "--format", view])
+    shown = attn(["show", "x.json", "--format", view])
+    assert (shown.code, shown.err) == (0, "") and shown.out == run.out
+
+
+def test_several_reports_stay_several_and_one_is_chosen(attn: Attn, saved: Path) -> None:
+    for file, view in (("two.json", "json"), ("two.jsonl", "jsonl")):
+        assert attn(["show", file, "--format", view]).out == Path(file).read_text()
+    chosen = attn(["show", "two.jsonl", "--report", "1", "--format", "json"])
+    assert json.loads(chosen.out)["experiment"] == "scale-demo"
+
+
+def test_a_report_comes_through_a_pipe(attn: Attn, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = Path("x.json").read_bytes()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert attn(["show", "-", "--format", "json"]).out.encode() == text
+    done = subprocess.run(
+        ["bash", "-c", f"{' '.join(ATTN)} show <(cat x.json) --format json"], capture_output=True, cwd=saved
+    )
+    assert done.stdout == text, done.stderr
+
+
+def test_an_array_has_the_statistics_that_our_own_weights_have(attn: Attn, saved: Path) -> None:
+    ended = attn(["show", "w.npz", "--array", "all", "--tokens", "tokens.txt", "--format", "json"])
+    report = json.loads(ended.out)
+    assert report["tokens"] == ["the", "cat", "\x1b[31m", "$x$", "the"] and "\x1b" not in ended.out
+    weights = torch.from_numpy(np.load("w.npz")["all"])
+    assert report["tensors"]["weights"] == {
+        "axes": ["layer", "head", "query", "key"],
+        "values": weights.tolist(),
+    }
+    rows, keys = report["statistics"]["rows"], report["statistics"]["keys"]
+    expected = entropy(weights, torch.ones(5, 5, dtype=torch.bool))
+    np.testing.assert_allclose(rows["entropy"], expected, rtol=1e-12)
+    np.testing.assert_array_equal(rows["top_keys"], weights.argsort(descending=True)[..., :3])
+    np.testing.assert_allclose(keys["received_mass"], weights.sum(dim=-2), rtol=1e-12)
+    assert report["statistic_axes"]["rows"]["top_keys"] == ["layer", "head", "query", "rank"]
+    Path("y.json").write_text(ended.out)
+    assert attn(["show", "y.json", "--format", "json"]).out == ended.out
+
+
+def test_hidden_keys_of_a_layer_are_no_visible_ones(attn: Attn, saved: Path) -> None:
+    """normalized_entropy of uniform causal rows is 1; where one key is visible there is none."""
+    np.save("causal.npy", np.tri(4) / np.arange(1, 5)[:, np.newaxis])
+    report = json.loads(attn(["show", "causal.npy", "--format", "json"]).out)
+    assert report["statistics"]["rows"]["normalized_entropy"] == [None, *[pytest.approx(1)] * 3]
+
+
+@pytest.mark.parametrize(
+    ("array", "note"),
+    [
+        (np.full((3, 3), 0.5), "Rows sum to 1.5 to 1.5, not to one"),
+        (np.array([[2.0, -1.0], [0.5, 0.5]]), "Some weights are negative"),
+        (np.array([[np.nan, 1.0], [0.5, 0.5]]), "1 entries are no number"),
+    ],
+)
+def test_rows_that_are_no_distributions_have_no_statistics(
+    attn: Attn, saved: Path, array: np.ndarray, note: str
+) -> None:
+    np.save("no.npy", array)
+    report = json.loads(attn(["show", "no.npy", "--format", "json"]).out)
+    assert report["statistics"] == {} and report["notes"][-1] == f"{note}: no statistics of rows."
+    assert attn(["show", "no.npy"]).code == 0
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_rounded_weights_are_distributions(attn: Attn, saved: Path, kind: torch.dtype) -> None:
+    from safetensors.torch import save_file
+
+    weights = torch.rand(2, 64, 64, generator=torch.Generator().manual_seed(0)).mul(9).softmax(-1)
+    save_file({"w": weights.to(kind)}, "w.safetensors")
+    report = json.loads(attn(["show", "w.safetensors", "--format", "json"]).out)
+    assert set(report["statistics"]) == {"rows", "keys"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "nowhere.json"], "nowhere.json: no such file"),
+        (["show", "nowhere.npz"], "nowhere.npz: no such file"),
+        (["show", "."], ".: is a directory: give a file"),
+        (["show", "two.yaml"], "two.yaml:1:1: is not valid JSON: expecting value"),
+        (["show", "x.json", "--tokens", "tokens.txt"], "--tokens: is for arrays (.npz, .npy, .safetensors), and x.json is none"),
+        (["show", "w.npz"], "w.npz: holds 2 arrays: give --array NAME, one of all, scores"),
+        (["show", "w.npy", "--tokens", "two.yaml"], "--tokens: must be 5, one for each query (got 3)"),
+        (["show", "w.npy", "--tokens", "-", "--context-tokens", "-"], "--context-tokens: cannot read stdin, too: --tokens does already"),
+        (["show", "two.jsonl", "--report", "2"], "--report: must be below 2, the number of reports in two.jsonl (got 2)"),
+        (["show", "two.jsonl", "--report", "-1"], "--report: must be below 2, the number of reports in two.jsonl (got -1)"),
+        (["show", "x.json", "-o", "nowhere/x.png"], "-o nowhere/x.png: no such directory: nowhere"),
+        (["show", "model.pt"], "model.pt: pickled files can run code when they are read: save .npz or .safetensors"),
+        (
+            ["batch", "two.yaml", "-o", "two.png"],
+            "--format png: a picture shows one report, and there are several: save them as .jsonl, and draw one with attn show FILE --report NUMBER",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_what_cannot_be_shown_is_one_line(
+    attn: Attn, saved: Path, arguments: list[str], message: str
+) -> None:
+    assert attn(arguments) == (2, "", f"{message}\n")
+    assert not list(saved.glob("*.p*ng*"))
+
+
+def test_a_damaged_list_writes_nothing(attn: Attn, saved: Path) -> None:
+    Path("half.jsonl").write_text(Path("two.jsonl").read_text()[:-100])
+    ended = attn(["show", "half.jsonl", "--format", "jsonl"])
+    assert (ended.code, ended.out) == (2, "") and ended.err.startswith("half.jsonl:2:"), ended
+
+
+def test_a_picture_goes_to_a_file_or_a_pipe(attn: Attn, saved: Path) -> None:
+    assert attn(["show", "x.json", "-o", "x.png"]) == (0, "", "")
+    assert attn(["multihead", "--num-heads", "2", "--sentence", "a b c", "-o", "y.PNG"]) == (0, "", "")
+    assert Path("x.png").read_bytes() == Path("y.PNG").read_bytes()
+    done = subprocess.run([*ATTN, "show", "x.json", "--format", "png"], capture_output=True, cwd=saved)
+    assert done.stdout == Path("x.png").read_bytes() and done.stdout.startswith(PNG) and done.stderr == b""
+    closed = subprocess.run(
+        ["bash", "-c", f"{' '.join(ATTN)} show x.json --format png | head -c 0; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        cwd=saved,
+    )
+    assert (closed.returncode, closed.stderr) == (0, b"")
+
+
+def test_a_picture_is_no_text_for_a_terminal(saved: Path) -> None:
+    terminal, child = pty.openpty()
+    done = subprocess.run(
+        [*ATTN, "show", "x.json", "--format", "png"], stdout=child, stderr=subprocess.PIPE, cwd=saved
+    )
+    os.close(child)
+    message = b"--format png: is no text for a terminal: give -o FILE.png, or a pipe\n"
+    assert (done.returncode, done.stderr) == (2, message)
+    os.close(terminal)
+
+
+@pytest.mark.parametrize("view", ["png", "svg"])
+def test_without_matplotlib_a_picture_says_what_it_needs(saved: Path, view: str) -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['matplotlib'] = None\n"
+        "from attncli.cli.main import run\n"
+        f"code = run(['self', '-o', 'z.{view}'])\n"
+        "assert 'torch' not in sys.modules\n"
+        "sys.exit(code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=saved)
+    message = f'--format {view}: needs: pip install "attncli[plot]"\n'
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
+    assert not Path(f"z.{view}").exists()
+
+
+def test_without_a_home_matplotlib_tells_nothing(saved: Path) -> None:
+    environment = {**os.environ, "HOME": "/nonexistent", "MPLCONFIGDIR": "/nonexistent/x"}
+    done = subprocess.run(
+        [*ATTN, "show", "x.json", "-o", "x.svg"], capture_output=True, cwd=saved, env=environment
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_saved_reports_need_no_torch(saved: Path) -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "from attncli.cli.main import run\n"
+        "codes = [run(['show', 'x.json', '--format', view, '-o', 'y']) for view in sys.argv[1:]]\n"
+        "assert not any(codes), codes\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *VIEWS], capture_output=True, text=True, cwd=saved)
+    assert (done.returncode, done.stderr) == (0, "")

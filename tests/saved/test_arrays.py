@@ -1,0 +1,247 @@
+"""Arrays of others: every kind of number as its own library reads it, and one line for damaged files."""
+
+import io
+import json
+import struct
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save as safetensors_bytes
+from safetensors.torch import save_file
+
+from attncli.errors import UserError
+from attncli.saved.arrays import is_array_file, read_array
+from attncli.saved.tokens import read_tokens
+from attncli.saved.weights import checked_weights
+
+KINDS = ["f2", "f4", "f8", ">f4", ">f8", "i1", "i4", "i8", ">i4", "u1", "u8", "?"]
+SHAPE = (2, 3, 5)
+
+
+def numbers(kind: str) -> np.ndarray:
+    return (np.random.default_rng(0).random(SHAPE) * 7).astype(kind)
+
+
+def files(folder: Path, arrays: dict[str, np.ndarray]) -> list[tuple[Path, str]]:
+    """The arrays in each format that holds several."""
+    np.savez(folder / "plain.npz", **arrays)
+    np.savez_compressed(folder / "small.npz", **arrays)
+    native = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in arrays.items()}
+    (folder / "x.safetensors").write_bytes(safetensors_bytes(native))
+    return [(folder / file, name) for file in ("plain.npz", "small.npz", "x.safetensors") for name in arrays]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_number_is_read_exactly(tmp_path: Path, kind: str) -> None:
+    array = numbers(kind)
+    np.save(tmp_path / "x.npy", array)
+    np.save(tmp_path / "columns.npy", np.asfortranarray(array))
+    read = [read_array(str(tmp_path / name)) for name in ("x.npy", "columns.npy")]
+    read += [read_array(str(path), name=name) for path, name in files(tmp_path, {"a": array, "b": array[0]})]
+    for found in read:
+        assert found.dtype == (np.float32 if array.dtype.kind == "f" and array.itemsize <= 4 else np.float64)
+        assert found.flags.c_contiguous and found.flags.writeable
+        expected = array if found.shape == SHAPE else array[0]
+        np.testing.assert_array_equal(found, expected.astype(np.float64))
+
+
+def test_bfloat16_is_as_torch_has_it(tmp_path: Path) -> None:
+    tensor = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0)).bfloat16()
+    tensor[0, 0, 0], tensor[0, 0, 1] = torch.nan, -torch.inf
+    save_file({"weights": tensor}, tmp_path / "x.safetensors", metadata={"format": "pt"})
+    np.testing.assert_array_equal(read_array(str(tmp_path / "x.safetensors")), tensor.float().numpy())
+
+
+def line_of(path: Path, **options: Any) -> str:
+    with pytest.raises(UserError) as raised:
+        read_array(str(path), **options)
+    (line,) = raised.value.lines
+    return line.replace(str(path), path.name)
+
+
+def test_several_arrays_are_chosen_by_name(tmp_path: Path) -> None:
+    for path in {path for path, _ in files(tmp_path, {"first": numbers("f4"), "second": numbers("f4")})}:
+        assert line_of(path) == f"{path.name}: holds 2 arrays: give --array NAME, one of first, second"
+        expected = f"--array: {path.name} has no secnd, but first, second (did you mean 'second'?)"
+        assert line_of(path, name="secnd") == expected
+    np.save(tmp_path / "x.npy", numbers("f4"))
+    assert line_of(tmp_path / "x.npy", name="a") == "--array: x.npy holds one array, without a name"
+
+
+def npy(shape: tuple[int, ...], kind: str = "<f4", content: bytes = b"") -> bytes:
+    """A .npy file that promises a shape."""
+    stream = io.BytesIO()
+    header = {"descr": kind, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[arg-type]
+    return stream.getvalue() + content
+
+
+def npz(member: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("weights.npy", member)
+    return stream.getvalue()
+
+
+def safetensors(entry: Any, content: bytes = b"") -> bytes:
+    header = json.dumps({"weights": entry}).encode()
+    return struct.pack("<Q", len(header)) + header + content
+
+
+class Runs:
+    """What a pickle would run."""
+
+    def __reduce__(self) -> Any:
+        return pytest.fail, ("the pickle was run",)
+
+
+def pickled() -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, np.array([Runs()], dtype=object), allow_pickle=True)
+    return stream.getvalue()
+
+
+TERABYTE = 2**40
+OBJECTS = "holds Python objects, which can run code when they are read: save numbers"
+ENTRY = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
+DAMAGED = {
+    "empty.npy": (b"", "is no NumPy file, or is damaged"),
+    "text.npz": (b"not a zip", "is no NumPy file, or is damaged"),
+    "text.safetensors": (b"hello, this is text", "is no safetensors file, or is damaged"),
+    "cut.npy": (npy((2, 2), content=b"1234"), "is cut off: its header promises 16 bytes"),
+    "huge.npy": (npy((TERABYTE,)), f"is cut off: its header promises {4 * TERABYTE} bytes"),
+    "huge.npz": (npz(npy((TERABYTE,))), f"is cut off: its header promises {4 * TERABYTE} bytes"),
+    "negative.npy": (npy((-2, 2)), "is no NumPy file, or is damaged"),
+    "texts.npy": (npy((2,), "<U3", b"0" * 24), "holds <U3: must be an array of real numbers"),
+    "complex.npy": (npy((2,), "<c8", b"0" * 16), "holds complex64: must be an array of real numbers"),
+    "pickled.npy": (pickled(), OBJECTS),
+    "pickled.npz": (npz(pickled()), OBJECTS),
+    "none.npz": (b"PK\5\6" + b"\0" * 18, "holds no array"),
+    "none.safetensors": (struct.pack("<Q", 2) + b"{}", "holds no array"),
+    "entry.safetensors": (safetensors(3), "is no safetensors file, or is damaged"),
+    "cut.safetensors": (safetensors(ENTRY, b"1234"), "is cut off: its header promises 95 bytes"),
+    "kind.safetensors": (
+        safetensors({**ENTRY, "dtype": "F4"}, b"0" * 16),
+        "holds F4: must be one of F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, BOOL",
+    ),
+    "huge.safetensors": (
+        safetensors({**ENTRY, "shape": [TERABYTE, TERABYTE]}, b"0" * 16),
+        "is no safetensors file, or is damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_array_is_one_line_and_takes_no_memory(tmp_path: Path, name: str) -> None:
+    content, message = DAMAGED[name]
+    (tmp_path / name).write_bytes(content)
+    tracemalloc.start()
+    try:
+        assert line_of(tmp_path / name) == f"{name}: {message}"
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "bomb.npz").write_bytes(npz(npy((50, 1000, 1000), "|i1", bytes(50_000_000))))
+    assert (tmp_path / "bomb.npz").stat().st_size < 100_000
+    tracemalloc.start()
+    try:
+        line = line_of(tmp_path / "bomb.npz", most_bytes=10_000_000)
+        assert line == "bomb.npz: needs about 0.1 GB of memory and 0.01 GB are free"
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def small_files() -> dict[str, bytes]:
+    stream = io.BytesIO()
+    np.save(stream, numbers("f4"))
+    content = stream.getvalue()
+    return {"x.npy": content, "x.npz": npz(content), "x.safetensors": safetensors_bytes({"a": numbers("f2")})}
+
+
+SMALL = small_files()
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+@pytest.mark.parametrize("name", SMALL)
+def test_any_byte_changed_is_read_or_is_one_line(tmp_path: Path, name: str, data: st.DataObject) -> None:
+    content = bytearray(SMALL[name])
+    start = data.draw(st.integers(0, len(content)))
+    stop = data.draw(st.integers(start, min(len(content), start + 8)))
+    content[start:stop] = data.draw(st.binary(max_size=8))
+    path = tmp_path / name
+    path.write_bytes(content[: data.draw(st.sampled_from([len(content), start]))])
+    try:
+        assert isinstance(read_array(str(path), most_bytes=10**9), np.ndarray)
+    except UserError as error:
+        assert len(error.lines) == 1
+
+
+def test_names_of_files() -> None:
+    assert is_array_file("a/x.NPZ") and is_array_file("x.safetensors") and not is_array_file("x.json")
+    with pytest.raises(UserError, match=r"x\.pt: pickled files can run code when they are read"):
+        is_array_file("x.pt")
+
+
+FITTING = {
+    (5,): "w: must have the axes (query, key) or (head, query, key) or (layer, head, query, key) (got 5)",
+    (): "w: must have the axes (query, key) or (head, query, key) or (layer, head, query, key) (got a single number)",
+    (2, 0): "w: is empty (2 × 0)",
+    (2, 3): "--context-tokens: is needed: w has 2 queries and 3 keys",
+    (3, 3): "--tokens: must be 3, one for each query (got 2)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", FITTING, ids=str)
+def test_arrays_that_do_not_fit_are_one_line(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UserError) as raised:
+        checked_weights(np.ones(shape), "w", ["a", "b"], None)
+    assert raised.value.lines == (FITTING[shape],)
+
+
+def test_arrays_without_a_number_or_beyond_all_numbers() -> None:
+    for value, message in ((np.nan, "holds no number"), (1e300, "holds a number beyond 1e+200")):
+        with pytest.raises(UserError, match=message.replace("+", r"\+")):
+            checked_weights(np.full((2, 2), value), "w", None, None)
+    with pytest.raises(UserError, match=r"--context-tokens: must be 3, one for each key \(got 1\)"):
+        checked_weights(np.ones((2, 3)), "w", None, ["a"])
+    with pytest.raises(UserError, match=r"needs about .* GB of memory"):
+        checked_weights(np.ones((2, 3)), "w", None, None, most_bytes=10)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("the\ncat\n", ("the", "cat")),
+        ("the\r\ncat", ("the", "cat")),
+        ("[CLS]\n[SEP]\n", ("[CLS]", "[SEP]")),
+        ('["a\\nb", "[SEP]"]', ("a\nb", "[SEP]")),
+        ("[1]\n", ("[1]",)),
+        ("a\n\n b \n", ("a", "", " b ")),
+        ("a\u2028b\x0bc\n", ("a\u2028b\x0bc",)),
+    ],
+)
+def test_tokens_are_lines_or_a_list(tmp_path: Path, text: str, tokens: tuple[str, ...]) -> None:
+    (tmp_path / "tokens").write_bytes(text.encode())
+    assert read_tokens(str(tmp_path / "tokens")) == tokens
+
+
+def test_tokens_that_are_none(tmp_path: Path) -> None:
+    for name, text, message in (
+        ("x.json", "a\n", "must be a JSON list of texts"),
+        ("x", "", "is empty: it holds no token"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(UserError, match=message):
+            read_tokens(str(tmp_path / name))
