@@ -72,10 +72,11 @@ def _span(first: int, last: int, digits: int) -> str:
     return f"{first:>{digits}}" if first == last else f"{first:>{digits}}-{last}"
 
 
-def label_width(side: Side, most: int | None) -> int:
-    """Cells that the labels of single rows take."""
-    longest = max(map(cell_len, side.texts(most)), default=0)
-    return max(side.digits + 1 + longest if longest else side.digits, len(side.name))
+def label_width(side: Side, most: int | None, *, in_pairs: bool) -> int:
+    """Cells that the labels may take: of single rows, of blocks of rows, and of two rows a line."""
+    forms = [(1, 1), (2, 1)] + [(1, 2)] * in_pairs
+    labels = [label for block, rows in forms for label in row_labels(side, block, rows, most)]
+    return max(map(cell_len, [side.name, *labels]))
 
 
 def wide_enough(side: Side, most: int | None) -> int:

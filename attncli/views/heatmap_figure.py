@@ -11,7 +11,7 @@ from attncli.views.axis_labels import Side, column_header, label_width, row_labe
 from attncli.views.blocks import BOLD, Line, beside, text_line, wrapped
 from attncli.views.colormaps import shading
 from attncli.views.half_blocks import cell_lines, character_lines, half_block_lines
-from attncli.views.heatmap_plan import Plan, plan_of_atlas, plan_of_one, plan_of_several, screen
+from attncli.views.heatmap_plan import MAX_SINGLE, Plan, plan_of_atlas, plan_of_one, plan_of_several, screen
 from attncli.views.heatmap_sides import numbers_of, sides_of
 from attncli.views.legend import legend
 from attncli.views.matrices import Matrix
@@ -108,7 +108,8 @@ def _plan(subject: Subject, display: Display, most: int | None) -> Plan:
     if subject.grid is not None:
         room = screen(display.width, _place_width(subject) + 1, has_color=display.has_color)
         return plan_of_atlas(*size, subject.grid, room)
-    room = screen(display.width, label_width(rows, most) + 1, has_color=display.has_color)
+    in_pairs = display.has_color and rows.count > MAX_SINGLE
+    room = screen(display.width, label_width(rows, most, in_pairs=in_pairs) + 1, has_color=display.has_color)
     if count > 1:
         return plan_of_several(*size, count, room, GAP)
     wide = wide_enough(columns, COLUMN_LABEL_WIDTH) if columns.step == 1 else 2

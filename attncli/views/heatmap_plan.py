@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 MAX_WIDE = 24  # Rows and columns up to which cells are as wide as the words above them.
+MAX_SINGLE = 12  # Rows up to which each has a line of its own among several maps, too.
 MAX_DOUBLE = 40  # Rows up to which a cell is two characters wide and so about square.
 NATURAL = 1024  # Rows and columns that are drawn one by one where there is no screen to fit.
 MIN_PANEL = 24  # Columns of cells that one of several maps keeps at least.
@@ -78,7 +79,7 @@ def plan_of_several(rows: int, columns: int, count: int, room: Screen, gap: int)
     """Maps in lines that fill the width: whole where two or more fit beside each other, else pooled."""
     for cell_width in (2, 1):
         fitting = (room.columns + gap) // (max(columns * cell_width, MIN_TITLED) + gap)
-        rows_per_line = 2 if room.has_halves and cell_width == 1 and rows > MAX_WIDE // 2 else 1
+        rows_per_line = 2 if room.has_halves and cell_width == 1 and rows > MAX_SINGLE else 1
         lines = _ceil(rows, rows_per_line) + 2
         # Maps as narrow as that would not become more by pooling.
         is_short = lines * _ceil(count, max(1, fitting)) <= room.lines or columns * cell_width <= MIN_PANEL

@@ -43,7 +43,8 @@ def lab(colors: np.ndarray) -> np.ndarray:
     """CIE L*a*b* of sRGB colours from 0 to 255 (D65), where distances are about as far as they look."""
     linear = np.where(colors > 10.31, ((colors / 255 + 0.055) / 1.055) ** 2.4, colors / 255 / 12.92)
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-    x, y, z = np.cbrt(linear @ to_xyz.T / to_xyz.sum(axis=1)).T
+    xyz = linear @ to_xyz.T / to_xyz.sum(axis=1)
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116).T
     return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)
 
 
@@ -87,5 +88,6 @@ def palette(colors: str, is_diverging: bool) -> Palette:
 
 def levels(places: np.ndarray) -> np.ndarray:
     """The level of each place from 0 to 1: its colour's number from 0 to 255; NONE for NaN."""
-    finite = np.where(np.isnan(places), 0, places)
-    return np.where(np.isnan(places), NONE, np.rint(finite * (LEVELS - 1))).astype(np.int64)
+    is_number = ~np.isnan(places)
+    numbers = np.minimum(np.where(is_number, places, 0) * LEVELS, LEVELS - 1)
+    return np.where(is_number, numbers.astype(np.int64), NONE)
