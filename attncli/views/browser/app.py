@@ -133,7 +133,7 @@ class Browser(App[None], inherit_bindings=False):
         """The tensor, its head, and how the colours lie."""
         choice, shading = self.choice, self.choice.shading
         ends = f"{scalar(shading.low, 4)} to {scalar(shading.high, 4)}"
-        parts = [plain_text(choice.title), f"colours {shading.scale}, {ends}"]
+        parts = [plain_text(choice.matrix.title), f"colours {shading.scale}, {ends}"]
         if shading.scale != choice.scale:
             parts[-1] += f" ({choice.scale} needs amounts)"
         if choice.skip:

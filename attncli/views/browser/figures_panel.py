@@ -5,6 +5,7 @@ from rich.segment import Segment
 from attncli.views.browser.panel import Panel, fitted
 from attncli.views.browser.tones import BOLD, DIM
 from attncli.views.numbers import scalar
+from attncli.views.plain_text import plain_text
 
 PRECISION = 4
 
@@ -39,7 +40,7 @@ class FiguresPanel(Panel):
         room = max(width - len(shown) - 1, 0)
         is_chosen = number < len(self.choice.grid.figures) and name == self.choice.statistic
         style = BOLD if is_chosen else None
-        return [Segment(fitted(name, room), style or DIM), Segment(f" {shown}", style)]
+        return [Segment(fitted(plain_text(name), room), style or DIM), Segment(f" {shown}", style)]
 
     def clicked(self, line: int, x: int) -> bool:
         """Sort by the statistic under the mouse."""

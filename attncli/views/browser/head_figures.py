@@ -12,7 +12,7 @@ WHERE = ("layer", "head")
 
 def head_figures(report: Report, axes: tuple[str, ...], shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     """Each statistic as a number a head: of the survey's rows, else the mean over the queries."""
-    if axes == WHERE and "heads" in report.statistics:
+    if axes == WHERE and isinstance(report.statistics.get("heads"), list):
         return _of_survey(report, shape)
     means = {}
     for name, tensor in _row_tensors(report).items():
@@ -60,8 +60,8 @@ def _row_tensors(report: Report) -> dict[str, NamedTensor]:
 def _of_survey(report: Report, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     figures: dict[str, np.ndarray] = {}
     for row in _rows_of_stack(report.statistics["heads"], report.spec.get("maps")):
-        place = row["layer"], row["head"]
-        if place[0] >= shape[0] or place[1] >= shape[1]:
+        place = tuple(row.get(axis) for axis in WHERE)
+        if not all(isinstance(i, int) and 0 <= i < size for i, size in zip(place, shape, strict=True)):
             continue
         for name, value in row.items():
             if name not in WHERE and isinstance(value, int | float):

@@ -8,6 +8,7 @@ from attncli.views.browser.tones import CHOSEN, DIM
 from attncli.views.colormaps import shading
 from attncli.views.numbers import scalar
 from attncli.views.palettes import levels
+from attncli.views.plain_text import plain_text
 
 CELL = 2
 PRECISION = 4
@@ -21,7 +22,8 @@ class HeadPicker(Panel):
         """The statistic in the ranking; the numbers of the heads above the grid."""
         choice = self.choice
         if choice.is_ranked:
-            return f"{'smallest' if choice.smallest_first else 'largest'} {choice.statistic}"
+            order = "smallest" if choice.smallest_first else "largest"
+            return f"{order} {plain_text(choice.statistic or '')}"
         first, last = self._columns_seen()
         margin = " " * (self._margin + 1)
         return margin + "".join(f"{i:<{2 * CELL}}" for i in range(first, last) if (i - first) % 2 == 0)
