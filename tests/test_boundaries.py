@@ -107,7 +107,7 @@ assert not {{"torch", "transformers", "matplotlib", "textual"}} & sys.modules.ke
         (["show", "--help"], 0),
         (["show", "/nonexistent"], 2),
         (["show", "/nonexistent.npz"], 2),
-        (["self", "--format", "png", "-o", "/nonexistent/x.png"], 2),
+        (["self", "-o", "/nonexistent/x.png"], 2),
         (["heads", "--help"], 0),
         (["heads", "--show-config"], 0),
         (["heads", "--model", "/nonexistent"], 2),

@@ -11,8 +11,8 @@ from attncli.saved.parts import LARGEST
 
 # The axes of an array by how many it has.
 AXES = {2: ("query", "key"), 3: ("head", "query", "key"), 4: ("layer", "head", "query", "key")}
-# At the peak: one layer's statistics in float64, then what shows them.
-BYTES_PER_WEIGHT = 80
+# At the peak, measured: one layer's statistics in float64, and an atlas of all weights.
+BYTES_PER_WEIGHT, BYTES_SHOWN = 80, 90
 
 
 def checked_weights(
@@ -42,5 +42,5 @@ def checked_weights(
     if tokens is not None and context_tokens is None and num_keys != num_queries:
         raise UserError(f"--context-tokens: is needed: {name} has {num_queries} queries and {num_keys} keys")
     layer = array[0] if array.ndim == 4 else array
-    refuse_size(name, layer.size * BYTES_PER_WEIGHT + array.nbytes, most_bytes)
+    refuse_size(name, layer.size * BYTES_PER_WEIGHT + array.size * BYTES_SHOWN, most_bytes)
     return NamedTensor(AXES[array.ndim], array)

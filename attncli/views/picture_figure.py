@@ -14,8 +14,11 @@ from matplotlib.font_manager import fontManager
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.heading import heading
-from attncli.views.picture_blocks import Block, LinesBlock, MapsBlock, heading_lines
-from attncli.views.picture_parts import Maps, parts_of
+from attncli.views.picture_labels import heading_lines
+from attncli.views.picture_lines import LinesBlock
+from attncli.views.picture_maps import MapsBlock
+from attncli.views.picture_parts import Maps, Part, parts_of
+from attncli.views.picture_place import Block
 
 WIDEST = 15.0  # inches, from which on parts go to the next row
 NARROWEST = 4.0
@@ -51,7 +54,7 @@ def settings() -> Any:
     }
 
 
-def _block(part: Any, display: Display) -> Block:
+def _block(part: Part, display: Display) -> Block:
     return MapsBlock(part, display) if isinstance(part, Maps) else LinesBlock(part)
 
 

@@ -189,7 +189,8 @@ def test_without_matplotlib_a_picture_says_what_it_needs(saved: Path, view: str)
 
 
 def test_without_a_home_matplotlib_tells_nothing(saved: Path) -> None:
-    environment = {**os.environ, "HOME": "/nonexistent", "MPLCONFIGDIR": "/nonexistent/x"}
+    no_folder = str(saved / "tokens.txt" / "x")
+    environment = {**os.environ, "HOME": no_folder, "MPLCONFIGDIR": no_folder}
     done = subprocess.run(
         [*ATTN, "show", "x.json", "-o", "x.svg"], capture_output=True, cwd=saved, env=environment
     )

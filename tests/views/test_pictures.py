@@ -15,7 +15,7 @@ from matplotlib.image import AxesImage, imread
 from attncli.report import NamedTensor, Report
 from attncli.views import Display, load_view
 from attncli.views.colormaps import VIRIDIS, colours
-from attncli.views.picture_blocks import NO_NUMBER
+from attncli.views.picture_colours import NO_NUMBER
 from attncli.views.picture_figure import draw, settings
 from tests.experiments.running import run
 from tests.saved.test_reports import ALL_CASES
@@ -75,7 +75,7 @@ def test_colours_are_those_of_the_numbers() -> None:
     figure = figure_of(weights(np.array([[0.0, 1.0], [np.nan, 0.5]])))
     (image,) = images(figure)[:1]
     shown = np.asarray(image.get_array())
-    table = colours(VIRIDIS) / 255
+    table = colours(VIRIDIS)
     np.testing.assert_allclose(shown[0, 0, :3], table[0])
     np.testing.assert_allclose(shown[0, 1, :3], table[255])
     np.testing.assert_allclose(shown[1, 1, :3], table[128])
@@ -85,7 +85,7 @@ def test_colours_are_those_of_the_numbers() -> None:
 def test_heads_share_their_colours_and_a_skipped_key_takes_none() -> None:
     values = np.array([[[0.9, 0.1], [0.8, 0.2]], [[0.9, 0.3], [0.8, 0.4]]])
     first, second = images(figure_of(weights(values, "head"), skip_sink=1))[:2]
-    table = colours(VIRIDIS) / 255
+    table = colours(VIRIDIS)
     np.testing.assert_allclose(np.asarray(first.get_array())[0, 0], NO_NUMBER)
     np.testing.assert_allclose(np.asarray(first.get_array())[0, 1, :3], table[0])
     np.testing.assert_allclose(np.asarray(second.get_array())[1, 1, :3], table[255])
@@ -99,7 +99,7 @@ def test_an_atlas_has_every_head_of_every_layer_in_its_place() -> None:
     rows, columns = labels(figure, 0)
     assert rows == [f"layer {layer}" for layer in range(12)] and columns == [str(head) for head in range(12)]
     step = 6  # five keys and a margin
-    table = colours(VIRIDIS) / 255
+    table = colours(VIRIDIS)
     for layer, head in ((0, 0), (3, 7), (11, 11)):
         panel = image[layer * step : layer * step + 5, head * step : head * step + 5, :3]
         np.testing.assert_allclose(
