@@ -74,9 +74,15 @@ def _span(first: int, last: int, digits: int) -> str:
 
 def label_width(side: Side, most: int | None, *, in_pairs: bool) -> int:
     """Cells that the labels may take: of single rows, of blocks of rows, and of two rows a line."""
-    forms = [(1, 1), (2, 1)] + [(1, 2)] * in_pairs
-    labels = [label for block, rows in forms for label in row_labels(side, block, rows, most)]
-    return max(map(cell_len, [side.name, *labels]))
+    labels = row_labels(side, 1, 1, most)
+    if in_pairs:
+        labels += row_labels(side, 1, 2, most)
+    return max([span_width(side), *map(cell_len, labels)])
+
+
+def span_width(side: Side) -> int:
+    """Cells that the labels of blocks of rows take."""
+    return max(2 * side.digits + 1, len(side.name))
 
 
 def wide_enough(side: Side, most: int | None) -> int:

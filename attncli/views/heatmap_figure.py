@@ -7,19 +7,20 @@ import numpy as np
 
 from attncli.report import Report
 from attncli.views import Display
-from attncli.views.axis_labels import Side, column_header, label_width, row_labels, wide_enough
+from attncli.views.axis_labels import Side, label_width, span_width, wide_enough
 from attncli.views.blocks import BOLD, Line, beside, text_line, wrapped
 from attncli.views.colormaps import shading
 from attncli.views.half_blocks import cell_lines, character_lines, half_block_lines
+from attncli.views.heatmap_layout import GAP, atlas, one, place_width, several
 from attncli.views.heatmap_plan import MAX_SINGLE, Plan, plan_of_atlas, plan_of_one, plan_of_several, screen
-from attncli.views.heatmap_sides import numbers_of, sides_of
+from attncli.views.heatmap_subject import Subject, numbers_of, subject_of
 from attncli.views.legend import legend
 from attncli.views.matrices import Matrix
 from attncli.views.palettes import levels, palette
 from attncli.views.pooling import pooled
 from attncli.views.token_index import Mentioned, mentioned
 
-GAP = 2
+LEAST_HALF = 56  # Columns that a pooled map keeps at least beside the other one.
 ROW_LABEL_WIDTH = 20
 COLUMN_LABEL_WIDTH = 9
 # Maps that were pooled before are pooled on as they were.
@@ -35,52 +36,32 @@ class Figure:
     mentioned: Mentioned
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What is drawn: matrices of one tensor, the sides they share, and the keys that are left out."""
-
-    matrices: Sequence[Matrix]
-    rows: Side
-    columns: Side
-    skipped: int
-
-    @property
-    def name(self) -> str:
-        """The tensor's name and axes."""
-        first = self.matrices[0]
-        if len(self.matrices) == 1:
-            return first.title
-        axes = (*(axis for axis, _ in first.place), *first.axes)
-        return f"{first.name} ({' × '.join(axes)})"
-
-    @property
-    def grid(self) -> tuple[int, int] | None:
-        """Rows and columns of an atlas, where the matrices differ on two axes or more."""
-        across = len({matrix.index[-1:] for matrix in self.matrices})
-        down = len(self.matrices) // across
-        return (down, across) if min(down, across) > 1 else None
-
-
 def draw(report: Report, matrices: Sequence[Matrix], display: Display) -> Figure:
     """The picture of one tensor's matrices, in the width of the display."""
-    rows, columns = sides_of(report, matrices[0])
-    skipped = min(-(-display.skip_sink // columns.step), columns.count) if "key" in columns.name else 0
-    subject = Subject(matrices, rows, columns, skipped)
-    most = _label_room(rows, columns, display.width)
+    subject = subject_of(report, matrices, display.skip_sink)
+    most = _label_room(subject.rows, subject.columns, display.width)
     plan = _plan(subject, display, most)
-    numbers = np.stack([numbers_of(matrix, skipped) for matrix in matrices])
-    pictures: list[list[Line]] = []
-    for pool in ONLY.get(matrices[0].name, POOLS) if plan.is_pooled else ("",):
-        if pool:
-            both = pooled(numbers, plan.block)
-            shown = both.mean if pool == "mean" else both.maximum
-        else:
-            shown = numbers
-        pictures.append(_picture(subject, plan, shown, display, most, pool))
-    return Figure(
-        _arranged(pictures, display.width),
-        mentioned(rows, columns, plan, most, in_grid=subject.grid is not None),
-    )
+    plan, part = _halved(subject, plan, display, most)
+    pictures = [
+        _picture(subject, plan, numbers, part, most, pool)
+        for pool, numbers in _numbers(subject, plan).items()
+    ]
+    found = mentioned(subject.rows, subject.columns, plan, most, in_grid=subject.grid is not None)
+    return Figure(_arranged(pictures, display.width), found)
+
+
+def _numbers(subject: Subject, plan: Plan) -> dict[str, np.ndarray]:
+    """The numbers of the cells, of shape (map, row, column), by the way of pooling, "" for none."""
+    each = (numbers_of(matrix, subject.skipped) for matrix in subject.matrices)
+    if not plan.is_pooled:
+        return {"": np.stack(list(each))}
+    both = [pooled(numbers, plan.block) for numbers in each]
+    found = {"mean": [pool.mean for pool in both], "largest": [pool.maximum for pool in both]}
+    return {pool: np.stack(found[pool]) for pool in _pools(subject)}
+
+
+def _pools(subject: Subject) -> tuple[str, ...]:
+    return ONLY.get(subject.matrices[0].name, POOLS)
 
 
 def _arranged(pictures: list[list[Line]], width: int | None) -> list[Line]:
@@ -103,17 +84,42 @@ def _label_room(rows: Side, columns: Side, width: int | None) -> int | None:
 
 
 def _plan(subject: Subject, display: Display, most: int | None) -> Plan:
-    rows, columns = subject.rows, subject.columns
-    size, count = (rows.count, columns.count), len(subject.matrices)
+    size = subject.rows.count, subject.columns.count
     if subject.grid is not None:
-        room = screen(display.width, _place_width(subject) + 1, has_color=display.has_color)
+        room = screen(display.width, place_width(subject) + 1, has_color=display.has_color)
         return plan_of_atlas(*size, subject.grid, room)
-    in_pairs = display.has_color and rows.count > MAX_SINGLE
-    room = screen(display.width, label_width(rows, most, in_pairs=in_pairs) + 1, has_color=display.has_color)
-    if count > 1:
-        return plan_of_several(*size, count, room, GAP)
+    if len(subject.matrices) > 1:
+        room = screen(display.width, _labels(subject, display, most), has_color=display.has_color)
+        return plan_of_several(*size, len(subject.matrices), room, GAP)
+    return _plan_of_one(subject, display, most)
+
+
+def _labels(subject: Subject, display: Display, most: int | None) -> int:
+    in_pairs = display.has_color and subject.rows.count > MAX_SINGLE
+    return label_width(subject.rows, most, in_pairs=in_pairs) + 1
+
+
+def _plan_of_one(subject: Subject, display: Display, most: int | None) -> Plan:
+    rows, columns = subject.rows, subject.columns
     wide = wide_enough(columns, COLUMN_LABEL_WIDTH) if columns.step == 1 else 2
-    return plan_of_one(*size, room, wide)
+    # Pooled rows have positions alone for labels, which leaves more room.
+    beside_words, beside_spans = (
+        plan_of_one(
+            rows.count, columns.count, screen(display.width, labels, has_color=display.has_color), wide
+        )
+        for labels in (_labels(subject, display, most), span_width(rows) + 1)
+    )
+    return beside_spans if beside_words.is_pooled and beside_spans.block[0] > 1 else beside_words
+
+
+def _halved(subject: Subject, plan: Plan, display: Display, most: int | None) -> tuple[Plan, Display]:
+    """A plan for both poolings of one map beside each other, where each keeps enough columns then."""
+    if not plan.is_pooled or len(subject.matrices) > 1 or len(_pools(subject)) < 2 or display.width is None:
+        return plan, display
+    half = replace(display, width=(display.width - 2 * GAP) // 2)
+    halved = _plan_of_one(subject, half, most)
+    is_wide = -(-subject.columns.count // halved.block[1]) >= min(LEAST_HALF, subject.columns.count)
+    return (halved, half) if is_wide else (plan, display)
 
 
 def _picture(
@@ -123,13 +129,19 @@ def _picture(
     found = shading(numbers, display.scale_colors)
     title = wrapped(subject.name + _pooling(subject, plan, pool), display.width, BOLD, display.has_color)
     maps = [_cells(places, plan, display, is_diverging=found.is_diverging) for places in found.places]
-    keys = legend(found, display, num_maps=len(maps), skipped=subject.skipped * subject.columns.step)
+    keys = legend(
+        found,
+        display,
+        num_maps=len(maps),
+        skipped=subject.skipped * subject.columns.step,
+        in_halves=plan.rows_per_line == 2,
+    )
     if subject.grid is not None:
-        drawn = _atlas(subject, plan, maps)
+        drawn = atlas(subject, plan, maps)
     elif len(maps) > 1:
-        drawn = _several(subject, plan, maps, display, most)
+        drawn = several(subject, plan, maps, most)
     else:
-        drawn = _one(subject, plan, maps[0], display, most)
+        drawn = one(subject, plan, maps[0], most)
     return [*title, *keys, *drawn]
 
 
@@ -154,72 +166,3 @@ def _cells(places: np.ndarray, plan: Plan, display: Display, *, is_diverging: bo
     else:
         texts = cell_lines(levels(places), palette(display.colors, is_diverging), plan.cell_width)
     return [Line(text, width) for text in texts]
-
-
-def _labelled(side: Side, plan: Plan, most: int | None, header: int) -> list[Line]:
-    """The labels of the rows, below the axis's name and beside the lines of the column header."""
-    texts = row_labels(side, plan.block[0], plan.rows_per_line, most)
-    above = [""] * (header - 1) + [side.name]
-    return [text_line(text) for text in (*above, *texts)]
-
-
-def _one(subject: Subject, plan: Plan, cells: list[Line], display: Display, most: int | None) -> list[Line]:
-    header = column_header(subject.columns, plan.block[1], plan.cell_width)
-    labels = _labelled(subject.rows, plan, most, len(header))
-    return beside([labels, [*header, *cells]], 1)
-
-
-def _several(
-    subject: Subject, plan: Plan, maps: list[list[Line]], display: Display, most: int | None
-) -> list[Line]:
-    """Maps with titles, `across` of them beside the labels of their rows."""
-    header = column_header(replace(subject.columns, tokens=()), plan.block[1], plan.cell_width)
-    labels = _labelled(subject.rows, plan, most, len(header))
-    lines: list[Line] = []
-    for start in range(0, len(maps), plan.across):
-        panels = []
-        for matrix, cells in zip(
-            subject.matrices[start : start + plan.across], maps[start : start + plan.across], strict=True
-        ):
-            axis, number = next((place for place in reversed(matrix.place) if place[1]), matrix.place[-1])
-            panels.append([text_line(f"{axis} {number}"), *header, *cells])
-        lines += beside([beside([[text_line(""), *labels], panels[0]], 1), *panels[1:]], GAP)
-    return lines
-
-
-def _row_place(matrix: Matrix) -> str:
-    return ", ".join(f"{axis} {number}" for axis, number in matrix.place[:-1])
-
-
-def _place_width(subject: Subject) -> int:
-    return max(len(_row_place(matrix)) for matrix in subject.matrices)
-
-
-def _atlas(subject: Subject, plan: Plan, maps: list[list[Line]]) -> list[Line]:
-    """Thumbnails: a row for each layer, a column for each head; more heads than fit go on below."""
-    assert subject.grid is not None
-    down, across = subject.grid
-    width, cells = _place_width(subject), maps[0][0].cells
-    num_rows = -(-subject.rows.count // plan.block[0])
-    lines: list[Line] = []
-    for first in range(0, across, plan.across):
-        heads = range(first, min(first + plan.across, across))
-        lines += [text_line("")] if first else []
-        lines += beside([[Line("", width)], *([title] for title in _head_titles(subject, heads, cells))], 1)
-        for layer in range(down):
-            place = _row_place(subject.matrices[layer * across])
-            # An odd row of half-blocks leaves half a line blank.
-            is_apart = plan.rows_per_line == 2 and num_rows % 2
-            lines += [text_line("")] if layer and not is_apart else []
-            row = [maps[layer * across + head] for head in heads]
-            lines += beside([[text_line(place.ljust(width))], *row], 1)
-    return lines
-
-
-def _head_titles(subject: Subject, heads: range, cells: int) -> list[Line]:
-    """`head 3`, or `3` above narrow thumbnails."""
-    names = [subject.matrices[head].place[-1] for head in heads]
-    titles = [f"{axis} {number}" for axis, number in names]
-    if max(map(len, titles)) > cells:
-        titles = [str(number) for _, number in names]
-    return [text_line(title.ljust(cells)) for title in titles]

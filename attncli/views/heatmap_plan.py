@@ -66,7 +66,7 @@ def _dense_plan(rows: int, columns: int, room: Screen) -> Plan:
     is_square = rows == columns
     lines = room.lines if is_square else min(room.lines, VECTOR_LINES)
     most_rows = lines * rows_per_line
-    if columns <= room.columns and rows <= (max(most_rows, 64) if is_square else most_rows):
+    if columns <= room.columns and rows <= max(most_rows, (64 if is_square else 32 * rows_per_line)):
         return Plan((1, 1), 1, rows_per_line)
     down, along = _ceil(rows, most_rows), _ceil(columns, room.columns)
     if is_square:  # Blocks look square, too: a character is twice as tall as it is wide.

@@ -5,7 +5,7 @@ import numpy as np
 from attncli.views import Display
 from attncli.views.blocks import DIM, Line, joined, styled, text_line
 from attncli.views.colormaps import Shading
-from attncli.views.half_blocks import NO_NUMBER, RAMP, cell_lines, character_lines
+from attncli.views.half_blocks import NO_NUMBER, RAMP, cell_lines, character_lines, half_block_lines
 from attncli.views.numbers import scalar
 from attncli.views.palettes import levels, palette
 
@@ -13,14 +13,14 @@ BAR_CELLS = 20
 SCALES = {"linear": "linear", "log": "even in the logarithm, 0 as the least", "row": "each row by itself"}
 
 
-def legend(shading: Shading, display: Display, *, num_maps: int, skipped: int) -> list[Line]:
+def legend(shading: Shading, display: Display, *, num_maps: int, skipped: int, in_halves: bool) -> list[Line]:
     """`0.0000 [bar] 1.0000  linear; one range for all 8 maps`, in as many lines as the width needs."""
     if np.isnan(shading.low):
         return [styled(text_line("no numbers"), DIM, display.has_color)]
     low, high = (text_line(scalar(end, display.precision)) for end in (shading.low, shading.high))
-    bar = _bar(shading.is_diverging, display)
+    bar = _bar(shading.is_diverging, display, in_halves=in_halves)
     remarks = [SCALES[shading.scale]]
-    if num_maps > 1:
+    if num_maps > 1 and shading.scale != "row":
         remarks.append(f"one range for all {num_maps} maps")
     if skipped:
         remarks.append(f"without the first {skipped} keys" if skipped > 1 else "without the first key")
@@ -36,9 +36,14 @@ def legend(shading: Shading, display: Display, *, num_maps: int, skipped: int) -
     return lines
 
 
-def _bar(is_diverging: bool, display: Display) -> Line:
+def _bar(is_diverging: bool, display: Display, *, in_halves: bool) -> Line:
+    """The whole map from left to right, drawn as the cells are."""
     if not display.has_color:
         places = (np.arange(len(RAMP))[np.newaxis] + 0.5) / len(RAMP)
         return text_line(f"[{character_lines(places, 1)[0]}]")
-    places = np.linspace(0, 1, BAR_CELLS)[np.newaxis]
-    return Line(cell_lines(levels(places), palette(display.colors, is_diverging), 1)[0], BAR_CELLS)
+    numbers = levels(np.linspace(0, 1, BAR_CELLS)[np.newaxis])
+    colors = palette(display.colors, is_diverging)
+    (line,) = (
+        half_block_lines(numbers.repeat(2, axis=0), colors) if in_halves else cell_lines(numbers, colors, 1)
+    )
+    return Line(line, BAR_CELLS)

@@ -108,7 +108,8 @@ class TableWriter:
                     Column(header, [fixed(n, self.display.precision) for n in numbers], emphasis=bold)
                 )
         groups = column_groups(label, columns, self.display.width)
-        is_map = axes[1] == "key_block" and len(groups) > 1
+        is_one_of_a_model = any(axis == "layer" for axis, _ in of.place)
+        is_map = len(groups) > 1 and (axes[1] == "key_block" or is_one_of_a_model)
         if not columns or len(groups) > MAX_GROUPS or is_map:
             self._draw(of.name)
         elif len(column_groups(label, [*columns, *beside], self.display.width)) == 1:

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.colors import CenteredNorm, Normalize
 
@@ -106,6 +106,7 @@ def halves_of_picture(line: str, columns: int) -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.parametrize("colors", ["none", "16", "256", "truecolor"])
+@settings(deadline=None, max_examples=40)
 @given(
     data=st.data(),
     rows=st.integers(1, 90),
@@ -159,6 +160,11 @@ def test_upright_words_stand_above_their_columns() -> None:
     assert [column.split()[1] for column in columns] == [str(i) for i in range(22)]
     for number, word in enumerate(words):
         assert (f"token {number} is {word}" in "\n".join(lines)) == (len(word) > 8)
+
+
+def test_rows_by_themselves_share_no_range() -> None:
+    text = shown("heatmap", [run("multihead")], width=80, scale_colors="row")
+    assert "each row by itself" in text and "one range" not in text
 
 
 def test_maps_of_heads_share_a_range_and_say_so() -> None:
@@ -246,5 +252,7 @@ def test_a_matrix_too_wide_for_a_table_is_drawn() -> None:
     start = text.index("weights (query × key)")
     assert text[start:].splitlines()[2].startswith("query")
     assert "…" not in re.sub(r"[^\d.…]", "", text)
+    model = of(RNG.uniform(size=(2, 3, 30, 30)), "layer", "head", "query", "key")
+    assert "weights: too wide for a table, drawn" in shown("table", [model], width=80)
     heads = shown("table", [run("multihead", num_tokens=70, embed_dim=16)], width=80)
     assert heads.count("too wide for a table, drawn") == 2 and heads.count("head 7") > 2

@@ -1,6 +1,7 @@
-"""The two sides of a matrix as its picture labels them."""
+"""What a picture shows: the matrices of a tensor, their numbers, and their two sides with labels."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,6 +10,45 @@ from attncli.views.axis_labels import Side
 from attncli.views.matrices import Matrix
 
 BLOCK_AXES = {"query_block": "query", "key_block": "key"}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is drawn: matrices of one tensor, the sides they share, and the keys that are left out."""
+
+    matrices: Sequence[Matrix]
+    rows: Side
+    columns: Side
+    skipped: int
+
+    @property
+    def name(self) -> str:
+        """The tensor's name and axes."""
+        first = self.matrices[0]
+        if len(self.matrices) == 1:
+            return first.title
+        axes = (*(axis for axis, _ in first.place), *first.axes)
+        return f"{first.name} ({' × '.join(axes)})"
+
+    @property
+    def grid(self) -> tuple[int, int] | None:
+        """Rows and columns of an atlas, where the matrices differ on two axes or more."""
+        across = len({matrix.index[-1:] for matrix in self.matrices})
+        down = len(self.matrices) // across
+        return (down, across) if min(down, across) > 1 else None
+
+    @property
+    def varying(self) -> list[int]:
+        """Which of the axes before the last two the matrices differ on."""
+        places = zip(*(matrix.index for matrix in self.matrices), strict=True)
+        return [i for i, numbers in enumerate(places) if len(set(numbers)) > 1]
+
+
+def subject_of(report: Report, matrices: Sequence[Matrix], skip_sink: int) -> Subject:
+    """The matrices of one tensor; of keys the first are left out, as whole blocks where they are pooled."""
+    rows, columns = sides_of(report, matrices[0])
+    skipped = min(-(-skip_sink // columns.step), columns.count) if columns.name.startswith("key") else 0
+    return Subject(matrices, rows, columns, skipped)
 
 
 def sides_of(report: Report, matrix: Matrix) -> tuple[Side, Side]:
