@@ -125,6 +125,8 @@ def test_whole_heads_stand_among_the_pooled_ones() -> None:
     np.testing.assert_array_equal(after(report, "down", "right", "right").matrix.values, whole)
     np.testing.assert_array_equal(after(report, "down", "right").matrix.values, pooled_map[1, 1])
     assert after(report, "down", "right", "right").matrix.title == "weights (query × key), layer 1, head 2"
+    assert after(report, "down", "right", "tab", "tab", "right").query == 4  # the first of block 2
+    assert after(report, *["tab"] * 2, "down", "right", "right", "tab", "left").query == 2
 
 
 @pytest.mark.parametrize(

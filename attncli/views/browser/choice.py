@@ -30,14 +30,17 @@ class Choice(HeadChoice):
         self.num_sinks, self.skips = max(1, skip_sink), skip_sink > 0
         self.is_received = self.by_weight = False
         self.query = self.key = 0
+        self._shape = (1, 1)
         self._shadings: dict[Colouring, Shading] = {}
         super().__init__(grids, sort=sort)
 
     def settle(self) -> None:
-        """Keep every choice inside what there is."""
+        """Keep every choice inside what there is; a token becomes the block that holds it, and back."""
         super().settle()
-        rows, columns = self.matrix.values.shape
-        self.query, self.key = min(self.query, rows - 1), min(self.key, columns - 1)
+        (old_rows, old_columns), shape = self._shape, self.matrix.values.shape
+        rows, columns = self._shape = shape[0], shape[1]
+        self.query = min(self.query * rows // old_rows, rows - 1)
+        self.key = min(self.key * columns // old_columns, columns - 1)
 
     @property
     def labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

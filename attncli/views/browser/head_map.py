@@ -6,6 +6,7 @@ import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
+from attncli.views.browser.labels import position_of
 from attncli.views.browser.panel import Panel, fitted
 from attncli.views.browser.tones import CHOSEN, DIM
 from attncli.views.colormaps import Shading
@@ -33,10 +34,9 @@ class Layout:
         return self.rows_per_line > 1 or self.block != (1, 1)
 
 
-def whole_map(shape: tuple[int, int], width: int, height: int, *, has_halves: bool) -> Layout:
+def whole_map(shape: tuple[int, int], label: int, width: int, height: int, *, has_halves: bool) -> Layout:
     """Cells that stand for as few numbers as may be so that all fit."""
     rows, columns = shape
-    label = len(str(rows - 1)) + 2
     rows_per_line = 2 if has_halves else 1
     down = -(-rows // (height * rows_per_line))
     along = -(-columns // max(width - label, 1))
@@ -69,10 +69,12 @@ class HeadMap(Panel):
     def _wanted_layout(self) -> Layout:
         shape = self.choice.matrix.values.shape
         width, height = self.room
-        label = min(max(map(cell_len, self.choice.labels[0])), LONGEST_LABEL, width // 3) + 2
+        labels = self.choice.labels[0]
+        label = min(max(map(cell_len, labels)), LONGEST_LABEL, width // 3) + 2
         fits = shape[1] <= width - label
         if not fits if self.wants_whole is None else self.wants_whole:
-            return whole_map((shape[0], shape[1]), width, height, has_halves=self.depth != "none")
+            position = max(len(position_of(label)) for label in labels) + 2
+            return whole_map((shape[0], shape[1]), position, width, height, has_halves=self.depth != "none")
         return Layout(label, min(max((width - label) // shape[1], 1), MOST_CELL_WIDTH), (1, 1), 1)
 
     def show(self) -> None:
@@ -142,7 +144,7 @@ class HeadMap(Panel):
             name = choice.labels[0][number]
         else:
             row = choice.query if chosen else number * layout.rows_per_line * layout.block[0]
-            name = str(row)
+            name = position_of(choice.labels[0][row])
         return Segment(f"{pointer}{fitted(name, layout.label - 2)} ", CHOSEN if chosen else DIM)
 
     def line_to_show(self) -> int | None:

@@ -21,6 +21,11 @@ def labels(tokens: tuple[str, ...], count: int, num_tokens: int) -> tuple[str, .
     )
 
 
+def position_of(label: str) -> str:
+    """The position, or the positions of a block, without the token."""
+    return label.split()[0]
+
+
 def side_labels(grid: Grid, matrix: Matrix) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The labels of the rows (queries) and of the columns (keys)."""
     found = []

@@ -5,7 +5,7 @@ from rich.segment import Segment
 
 from attncli.views.browser.panel import Panel, fitted
 from attncli.views.browser.tones import CHOSEN, DIM
-from attncli.views.numbers import scalar
+from attncli.views.numbers import fixed
 from attncli.views.palettes import levels
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -50,7 +50,7 @@ class TokenBars(Panel):
         """Label, number, bar."""
         choice, token = self.choice, self._order[number]
         label_width = min(max(SHORTEST_LABEL, width // 3), LONGEST_LABEL)
-        shown = scalar(float(choice.numbers[token]), PRECISION)
+        shown = fixed(float(choice.numbers[token]), PRECISION)
         is_chosen = choice.has_one_text and token == choice.token
         pieces = [
             Segment(fitted(choice.bar_labels[token], label_width), CHOSEN if is_chosen else None),
