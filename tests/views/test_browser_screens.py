@@ -15,6 +15,7 @@ from attncli.views.browser.token_bars import TokenBars
 from tests.experiments.running import run
 from tests.views.browsing import (
     HOSTILE,
+    WORDS,
     after,
     driven,
     random_weights,
@@ -60,7 +61,11 @@ def test_the_map_has_the_colours_of_its_numbers() -> None:
 
 
 @pytest.mark.parametrize("depth", ["none", "16", "256", "truecolor"])
-def test_every_depth_of_colour_shows_the_map(depth: str) -> None:
+def test_every_depth_of_colour_shows_the_map(depth: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line has decided; what the environment says no longer counts."""
+    if depth != "none":
+        monkeypatch.setenv("NO_COLOR", "1")
+
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
         update = app.screen._compositor.render_full_update()
         assert update is not None
@@ -81,7 +86,7 @@ def test_every_depth_of_colour_shows_the_map(depth: str) -> None:
         marks = {character for line in shown(app.query_one(HeadMap))[1:] for character in line[10:].strip()}
         assert (marks <= set("  .:-=+*#%@") and "@" in marks) == (depth == "none")
 
-    driven(survey(), steps, depth=depth)
+    driven(survey(WORDS * 4), steps, depth=depth)  # so many that the bars scroll
 
 
 def test_a_larger_map_is_made_to_fit_and_says_so() -> None:
