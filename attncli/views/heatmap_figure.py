@@ -12,7 +12,15 @@ from attncli.views.blocks import BOLD, Line, beside, text_line, wrapped
 from attncli.views.colormaps import shading
 from attncli.views.half_blocks import cell_lines, character_lines, half_block_lines
 from attncli.views.heatmap_layout import GAP, atlas, one, place_width, several
-from attncli.views.heatmap_plan import MAX_SINGLE, Plan, plan_of_atlas, plan_of_one, plan_of_several, screen
+from attncli.views.heatmap_plan import (
+    MAX_SINGLE,
+    MAX_WIDE,
+    Plan,
+    plan_of_atlas,
+    plan_of_one,
+    plan_of_several,
+    screen,
+)
 from attncli.views.heatmap_subject import Subject, numbers_of, subject_of
 from attncli.views.legend import legend
 from attncli.views.matrices import Matrix
@@ -20,6 +28,7 @@ from attncli.views.palettes import levels, palette
 from attncli.views.pooling import pooled
 from attncli.views.token_index import Mentioned, mentioned
 
+LEAST_WIDTH = 72  # Columns of a screen that shows two pictures beside each other.
 LEAST_HALF = 56  # Columns that a pooled map keeps at least beside the other one.
 ROW_LABEL_WIDTH = 20
 COLUMN_LABEL_WIDTH = 9
@@ -95,7 +104,8 @@ def _plan(subject: Subject, display: Display, most: int | None) -> Plan:
 
 
 def _labels(subject: Subject, display: Display, most: int | None) -> int:
-    in_pairs = display.has_color and subject.rows.count > MAX_SINGLE
+    most_single = MAX_WIDE if len(subject.matrices) == 1 else MAX_SINGLE
+    in_pairs = display.has_color and subject.rows.count > most_single
     return label_width(subject.rows, most, in_pairs=in_pairs) + 1
 
 
@@ -114,7 +124,8 @@ def _plan_of_one(subject: Subject, display: Display, most: int | None) -> Plan:
 
 def _halved(subject: Subject, plan: Plan, display: Display, most: int | None) -> tuple[Plan, Display]:
     """A plan for both poolings of one map beside each other, where each keeps enough columns then."""
-    if not plan.is_pooled or len(subject.matrices) > 1 or len(_pools(subject)) < 2 or display.width is None:
+    is_pair = plan.is_pooled and len(subject.matrices) == 1 and len(_pools(subject)) == 2
+    if not is_pair or display.width is None or display.width < LEAST_WIDTH:
         return plan, display
     half = replace(display, width=(display.width - 2 * GAP) // 2)
     halved = _plan_of_one(subject, half, most)

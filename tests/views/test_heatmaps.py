@@ -137,6 +137,12 @@ def test_no_line_is_wider_than_the_screen(
     assert ("\x1b" in text) == (colors != "none")
 
 
+@pytest.mark.parametrize("width", [1, 2, 5, 9, 20])
+@pytest.mark.parametrize("experiment", ["self", "multihead", "scale-demo", "heads"])
+def test_a_screen_too_narrow_for_anything_still_shows_something(experiment: str, width: int) -> None:
+    assert len(shown("heatmap", [run(experiment)], width=width, colors="256").splitlines()) > 10
+
+
 @pytest.mark.parametrize("width", [80, 160])
 @pytest.mark.parametrize("colors", ["none", "truecolor"])
 def test_a_repeated_word_is_two_rows_and_two_columns(width: int, colors: str) -> None:
@@ -160,6 +166,12 @@ def test_upright_words_stand_above_their_columns() -> None:
     assert [column.split()[1] for column in columns] == [str(i) for i in range(22)]
     for number, word in enumerate(words):
         assert (f"token {number} is {word}" in "\n".join(lines)) == (len(word) > 8)
+
+
+@pytest.mark.parametrize("colors", ["none", "truecolor"])
+def test_words_give_way_where_every_column_can_have_a_cell(colors: str) -> None:
+    text = shown("heatmap", [run("self", sentence=LESSON)], width=80, colors=colors)
+    assert "each cell" not in text and "4 self-contra…" in text
 
 
 def test_rows_by_themselves_share_no_range() -> None:
