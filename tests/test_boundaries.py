@@ -65,6 +65,7 @@ def test_typer_stays_in_cli_and_torch_out_of_the_outer_rooms(path: Path) -> None
     assert "typer" not in modules or room == "cli"
     assert "torch" not in modules or room not in TORCH_FREE
     assert "rich" not in modules or room == "views"
+    assert "textual" not in modules or path.parent == PACKAGE / "views" / "browser"
 
 
 def test_a_room_has_two_files_and_a_name_that_says_what_it_holds() -> None:
@@ -82,7 +83,7 @@ from attncli.cli.main import run
 sys.stdout = sys.stderr = open({devnull!r}, "w")
 code = run({arguments!r})
 assert code == {code}, code
-assert not {{"torch", "transformers", "matplotlib"}} & sys.modules.keys(), "torch was imported"
+assert not {{"torch", "transformers", "matplotlib", "textual"}} & sys.modules.keys(), "torch was imported"
 """
 
 
@@ -112,6 +113,9 @@ assert not {{"torch", "transformers", "matplotlib"}} & sys.modules.keys(), "torc
         (["heads", "--model", "/nonexistent"], 2),
         (["heads", "--model", str(ROOT / "configs")], 2),
         (["heads", "--sort", "nonsense"], 2),
+        (["browse", "--help"], 0),
+        (["browse"], 2),
+        (["browse", "--nonsense"], 2),
         (["self", "--model", str(ROOT / "configs")], 2),
         (["self", "--model", str(ROOT / "configs"), "--embed-dim", "8"], 2),
         (["self", "--embedding", "previous"], 2),

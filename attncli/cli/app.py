@@ -37,6 +37,7 @@ COMMANDS = {
     "heads": Command("What each head of a pretrained model does", "experiment"),
     "pitfalls": Command("Classic mistakes, each beside what is right", "experiment"),
     "show": Command("A saved report, or attention weights of others, in any view", "show"),
+    "browse": Command("Look through heads and tokens in the terminal", "browse"),
     "batch": Command("Run the experiments of config files", "batch"),
     "config": Command("The schema of config files", "config"),
 }

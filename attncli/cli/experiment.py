@@ -1,8 +1,10 @@
 """A command for an experiment: its flags are the fields of its Spec, so that every flag is a YAML key."""
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -15,6 +17,9 @@ from attncli.spec.resolved import resolved_yaml
 from attncli.spec.text import ALTERNATIVES
 from attncli.spec.validation import Given, build_spec
 from attncli.views import PICTURES
+
+if TYPE_CHECKING:
+    from attncli.report import Report
 
 EXAMPLES = {
     "average": """
@@ -116,16 +121,16 @@ def default_text(field: FieldInfo) -> str:
     return f" [default: {str(value).lower() if isinstance(value, bool) else value}]"
 
 
-def _option(key: str, field: FieldInfo) -> inspect.Parameter:
+def option(key: str, field: FieldInfo) -> inspect.Parameter:
     """The flag of a setting, None where it is not given; its value stays text, which the Spec reads."""
     name, description = flag_name(key), f"{field.description}{default_text(field)}"
     annotation: Any
     if field.annotation is bool:
-        option = typer.Option(f"{name}/--no-{key.replace('_', '-')}", help=description, show_default=False)
+        flag = typer.Option(f"{name}/--no-{key.replace('_', '-')}", help=description, show_default=False)
         annotation = bool | None
     else:
         choices = _choices(field.annotation)
-        option = typer.Option(
+        flag = typer.Option(
             name,
             help=description,
             metavar=metavar(key, field),
@@ -134,7 +139,7 @@ def _option(key: str, field: FieldInfo) -> inspect.Parameter:
         )
         annotation = list[str] | None if _is_list(field) else str | None
     return inspect.Parameter(
-        key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, option]
+        key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, flag]
     )
 
 
@@ -152,24 +157,27 @@ def given_flags(spec_class: type[Spec], flags: dict[str, Any]) -> dict[str, Give
     return given
 
 
-def run_experiment(
-    name: str, config: str | None, show_config: bool, flags: dict[str, Any], to: Destination
-) -> int:
-    """flags and YAML -> Spec -> Report -> view."""
+def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict[str, Given]:
+    """What a config file and the flags say, flags first."""
     given = ConfigFile(Path(config)).single(name) if config is not None else {}
     from_flags = given_flags(SPECS[name], flags)
     for group in ALTERNATIVES:
         if from_flags.keys() & group:
             given = {key: value for key, value in given.items() if key not in group}
-    given |= from_flags
-    if to.view in PICTURES and "maps" in SPECS[name].model_fields and "statistic" not in given:
-        given.setdefault("maps", Given("self", f"the {to.view} view"))
+    return given | from_flags
+
+
+def checked_spec(name: str, given: dict[str, Given]) -> Spec:
+    """The Spec of a single experiment; UserError with every mistake."""
     spec = build_spec(SPECS[name], given)
     if "embedding" in given and given["embedding"].value == "previous":
         raise UserError(given["embedding"].line("embedding", NO_PREVIOUS))
-    if show_config:
-        typer.echo(resolved_yaml(spec, given), nl=False)
-        return 0
+    return spec
+
+
+@contextmanager
+def running(spec: Spec) -> "Iterator[Iterator[Report]]":
+    """The report of one experiment, made when it is asked for; progress on standard error."""
     from attncli.batch.plan import Item
     from attncli.batch.serial import run_items
     from attncli.views.progress import progress_line
@@ -178,7 +186,22 @@ def run_experiment(
         raise error
 
     with progress_line() as progress:
-        to.write(run_items([Item(spec)], fail, progress))
+        yield run_items([Item(spec)], fail, progress)
+
+
+def run_experiment(
+    name: str, config: str | None, show_config: bool, flags: dict[str, Any], to: Destination
+) -> int:
+    """flags and YAML -> Spec -> Report -> view."""
+    given = given_settings(name, config, flags)
+    if to.view in PICTURES and "maps" in SPECS[name].model_fields and "statistic" not in given:
+        given.setdefault("maps", Given("self", f"the {to.view} view"))
+    spec = checked_spec(name, given)
+    if show_config:
+        typer.echo(resolved_yaml(spec, given), nl=False)
+        return 0
+    with running(spec) as reports:
+        to.write(reports)
     return 0
 
 
@@ -226,7 +249,7 @@ def build(name: str, summary: str) -> Any:
         if p.kind is not inspect.Parameter.VAR_KEYWORD and p.name not in fields.keys() | missing
     ]
     shared_last = sorted(fields, key=lambda key: key in Spec.model_fields)
-    options = [_option(key, fields[key]) for key in shared_last]
+    options = [option(key, fields[key]) for key in shared_last]
     # Typer reads a command from its signature; a function type has no such attribute for mypy.
     command.__signature__ = signature.replace(parameters=[*options, *own])  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in (*options, *own)}

@@ -88,8 +88,8 @@ class Destination:
         scale_colors: str = "linear",
         skip_sink: str | None = None,
     ) -> None:
-        _refuse_unknown("--color", color, COLORS)
-        _refuse_unknown("--scale-colors", scale_colors, SCALES)
+        refuse_unknown("--color", color, COLORS)
+        refuse_unknown("--scale-colors", scale_colors, SCALES)
         if not precision.isdecimal() or int(precision) > MAX_PRECISION:
             raise UserError(
                 f"--precision: must be a whole number from 0 to {MAX_PRECISION} (got {precision})"
@@ -114,7 +114,7 @@ class Destination:
 
     def _chosen_view(self, view: str | None) -> str:
         if view is not None:
-            _refuse_unknown("--format", view, VIEWS)
+            refuse_unknown("--format", view, VIEWS)
             return view
         if self.path is None:
             return "table"
@@ -169,7 +169,7 @@ class Destination:
 
     def _display(self, is_terminal: bool | None) -> Display:
         """For standard output, or for a file (None): that has colour only where the flag says so."""
-        colors = _color_depth(self.color, is_terminal)
+        colors = color_depth(self.color, is_terminal)
         return replace(self.display, width=_width(bool(is_terminal)), colors=colors)
 
 
@@ -190,7 +190,7 @@ def _only_one(reports: "Iterable[Report]", view: str) -> "Iterator[Report]":
     yield first
 
 
-def _refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
+def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
     if value not in known:
         raise UserError(f"{flag}: must be one of {', '.join(known)} (got {value}){nearest(value, known)}")
 
@@ -226,7 +226,7 @@ def _width(is_terminal: bool) -> int | None:
     return os.get_terminal_size(sys.stdout.fileno()).columns or 80 if is_terminal else None
 
 
-def _color_depth(choice: str, is_terminal: bool | None) -> str:
+def color_depth(choice: str, is_terminal: bool | None) -> str:
     """How many colours: as --color says, else what the environment and the terminal tell."""
     if choice in COLOR_DEPTHS:
         return choice

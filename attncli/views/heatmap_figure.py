@@ -12,7 +12,15 @@ from attncli.views.blocks import BOLD, Line, beside, text_line, wrapped
 from attncli.views.colormaps import shading
 from attncli.views.half_blocks import cell_lines, character_lines, half_block_lines
 from attncli.views.heatmap_layout import GAP, atlas, one, place_width, several
-from attncli.views.heatmap_plan import MAX_SINGLE, Plan, plan_of_atlas, plan_of_one, plan_of_several, screen
+from attncli.views.heatmap_plan import (
+    MAX_SINGLE,
+    MAX_WIDE,
+    Plan,
+    plan_of_atlas,
+    plan_of_one,
+    plan_of_several,
+    screen,
+)
 from attncli.views.heatmap_subject import Subject, numbers_of, subject_of
 from attncli.views.legend import legend
 from attncli.views.matrices import Matrix
@@ -96,7 +104,8 @@ def _plan(subject: Subject, display: Display, most: int | None) -> Plan:
 
 
 def _labels(subject: Subject, display: Display, most: int | None) -> int:
-    in_pairs = display.has_color and subject.rows.count > MAX_SINGLE
+    most_single = MAX_WIDE if len(subject.matrices) == 1 else MAX_SINGLE
+    in_pairs = display.has_color and subject.rows.count > most_single
     return label_width(subject.rows, most, in_pairs=in_pairs) + 1
 
 

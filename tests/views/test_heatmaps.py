@@ -168,6 +168,12 @@ def test_upright_words_stand_above_their_columns() -> None:
         assert (f"token {number} is {word}" in "\n".join(lines)) == (len(word) > 8)
 
 
+@pytest.mark.parametrize("colors", ["none", "truecolor"])
+def test_words_give_way_where_every_column_can_have_a_cell(colors: str) -> None:
+    text = shown("heatmap", [run("self", sentence=LESSON)], width=80, colors=colors)
+    assert "each cell" not in text and "4 self-contra…" in text
+
+
 def test_rows_by_themselves_share_no_range() -> None:
     text = shown("heatmap", [run("multihead")], width=80, scale_colors="row")
     assert "each row by itself" in text and "one range" not in text

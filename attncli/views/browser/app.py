@@ -1,0 +1,166 @@
+"""The browser for heads: panels around one choice, and a key for every move."""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Horizontal, Vertical
+from textual.filter import LineFilter, Monochrome, NoColor
+from textual.widgets import Static
+
+from attncli.views.browser.choice import Choice
+from attncli.views.browser.figures_panel import FiguresPanel
+from attncli.views.browser.head_map import HeadMap
+from attncli.views.browser.head_picker import HeadPicker
+from attncli.views.browser.help import HelpScreen
+from attncli.views.browser.panel import Panel
+from attncli.views.browser.token_bars import TokenBars
+from attncli.views.heading import heading
+from attncli.views.numbers import scalar
+from attncli.views.plain_text import plain_text
+
+WIDE = 120
+TOKENS_A_PAGE = 10
+INTERRUPTED = 130
+HINTS = "arrows head  Tab token  w who looks  s rank  c scale  x sink  z map  ? help  q"
+
+# What a key does to the choice.
+MOVES: dict[str, Callable[[Choice], None]] = {
+    "up": lambda choice: choice.step_head(-1, 0),
+    "down": lambda choice: choice.step_head(1, 0),
+    "left": lambda choice: choice.step_head(0, -1),
+    "right": lambda choice: choice.step_head(0, 1),
+    "tab": lambda choice: choice.step_token(1, around=True),
+    "shift+tab": lambda choice: choice.step_token(-1, around=True),
+    "pagedown": lambda choice: choice.step_token(TOKENS_A_PAGE),
+    "pageup": lambda choice: choice.step_token(-TOKENS_A_PAGE),
+    "home": lambda choice: choice.choose_token(0),
+    "end": lambda choice: choice.choose_token(choice.num_tokens - 1),
+    "w": Choice.turn,
+    "o": Choice.toggle_order,
+    "s": lambda choice: choice.rank(1),
+    "S": lambda choice: choice.rank(-1),
+    "r": Choice.reverse,
+    "g": Choice.toggle_ranking,
+    "c": Choice.step_scale,
+    "x": Choice.toggle_sink,
+    "t": lambda choice: choice.step_grid(1),
+    "T": lambda choice: choice.step_grid(-1),
+}
+
+
+class Browser(App[None], inherit_bindings=False):
+    """Heads on the left, the map of the chosen one and the bars of the chosen token on the right.
+
+    The terminal's own background and text; where there is no colour, characters.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    # Textual declares it as no class variable.
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(key, f"move({key!r})", show=False, priority=True) for key in MOVES),
+        Binding("z", "whole", show=False),
+        Binding("question_mark", "help", show=False),
+        Binding("q,ctrl+q", "quit", show=False),
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False),
+    ]
+    CSS = """
+    * { scrollbar-size: 1 1; scrollbar-color: ansi_bright_black; scrollbar-background: ansi_default;
+        scrollbar-color-hover: ansi_white; scrollbar-background-hover: ansi_default;
+        scrollbar-color-active: ansi_white; scrollbar-background-active: ansi_default; }
+    Screen, Static, Panel { background: ansi_default; color: ansi_default; }
+    #title, #state, #hints { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    #title { text-style: bold; }
+    #hints { dock: bottom; text-style: dim; }
+    #heads { width: 28; margin-right: 1; }
+    HeadPicker { height: auto; max-height: 50%; margin-bottom: 1; }
+    FiguresPanel, HeadMap, TokenBars { height: 1fr; width: 1fr; overflow-x: hidden; }
+    HeadMap { overflow-x: auto; }
+    .-narrow #chosen { layout: vertical; }
+    .-wide #chosen { layout: horizontal; }
+    .-narrow HeadMap { margin-bottom: 1; }
+    .-wide HeadMap { margin-right: 1; width: 3fr; }
+    .-wide TokenBars { width: 2fr; }
+    HelpScreen { align: center middle; background: ansi_default; }
+    HelpScreen VerticalScroll { width: auto; max-width: 100%; height: auto; max-height: 100%;
+        border: round ansi_default; background: ansi_default; padding: 0 1; }
+    HelpScreen Static { width: auto; }
+    """
+
+    def __init__(self, choice: Choice, *, depth: str) -> None:
+        super().__init__(ansi_color=True)
+        self.choice = choice
+        self.depth = depth
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Colour or none as the command line decided, whatever the environment says."""
+        filters = [f for f in super().get_line_filters() if not isinstance(f, Monochrome | NoColor)]
+        return filters if self.depth != "none" else [*filters, NoColor()]
+
+    def compose(self) -> ComposeResult:
+        """Every text is plain: markup is off."""
+        yield Static(id="title", markup=False)
+        yield Static(id="state", markup=False)
+        with Horizontal():
+            with Vertical(id="heads"):
+                yield HeadPicker(self.choice, depth=self.depth)
+                yield FiguresPanel(self.choice, depth=self.depth)
+            with Container(id="chosen"):
+                yield HeadMap(self.choice, depth=self.depth)
+                yield TokenBars(self.choice, depth=self.depth)
+        yield Static(Text(HINTS), id="hints", markup=False)
+
+    def on_mount(self) -> None:
+        """The first choice."""
+        self.show()
+
+    def show(self) -> None:
+        """Every panel as the choice is now."""
+        choice = self.choice
+        self.query_one("#title", Static).update(Text(heading(choice.grid.report)))
+        self.query_one("#state", Static).update(Text(self._state()))
+        has_heads = choice.grid.num_places > 1
+        self.query_one(HeadPicker).display = has_heads
+        self.query_one("#heads").display = has_heads or bool(choice.grid.figures)
+        for panel in self.query(Panel):
+            panel.show()
+
+    def _state(self) -> str:
+        """The tensor, its head, and how the colours lie."""
+        choice, shading = self.choice, self.choice.shading
+        ends = f"{scalar(shading.low, 4)} to {scalar(shading.high, 4)}"
+        parts = [plain_text(choice.matrix.title), f"colours {shading.scale}, {ends}"]
+        if shading.scale != choice.scale:
+            parts[-1] += f" ({choice.scale} needs amounts)"
+        if choice.skip:
+            parts.append("without the first key" if choice.skip == 1 else f"without {choice.skip} keys")
+        return "; ".join(parts)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """No move behind the help."""
+        return action != "move" or len(self.screen_stack) == 1
+
+    def action_move(self, key: str) -> None:
+        """Change the choice and show it."""
+        MOVES[key](self.choice)
+        self.show()
+
+    def action_whole(self) -> None:
+        """The whole map, or a line a query."""
+        self.query_one(HeadMap).toggle_whole()
+
+    def action_help(self) -> None:
+        """The keys."""
+        self.push_screen(HelpScreen())
+
+    def action_interrupt(self) -> None:
+        """Leave as a command that was interrupted."""
+        self.exit(return_code=INTERRUPTED)
+
+    def on_panel_chosen(self) -> None:
+        """Something was clicked."""
+        self.show()

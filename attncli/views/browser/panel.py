@@ -1,0 +1,112 @@
+"""What the panels have in common: a line at a time, a first line that stays, and text of a certain width."""
+
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from textual.events import Click
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from attncli.views.browser.choice import Choice
+from attncli.views.browser.tones import BOLD, Tones
+from attncli.views.colormaps import Shading
+
+
+def fitted(text: str, width: int) -> str:
+    """The text in exactly that many cells: an ellipsis at the end of what was cut, or blanks."""
+    if cell_len(text) <= width:
+        return text + " " * (width - cell_len(text))
+    return set_cell_size(set_cell_size(text, max(width - 1, 0)).rstrip() + "…", width) if width > 0 else ""
+
+
+def strip(segments: list[Segment], width: int) -> Strip:
+    """A line of a panel."""
+    return Strip(segments).adjust_cell_length(width)
+
+
+class Panel(ScrollView, can_focus=False):
+    """Lines drawn when they are seen; line 0 is a heading that does not scroll.
+
+    A panel says how many lines it has, draws one, and takes a click on one.
+    """
+
+    def __init__(self, choice: Choice, *, depth: str, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.choice = choice
+        self.depth = depth
+
+    def tones(self, shading: Shading) -> Tones:
+        """How this terminal shows them."""
+        return Tones(self.depth, shading.is_diverging)
+
+    def heading(self) -> str:
+        """The first line."""
+        raise NotImplementedError
+
+    def num_lines(self) -> int:
+        """Lines below the heading."""
+        raise NotImplementedError
+
+    def line(self, number: int, width: int) -> list[Segment]:
+        """One of them, for a panel that wide."""
+        raise NotImplementedError
+
+    def line_to_show(self) -> int | None:
+        """The line that must be in sight."""
+        return None
+
+    def clicked(self, line: int, x: int) -> bool:
+        """Take a click on a line (-1 is the heading); whether anything was chosen."""
+        return False
+
+    def num_columns(self) -> int:
+        """Cells that the widest line takes; what is wider than the panel scrolls."""
+        return 0
+
+    def column_to_show(self) -> int | None:
+        """The cell of a line that must be in sight."""
+        return None
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """Columns and lines below the heading."""
+        size = self.scrollable_content_region.size
+        return size.width, max(size.height - 1, 1)
+
+    def show(self) -> None:
+        """Draw again, after a choice: the chosen line comes into sight."""
+        size = Size(self.num_columns(), self.num_lines() + 1)
+        if self.virtual_size != size:
+            self.virtual_size = size
+        width, height = self.room
+        line, column = self.line_to_show(), self.column_to_show()
+        y = None if line is None else min(max(round(self.scroll_target_y), line - height + 1), line)
+        x = None if column is None else min(max(round(self.scroll_target_x), column - width + 1), column)
+        self.scroll_to(x, y, animate=False, force=True)
+        self.refresh()
+
+    def on_resize(self) -> None:
+        """The same choice in another width."""
+        self.show()
+
+    def render_line(self, y: int) -> Strip:
+        """The heading, or the line that has been scrolled there."""
+        width, _ = self.room
+        if y == 0:
+            return strip([Segment(fitted(self.heading(), width), BOLD)], width)
+        number = y - 1 + self.scroll_offset.y
+        return strip(self.line(number, width) if number < self.num_lines() else [], width)
+
+    def on_click(self, event: Click) -> None:
+        """Choose what is under the mouse."""
+        offset = event.get_content_offset(self)
+        if offset is not None:
+            line = -1 if offset.y == 0 else offset.y - 1 + self.scroll_offset.y
+            if self.clicked(line, offset.x):
+                self.post_message(self.Chosen())
+
+    class Chosen(Message):
+        """Something was chosen with the mouse."""
