@@ -15,9 +15,18 @@ VIEWS = {
     "json": "attncli.views.json",
     "jsonl": "attncli.views.jsonl",
     "csv": "attncli.views.csv",
+    "html": "attncli.views.html",
 }
 
-SUFFIXES = {".txt": "table", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
+SUFFIXES = {
+    ".txt": "table",
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".html": "html",
+    ".htm": "html",
+}
 
 
 # What a terminal can show, from nothing to 24 bits a colour.
