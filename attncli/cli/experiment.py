@@ -14,6 +14,7 @@ from attncli.spec.config_file import NO_PREVIOUS, ConfigFile
 from attncli.spec.resolved import resolved_yaml
 from attncli.spec.text import ALTERNATIVES
 from attncli.spec.validation import Given, build_spec
+from attncli.views import PICTURES
 
 EXAMPLES = {
     "average": """
@@ -97,7 +98,7 @@ def _is_list(field: FieldInfo) -> bool:
 def default_text(field: FieldInfo) -> str:
     """` [default: 16]`, where a setting has one that follows from no other setting."""
     value = field.default
-    if field.is_required() or value is None or field.default_factory is not None:
+    if field.is_required() or value in (None, []) or field.default_factory is not None:
         return ""
     if isinstance(value, list):
         return f" [default: {','.join(f'{v:g}' if isinstance(v, float) else str(v) for v in value)}]"
@@ -150,6 +151,8 @@ def run_experiment(
         if from_flags.keys() & group:
             given = {key: value for key, value in given.items() if key not in group}
     given |= from_flags
+    if to.view in PICTURES and "maps" in SPECS[name].model_fields and "statistic" not in given:
+        given.setdefault("maps", Given("self", f"the {to.view} view"))
     spec = build_spec(SPECS[name], given)
     if "embedding" in given and given["embedding"].value == "previous":
         raise UserError(given["embedding"].line("embedding", NO_PREVIOUS))

@@ -32,6 +32,9 @@ SUFFIXES = {
 # What a terminal can show, from nothing to 24 bits a colour.
 COLOR_DEPTHS = ("none", "16", "256", "truecolor")
 
+# The views that draw: of a model they want to see what every head looks at.
+PICTURES = frozenset({"heatmap", "html", "png", "svg"})
+
 
 @dataclass(frozen=True)
 class Display:
