@@ -1,0 +1,59 @@
+// A card for each token that is looked at or kept: where it looks, who looks at it, its row's statistics.
+
+const MOST_IN_A_LIST = 8;
+
+function showCards(container, matrix, sources, statistics, onUnpin) {
+  const cards = sources.map((source) => cardOf(matrix, source, statistics, onUnpin));
+  const hint = make("p", { class: "quiet", text: "Point at a token, or focus it, to see where it looks and who looks at it; a click keeps it." });
+  container.replaceChildren(...(cards.length ? cards : [hint]));
+}
+
+function cardOf(matrix, source, statistics, onUnpin) {
+  const index = source.query ?? source.key;
+  const label = (source.query === null ? matrix.columnLabels : matrix.rowLabels)[index];
+  const swatch = make("span", { class: `swatch ${source.colour}`, "aria-hidden": "true" });
+  const title = make("h3", {}, swatch, make("span", { class: "position", text: label.position }), " ", makeToken(label.token));
+  const card = make("article", { class: "card" }, title);
+  if (source.isPinned) {
+    const button = make("button", { type: "button", class: "unpin", "aria-label": `Let ${labelText(label)} go`, text: "×" });
+    button.addEventListener("click", () => onUnpin(source));
+    title.append(button);
+  }
+  const lists = make("div", { class: "lists" });
+  if (source.query !== null) lists.append(listOf("looks at", matrix.row(source.query), matrix.columnLabels, matrix.decimals));
+  if (source.key !== null) lists.append(listOf("looked at by", matrix.column(source.key), matrix.rowLabels, matrix.decimals));
+  card.append(lists, figuresOf(source, statistics, matrix));
+  return card;
+}
+
+function listOf(title, numbers, labels, decimals) {
+  const order = Array.from(numbers.keys()).filter((i) => numbers[i] === numbers[i] && numbers[i] !== 0);
+  order.sort((one, other) => numbers[other] - numbers[one]);
+  const largest = Math.max(...order.map((i) => Math.abs(numbers[i])));
+  const items = order.slice(0, MOST_IN_A_LIST).map((i) => {
+    const bar = make("span", { class: "bar", "aria-hidden": "true" });
+    bar.style.width = `${(100 * Math.abs(numbers[i])) / largest}%`;
+    const name = make("span", { class: "name" }, make("span", { class: "position", text: labels[i].position }), " ", makeToken(labels[i].token));
+    return make("li", {}, bar, name, make("span", { class: "number", text: weightText(numbers[i], decimals) }));
+  });
+  const rest = order.length - items.length;
+  const more = rest > 0 ? make("p", { class: "quiet", text: `and ${rest} more` }) : "";
+  return make("div", {}, make("h4", { text: title }), make("ol", {}, ...items), more);
+}
+
+// The statistics of the row, and what the key receives.
+function figuresOf(source, { rows, keys }, matrix) {
+  const list = make("dl", { class: "figures" });
+  const add = (name, value) => list.append(make("dt", { text: name.replaceAll("_", " ") }), make("dd", { text: scalar(value) }));
+  if (source.query !== null) {
+    for (const tensor of rows) {
+      if (tensor.axes.at(-1) === "query" && tensor.values) add(tensor.name, tensor.at(matrix.place)[source.query]);
+    }
+  }
+  if (source.key !== null) {
+    for (const tensor of keys) {
+      if (tensor.axes.at(-1) === "key" && tensor.values) add(tensor.name, tensor.at(matrix.place)[source.key]);
+    }
+  }
+  return list;
+}
