@@ -22,8 +22,8 @@ SCRIPTS = (
     "overview.js",
     "map.js",
     "tokens.js",
-    "cards.js",
     "tables.js",
+    "cards.js",
     "charts.js",
     "page.js",
 )

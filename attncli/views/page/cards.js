@@ -4,8 +4,18 @@ const MOST_IN_A_LIST = 8;
 
 function showCards(container, matrix, sources, statistics, onUnpin) {
   const cards = sources.map((source) => cardOf(matrix, source, statistics, onUnpin));
-  const hint = make("p", { class: "quiet", text: "Point at a token, or focus it, to see where it looks and who looks at it; a click keeps it." });
-  container.replaceChildren(...(cards.length ? cards : [hint]));
+  container.replaceChildren(...(cards.length ? cards : everyRow(matrix, statistics)));
+}
+
+// While no token is chosen: how to choose one, and the statistics of all rows.
+function everyRow(matrix, { rows }) {
+  const hint = "Point at a token, or focus it, to see where it looks and who looks at it; a click keeps it.";
+  const shown = rows.filter(({ axes, values }) => axes.at(-1) === "query" && values);
+  const table = () => tableOf("statistics of each row", matrix.rowLabels.map((label, i) => {
+    const figures = shown.map((tensor) => [tensor.name, tensor.at(matrix.place)[i]]);
+    return { query: labelText(label), ...Object.fromEntries(figures) };
+  }), null);
+  return [make("p", { class: "quiet", text: hint }), shown.length ? table() : ""];
 }
 
 function cardOf(matrix, source, statistics, onUnpin) {
@@ -42,18 +52,20 @@ function listOf(title, numbers, labels, decimals) {
 }
 
 // The statistics of the row, and what the key receives.
-function figuresOf(source, { rows, keys }, matrix) {
-  const list = make("dl", { class: "figures" });
-  const add = (name, value) => list.append(make("dt", { text: name.replaceAll("_", " ") }), make("dd", { text: scalar(value) }));
-  if (source.query !== null) {
-    for (const tensor of rows) {
-      if (tensor.axes.at(-1) === "query" && tensor.values) add(tensor.name, tensor.at(matrix.place)[source.query]);
+function figuresOf({ query, key }, { rows, keys }, { place }) {
+  const figures = [];
+  const add = (tensors, axis, index) => {
+    for (const tensor of tensors) {
+      if (tensor.axes.at(-1) === axis) figures.push([tensor.name, tensor.at(place)[index]]);
     }
-  }
-  if (source.key !== null) {
-    for (const tensor of keys) {
-      if (tensor.axes.at(-1) === "key" && tensor.values) add(tensor.name, tensor.at(matrix.place)[source.key]);
-    }
-  }
+  };
+  if (query !== null) add(rows, "query", query);
+  if (key !== null) add(keys, "key", key);
+  return fillFigures(make("dl", { class: "figures" }), figures);
+}
+
+function fillFigures(list, figures) {
+  const pairs = figures.map(([name, value]) => [make("dt", { text: words(name) }), make("dd", { text: scalar(value) })]);
+  list.replaceChildren(...pairs.flat());
   return list;
 }

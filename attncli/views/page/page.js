@@ -147,6 +147,7 @@ async function showMatrix() {
   matrix.isSelf = matrix.isAttention && !report.context_tokens.length && shown.rows === shown.columns;
   byId("matrix-title").textContent = matrix.title;
   byId("matrix-note").textContent = noteOf(shown);
+  showHeadFigures(place);
   for (const id of ["previous", "next"]) byId(id).hidden = tensor.count < 2;
   showLegend(byId("legend"), shading, matrix.decimals);
   map.show(matrix);
@@ -158,6 +159,15 @@ async function showMatrix() {
   chosen.pins = matrix.isAttention ? chosen.pins.filter(kept) : [];
   chosen.looked = null;
   showSources();
+}
+
+// What the survey found about the chosen head.
+function showHeadFigures(place) {
+  const { heads } = chosen.report.statistics;
+  const isHead = Array.isArray(heads) && chosen.tensor.axes.includes("layer");
+  const row = isHead && heads.find((other) => `${other.layer}:${other.head}` === shortPlace(place));
+  byId("head-figures").hidden = !row;
+  if (row) fillFigures(byId("head-figures"), Object.entries(row).filter(([name, value]) => !PLACES.includes(name) && typeof value !== "string"));
 }
 
 function noteOf(shown) {

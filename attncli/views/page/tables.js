@@ -36,7 +36,8 @@ function tableOf(title, mappings, onPlace) {
   const body = make("tbody");
   const heads = names.map((name) => {
     const button = make("button", { type: "button", text: words(name) });
-    const head = make("th", { scope: "col" }, rows.length > 1 ? button : words(name));
+    const kind = typeof rows[0][name] === "string" ? "text" : "number";
+    const head = make("th", { scope: "col", class: kind }, rows.length > 1 && name ? button : words(name));
     button.addEventListener("click", () => sortBy(name, head));
     return head;
   });
@@ -61,7 +62,7 @@ function compared(one, other) {
 function rowOf(row, names, onPlace) {
   const cells = names.map((name) => {
     const value = row[name];
-    if (typeof value === "string") return make("td", {}, makeToken(value));
+    if (typeof value === "string") return make("td", { class: "text" }, makeToken(value));
     return make("td", { class: "number", text: scalar(value) });
   });
   const line = make("tr", {}, ...cells);

@@ -2,6 +2,7 @@
 
 const MOST_TOKENS_WITH_LINES = 64;
 const FAINTEST = 0.02;
+const OPAQUE = 0.6;
 // One after the other for tokens that are kept.
 const PIN_COLOURS = ["pin-0", "pin-1", "pin-2", "pin-3", "pin-4", "pin-5"];
 
@@ -113,7 +114,7 @@ class TokenSides {
     const strengths = lines.map((line) => line && strengthsOf(line, how));
     const colours = this.sources.map(({ colour }) => colourOf(colour));
     list.elements.forEach((element, index) => {
-      const bands = strengths.map((line, s) => (line ? `rgb(${colours[s]} / ${(0.75 * line[index]).toFixed(3)})` : "transparent"));
+      const bands = strengths.map((line, s) => (line ? `rgb(${colours[s]} / ${(OPAQUE * line[index]).toFixed(3)})` : "transparent"));
       const part = 100 / Math.max(1, bands.length);
       const stops = bands.map((band, s) => `${band} ${s * part}% ${(s + 1) * part}%`);
       element.style.backgroundImage = bands.length ? `linear-gradient(to bottom, ${stops.join(", ")})` : "";
