@@ -2,6 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const [CHART_WIDTH, CHART_HEIGHT] = [480, 120];
+const CURVE_COLOURS = ["looked", "pin-0", "pin-1", "pin-2", "pin-3", "pin-4", "pin-5"];
 
 function makeSvg(tag, attributes) {
   const element = document.createElementNS(SVG, tag);
@@ -9,42 +10,55 @@ function makeSvg(tag, attributes) {
   return element;
 }
 
-// `places` are the horizontal ones (those of the curve's points, or 0, 1, ...); `labels` name them.
-function chartOf(title, values, places, labels) {
-  const numbers = Array.from(values);
-  const known = numbers.filter(isNumber);
+// Lines over the same places, each a name and numbers; `labels` say what stands at a place.
+function chartOf(title, lines, places, labels) {
+  const known = lines.flatMap(({ numbers }) => numbers.filter(isNumber));
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const [first, last] = [places[0], places.at(-1)];
   const across = (i) => (last > first ? ((places[i] - first) / (last - first)) * CHART_WIDTH : CHART_WIDTH / 2);
   const up = (value) => CHART_HEIGHT - (high > low ? (value - low) / (high - low) : 0.5) * CHART_HEIGHT;
-  const said = make("span", { class: "said", role: "status" });
-  const svg = makeSvg("svg", { viewBox: `-4 -4 ${CHART_WIDTH + 8} ${CHART_HEIGHT + 8}`, preserveAspectRatio: "none", role: "img", "aria-label": `${title}, from ${scalar(low)} to ${scalar(high)}; arrow keys read it`, tabindex: "0" });
-  for (const part of withoutGaps(numbers)) {
-    const points = part.map((i) => `${across(i).toFixed(2)},${up(numbers[i]).toFixed(2)}`).join(" ");
-    svg.append(makeSvg("polyline", { points, class: "curve" }));
-  }
+  const svg = makeSvg("svg", { viewBox: `-4 -4 ${CHART_WIDTH + 8} ${CHART_HEIGHT + 8}`, preserveAspectRatio: "none", role: "img", "aria-label": `${words(title)}, from ${scalar(low)} to ${scalar(high)}; arrow keys read it`, tabindex: "0" });
+  lines.forEach(({ numbers }, k) => {
+    for (const part of withoutGaps(numbers)) {
+      const points = part.map((i) => `${across(i).toFixed(2)},${up(numbers[i]).toFixed(2)}`).join(" ");
+      svg.append(makeSvg("polyline", { points, class: `curve ${CURVE_COLOURS[k % CURVE_COLOURS.length]}` }));
+    }
+  });
+  const ends = make("span", { class: "quiet", text: `${scalar(low)} to ${scalar(high)}` });
+  const caption = make("figcaption", {}, make("b", { text: words(title) }), " ", ends, " ", readerOf(svg, lines, labels, across));
+  const keys = lines.length > 1 ? lines.map(({ name }, k) => curveKey(name, k)) : [];
+  return make("figure", {}, caption, svg, ...keys);
+}
+
+function curveKey(name, k) {
+  const swatch = make("span", { class: `swatch ${CURVE_COLOURS[k % CURVE_COLOURS.length]}` });
+  return make("span", { class: "key quiet" }, swatch, name);
+}
+
+// The text that says the numbers at the pointer's place, or at the one that arrow keys lead to.
+function readerOf(svg, lines, labels, across) {
   const cursor = makeSvg("line", { class: "cursor", y1: 0, y2: CHART_HEIGHT, visibility: "hidden" });
+  const said = make("span", { class: "said", role: "status" });
   svg.append(cursor);
   let at = 0;
   const look = (i) => {
     at = i;
     for (const end of ["x1", "x2"]) cursor.setAttribute(end, across(i));
     cursor.setAttribute("visibility", "visible");
-    said.textContent = `${labels[i]}: ${scalar(numbers[i])}`;
+    said.textContent = `${labels[i]}: ${lines.map(({ numbers }) => scalar(numbers[i])).join(", ")}`;
   };
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
     const share = Math.max(0, Math.min(1, (event.clientX - box.left) / box.width));
-    look(Math.round(share * (numbers.length - 1)));
+    look(Math.round(share * (labels.length - 1)));
   });
   svg.addEventListener("keydown", (event) => {
-    const to = moved(event, at, numbers.length, 1);
+    const to = moved(event, at, labels.length, 1);
     if (to === null) return;
     event.preventDefault();
     look(to);
   });
-  const ends = make("span", { class: "quiet", text: `${scalar(low)} to ${scalar(high)}` });
-  return make("figure", {}, make("figcaption", {}, make("b", { text: words(title) }), " ", ends, " ", said), svg);
+  return said;
 }
 
 // Runs of indices that have a number.
@@ -57,21 +71,39 @@ function withoutGaps(numbers) {
   return runs.filter((run) => run.length);
 }
 
-// Every tensor of one axis. Of a curve's points the first is where they stand, the others how high.
+// Every tensor of one axis, and every list of numbers in the rows of a statistic.
 async function showCurves(container, report, tensors) {
-  const charts = [];
-  for (const tensor of tensors) await tensor.load();
+  await Promise.all(tensors.map((tensor) => tensor.load()));
+  // Of a curve's points the first tensor says where they stand, the others how high.
   const points = tensors.filter(({ axes }) => axes[0] === "point");
-  for (const tensor of tensors) {
-    const isPlaces = tensor === points[0] && points.length > 1;
-    if (isPlaces || tensor.values.length < 2) continue;
-    const isCurve = points.length > 1 && points.includes(tensor);
-    const places = isCurve ? points[0].values : Array.from(tensor.values.keys());
-    const labels = isCurve
-      ? Array.from(places, (place) => `${words(points[0].name)} ${scalar(place)}`)
-      : axisLabels(report, tensor.axes[0], tensor.values.length).map((label) => `${tensor.axes[0]} ${labelText(label)}`);
-    charts.push(chartOf(tensor.name, tensor.values, places, labels));
+  const places = points.length > 1 ? points.shift() : null;
+  const charts = tensors
+    .filter((tensor) => tensor !== places && tensor.values.length > 1)
+    .map((tensor) => (places && points.includes(tensor) ? curveOf(tensor, places) : chartOfTensor(report, tensor)));
+  for (const [name, value] of Object.entries(report.statistics)) {
+    if (Array.isArray(value)) charts.push(...chartsOfRows(name, value));
   }
   container.replaceChildren(...charts);
   container.hidden = !charts.length;
+}
+
+function chartOfTensor(report, { name, axes: [axis], values }) {
+  const labels = axisLabels(report, axis, values.length).map((label) => `${axis} ${labelText(label)}`);
+  return chartOf(name, [{ numbers: Array.from(values) }], Array.from(values.keys()), labels);
+}
+
+function curveOf({ name, values }, places) {
+  const labels = Array.from(places.values, (place) => `${words(places.name)} ${scalar(place)}`);
+  return chartOf(name, [{ numbers: Array.from(values) }], places.values, labels);
+}
+
+// A line for each row, named by the row's first number.
+function chartsOfRows(title, rows) {
+  const [first, ...others] = Object.keys(rows[0] ?? {});
+  const lists = others.filter((name) => rows.every((row) => Array.isArray(row[name]) && row[name].length > 1));
+  return lists.map((name) => {
+    const lines = rows.map((row) => ({ name: `${words(first)} ${row[first]}`, numbers: row[name] }));
+    const places = rows[0][name].map((_, i) => i);
+    return chartOf(`${title}: ${name}`, lines, places, places.map(String));
+  });
 }

@@ -4,6 +4,9 @@ const LABEL_PIXELS = 15;
 const MOST_ROWS_WITH_LABELS = 40;
 const LARGEST_CELL = 64;
 const LARGEST_HEIGHT = 680;
+// Beside the tokens, where there is room for both.
+const SHARE_OF_MAP = 0.58;
+const isWide = matchMedia("(min-width: 700px)");
 
 class MatrixMap {
   constructor(container, { onCell, onPick }) {
@@ -19,6 +22,7 @@ class MatrixMap {
     this.cells = make("div", { class: "map-cells", tabindex: "0", role: "application" });
     this.cells.append(this.canvas, this.numbers, this.rowFrame, this.columnFrame);
     this.container = container;
+    this.parts = container.closest(".parts");
     container.append(this.corner, this.top, this.left, this.cells);
     this.cells.addEventListener("pointermove", (event) => this.look(...this.cellAt(event)));
     this.cells.addEventListener("pointerleave", () => this.look(null));
@@ -26,7 +30,7 @@ class MatrixMap {
     this.cells.addEventListener("focus", () => this.lookByKey(this.cell ?? [0, 0]));
     this.cells.addEventListener("click", (event) => this.onPick(this.cellAt(event)[0]));
     this.cells.addEventListener("keydown", (event) => this.onKey(event));
-    new ResizeObserver(() => this.layout()).observe(container.parentElement);
+    new ResizeObserver(() => this.layout()).observe(this.parts);
   }
 
   show(matrix) {
@@ -45,7 +49,7 @@ class MatrixMap {
     if (!this.matrix || !this.container.offsetParent) return;
     const { rows, columns } = this.matrix;
     const labelWidth = this.left.offsetWidth;
-    const room = this.container.parentElement.clientWidth - labelWidth - 8;
+    const room = this.parts.clientWidth * (this.matrix.isAttention && isWide.matches ? SHARE_OF_MAP : 1) - labelWidth - 8;
     this.width = Math.max(1, Math.min(LARGEST_CELL, room / columns, Math.max(3, LARGEST_HEIGHT / rows)));
     const least = rows <= MOST_ROWS_WITH_LABELS ? LABEL_PIXELS + 1 : 0;
     this.height = Math.min(Math.max(this.width, least), 40);
@@ -63,6 +67,7 @@ class MatrixMap {
       this.layout();
       this.again = false;
     }
+    this.parts.style.setProperty("--map-width", `${this.container.offsetWidth}px`);
     this.showNumbers();
   }
 
@@ -71,7 +76,7 @@ class MatrixMap {
     const step = Math.max(1, Math.ceil(LABEL_PIXELS / pixels));
     side.style[template] = `repeat(${labels.length}, minmax(0, 1fr))`;
     const shown = [];
-    for (let i = 0; i < labels.length; i += step) {
+    for (let i = 0; i === 0 || i + step / 2 < labels.length; i += step) {
       const { position, token } = labels[i];
       const label = make("span", { class: "label" }, make("span", { class: "position", text: position }));
       if (token) label.append(" ", makeToken(shortened(token)));

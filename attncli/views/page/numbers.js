@@ -25,10 +25,9 @@ function towardsZero(value, decimals) {
   return next.endsWith(".") ? next.slice(0, -1) : next;
 }
 
-// A number of its own: whole ones as they are, tiny ones with an exponent.
+// A number of its own: tiny ones with an exponent.
 function scalar(value, decimals = 4) {
-  if (!isNumber(value)) return fixed(value, decimals);
-  if (Number.isInteger(value)) return String(value);
+  if (!isNumber(value) || value === 0) return fixed(value, decimals);
   return Math.abs(value) < 0.5 * 10 ** -decimals ? value.toExponential(decimals) : fixed(value, decimals);
 }
 

@@ -1,5 +1,8 @@
 // Every matrix of a tensor as a small map: arrow keys, a click or a tap choose one.
 
+// More maps than that stand beside the chosen one, where there is room.
+const FEW_MAPS = 24;
+
 class Overview {
   constructor(container, onChoose) {
     this.container = container;
@@ -29,6 +32,7 @@ class Overview {
     const heads = tensor.axes.includes("layer") ? tensor.leadingShape.at(-1) : 0;
     this.container.style.setProperty("--heads", heads);
     this.heads = heads;
+    this.container.closest(".workspace").classList.toggle("beside", this.items.length > FEW_MAPS);
   }
 
   paint(shadingOfMatrix, skip) {

@@ -63,6 +63,7 @@ async function showTensor(index) {
   byId("skip").value = chosen.skip;
   byId("skip").max = tensor.columns - 1;
   byId("overview").hidden = tensor.count < 2;
+  document.querySelector(".workspace").classList.remove("beside");
   byId("range").parentElement.hidden = tensor.count < 2;
   if (tensor.count > 1) {
     overview.show(tensor, (place) => report.full.has(shortPlace(place)));

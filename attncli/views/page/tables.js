@@ -42,7 +42,8 @@ function tableOf(title, mappings, onPlace) {
     return head;
   });
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body);
-  const fill = (sorted) => body.replaceChildren(...sorted.map((row) => rowOf(row, names, onPlace)));
+  const areWhole = new Set(names.filter((name) => rows.every((row) => Number.isInteger(row[name]))));
+  const fill = (sorted) => body.replaceChildren(...sorted.map((row) => rowOf(row, names, areWhole, onPlace)));
   const sortBy = (name, head) => {
     const isDescending = head.getAttribute("aria-sort") !== "descending";
     for (const other of heads) other.removeAttribute("aria-sort");
@@ -59,11 +60,11 @@ function compared(one, other) {
   return (one ?? -Infinity) - (other ?? -Infinity) || 0;
 }
 
-function rowOf(row, names, onPlace) {
+function rowOf(row, names, areWhole, onPlace) {
   const cells = names.map((name) => {
     const value = row[name];
     if (typeof value === "string") return make("td", { class: "text" }, makeToken(value));
-    return make("td", { class: "number", text: scalar(value) });
+    return make("td", { class: "number", text: areWhole.has(name) ? value : scalar(value) });
   });
   const line = make("tr", {}, ...cells);
   if (onPlace && PLACES.every((axis) => axis in row)) {

@@ -25,7 +25,7 @@ class TokenSides {
 
   makeList(side) {
     const name = side === "query" ? "queries" : "keys";
-    const said = { query: "queries (who looks)", key: "keys (what is looked at)" }[side];
+    const said = { query: "queries: who looks", key: "keys: looked at" }[side];
     const heading = make("h3", { text: said });
     const list = make("div", { class: "token-list", role: "group", "aria-label": name });
     const box = make("div", { class: `side ${name}` }, heading, list);
@@ -126,7 +126,7 @@ class TokenSides {
     if (!this.matrix || !this.canvas.offsetParent || this.isText) return;
     const { canvas } = this;
     const ratio = window.devicePixelRatio || 1;
-    const [width, height] = [canvas.clientWidth, this.sides.clientHeight];
+    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
     canvas.width = width * ratio;
     canvas.height = height * ratio;
     const context = canvas.getContext("2d");
