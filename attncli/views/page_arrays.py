@@ -1,9 +1,9 @@
 """Arrays as texts for a page: bytes sorted by significance, deflated, in base64.
 
-Few numbers stand exactly. Many stand as codes of 16 bits, an index of a table of values: weights so that the
-value rounds to the same four decimals as the weight itself, other numbers as 65,535 even steps. Rows of weights
-sum to one, so their codes hold few bits each, which deflating finds: 144 heads of 128 x 128 take under 4 MB
-whatever the weights are.
+Few numbers stand exactly. Many stand as codes of 16 bits, places in a table of values: weights so that the
+value rounds to the same four decimals as the weight itself, other numbers as 65,535 even steps. Rows of
+weights sum to one, so their codes hold few bits each, which deflating finds: 144 heads of 128 x 128 take
+under 4 MB whatever the weights are.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""A report as the data of a page: what JSON can hold, every text sanitised, every array as a text of bytes."""
+"""A report as the data of a page: texts sanitised, arrays as texts of bytes, nothing but JSON."""
 
 import json
 from collections.abc import Mapping
@@ -44,9 +44,9 @@ def report_data(report: Report) -> dict[str, Any]:
 
 
 def tensor_data(name: str, tensor: NamedTensor) -> dict[str, Any]:
-    """A tensor with its name and axes; once where every matrix of it is the same, which `shared` then says."""
-    leading, values = tensor.axes[:-2], tensor.values
-    axes, shared = tensor.axes, ()
+    """A tensor with its name and axes; where every matrix of it is the same, one, and `shared` says so."""
+    leading, values, axes = tensor.axes[:-2], tensor.values, tensor.axes
+    shared: tuple[str, ...] = ()
     if leading and len(values) > 1 and (values == values[(0,) * len(leading)]).all():
         values, axes, shared = values[(0,) * len(leading)], tensor.axes[-2:], leading
     return {"name": plain_text(name), "axes": list(axes), "shared": list(shared), **encoded(values)}
