@@ -25,6 +25,7 @@ SCRIPTS = (
     "tables.js",
     "cards.js",
     "charts.js",
+    "steps.js",
     "page.js",
 )
 REPORTS = "<!-- reports -->\n"

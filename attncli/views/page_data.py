@@ -39,6 +39,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "rows": [tensor_data(name, tensor) for name, tensor in report.statistics.get("rows", {}).items()],
         "keys": [tensor_data(name, tensor) for name, tensor in report.statistics.get("keys", {}).items()],
         "statistics": _sanitised(plain(statistics)),
+        "steps": _sanitised(plain(report.fields().get("steps", []))),
         "notes": [plain_text(note) for note in report.notes],
     }
 

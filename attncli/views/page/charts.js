@@ -79,7 +79,7 @@ async function showCurves(container, report, tensors) {
   const places = points.length > 1 ? points.shift() : null;
   const charts = tensors
     .filter((tensor) => tensor !== places && tensor.values.length > 1)
-    .map((tensor) => (places && points.includes(tensor) ? curveOf(tensor, places) : chartOfTensor(report, tensor)));
+    .map((tensor) => (tensor.type === "int32" ? tableOfWhole(report, tensor) : places && points.includes(tensor) ? curveOf(tensor, places) : chartOfTensor(report, tensor)));
   for (const [name, value] of Object.entries(report.statistics)) {
     if (Array.isArray(value)) charts.push(...chartsOfRows(name, value));
   }
@@ -90,6 +90,12 @@ async function showCurves(container, report, tensors) {
 function chartOfTensor(report, { name, axes: [axis], values }) {
   const labels = axisLabels(report, axis, values.length).map((label) => `${axis} ${labelText(label)}`);
   return chartOf(name, [{ numbers: Array.from(values) }], Array.from(values.keys()), labels);
+}
+
+// Whole numbers, such as the ids of tokens, are no curve.
+function tableOfWhole(report, { name, axes: [axis], values }) {
+  const labels = axisLabels(report, axis, values.length);
+  return tableOf(words(name), labels.map((label, i) => ({ [axis]: labelText(label), number: values[i] })), null);
 }
 
 function curveOf({ name, values }, places) {

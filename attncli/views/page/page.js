@@ -38,6 +38,7 @@ async function showReport(index) {
   byId("heading").textContent = report.heading;
   document.title = `attn ${report.experiment}`;
   showTables(byId("tables"), report.statistics, showHead);
+  showSteps(byId("steps"), report.steps);
   showNotes(report);
   await Promise.all([...report.rows, ...report.keys].map((tensor) => tensor.load()));
   const rowCurves = report.matrices.some(({ name }) => name === "weights") ? [] : report.rows;
