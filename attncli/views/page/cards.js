@@ -4,6 +4,7 @@ const MOST_IN_A_LIST = 8;
 
 function showCards(container, matrix, sources, statistics, onUnpin) {
   const cards = sources.map((source) => cardOf(matrix, source, statistics, onUnpin));
+  container.classList.toggle("resting", !cards.length);
   container.replaceChildren(...(cards.length ? cards : everyRow(matrix, statistics)));
 }
 
