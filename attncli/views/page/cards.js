@@ -66,7 +66,7 @@ function figuresOf({ query, key }, { rows, keys }, { place }) {
 }
 
 function fillFigures(list, figures) {
-  const pairs = figures.map(([name, value]) => [make("dt", { text: words(name) }), make("dd", { text: scalar(value) })]);
-  list.replaceChildren(...pairs.flat());
+  const pairs = figures.map(([name, value]) => make("div", {}, make("dt", { text: words(name) }), make("dd", { text: scalar(value) })));
+  list.replaceChildren(...pairs);
   return list;
 }

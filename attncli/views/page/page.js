@@ -285,7 +285,7 @@ function showNotes(report) {
   const lines = [...report.notes, ...left_out.map((text) => `Left out of this page: ${text}; json and csv have every number.`)];
   const list = make("dl", { class: "figures" });
   for (const [name, value] of [...Object.entries(settings), ...Object.entries(environment)]) {
-    list.append(make("dt", { text: name }), make("dd", {}, makeToken(value)));
+    list.append(make("div", {}, make("dt", { text: name }), make("dd", {}, makeToken(value))));
   }
   const details = make("details", {}, make("summary", { text: "Settings" }), list);
   byId("notes").replaceChildren(...lines.map((text) => make("p", { text })), details);
