@@ -78,9 +78,12 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
         "scale": display.scale_colors,
         "scales": SCALES,
         "skip": display.skip_sink,
-        "precision": display.precision,
     }
     stream.write(_json_block("start", start))
+    headings = []
     for report in reports:
-        stream.write(_json_block("report", report_data(report)))
+        data = report_data(report)
+        headings.append(data["heading"])
+        stream.write(_json_block("report", data))
+    stream.write(_json_block("headings", headings))
     stream.write(after.replace("/* script */", code))

@@ -161,7 +161,10 @@ def test_texts_are_in_the_page_as_json_alone() -> None:
     elements = Elements(page)
     assert [tag for tag, _ in elements.tags if tag in ("img", "iframe", "object", "link")] == []
     scripts = [attributes for tag, attributes in elements.tags if tag == "script"]
-    assert [attributes.get("type") for attributes in scripts] == ["application/json"] * 2 + [None]
+    assert [attributes.get("type") for attributes in scripts] == ["application/json"] * 2 + [
+        "application/json",
+        None,
+    ]
     (data,) = reports_in(page)
     assert data["tokens"] == [*HOSTILE[:3], r"\u2028", r"a\u202eb", "&lt;"]
     assert data["settings"]["sentence"] == HOSTILE[0] and data["notes"] == [HOSTILE[2]]

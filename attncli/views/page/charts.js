@@ -2,6 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const [CHART_WIDTH, CHART_HEIGHT] = [480, 120];
+const MOST_POINTS = 1000;
 const CURVE_COLOURS = ["looked", "pin-0", "pin-1", "pin-2", "pin-3", "pin-4", "pin-5"];
 
 function makeSvg(tag, attributes) {
@@ -12,15 +13,15 @@ function makeSvg(tag, attributes) {
 
 // Lines over the same places, each a name and numbers; `labels` say what stands at a place.
 function chartOf(title, lines, places, labels) {
-  const known = lines.flatMap(({ numbers }) => numbers.filter(isNumber));
-  const [low, high] = [Math.min(...known), Math.max(...known)];
+  const each = lines.map(({ numbers }) => endsOf(numbers, numbers.length, 0));
+  const [low, high] = [Math.min(...each.map((ends) => ends.low)), Math.max(...each.map((ends) => ends.high))];
   const [first, last] = [places[0], places.at(-1)];
   const across = (i) => (last > first ? ((places[i] - first) / (last - first)) * CHART_WIDTH : CHART_WIDTH / 2);
   const up = (value) => CHART_HEIGHT - (high > low ? (value - low) / (high - low) : 0.5) * CHART_HEIGHT;
   const svg = makeSvg("svg", { viewBox: `-4 -4 ${CHART_WIDTH + 8} ${CHART_HEIGHT + 8}`, preserveAspectRatio: "none", role: "img", "aria-label": `${words(title)}, from ${scalar(low)} to ${scalar(high)}; arrow keys read it`, tabindex: "0" });
   lines.forEach(({ numbers }, k) => {
     for (const part of withoutGaps(numbers)) {
-      const points = part.map((i) => `${across(i).toFixed(2)},${up(numbers[i]).toFixed(2)}`).join(" ");
+      const points = thinned(part, numbers).map((i) => `${across(i).toFixed(2)},${up(numbers[i]).toFixed(2)}`).join(" ");
       svg.append(makeSvg("polyline", { points, class: `curve ${CURVE_COLOURS[k % CURVE_COLOURS.length]}` }));
     }
   });
@@ -61,6 +62,18 @@ function readerOf(svg, lines, labels, across) {
   return said;
 }
 
+// Of so many points that they would stand on one another, the least and the most of each few.
+function thinned(indices, numbers) {
+  const few = Math.ceil(indices.length / MOST_POINTS);
+  if (few === 1) return indices;
+  const kept = [];
+  for (let i = 0; i < indices.length; i += few) {
+    const part = indices.slice(i, i + few).sort((one, other) => numbers[one] - numbers[other]);
+    kept.push(...[part[0], part.at(-1)].sort((one, other) => one - other));
+  }
+  return kept;
+}
+
 // Runs of indices that have a number.
 function withoutGaps(numbers) {
   const runs = [[]];
@@ -87,6 +100,14 @@ async function showCurves(container, report, tensors) {
   container.hidden = !charts.length;
 }
 
+// The statistics of the rows of one map, where the page has blocks of weights and no row by itself.
+function showRowCurves(container, report, matrix) {
+  const shown = matrix.axes[0] === "query_block" ? report.rows.filter(({ axes }) => axes.at(-1) === "query") : [];
+  container.replaceChildren(...shown.map((tensor) => {
+    return chartOfTensor(report, { name: tensor.name, axes: ["query"], values: tensor.at(matrix.place) });
+  }));
+}
+
 function chartOfTensor(report, { name, axes: [axis], values }) {
   const labels = axisLabels(report, axis, values.length).map((label) => `${axis} ${labelText(label)}`);
   return chartOf(name, [{ numbers: Array.from(values) }], Array.from(values.keys()), labels);
@@ -108,7 +129,7 @@ function chartsOfRows(title, rows) {
   const [first, ...others] = Object.keys(rows[0] ?? {});
   const lists = others.filter((name) => rows.every((row) => Array.isArray(row[name]) && row[name].length > 1));
   return lists.map((name) => {
-    const lines = rows.map((row) => ({ name: `${words(first)} ${row[first]}`, numbers: row[name] }));
+    const lines = rows.map((row) => ({ name: `${words(first)} ${row[first]}`, numbers: row[name].map((value) => value ?? NaN) }));
     const places = rows[0][name].map((_, i) => i);
     return chartOf(`${title}: ${name}`, lines, places, places.map(String));
   });

@@ -41,12 +41,12 @@ async function showReport(index) {
   showSteps(byId("steps"), report.steps);
   showNotes(report);
   await Promise.all([...report.rows, ...report.keys].map((tensor) => tensor.load()));
-  const rowCurves = report.matrices.some(({ name }) => name === "weights") ? [] : report.rows;
-  const curves = [...report.tensors, ...rowCurves].filter(({ shape }) => shape.length === 1);
-  await showCurves(byId("curves"), report, curves);
+  await showCurves(byId("curves"), report, report.tensors.filter(({ shape }) => shape.length === 1));
+  if (chosen.report !== report) return; // another one was chosen meanwhile
   const { matrices } = report;
   for (const id of ["matrix", "controls"]) byId(id).hidden = !matrices.length;
   byId("overview").hidden = true;
+  byId("row-curves").replaceChildren();
   const names = matrices.map((tensor, i) => [i, `${tensor.name} (${tensor.axes.map(words).join(" × ")})`]);
   const first = Math.max(0, matrices.findIndex(({ name }) => name === "weights" || name === "pooled_mean"));
   fillSelect(byId("tensor"), names, first);
@@ -57,12 +57,12 @@ async function showTensor(index) {
   const { report } = chosen;
   const tensor = report.matrices[index];
   await tensor.load();
-  if (chosen.tensor?.columns !== tensor.columns) chosen.skip = Math.min(chosen.skip, tensor.columns - 1);
+  if (chosen.report !== report) return;
   const isAlike = chosen.tensor && String(chosen.tensor.leadingShape) === String(tensor.leadingShape);
   if (!isAlike) Object.assign(chosen, { number: 0, sort: "", layer: "" });
   chosen.tensor = tensor;
   byId("skip").value = chosen.skip;
-  byId("skip").max = tensor.columns - 1;
+  byId("skip").parentElement.hidden = !tensor.axes.at(-1).startsWith("key");
   byId("overview").hidden = tensor.count < 2;
   document.querySelector(".workspace").classList.remove("beside");
   byId("range").parentElement.hidden = tensor.count < 2;
@@ -105,17 +105,25 @@ function fillSortAndLayer() {
   byId("layer-choice").hidden = numLayers < 2;
 }
 
+// How many columns have no colour: those of skipped keys, or the blocks that hold one.
+function skippedOf({ axes, columns }) {
+  const axis = axes.at(-1);
+  if (axis === "key") return Math.min(chosen.skip, columns - 1);
+  if (axis !== "key_block") return 0;
+  const size = Math.ceil(tokensAlong(chosen.report, axis).length / columns) || 1;
+  return Math.min(Math.ceil(chosen.skip / size), columns - 1);
+}
+
 // The shading of one matrix of a tensor: by its own ends, or by those of all.
 function shadingOfMatrix(tensor, number) {
-  const { scale, range, skip } = chosen;
-  const values = range === "all" ? tensor.values : tensor.matrix(number);
-  return shadingOf(endsOf(values, tensor.columns, skip), scale);
+  const values = chosen.range === "all" ? tensor.values : tensor.matrix(number);
+  return shadingOf(endsOf(values, tensor.columns, skippedOf(tensor)), chosen.scale);
 }
 
 function paintOverview() {
-  const { tensor, range, skip } = chosen;
+  const { tensor, range } = chosen;
   const ofAll = range === "all" ? shadingOfMatrix(tensor, 0) : null;
-  overview.paint((number) => ofAll ?? shadingOfMatrix(tensor, number), skip);
+  overview.paint((number) => ofAll ?? shadingOfMatrix(tensor, number), skippedOf(tensor));
 }
 
 function arrangeOverview() {
@@ -130,11 +138,12 @@ async function showMatrix() {
   const place = tensor.place(number);
   const full = report.full.get(shortPlace(place));
   if (full) await full.load();
+  if (chosen.tensor !== tensor || chosen.number !== number) return;
   const [shown, index] = full ? [full, 0] : [tensor, number];
   const values = shown.matrix(index);
   const [rowAxis, columnAxis] = shown.axes.slice(-2);
   const shading = shadingOfMatrix(shown, index);
-  const skip = Math.min(chosen.skip, shown.columns - 1);
+  const skip = skippedOf(shown);
   matrix = {
     values, rows: shown.rows, columns: shown.columns, axes: [rowAxis, columnAxis], place, shading, skip,
     decimals: shown.decimals,
@@ -150,6 +159,7 @@ async function showMatrix() {
   byId("matrix-title").textContent = matrix.title;
   byId("matrix-note").textContent = noteOf(shown);
   showHeadFigures(place);
+  showRowCurves(byId("row-curves"), report, matrix);
   for (const id of ["previous", "next"]) byId(id).hidden = tensor.count < 2;
   showLegend(byId("legend"), shading, matrix.decimals);
   map.show(matrix);
@@ -303,8 +313,7 @@ function listen() {
   onChange("scale", (value) => ((chosen.scale = value), redraw()));
   onChange("range", (value) => ((chosen.range = value), redraw()));
   onChange("skip", (value) => {
-    const most = chosen.tensor.columns - 1;
-    chosen.skip = Math.max(0, Math.min(most, Math.floor(Number(value)) || 0));
+    chosen.skip = Math.max(0, Math.floor(Number(value)) || 0);
     byId("skip").value = chosen.skip;
     return redraw();
   });
@@ -352,8 +361,8 @@ function run(promise) {
 async function open() {
   if (!window.DecompressionStream) throw new Error("it needs a browser from 2023 or later");
   fillSelect(byId("scale"), start.scales.map((scale) => [scale, scale]), start.scale);
-  const headings = sources.map((_, i) => [i, `${i + 1} of ${sources.length}`]);
-  fillSelect(byId("report"), headings, 0);
+  const headings = JSON.parse(document.querySelector("script.headings").textContent);
+  fillSelect(byId("report"), headings.map((heading, i) => [i, `${i + 1}: ${heading}`]), 0);
   byId("report-choice").hidden = sources.length < 2;
   listen();
   if (sources.length) await showReport(0);

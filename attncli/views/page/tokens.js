@@ -48,11 +48,13 @@ class TokenSides {
   }
 
   fill(list, labels) {
+    list.images = labels.map(() => "");
+    list.weights = labels.map(() => document.createTextNode(""));
     list.elements = labels.map(({ position, token }, index) => {
       const element = make("button", { class: "token", type: "button", tabindex: index ? "-1" : "0" });
       element.dataset.index = index;
       element.dataset.side = list.side;
-      const weight = make("span", { class: "weight" });
+      const weight = make("span", { class: "weight" }, list.weights[index]);
       element.append(make("span", { class: "position", text: position }), makeToken(token), weight);
       element.setAttribute("aria-label", `${list.side} ${position} ${token}`);
       return element;
@@ -92,33 +94,32 @@ class TokenSides {
   draw(matrix, sources) {
     this.matrix = matrix;
     this.sources = sources;
-    const main = sources.at(-1);
-    const rows = sources.map(({ query }) => (query === null ? null : matrix.row(query)));
-    const columns = sources.map(({ key }) => (key === null ? null : matrix.column(key)));
-    this.shade(this.lists.key, rows, main?.query == null ? null : rows.at(-1));
-    this.shade(this.lists.query, columns, main?.key == null ? null : columns.at(-1));
+    this.shade(this.lists.key, sources.map(({ query }) => (query === null ? null : matrix.row(query))));
+    this.shade(this.lists.query, sources.map(({ key }) => (key === null ? null : matrix.column(key))));
     for (const { elements, side } of Object.values(this.lists)) {
+      const shown = new Set(sources.map((source) => source[side]));
+      const kept = new Set(sources.filter((source) => source.isPinned && source.side === side).map(({ index }) => index));
       elements.forEach((element, index) => {
-        const pin = sources.find((source) => source.isPinned && source[side] === index && source.side === side);
-        element.setAttribute("aria-pressed", Boolean(pin));
-        element.classList.toggle("source", sources.some((source) => source[side] === index));
+        element.ariaPressed = kept.has(index);
+        element.classList.toggle("source", shown.has(index));
       });
     }
     this.clear.hidden = !sources.some(({ isPinned }) => isPinned);
     this.drawLines();
   }
 
-  // A band for each source behind every token, the more opaque the larger the weight; the main one's numbers.
-  shade(list, lines, numbers) {
+  // A band for each source behind every token, the more opaque the larger the weight; the last one's numbers.
+  shade(list, lines) {
+    const numbers = lines.at(-1);
     const how = { isLog: this.matrix.isLog, skip: list.side === "key" ? this.matrix.skip : 0 };
     const strengths = lines.map((line) => line && strengthsOf(line, how));
     const colours = this.sources.map(({ colour }) => colourOf(colour));
     list.elements.forEach((element, index) => {
-      const bands = strengths.map((line, s) => (line ? `rgb(${colours[s]} / ${(OPAQUE * line[index]).toFixed(3)})` : "transparent"));
-      const part = 100 / Math.max(1, bands.length);
-      const stops = bands.map((band, s) => `${band} ${s * part}% ${(s + 1) * part}%`);
-      element.style.backgroundImage = bands.length ? `linear-gradient(to bottom, ${stops.join(", ")})` : "";
-      element.lastChild.textContent = numbers ? fixed(numbers[index], this.matrix.decimals) : "";
+      const shares = strengths.map((line) => (line ? line[index] : 0));
+      const image = shares.some((share) => share > FAINTEST) ? bandsOf(shares, colours) : "";
+      if (list.images[index] !== image) element.style.backgroundImage = image;
+      list.images[index] = image;
+      list.weights[index].data = numbers ? fixed(numbers[index], this.matrix.decimals) : "";
     });
   }
 
@@ -166,6 +167,13 @@ class TokenSides {
       }
     }
   }
+}
+
+// Bands of equal height, one below the other.
+function bandsOf(shares, colours) {
+  const height = 100 / shares.length;
+  const stops = shares.map((share, i) => `rgb(${colours[i]} / ${(OPAQUE * share).toFixed(3)}) ${i * height}% ${(i + 1) * height}%`);
+  return `linear-gradient(to bottom, ${stops.join(", ")})`;
 }
 
 function line({ context, width, from, to }, i, j, colour, strength) {
