@@ -96,6 +96,10 @@ def texts(numbers: Any) -> list[str]:
     return [f"{number:.4f}" for number in numbers]
 
 
+def wait_for_title(page: Any, text: str) -> None:
+    page.wait_for_function("text => document.getElementById('matrix-title').textContent === text", arg=text)
+
+
 def wait_for_readout(page: Any, text: str) -> None:
     page.wait_for_function("text => document.getElementById('readout').textContent.includes(text)", arg=text)
 
@@ -136,9 +140,9 @@ def test_every_weight_of_128_tokens_is_right_to_four_decimals(opened: Opened) ->
     page = opened(page_of(heads_report(words, weights)))
     assert page.locator(".thumbnail").count() == 144
     page.locator('.thumbnail[title="layer 5, head 11"]').click()
+    wait_for_title(page, "weights (query × key), layer 5, head 11")
     token(page, "query", 77).hover()
     wait_for_readout(page, "77 word77 looks most at")
-    assert page.locator("#matrix-title").text_content() == "weights (query × key), layer 5, head 11"
     assert weights_beside(page, "key") == texts(weights[5, 11, 77])
     assert weights_beside(page, "query") == texts(weights[5, 11, :, 77])
 
@@ -179,15 +183,13 @@ def test_a_card_names_where_a_token_looks_and_its_statistics(opened: Opened) -> 
 def test_the_keyboard_alone_is_enough(opened: Opened) -> None:
     weights = random_weights(3, 4, 6, 6)
     page = opened(page_of(heads_report(SENTENCE, weights)))
-    title = page.locator("#matrix-title")
 
     def press(*keys: str) -> None:
         for key in keys:
             page.keyboard.press(key)
 
-    def is_at(layer: int, head: int) -> bool:
-        page.wait_for_timeout(50)
-        return bool(title.text_content() == f"weights (query × key), layer {layer}, head {head}")
+    def wait_for_head(layer: int, head: int) -> None:
+        wait_for_title(page, f"weights (query × key), layer {layer}, head {head}")
 
     for _ in range(40):  # by tab to the overview
         press("Tab")
@@ -195,11 +197,11 @@ def test_the_keyboard_alone_is_enough(opened: Opened) -> None:
             break
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     press("ArrowRight", "ArrowRight", "ArrowDown")
-    assert is_at(1, 2)
+    wait_for_head(1, 2)
     press("End")
-    assert is_at(2, 3)
+    wait_for_head(2, 3)
     press(",")
-    assert is_at(2, 2)
+    wait_for_head(2, 2)
     for _ in range(40):  # on to the map
         press("Tab")
         if page.evaluate("document.activeElement.className === 'map-cells'"):
@@ -322,7 +324,7 @@ def test_long_texts_show_maps_of_blocks_and_the_heads_in_full(opened: Opened) ->
     assert page.locator("#tokens").is_hidden()
     assert page.locator(".map-left .label").first.text_content().startswith("0\u20134 word0 word1")
     page.locator(".thumbnail.full").nth(1).click()
-    assert page.locator("#matrix-title").text_content() == "weights (query × key), layer 5, head 11"
+    wait_for_title(page, "weights (query × key), layer 5, head 11")
     token(page, "key", 299).hover()
     wait_for_readout(page, "299 word299 looks most at")
     assert weights_beside(page, "query") == texts(report.tensors["weights_5_11"].values[:, 299])
@@ -332,7 +334,10 @@ def test_a_streamed_report_shows_its_map_and_its_rows(opened: Opened) -> None:
     report = run("self", num_tokens=70, engine="streaming")
     page = opened(page_of(report))
     assert page.locator("#matrix-title").text_content() == "pooled_mean (query block × key block)"
-    assert page.locator("#curves figcaption b").all_text_contents()[0] == "entropy"
+    assert page.locator("#row-curves figcaption b").all_text_contents()[:2] == [
+        "entropy",
+        "normalized entropy",
+    ]
     page.locator(".map-cells").hover(position={"x": 1, "y": 1})
     value = report.tensors["pooled_mean"].values[0, 0]
     wait_for_readout(page, f"0\u20131 x0 x1 → 0\u20131 x0 x1: {value:.4f}")
