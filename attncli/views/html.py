@@ -21,11 +21,15 @@ SCRIPTS = (
     "colours.js",
     "overview.js",
     "map.js",
+    "shades.js",
     "tokens.js",
     "tables.js",
     "cards.js",
     "charts.js",
     "steps.js",
+    "report.js",
+    "selection.js",
+    "controls.js",
     "page.js",
 )
 REPORTS = "<!-- reports -->\n"

@@ -1,7 +1,10 @@
 // Arrays as the page carries them: bytes sorted by significance, deflated, in base64.
 
 const ARRAY_TYPES = {
-  float32: Float32Array, float64: Float64Array, int32: Int32Array, uint16: Uint16Array,
+  float32: Float32Array,
+  float64: Float64Array,
+  int32: Int32Array,
+  uint16: Uint16Array,
 };
 
 function bytesOf(base64) {
@@ -62,7 +65,7 @@ class Tensor {
     return this.leading.map((axis, i) => [axis, indices[i]]);
   }
 
-  // The numbers along the last axes at a place: where this tensor lacks an axis, or is shared on it, it has one.
+  // The numbers along the last axes at a place. Where this tensor lacks an axis, it is the same on all of it.
   at(place, numLast = 1) {
     const where = Object.fromEntries(place);
     const ends = this.shape.slice(-numLast).reduce((product, size) => product * size, 1);

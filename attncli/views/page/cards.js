@@ -12,10 +12,15 @@ function showCards(container, matrix, sources, statistics, onUnpin) {
 function everyRow(matrix, { rows }) {
   const hint = "Point at a token, or focus it, to see where it looks and who looks at it; a click keeps it.";
   const shown = rows.filter(({ axes, values }) => axes.at(-1) === "query" && values);
-  const table = () => tableOf("statistics of each row", matrix.rowLabels.map((label, i) => {
-    const figures = shown.map((tensor) => [tensor.name, tensor.at(matrix.place)[i]]);
-    return { query: labelText(label), ...Object.fromEntries(figures) };
-  }), null);
+  const table = () =>
+    tableOf(
+      "statistics of each row",
+      matrix.rowLabels.map((label, i) => {
+        const figures = shown.map((tensor) => [tensor.name, tensor.at(matrix.place)[i]]);
+        return { query: labelText(label), ...Object.fromEntries(figures) };
+      }),
+      null,
+    );
   return [make("p", { class: "quiet", text: hint }), shown.length ? table() : ""];
 }
 
@@ -23,16 +28,30 @@ function cardOf(matrix, source, statistics, onUnpin) {
   const index = source.query ?? source.key;
   const label = (source.query === null ? matrix.columnLabels : matrix.rowLabels)[index];
   const swatch = make("span", { class: `swatch ${source.colour}`, "aria-hidden": "true" });
-  const title = make("h3", {}, swatch, make("span", { class: "position", text: label.position }), " ", makeToken(label.token));
+  const title = make(
+    "h3",
+    {},
+    swatch,
+    make("span", { class: "position", text: label.position }),
+    " ",
+    makeToken(label.token),
+  );
   const card = make("article", { class: "card" }, title);
   if (source.isPinned) {
-    const button = make("button", { type: "button", class: "unpin", "aria-label": `Let ${labelText(label)} go`, text: "×" });
+    const button = make("button", {
+      type: "button",
+      class: "unpin",
+      "aria-label": `Let ${labelText(label)} go`,
+      text: "×",
+    });
     button.addEventListener("click", () => onUnpin(source));
     title.append(button);
   }
   const lists = make("div", { class: "lists" });
-  if (source.query !== null) lists.append(listOf("looks at", matrix.row(source.query), matrix.columnLabels, matrix.decimals));
-  if (source.key !== null) lists.append(listOf("looked at by", matrix.column(source.key), matrix.rowLabels, matrix.decimals));
+  if (source.query !== null)
+    lists.append(listOf("looks at", matrix.row(source.query), matrix.columnLabels, matrix.decimals));
+  if (source.key !== null)
+    lists.append(listOf("looked at by", matrix.column(source.key), matrix.rowLabels, matrix.decimals));
   card.append(lists, figuresOf(source, statistics, matrix));
   return card;
 }
@@ -44,8 +63,20 @@ function listOf(title, numbers, labels, decimals) {
   const items = order.slice(0, MOST_IN_A_LIST).map((i) => {
     const bar = make("span", { class: "bar", "aria-hidden": "true" });
     bar.style.width = `${(100 * Math.abs(numbers[i])) / largest}%`;
-    const name = make("span", { class: "name" }, make("span", { class: "position", text: labels[i].position }), " ", makeToken(labels[i].token));
-    return make("li", {}, bar, name, make("span", { class: "number", text: weightText(numbers[i], decimals) }));
+    const name = make(
+      "span",
+      { class: "name" },
+      make("span", { class: "position", text: labels[i].position }),
+      " ",
+      makeToken(labels[i].token),
+    );
+    return make(
+      "li",
+      {},
+      bar,
+      name,
+      make("span", { class: "number", text: weightText(numbers[i], decimals) }),
+    );
   });
   const rest = order.length - items.length;
   const more = rest > 0 ? make("p", { class: "quiet", text: `and ${rest} more` }) : "";
@@ -66,7 +97,9 @@ function figuresOf({ query, key }, { rows, keys }, { place }) {
 }
 
 function fillFigures(list, figures) {
-  const pairs = figures.map(([name, value]) => make("div", {}, make("dt", { text: words(name) }), make("dd", { text: scalar(value) })));
+  const pairs = figures.map(([name, value]) =>
+    make("div", {}, make("dt", { text: words(name) }), make("dd", { text: scalar(value) })),
+  );
   list.replaceChildren(...pairs);
   return list;
 }

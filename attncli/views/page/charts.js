@@ -16,17 +16,34 @@ function chartOf(title, lines, places, labels) {
   const each = lines.map(({ numbers }) => endsOf(numbers, numbers.length, 0));
   const [low, high] = [Math.min(...each.map((ends) => ends.low)), Math.max(...each.map((ends) => ends.high))];
   const [first, last] = [places[0], places.at(-1)];
-  const across = (i) => (last > first ? ((places[i] - first) / (last - first)) * CHART_WIDTH : CHART_WIDTH / 2);
+  const across = (i) =>
+    last > first ? ((places[i] - first) / (last - first)) * CHART_WIDTH : CHART_WIDTH / 2;
   const up = (value) => CHART_HEIGHT - (high > low ? (value - low) / (high - low) : 0.5) * CHART_HEIGHT;
-  const svg = makeSvg("svg", { viewBox: `-4 -4 ${CHART_WIDTH + 8} ${CHART_HEIGHT + 8}`, preserveAspectRatio: "none", role: "img", "aria-label": `${words(title)}, from ${scalar(low)} to ${scalar(high)}; arrow keys read it`, tabindex: "0" });
+  const svg = makeSvg("svg", {
+    viewBox: `-4 -4 ${CHART_WIDTH + 8} ${CHART_HEIGHT + 8}`,
+    preserveAspectRatio: "none",
+    role: "img",
+    "aria-label": `${words(title)}, from ${scalar(low)} to ${scalar(high)}; arrow keys read it`,
+    tabindex: "0",
+  });
   lines.forEach(({ numbers }, k) => {
     for (const part of withoutGaps(numbers)) {
-      const points = thinned(part, numbers).map((i) => `${across(i).toFixed(2)},${up(numbers[i]).toFixed(2)}`).join(" ");
+      const points = thinned(part, numbers)
+        .map((i) => `${across(i).toFixed(2)},${up(numbers[i]).toFixed(2)}`)
+        .join(" ");
       svg.append(makeSvg("polyline", { points, class: `curve ${CURVE_COLOURS[k % CURVE_COLOURS.length]}` }));
     }
   });
   const ends = make("span", { class: "quiet", text: `${scalar(low)} to ${scalar(high)}` });
-  const caption = make("figcaption", {}, make("b", { text: words(title) }), " ", ends, " ", readerOf(svg, lines, labels, across));
+  const caption = make(
+    "figcaption",
+    {},
+    make("b", { text: words(title) }),
+    " ",
+    ends,
+    " ",
+    readerOf(svg, lines, labels, across),
+  );
   const keys = lines.length > 1 ? lines.map(({ name }, k) => curveKey(name, k)) : [];
   return make("figure", {}, caption, svg, ...keys);
 }
@@ -92,7 +109,13 @@ async function showCurves(container, report, tensors) {
   const places = points.length > 1 ? points.shift() : null;
   const charts = tensors
     .filter((tensor) => tensor !== places && tensor.values.length > 1)
-    .map((tensor) => (tensor.type === "int32" ? tableOfWhole(report, tensor) : places && points.includes(tensor) ? curveOf(tensor, places) : chartOfTensor(report, tensor)));
+    .map((tensor) =>
+      tensor.type === "int32"
+        ? tableOfWhole(report, tensor)
+        : places && points.includes(tensor)
+          ? curveOf(tensor, places)
+          : chartOfTensor(report, tensor),
+    );
   for (const [name, value] of Object.entries(report.statistics)) {
     if (Array.isArray(value)) charts.push(...chartsOfRows(name, value));
   }
@@ -102,10 +125,13 @@ async function showCurves(container, report, tensors) {
 
 // The statistics of the rows of one map, where the page has blocks of weights and no row by itself.
 function showRowCurves(container, report, matrix) {
-  const shown = matrix.axes[0] === "query_block" ? report.rows.filter(({ axes }) => axes.at(-1) === "query") : [];
-  container.replaceChildren(...shown.map((tensor) => {
-    return chartOfTensor(report, { name: tensor.name, axes: ["query"], values: tensor.at(matrix.place) });
-  }));
+  const shown =
+    matrix.axes[0] === "query_block" ? report.rows.filter(({ axes }) => axes.at(-1) === "query") : [];
+  container.replaceChildren(
+    ...shown.map((tensor) => {
+      return chartOfTensor(report, { name: tensor.name, axes: ["query"], values: tensor.at(matrix.place) });
+    }),
+  );
 }
 
 function chartOfTensor(report, { name, axes: [axis], values }) {
@@ -116,7 +142,11 @@ function chartOfTensor(report, { name, axes: [axis], values }) {
 // Whole numbers, such as the ids of tokens, are no curve.
 function tableOfWhole(report, { name, axes: [axis], values }) {
   const labels = axisLabels(report, axis, values.length);
-  return tableOf(words(name), labels.map((label, i) => ({ [axis]: labelText(label), number: values[i] })), null);
+  return tableOf(
+    words(name),
+    labels.map((label, i) => ({ [axis]: labelText(label), number: values[i] })),
+    null,
+  );
 }
 
 function curveOf({ name, values }, places) {
@@ -127,9 +157,14 @@ function curveOf({ name, values }, places) {
 // A line for each row, named by the row's first number.
 function chartsOfRows(title, rows) {
   const [first, ...others] = Object.keys(rows[0] ?? {});
-  const lists = others.filter((name) => rows.every((row) => Array.isArray(row[name]) && row[name].length > 1));
+  const lists = others.filter((name) =>
+    rows.every((row) => Array.isArray(row[name]) && row[name].length > 1),
+  );
   return lists.map((name) => {
-    const lines = rows.map((row) => ({ name: `${words(first)} ${row[first]}`, numbers: row[name].map((value) => value ?? NaN) }));
+    const lines = rows.map((row) => ({
+      name: `${words(first)} ${row[first]}`,
+      numbers: row[name].map((value) => value ?? NaN),
+    }));
     const places = rows[0][name].map((_, i) => i);
     return chartOf(`${title}: ${name}`, lines, places, places.map(String));
   });

@@ -34,10 +34,23 @@ function shadingOf({ low, high, above }, scale) {
   if (low > high) return { kind: "linear", low: NaN, high: NaN, map: maps.viridis };
   if (low < 0 && high > 0) {
     const size = Math.max(-low, high);
-    return { kind: scale === "row" ? "row" : "linear", low: -size, high: size, isDiverging: true, map: maps.coolwarm };
+    return {
+      kind: scale === "row" ? "row" : "linear",
+      low: -size,
+      high: size,
+      isDiverging: true,
+      map: maps.coolwarm,
+    };
   }
   if (scale === "log" && low >= 0 && high > 0) {
-    return { kind: "log", low: above, high, logLow: Math.log(above), logHigh: Math.log(high), map: maps.viridis };
+    return {
+      kind: "log",
+      low: above,
+      high,
+      logLow: Math.log(above),
+      logHigh: Math.log(high),
+      map: maps.viridis,
+    };
   }
   return { kind: scale === "row" ? "row" : "linear", low, high, map: maps.viridis };
 }
@@ -98,8 +111,18 @@ function showLegend(element, shading, decimals) {
   const bar = make("canvas", { class: "legend-bar", role: "img", "aria-label": "colours from low to high" });
   bar.width = 256;
   bar.height = 1;
-  bar.getContext("2d").putImageData(new ImageData(new Uint8ClampedArray(shading.map.slice().buffer), 256, 1), 0, 0);
+  bar
+    .getContext("2d")
+    .putImageData(new ImageData(new Uint8ClampedArray(shading.map.slice().buffer), 256, 1), 0, 0);
   const said = { log: "even in the logarithm", row: "each row by itself", linear: "" }[shading.kind];
-  const ends = shading.kind === "row" ? ["row's least", "row's most"] : [shading.low, shading.high].map((end) => scalar(end, decimals));
-  element.replaceChildren(ends[0], bar, ends[1], make("span", { class: "quiet", text: shading.kind === "row" ? "" : said }));
+  const ends =
+    shading.kind === "row"
+      ? ["row's least", "row's most"]
+      : [shading.low, shading.high].map((end) => scalar(end, decimals));
+  element.replaceChildren(
+    ends[0],
+    bar,
+    ends[1],
+    make("span", { class: "quiet", text: shading.kind === "row" ? "" : said }),
+  );
 }

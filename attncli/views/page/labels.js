@@ -11,7 +11,10 @@ function axisLabels(report, axis, count) {
   const tokens = tokensAlong(report, axis);
   if (axis.endsWith("_block") && tokens.length > count) return blockLabels(tokens, count);
   const areTokens = tokens.length === count && !axis.endsWith("_block");
-  return Array.from({ length: count }, (_, i) => ({ position: String(i), token: areTokens ? tokens[i] : "" }));
+  return Array.from({ length: count }, (_, i) => ({
+    position: String(i),
+    token: areTokens ? tokens[i] : "",
+  }));
 }
 
 // Blocks have as many tokens each as fit; the last one has the rest.

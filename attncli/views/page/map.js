@@ -39,7 +39,10 @@ class MatrixMap {
     const [rowAxis, columnAxis] = matrix.axes.map((axis) => axis.replace("_", " "));
     this.corner.textContent = `${rowAxis} ↓ ${columnAxis} →`;
     const size = `${matrix.rows} × ${matrix.columns}`;
-    this.cells.setAttribute("aria-label", `Map of ${matrix.title}, ${size}; arrow keys look at a cell, Enter keeps its row`);
+    this.cells.setAttribute(
+      "aria-label",
+      `Map of ${matrix.title}, ${size}; arrow keys look at a cell, Enter keeps its row`,
+    );
     this.pixels = paint(this.canvas, matrix.values, matrix.columns, matrix.shading, matrix.skip);
     this.mark(null, null);
     this.layout();
@@ -49,7 +52,10 @@ class MatrixMap {
     if (!this.matrix || !this.container.offsetParent) return;
     const { rows, columns } = this.matrix;
     const labelWidth = this.left.offsetWidth;
-    const room = this.parts.clientWidth * (this.matrix.isAttention && isWide.matches ? SHARE_OF_MAP : 1) - labelWidth - 8;
+    const room =
+      this.parts.clientWidth * (this.matrix.isAttention && isWide.matches ? SHARE_OF_MAP : 1) -
+      labelWidth -
+      8;
     this.width = Math.max(1, Math.min(LARGEST_CELL, room / columns, Math.max(3, LARGEST_HEIGHT / rows)));
     const least = rows <= MOST_ROWS_WITH_LABELS ? LABEL_PIXELS + 1 : 0;
     this.height = Math.min(Math.max(this.width, least), 40);
@@ -89,15 +95,19 @@ class MatrixMap {
   // The numbers themselves where they fit into the cells.
   showNumbers() {
     const { values, rows, columns, decimals } = this.matrix;
-    const longest = Math.max(...Array.from(values.subarray(0, 400), (value) => fixed(value, decimals).length));
+    const longest = Math.max(
+      ...Array.from(values.subarray(0, 400), (value) => fixed(value, decimals).length),
+    );
     const fits = values.length <= 400 && this.height >= 16 && this.width >= longest * 6.3 + 4;
     this.numbers.hidden = !fits;
     if (!fits) return;
     this.numbers.style.gridTemplate = `repeat(${rows}, 1fr) / repeat(${columns}, 1fr)`;
-    this.numbers.replaceChildren(...Array.from(values, (value, i) => {
-      const tone = !this.pixels[i] ? "on-page" : isLight(this.pixels[i]) ? "on-light" : "on-dark";
-      return make("span", { class: tone, text: fixed(value, decimals) });
-    }));
+    this.numbers.replaceChildren(
+      ...Array.from(values, (value, i) => {
+        const tone = !this.pixels[i] ? "on-page" : isLight(this.pixels[i]) ? "on-light" : "on-dark";
+        return make("span", { class: tone, text: fixed(value, decimals) });
+      }),
+    );
   }
 
   cellAt(event) {

@@ -17,7 +17,11 @@ function fixed(value, decimals = 4) {
 
 function isTie(value, decimals) {
   const next = value.toFixed(decimals + 1);
-  return next.endsWith("5") && Number(next) === value && /^50*$/.test(value.toFixed(60).split(".")[1].slice(decimals));
+  return (
+    next.endsWith("5") &&
+    Number(next) === value &&
+    /^50*$/.test(value.toFixed(60).split(".")[1].slice(decimals))
+  );
 }
 
 function towardsZero(value, decimals) {

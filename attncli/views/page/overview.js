@@ -23,7 +23,12 @@ class Overview {
       const canvas = make("canvas", { "aria-hidden": "true" });
       const figure = make("span", { class: "figure" });
       const caption = make("span", { class: "caption" }, make("span", { text: shortPlace(place) }), figure);
-      const element = make("div", { class: "thumbnail", role: "option", tabindex: "-1", title: placeText(place) });
+      const element = make("div", {
+        class: "thumbnail",
+        role: "option",
+        tabindex: "-1",
+        title: placeText(place),
+      });
       element.append(canvas, caption);
       if (isFull(place)) element.classList.add("full");
       element.dataset.number = number;
@@ -43,8 +48,12 @@ class Overview {
 
   // In the order of a figure, largest first, or of the axes; of one layer, or of all.
   arrange(figureOf, figureName, layer) {
-    let shown = this.items.filter(({ place }) => layer === "" || Object.fromEntries(place).layer === Number(layer));
-    const figures = new Map(shown.map((item) => [item, figureOf ? figureOf(item.place, item.number) : undefined]));
+    let shown = this.items.filter(
+      ({ place }) => layer === "" || Object.fromEntries(place).layer === Number(layer),
+    );
+    const figures = new Map(
+      shown.map((item) => [item, figureOf ? figureOf(item.place, item.number) : undefined]),
+    );
     const rank = (item) => (isNumber(figures.get(item)) ? figures.get(item) : -Infinity);
     if (figureOf) shown = [...shown].sort((one, other) => rank(other) - rank(one));
     for (const item of shown) {
@@ -64,7 +73,8 @@ class Overview {
       item.element.setAttribute("aria-selected", isChosen);
       item.element.tabIndex = isChosen ? 0 : -1;
     }
-    if (this.shown.length && !this.shown.some((item) => item.number === number)) this.shown[0].element.tabIndex = 0;
+    if (this.shown.length && !this.shown.some((item) => item.number === number))
+      this.shown[0].element.tabIndex = 0;
   }
 
   chooseAt(element) {

@@ -1,7 +1,9 @@
 // A computation followed by hand: each step with its formula, shapes, prose, terms and single numbers.
 
 function showSteps(container, steps) {
-  container.replaceChildren(...steps.map((step, i) => stepOf(step, `${i + 1} of ${steps.length}: ${step.title}`)));
+  container.replaceChildren(
+    ...steps.map((step, i) => stepOf(step, `${i + 1} of ${steps.length}: ${step.title}`)),
+  );
   container.hidden = !steps.length;
 }
 
@@ -10,14 +12,20 @@ function stepOf({ formula, prose, shapes, values, tables }, title) {
     const apart = strides ? `, strides ${strides.join(", ")}` : "";
     return `${name} (${axes.join(" × ")}) ${counts.join(" × ")}${apart}`;
   });
-  const figures = Object.entries(values).map(([name, value]) => [name, Number.isInteger(value) ? String(value) : value]);
-  return make("details", { class: "step", open: "" },
+  const figures = Object.entries(values).map(([name, value]) => [
+    name,
+    Number.isInteger(value) ? String(value) : value,
+  ]);
+  return make(
+    "details",
+    { class: "step", open: "" },
     make("summary", { text: title }),
     make("p", { class: "formula", text: formula }),
     make("p", { class: "quiet", text: sizes.join("; ") }),
     make("p", { text: prose }),
     ...tables.map(termsOf),
-    figures.length ? fillFigures(make("dl", { class: "figures" }), figures) : "");
+    figures.length ? fillFigures(make("dl", { class: "figures" }), figures) : "",
+  );
 }
 
 // The terms, a row each, and their totals; of a long table some rows stand for all.
@@ -26,8 +34,14 @@ function termsOf({ title, columns, rows, count, totals }) {
   const heading = isPart ? `${title} (${rows.length} of ${count} rows)` : title;
   const head = make("tr", {}, ...columns.map((name) => make("th", { scope: "col", text: words(name) })));
   const areWhole = columns.map((_, i) => rows.every((cells) => Number.isInteger(cells[i])));
-  const lineOf = (cells, kind) => make("tr", { class: kind }, ...cells.map((cell, i) => cellOf(cell, areWhole[i])));
-  const body = make("tbody", {}, ...rows.map((cells) => lineOf(cells, "")), ...totals.map((cells) => lineOf(cells, "total")));
+  const lineOf = (cells, kind) =>
+    make("tr", { class: kind }, ...cells.map((cell, i) => cellOf(cell, areWhole[i])));
+  const body = make(
+    "tbody",
+    {},
+    ...rows.map((cells) => lineOf(cells, "")),
+    ...totals.map((cells) => lineOf(cells, "total")),
+  );
   const table = make("table", {}, make("thead", {}, head), body);
   return make("div", {}, make("h4", { text: heading }), make("div", { class: "scroll" }, table));
 }

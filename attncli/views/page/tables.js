@@ -23,7 +23,8 @@ function flattened(row) {
   const cells = {};
   for (const [name, value] of Object.entries(row)) {
     if (Array.isArray(value)) value.forEach((item, i) => (cells[`${name} ${i}`] = item));
-    else if (value && typeof value === "object") for (const [part, item] of Object.entries(value)) cells[`${name} ${part}`] = item;
+    else if (value && typeof value === "object")
+      for (const [part, item] of Object.entries(value)) cells[`${name} ${part}`] = item;
     else cells[name] = value;
   }
   return cells;
@@ -51,7 +52,11 @@ function tableOf(title, mappings, onPlace) {
     fill([...rows].sort((one, other) => compared(one[name], other[name]) * (isDescending ? -1 : 1)));
   };
   fill(rows);
-  const box = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title || "statistics" }, table);
+  const box = make(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": title || "statistics" },
+    table,
+  );
   return make("section", { class: "table" }, title ? make("h2", { text: title }) : "", box);
 }
 
@@ -69,7 +74,11 @@ function rowOf(row, names, areWhole, onPlace) {
   const line = make("tr", {}, ...cells);
   if (onPlace && PLACES.every((axis) => axis in row)) {
     const first = cells[names.indexOf("head")];
-    const button = make("button", { type: "button", "aria-label": `Show layer ${row.layer}, head ${row.head}`, text: row.head });
+    const button = make("button", {
+      type: "button",
+      "aria-label": `Show layer ${row.layer}, head ${row.head}`,
+      text: row.head,
+    });
     button.addEventListener("click", () => onPlace(row));
     first.replaceChildren(button);
   }

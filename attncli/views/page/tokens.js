@@ -1,8 +1,6 @@
 // Queries and keys side by side: lines, or shades, from a token to where it looks and from who looks at it.
 
 const MOST_TOKENS_WITH_LINES = 64;
-const FAINTEST = 0.02;
-const OPAQUE = 0.6;
 // One after the other for tokens that are kept.
 const PIN_COLOURS = ["pin-0", "pin-1", "pin-2", "pin-3", "pin-4", "pin-5"];
 
@@ -43,7 +41,11 @@ class TokenSides {
   show({ query, key }) {
     const most = Math.max(query.length, key.length);
     this.isText = this.chosen ?? most > MOST_TOKENS_WITH_LINES;
-    for (const [side, labels] of [["query", query], ["key", key]]) this.fill(this.lists[side], labels);
+    for (const [side, labels] of [
+      ["query", query],
+      ["key", key],
+    ])
+      this.fill(this.lists[side], labels);
     this.showMode();
   }
 
@@ -94,11 +96,19 @@ class TokenSides {
   draw(matrix, sources) {
     this.matrix = matrix;
     this.sources = sources;
-    this.shade(this.lists.key, sources.map(({ query }) => (query === null ? null : matrix.row(query))));
-    this.shade(this.lists.query, sources.map(({ key }) => (key === null ? null : matrix.column(key))));
+    this.shade(
+      this.lists.key,
+      sources.map(({ query }) => (query === null ? null : matrix.row(query))),
+    );
+    this.shade(
+      this.lists.query,
+      sources.map(({ key }) => (key === null ? null : matrix.column(key))),
+    );
     for (const { elements, side } of Object.values(this.lists)) {
       const shown = new Set(sources.map((source) => source[side]));
-      const kept = new Set(sources.filter((source) => source.isPinned && source.side === side).map(({ index }) => index));
+      const kept = new Set(
+        sources.filter((source) => source.isPinned && source.side === side).map(({ index }) => index),
+      );
       elements.forEach((element, index) => {
         element.ariaPressed = kept.has(index);
         element.classList.toggle("source", shown.has(index));
@@ -133,10 +143,11 @@ class TokenSides {
     const context = canvas.getContext("2d");
     context.scale(ratio, ratio);
     const top = canvas.getBoundingClientRect().top;
-    const middles = (list) => list.elements.map((element) => {
-      const box = element.getBoundingClientRect();
-      return box.top + box.height / 2 - top;
-    });
+    const middles = (list) =>
+      list.elements.map((element) => {
+        const box = element.getBoundingClientRect();
+        return box.top + box.height / 2 - top;
+      });
     const pen = { context, width, from: middles(this.lists.query), to: middles(this.lists.key) };
     if (this.sources.length) this.drawSources(pen);
     else if (pen.from.length <= MOST_TOKENS_WITH_LINES) this.drawAll(pen);
@@ -147,7 +158,8 @@ class TokenSides {
     const strengths = strengthsOf(this.matrix.values, this.matrix);
     const colour = colourOf("line");
     for (let i = 0; i < pen.from.length; i++) {
-      for (let j = 0; j < pen.to.length; j++) line(pen, i, j, colour, 0.6 * strengths[i * this.matrix.columns + j]);
+      for (let j = 0; j < pen.to.length; j++)
+        line(pen, i, j, colour, 0.6 * strengths[i * this.matrix.columns + j]);
     }
   }
 
@@ -159,41 +171,16 @@ class TokenSides {
       pen.context.lineWidth = 2;
       if (query !== null) {
         pen.context.setLineDash([]);
-        strengthsOf(this.matrix.row(query), { skip, isLog }).forEach((strength, j) => line(pen, query, j, ink, strength));
+        strengthsOf(this.matrix.row(query), { skip, isLog }).forEach((strength, j) =>
+          line(pen, query, j, ink, strength),
+        );
       }
       if (key !== null) {
         pen.context.setLineDash([3, 4]);
-        strengthsOf(this.matrix.column(key), { isLog }).forEach((strength, i) => line(pen, i, key, ink, strength));
+        strengthsOf(this.matrix.column(key), { isLog }).forEach((strength, i) =>
+          line(pen, i, key, ink, strength),
+        );
       }
     }
   }
-}
-
-// Bands of equal height, one below the other.
-function bandsOf(shares, colours) {
-  const height = 100 / shares.length;
-  const stops = shares.map((share, i) => `rgb(${colours[i]} / ${(OPAQUE * share).toFixed(3)}) ${i * height}% ${(i + 1) * height}%`);
-  return `linear-gradient(to bottom, ${stops.join(", ")})`;
-}
-
-function line({ context, width, from, to }, i, j, colour, strength) {
-  if (!(strength > FAINTEST)) return;
-  context.strokeStyle = `rgb(${colour} / ${strength.toFixed(3)})`;
-  context.beginPath();
-  context.moveTo(0, from[i]);
-  context.bezierCurveTo(width / 2, from[i], width / 2, to[j], width, to[j]);
-  context.stroke();
-}
-
-// The three numbers of a colour that the style names.
-const colourOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-
-// From 0 to 1 by the largest size among numbers; none for the first `skip` of each row of `columns`.
-function strengthsOf(numbers, { skip = 0, isLog, columns = numbers.length }) {
-  const sizes = Float64Array.from(numbers, (value, i) => (i % columns < skip || value !== value ? 0 : Math.abs(value)));
-  const largest = sizes.reduce((most, size) => Math.max(most, size), 0);
-  if (!isLog) return sizes.map((size) => (largest > 0 ? size / largest : 0));
-  const least = sizes.reduce((most, size) => (size > 0 ? Math.min(most, size) : most), largest);
-  const span = Math.log(largest) - Math.log(least);
-  return sizes.map((size) => (size > 0 ? (span > 0 ? (Math.log(size) - Math.log(least)) / span : 1) : 0));
 }
