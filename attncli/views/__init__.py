@@ -16,6 +16,7 @@ VIEWS = {
     "jsonl": "attncli.views.jsonl",
     "csv": "attncli.views.csv",
     "heatmap": "attncli.views.heatmap",
+    "html": "attncli.views.html",
     "png": "attncli.views.png",
     "svg": "attncli.views.svg",
 }
@@ -26,6 +27,8 @@ SUFFIXES = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".csv": "csv",
+    ".html": "html",
+    ".htm": "html",
     ".png": "png",
     ".svg": "svg",
 }

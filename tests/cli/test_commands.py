@@ -66,7 +66,7 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["self", "--sentence", ".,;"], "sentence: holds no token: tokenizer words leaves nothing of it"),
         (["self", "--file", "nowhere"], "--file: no such file: nowhere"),
         (["self", "--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
-        (["self", "--format", "jsn"], "--format: must be one of table, json, jsonl, csv, heatmap, png, svg (got jsn) (did you mean 'json'?)"),
+        (["self", "--format", "jsn"], "--format: must be one of table, json, jsonl, csv, heatmap, html, png, svg (got jsn) (did you mean 'json'?)"),
         (["self", "--color", "yes"], "--color: must be one of auto, always, never, 16, 256, truecolor (got yes)"),
         (["self", "--precision", "99"], "--precision: must be a whole number from 0 to 15 (got 99)"),
         (["self", "-o", "nowhere/x.json"], "-o nowhere/x.json: no such directory: nowhere"),

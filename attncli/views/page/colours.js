@@ -1,0 +1,128 @@
+// Numbers as places on a colour map: even between the ends, even in the logarithm, or even in each row.
+
+let maps = {};
+
+function readMaps(start) {
+  maps = { viridis: coloursOf(start.viridis), coolwarm: coloursOf(start.coolwarm) };
+}
+
+// 256 colours as four bytes each, the last one full opacity.
+function coloursOf(hexadecimal) {
+  return Uint32Array.from({ length: 256 }, (_, i) => {
+    const colour = parseInt(hexadecimal.slice(6 * i, 6 * i + 6), 16);
+    return ((255 << 24) | ((colour & 255) << 16) | (colour & 0xff00) | (colour >> 16)) >>> 0;
+  });
+}
+
+// Least, most, and least above zero of all numbers but those of the first `skip` columns.
+function endsOf(values, columns, skip) {
+  let [low, high, above] = [Infinity, -Infinity, Infinity];
+  for (let i = 0, j = 0; i < values.length; i++) {
+    const value = values[i];
+    if (j >= skip && value === value) {
+      if (value < low) low = value;
+      if (value > high) high = value;
+      if (value > 0 && value < above) above = value;
+    }
+    if (++j === columns) j = 0;
+  }
+  return { low, high, above };
+}
+
+// The shading of numbers between ends, as attn's other views do it. A logarithm needs amounts.
+function shadingOf({ low, high, above }, scale) {
+  if (low > high) return { kind: "linear", low: NaN, high: NaN, map: maps.viridis };
+  if (low < 0 && high > 0) {
+    const size = Math.max(-low, high);
+    return {
+      kind: scale === "row" ? "row" : "linear",
+      low: -size,
+      high: size,
+      isDiverging: true,
+      map: maps.coolwarm,
+    };
+  }
+  if (scale === "log" && low >= 0 && high > 0) {
+    return {
+      kind: "log",
+      low: above,
+      high,
+      logLow: Math.log(above),
+      logHigh: Math.log(high),
+      map: maps.viridis,
+    };
+  }
+  return { kind: scale === "row" ? "row" : "linear", low, high, map: maps.viridis };
+}
+
+function between(value, low, high) {
+  return high > low ? (value - low) / (high - low) : high > 0 ? 1 : 0;
+}
+
+function logPlace(value, { logLow, logHigh }) {
+  return logHigh > logLow ? (Math.log(value) - logLow) / (logHigh - logLow) : 1;
+}
+
+// From 0 to 1, for a number in a row with these ends.
+function placeIn(shading, value, rowEnds) {
+  let { low, high } = shading;
+  if (shading.kind === "log") return value > 0 ? logPlace(value, shading) : 0;
+  if (shading.kind === "row") {
+    ({ low, high } = rowEnds);
+    if (shading.isDiverging) [low, high] = [-Math.max(-low, high), Math.max(-low, high)];
+  }
+  if (shading.isDiverging) return high > 0 ? 0.5 + (0.5 * value) / high : 0.5;
+  return between(value, low, high);
+}
+
+// The colour of each number as four bytes; transparent where there is no number or the key is skipped.
+function pixelsOf(values, columns, shading, skip) {
+  const pixels = new Uint32Array(values.length);
+  for (let start = 0; start < values.length; start += columns) {
+    const row = values.subarray(start, start + columns);
+    const rowEnds = shading.kind === "row" ? endsOf(row, columns, skip) : null;
+    for (let j = skip; j < columns; j++) {
+      const value = row[j];
+      if (value === value) {
+        const place = placeIn(shading, value, rowEnds);
+        pixels[start + j] = shading.map[Math.max(0, Math.min(255, Math.round(place * 255)))];
+      }
+    }
+  }
+  return pixels;
+}
+
+// A pixel a number: CSS makes it as large as it should be.
+function paint(canvas, values, columns, shading, skip) {
+  canvas.width = columns;
+  canvas.height = values.length / columns;
+  const pixels = pixelsOf(values, columns, shading, skip);
+  const image = new ImageData(new Uint8ClampedArray(pixels.buffer), columns, canvas.height);
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return pixels;
+}
+
+// Whether black is easier to read than white on a colour.
+function isLight(pixel) {
+  return 0.299 * (pixel & 255) + 0.587 * ((pixel >> 8) & 255) + 0.114 * ((pixel >> 16) & 255) > 140;
+}
+
+function showLegend(element, shading, decimals) {
+  const bar = make("canvas", { class: "legend-bar", role: "img", "aria-label": "colours from low to high" });
+  bar.width = 256;
+  bar.height = 1;
+  bar
+    .getContext("2d")
+    .putImageData(new ImageData(new Uint8ClampedArray(shading.map.slice().buffer), 256, 1), 0, 0);
+  const said = { log: "even in the logarithm", row: "each row by itself", linear: "" }[shading.kind];
+  const ends =
+    shading.kind === "row"
+      ? ["row's least", "row's most"]
+      : [shading.low, shading.high].map((end) => scalar(end, decimals));
+  element.replaceChildren(
+    ends[0],
+    bar,
+    ends[1],
+    make("span", { class: "quiet", text: shading.kind === "row" ? "" : said }),
+  );
+}

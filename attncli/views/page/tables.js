@@ -1,0 +1,86 @@
+// Statistics as tables: mappings of numbers with the same names share one, a list of mappings has its own.
+
+const PLACES = ["layer", "head"];
+const words = (name) => name.replaceAll("_", " ");
+
+function showTables(container, statistics, onPlace) {
+  const shared = new Map();
+  const tables = [];
+  for (const [name, value] of Object.entries(statistics)) {
+    if (Array.isArray(value)) tables.push(tableOf(words(name), value, name === "heads" ? onPlace : null));
+    else if (value && typeof value === "object") {
+      const names = Object.keys(value).join();
+      if (!shared.has(names)) shared.set(names, []);
+      shared.get(names).push({ "": words(name), ...value });
+    } else shared.set(name, [{ "": words(name), value }]);
+  }
+  for (const rows of shared.values()) tables.push(tableOf("", rows, null));
+  container.replaceChildren(...tables);
+}
+
+// A list within a row takes a column for each of its numbers.
+function flattened(row) {
+  const cells = {};
+  for (const [name, value] of Object.entries(row)) {
+    if (Array.isArray(value)) value.forEach((item, i) => (cells[`${name} ${i}`] = item));
+    else if (value && typeof value === "object")
+      for (const [part, item] of Object.entries(value)) cells[`${name} ${part}`] = item;
+    else cells[name] = value;
+  }
+  return cells;
+}
+
+// Rows under buttons that sort by their column; where rows are places, a row chooses its head.
+function tableOf(title, mappings, onPlace) {
+  const rows = mappings.map(flattened);
+  const names = Object.keys(rows[0] ?? {});
+  const body = make("tbody");
+  const heads = names.map((name) => {
+    const button = make("button", { type: "button", text: words(name) });
+    const kind = typeof rows[0][name] === "string" ? "text" : "number";
+    const head = make("th", { scope: "col", class: kind }, rows.length > 1 && name ? button : words(name));
+    button.addEventListener("click", () => sortBy(name, head));
+    return head;
+  });
+  const table = make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body);
+  const areWhole = new Set(names.filter((name) => rows.every((row) => Number.isInteger(row[name]))));
+  const fill = (sorted) => body.replaceChildren(...sorted.map((row) => rowOf(row, names, areWhole, onPlace)));
+  const sortBy = (name, head) => {
+    const isDescending = head.getAttribute("aria-sort") !== "descending";
+    for (const other of heads) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", isDescending ? "descending" : "ascending");
+    fill([...rows].sort((one, other) => compared(one[name], other[name]) * (isDescending ? -1 : 1)));
+  };
+  fill(rows);
+  const box = make(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": title || "statistics" },
+    table,
+  );
+  return make("section", { class: "table" }, title ? make("h2", { text: title }) : "", box);
+}
+
+function compared(one, other) {
+  if (typeof one === "string" || typeof other === "string") return String(one).localeCompare(String(other));
+  return (one ?? -Infinity) - (other ?? -Infinity) || 0;
+}
+
+function rowOf(row, names, areWhole, onPlace) {
+  const cells = names.map((name) => {
+    const value = row[name];
+    if (typeof value === "string") return make("td", { class: "text" }, makeToken(value));
+    return make("td", { class: "number", text: areWhole.has(name) ? value : scalar(value) });
+  });
+  const line = make("tr", {}, ...cells);
+  if (onPlace && PLACES.every((axis) => axis in row)) {
+    const first = cells[names.indexOf("head")];
+    const button = make("button", {
+      type: "button",
+      "aria-label": `Show layer ${row.layer}, head ${row.head}`,
+      text: row.head,
+    });
+    button.addEventListener("click", () => onPlace(row));
+    first.replaceChildren(button);
+  }
+  return line;
+}

@@ -1,0 +1,62 @@
+"""Reports of a model's heads with made-up weights, and pages of reports, for the tests of the page."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attncli.report import NamedTensor, Report
+from attncli.views import Display, load_view
+
+SENTENCE = ("the", "cat", "walks", "on", "the", "street")
+NUM_LAYERS, NUM_HEADS = 12, 12
+MAP_SIZE = 64
+
+
+def page_of(*reports: Report, **display: Any) -> str:
+    stream = io.StringIO()
+    load_view("html")(reports, stream, Display(several=len(reports) > 1, **display))
+    return stream.getvalue()
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
+
+
+def random_weights(*shape: int, sharpness: float = 1.0, seed: int = 0) -> np.ndarray:
+    return softmax(sharpness * np.random.default_rng(seed).normal(size=shape))
+
+
+def survey(num_layers: int, num_heads: int) -> dict[str, Any]:
+    """A row a head, the induction score growing from the first to the last."""
+    rows = [
+        {"layer": layer, "head": head, "kind": "self", "induction": (layer * num_heads + head) / 1000}
+        for layer in range(num_layers)
+        for head in range(num_heads)
+    ]
+    return {"heads": rows, "model": {"sink_rate": 0.25}}
+
+
+def heads_report(tokens: Sequence[str], weights: np.ndarray) -> Report:
+    """Whole weights (layer, head, query, key) of every head."""
+    tensors = {"weights": NamedTensor(("layer", "head", "query", "key"), weights)}
+    return Report("heads", {"seed": 0}, {}, tuple(tokens), (), tensors, survey(*weights.shape[:2]))
+
+
+def pooled_report(num_tokens: int, full: Sequence[tuple[int, int]], seed: int = 0) -> Report:
+    """Maps of blocks of weights of every head, and whole random weights of those asked for."""
+    size = -(-num_tokens // MAP_SIZE)
+    count = -(-num_tokens // size)
+    blocks = ("layer", "head", "query_block", "key_block")
+    mean = random_weights(NUM_LAYERS, NUM_HEADS, count, count, seed=seed) / size
+    tensors = {
+        "pooled_mean": NamedTensor(blocks, mean),
+        "pooled_max": NamedTensor(blocks, np.minimum(3 * mean, 1)),
+    }
+    for number, (layer, head) in enumerate(full):
+        weights = random_weights(num_tokens, num_tokens, seed=seed + number)
+        tensors[f"weights_{layer}_{head}"] = NamedTensor(("query", "key"), weights)
+    tokens = tuple(f"word{i}" for i in range(num_tokens))
+    return Report("heads", {}, {}, tokens, (), tensors, survey(NUM_LAYERS, NUM_HEADS))
