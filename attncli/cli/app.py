@@ -35,6 +35,7 @@ COMMANDS = {
     "scale-demo": Command("Why scores are scaled: variance and sharpness", "experiment"),
     "norm": Command("Batch, layer and RMS normalisation", "experiment"),
     "heads": Command("What each head of a pretrained model does", "experiment"),
+    "diff": Command("Two experiments or saved reports side by side", "diff"),
     "batch": Command("Run the experiments of config files", "batch"),
     "config": Command("The schema of config files", "config"),
 }

@@ -26,6 +26,8 @@ MAX_GROUPS = 8
 MAX_CELLS = 50_000
 MAX_VECTOR_ROWS = 24
 PLACES = ("layer", "head")
+# Columns of tables of rows that hold a position, and the axis that it is on.
+POSITIONS = {"query": "query", "gained_key": "key", "lost_key": "key"}
 MAX_VECTOR_COLUMNS = 64
 MAX_EXAMPLE_ROWS = 6
 
@@ -56,12 +58,13 @@ class TableWriter:
         self._text(heading(self.report), "bold")
         # Thousands of rows come with their quantiles, which are shown instead.
         rows = self.report.statistics.get("rows", {}) if "quantiles" not in self.report.statistics else {}
+        stated = "difference" if self.report.experiment == "diff" else "weights"
         for matrix in matrices(self.report):
-            is_weights = matrix.name == "weights"
-            beside = self._statistic_columns(rows, matrix.index) if is_weights else []
-            index = matrix.index if is_weights else None
+            is_stated = matrix.name == stated
+            beside = self._statistic_columns(rows, matrix.index) if is_stated else []
+            index = matrix.index if is_stated else None
             self._matrix(matrix.title, matrix.axes, matrix.values, beside, index)
-        if rows and "weights" not in self.report.tensors:
+        if rows and stated not in self.report.tensors:
             self._rows_alone(rows)
         self._statistics()
         self._vectors()
@@ -286,14 +289,16 @@ class TableWriter:
                 yield Column((name, str(i)), [fixed(value[i], self.display.precision) for value in values])
         elif isinstance(values[0], str):
             yield Column(header, [plain_text(value) for value in values], left=True)
-        elif name == "query" and isinstance(values[0], int):
-            yield Column(header, [self._query_label(value) for value in values], left=True)
+        elif name in POSITIONS and isinstance(values[0], int):
+            cells = [self._token_label(POSITIONS[name], value) for value in values]
+            yield Column(header, cells, left=True)
         else:
             yield Column(header, [scalar(value, self.display.precision) for value in values])
 
-    def _query_label(self, query: int) -> str:
+    def _token_label(self, axis: str, position: int) -> str:
         limit = self.row_label_width if self.display.width is not None else None
-        return f"{query} {shortened(plain_text(self.report.tokens[query]), limit)}"
+        tokens = tokens_of(self.report, axis)
+        return f"{position} {shortened(plain_text(tokens[position]), limit)}" if tokens else str(position)
 
     def _closing(self) -> None:
         self.console.print()
