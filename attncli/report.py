@@ -8,6 +8,22 @@ import numpy as np
 
 SCHEMA_VERSION = 1
 
+# What the axes of tensors may be called.
+AXES = (
+    "batch",
+    "layer",
+    "head",
+    "query",
+    "key",
+    "token",
+    "dim",
+    "embed",
+    "rank",
+    "query_block",
+    "key_block",
+    "point",
+)
+
 
 @dataclass(frozen=True)
 class NamedTensor:
@@ -53,8 +69,19 @@ class Report:
                 name: {"axes": tensor.axes, "values": tensor} for name, tensor in self.tensors.items()
             },
             "statistics": self.statistics,
+            "statistic_axes": self._statistic_axes(),
             "notes": self.notes,
         }
+
+    def _statistic_axes(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """The axes of the tensors among the statistics, which stand there as bare numbers."""
+        found: dict[str, dict[str, tuple[str, ...]]] = {}
+        for group, members in self.statistics.items():
+            if isinstance(members, Mapping):
+                tensors = {name: item.axes for name, item in members.items() if isinstance(item, NamedTensor)}
+                if tensors:
+                    found[group] = tensors
+        return found
 
     def to_data(self) -> dict[str, Any]:
         """The report as what JSON can hold: lists, texts and numbers; None for no number."""

@@ -213,7 +213,7 @@ class TableWriter:
             columns.append(Column(_two_lines(name), cells))
         if "top_keys" in rows:
             keys, weights = rows["top_keys"].values[index], rows["top_weights"].values[index]
-            labels = self._labels("key", len(tokens_of(self.report, "key")), self.column_label_width)
+            labels = self._labels("key", int(keys.max()) + 1, self.column_label_width)
             for rank in range(keys.shape[-1]):
                 cells = [
                     self._top_key(labels, k, w) for k, w in zip(keys[:, rank], weights[:, rank], strict=True)
@@ -225,7 +225,7 @@ class TableWriter:
         if key < 0:
             return NO_NUMBER
         position, name = labels[key]
-        return f"{position.strip()} {name} {fixed(weight, self.display.precision)}"
+        return " ".join(filter(None, (position.strip(), name, fixed(weight, self.display.precision))))
 
     def _rows_alone(self, rows: Mapping[str, NamedTensor]) -> None:
         tensor = next(iter(rows.values()))
@@ -270,7 +270,7 @@ class TableWriter:
     def _table_of_mappings(self, title: str, labelled: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         names = list(labelled[0][1])
         if isinstance(labelled[0][1][names[0]], str):
-            labelled = [(row[names[0]], row) for _, row in labelled]
+            labelled = [(plain_text(row[names[0]]), row) for _, row in labelled]
             del names[0]
         elif set(PLACES) <= set(names):
             labelled = [(" ".join(f"{place} {row[place]}" for place in PLACES), row) for _, row in labelled]
@@ -296,15 +296,17 @@ class TableWriter:
             yield Column(header, [scalar(value, self.display.precision) for value in values])
 
     def _token_label(self, axis: str, position: int) -> str:
-        limit = self.row_label_width if self.display.width is not None else None
         tokens = tokens_of(self.report, axis)
-        return f"{position} {shortened(plain_text(tokens[position]), limit)}" if tokens else str(position)
+        if position >= len(tokens):
+            return str(position)
+        limit = self.row_label_width if self.display.width is not None else None
+        return f"{position} {shortened(plain_text(tokens[position]), limit)}"
 
     def _closing(self) -> None:
         self.console.print()
         self._long_tokens()
         for note in self.report.notes:
-            self._text(note, "dim")
+            self._text(plain_text(note), "dim")
 
     def _long_tokens(self) -> None:
         if self.display.width is None:

@@ -1,0 +1,221 @@
+"""Saved reports open again: the same bytes, and one clear line for every damaged file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attncli.errors import UserError
+from attncli.experiments import EXPERIMENTS
+from attncli.report import AXES, Report
+from attncli.saved.reports import read_reports, reports_of
+from attncli.views import VIEWS, csv
+from tests.experiments.running import ROOT, run, run_file
+from tests.views.test_views import CASES, HOSTILE, shown
+
+TEXT_VIEWS = [view for view in VIEWS if view in ("table", "json", "jsonl", "csv", "heatmap")]
+MORE = {
+    "heads": ("heads", {}),
+    "heads-rollout": ("heads", {"statistic": "entropy", "rollout": True, "sentence": "a b a b"}),
+    "streamed": ("self", {"num_tokens": 1100, "engine": "streaming", "head_dim": 2, "embed_dim": 2}),
+    "one-token": ("self", {"sentence": "a", "explain": True}),
+    "explained-heads": ("multihead", {"num_tokens": 3, "embed_dim": 4, "num_heads": 2, "explain": True}),
+    "integers": ("average", {"embedding": "integers", "num_tokens": 3, "embed_dim": 2, "aggregate": "sum"}),
+    "model": ("self", {"model": str(ROOT / "attncli" / "data" / "tiny-induction"), "sentence": "a b a"}),
+}
+ALL_CASES: dict[str, tuple[str, dict[str, Any]]] = {**CASES, **MORE}
+
+
+def small_report() -> str:
+    """A report with everything in it: heads, hidden scores, indices, tensors among the statistics."""
+    return shown("json", [run("multihead", num_heads=2, sentence="a b c", embed_dim=2, causal=True, top_k=2)])
+
+
+SMALL = small_report()
+
+
+def test_the_cases_have_every_experiment() -> None:
+    assert {experiment for experiment, _ in ALL_CASES.values()} == set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_what_is_read_is_written_with_the_same_bytes(case: str) -> None:
+    experiment, settings = ALL_CASES[case]
+    report = run(experiment, **settings)
+    for saved in ("json", "jsonl"):
+        text = shown(saved, [report])
+        (back,) = reports_of(text, "x.json").reports
+        assert shown(saved, [back]) == text
+    assert back.statistics.keys() == report.statistics.keys()
+    for view in TEXT_VIEWS:
+        assert shown(view, [back], width=80) == shown(view, [report], width=80), view
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "lessons").glob("*.yaml")), ids=lambda p: p.stem)
+def test_a_batch_is_read_back_as_a_list_and_as_lines(path: Path) -> None:
+    reports = run_file(path)
+    for view in ("json", "jsonl"):
+        text = shown(view, reports, several=True)
+        saved = reports_of(text, "x.json")
+        assert saved.several == (view == "json" or len(reports) > 1)
+        assert shown(view, saved.reports, several=True) == text
+
+
+def test_axes_of_reports_are_those_that_csv_knows() -> None:
+    assert set(csv.AXES) == {*AXES, "row"}
+
+
+def changed(**fields: Any) -> str:
+    """The small report with other values at paths such as tensors__weights__axes."""
+    data = json.loads(SMALL)
+    for path, value in fields.items():
+        *above, last = path.split("__")
+        place = data
+        for name in above:
+            place = place[name]
+        place[last] = value
+    return json.dumps(data)
+
+
+def without(*path: str) -> str:
+    data = json.loads(SMALL)
+    place = data
+    for name in path[:-1]:
+        place = place[name]
+    del place[path[-1]]
+    return json.dumps(data)
+
+
+ROWS = [[[0.5, 0.5, 0.5]] * 3] * 2
+DAMAGED = {
+    "": "x: is empty: it holds no report",
+    " \n": "x: is empty: it holds no report",
+    "{": "x:1:2: is not valid JSON: it ends too soon",
+    SMALL[:300]: None,
+    "nothing": "x:1:1: is not valid JSON: expecting value",
+    '{"a": 1,\n "b" 2}': "x:2:6: is not valid JSON: expecting ':' delimiter",
+    '{"a": NaN}': "x:1:7: NaN is no JSON: what is no number is null",
+    '{"NaN": -Infinity}': "x:1:9: -Infinity is no JSON: what is no number is null",
+    '{"a": 1, "a": 2}': "x: holds 'a' twice in one object",
+    '{"a": ' + "9" * 5000 + "}": "x:1:7: holds a number of more than 4300 digits",
+    "[" * 100_000: "x: is nested too deeply for a report",
+    "3": "x: is no saved report: it must be an object (got 3)",
+    "{}": "x: is no saved report: schema_version is missing",
+    "[{}]": "x: report 0: is no saved report: schema_version is missing",
+    "[] []": "x: holds a list after another document: give one list, or a report a line",
+    changed(schema_version=2): "x: schema_version: this attn reads version 1 (got 2)",
+    changed(schema_version=True): "x: schema_version: this attn reads version 1 (got True)",
+    without("tokens"): "x: tokens is missing",
+    changed(token=[]): "x: unknown name 'token' (did you mean 'tokens'?)",
+    changed(tokens="a b c"): "x: tokens: must be a list (got a text)",
+    changed(tokens=["a", 2, "c"]): "x: tokens[1]: must be a text (got 2)",
+    changed(tokens=["a", "b"]): "x: tensors.input: has 3 along token, and there are 2 tokens",
+    changed(spec__seed=[1, "big"]).replace('"big"', "1e400"): "x: spec.seed[1]: is a number too large",
+    changed(experiment="\x1b[31m"): "x: experiment: must be a plain name",
+    changed(tensors__weights__axes=["query", "key"]): "x: tensors.weights: has 2 axes but values of 3",
+    changed(tensors__weights__axes=["batch", "head", "query", "key"]): "x: tensors.weights: has 4 axes but values of 3",
+    changed(tensors__weights__axes=["head", "key", "query"]): "x: tensors.weights: axes must end in query, key (got head, key, query)",
+    changed(tensors__weights__axes=["head", "query", "query"]): "x: tensors.weights.axes: must name one axis or more, each once (got head, query, query)",
+    changed(tensors__weights__axes=["heads", "query", "key"]): None,
+    changed(tensors__weights__values=[[[0.5, "x", 0.5]] * 3] * 2): "x: tensors.weights: holds 'x' where a number belongs",
+    changed(tensors__weights__values=[[[0.5, True, 0.5]] * 3] * 2): "x: tensors.weights: holds True where a number belongs",
+    changed(tensors__weights__values=[[[0.5, 0.5]] * 3, [[0.5]] * 3]): "x: tensors.weights: has rows of unequal length",
+    changed(tensors__weights__values=[[[]], [[]]]): "x: tensors.weights: holds an empty list",
+    changed(tensors__weights__values=3): "x: tensors.weights: has 3 axes but values of 0",
+    changed(tensors__weights__values=[[[10**400] * 3] * 3] * 2): "x: tensors.weights: holds a number that is too large, or a negative index",
+    without("tensors", "weights", "axes"): "x: tensors.weights: axes is missing",
+    without("statistic_axes", "rows"): "x: statistic_axes: rows is missing",
+    without("statistic_axes", "rows", "entropy"): "x: statistic_axes.rows: entropy is missing",
+    changed(statistics__rows__entropy=ROWS[0]): "x: statistics.rows.entropy: must have the axes head 2, query 3, as what it belongs to",
+    changed(statistics__rows__top_keys=[[[7, 0]] * 3] * 2): "x: statistics.rows.top_keys: names a key beyond the 3 keys",
+    changed(statistics__rows__top_keys=[[[0.5, 0]] * 3] * 2): "x: statistics.rows.top_keys: must hold whole numbers: indices of keys",
+    changed(statistics__scores__mean=[1]): "x: statistics.scores.mean: must be a number or a text (got a list)",
+    changed(statistics__scores=3): "x: statistics.scores: must be an object (got 3)",
+    changed(statistics__heads=[{"a": 1}, {"b": 1}]): "x: statistics.heads: row 1 has other names than row 0",
+    changed(statistics__heads=[{"a": 1}, {"a": "b"}]): "x: statistics.heads: row 1: a is of another kind than in row 0",
+    changed(**{"statistics__\x1b[2J": {}}): r"x: statistics: has a name that is not plain: '\x1b[2J'",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DAMAGED, ids=lambda text: (DAMAGED[text] or text)[:60])
+def test_a_damaged_report_is_one_line_that_names_the_place(text: str) -> None:
+    with pytest.raises(UserError) as raised:
+        reports_of(text, "x")
+    (line,) = raised.value.lines
+    assert line == DAMAGED[text] or (DAMAGED[text] is None and line.startswith("x")), line
+    assert len(line) < 400
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "latin.json").write_bytes('{"a":\n "é"}'.encode("latin-1"))
+    (tmp_path / "large.json").write_text(SMALL)
+    expected = {
+        "nowhere.json": "no such file",
+        ".": "is a directory: give a file",
+        "latin.json": "is not UTF-8 text (byte 0xe9 in line 2)",
+    }
+    for name, message in expected.items():
+        with pytest.raises(UserError, match=r".") as raised:
+            read_reports(str(tmp_path / name))
+        assert str(raised.value) == f"{tmp_path / name}: {message}"
+    with pytest.raises(UserError, match=r"needs about .* GB of memory and 1e-06 GB are free"):
+        read_reports(str(tmp_path / "large.json"), most_bytes=1000)
+    with pytest.raises(UserError, match="is neither a file nor a pipe"):
+        read_reports("/dev/zero")
+
+
+def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("\ufeff" + SMALL, encoding="utf-8")
+    assert len(read_reports(str(path)).reports) == 1
+
+
+def opens_or_says_why(text: str) -> tuple[Report, ...]:
+    """The reports, or none where there is a clear line; every view shows what opens."""
+    try:
+        reports = reports_of(text, "x").reports
+    except UserError as error:
+        assert len(error.lines) == 1 and error.lines[0].startswith("x")
+        return ()
+    for view in TEXT_VIEWS:
+        assert "\x1b" not in shown(view, reports, width=80)
+    again = shown("jsonl", reports)
+    assert shown("jsonl", reports_of(again, "x").reports) == again
+    return reports
+
+
+@given(st.data())
+def test_any_characters_changed_open_or_are_a_clear_line(data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(SMALL)))
+    stop = data.draw(st.integers(start, min(len(SMALL), start + 40)))
+    inside = data.draw(st.text(max_size=5) | st.sampled_from(["null", "[", "{}", "1e999", "-1", "0.5", ","]))
+    opens_or_says_why(SMALL[:start] + inside + SMALL[stop:])
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just(HOSTILE)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+)
+
+
+def places(data: Any) -> list[tuple[Any, Any]]:
+    """Every container of a document with a key or index into it."""
+    keys = list(data) if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
+    return [(data, key) for key in keys] + [found for key in keys for found in places(data[key])]
+
+
+@given(st.data())
+def test_any_value_changed_opens_or_is_a_clear_line(data: st.DataObject) -> None:
+    report = json.loads(SMALL)
+    for _ in range(data.draw(st.integers(1, 2))):
+        found = places(report)
+        container, key = found[data.draw(st.integers(0, len(found) - 1))]
+        if data.draw(st.booleans()):
+            container[key] = data.draw(VALUES)
+        else:
+            del container[key]
+    opens_or_says_why(json.dumps(report))
