@@ -38,6 +38,7 @@ COMMANDS = {
     "pitfalls": Command("Classic mistakes, each beside what is right", "experiment"),
     "show": Command("A saved report, or attention weights of others, in any view", "show"),
     "browse": Command("Look through heads and tokens in the terminal", "browse"),
+    "diff": Command("Two experiments or saved reports side by side", "diff"),
     "batch": Command("Run the experiments of config files", "batch"),
     "config": Command("The schema of config files", "config"),
 }

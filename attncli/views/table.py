@@ -27,6 +27,8 @@ MAX_GROUPS = 8
 MAX_CELLS = 50_000
 MAX_VECTOR_ROWS = 24
 PLACES = ("layer", "head")
+# Columns of tables of rows that hold a position, and the axis that it is on.
+POSITIONS = {"query": "query", "gained_key": "key", "lost_key": "key"}
 MAX_VECTOR_COLUMNS = 64
 MAX_EXAMPLE_ROWS = 6
 MAX_TEXT = 58
@@ -61,14 +63,15 @@ class TableWriter:
             StepsWriter(self.console, self.display, self.row_label_width).write(self.report.steps)
         # Thousands of rows come with their quantiles, which are shown instead.
         rows = self.report.statistics.get("rows", {}) if "quantiles" not in self.report.statistics else {}
+        stated = "difference" if self.report.experiment == "diff" else "weights"
         for matrix in matrices(self.report):
             if self._is_shown_elsewhere(matrix.name):
                 continue
-            is_weights = matrix.name == "weights"
-            beside = self._statistic_columns(rows, matrix.index) if is_weights else []
-            index = matrix.index if is_weights else None
+            is_stated = matrix.name == stated
+            beside = self._statistic_columns(rows, matrix.index) if is_stated else []
+            index = matrix.index if is_stated else None
             self._matrix(matrix, beside, index)
-        if rows and "weights" not in self.report.tensors:
+        if rows and stated not in self.report.tensors:
             self._rows_alone(rows)
         self._statistics()
         self._vectors()
@@ -287,16 +290,18 @@ class TableWriter:
         elif isinstance(values[0], str):
             most = MAX_TEXT if self.display.width is not None else None
             yield Column(header, [shortened(plain_text(value), most) for value in values], left=True)
-        elif name == "query" and all(isinstance(value, int) for value in values):
-            yield Column(header, [self._query_label(value) for value in values], left=True)
+        elif name in POSITIONS and all(isinstance(value, int) for value in values):
+            cells = [self._token_label(POSITIONS[name], value) for value in values]
+            yield Column(header, cells, left=True)
         else:
             yield Column(header, [scalar(value, self.display.precision) for value in values])
 
-    def _query_label(self, query: int) -> str:
-        if not 0 <= query < len(self.report.tokens):
-            return str(query)
+    def _token_label(self, axis: str, position: int) -> str:
+        tokens = tokens_of(self.report, axis)
+        if not 0 <= position < len(tokens):
+            return str(position)
         limit = self.row_label_width if self.display.width is not None else None
-        return f"{query} {shortened(plain_text(self.report.tokens[query]), limit)}"
+        return f"{position} {shortened(plain_text(tokens[position]), limit)}"
 
     def _closing(self) -> None:
         self.console.print()

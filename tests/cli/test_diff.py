@@ -1,0 +1,77 @@
+"""`attn diff` as a user runs it: files, saved reports, an experiment's name, and --set."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Attn
+
+EXAMPLE = str(Path(__file__).parent.parent.parent / "configs" / "example.yaml")
+
+
+def compared(attn: Attn, *arguments: str) -> dict[str, Any]:
+    ended = attn(["diff", *arguments, "--format", "json"])
+    assert (ended.code, ended.err) == (0, "")
+    report: dict[str, Any] = json.loads(ended.out)
+    return report
+
+
+def test_a_saved_report_is_as_good_as_its_settings(attn: Attn, tmp_path: Path) -> None:
+    saved = tmp_path / "causal.json"
+    assert attn(["self", "--causal", "-o", str(saved)]).code == 0
+    by_set = compared(attn, "self", "--set", "causal=true")
+    for sides in (("self", str(saved)), ("self", "self", "--set", "causal=true")):
+        assert compared(attn, *sides) == by_set
+    # A saved report keeps every digit.
+    assert "changed_rows" not in compared(attn, str(saved), "self", "--set", "causal=true")["statistics"]
+
+
+def test_a_config_file_against_itself_with_another_setting(attn: Attn) -> None:
+    report = compared(attn, EXAMPLE, "--set", "seed=9")
+    assert report["notes"][0].startswith("From A to B: seed ")
+    assert report["statistics"]["changed_rows"]
+
+
+def test_a_list_and_a_text_can_be_set(attn: Attn) -> None:
+    report = compared(attn, "self", "--set", "projection_order=value,key,query", "--set", "sentence=a, b=c")
+    assert report["spec"]["b"]["projection_order"] == ["value", "key", "query"]
+    assert report["spec"]["b"]["sentence"] == "a, b=c"
+
+
+def test_a_picture_of_two_surveys_has_the_maps(attn: Attn) -> None:
+    figures = compared(attn, "heads", "--set", "seed=1")
+    assert "weights_a" not in figures["tensors"] and figures["statistics"]["heads_difference"]
+    drawn = attn(["diff", "heads", "--set", "seed=1", "--format", "heatmap"])
+    assert drawn.code == 0 and "difference" in drawn.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["self"], "diff: needs a second side: a file, or --set KEY=VALUE for what differs"),
+        (["slef", "self"], "slef: is no file, and no experiment: one of"),
+        (["self", "--set", "causl=1"], "--set causl: unknown key (did you mean 'causal'?)"),
+        (["self", "--set", "head_dim=0"], "--set head_dim: must be greater than 0 (got 0)"),
+        (["self", "--set", "x"], "--set: must be KEY=VALUE (got 'x')"),
+        (["self", "gone.json"], "gone.json: no such file"),
+        (["self", "a.json", "--set", "seed=1"], "--set: cannot change a.json, a saved report"),
+        (["configs/lessons/causal.yaml", "self"], "holds 4 experiments: diff takes one on each side"),
+        (["self", "norm"], "diff: B has no weights to compare with those of the other side"),
+    ],
+)
+def test_what_does_not_compare_is_one_line(attn: Attn, arguments: list[str], line: str) -> None:
+    ended = attn(["diff", *arguments])
+    assert ended.code == 2 and ended.out == "" and line in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_a_file_of_several_reports_is_refused(attn: Attn, tmp_path: Path) -> None:
+    saved = tmp_path / "several.jsonl"
+    assert attn(["batch", EXAMPLE, EXAMPLE, "-o", str(saved)]).code == 0
+    ended = attn(["diff", str(saved), "self"])
+    assert (ended.code, ended.err.splitlines()) == (
+        2,
+        [f"{saved}: holds 2 reports: diff takes one on each side"],
+    )

@@ -1,0 +1,169 @@
+"""Two reports side by side: aligned by their tokens, with every figure recomputed from the two reports."""
+
+from dataclasses import replace
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.spatial.distance
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attncli.errors import UserError
+from attncli.experiments.alignment import align
+from attncli.experiments.comparison import compare
+from attncli.report import NamedTensor, Report
+from tests.experiments.running import run
+from tests.model_folders import save_model
+
+sentences = st.lists(st.sampled_from(["a", "b", "c", "the"]), max_size=9)
+
+
+@given(a=sentences, b=sentences)
+def test_alignment_keeps_both_orders_and_every_token(a: list[str], b: list[str]) -> None:
+    found = align(a, b)
+    for places, tokens in ((found.a, a), (found.b, b)):
+        assert list(places[places >= 0]) == list(range(len(tokens)))
+    assert not ((found.a < 0) & (found.b < 0)).any()
+    for name, i, j in zip(found.tokens, found.a, found.b, strict=True):
+        mine, theirs = (a[i] if i >= 0 else None), (b[j] if j >= 0 else None)
+        assert name == (f"{mine} → {theirs}" if mine and theirs and mine != theirs else mine or theirs)
+    common = sum(block.size for block in SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks())
+    assert found.num_shared >= common
+
+
+def test_one_word_more_and_one_other() -> None:
+    a = run("self", sentence="the cat walks on the street")
+    b = run("self", sentence="the dog walks on the long street")
+    report = compare(a, b)
+    assert report.tokens == ("the", "cat → dog", "walks", "on", "the", "long", "street")
+    kept = [0, 1, 2, 3, 4, 6]
+    weights_a, weights_b = (report.tensors[f"weights_{side}"].values for side in "ab")
+    np.testing.assert_array_equal(weights_a[np.ix_(kept, kept)], a.tensors["weights"].values)
+    np.testing.assert_array_equal(weights_b, b.tensors["weights"].values)
+    assert np.isnan(weights_a[5]).all() and (weights_a[kept, 5] == 0).all()
+    np.testing.assert_array_equal(report.tensors["difference"].values, weights_b - weights_a)
+    distances = report.statistics["rows"]["jensen_shannon"].values
+    for i in kept:
+        expected = scipy.spatial.distance.jensenshannon(weights_a[i], weights_b[i])
+        assert distances[i] == pytest.approx(expected, abs=1e-9)
+    assert np.isnan(distances[5])
+    first = report.statistics["changed_rows"][0]
+    assert first["jensen_shannon"] == np.nanmax(distances) == distances[first["query"]]
+    moved = report.tensors["difference"].values[first["query"]]
+    assert (first["gained"], first["lost"]) == (moved.max(), moved.min())
+    assert moved[first["gained_key"]] == moved.max() and moved[first["lost_key"]] == moved.min()
+
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("self", {}),
+    ("self", {"num_tokens": 5, "batch_size": 2}),
+    ("self", {"softmax": False}),
+    ("multihead", {"num_heads": 4, "causal": True}),
+    ("cross", {}),
+    ("average", {}),
+    ("heads", {}),
+    ("heads", {"maps": "self"}),
+    ("scale-demo", {}),
+    ("norm", {}),
+]
+
+
+@pytest.mark.parametrize(("experiment", "settings"), CASES)
+def test_nothing_is_different_from_itself(experiment: str, settings: dict[str, Any]) -> None:
+    a = run(experiment, **settings)
+    report = compare(a, a)
+    assert ("weights_a" in report.tensors) == ("weights" in a.tensors)
+    assert report.tokens in ((), a.tokens) and report.notes[0] == "A and B have the same settings."
+    if "difference" in report.tensors:
+        values = report.tensors["difference"].values
+        assert not values[~np.isnan(values)].any()
+        distances = report.statistics["rows"]["jensen_shannon"].values
+        assert not distances[~np.isnan(distances)].any()
+        assert "changed_rows" not in report.statistics
+    for row in report.statistics.get("side_by_side", []):
+        assert row["difference"] == 0 and row["a"] == row["b"]
+    for row in report.statistics.get("heads_difference", []):
+        numbers = [v for name, v in row.items() if isinstance(v, float)]
+        assert numbers and not np.nan_to_num(numbers).any()
+
+
+def test_cross_aligns_the_two_texts_by_themselves() -> None:
+    a = run("cross", sentence="a b", context="d e f")
+    b = run("cross", sentence="a b c", context="d f")
+    report = compare(a, b)
+    assert report.tokens == ("a", "b", "c") and report.context_tokens == ("d", "e", "f")
+    assert report.tensors["difference"].values.shape == (3, 3)
+    assert (report.tensors["weights_b"].values[:, 1] == 0).all()
+
+
+def test_heads_and_the_figures_side_by_side() -> None:
+    a, b = (run("multihead", num_heads=4, causal=causal) for causal in (False, True))
+    report = compare(a, b)
+    by_head = report.statistics["by_head"]
+    assert sorted(row["head"] for row in by_head) == [0, 1, 2, 3]
+    means = [row["mean_jensen_shannon"] for row in by_head]
+    distances = report.statistics["rows"]["jensen_shannon"].values
+    assert means == sorted(means, reverse=True)
+    assert {row["head"]: row["mean_jensen_shannon"] for row in by_head} == pytest.approx(
+        dict(enumerate(distances.mean(axis=-1)))
+    )
+    assert report.notes[0] == "From A to B: causal False -> True."
+    figures = {row["statistic"]: row for row in report.statistics["side_by_side"]}
+    entropy = [side.statistics["rows"]["entropy"].values.mean() for side in (a, b)]
+    assert figures["entropy.mean"]["a"] == pytest.approx(entropy[0])
+    assert figures["entropy.mean"]["difference"] == pytest.approx(entropy[1] - entropy[0])
+    assert figures["scores.variance"]["b"] == b.statistics["scores"]["variance"]
+
+
+def test_two_heads_of_a_model_and_two_checkpoints(tmp_path: Path) -> None:
+    folders = [save_model(tmp_path / name, name) for name in ("GPT-2", "OPT")]
+    settings = {"model": str(folders[0]), "sentence": "the cat walks"}
+    report = compare(*(run("self", **settings, head=head) for head in (0, 1)))
+    assert report.notes[0] == "From A to B: head 0 -> 1."
+    assert report.tensors["difference"].values.any()
+    surveys = [run("heads", model=str(folder), sentence="the cat walks", maps="self") for folder in folders]
+    report = compare(*surveys)
+    assert report.tensors["difference"].axes == ("layer", "head", "query", "key")
+    first = report.statistics["heads_difference"][0]
+    rows = [survey.statistics["heads"][0] for survey in surveys]
+    assert first["entropy"] == rows[1]["entropy"] - rows[0]["entropy"]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        (
+            ("multihead", {"num_heads": 2}),
+            ("multihead", {}),
+            r"of A are head × query × key \(2 × 6 × 6\), of B",
+        ),
+        (("self", {}), ("multihead", {}), "all but the tokens must agree"),
+        (("self", {}), ("norm", {}), "B has no weights to compare"),
+        (("scale-demo", {}), ("norm", {}), "scale-demo and norm have no weights and other statistics"),
+        (("self", {}), ("self", {"engine": "streaming"}), "B holds maps of blocks, not weights"),
+    ],
+)
+def test_what_cannot_be_compared_is_told(
+    a: tuple[str, dict[str, Any]], b: tuple[str, dict[str, Any]], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        compare(run(a[0], **a[1]), run(b[0], **b[1]))
+
+
+def test_without_tokens_positions_stand_for_each_other() -> None:
+    def nameless(num_tokens: int) -> Report:
+        return replace(run("self", num_tokens=num_tokens), tokens=())
+
+    assert compare(nameless(3), nameless(3)).tokens == ()
+    with pytest.raises(UserError, match="A has 3 entries along query and B has 4, and no tokens"):
+        compare(nameless(3), nameless(4))
+
+
+def test_rows_that_are_no_distribution_have_no_distance() -> None:
+    report = compare(run("self", softmax=False), run("self", softmax=False, seed=1))
+    distance = report.statistics["rows"]["jensen_shannon"]
+    assert isinstance(distance, NamedTensor) and np.isnan(distance.values).any()
+    assert not np.isnan(report.tensors["difference"].values).any()
