@@ -1,7 +1,7 @@
 """The contract between computing and showing: plain named data, with neither torch nor rich in it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,74 @@ class NamedTensor:
         assert len(self.axes) == self.values.ndim, f"{self.axes} for {self.values.shape}"
 
 
+Cell = str | int | float | None
+"""What stands in a table of a step: text, a number, or None for no number (a hidden score)."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tensor that a step is about: its name, axes and sizes; strides (in numbers) where they matter."""
+
+    name: str
+    axes: tuple[str, ...]
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Terms of a computation, a row each, under named columns; the first column says which term it is.
+
+    `count` rows there are, of which some may be left out; `totals` are over all of them, their first cell
+    the total's name.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    count: int
+    totals: tuple[tuple[Cell, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a computation, followed by hand: formula, shapes, the actual numbers, and what they mean.
+
+    `values` are single numbers by name. Every number comes from the tensors of the report.
+    """
+
+    title: str
+    formula: str
+    prose: str
+    shapes: tuple[Shape, ...] = ()
+    values: Mapping[str, Cell] = field(default_factory=dict)
+    tables: tuple[Terms, ...] = ()
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> "Step":
+        """The step that `asdict`, and JSON after it, made this data of."""
+        shapes = tuple(Shape(**_with_tuples(shape)) for shape in data["shapes"])
+        tables = tuple(
+            Terms(**_with_tuples(table) | {name: _tuples(table[name]) for name in ("rows", "totals")})
+            for table in data["tables"]
+        )
+        return cls(data["title"], data["formula"], data["prose"], shapes, data["values"], tables)
+
+
+def _tuples(rows: Any) -> tuple[tuple[Cell, ...], ...]:
+    return tuple(tuple(row) for row in rows)
+
+
+def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+
+
 @dataclass(frozen=True)
 class Report:
     """What one experiment found.
 
     `statistics` maps names to numbers, to further mappings, to lists of rows (mappings) and, in `rows` and
-    `keys`, to tensors with a number for each query or key.
+    `keys`, to tensors with a number for each query or key. `steps` are there where asked to explain.
     """
 
     experiment: str
@@ -55,9 +117,11 @@ class Report:
     tensors: Mapping[str, NamedTensor] = field(default_factory=dict)
     statistics: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
 
     def fields(self) -> dict[str, Any]:
         """The report as its JSON form names it, with arrays still in it."""
+        steps = {"steps": [asdict(step) for step in self.steps]} if self.steps else {}
         return {
             "schema_version": SCHEMA_VERSION,
             "experiment": self.experiment,
@@ -70,6 +134,7 @@ class Report:
             },
             "statistics": self.statistics,
             "statistic_axes": self._statistic_axes(),
+            **steps,
             "notes": self.notes,
         }
 

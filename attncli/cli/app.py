@@ -35,6 +35,7 @@ COMMANDS = {
     "scale-demo": Command("Why scores are scaled: variance and sharpness", "experiment"),
     "norm": Command("Batch, layer and RMS normalisation", "experiment"),
     "heads": Command("What each head of a pretrained model does", "experiment"),
+    "pitfalls": Command("Classic mistakes, each beside what is right", "experiment"),
     "show": Command("A saved report, or attention weights of others, in any view", "show"),
     "batch": Command("Run the experiments of config files", "batch"),
     "config": Command("The schema of config files", "config"),

@@ -25,10 +25,12 @@ EXAMPLES = {
   attn self --sentence "the cat walks on the street"
   attn self --num-tokens 8 --embed-dim 32 --head-dim 16 --causal
   attn self --projection none --scale none --embed-dim 2 --format json
+  attn self --causal --explain --token 3
   attn self --file book.txt --embedding glove.6B.50d.txt --unknown zero""",
     "multihead": """
   attn multihead --sentence "the cat walks on the street" --num-heads 4
   attn multihead --num-heads 8 --num-kv-heads 2 --causal
+  attn multihead --explain --head 2 --token 0
   attn multihead --embedding glove.6B.50d.txt --head-dim 50 -o heads.json""",
     "cross": """
   attn cross --sentence "the cat sleeps" --context "die katze schläft gern"
@@ -39,13 +41,21 @@ EXAMPLES = {
   attn scale-demo --logits 0.1,-0.2,0.3 --factors 1,8,64""",
     "norm": """
   attn norm --batch-size 32 --num-features 100
+  attn norm --kind layer --explain
   attn norm --kind layer --variance biased --format json""",
     "heads": """
   attn heads
   attn heads --model ./my-model --sentence "the cat sat because it was tired" --sort entropy --top 10
   attn heads --model ./my-model --statistic previous_token --precision 2
   attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv""",
+    "pitfalls": """
+  attn pitfalls
+  attn pitfalls softmax-twice --num-tokens 8
+  attn pitfalls merged-heads --format json""",
 }
+
+# The setting of an experiment that may stand without its flag.
+ARGUMENTS = {"pitfalls": "pitfall"}
 
 MAX_CHOICES_SHOWN = 8
 
@@ -56,6 +66,7 @@ Config = Annotated[
 ShowConfig = Annotated[
     bool, typer.Option("--show-config", help="Print the resolved settings, each with its origin, and exit.")
 ]
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The mistake to show.")]
 
 
 def flag_name(key: str) -> str:
@@ -186,8 +197,14 @@ def build(name: str, summary: str) -> Any:
         scale_colors: ScaleColors = "linear",
         skip_sink: SkipSink = None,
         debug: Debug = False,
+        argument: Name = None,
         **flags: Any,
     ) -> int:
+        if argument is not None:
+            key = ARGUMENTS[name]
+            if flags[key] is not None:
+                raise UserError(f"{flag_name(key)}: cannot be combined with NAME ({argument}): give one")
+            flags[key] = argument
         if "skip_sink" in fields:  # the survey of heads leaves those keys out of its figures, too
             flags["skip_sink"] = skip_sink
         to = Destination(
@@ -202,10 +219,11 @@ def build(name: str, summary: str) -> Any:
         return run_experiment(name, config, show_config, flags, to)
 
     signature = inspect.signature(command)
+    missing = set() if name in ARGUMENTS else {"argument"}
     own = [
         p
         for p in signature.parameters.values()
-        if p.kind is not inspect.Parameter.VAR_KEYWORD and p.name not in fields
+        if p.kind is not inspect.Parameter.VAR_KEYWORD and p.name not in fields.keys() | missing
     ]
     shared_last = sorted(fields, key=lambda key: key in Spec.model_fields)
     options = [_option(key, fields[key]) for key in shared_last]

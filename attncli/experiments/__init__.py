@@ -9,4 +9,5 @@ EXPERIMENTS = {
     "scale-demo": "attncli.experiments.scale_demo",
     "norm": "attncli.experiments.norm",
     "heads": "attncli.experiments.heads",
+    "pitfalls": "attncli.experiments.pitfalls.experiment",
 }

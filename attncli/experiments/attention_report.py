@@ -1,6 +1,7 @@
 """What self-, multi-head and cross-attention report alike: named tensors and statistics of the weights."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attncli import __version__
+from attncli.experiments.explained import explained_steps
 from attncli.experiments.sources import Source
 from attncli.experiments.texts import Texts
 from attncli.inputs.projections import Projection
@@ -32,10 +34,10 @@ def build_report(
     statistics: Mapping[str, Any],
     notes: Iterable[str],
 ) -> Report:
-    """A report with the settings and versions that it came from."""
+    """A report with the settings and versions that it came from, and its steps where asked to explain."""
     environment = {"attncli": __version__, "torch": torch.__version__}
     settings = spec.model_dump(mode="json", exclude=set(spec.idle_keys()))
-    return Report(
+    report = Report(
         spec.experiment,
         settings,
         environment,
@@ -45,6 +47,7 @@ def build_report(
         statistics=statistics,
         notes=tuple(notes),
     )
+    return replace(report, steps=explained_steps(spec, report))
 
 
 def weight_statistics(

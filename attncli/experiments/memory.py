@@ -8,6 +8,7 @@ from attncli.spec import Spec
 from attncli.spec.attention import AttentionSpec, MultiheadSpec
 from attncli.spec.heads import HeadsSpec
 from attncli.spec.lessons import AverageSpec, NormSpec, ScaleDemoSpec
+from attncli.spec.pitfalls import PitfallsSpec
 
 # Bytes that a number takes at the peak, from scores to a printed report, measured and rounded up.
 BYTES_PER_WEIGHT = 80
@@ -56,6 +57,9 @@ def needed_bytes(spec: Spec, num_queries: int, num_keys: int) -> int:
         case AverageSpec():
             vectors = (spec.batch_size or 1) * num_queries * spec.embed_dim
             return num_queries**2 * BYTES_PER_WEIGHT + vectors * BYTES_PER_VECTOR_ENTRY
+        case PitfallsSpec():
+            pairs = 2 * num_queries * (num_queries + spec.embed_dim) + 4 * spec.embed_dim**2
+            return pairs * BYTES_PER_WEIGHT
         case ScaleDemoSpec():
             rows = spec.batch_size * spec.num_tokens
             return rows * (spec.num_tokens + max(spec.head_dim)) * BYTES_PER_VECTOR_ENTRY

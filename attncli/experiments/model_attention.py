@@ -12,7 +12,7 @@ from attncli.experiments.heads import EAGER_NOTE
 from attncli.experiments.memory import BYTES_PER_WEIGHT, refuse_bytes
 from attncli.experiments.model_files import model_source
 from attncli.experiments.sources import choose_device
-from attncli.experiments.texts import Texts
+from attncli.experiments.texts import Texts, check_token
 from attncli.inputs.capture import CapturedLayer, WeightsOfLayer, capture
 from attncli.inputs.output_projections import output_projection
 from attncli.inputs.pretrained import ModelText, Pretrained, load_pretrained
@@ -73,7 +73,22 @@ def _dense(layer: AttentionLayer) -> tuple[dict[str, Tensor], Bool[Tensor, "quer
         "scaled_scores": layer.scores(queries, keys),
         "weights": weights,
         "head_outputs": weights @ value,
+        **_bias(layer),
     }, visible
+
+
+def _bias(layer: AttentionLayer) -> dict[str, Tensor]:
+    """What is added to the scores, for every head, query and key; nothing where nothing is."""
+    if layer.bias is None:
+        return {}
+    num_queries, num_keys = layer.query.shape[1], layer.key.shape[1]
+    return {"bias": layer.bias.expand(layer.num_heads, num_queries, num_keys)}
+
+
+def _score_rule(layer: AttentionLayer, head: int) -> dict[str, float | None]:
+    """How a head's scores are made of query · key, for who follows them."""
+    sink = None if layer.sink is None else layer.sink[head].item()
+    return {"scale": layer.scale, "softcap": layer.softcap, "sink": sink}
 
 
 AXES = {
@@ -84,8 +99,9 @@ AXES = {
     "scaled_scores": ("query", "key"),
     "weights": ("query", "key"),
     "head_outputs": ("query", "dim"),
+    "bias": ("query", "key"),
 }
-EXPLAINING = ("query", "key", "value", "scaled_scores")
+EXPLAINING = ("query", "key", "value", "scaled_scores", "bias")
 
 
 def _output(
@@ -115,6 +131,7 @@ def run_model(spec: ModelAttentionSpec, texts: Texts) -> Report:
     source = model_source(spec)
     pretrained = load_pretrained(source, allow_download=spec.allow_download, device=choose_device(spec))
     text, context = _read(spec, texts, pretrained)
+    check_token(spec.token, len(text.ids))
     num_keys = len(text.ids) if not isinstance(spec, CrossSpec) or context is None else len(context.ids)
     num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
     needed = num_heads * len(text.ids) * num_keys * BYTES_PER_WEIGHT
@@ -129,6 +146,11 @@ def run_model(spec: ModelAttentionSpec, texts: Texts) -> Report:
         )
 
     tensors, statistics = _tensors_and_statistics(spec, pretrained, layer)
+    if spec.explain:
+        ids = {"token_ids": named(text.ids, "token")}
+        if isinstance(spec, CrossSpec) and context is not None:
+            ids["context_token_ids"] = named(context.ids, "key")
+        tensors = ids | tensors
     read = Texts(text.tokens, context.tokens if isinstance(spec, CrossSpec) and context else ())
     return build_report(spec, read, tensors, statistics, _notes(spec, pretrained, layer, how))
 
@@ -142,15 +164,15 @@ def _tensors_and_statistics(
         dense, visible = _dense(layer)
     output = None
     axes: tuple[str, ...] = ("head",)
+    num_heads, head = len(dense["weights"]), spec.head or 0
+    if head >= num_heads:
+        raise UserError(
+            f"head: must be below {num_heads} (got {head}): {pretrained.name} has {num_heads} heads"
+        )
     if isinstance(spec, MultiheadSpec):
         if isinstance(layer, AttentionLayer):
             output = _output(pretrained, layer, dense["head_outputs"])
     else:
-        num_heads, head = len(dense["weights"]), spec.head
-        if head is None or head >= num_heads:
-            raise UserError(
-                f"head: must be below {num_heads} (got {head}): {pretrained.name} has {num_heads} heads"
-            )
         dense = {name: tensor[head] for name, tensor in dense.items()}
         output = dense.pop("head_outputs", None)
         axes = ()
@@ -161,6 +183,8 @@ def _tensors_and_statistics(
     statistics: dict[str, Any] = {
         name: moments(dense[name][..., visible]) for name in ("scores", "scaled_scores") if name in dense
     }
+    if spec.explain and isinstance(layer, AttentionLayer):
+        statistics["score_rule"] = _score_rule(layer, head)
     return tensors, statistics | weight_statistics(
         dense["weights"].double(), visible, top_k=spec.top_k, axes=axes
     )

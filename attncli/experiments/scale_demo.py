@@ -3,35 +3,54 @@
 from math import isinf
 
 import torch
+from torch import Tensor
 
 from attncli.errors import RunError
 from attncli.experiments.attention_report import build_report, named
+from attncli.experiments.explained.scale_demo import tensor_name
 from attncli.experiments.session import Session
 from attncli.experiments.sources import choose_device
 from attncli.experiments.texts import Texts
 from attncli.mechanisms.scaled_dot_product import scale_factors
-from attncli.report import Report
+from attncli.report import NamedTensor, Report
 from attncli.spec.lessons import ScaleDemoSpec
 from attncli.statistics.entropy import entropy
 from attncli.statistics.moments import moments
 from attncli.statistics.saturation import softmax_gradient_norm
 
+LAST = {"query": "dim", "key": "dim", "raw_scores": "key", "scaled_scores": "key"}
 
-def _variance_row(spec: ScaleDemoSpec, head_dim: int, session: Session) -> dict[str, int | float]:
-    """Unbiased variances of standard normal query and key and of their scores, over all entries."""
+
+def _drawn(spec: ScaleDemoSpec, head_dim: int, session: Session) -> dict[str, Tensor]:
+    """Standard normal query and key, and their scores before and after scaling."""
     device = choose_device(spec)
     shape = (spec.batch_size, spec.num_tokens, head_dim)
     query = torch.randn(shape, generator=session.generator).to(device)
     key = torch.randn(shape, generator=session.generator).to(device)
     each, product = scale_factors(spec.scale, head_dim)
     scores = {"raw_scores": query @ key.mT, "scaled_scores": (query * each) @ (key * each).mT * product}
-    tensors = {"query": query, "key": key, **scores}
-    return {"head_dim": head_dim} | {name: moments(t)["variance"] for name, t in tensors.items()}
+    return {"query": query, "key": key, **scores}
+
+
+def _variance_row(head_dim: int, drawn: dict[str, Tensor]) -> dict[str, int | float]:
+    """Unbiased variances over all entries."""
+    return {"head_dim": head_dim} | {name: moments(t)["variance"] for name, t in drawn.items()}
 
 
 def run(spec: ScaleDemoSpec, texts: Texts, session: Session) -> Report:
     """The variances for each head_dim, the sharpened softmax for each factor, and the softmax curve."""
-    variance = [_variance_row(spec, head_dim, session) for head_dim in spec.head_dim]
+    variance = []
+    kept: dict[str, NamedTensor] = {}
+    for number, head_dim in enumerate(spec.head_dim):
+        drawn = _drawn(spec, head_dim, session)
+        variance.append(_variance_row(head_dim, drawn))
+        if spec.explain:
+            kept |= {
+                tensor_name(name, number, spec): named(
+                    tensor, "query" if name != "key" else "key", LAST[name]
+                )
+                for name, tensor in drawn.items()
+            }
     if any(isinf(figure) for row in variance for figure in row.values()):
         raise RunError(f"scale-demo: the scores overflow float32: use a smaller scale (got {spec.scale})")
     logits = torch.tensor(spec.logits, dtype=torch.float64)
@@ -53,6 +72,7 @@ def run(spec: ScaleDemoSpec, texts: Texts, session: Session) -> Report:
     start, stop, step = spec.curve
     curve_logits = torch.arange(start, stop, step, dtype=torch.float64)
     tensors = {
+        **kept,
         "logits": named(logits, "key"),
         "curve_logits": named(curve_logits, "point"),
         "curve_weights": named(curve_logits.softmax(dim=-1), "point"),

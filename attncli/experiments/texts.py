@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from attncli.errors import UserError
 from attncli.inputs.text import read_text, tokenize
 from attncli.inputs.word_vectors import WordVectors, read_word_vectors
 from attncli.spec import Spec
@@ -47,6 +48,12 @@ def drawn_counts(spec: Spec) -> tuple[int, int]:
     return spec.num_tokens, num_keys or spec.num_tokens
 
 
+def check_token(token: int | None, count: int) -> None:
+    """UserError where the token to work out is not among that many."""
+    if token is not None and token >= count:
+        raise UserError(f"token: must be below {count}, the number of tokens (got {token})")
+
+
 def _whole_text(text: str | None, file: str | None) -> str | None:
     return text if file is None else read_text(file)
 
@@ -66,6 +73,7 @@ def read_texts(spec: Spec) -> Texts:
     if not isinstance(spec, TextSpec):
         return Texts()
     tokens = _tokens(spec, "sentence", spec.sentence, spec.file, spec.num_tokens)
+    check_token(getattr(spec, "token", None), len(tokens))
     context: tuple[str, ...] = ()
     if isinstance(spec, CrossSpec):
         context = _tokens(spec, "context", spec.context, spec.context_file, spec.num_context_tokens)

@@ -36,7 +36,7 @@ class Part:
         return f"(got {KINDS.get(type(self.value)) or reprlib.repr(self.value)})"
 
     def mapping(self) -> "dict[str, Part]":
-        """The parts of an object, whose names are printable ASCII."""
+        """The parts of an object, whose names are plain."""
         if not isinstance(self.value, dict):
             raise self.wrong(f"must be an object {self.got()}")
         for name in self.value:
@@ -138,8 +138,8 @@ class Part:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name is printable ASCII of a sensible length."""
-    return name.isascii() and name.isprintable() and 0 < len(name) <= LONGEST_NAME
+    """Whether a name is of a sensible length, with no character that moves or hides anything."""
+    return name.isprintable() and 0 < len(name) <= LONGEST_NAME
 
 
 def _depth(value: Any) -> int:

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from attncli.spec.explain import ExplainRowSpec
 from attncli.spec.fields import Contradiction, Count, Scale, Size, Spec, contradiction
 from attncli.spec.model import HeadSpec, LayerSpec
 from attncli.spec.text import CONTEXT, TOKENIZERS, TextSpec, _check_file, _check_text
@@ -16,7 +17,7 @@ def _default_tokenizer(data: dict[str, Any]) -> Literal["words", "model"]:
     return "words" if data["model"] is None else "model"
 
 
-class AttentionSpec(TextSpec, LayerSpec):
+class AttentionSpec(TextSpec, LayerSpec, ExplainRowSpec):
     """How query, key and value are made, and what is done with them."""
 
     tokenizer: Literal["words", "whitespace", "model"] = Field(
@@ -49,7 +50,6 @@ class AttentionSpec(TextSpec, LayerSpec):
         "linear in the length; auto streams weights beyond 64 MiB",
     )
     top_k: Count = Field(3, description="keys named for each query")
-    explain: bool = Field(False, description="report query, key, value and the projections, too")
 
     @field_validator("projection_order")
     @classmethod
@@ -104,6 +104,7 @@ class HeadCounts(Spec):
 
 class MultiheadSpec(AttentionSpec, HeadCounts):
     experiment: ClassVar[str] = "multihead"
+    worked_keys: ClassVar[frozenset[str]] = frozenset({"token", "head"})
 
     head_dim: Size = Field(
         default_factory=_default_head_dim,
@@ -113,6 +114,7 @@ class MultiheadSpec(AttentionSpec, HeadCounts):
     output_projection: bool = Field(
         True, description="unify the heads with a linear layer, back to embed_dim"
     )
+    head: Count | None = Field(None, description="the head, from 0, that explain works out (default: 0)")
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
@@ -128,6 +130,9 @@ class MultiheadSpec(AttentionSpec, HeadCounts):
         if self.projection == "none" and self.num_kv_heads != self.num_heads:
             message = "needs projection linear or uniform: without one there are as many keys as queries"
             yield contradiction("num_kv_heads", message, "projection", "num_heads")
+        if self.head is not None and self.model is None and self.head >= self.num_heads:
+            message = f"must be below {self.num_heads}, the number of heads (got {self.head})"
+            yield contradiction("head", message, "num_heads")
 
 
 def _default_context(data: dict[str, Any]) -> str | None:

@@ -5,11 +5,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
-from attncli.spec.fields import Contradiction, Count, Scale, Size, Spec, contradiction
+from attncli.spec.explain import ExplainRowSpec, ExplainSpec
+from attncli.spec.fields import Contradiction, Count, Scale, Size, contradiction
 from attncli.spec.text import TOKENIZERS, TextSpec
 
 
-class AverageSpec(TextSpec):
+class AverageSpec(TextSpec, ExplainRowSpec):
     experiment: ClassVar[str] = "average"
 
     tokenizer: Literal["words", "whitespace"] = Field("words", description=TOKENIZERS)
@@ -46,7 +47,7 @@ Sizes = Annotated[
 ]
 
 
-class ScaleDemoSpec(Spec):
+class ScaleDemoSpec(ExplainSpec):
     experiment: ClassVar[str] = "scale-demo"
 
     num_tokens: Size = Field(8, description="queries and keys in a sequence")
@@ -72,7 +73,7 @@ class ScaleDemoSpec(Spec):
         return value
 
 
-class NormSpec(Spec):
+class NormSpec(ExplainSpec):
     experiment: ClassVar[str] = "norm"
 
     kind: Literal["batch", "layer", "rms", "all"] = Field("all", description="which normalisation")

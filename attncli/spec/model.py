@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
@@ -25,7 +25,17 @@ def check_model(value: str | None) -> str | None:
     return value
 
 
-KEYS_WITH_MODEL = {"sentence", "file", "context", "context_file", "tokenizer", "top_k", "explain"}
+KEYS_WITH_MODEL = {
+    "sentence",
+    "file",
+    "context",
+    "context_file",
+    "tokenizer",
+    "top_k",
+    "explain",
+    "token",
+    "head",
+}
 """The settings of attention on drawn weights that have a say with a model, too."""
 
 
@@ -55,28 +65,36 @@ def _first_of_model(data: dict[str, Any]) -> int | None:
 class LayerSpec(ModelSpec):
     """Which layer of a model, where there is one."""
 
+    model_keys: ClassVar[frozenset[str]] = frozenset({"layer"})
+
     layer: Count | None = Field(
         default_factory=_first_of_model, description="the model's layer, from 0 (default: 0)"
     )
 
     def idle_keys(self) -> frozenset[str]:
-        own = frozenset((*LayerSpec.model_fields, "head"))
+        return super().idle_keys() | self._keys_of_the_other_source()
+
+    def _keys_of_the_other_source(self) -> frozenset[str]:
+        """The settings of a model where weights are drawn, those of drawing where there is a model."""
+        own = self.model_keys | LayerSpec.model_fields.keys()
         if self.model is None:
-            return super().idle_keys() | (own - {*Spec.model_fields, "model"})
-        return super().idle_keys() | (type(self).model_fields.keys() - own - KEYS_WITH_MODEL)
+            return own - {*Spec.model_fields, "model"}
+        return frozenset(type(self).model_fields.keys() - own - KEYS_WITH_MODEL)
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
         if self.model is None:
-            for key in self.given("layer", "head"):
+            for key in self.given(*sorted(self.model_keys, reverse=True)):
                 yield contradiction(key, "needs model", "model")
         else:
-            for key in self.given(*sorted(self.idle_keys())):
+            for key in self.given(*sorted(self._keys_of_the_other_source())):
                 yield contradiction(key, "cannot be combined with model, which has its own", "model")
 
 
 class HeadSpec(LayerSpec):
     """Which head of the layer, too."""
+
+    model_keys: ClassVar[frozenset[str]] = frozenset({"layer", "head"})
 
     head: Count | None = Field(
         default_factory=_first_of_model, description="the layer's head, from 0 (default: 0)"

@@ -60,7 +60,7 @@ def _statistic_rows(name: str, value: Any, report: Report) -> Iterator[Row]:
             for row in _statistic_rows(name, item, report):
                 yield row | ({"rank": number} if "row" in row else {"row": number})
     else:
-        yield {"name": name, "value": plain(value)}
+        yield {"name": name, "value": plain_text(value) if isinstance(value, str) else plain(value)}
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:

@@ -7,6 +7,7 @@ from attncli.report import Report
 from attncli.views.plain_text import plain_text
 
 HEADING_KEYS = (
+    "pitfall",
     "file",
     "array",
     "model",

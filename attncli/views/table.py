@@ -5,19 +5,19 @@ from dataclasses import replace
 from typing import Any, TextIO
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from attncli.report import NamedTensor, Report
 from attncli.views import Display
 from attncli.views.columns import GAP, Column, column_groups, shortened
+from attncli.views.grid import grid
 from attncli.views.heading import heading
 from attncli.views.matrices import matrices, titled, tokens_of
 from attncli.views.numbers import NO_NUMBER, fixed, scalar
 from attncli.views.plain_text import plain_text
 from attncli.views.shades import shaded_lines
+from attncli.views.steps import IN_STEPS, StepsWriter
 
 LAYOUT_WIDTH = 1_000_000
 ROW_LABEL_WIDTH = 20
@@ -28,6 +28,7 @@ MAX_VECTOR_ROWS = 24
 PLACES = ("layer", "head")
 MAX_VECTOR_COLUMNS = 64
 MAX_EXAMPLE_ROWS = 6
+MAX_TEXT = 58
 
 
 class PipeConsole(Console):
@@ -54,9 +55,13 @@ class TableWriter:
     def write(self) -> None:
         """Heading, tensors with the statistics of their rows, the other statistics, notes."""
         self._text(heading(self.report), "bold")
+        if self.report.steps:
+            StepsWriter(self.console, self.display, self.row_label_width).write(self.report.steps)
         # Thousands of rows come with their quantiles, which are shown instead.
         rows = self.report.statistics.get("rows", {}) if "quantiles" not in self.report.statistics else {}
         for matrix in matrices(self.report):
+            if self._is_shown_elsewhere(matrix.name):
+                continue
             is_weights = matrix.name == "weights"
             beside = self._statistic_columns(rows, matrix.index) if is_weights else []
             index = matrix.index if is_weights else None
@@ -96,21 +101,12 @@ class TableWriter:
         if axes[1] in ("dim", "embed"):
             self._vectors_of(title, axes, matrix)
             return
-        num_rows, num_columns = matrix.shape
+        num_rows = len(matrix)
         rows = self._label_column(axes[0], num_rows)
         received = self.report.statistics.get("keys", {}).get("received_mass") if index is not None else None
         footer = list(received.values[index]) if received is not None else []
         label = Column(rows.header, [*rows.cells, *(["received mass"] if footer else [])], left=True)
-        columns = []
-        if matrix.size <= MAX_CELLS:
-            largest = np.nanargmax(np.where(np.isfinite(matrix), matrix, -np.inf), axis=1)
-            for j, (position, name) in enumerate(self._labels(axes[1], num_columns, self.column_label_width)):
-                numbers = [*matrix[:, j], *footer[j : j + 1]]
-                header = (position.strip(), name) if name else ("", position.strip())
-                bold = frozenset(np.flatnonzero(largest == j).tolist())
-                columns.append(
-                    Column(header, [fixed(n, self.display.precision) for n in numbers], emphasis=bold)
-                )
+        columns = self._matrix_columns(axes[1], matrix, footer) if matrix.size <= MAX_CELLS else []
         groups = column_groups(label, columns, self.display.width)
         is_map = axes[1] == "key_block" and len(groups) > 1
         if not columns or len(groups) > MAX_GROUPS or is_map:
@@ -123,6 +119,45 @@ class TableWriter:
             self._groups(title, label, columns)
         if beside:
             self._groups(f"{title}: statistics of each row", rows, beside)
+
+    def _matrix_columns(self, axis: str, matrix: np.ndarray, footer: Sequence[float] = ()) -> list[Column]:
+        """A column a key, the largest of each row emphasised, with a number of the footer below."""
+        largest = np.nanargmax(np.where(np.isfinite(matrix), matrix, -np.inf), axis=1)
+        columns = []
+        for j, (position, name) in enumerate(self._labels(axis, matrix.shape[1], self.column_label_width)):
+            numbers = [*matrix[:, j], *footer[j : j + 1]]
+            header = (position.strip(), name) if name else ("", position.strip())
+            bold = frozenset(np.flatnonzero(largest == j).tolist())
+            cells = [fixed(n, self.display.precision) for n in numbers]
+            columns.append(Column(header, cells, emphasis=bold))
+        return columns
+
+    def _is_shown_elsewhere(self, name: str) -> bool:
+        """Whether the steps have shown a tensor, or it stands beside another one."""
+        if self.report.steps and IN_STEPS.fullmatch(name):
+            return True
+        return self._pair(name, self.report.tensors[name])
+
+    def _pair(self, name: str, tensor: NamedTensor) -> bool:
+        """Whether a tensor was shown with its pair: wrong_x beside right_x, where both fit the width."""
+        pair, tensors = name.partition("_"), self.report.tensors
+        other = {"wrong": "right", "right": "wrong"}.get(pair[0])
+        if f"{other}_{pair[2]}" not in tensors or tensor.axes[-1] == "dim" or tensor.values.size > MAX_CELLS:
+            return False
+        sides = [
+            self._matrix_columns(tensor.axes[1], tensors[f"{side}_{pair[2]}"].values)
+            for side in ("wrong", "right")
+        ]
+        for side, columns in zip(("wrong", "right"), sides, strict=True):
+            columns[0] = replace(columns[0], header=(side, *columns[0].header))
+        label = self._label_column(tensor.axes[0], len(tensor.values))
+        between = Column(("",), ["│"] * len(tensor.values))
+        columns = [*sides[0], between, *sides[1]]
+        if len(column_groups(label, columns, self.display.width)) > 1:
+            return False
+        if pair[0] == "wrong":
+            self._groups(f"{pair[2]} ({' × '.join(tensor.axes)}): wrong and right", label, columns)
+        return True
 
     def _vectors_of(self, title: str, axes: tuple[str, ...], matrix: np.ndarray) -> None:
         """Vectors as rows: of many dimensions the first that fit, of many examples the first few."""
@@ -160,7 +195,7 @@ class TableWriter:
         most = scalar(float(matrix.max()), self.display.precision)
         self._text(f"{title}: {' × '.join(map(str, matrix.shape))}", "bold")
         self._text(f"blank is 0, . from {least} to @ at {most}, even in the logarithm", "dim")
-        self._grid([label, Column(("", axes[1]), shaded_lines(matrix), left=True)])
+        self.console.print(grid([label, Column(("", axes[1]), shaded_lines(matrix), left=True)]))
 
     def _leave_out(self, title: str, shape: tuple[int, ...]) -> None:
         """One line in place of what is too wide, once for all its batches and heads."""
@@ -179,27 +214,7 @@ class TableWriter:
         for number, group in enumerate(groups):
             if number:
                 self.console.print()
-            self._grid([label, *group])
-
-    def _grid(self, columns: Sequence[Column]) -> None:
-        table = Table(
-            box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim"
-        )
-        for column in columns:
-            table.add_column(
-                Text("\n".join(column.header).lstrip("\n")),
-                justify="left" if column.left else "right",
-                no_wrap=True,
-                vertical="bottom",
-            )
-        for i in range(len(columns[0].cells)):
-            table.add_row(*(self._cell(column, i) for column in columns))
-        self.console.print(table)
-
-    def _cell(self, column: Column, row: int) -> Text:
-        text = column.cells[row]
-        style = "bold" if row in column.emphasis else "dim" if text == NO_NUMBER else ""
-        return Text(text, style=style)
+            self.console.print(grid([label, *group]))
 
     def _statistic_columns(self, rows: Mapping[str, NamedTensor], index: tuple[int, ...]) -> list[Column]:
         columns = []
@@ -235,7 +250,7 @@ class TableWriter:
         """Tensors of one axis, side by side where they share it; long ones thinned, which is said."""
         by_axis: dict[tuple[str, int], list[tuple[str, np.ndarray]]] = {}
         for name, tensor in self.report.tensors.items():
-            if tensor.values.ndim == 1:
+            if tensor.values.ndim == 1 and not (self.report.steps and IN_STEPS.fullmatch(name)):
                 by_axis.setdefault((tensor.axes[0], len(tensor.values)), []).append((name, tensor.values))
         for (axis, count), vectors in by_axis.items():
             step = -(-count // MAX_VECTOR_ROWS) if self.display.width is not None else 1
@@ -285,7 +300,8 @@ class TableWriter:
             for i in range(len(values[0])):
                 yield Column((name, str(i)), [fixed(value[i], self.display.precision) for value in values])
         elif isinstance(values[0], str):
-            yield Column(header, [plain_text(value) for value in values], left=True)
+            most = MAX_TEXT if self.display.width is not None else None
+            yield Column(header, [shortened(plain_text(value), most) for value in values], left=True)
         elif name == "query" and all(isinstance(value, int) for value in values):
             yield Column(header, [self._query_label(value) for value in values], left=True)
         else:

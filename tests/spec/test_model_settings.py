@@ -54,4 +54,4 @@ def test_every_setting_of_drawn_weights_is_refused(tmp_path: Path, experiment: s
 
 def test_without_a_model_its_settings_are_idle() -> None:
     spec = build_spec(SPECS["self"], {})
-    assert spec.idle_keys() == {"layer", "head", "allow_download"}
+    assert spec.idle_keys() == {"layer", "head", "allow_download", "token"}

@@ -35,6 +35,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "self-hostile": ("self", {"sentence": HOSTILE, "tokenizer": "whitespace", "embed_dim": 3}),
     "multihead": ("multihead", {"num_heads": 2, "num_tokens": 3, "embed_dim": 4}),
     "cross": ("cross", {"sentence": "a b", "context": "c d e"}),
+    "self-explained-22-tokens": ("self", {"sentence": LESSON, "explain": True, "token": 9, "causal": True}),
+    "multihead-explained": (
+        "multihead",
+        {"num_heads": 4, "num_kv_heads": 2, "embed_dim": 12, "explain": True, "head": 3},
+    ),
+    "self-explained-hostile": (
+        "self",
+        {"sentence": HOSTILE, "tokenizer": "whitespace", "embed_dim": 3, "explain": True, "token": 11},
+    ),
+    "pitfalls": ("pitfalls", {}),
+    "pitfalls-late-mask": ("pitfalls", {"pitfall": "late-mask"}),
     "scale-demo": ("scale-demo", {"head_dim": [4, 16]}),
     "norm": ("norm", {"variance": "biased"}),
 }

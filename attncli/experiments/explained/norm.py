@@ -1,0 +1,170 @@
+"""Normalisation in steps: the mean, the variance and one value normalised, by batch, layer and RMS."""
+
+from math import sqrt
+
+import numpy as np
+
+from attncli.experiments.explained.terms import Numbers, cell, largest_difference, part, shapes_of, terms
+from attncli.report import Cell, Report, Shape, Step, Terms
+from attncli.spec import Spec
+from attncli.spec.lessons import NormSpec
+
+
+def steps(spec: Spec, report: Report) -> tuple[Step, ...]:
+    """For each kind its figures, then example 0's feature 0 before and after."""
+    assert isinstance(spec, NormSpec)
+    data = part(report.tensors["input"])
+    made: list[Step] = [_input(report, data)]
+    if spec.kind in ("batch", "all"):
+        made += [*_centred(spec, report, "batch"), _running(spec, report)]
+    if spec.kind in ("layer", "all"):
+        made += _centred(spec, report, "layer")
+    if spec.kind in ("rms", "all"):
+        made += _rms(spec, report)
+    return tuple(made)
+
+
+def _input(report: Report, data: Numbers) -> Step:
+    dims = range(min(6, data.shape[1]))
+    table = terms(
+        f"input: the first {len(dims)} of {data.shape[1]} features",
+        ("example", *map(str, dims)),
+        (range(len(data)), *(data[:, dim] for dim in dims)),
+    )
+    prose = (
+        "Rows are examples, columns features. Batch norm makes every column alike, layer norm and RMS norm "
+        "every row. Worked out below is the number at the top left."
+    )
+    shapes = shapes_of(report.tensors, "input")
+    return Step("Input", "x ~ N(0, 1)", prose, shapes, {"example 0, feature 0": cell(data[0, 0])}, (table,))
+
+
+def _squares(title: str, axis: str, numbers: Numbers, mean: float) -> Terms:
+    deviations = numbers - mean
+    return terms(
+        title,
+        (axis, "x", "x - mean", "squared"),
+        (range(len(numbers)), numbers, deviations, deviations**2),
+        totals=[("sum", numbers.sum(), deviations.sum(), (deviations**2).sum())],
+    )
+
+
+def _centred(spec: NormSpec, report: Report, kind: str) -> list[Step]:
+    """Mean and variance of a column (batch) or a row (layer), and the top left number normalised by them."""
+    data = part(report.tensors["input"])
+    along, numbers = ("example", data[:, 0]) if kind == "batch" else ("feature", data[0])
+    of = "feature 0 over the examples" if kind == "batch" else "example 0 over its features"
+    count, mean = len(numbers), float(numbers.mean())
+    divisor = count - (spec.variance == "unbiased")
+    variance = float(((numbers - mean) ** 2).sum() / divisor)
+    figures: dict[str, Cell] = {
+        "n": count,
+        "mean": mean,
+        "divided by": divisor,
+        "variance": variance,
+        "standard deviation": sqrt(variance),
+    }
+    name = f"{kind}_norm"
+    how = "n - 1 (unbiased)" if spec.variance == "unbiased" else "n (biased), as torch's layers do"
+    prose = f"Mean and variance of {of}. The squared deviations are divided by {how}."
+    formula = (
+        "mean = Σ x / n,  variance = Σ (x - mean)² / (n - 1)"
+        if spec.variance == "unbiased"
+        else "mean = Σ x / n,  variance = Σ (x - mean)² / n"
+    )
+    table = _squares(of, along, numbers, mean)
+    shapes = (Shape("numbers", (along,), (count,)),)
+    return [
+        Step(f"{kind.capitalize()} norm: mean and variance", formula, prose, shapes, figures, (table,)),
+        _normalised(spec, report, name, mean, variance),
+    ]
+
+
+def _normalised(spec: NormSpec, report: Report, name: str, mean: float, variance: float) -> Step:
+    data, reported = part(report.tensors["input"]), part(report.tensors[name])
+    root = sqrt(variance + spec.eps)
+    numbers = data[:, 0] if name != "layer_norm" else data[0]
+    worked = (numbers - mean) / root
+    theirs = reported[:, 0] if name != "layer_norm" else reported[0]
+    axis = "example" if name != "layer_norm" else "feature"
+    values: dict[str, Cell] = {
+        "x": cell(data[0, 0]),
+        "x - mean": cell(data[0, 0] - mean),
+        "variance + eps": variance + spec.eps,
+        "its root": root,
+        "normalised": cell(worked[0]),
+        f"{name} of example 0, feature 0 in the report": cell(reported[0, 0]),
+        f"largest difference over all {axis}s": largest_difference(worked, theirs),
+    }
+    table = terms(
+        f"{name}: before and after",
+        (axis, "x", "x - mean", "normalised"),
+        (range(len(numbers)), numbers, numbers - mean, worked),
+        totals=[
+            ("mean", numbers.mean(), (numbers - mean).mean(), worked.mean()),
+            ("variance", *(_variance(spec, column) for column in (numbers, numbers - mean, worked))),
+        ],
+    )
+    prose = (
+        f"The number less the mean, over the root of variance and eps ({spec.eps:g} against dividing by 0)."
+    )
+    formula = "(x - mean) / √(variance + eps)"
+    title = f"{name.split('_')[0].capitalize()} norm: one value normalised"
+    return Step(title, formula, prose, shapes_of(report.tensors, "input", name), values, (table,))
+
+
+def _variance(spec: NormSpec, numbers: Numbers) -> float:
+    return float(numbers.var(ddof=int(spec.variance == "unbiased")))
+
+
+def _running(spec: NormSpec, report: Report) -> Step:
+    data = part(report.tensors["input"])[:, 0]
+    mean, variance = float(data.mean()), float(data.var(ddof=1))
+    running_mean = spec.momentum * mean
+    running_variance = (1 - spec.momentum) + spec.momentum * variance
+    evaluated = (data[0] - running_mean) / sqrt(running_variance + spec.eps)
+    reported = {name: part(report.tensors[name])[0] for name in ("running_mean", "running_variance")}
+    values: dict[str, Cell] = {
+        "momentum": spec.momentum,
+        "mean of the batch": mean,
+        "running mean": running_mean,
+        "running mean in the report": cell(reported["running_mean"]),
+        "unbiased variance of the batch": variance,
+        "running variance": running_variance,
+        "running variance in the report": cell(reported["running_variance"]),
+        "x": cell(data[0]),
+        "normalised in eval mode": evaluated,
+        "batch_norm_eval in the report": cell(part(report.tensors["batch_norm_eval"])[0, 0]),
+    }
+    prose = (
+        "While training the layer remembers: its running figures start at mean 0 and variance 1 and move by "
+        "momentum toward the batch's. In eval mode they take the place of the batch's own."
+    )
+    shapes = shapes_of(report.tensors, "running_mean", "running_variance", "batch_norm_eval")
+    formula = "running = (1 - momentum) · running + momentum · new"
+    return Step("Batch norm: running figures", formula, prose, shapes, values)
+
+
+def _rms(spec: NormSpec, report: Report) -> list[Step]:
+    numbers, reported = part(report.tensors["input"])[0], part(report.tensors["rms_norm"])[0]
+    squares = numbers**2
+    mean_square = float(squares.mean())
+    root = sqrt(mean_square + spec.eps)
+    table = terms(
+        "example 0 over its features",
+        ("feature", "x", "squared", "normalised"),
+        (range(len(numbers)), numbers, squares, numbers / root),
+        totals=[("sum", numbers.sum(), squares.sum(), np.sum(numbers / root))],
+    )
+    values: dict[str, Cell] = {
+        "n": len(numbers),
+        "mean of squares": mean_square,
+        "root of it and eps": root,
+        "x": cell(numbers[0]),
+        "normalised": cell(numbers[0] / root),
+        "rms_norm of example 0, feature 0 in the report": cell(reported[0]),
+        "largest difference over all features": largest_difference(numbers / root, reported),
+    }
+    prose = "No mean is taken off: each number is divided by the root of the mean square of its example."
+    shapes = shapes_of(report.tensors, "input", "rms_norm")
+    return [Step("RMS norm", "x / √(Σ x² / n + eps)", prose, shapes, values, (table,))]

@@ -1,0 +1,71 @@
+"""The first steps: from a text to tokens, and from tokens to vectors."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from attncli.experiments.explained.row import Row
+from attncli.experiments.explained.terms import part, shapes_of, terms, vectors
+from attncli.report import NamedTensor, Step, Terms
+from attncli.spec.text import DRAWN_EMBEDDINGS, TextSpec
+
+DRAWN = {
+    "gaussian": ("x ~ N(0, 1)", "Random vectors: each number is drawn by itself, from a standard normal."),
+    "integers": ("x ∈ {0, …, 9}", "Random vectors of whole numbers from 0 to 9."),
+}
+
+
+def token_steps(spec: TextSpec, row: Row) -> tuple[Step, ...]:
+    """Tokens, and their embeddings where the report has them (a model keeps its own)."""
+    return (_tokens(spec, row), *([_embeddings(spec, row)] if "input" in row.tensors else []))
+
+
+def _table(title: str, axis: str, tokens: Sequence[str], ids: NamedTensor | None, worked: int) -> Terms:
+    columns, values = [axis, "text"], [range(len(tokens)), tokens]
+    if ids is not None:
+        columns.append("id")
+        values.append(ids.values.tolist())
+    return terms(title, columns, values, notable=[worked])
+
+
+def _tokens(spec: TextSpec, row: Row) -> Step:
+    report = row.report
+    ids, context_ids = (row.tensors.get(name) for name in ("token_ids", "context_token_ids"))
+    tables = [_table("tokens", "token", report.tokens, ids, row.token)]
+    if report.context_tokens:
+        tables.append(_table("context tokens", "key", report.context_tokens, context_ids, row.strongest))
+    parts = ["A text is cut into tokens; equal words are equal tokens at different positions."]
+    if spec.num_tokens:
+        parts = ["No text: random vectors stand for the tokens."]
+    elif ids is not None:
+        parts.append("The id of a token is its row in the table of vectors.")
+    parts.append(f"What query {row.token} takes from every key that it sees is worked out below.")
+    if row.place:
+        parts.append(f"It is worked out in head {row.head}; the others do the same with their own numbers.")
+    if spec.batch_size:
+        parts.append("It is that of batch item 0: batch items never talk to each other.")
+    values = {"query worked out": row.token}
+    formula = (
+        "x0, x1, …" if spec.num_tokens else "text → tokens → ids" if ids is not None else "text → tokens"
+    )
+    return Step("Tokens", formula, " ".join(parts), values=values, tables=tuple(tables))
+
+
+def _embeddings(spec: TextSpec, row: Row) -> Step:
+    source = part(row.tensors["input"], batch=0)
+    tables = [vectors("input", "token", row.report.tokens, source, notable=[row.token])]
+    if "context" in row.tensors:
+        context = part(row.tensors["context"], batch=0)
+        tables.append(vectors("context", "key", row.key_tokens, context, notable=[row.strongest]))
+    if spec.embedding in DRAWN:
+        formula, prose = DRAWN[spec.embedding]
+    else:
+        formula, prose = "x_t = E[id_t]", "Each token becomes a row of a table E: equal words, equal vectors."
+        prose += (
+            " The table is read from the word-vector file."
+            if spec.embedding not in DRAWN_EMBEDDINGS
+            else " The table is drawn from a standard normal; training would move it."
+        )
+    shapes = shapes_of(row.tensors, "input", "context")
+    values = {"mean square of the worked vector": float(np.square(source[row.token]).mean())}
+    return Step("Embeddings", formula, prose, shapes, values, tuple(tables))

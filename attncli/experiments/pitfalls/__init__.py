@@ -1,0 +1,1 @@
+"""The classic mistakes of attention: a wrong and a right computation on the same numbers."""

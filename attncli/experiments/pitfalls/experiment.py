@@ -1,0 +1,55 @@
+"""The classic mistakes of attention: a line each, or one of them, wrong beside right."""
+
+from typing import Any
+
+from attncli.experiments.attention_report import build_report, named
+from attncli.experiments.pitfalls.shown import Numbers, Shown
+from attncli.experiments.pitfalls.table import PITFALLS
+from attncli.experiments.session import Session
+from attncli.experiments.sources import embed
+from attncli.experiments.texts import Texts
+from attncli.report import NamedTensor, Report
+from attncli.spec.pitfalls import PitfallsSpec
+
+
+def run(spec: PitfallsSpec, texts: Texts, session: Session) -> Report:
+    """Both computations of one mistake with their figures; without a name a line for each mistake.
+
+    Every mistake starts from the same vectors and the same state of the generator.
+    """
+    (source,) = embed(spec, texts, session)
+    state = session.generator.get_state()
+
+    def shown(name: str) -> Shown:
+        session.generator.set_state(state)
+        return PITFALLS[name].show(Numbers(spec, texts.tokens, source.vectors, session.generator))
+
+    if spec.pitfall is None:
+        rows = [_line(name, shown(name)) for name in PITFALLS]
+        note = "attn pitfalls NAME shows one, wrong beside right, and how to notice it."
+        return build_report(spec, texts, {}, {"pitfalls": rows}, [note])
+    pitfall, both = PITFALLS[spec.pitfall], shown(spec.pitfall)
+    statistics: dict[str, Any] = {"wrong": both.wrong_figures, "right": both.right_figures}
+    notes = [pitfall.mistake, f"It shows in {pitfall.figure}. How to notice it: {pitfall.notice}"]
+    return build_report(spec, texts, _tensors(both), {**statistics, **both.statistics}, notes)
+
+
+def _tensors(shown: Shown) -> dict[str, NamedTensor]:
+    """The pairs by name; one tensor where both are the same."""
+    pairs = {**shown.more, shown.name: (shown.axes, shown.wrong, shown.right)}
+    tensors: dict[str, NamedTensor] = {}
+    for name, (axes, wrong, right) in pairs.items():
+        sides = {name: right} if wrong is right else {f"wrong_{name}": wrong, f"right_{name}": right}
+        tensors |= {side: named(tensor, *axes) for side, tensor in sides.items()}
+    return tensors
+
+
+def _line(name: str, shown: Shown) -> dict[str, Any]:
+    figure = PITFALLS[name].figure
+    return {
+        "pitfall": name,
+        "figure": figure,
+        "wrong": shown.wrong_figures[figure],
+        "right": shown.right_figures[figure],
+        "mistake": PITFALLS[name].summary,
+    }

@@ -1,0 +1,91 @@
+"""The steps of --explain on a screen: a screen each, marks where rows are left out, words as they are."""
+
+import re
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from attncli.report import Report, Shape, Step, Terms
+from tests.experiments.running import run
+from tests.views.test_views import HOSTILE, shown
+
+SCREEN = 42
+LONG = " ".join(f"word{i}" for i in range(200))
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "average": ("average", {}),
+    "self": ("self", {"causal": True}),
+    "self-3": ("self", {"sentence": "a b c"}),
+    "self-200": ("self", {"sentence": LONG, "causal": True, "token": 90}),
+    "multihead": ("multihead", {}),
+    "multihead-200": ("multihead", {"sentence": LONG, "token": 90, "head": 7, "num_kv_heads": 2}),
+    "cross": ("cross", {"context": "c d e"}),
+    "scale-demo": ("scale-demo", {"head_dim": [4, 16]}),
+    "norm": ("norm", {}),
+}
+
+
+def screens(text: str) -> list[str]:
+    """The text of each step: what stands between two double rules."""
+    return re.split(r"^══ ", text, flags=re.MULTILINE)[1:]
+
+
+@pytest.mark.parametrize("width", [80, 160])
+@pytest.mark.parametrize("case", CASES)
+def test_every_step_fits_a_screen(case: str, width: int) -> None:
+    experiment, settings = CASES[case]
+    report = run(experiment, explain=True, **settings)
+    text = shown("table", [report], width=width)
+    *steps, rest = screens(text)
+    assert all(step.title in screen for step, screen in zip(report.steps, steps, strict=True))
+    assert rest.startswith("the report ")
+    for screen in steps:
+        assert screen.count("\n") <= SCREEN, screen
+        assert max(map(cell_len, screen.splitlines()[1:])) <= width
+        assert "…" not in screen.replace("x0, x1, …", "")
+
+
+def test_left_out_rows_are_marked_and_counted() -> None:
+    table = Terms("t", ("key", "text", "w"), ((0, "a", 0.5), (3, "b", 0.25)), 9, (("sum", "", 1.0),))
+    text = shown("table", [Report("self", {}, {}, steps=(Step("T", "f", "p", tables=(table,)),))], width=80)
+    lines = [line.rstrip() for line in text.splitlines()]
+    start = lines.index("t (2 of 9 rows, totals over all)")
+    assert [line.split() for line in lines[start + 1 : start + 8]] == [
+        ["key", "w"],
+        ["─" * cell_len(lines[start + 2])],
+        ["0", "a", "0.5000"],
+        ["⋮", "⋮"],
+        ["3", "b", "0.2500"],
+        ["⋮", "⋮"],
+        ["sum", "1.0000"],
+    ]
+
+
+def test_strides_stand_in_a_table_and_a_hidden_number_is_a_dot() -> None:
+    shapes = (Shape("view", ("token", "dim"), (3, 4), (4, 1)),)
+    step = Step("T", "f", "p", shapes, {"no number": None, "tiny": 1.5e-9, "said": "x"})
+    text = shown("table", [Report("self", {}, {}, steps=(step,))], width=80)
+    assert re.search(r"view +token × dim +\(3, 4\) +\(4, 1\)", text)
+    assert re.search(r"no number +·", text) and re.search(r"tiny +1\.5000e-09", text) and "said: x" in text
+
+
+def test_the_tensors_of_the_steps_are_not_repeated_below() -> None:
+    explained = shown("table", [run("multihead", explain=True, num_heads=2)], width=80)
+    plain = shown("table", [run("multihead", num_heads=2)], width=80)
+    rest = explained.partition("══ the report ")[2].partition("\n")[2]
+    assert rest.strip() == plain.partition("\n\n")[2].strip()
+
+
+def test_colour_changes_nothing_but_colour() -> None:
+    report = run("multihead", explain=True, num_heads=2)
+    coloured = shown("table", [report], width=80, color="standard")
+    assert "\x1b[1m" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == shown("table", [report], width=80)
+
+
+@pytest.mark.parametrize("width", [80, None])
+def test_hostile_words_are_shown_as_they_are(width: int | None) -> None:
+    report = run("self", explain=True, sentence=HOSTILE, tokenizer="whitespace", token=0)
+    text = shown("table", [report], width=width)
+    assert "\x1b" not in text and "\u202e" not in text and "[red]x[/red]" in text and ":smile:" in text
