@@ -135,8 +135,8 @@ class Report:
                 name: {"axes": tensor.axes, "values": tensor} for name, tensor in self.tensors.items()
             },
             "statistics": self.statistics,
-            **steps,
             "statistic_axes": self._statistic_axes(),
+            **steps,
             "notes": self.notes,
         }
 

@@ -6,6 +6,7 @@ Its header is read first: what it promises is held against the file and the memo
 import json
 import math
 import struct
+import tokenize
 import warnings
 import zipfile
 import zlib
@@ -31,7 +32,7 @@ SAFETENSORS = {
 DAMAGE = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, EOFError, OverflowError,
     RecursionError, MemoryError, NotImplementedError, RuntimeError, OSError,
-    struct.error, zlib.error, zipfile.BadZipFile,
+    struct.error, zlib.error, zipfile.BadZipFile, tokenize.TokenError,
 )  # fmt: skip
 
 
@@ -102,6 +103,8 @@ def _read_npz(file: str, name: str | None, most_bytes: int | None) -> np.ndarray
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         arrays = {key: info for key, info in members.items() if info.filename.endswith(".npy")}
         info = arrays[_chosen(file, arrays, name)]
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError("not as numpy packs")
         with archive.open(info) as stream:
             return _numbers(stream, file, info.file_size, most_bytes)
 

@@ -8,6 +8,7 @@ from attncli.saved.content import read_text
 from attncli.saved.documents import documents
 from attncli.saved.parts import Part, is_plain_name
 from attncli.saved.statistics import read_statistics
+from attncli.saved.steps import read_steps
 from attncli.saved.tensors import check_tokens, read_tensor
 
 # Bytes of memory for a byte of JSON at the peak, measured on matrices of weights and rounded up.
@@ -55,7 +56,8 @@ def to_report(part: Part) -> Report:
     version = part.value["schema_version"]
     if type(version) is not int or version != SCHEMA_VERSION:
         raise part.wrong(f"schema_version: this attn reads version {SCHEMA_VERSION} (got {version!r:.20})")
-    fields = part.fields(FIELDS)
+    names = (*FIELDS, "steps") if "steps" in part.value else FIELDS
+    fields = part.fields(names)
     experiment = fields["experiment"].text()
     if not is_plain_name(experiment):
         raise fields["experiment"].wrong("must be a plain name")
@@ -69,6 +71,7 @@ def to_report(part: Part) -> Report:
         tensors=tensors,
         statistics=read_statistics(fields["statistics"], fields["statistic_axes"], tensors),
         notes=fields["notes"].texts(),
+        steps=read_steps(fields["steps"]) if "steps" in fields else (),
     )
     check_tokens(part, report)
     return report

@@ -19,6 +19,11 @@ from tests.views.test_views import CASES, HOSTILE, shown
 TEXT_VIEWS = [view for view in VIEWS if view in ("table", "json", "jsonl", "csv", "heatmap")]
 MORE = {
     "heads": ("heads", {}),
+    "pitfalls": ("pitfalls", {}),
+    "explained-average": ("average", {"explain": True, "num_tokens": 3, "embed_dim": 2}),
+    "explained-cross": ("cross", {"explain": True, "embed_dim": 2}),
+    "explained-norm": ("norm", {"explain": True}),
+    "explained-scale": ("scale-demo", {"explain": True}),
     "heads-rollout": ("heads", {"statistic": "entropy", "rollout": True, "sentence": "a b a b"}),
     "streamed": ("self", {"num_tokens": 1100, "engine": "streaming", "head_dim": 2, "embed_dim": 2}),
     "one-token": ("self", {"sentence": "a", "explain": True}),
