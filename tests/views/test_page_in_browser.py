@@ -343,6 +343,43 @@ def test_a_streamed_report_shows_its_map_and_its_rows(opened: Opened) -> None:
     wait_for_readout(page, f"0\u20131 x0 x1 → 0\u20131 x0 x1: {value:.4f}")
 
 
+class Explained(Report):
+    """A report with steps in its data."""
+
+    def fields(self) -> dict[str, Any]:
+        table = {
+            "title": "softmax of query 1",
+            "columns": ["key", "text", "weight"],
+            "rows": [[0, "the", 0.25], [1, "<b>cat</b>", None]],
+            "count": 3,
+            "totals": [["sum", "", 1.0]],
+        }
+        step = {
+            "title": "Softmax",
+            "formula": "w = exp(s) / Σ exp(s)",
+            "prose": "Each row sums to one.",
+            "shapes": [{"name": "weights", "axes": ["query", "key"], "sizes": [2, 3], "strides": [3, 1]}],
+            "values": {"largest score": 0.31, "keys": 3},
+            "tables": [table],
+        }
+        return {**super().fields(), "steps": [step, {**step, "title": "Output", "tables": []}]}
+
+
+def test_the_steps_of_a_computation_are_shown(opened: Opened) -> None:
+    page = opened(page_of(Explained("self", {}, {})))
+    assert page.locator(".step summary").all_text_contents() == ["1 of 2: Softmax", "2 of 2: Output"]
+    lines = page.locator(".step").first.locator("p").all_text_contents()
+    assert lines == [
+        "w = exp(s) / Σ exp(s)",
+        "weights (query × key) 2 × 3, strides 3, 1",
+        "Each row sums to one.",
+    ]
+    assert page.locator(".step h4").text_content() == "softmax of query 1 (2 of 3 rows)"
+    cells = page.locator(".step td").all_text_contents()
+    assert cells == ["0", "the", "0.2500", "1", "<b>cat</b>", "·", "sum", "", "1.0000"]
+    assert page.locator(".step").last.locator(".figures dd").all_text_contents() == ["0.3100", "3"]
+
+
 def test_reports_are_chosen_from_a_list(opened: Opened) -> None:
     page = opened(page_of(run("self"), run("scale-demo"), run("cross", sentence="a b", context="c d e")))
     page.select_option("#report", "1")

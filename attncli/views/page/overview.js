@@ -22,7 +22,8 @@ class Overview {
       const place = tensor.place(number);
       const canvas = make("canvas", { "aria-hidden": "true" });
       const figure = make("span", { class: "figure" });
-      const caption = make("span", { class: "caption" }, make("span", { text: shortPlace(place) }), figure);
+      const caption = make("span", { class: "caption", "aria-hidden": "true" });
+      caption.append(make("span", { text: shortPlace(place) }), figure);
       const element = make("div", {
         class: "thumbnail",
         role: "option",

@@ -38,7 +38,8 @@ function tableOf(title, mappings, onPlace) {
   const heads = names.map((name) => {
     const button = make("button", { type: "button", text: words(name) });
     const kind = typeof rows[0][name] === "string" ? "text" : "number";
-    const head = make("th", { scope: "col", class: kind }, rows.length > 1 && name ? button : words(name));
+    if (!name) return make("td"); // above the names of rows
+    const head = make("th", { scope: "col", class: kind }, rows.length > 1 ? button : words(name));
     button.addEventListener("click", () => sortBy(name, head));
     return head;
   });
@@ -52,11 +53,8 @@ function tableOf(title, mappings, onPlace) {
     fill([...rows].sort((one, other) => compared(one[name], other[name]) * (isDescending ? -1 : 1)));
   };
   fill(rows);
-  const box = make(
-    "div",
-    { class: "scroll", tabindex: "0", role: "region", "aria-label": title || "statistics" },
-    table,
-  );
+  const label = `table of ${title || rows.map((row) => row[""]).join(", ")}`;
+  const box = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
   return make("section", { class: "table" }, title ? make("h2", { text: title }) : "", box);
 }
 

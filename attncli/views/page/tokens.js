@@ -58,7 +58,6 @@ class TokenSides {
       element.dataset.side = list.side;
       const weight = make("span", { class: "weight" }, list.weights[index]);
       element.append(make("span", { class: "position", text: position }), makeToken(token), weight);
-      element.setAttribute("aria-label", `${list.side} ${position} ${token}`);
       return element;
     });
     list.list.replaceChildren(...list.elements);
