@@ -1,11 +1,12 @@
 """Where reports go: standard output or a file that appears whole, in a view, with or without colour."""
 
+import io
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -64,7 +65,7 @@ class Destination:
         self.view = self._chosen_view(view)
         self.precision, self.color, self.several = int(precision), color, several
         if self.path is not None:
-            self._refuse_what_is_no_file(self.path)
+            refuse_what_is_no_file(self.path)
 
     def _chosen_view(self, view: str | None) -> str:
         if view is not None:
@@ -81,17 +82,6 @@ class Destination:
             raise UserError(f"-o {self.path}: the suffix must be one of {known}, or give --format")
         return by_suffix
 
-    @staticmethod
-    def _refuse_what_is_no_file(path: Path) -> None:
-        try:
-            if path.is_dir():
-                raise UserError(f"-o {path}: is a directory")
-            if not path.parent.is_dir():
-                raise UserError(f"-o {path}: no such directory: {path.parent}")
-            path.resolve()
-        except (OSError, RuntimeError) as error:  # a name too long, a loop of links
-            raise UserError(f"-o {path}: cannot be written: {error}") from None
-
     def write(self, reports: "Iterable[Report]") -> None:
         """Write the reports as they come; RunError where the file cannot take them."""
         write = load_view(self.view)
@@ -103,8 +93,12 @@ class Destination:
             except BrokenPipeError:
                 raise ClosedPipe from None
             return
-        with _whole_file(self.path) as stream:
-            write(reports, stream, self._display(None))
+        with whole_file(self.path) as file:
+            stream = io.TextIOWrapper(file, encoding="utf-8", newline="\n")
+            try:
+                write(reports, stream, self._display(None))
+            finally:
+                stream.detach()
 
     def _display(self, is_terminal: bool | None) -> Display:
         """For standard output, or for a file (None): that has colour only where the flag says so."""
@@ -117,9 +111,21 @@ class Destination:
         )
 
 
+def refuse_what_is_no_file(path: Path) -> None:
+    """UserError where a file of that name cannot be written."""
+    try:
+        if path.is_dir():
+            raise UserError(f"-o {path}: is a directory")
+        if not path.parent.is_dir():
+            raise UserError(f"-o {path}: no such directory: {path.parent}")
+        path.resolve()
+    except (OSError, RuntimeError) as error:  # a name too long, a loop of links
+        raise UserError(f"-o {path}: cannot be written: {error}") from None
+
+
 @contextmanager
-def _whole_file(path: Path) -> Iterator[TextIO]:
-    """A stream whose text becomes the file when all went well; before that the file is untouched.
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A stream whose bytes become the file when all went well; before that the file is untouched.
 
     What is no regular file (a device, a pipe) is written directly: it cannot be replaced.
     """
@@ -127,7 +133,7 @@ def _whole_file(path: Path) -> Iterator[TextIO]:
     is_special = target.exists() and not target.is_file()
     written = target if is_special else target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with written.open("w", encoding="utf-8", newline="\n") as stream:
+        with written.open("wb") as stream:
             if target.exists() and not is_special:
                 written.chmod(target.stat().st_mode)
             yield stream
