@@ -11,7 +11,7 @@ from attncli.batch.plan import Item, Plan, make_plan
 from attncli.batch.prompts import PromptFile
 from attncli.batch.serial import run_items
 from attncli.batch.store_file import is_store_name
-from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision
+from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision, ScaleColors, SkipSink
 from attncli.errors import UserError
 from attncli.spec.overrides import parse_overrides
 from attncli.views.plain_text import plain_text
@@ -85,6 +85,8 @@ def run_files(
     format: Format = None,
     precision: Precision = "4",
     color: Color = "auto",
+    scale_colors: ScaleColors = "linear",
+    skip_sink: SkipSink = None,
     debug: Debug = False,
 ) -> int:
     """Validate every file and sentence, then run; what fails is told and the rest goes on."""
@@ -95,7 +97,15 @@ def run_files(
     of_store |= {"--workers": workers is not None, "--scheduler": scheduler is not None}
     _refuse_flags(store, of_store, workers, scheduler, format)
     conditions = parse_conditions(expect or [], "--expect", numbers_only=True)
-    to = Destination(format, None if store else output, precision, color, several=True)
+    to = Destination(
+        format,
+        None if store else output,
+        precision,
+        color,
+        several=True,
+        scale_colors=scale_colors,
+        skip_sink=skip_sink,
+    )
     overrides = parse_overrides(set_ or [])
     prompts = PromptFile(sentences) if sentences is not None else None
     plan = make_plan([Path(file) for file in files], overrides, prompts)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attncli.cli.output import ClosedPipe, Debug, refuse_what_is_no_file, whole_file
+from attncli.cli.output import ClosedPipe, Debug, Destination, _whole_file
 from attncli.errors import UserError, nearest
 
 EXAMPLES = """
@@ -55,7 +55,7 @@ def export_store(
     path = Path(output) if output is not None else None
     chosen = _format(format, path)
     if path is not None:
-        refuse_what_is_no_file(path)
+        Destination._refuse_what_is_no_file(path)
     if chosen == "parquet" and find_spec("pyarrow") is None:
         raise UserError('--format parquet: needs: pip install "attncli[parquet]"')
     from attncli.batch.reading import reading
@@ -65,7 +65,7 @@ def export_store(
     with reading(Path(store)) as reader:
         columns, blocks, write = tidy_columns(reader), tidy_blocks(reader), WRITERS[chosen]
         if path is not None:
-            with whole_file(path) as stream:
+            with _whole_file(path, is_binary=True) as stream:
                 write(columns, blocks, stream)
             return
         try:
