@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.errors import RunError
-from attncli.experiments.attention_report import named, row_statistics
+from attncli.experiments.attention_report import moments_of_each, named, row_statistics, visible_entries
 from attncli.experiments.memory import chosen_engine, readable_bytes, weights_bytes
 from attncli.experiments.row_summaries import extreme_rows, quantile_rows
 from attncli.mechanisms.heads import repeat_heads
@@ -16,7 +16,7 @@ from attncli.mechanisms.masks import causal_mask, full_mask
 from attncli.mechanisms.scaled_dot_product import attend, scale_factors
 from attncli.report import NamedTensor
 from attncli.spec.attention import AttentionSpec
-from attncli.statistics.moments import combined_moments, moments
+from attncli.statistics.moments import combined_moments
 from attncli.streaming import attention_statistics
 
 MAP_SIZE = 64
@@ -52,7 +52,7 @@ def attended(
         result = _streaming(spec, vectors, causal, axes, progress)
     else:
         result = _dense(spec, vectors, causal, axes)
-    if not result.output.isfinite().all():
+    if not result.output.abs().max().isfinite():
         raise RunError(_overflow(spec))
     if "rows" in result.statistics and counts[0] > MAX_ROWS_WHOLE:
         rows = result.statistics["rows"]
@@ -79,8 +79,8 @@ def _dense(
     tensors["scores"] = named(attention.scores, *axes, "query", "key")
     tensors["weights"] = named(attention.weights, *axes, "query", "key")
     statistics: dict[str, Any] = {
-        "scores": moments(attention.scores[..., visible]),
-        "scaled_scores": moments(attention.scaled_scores[..., visible]),
+        name: moments_of_each(spec, visible_entries(scores, visible), axes)
+        for name, scores in (("scores", attention.scores), ("scaled_scores", attention.scaled_scores))
     }
     if not spec.softmax:
         return Attended(attention.output, tensors, statistics, (NO_SOFTMAX_NOTE,))

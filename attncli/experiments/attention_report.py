@@ -1,6 +1,7 @@
 """What self-, multi-head and cross-attention report alike: named tensors and statistics of the weights."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,9 +15,13 @@ from attncli.inputs.projections import Projection
 from attncli.report import NamedTensor, Report
 from attncli.spec import Spec
 from attncli.spec.attention import AttentionSpec
+from attncli.spec.text import TextSpec
 from attncli.statistics import ROW_STATISTICS
 from attncli.statistics.concentration import top_keys
+from attncli.statistics.entropy import share_of_most
+from attncli.statistics.moments import batch_moments, moments
 from attncli.statistics.sinks import received_mass
+from attncli.statistics.softmax_rows import softmax_rows
 
 
 def named(tensor: Tensor, *axes: str) -> NamedTensor:
@@ -47,16 +52,51 @@ def build_report(
     )
 
 
+def has_axis_of_texts(spec: TextSpec, num_dims: int, num_axes: int) -> bool:
+    """Whether several texts run together: a batch that the spec itself has not asked for."""
+    return spec.batch_size is None and num_dims > num_axes
+
+
+def visible_entries(
+    scores: Float[Tensor, "*batch query key"], visible: Bool[Tensor, "query key"]
+) -> Float[Tensor, "*batch entry"]:
+    """The entries that are visible, in order."""
+    flat = scores.flatten(-2)
+    return flat if visible.all() else flat.index_select(-1, visible.flatten().nonzero()[:, 0])
+
+
+def moments_of_each(
+    spec: TextSpec, numbers: Float[Tensor, "*batch entry"], axes: tuple[str, ...]
+) -> dict[str, Any]:
+    """The moments of all numbers of a report; where several texts run together, of each text's."""
+    if not has_axis_of_texts(spec, numbers.dim(), len(axes) + 1):
+        return dict(moments(numbers))
+    return {name: named(figure) for name, figure in batch_moments(numbers).items()}
+
+
+def largest_difference(spec: TextSpec, one: Float[Tensor, "*shape"], other: Float[Tensor, "*shape"]) -> Any:
+    """max |one - other|; where several texts run together, of each text. The last axes are token and dim."""
+    difference = (one - other).abs()
+    if not has_axis_of_texts(spec, difference.dim(), 2):
+        return difference.max().item()
+    return named(difference.flatten(1).amax(dim=1))
+
+
 def weight_statistics(
     weights: Float[Tensor, "*batch query key"],
     visible: Bool[Tensor, "query key"],
     *,
     top_k: int,
     axes: tuple[str, ...] = (),
+    known: Mapping[str, Float[Tensor, "*batch query"]] = MappingProxyType({}),
 ) -> dict[str, dict[str, NamedTensor]]:
-    """The statistics of each row of weights and of each key. `axes` are those between batch and query."""
+    """The statistics of each row of weights and of each key. `axes` are those between batch and query.
+
+    `known` statistics are not computed again.
+    """
     rows = {
-        name: named(statistic(weights, visible), *axes, "query") for name, statistic in ROW_STATISTICS.items()
+        name: named(known[name] if name in known else statistic(weights, visible), *axes, "query")
+        for name, statistic in ROW_STATISTICS.items()
     }
     if top_k:
         keys, key_weights = top_keys(weights, visible, top_k)
@@ -76,9 +116,13 @@ def row_statistics(
 
     Hidden scores are -inf. `axes` are the axes between the batch and the query.
     """
-    scores = scores.double()
-    statistics = weight_statistics(scores.softmax(dim=-1), visible, top_k=top_k, axes=axes)
-    logsumexp = {"logsumexp": named(scores.logsumexp(dim=-1), *axes, "query")}
+    softmax = softmax_rows(scores.double())
+    known = {
+        "entropy": softmax.entropy,
+        "normalized_entropy": share_of_most(softmax.entropy, visible),
+    }
+    statistics = weight_statistics(softmax.weights, visible, top_k=top_k, axes=axes, known=known)
+    logsumexp = {"logsumexp": named(softmax.logsumexp, *axes, "query")}
     rows = statistics["rows"]
     ranks = {name: rows.pop(name) for name in ("top_keys", "top_weights") if name in rows}
     return statistics | {"rows": rows | logsumexp | ranks}

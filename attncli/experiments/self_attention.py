@@ -33,7 +33,7 @@ def project(
     if spec.projection == "none":
         return vectors, {}
     sizes = {"query": spec.head_dim, "key": spec.head_dim, "value": spec.value_dim}
-    drawn = draw_projections(spec.projection, spec.embed_dim, sizes, spec.projection_order, session.generator)
+    drawn = session.draw(draw_projections, spec.projection, spec.embed_dim, sizes, spec.projection_order)
     projected = {name: drawn[name].to(vectors[name].device)(vectors[name]) for name in vectors}
     return projected, explained_projections(spec, drawn)
 

@@ -25,10 +25,9 @@ class Vocabulary:
         return torch.tensor([index[token] for token in tokens])
 
 
-def draw_vocabulary(tokens: Sequence[str], dim: int, generator: torch.Generator) -> Vocabulary:
-    """A standard normal table (vocabulary, dim) over the sorted words, as torch.nn.Embedding starts."""
-    words = tuple(sorted(set(tokens)))
-    return Vocabulary(words, torch.randn(len(words), dim, generator=generator))
+def draw_table(num_words: int, dim: int, generator: torch.Generator) -> Float[Tensor, "word dim"]:
+    """Standard normal vectors, one a word, as torch.nn.Embedding starts."""
+    return torch.randn(num_words, dim, generator=generator)
 
 
 def draw_gaussian(shape: tuple[int, ...], generator: torch.Generator) -> Float[Tensor, "..."]:

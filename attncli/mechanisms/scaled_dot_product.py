@@ -48,6 +48,9 @@ def attend(
     each, product = scale_factors(scale, query.shape[-1])
     scores = query @ key.mT
     scaled = (query * each) @ (key * each).mT * product if each != 1.0 else scores * product
+    if mask.all():
+        weights = scaled.softmax(dim=-1) if softmax else scaled
+        return Attention(scores, scaled, weights, weights @ value)
     masked = scaled.masked_fill(~mask, -torch.inf)
     weights = masked.softmax(dim=-1) if softmax else scaled.masked_fill(~mask, 0.0)
     return Attention(scores.masked_fill(~mask, -torch.inf), masked, weights, weights @ value)
