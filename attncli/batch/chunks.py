@@ -97,8 +97,12 @@ def _alike(jobs: Sequence[Job]) -> Iterator[list[int]]:
 
 
 def _results(jobs: Sequence[Job]) -> "list[list[Report | UserError]]":
-    """For each job the reports of its runs, or why there is none."""
-    return [_chain_results(job.items()) for job in jobs]
+    """For each job the reports of its runs, or why there is none; jobs of one run go together."""
+    from attncli.experiments.together import run_together
+
+    chains = [job.items() for job in jobs]
+    together = iter(run_together([chain[0].spec for chain in chains if len(chain) == 1]))
+    return [[next(together)] if len(chain) == 1 else _chain_results(chain) for chain in chains]
 
 
 def _chain_results(chain: Sequence[Item]) -> "list[Report | UserError]":

@@ -3,7 +3,6 @@
 import sqlite3
 from collections.abc import Iterator
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import typer
 
 from attncli.batch.chunks import DONE
 from attncli.batch.driver import Driver, Engine
+from attncli.batch.engines import load_engine
 from attncli.batch.expectations import Expectations
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Plan
@@ -26,13 +26,11 @@ if TYPE_CHECKING:
 
 def engine(workers: int | None, scheduler: str | None) -> Engine:
     """Where to compute: on a cluster, in some processes, or in this one."""
-    from attncli.batch.engines import ENGINES
-
     if scheduler is not None:
-        return partial(import_module(ENGINES["cluster"]).run_chunks, scheduler=scheduler)
-    if workers is not None and workers > 1:
-        return partial(import_module(ENGINES["workers"]).run_chunks, workers=workers)
-    run: Engine = import_module(ENGINES["serial"]).run_chunks
+        return partial(load_engine("cluster").run_chunks, scheduler=scheduler)
+    if workers is not None:
+        return partial(load_engine("workers").run_chunks, workers=workers)
+    run: Engine = load_engine("serial").run_chunks
     return run
 
 

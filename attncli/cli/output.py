@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -147,7 +147,7 @@ def _refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
 
 
 @contextmanager
-def _whole_file(path: Path, is_binary: bool = False) -> Iterator[IO[Any]]:
+def _whole_file(path: Path, is_binary: bool = False) -> Iterator[Any]:
     """A stream of text, or of bytes, that becomes the file when all went well; before that it is untouched.
 
     What is no regular file (a device, a pipe) is written directly: it cannot be replaced.
