@@ -29,14 +29,19 @@ class Item(NamedTuple):
 Chain = tuple[Item, ...]
 
 
-def plan_files(paths: Sequence[Path], overrides: Overrides | None = None) -> list[Item]:
-    """The experiments of all files in order; UserError with every error of every file."""
+def plan_files(
+    paths: Sequence[Path], overrides: Overrides | None = None, texts: Overrides | None = None
+) -> list[Item]:
+    """The experiments of all files in order; UserError with every error of every file.
+
+    Overrides go before the files' settings, and texts too, where an experiment reads them.
+    """
     items: list[Item] = []
     errors: list[str] = []
     overrides = overrides or {}
     for path in paths:
         try:
-            steps = ConfigFile(path, overrides).steps()
+            steps = ConfigFile(path, {**overrides, **(texts or {})}).steps()
         except UserError as error:
             errors += error.lines
             continue
@@ -140,14 +145,14 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
     """The plan of config files, alone or with a file of sentences; UserError with all that is wrong."""
     if prompts is None:
         return Plan(tuple(chains(plan_files(paths, overrides))))
-    texts = {**overrides, "sentence": Given(PLACEHOLDER, "--file", is_flag=True)}
-    items = plan_files(paths, texts)
+    texts = {"sentence": Given(PLACEHOLDER, "--file", is_flag=True)}
+    items = plan_files(paths, overrides, texts)
     _refuse_what_reads_nothing(items)
     count, has_context = prompts.check(_prompt_check(items))
     with_context: tuple[Chain, ...] = ()
     if has_context:
         texts |= {"context": Given(PLACEHOLDER, f"--file {prompts.label}: context", is_flag=True)}
-        with_context = tuple(chains(plan_files(paths, texts)))
+        with_context = tuple(chains(plan_files(paths, overrides, texts)))
     return Plan(tuple(chains(items)), with_context, prompts, count)
 
 

@@ -5,6 +5,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -32,16 +33,24 @@ class PromptFile:
 
     def __init__(self, name: str) -> None:
         self.label = "<stdin>" if name == "-" else name
-        path = Path(name)
+        self._path = Path(name)
+        self._spool: IO[bytes] | None = None
         try:
-            if name != "-" and path.is_file():
-                self._file: IO[bytes] = path.open("rb")
-                self.is_json = path.suffix.lower() in (".jsonl", ".ndjson")
+            if name != "-" and self._path.is_file():
+                self._path.open("rb").close()
+                self.is_json = self._path.suffix.lower() in (".jsonl", ".ndjson")
             else:
-                self._file = self._spooled(path, is_stdin=name == "-")
-                self.is_json = self._file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
+                self._spool = self._spooled(self._path, is_stdin=name == "-")
+                self.is_json = self._spool.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
         except OSError as error:
             raise UserError(f"--file {name}: cannot be read: {error.strerror}") from None
+
+    def __enter__(self) -> "PromptFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._spool is not None:
+            self._spool.close()
 
     @staticmethod
     def _spooled(path: Path, *, is_stdin: bool) -> IO[bytes]:
@@ -90,11 +99,20 @@ class PromptFile:
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """The lines that are not blank, with their numbers."""
-        self._file.seek(0)
-        for number, data in enumerate(self._file, start=1):
-            stripped = data.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else data.strip()
-            if stripped:
-                yield number, stripped
+        with self._opened() as file:
+            for number, data in enumerate(file, start=1):
+                stripped = data.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else data.strip()
+                if stripped:
+                    yield number, stripped
+
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        if self._spool is None:
+            with self._path.open("rb") as file:
+                yield file
+        else:
+            self._spool.seek(0)
+            yield self._spool
 
     def _prompt(self, number: int, data: bytes) -> Prompt:
         try:

@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,29 +108,29 @@ def run_files(
         skip_sink=skip_sink,
     )
     overrides = parse_overrides(set_ or [])
-    prompts = PromptFile(sentences) if sentences is not None else None
-    plan = make_plan([Path(file) for file in files], overrides, prompts)
-    if dry_run:
-        from attncli.cli.batch_store import told_of
+    with PromptFile(sentences) if sentences is not None else nullcontext() as prompts:
+        plan = make_plan([Path(file) for file in files], overrides, prompts)
+        if dry_run:
+            from attncli.cli.batch_store import told_of
 
-        for line in [*plan.lines(), *(told_of(plan, store) if store is not None else ())]:
-            typer.echo(plain_text(line))
-        return 0
-    if store is None:
-        return _show(plan, to, conditions, fail_fast=fail_fast, debug=debug)
-    from attncli.cli.batch_store import keep
+            for line in [*plan.lines(), *(told_of(plan, store) if store is not None else ())]:
+                typer.echo(plain_text(line))
+            return 0
+        if store is None:
+            return _show(plan, to, conditions, fail_fast=fail_fast, debug=debug)
+        from attncli.cli.batch_store import keep
 
-    return keep(
-        plan,
-        store,
-        fresh=fresh,
-        rows=rows,
-        weights=weights,
-        workers=workers,
-        scheduler=scheduler,
-        conditions=conditions,
-        fail_fast=fail_fast,
-    )
+        return keep(
+            plan,
+            store,
+            fresh=fresh,
+            rows=rows,
+            weights=weights,
+            workers=workers,
+            scheduler=scheduler,
+            conditions=conditions,
+            fail_fast=fail_fast,
+        )
 
 
 def _refuse_flags(
