@@ -250,7 +250,7 @@ def test_expectations_hold_of_what_is_kept_too(attn: Attn, tmp_path: Path) -> No
         ended = attn([*arguments, *expected, "--expect", "sink_mass.max <= 0.99"])
         # One word has all the weight, and so has the first of a causal row.
         assert ended.code == 1
-        *told, summary, last = ended.err.splitlines()
+        *told, _, last = ended.err.splitlines()
         assert len(told) == 4 and all("expected sink_mass.max <= 0.99: got 1" in line for line in told)
         assert "line 1: " in ended.err and last == "4 runs do not meet what is expected"
     unknown = attn([*arguments, "--expect", "entropi.mean < 2"])
