@@ -8,7 +8,7 @@ import typer
 
 from attncli.batch.plan import Item, plan_files
 from attncli.batch.serial import run_items
-from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision
+from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision, ScaleColors, SkipSink
 from attncli.errors import UserError
 from attncli.views.plain_text import plain_text
 from attncli.views.progress import progress_line
@@ -30,10 +30,14 @@ def run_files(
     output: Output = None,
     precision: Precision = "4",
     color: Color = "auto",
+    scale_colors: ScaleColors = "linear",
+    skip_sink: SkipSink = None,
     debug: Debug = False,
 ) -> int:
     """Validate every file, then run; what fails is told and the rest goes on."""
-    to = Destination(format, output, precision, color, several=True)
+    to = Destination(
+        format, output, precision, color, several=True, scale_colors=scale_colors, skip_sink=skip_sink
+    )
     items = plan_files([Path(file) for file in files])
     failed = 0
 

@@ -7,13 +7,14 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision
+from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision, ScaleColors, SkipSink
 from attncli.errors import UserError
 from attncli.spec import SPECS, Spec
 from attncli.spec.config_file import NO_PREVIOUS, ConfigFile
 from attncli.spec.resolved import resolved_yaml
 from attncli.spec.text import ALTERNATIVES
 from attncli.spec.validation import Given, build_spec
+from attncli.views import PICTURES
 
 EXAMPLES = {
     "average": """
@@ -97,7 +98,7 @@ def _is_list(field: FieldInfo) -> bool:
 def default_text(field: FieldInfo) -> str:
     """` [default: 16]`, where a setting has one that follows from no other setting."""
     value = field.default
-    if field.is_required() or value is None or field.default_factory is not None:
+    if field.is_required() or value in (None, []) or field.default_factory is not None:
         return ""
     if isinstance(value, list):
         return f" [default: {','.join(f'{v:g}' if isinstance(v, float) else str(v) for v in value)}]"
@@ -150,6 +151,8 @@ def run_experiment(
         if from_flags.keys() & group:
             given = {key: value for key, value in given.items() if key not in group}
     given |= from_flags
+    if to.view in PICTURES and "maps" in SPECS[name].model_fields and "statistic" not in given:
+        given.setdefault("maps", Given("self", f"the {to.view} view"))
     spec = build_spec(SPECS[name], given)
     if "embedding" in given and given["embedding"].value == "previous":
         raise UserError(given["embedding"].line("embedding", NO_PREVIOUS))
@@ -180,14 +183,30 @@ def build(name: str, summary: str) -> Any:
         output: Output = None,
         precision: Precision = "4",
         color: Color = "auto",
+        scale_colors: ScaleColors = "linear",
+        skip_sink: SkipSink = None,
         debug: Debug = False,
         **flags: Any,
     ) -> int:
-        to = Destination(format, output, precision, color, several=False)
+        if "skip_sink" in fields:  # the survey of heads leaves those keys out of its figures, too
+            flags["skip_sink"] = skip_sink
+        to = Destination(
+            format,
+            output,
+            precision,
+            color,
+            several=False,
+            scale_colors=scale_colors,
+            skip_sink=skip_sink,
+        )
         return run_experiment(name, config, show_config, flags, to)
 
     signature = inspect.signature(command)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    own = [
+        p
+        for p in signature.parameters.values()
+        if p.kind is not inspect.Parameter.VAR_KEYWORD and p.name not in fields
+    ]
     shared_last = sorted(fields, key=lambda key: key in Spec.model_fields)
     options = [_option(key, fields[key]) for key in shared_last]
     # Typer reads a command from its signature; a function type has no such attribute for mypy.

@@ -2,21 +2,23 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from attncli.errors import RunError, UserError, nearest
-from attncli.views import SUFFIXES, VIEWS, Display, load_view, view_of_suffix
+from attncli.views import COLOR_DEPTHS, SUFFIXES, VIEWS, Display, load_view, view_of_suffix
+from attncli.views.colormaps import SCALES
 
 if TYPE_CHECKING:
     from attncli.report import Report
 
 MAX_PRECISION = 15
-COLORS = ("auto", "always", "never")
+COLORS = ("auto", "always", "never", *COLOR_DEPTHS[1:])
 
 Format = Annotated[
     str | None,
@@ -34,8 +36,24 @@ Precision = Annotated[str, typer.Option("--precision", help="Decimals in tables.
 Color = Annotated[
     str,
     typer.Option(
-        "--color", help="Colour in tables.", metavar="|".join(COLORS), autocompletion=lambda: list(COLORS)
+        "--color",
+        help="Colour in tables and heatmaps.",
+        metavar="|".join(COLORS),
+        autocompletion=lambda: list(COLORS),
     ),
+]
+ScaleColors = Annotated[
+    str,
+    typer.Option(
+        "--scale-colors",
+        help="How colours spread over numbers; row: over each row by itself.",
+        metavar="|".join(SCALES),
+        autocompletion=lambda: list(SCALES),
+    ),
+]
+SkipSink = Annotated[
+    str | None,
+    typer.Option("--skip-sink", help="First keys that take no colours. [default: 0]", metavar="INTEGER"),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]
 
@@ -48,30 +66,41 @@ class Destination:
     """A checked choice of view, file and display; reports are written to it once."""
 
     def __init__(
-        self, view: str | None, output: str | None, precision: str, color: str, *, several: bool
+        self,
+        view: str | None,
+        output: str | None,
+        precision: str,
+        color: str,
+        *,
+        several: bool,
+        scale_colors: str = "linear",
+        skip_sink: str | None = None,
     ) -> None:
-        if color not in COLORS:
-            raise UserError(
-                f"--color: must be one of {', '.join(COLORS)} (got {color}){nearest(color, COLORS)}"
-            )
+        _refuse_unknown("--color", color, COLORS)
+        _refuse_unknown("--scale-colors", scale_colors, SCALES)
         if not precision.isdecimal() or int(precision) > MAX_PRECISION:
             raise UserError(
                 f"--precision: must be a whole number from 0 to {MAX_PRECISION} (got {precision})"
             )
+        if skip_sink is not None and not skip_sink.isdecimal():
+            raise UserError(f"--skip-sink: must be a whole number (got {skip_sink})")
         if output == "":
             raise UserError("-o: must be the name of a file (got an empty text)")
         self.path = Path(output) if output is not None else None
         self.view = self._chosen_view(view)
-        self.precision, self.color, self.several = int(precision), color, several
+        self.color = color
+        self.display = Display(
+            precision=int(precision),
+            several=several,
+            scale_colors=scale_colors,
+            skip_sink=int(skip_sink or 0),
+        )
         if self.path is not None:
             self._refuse_what_is_no_file(self.path)
 
     def _chosen_view(self, view: str | None) -> str:
         if view is not None:
-            if view not in VIEWS:
-                raise UserError(
-                    f"--format: must be one of {', '.join(VIEWS)} (got {view}){nearest(view, VIEWS)}"
-                )
+            _refuse_unknown("--format", view, VIEWS)
             return view
         if self.path is None:
             return "table"
@@ -108,13 +137,13 @@ class Destination:
 
     def _display(self, is_terminal: bool | None) -> Display:
         """For standard output, or for a file (None): that has colour only where the flag says so."""
-        color = self.color == "always" if is_terminal is None else _wants_color(self.color, is_terminal)
-        return Display(
-            width=_width(bool(is_terminal)),
-            color=color,
-            precision=self.precision,
-            several=self.several,
-        )
+        colors = _color_depth(self.color, is_terminal)
+        return replace(self.display, width=_width(bool(is_terminal)), colors=colors)
+
+
+def _refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
+    if value not in known:
+        raise UserError(f"{flag}: must be one of {', '.join(known)} (got {value}){nearest(value, known)}")
 
 
 @contextmanager
@@ -148,12 +177,22 @@ def _width(is_terminal: bool) -> int | None:
     return os.get_terminal_size(sys.stdout.fileno()).columns or 80 if is_terminal else None
 
 
-def _wants_color(choice: str, is_terminal: bool) -> bool:
-    """The first that decides: --color, NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, TERM=dumb, a terminal."""
-    if choice != "auto":
-        return choice == "always"
+def _color_depth(choice: str, is_terminal: bool | None) -> str:
+    """How many colours: as --color says, else what the environment and the terminal tell."""
+    if choice in COLOR_DEPTHS:
+        return choice
+    if choice == "never" or (choice == "auto" and not _wants_color(is_terminal)):
+        return "none"
+    if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
+        return "truecolor"
+    term = os.environ.get("TERM", "")
+    return "truecolor" if term.endswith("-direct") else "256" if "256" in term else "16"
+
+
+def _wants_color(is_terminal: bool | None) -> bool:
+    """The first that decides: a file, NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, TERM=dumb, a terminal."""
     environ = os.environ
-    if environ.get("NO_COLOR"):
+    if is_terminal is None or environ.get("NO_COLOR"):
         return False
     if environ.get("FORCE_COLOR"):
         return environ["FORCE_COLOR"] != "0"

@@ -11,6 +11,7 @@ from torch import Tensor
 from attncli.errors import UserError
 from attncli.experiments.attention_report import build_report, named
 from attncli.experiments.head_figures import head_figures
+from attncli.experiments.head_maps import HeadMaps, sides
 from attncli.experiments.head_rows import head_rows, weighted_by_values, without_first_keys
 from attncli.experiments.memory import refuse_bytes
 from attncli.experiments.model_files import model_source
@@ -56,6 +57,10 @@ class Survey:
         self.rows: list[Row] = []
         self.layers_done = 0
         self.rolled: Tensor | None = None
+        self.maps: HeadMaps | None = None
+        if spec.maps != "none":
+            two_stacks = pretrained.has_decoder
+            self.maps = HeadMaps(spec, *sides(spec, text, context), two_stacks=two_stacks)
 
     def take(self, layer: CapturedLayer) -> None:
         """The statistics of one layer; nothing else of it is kept."""
@@ -65,6 +70,8 @@ class Survey:
             layer, figures["value_norm"] = self._weighted(layer)
         if self.spec.rollout and layer.kind == "self":
             self._roll_out(layer)
+        if self.maps is not None:
+            self.maps.take(layer)
         ids = self._ids(layer)
         repeat = self.spec.num_tokens if self.spec.probe else None
         figures |= head_figures(head_rows(layer), ids=ids, first_key=self.spec.skip_sink, repeat=repeat)
@@ -181,6 +188,10 @@ def run(spec: HeadsSpec, texts: Texts, session: Session) -> Report:
     if survey.rolled is not None:
         tensors["rollout"] = named(survey.rolled, "query", "key")
     read = Texts(text.tokens, context.tokens if context is not None else ())
+    if survey.maps is not None:
+        tensors |= survey.maps.tensors()
+        query, key = sides(spec, text, context)
+        read = Texts(query.tokens, key.tokens if spec.maps == "cross" else ())
     return build_report(spec, read, tensors, statistics, _notes(spec, survey, pretrained, how))
 
 

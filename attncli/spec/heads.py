@@ -1,5 +1,6 @@
 """The settings of the survey of a model's heads."""
 
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
@@ -58,6 +59,14 @@ class HeadsSpec(ModelSpec):
         False, description="weights times the norm of what each value adds to the output, renormalised"
     )
     rollout: bool = Field(False, description="show, too, how attention adds up over the layers")
+    maps: Literal["none", "self", "cross", "encoder"] = Field(
+        "none",
+        description="keep what each head looks at, of this kind of attention: weights up to 128 tokens, "
+        "beyond that maps of blocks of weights (default where heads are drawn: self)",
+    )
+    full: list[str] = Field(
+        [], description="heads whose whole weights are kept beyond 128 tokens, as LAYER:HEAD"
+    )
     sort: HeadStatistic | None = Field(None, description="the heads with the largest of this statistic first")
     top: Size | None = Field(None, description="show that many heads")
     statistic: HeadStatistic | None = Field(
@@ -67,8 +76,18 @@ class HeadsSpec(ModelSpec):
     _text = field_validator("sentence", "context")(_check_text)
     _file = field_validator("file")(_check_file)
 
+    @field_validator("full")
+    @classmethod
+    def _heads_have_a_layer(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if not re.fullmatch(r"[0-9]{1,6}:[0-9]{1,6}", name):
+                raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
+        return list(dict.fromkeys(value))
+
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
+        if self.full and self.maps == "none":
+            yield contradiction("full", "needs maps", "maps")
         for first, second in (("sentence", "file"), ("sentence", "probe"), ("file", "probe")):
             if len(self.given(first, second)) == 2:
                 yield contradiction(first, f"cannot be combined with {second}: give one of them", second)

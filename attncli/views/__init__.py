@@ -20,14 +20,32 @@ VIEWS = {
 SUFFIXES = {".txt": "table", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 
 
+# What a terminal can show, from nothing to 24 bits a colour.
+COLOR_DEPTHS = ("none", "16", "256", "truecolor")
+
+# The views that draw: of a model they want to see what every head looks at.
+PICTURES = frozenset({"heatmap", "html", "png", "svg"})
+
+
 @dataclass(frozen=True)
 class Display:
-    """How to show reports: columns (None: as wide as needed), colour, decimals, one report or several."""
+    """How to show reports: columns (None: as wide as needed), colour, decimals, one report or several.
+
+    `scale_colors` spreads a heatmap's colours: linear, log, or row (each row by itself). The first
+    `skip_sink` keys take no part in that and are left blank.
+    """
 
     width: int | None = None
-    color: bool = False
+    colors: str = "none"
     precision: int = 4
     several: bool = False
+    scale_colors: str = "linear"
+    skip_sink: int = 0
+
+    @property
+    def has_color(self) -> bool:
+        """Whether there is any colour."""
+        return self.colors != "none"
 
 
 View = Callable[["Iterable[Report]", TextIO, Display], None]

@@ -14,6 +14,7 @@ from attncli.report import NamedTensor, Report
 from attncli.views import Display
 from attncli.views.columns import GAP, Column, column_groups, shortened
 from attncli.views.heading import heading
+from attncli.views.matrices import matrices, titled, tokens_of
 from attncli.views.numbers import NO_NUMBER, fixed, scalar
 from attncli.views.plain_text import plain_text
 from attncli.views.shades import shaded_lines
@@ -55,12 +56,11 @@ class TableWriter:
         self._text(heading(self.report), "bold")
         # Thousands of rows come with their quantiles, which are shown instead.
         rows = self.report.statistics.get("rows", {}) if "quantiles" not in self.report.statistics else {}
-        for name, tensor in self.report.tensors.items():
-            if tensor.values.ndim == 1:
-                continue
-            for title, matrix, index in _matrices(name, tensor):
-                beside = self._statistic_columns(rows, index) if name == "weights" else []
-                self._matrix(title, tensor.axes[-2:], matrix, beside, index if name == "weights" else None)
+        for matrix in matrices(self.report):
+            is_weights = matrix.name == "weights"
+            beside = self._statistic_columns(rows, matrix.index) if is_weights else []
+            index = matrix.index if is_weights else None
+            self._matrix(matrix.title, matrix.axes, matrix.values, beside, index)
         if rows and "weights" not in self.report.tensors:
             self._rows_alone(rows)
         self._statistics()
@@ -72,15 +72,10 @@ class TableWriter:
             Text(text, style=style), width=self.display.width, soft_wrap=self.display.width is None
         )
 
-    def _tokens(self, axis: str) -> Sequence[str]:
-        if axis == "key":
-            return self.report.context_tokens or self.report.tokens
-        return self.report.tokens if axis in ("query", "token") else ()
-
     def _labels(self, axis: str, count: int, most: int) -> list[tuple[str, str]]:
         """Position and token of each row or column of an axis; the token empty where the axis has none."""
         width = len(str(count - 1))
-        tokens = self._tokens(axis)
+        tokens = tokens_of(self.report, axis)
         limit = most if self.display.width is not None else None
         names = [shortened(plain_text(token), limit) for token in tokens] if tokens else [""] * count
         return [(f"{i:>{width}}", name) for i, name in enumerate(names)]
@@ -215,7 +210,7 @@ class TableWriter:
             columns.append(Column(_two_lines(name), cells))
         if "top_keys" in rows:
             keys, weights = rows["top_keys"].values[index], rows["top_weights"].values[index]
-            labels = self._labels("key", len(self._tokens("key")), self.column_label_width)
+            labels = self._labels("key", len(tokens_of(self.report, "key")), self.column_label_width)
             for rank in range(keys.shape[-1]):
                 cells = [
                     self._top_key(labels, k, w) for k, w in zip(keys[:, rank], weights[:, rank], strict=True)
@@ -233,7 +228,8 @@ class TableWriter:
         tensor = next(iter(rows.values()))
         for index in np.ndindex(tensor.values.shape[:-1]):
             label = self._label_column("query", tensor.values.shape[-1])
-            self._groups(_title("rows", tensor.axes[:-1], index), label, self._statistic_columns(rows, index))
+            place = tuple(zip(tensor.axes[:-1], index, strict=True))
+            self._groups(titled("rows", place), label, self._statistic_columns(rows, index))
 
     def _vectors(self) -> None:
         """Tensors of one axis, side by side where they share it; long ones thinned, which is said."""
@@ -319,31 +315,14 @@ def _two_lines(name: str) -> tuple[str, str]:
     return first.replace("_", " "), second
 
 
-def _title(name: str, axes: Sequence[str], index: Sequence[int]) -> str:
-    places = "".join(f", {axis} {i}" for axis, i in zip(axes, index, strict=True))
-    return f"{name}{places}"
-
-
-def _matrices(name: str, tensor: NamedTensor) -> Iterator[tuple[str, np.ndarray, tuple[int, ...]]]:
-    """Each matrix of a tensor, its title and its place on the axes before the last two; equal ones once."""
-    axes = f"{name} ({' × '.join(tensor.axes[-2:])})"
-    leading = tensor.axes[:-2]
-    first = (0,) * len(leading)
-    if leading and len(tensor.values) > 1 and (tensor.values == tensor.values[first]).all():
-        yield f"{axes}, the same for every {' and '.join(leading)}", tensor.values[first], first
-        return
-    for index in np.ndindex(tensor.values.shape[:-2]):
-        yield _title(axes, tensor.axes[:-2], index), tensor.values[index], index
-
-
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     """Each report under its heading, a blank line between reports."""
     console = PipeConsole(
         file=stream,
         width=LAYOUT_WIDTH,
-        color_system="standard" if display.color else None,
-        force_terminal=display.color,
-        no_color=not display.color,
+        color_system="standard" if display.has_color else None,
+        force_terminal=display.has_color,
+        no_color=not display.has_color,
         markup=False,
         emoji=False,
         highlight=False,

@@ -67,7 +67,7 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["self", "--file", "nowhere"], "--file: no such file: nowhere"),
         (["self", "--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["self", "--format", "jsn"], "--format: must be one of table, json, jsonl, csv (got jsn) (did you mean 'json'?)"),
-        (["self", "--color", "yes"], "--color: must be one of auto, always, never (got yes)"),
+        (["self", "--color", "yes"], "--color: must be one of auto, always, never, 16, 256, truecolor (got yes)"),
         (["self", "--precision", "99"], "--precision: must be a whole number from 0 to 15 (got 99)"),
         (["self", "-o", "nowhere/x.json"], "-o nowhere/x.json: no such directory: nowhere"),
         (["self", "-o", "x.xyz"], "-o x.xyz: the suffix must be one of .txt, .json, .jsonl, .ndjson, .csv, or give --format"),

@@ -91,7 +91,7 @@ def test_colour_changes_nothing_but_colour() -> None:
     import re
 
     report = run("self", causal=True)
-    coloured = shown("table", [report], width=80, color=True)
+    coloured = shown("table", [report], width=80, colors="16")
     assert "\x1b[1m" in coloured
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == shown("table", [report], width=80)
 
