@@ -36,6 +36,8 @@ COMMANDS = {
     "norm": Command("Batch, layer and RMS normalisation", "experiment"),
     "heads": Command("What each head of a pretrained model does", "experiment"),
     "batch": Command("Run the experiments of config files", "batch"),
+    "results": Command("A summary of what a batch has kept", "results"),
+    "export": Command("The figures of a batch as a tidy table", "export"),
     "config": Command("The schema of config files", "config"),
 }
 

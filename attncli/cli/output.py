@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -147,8 +147,8 @@ def _refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
 
 
 @contextmanager
-def _whole_file(path: Path) -> Iterator[TextIO]:
-    """A stream whose text becomes the file when all went well; before that the file is untouched.
+def _whole_file(path: Path, is_binary: bool = False) -> Iterator[Any]:
+    """A stream of text, or of bytes, that becomes the file when all went well; before that it is untouched.
 
     What is no regular file (a device, a pipe) is written directly: it cannot be replaced.
     """
@@ -156,7 +156,7 @@ def _whole_file(path: Path) -> Iterator[TextIO]:
     is_special = target.exists() and not target.is_file()
     written = target if is_special else target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with written.open("w", encoding="utf-8", newline="\n") as stream:
+        with written.open("wb") if is_binary else written.open("w", encoding="utf-8", newline="\n") as stream:
             if target.exists() and not is_special:
                 written.chmod(target.stat().st_mode)
             yield stream

@@ -48,6 +48,12 @@ def _tokens(
     return tuple(tokenize(text, spec.tokenizer, key=key))
 
 
+def check_text(spec: Spec, key: str, text: str) -> None:
+    """UserError where the spec's tokenizer leaves nothing of a text; a model's own comes later."""
+    if isinstance(spec, TextSpec) and spec.tokenizer != "model":
+        tokenize(text, spec.tokenizer, key=key)
+
+
 def drawn_counts(spec: Spec) -> tuple[int, int]:
     """The numbers of random queries and keys that a spec asks for; zeros where it names texts."""
     if not isinstance(spec, TextSpec) or spec.num_tokens is None:

@@ -19,8 +19,25 @@ def _experiment_schema(name: str, definitions: dict[str, Any], *, required: bool
     }
 
 
+def _sweep_schema(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "description": "lists of values, one experiment for each combination",
+        "type": "object",
+        "additionalProperties": False,
+        "minProperties": 1,
+        "properties": {
+            key: {"type": "array", "minItems": 1, "items": value} for key, value in properties.items()
+        },
+    }
+
+
+def _with_sweep(experiment: dict[str, Any]) -> dict[str, Any]:
+    settings = {key: value for key, value in experiment["properties"].items() if key != "experiment"}
+    return experiment | {"properties": experiment["properties"] | {"sweep": _sweep_schema(settings)}}
+
+
 def config_schema() -> dict[str, Any]:
-    """One experiment, or steps with defaults; the keys and types are those of the Specs."""
+    """One experiment, or steps with defaults, or a grid; the keys and types are those of the Specs."""
     definitions: dict[str, Any] = {}
     experiments = [_experiment_schema(name, definitions, required=True) for name in SPECS]
     every_key: dict[str, Any] = {}
@@ -39,12 +56,13 @@ def config_schema() -> dict[str, Any]:
         "required": ["steps"],
         "properties": {
             "defaults": {"type": "object", "additionalProperties": False, "properties": defaults},
+            "sweep": _sweep_schema(defaults),
             "steps": {"type": "array", "minItems": 1, "items": {"oneOf": experiments}},
         },
     }
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A config file of attn",
-        "oneOf": [*experiments, steps],
+        "oneOf": [*map(_with_sweep, experiments), steps],
     }
     return schema | ({"$defs": definitions} if definitions else {})

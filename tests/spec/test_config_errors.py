@@ -45,7 +45,17 @@ ONE_ERROR = {
     "sentence: &a x\ncontext: *a": "x.yaml:3:10: alias *a: aliases are not allowed, write the value out",
     "sentence: !!python/object/apply:os.system [ls]": "x.yaml:2:11: tag tag:yaml.org,2002:python/object/apply:"
     "os.system: tags are not allowed, write the plain value",
-    "sweep: {seed: [1, 2]}": "x.yaml:2:1: sweep: is not supported yet: write `steps:`",
+    "sweep: [1, 2]": "x.yaml:2:1: sweep: must be a mapping from settings to lists of values",
+    "sweep: {}": "x.yaml:2:1: sweep: must be a mapping from settings to lists of values",
+    "sweep: {seed: 1}": "x.yaml:2:9: seed: must be a list of values to sweep over",
+    "sweep: {seed: []}": "x.yaml:2:9: seed: must be a list of values to sweep over",
+    "sweep: {seed: [1, [2, {a: 1}]]}": "x.yaml:2:19: seed: must be a list of plain values",
+    "sweep: {seed: [1, null]}": "x.yaml:2:19: seed: must be a value (got nothing)",
+    "sweep: {sed: [1]}": "x.yaml:2:15: sed: unknown key (did you mean 'seed'?)",
+    "sweep: {seed: [1, x]}": "x.yaml:2:19: seed: must be a whole number (got x)",
+    "seed: 3\nsweep: {seed: [1, 2]}": "x.yaml:3:9: seed: is given at x.yaml:2:1, too: sweep it, or give it",
+    "sweep: {num_tokens: [3], sentence: [a]}": "x.yaml:2:22: num_tokens: cannot be combined with sentence: give one of them",
+    f"sweep: {{seed: [{', '.join('1' * 400)}], head_dim: [{', '.join('1' * 400)}]}}": "x.yaml:2:1: sweep: makes 160,000 points, more than 100,000",
     "projection: none\nhead_dim: 3": "x.yaml:3:1: head_dim: needs projection linear or uniform: without one the "
     "embeddings are used as they are",
     "embedding: previous": "x.yaml:2:1: embedding: previous needs a step before it that has a table of words: it keeps that step's vectors",
@@ -59,6 +69,7 @@ ONE_ERROR = {
 @pytest.mark.parametrize("text", ONE_ERROR)
 def test_each_error_is_one_line_at_its_place(tmp_path: Path, text: str) -> None:
     lines = errors_of(tmp_path, f"experiment: self\n{text}\n")
+    lines = [line.replace(f"{tmp_path}/x", "x") for line in lines]
     assert lines == [ONE_ERROR[text].replace("nowhere.txt", f"{tmp_path}/nowhere.txt")] or lines == [
         ONE_ERROR[text]
     ]

@@ -1,0 +1,55 @@
+"""`--set KEY=VALUE`: settings that go before those of every config file."""
+
+from collections.abc import Iterable, Mapping
+from typing import get_origin
+
+from attncli.errors import UserError, nearest
+from attncli.spec.fields import Spec
+from attncli.spec.text import ALTERNATIVES
+from attncli.spec.validation import Given
+
+Overrides = Mapping[str, Given]
+
+
+def parse_overrides(texts: Iterable[str]) -> dict[str, Given]:
+    """The settings of `KEY=VALUE` texts; UserError for one that is none, and for a key given twice."""
+    given: dict[str, Given] = {}
+    errors = []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            errors.append(f"--set: must be KEY=VALUE (got {text!r})")
+        elif key in given:
+            errors.append(f"--set {key}: is given twice")
+        else:
+            given[key] = Given(value, f"--set {key}", is_flag=True)
+    if errors:
+        raise UserError(*errors)
+    return given
+
+
+def unknown_overrides(overrides: Overrides, specs: Iterable[type[Spec]]) -> list[str]:
+    """A line for each override that no experiment of the plan has."""
+    known = {key for spec in specs for key in spec.model_fields}
+    return [
+        value.line(key, f"unknown key{nearest(key, known) or ' for these experiments'}")
+        for key, value in overrides.items()
+        if key not in known
+    ]
+
+
+def replaced_by(overrides: Overrides) -> set[str]:
+    """The keys that overrides put aside: their own, and the alternatives to a text that they give."""
+    groups = [group for group in ALTERNATIVES if overrides.keys() & set(group)]
+    return {*overrides, *(key for group in groups for key in group)}
+
+
+def overridden(spec_class: type[Spec], given: Mapping[str, Given], overrides: Overrides) -> dict[str, Given]:
+    """The given settings with the overrides that this experiment has; a list stands between commas."""
+    fields = spec_class.model_fields
+    own = {key: value for key, value in overrides.items() if key in fields}
+    kept = {key: value for key, value in given.items() if key not in replaced_by(own)}
+    for key, value in own.items():
+        if get_origin(fields[key].annotation) is list:
+            own[key] = value._replace(value=[part.strip() for part in value.value.split(",")])
+    return kept | own

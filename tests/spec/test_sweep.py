@@ -1,0 +1,114 @@
+"""A grid of settings, and overrides that go before every file."""
+
+from pathlib import Path
+
+import pytest
+
+from attncli.errors import UserError
+from attncli.spec.config_file import ConfigFile, Step
+from attncli.spec.overrides import parse_overrides
+from attncli.spec.schema import config_schema
+
+
+def steps_of(tmp_path: Path, text: str, *overrides: str) -> list[Step]:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    return ConfigFile(path, parse_overrides(overrides)).steps()
+
+
+def test_an_experiment_becomes_the_grid_of_its_swept_settings(tmp_path: Path) -> None:
+    text = (
+        "experiment: multihead\nembed_dim: 12\nsweep: {num_heads: [2, 3], causal: [false, true], seed: [5]}"
+    )
+    steps = steps_of(tmp_path, text)
+    found = [(s.spec.num_heads, s.spec.causal, s.spec.seed, s.spec.head_dim) for s in steps]
+    assert found == [(2, False, 5, 6), (2, True, 5, 6), (3, False, 5, 4), (3, True, 5, 4)]
+    assert all(step.starts for step in steps)
+    assert steps[1].source == f"{tmp_path}/x.yaml:1:1 (num_heads 2, causal true, seed 5)"
+
+
+def test_steps_run_as_a_whole_at_each_point(tmp_path: Path) -> None:
+    text = """
+defaults: {embed_dim: 8}
+sweep: {seed: [1, 2], head_dim: [3]}
+steps:
+  - {experiment: self}
+  - {experiment: cross, head_dim: 5}
+  - {experiment: norm}
+"""
+    steps = steps_of(tmp_path, text)
+    assert [(s.spec.experiment, s.spec.seed, s.starts, s.reseed) for s in steps] == [
+        ("self", 1, True, False),
+        ("cross", 1, False, False),
+        ("norm", 1, False, False),
+        ("self", 2, True, False),
+        ("cross", 2, False, False),
+        ("norm", 2, False, False),
+    ]
+    assert [steps[0].spec.head_dim, steps[1].spec.head_dim] == [3, 5]
+
+
+def test_a_list_is_swept_as_a_list_of_lists(tmp_path: Path) -> None:
+    text = "experiment: scale-demo\nsweep: {factors: [[1, 8], [2]], head_dim: [4, [4, 8]]}"
+    assert [(s.spec.factors, s.spec.head_dim) for s in steps_of(tmp_path, text)] == [
+        ([1, 8], [4]),
+        ([1, 8], [4, 8]),
+        ([2], [4]),
+        ([2], [4, 8]),
+    ]
+
+
+def test_an_impossible_point_is_told_with_its_own_place_once(tmp_path: Path) -> None:
+    text = "experiment: multihead\nembed_dim: 12\nsweep:\n  seed: [1, 2]\n  num_heads: [4,\n    5]"
+    with pytest.raises(UserError) as caught:
+        steps_of(tmp_path, text)
+    (line,) = caught.value.lines
+    assert line.endswith("x.yaml:2:1: embed_dim (12) must be divisible by num_heads (5), or head_dim given")
+
+
+def test_a_typo_in_a_step_is_told_with_a_bad_sweep(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        steps_of(tmp_path, "experiment: self\nhead_dim: 0\ncausl: true\nsweep: {seed: [x]}")
+    places = [line.removeprefix(f"{tmp_path}/").split(": ")[:2] for line in caught.value.lines]
+    assert places == [["x.yaml:2:1", "head_dim"], ["x.yaml:3:1", "causl"], ["x.yaml:4:16", "seed"]]
+
+
+def test_overrides_go_before_steps_and_grid(tmp_path: Path) -> None:
+    text = "defaults: {sentence: a}\nsweep: {head_dim: [3, 4], causal: [true, false]}\n"
+    text += "steps: [{experiment: self, value_dim: 2, seed: 1}, {experiment: norm}]"
+    steps = steps_of(tmp_path, text, "head_dim=7", "value_dim=9", "num_tokens=5", "seed=3")
+    assert [s.spec.experiment for s in steps] == ["self", "norm", "self", "norm"]
+    for step in steps[::2]:
+        spec = step.spec
+        assert (spec.head_dim, spec.value_dim, spec.num_tokens, spec.sentence) == (7, 9, 5, None)
+    assert {step.spec.seed for step in steps} == {3}
+    assert [step.reseed for step in steps[:2]] == [True, False], "overriding a seed makes no step reseed"
+
+
+def test_an_override_of_a_list_stands_between_commas(tmp_path: Path) -> None:
+    (step,) = steps_of(tmp_path, "experiment: scale-demo", "factors=1, 2", "head_dim=4,8")
+    assert (step.spec.factors, step.spec.head_dim) == ([1, 2], [4, 8])
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("head_dim", "--set: must be KEY=VALUE (got 'head_dim')"),
+        ("=3", "--set: must be KEY=VALUE (got '=3')"),
+        ("head_dim=0", "--set head_dim: must be greater than 0 (got 0)"),
+        ("num_tokens=5", "--set num_tokens: must be a smaller whole number"),
+    ],
+)
+def test_errors_of_overrides(tmp_path: Path, override: str, line: str) -> None:
+    if override.startswith("num_tokens"):
+        override += "0" * 5000
+    with pytest.raises(UserError) as caught:
+        steps_of(tmp_path, "experiment: self", override)
+    (told,) = caught.value.lines
+    assert told.startswith(line)
+
+
+def test_the_schema_knows_sweeps() -> None:
+    (multihead,) = [part for part in config_schema()["oneOf"] if part["title"] == "multihead"]
+    sweep = multihead["properties"]["sweep"]["properties"]
+    assert sweep["num_heads"]["items"]["exclusiveMinimum"] == 0 and "experiment" not in sweep
