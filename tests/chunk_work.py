@@ -3,8 +3,11 @@
 import os
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from attncli.batch.engines.failures import Died
 
 KILLER = 13
 WRONG = 7
@@ -27,6 +30,17 @@ class Numbers:
 
 def chunks_of(count: int, size: int, folder: Path | None = None) -> list[Numbers]:
     return [Numbers(tuple(range(i, min(i + size, count))), folder) for i in range(0, count, size)]
+
+
+def by_number(results: Iterable[tuple[Numbers, object]]) -> dict[int, object]:
+    """Each run's result, and that none came twice."""
+    found = {}
+    for chunk, result in results:
+        each = [result] * len(chunk) if isinstance(result, Died) else result
+        for number, value in zip(chunk.numbers, each, strict=True):
+            assert number not in found
+            found[number] = value
+    return found
 
 
 def squares(chunk: Numbers) -> list[int]:
@@ -74,3 +88,17 @@ def cannot_be_sent(chunk: Numbers) -> object:
 
 def sends_much(chunk: Numbers) -> bytes:
     return bytes(5_000_000)
+
+
+def older_attncli() -> None:
+    """On a worker of its own: another version than here."""
+    from attncli.batch.engines import cluster
+
+    cluster.__version__ = "0.0.1"
+
+
+def without_attncli() -> None:
+    """On a worker of its own: as if nobody had installed it there."""
+    import sys
+
+    sys.modules["attncli.batch.engines.cluster"] = None

@@ -94,15 +94,17 @@ def weight_statistics(
 
     `known` statistics are not computed again.
     """
+    ranks = {}
+    if top_k:
+        keys, key_weights = top_keys(weights, visible, top_k)
+        ranks["top_keys"] = named(keys, *axes, "query", "rank")
+        ranks["top_weights"] = named(key_weights, *axes, "query", "rank")
+        known = {**known, "max_weight": key_weights[..., 0]}
     rows = {
         name: named(known[name] if name in known else statistic(weights, visible), *axes, "query")
         for name, statistic in ROW_STATISTICS.items()
     }
-    if top_k:
-        keys, key_weights = top_keys(weights, visible, top_k)
-        rows["top_keys"] = named(keys, *axes, "query", "rank")
-        rows["top_weights"] = named(key_weights, *axes, "query", "rank")
-    return {"rows": rows, "keys": {"received_mass": named(received_mass(weights), *axes, "key")}}
+    return {"rows": rows | ranks, "keys": {"received_mass": named(received_mass(weights), *axes, "key")}}
 
 
 def row_statistics(

@@ -43,10 +43,9 @@ class KeptDraws:
         return self._starts[seed]
 
     def draw(
-        self, point: _Point, draw: Callable[..., Drawn], arguments: tuple[Any, ...]
+        self, point: _Point, draw: Callable[..., Drawn], arguments: tuple[Any, ...], key: tuple[Any, ...]
     ) -> tuple[Drawn, _Point]:
-        """draw(*arguments, generator) from this point, and the point after it."""
-        key = (draw, *map(_hashable, arguments))
+        """draw(*arguments, generator) from this point, and the point after it; `key` names the draw."""
         if key not in point.drawn:
             self._generator.set_state(point.state)
             result = draw(*arguments, self._generator)
@@ -73,15 +72,25 @@ class DrawsTogether:
 
     def each(self, draw: Callable[..., Drawn], arguments: Sequence[tuple[Any, ...]]) -> list[Drawn]:
         """The draw of each experiment, with arguments of its own."""
-        drawn = [
-            self._kept.draw(point, draw, own) for point, own in zip(self._points, arguments, strict=True)
-        ]
-        self._points = [point for _, point in drawn]
-        return [result for result, _ in drawn]
+        return self._draw(draw, arguments, [_key(draw, own) for own in arguments])
 
     def all(self, draw: Callable[..., Drawn], arguments: tuple[Any, ...]) -> Drawn:
         """The same draw for all: as it is where all drew the same numbers, else with an axis for them."""
-        return stacked(self.each(draw, [arguments] * len(self._points)))
+        count = len(self._points)
+        return stacked(self._draw(draw, [arguments] * count, [_key(draw, arguments)] * count))
+
+    def _draw(
+        self,
+        draw: Callable[..., Drawn],
+        arguments: Sequence[tuple[Any, ...]],
+        keys: Sequence[tuple[Any, ...]],
+    ) -> list[Drawn]:
+        drawn = [
+            self._kept.draw(point, draw, own, key)
+            for point, own, key in zip(self._points, arguments, keys, strict=True)
+        ]
+        self._points = [point for _, point in drawn]
+        return [result for result, _ in drawn]
 
 
 def stacked(drawn: Sequence[Drawn]) -> Drawn:
@@ -101,6 +110,10 @@ def stacked(drawn: Sequence[Drawn]) -> Drawn:
         changed = {name: stacked([getattr(one, name) for one in drawn]) for name in parts}
         return replace(first, **changed)  # type: ignore[type-var, return-value]
     raise AssertionError(f"no way to stack {type(first)}")
+
+
+def _key(draw: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (draw, *map(_hashable, arguments))
 
 
 def _hashable(argument: Any) -> Any:

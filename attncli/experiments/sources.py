@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from jaxtyping import Float, Int
@@ -52,12 +53,14 @@ def _with_own_axis(tensors: Sequence[Tensor]) -> Tensor:
 
 def _looked_up(vocabularies: Sequence[Vocabulary], texts: Sequence[Sequence[str]]) -> Source:
     ids = [vocabulary.ids(tokens) for vocabulary, tokens in zip(vocabularies, texts, strict=True)]
-    rows = _with_own_axis(ids)
-    table = vocabularies[0].table
-    if all(vocabulary.table is table for vocabulary in vocabularies):
-        return Source(table[rows], rows)
-    own = [vocabulary.table[row] for vocabulary, row in zip(vocabularies, ids, strict=True)]
-    return Source(torch.stack(own), rows)
+    if len(ids) == 1:
+        rows = torch.tensor(ids[0])
+        return Source(vocabularies[0].table[rows], rows)
+    rows = torch.tensor(ids)
+    tables = {id(vocabulary.table): vocabulary.table for vocabulary in vocabularies}
+    starts = dict(zip(tables, accumulate(map(len, tables.values()), initial=0), strict=False))
+    first_rows = torch.tensor([starts[id(vocabulary.table)] for vocabulary in vocabularies])
+    return Source(torch.cat(list(tables.values()))[rows + first_rows.unsqueeze(1)], rows)
 
 
 def embed(spec: TextSpec, texts: Texts, session: Session) -> list[Source]:

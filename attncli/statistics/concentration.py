@@ -30,7 +30,7 @@ def top_keys(
 
     Where fewer keys are visible the key is -1 and the weight NaN; never more ranks than keys.
     """
-    hidden_last = weights.masked_fill(~visible, HIDDEN)
+    hidden_last = weights.clone() if visible.all() else weights.masked_fill(~visible, HIDDEN)
     ranked, keys = _first_of_ranking(hidden_last, min(k, weights.shape[-1]))
     hidden = ranked < 0
     return keys.masked_fill(hidden, -1), ranked.masked_fill(hidden, torch.nan)

@@ -26,7 +26,7 @@ def batch_moments(numbers: Float[Tensor, "batch ..."]) -> dict[str, Float[Tensor
     if flat.shape[1] == 1:
         variance = torch.full_like(mean, torch.nan)
     else:  # several times as fast as torch's own, which passes over the numbers once
-        variance = (flat - mean.unsqueeze(1)).square().sum(dim=1) / (flat.shape[1] - 1)
+        variance = (flat - mean.unsqueeze(1)).square_().sum(dim=1) / (flat.shape[1] - 1)
     return {"mean": mean, "variance": variance, "min": lowest, "max": highest}
 
 

@@ -22,7 +22,8 @@ class SoftmaxRows:
 def softmax_rows(scores: Float[Tensor, "*batch query key"]) -> SoftmaxRows:
     """The three of each row, in float64; hidden scores are -inf, and every query sees a key.
 
-    With t = s - max s and Z = sum exp t: p = exp t / Z, -ln p = ln Z - t, so no logarithm of p is needed.
+    With t = s - max s and Z = sum exp t: p = exp t / Z, and -sum p ln p = ln Z - sum p t, where nothing
+    cancels, since t <= 0 <= ln Z: no logarithm of p is needed.
     """
     highest = scores.amax(dim=-1, keepdim=True)
     exponents = (scores - highest).clamp_(min=LEAST_EXPONENT)
@@ -30,5 +31,5 @@ def softmax_rows(scores: Float[Tensor, "*batch query key"]) -> SoftmaxRows:
     totals = weights.sum(dim=-1, keepdim=True)
     weights /= totals
     logarithms = totals.log()
-    entropy = torch.linalg.vecdot(weights, logarithms - exponents)
+    entropy = logarithms.squeeze(-1) - torch.linalg.vecdot(weights, exponents)
     return SoftmaxRows(weights, entropy, (highest + logarithms).squeeze(-1))

@@ -14,24 +14,13 @@ from attncli.batch.engines import ENGINES, load_engine
 from attncli.batch.engines.failures import Died
 from attncli.errors import RunError
 from tests import chunk_work
-from tests.chunk_work import KILLER, WRONG, Numbers, chunks_of
+from tests.chunk_work import KILLER, WRONG, Numbers, by_number, chunks_of
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 def run_workers(work, chunks, workers: int = 2):
     return list(load_engine("workers").run_chunks(iter(chunks), work, workers=workers))
-
-
-def by_number(results) -> dict[int, object]:
-    """Each run's result, and that none came twice."""
-    found = {}
-    for chunk, result in results:
-        each = [result] * len(chunk) if isinstance(result, Died) else result
-        for number, value in zip(chunk.numbers, each, strict=True):
-            assert number not in found
-            found[number] = value
-    return found
 
 
 def is_alive(pid: int) -> bool:

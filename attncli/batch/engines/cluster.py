@@ -3,7 +3,11 @@
 Encryption and certificates come from Dask's own configuration, its files or environment variables.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from threading import Lock
 from typing import Any, TypeVar
@@ -20,6 +24,7 @@ CHUNKS_A_THREAD = 2
 MAX_ATTEMPTS_ALONE = 2
 """Each of several workers: the scheduler itself tries again, 3 times unless it is configured otherwise."""
 ONE_AT_A_TIME = Lock()
+UNKNOWN_THERE = ("ModuleNotFoundError", "ImportError", "AttributeError")
 
 
 def versions() -> dict[str, str]:
@@ -55,16 +60,39 @@ def run_chunks(
         import distributed
     except ImportError:
         raise UserError('scheduler: needs: pip install "attncli[cluster]"') from None
-    client = _connected(distributed, scheduler)
+    with _quiet():
+        client = _connected(distributed, scheduler)
+        try:
+            _check_workers(client, scheduler)
+            yield from _results(distributed, client, Queue.of(chunks, MAX_ATTEMPTS_ALONE), work, scheduler)
+        finally:
+            client.close()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Dask's own log on stderr: what goes wrong is told in a line."""
+    names = [name for name in logging.Logger.manager.loggerDict if name.partition(".")[0] == "distributed"]
+    before = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     try:
-        _check_workers(client, scheduler)
-        yield from _results(distributed, client, Queue.of(chunks, MAX_ATTEMPTS_ALONE), work, scheduler)
+        yield
     finally:
-        client.close()
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+async def _try_to_connect(distributed: Any, scheduler: str) -> None:
+    options = distributed.Security().get_connection_args("client")
+    comm = await distributed.connect(scheduler, timeout=SECONDS_TO_CONNECT, **options)
+    await comm.close()
 
 
 def _connected(distributed: Any, scheduler: str) -> Any:
     try:
+        # A client that cannot connect would go on trying in the background.
+        asyncio.run(_try_to_connect(distributed, scheduler))
         return distributed.Client(scheduler, timeout=SECONDS_TO_CONNECT, set_as_default=False)
     except (OSError, TimeoutError) as error:
         raise RunError(f"scheduler: {scheduler} does not answer: {_one_line(error)}") from None
@@ -82,7 +110,8 @@ def _check_workers(client: Any, scheduler: str) -> None:
         ) from None
     expected = versions()
     for worker, got in client.run(versions, on_error="return").items():
-        if isinstance(got, ImportError | AttributeError):
+        # What fails while the question is unpacked there comes back as a text.
+        if isinstance(got, Exception) and any(name in repr(got) for name in UNKNOWN_THERE):
             install = f"pip install attncli=={__version__}"
             raise UserError(
                 f"scheduler: attncli cannot be imported on {worker} ({_one_line(got)}): {install}"
@@ -106,7 +135,7 @@ def _results(
     distributed: Any, client: Any, queue: Queue[C], work: Callable[[C], R], scheduler: str
 ) -> Iterator[tuple[C, R | Died]]:
     running: dict[Any, Pending[C]] = {}
-    done = distributed.as_completed()
+    done = distributed.as_completed(loop=client.loop)
     expected = versions()
     while True:
         most = CHUNKS_A_THREAD * max(1, sum(client.nthreads().values()))
@@ -133,6 +162,8 @@ def _result(distributed: Any, future: Any, scheduler: str) -> Any:
         return Died(f"its workers ended, {error.allowed_failures + 1} of them")
     except UserError:
         raise
+    except CancelledError:
+        raise RunError(f"scheduler: {scheduler} went away: run again, when it is back, to go on") from None
     except Exception as error:
         raise RunError(f"scheduler: {scheduler}: {_one_line(error)}") from error
 
