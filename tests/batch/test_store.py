@@ -470,14 +470,18 @@ def test_names_that_a_store_has_not(attn: Attn, tmp_path: Path, flags: list[str]
 
 
 def test_engines_give_the_same_figures(attn: Attn, tmp_path: Path) -> None:
-    from distributed import LocalCluster
+    distributed = pytest.importorskip("distributed")
+
+    def local_cluster():
+        options = {"n_workers": 2, "threads_per_worker": 1, "silence_logs": 50}
+        return distributed.LocalCluster(host="127.0.0.1", dashboard_address="127.0.0.1:0", **options)
 
     arguments = write_batch(tmp_path, 150)
     stores = {name: tmp_path / f"{name}.db" for name in ("serial", "one", "two", "dask")}
     assert attn([*arguments, "-o", str(stores["serial"])]).code == 0
     assert attn([*arguments, "-o", str(stores["one"]), "--workers", "1"]).code == 0
     assert attn([*arguments, "-o", str(stores["two"]), "--workers", "2"]).code == 0
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
+    with local_cluster() as cluster:
         address = cluster.scheduler_address
         assert attn([*arguments, "-o", str(stores["dask"]), "--scheduler", address]).code == 0
     expected = tidy(stores["serial"])
