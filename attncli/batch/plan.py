@@ -1,12 +1,20 @@
-"""What is to be run: every setting validated before anything runs."""
+"""What is to be run: every setting and sentence validated before anything runs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from attncli.batch.prompts import Prompt, PromptFile
 from attncli.errors import UserError
-from attncli.spec import Spec
-from attncli.spec.config_file import ConfigFile
+from attncli.experiments.texts import check_text
+from attncli.spec import SPECS, Spec
+from attncli.spec.config_file import ConfigFile, has_table
+from attncli.spec.overrides import Overrides, unknown_overrides
+from attncli.spec.validation import Given
+
+# A text in the place of the sentences to come, so that settings are validated once and not for each.
+PLACEHOLDER = "sentence"
 
 
 class Item(NamedTuple):
@@ -18,17 +26,160 @@ class Item(NamedTuple):
     reseed: bool = True
 
 
-def plan_files(paths: Sequence[Path]) -> list[Item]:
-    """The experiments of all files in order; UserError with every error of every file."""
+Chain = tuple[Item, ...]
+
+
+def plan_files(
+    paths: Sequence[Path], overrides: Overrides | None = None, texts: Overrides | None = None
+) -> list[Item]:
+    """The experiments of all files in order; UserError with every error of every file.
+
+    Overrides go before the files' settings, and texts too, where an experiment reads them.
+    """
     items: list[Item] = []
     errors: list[str] = []
+    overrides = overrides or {}
     for path in paths:
         try:
-            steps = ConfigFile(path).steps()
+            steps = ConfigFile(path, {**overrides, **(texts or {})}).steps()
         except UserError as error:
             errors += error.lines
             continue
-        items += [Item(step.spec, step.source, i == 0, i == 0 or step.reseed) for i, step in enumerate(steps)]
+        items += [Item(step.spec, step.source, step.starts, step.starts or step.reseed) for step in steps]
+    if not errors:
+        errors += unknown_overrides(overrides, {type(item.spec) for item in items})
     if errors:
-        raise UserError(*errors)
+        raise UserError(*dict.fromkeys(errors))
     return items
+
+
+def chains(items: Sequence[Item]) -> Iterator[Chain]:
+    """The items in the smallest runs of neighbours that need nothing of one another.
+
+    A step that draws on belongs to the one before; one with `embedding: previous` to the last that has a
+    table of words. The seed of a step that draws on is the one it stands on.
+    """
+    starts = [i for i, item in enumerate(items) if item.starts_file or item.reseed]
+    for i, item in enumerate(items):
+        if getattr(item.spec, "embedding", None) == "previous":
+            table = next(j for j in range(i - 1, -1, -1) if has_table(items[j].spec))
+            starts = [start for start in starts if not table < start <= i]
+    for start, end in zip(starts, [*starts[1:], len(items)], strict=True):
+        chain: list[Item] = []
+        for item in items[start:end]:
+            seed = item.spec.seed if item.reseed else chain[-1].spec.seed
+            spec = item.spec.model_copy(update={"seed": seed})
+            chain.append(item._replace(spec=spec, starts_file=not chain))
+        yield tuple(chain)
+
+
+class Job(NamedTuple):
+    """A chain of experiments on one sentence (or on their own texts), and the place of its first run."""
+
+    chain: Chain
+    prompt: Prompt | None
+    place: int
+
+    def items(self) -> Chain:
+        """The experiments, each with the sentence (and the context, where it reads one)."""
+        if self.prompt is None:
+            return self.chain
+        texts = {"sentence": self.prompt.sentence}
+        if self.prompt.context is not None:
+            texts["context"] = self.prompt.context
+        return tuple(
+            item._replace(spec=_with(item.spec, texts), source=self.name(item)) for item in self.chain
+        )
+
+    def name(self, item: Item) -> str:
+        """`sweep.yaml:1:1 (head_dim 8), prompt 7`: how a run is called in messages."""
+        if self.prompt is None:
+            return str(item.source)
+        return f"{item.source}, {self.prompt.id or f'line {self.prompt.line}'}"
+
+
+def _with(spec: Spec, texts: Mapping[str, str]) -> Spec:
+    fields = type(spec).model_fields
+    return spec.model_copy(update={key: text for key, text in texts.items() if key in fields})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The chains, alone or each with every sentence of a file."""
+
+    chains: tuple[Chain, ...]
+    chains_with_context: tuple[Chain, ...] = ()
+    prompts: PromptFile | None = None
+    num_prompts: int = 1
+
+    def __len__(self) -> int:
+        return self.num_prompts * sum(map(len, self.chains))
+
+    def jobs(self) -> Iterator[Job]:
+        """Chain by chain, and for each the sentences: neighbours have equal settings."""
+        place = 1
+        for i, chain in enumerate(self.chains):
+            for prompt in self.prompts if self.prompts is not None else (None,):
+                has_context = prompt is not None and prompt.context is not None
+                yield Job(self.chains_with_context[i] if has_context else chain, prompt, place)
+                place += len(chain)
+
+    def lines(self) -> Iterator[str]:
+        """A line an experiment, and how many runs they make."""
+        for chain in self.chains:
+            for number, item in enumerate(chain):
+                yield f"{item.source}: {item.spec.experiment}{', draws on' if number else ''}"
+        num_experiments = sum(map(len, self.chains))
+        experiments = _counted(num_experiments, "experiment")
+        if self.prompts is None:
+            yield experiments
+        else:
+            yield f"{experiments} × {_counted(self.num_prompts, 'sentence')} = {_counted(len(self), 'run')}"
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
+def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile | None = None) -> Plan:
+    """The plan of config files, alone or with a file of sentences; UserError with all that is wrong."""
+    if prompts is None:
+        return Plan(tuple(chains(plan_files(paths, overrides))))
+    texts = {"sentence": Given(PLACEHOLDER, "--file", is_flag=True)}
+    items = plan_files(paths, overrides, texts)
+    _refuse_what_reads_nothing(items)
+    count, has_context = prompts.check(_prompt_check(items))
+    with_context: tuple[Chain, ...] = ()
+    if has_context:
+        texts |= {"context": Given(PLACEHOLDER, f"--file {prompts.label}: context", is_flag=True)}
+        with_context = tuple(chains(plan_files(paths, overrides, texts)))
+    return Plan(tuple(chains(items)), with_context, prompts, count)
+
+
+def _refuse_what_reads_nothing(items: Sequence[Item]) -> None:
+    errors = [
+        f"{item.source}: experiment: {item.spec.experiment} reads no sentence: leave out --file"
+        for item in items
+        if "sentence" not in type(item.spec).model_fields
+    ]
+    if errors:
+        raise UserError(*dict.fromkeys(errors))
+
+
+def _prompt_check(items: Sequence[Item]) -> Callable[[Prompt], None]:
+    """What every experiment wants of a sentence: a token, and a context only where one is read."""
+    by_tokenizer: Mapping[str | None, Spec] = {
+        getattr(item.spec, "tokenizer", None): item.spec for item in items
+    }
+    reads_context = any("context" in type(item.spec).model_fields for item in items)
+    readers = [name for name, spec in SPECS.items() if "context" in spec.model_fields]
+
+    def check(prompt: Prompt) -> None:
+        if prompt.context is not None and not reads_context:
+            raise UserError(f"context: is read by {' and '.join(readers)} alone")
+        for spec in by_tokenizer.values():
+            check_text(spec, "sentence", prompt.sentence)
+            if prompt.context is not None:
+                check_text(spec, "context", prompt.context)
+
+    return check

@@ -40,6 +40,8 @@ COMMANDS = {
     "browse": Command("Look through heads and tokens in the terminal", "browse"),
     "diff": Command("Two experiments or saved reports side by side", "diff"),
     "batch": Command("Run the experiments of config files", "batch"),
+    "results": Command("A summary of what a batch has kept", "results"),
+    "export": Command("The figures of a batch as a tidy table", "export"),
     "config": Command("The schema of config files", "config"),
 }
 

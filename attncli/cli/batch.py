@@ -1,59 +1,225 @@
-"""`attn batch`: the experiments of config files, one after the other."""
+"""`attn batch`: the experiments of config files, shown as they come or kept in a store."""
 
 import traceback
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attncli.batch.plan import Item, plan_files
+from attncli.batch.plan import Item, Plan, make_plan
+from attncli.batch.prompts import PromptFile
 from attncli.batch.serial import run_items
-from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision, ScaleColors, SkipSink
+from attncli.batch.store_file import is_store_name
+from attncli.cli.output import Color, Debug, Destination, Format, Precision, ScaleColors, SkipSink
 from attncli.errors import UserError
+from attncli.spec.overrides import parse_overrides
 from attncli.views.plain_text import plain_text
 from attncli.views.progress import progress_line
 
-FINISHED_WITH_FAILURES = 3
+if TYPE_CHECKING:
+    from attncli.batch.conditions import Condition
+    from attncli.report import Report
+
+BROKEN, FINISHED_WITH_FAILURES = 1, 3
 
 EXAMPLES = """
   attn batch configs/lessons/causal.yaml
-  attn batch configs/lessons/*.yaml --format jsonl -o lessons.jsonl"""
+  attn batch configs/lessons/*.yaml --format jsonl -o lessons.jsonl
+  attn batch configs/sweep.yaml --file prompts.txt --dry-run
+  attn batch configs/sweep.yaml --file prompts.txt -o runs.db --workers 4
+  attn batch configs/sweep.yaml --set num_heads=4 --expect "entropy.mean < 2\""""
 
 Files = Annotated[
-    list[str], typer.Argument(help="Config files, each with one experiment or steps.", metavar="FILE...")
+    list[str],
+    typer.Argument(help="Config files, each with one experiment, steps or a sweep.", metavar="FILE..."),
+]
+Sentences = Annotated[
+    str | None,
+    typer.Option(
+        "--file",
+        help="Run each experiment on every sentence of a file: one a line, or JSON Lines (.jsonl) with "
+        "sentence, context and id; - reads stdin.",
+        metavar="FILE",
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A setting that goes before the files; repeatable.", metavar="KEY=VALUE"),
+]
+Kept = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite), "
+        "with which the same command goes on.",
+        metavar="FILE",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, and exit.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Begin the store anew instead of going on.")]
+Rows = Annotated[bool, typer.Option("--rows", help="Keep the statistics of every row, too.")]
+Weights = Annotated[bool, typer.Option("--weights", help="Keep the weights as safetensors beside the store.")]
+Workers = Annotated[
+    int | None, typer.Option("--workers", help="Processes to compute in.", metavar="INTEGER", min=1)
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option("--scheduler", help="Compute on a Dask cluster: tcp://host:port.", metavar="ADDRESS"),
+]
+FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")]
+Expect = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--expect",
+        help='What must hold of every run, or exit 1: "entropy.mean < 2"; repeatable.',
+        metavar="CONDITION",
+    ),
 ]
 
 
 def run_files(
     files: Files,
+    sentences: Sentences = None,
+    set_: Set = None,
+    dry_run: DryRun = False,
+    output: Kept = None,
+    fresh: Fresh = False,
+    rows: Rows = False,
+    weights: Weights = False,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    fail_fast: FailFast = False,
+    expect: Expect = None,
     format: Format = None,
-    output: Output = None,
     precision: Precision = "4",
     color: Color = "auto",
     scale_colors: ScaleColors = "linear",
     skip_sink: SkipSink = None,
     debug: Debug = False,
 ) -> int:
-    """Validate every file, then run; what fails is told and the rest goes on."""
+    """Validate every file and sentence, then run; what fails is told and the rest goes on."""
+    from attncli.batch.conditions import parse_conditions
+
+    store = Path(output) if output is not None and is_store_name(output) else None
+    of_store = {"--fresh": fresh, "--rows": rows, "--weights": weights}
+    of_store |= {"--workers": workers is not None, "--scheduler": scheduler is not None}
+    _refuse_flags(store, of_store, workers, scheduler, format)
+    if store is not None:
+        Destination._refuse_what_is_no_file(store)
+    conditions = parse_conditions(expect or [], "--expect", numbers_only=True)
     to = Destination(
-        format, output, precision, color, several=True, scale_colors=scale_colors, skip_sink=skip_sink
+        format,
+        None if store else output,
+        precision,
+        color,
+        several=True,
+        scale_colors=scale_colors,
+        skip_sink=skip_sink,
     )
-    items = plan_files([Path(file) for file in files])
-    failed = 0
+    overrides = parse_overrides(set_ or [])
+    with PromptFile(sentences) if sentences is not None else nullcontext() as prompts:
+        plan = make_plan([Path(file) for file in files], overrides, prompts)
+        if dry_run:
+            from attncli.cli.batch_store import told_of
+
+            for line in [*plan.lines(), *(told_of(plan, store) if store is not None else ())]:
+                typer.echo(plain_text(line))
+            return 0
+        if store is None:
+            return _show(plan, to, conditions, fail_fast=fail_fast, debug=debug)
+        from attncli.cli.batch_store import keep
+
+        return keep(
+            plan,
+            store,
+            fresh=fresh,
+            rows=rows,
+            weights=weights,
+            workers=workers,
+            scheduler=scheduler,
+            conditions=conditions,
+            fail_fast=fail_fast,
+        )
+
+
+def _refuse_flags(
+    store: Path | None,
+    of_store: dict[str, bool],
+    workers: int | None,
+    scheduler: str | None,
+    view: str | None,
+) -> None:
+    errors = [f"{flag}: needs a store: -o FILE.db" for flag, given in of_store.items() if given and not store]
+    if workers is not None and scheduler is not None:
+        errors.append("--workers: cannot be combined with --scheduler, which has its own")
+    if store is not None and view is not None:
+        errors.append(f"--format: a store has none: attn export {store} -o FILE writes its figures")
+    if errors:
+        raise UserError(*errors)
+
+
+def tell(name: str, lines: list[str]) -> None:
+    """What is wrong with a run, on standard error."""
+    for line in lines:
+        typer.echo(plain_text(f"{name}: {line}"), err=True)
+
+
+def _show(
+    plan: Plan, to: Destination, conditions: "tuple[Condition, ...]", *, fail_fast: bool, debug: bool
+) -> int:
+    """Every report to the destination as it comes."""
+    from attncli.batch.expectations import Expectations
+
+    expectations = Expectations(conditions)
+    failed = broken = 0
+    source = ""
+
+    def items() -> Iterator[Item]:
+        nonlocal source
+        for job in plan.jobs():
+            for item in job.items():
+                if fail_fast and (failed or broken):
+                    return
+                source = str(item.source)
+                yield item
 
     def fail(item: Item, error: UserError) -> None:
         nonlocal failed
         failed += 1
         if debug:
             traceback.print_exception(error)
-        for line in error.lines:
-            typer.echo(plain_text(f"{item.source}: {line}"), err=True)
+        tell(str(item.source), list(error.lines))
+
+    def checked(reports: "Iterator[Report]") -> "Iterator[Report]":
+        nonlocal broken
+        for report in reports:
+            yield report
+            if conditions:
+                from attncli.batch.figures import figures_of
+
+                ((columns, figures),) = figures_of([report])
+                lines = expectations.of(columns).broken(figures)
+                broken += bool(lines)
+                tell(source, lines)
 
     with progress_line() as progress:
-        to.write(run_items(items, fail, progress))
+        to.write(checked(run_items(items(), fail, progress)))
     if failed:
-        typer.echo(f"{failed} of {len(items)} experiments failed", err=True)
-    return FINISHED_WITH_FAILURES if failed else 0
+        typer.echo(f"{failed} of {len(plan)} experiments failed", err=True)
+    return exit_code(expectations.unmet(), broken=broken, failed=failed)
+
+
+def exit_code(unmet: list[str], *, broken: int, failed: int) -> int:
+    """1 where something expected does not hold, else 3 where a run failed, else 0."""
+    for line in unmet:
+        typer.echo(plain_text(line), err=True)
+    if broken:
+        runs = "1 run does" if broken == 1 else f"{broken:,} runs do"
+        typer.echo(f"{runs} not meet what is expected", err=True)
+    return BROKEN if broken or unmet else FINISHED_WITH_FAILURES if failed else 0
 
 
 def build(name: str, summary: str) -> Any:

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attncli.errors import RunError
-from attncli.experiments.attention_report import named, row_statistics
+from attncli.experiments.attention_report import moments_of_each, named, row_statistics, visible_entries
 from attncli.experiments.differential import differential_figures
 from attncli.experiments.memory import chosen_engine, readable_bytes, weights_bytes
 from attncli.experiments.row_summaries import with_summaries
@@ -28,7 +28,7 @@ from attncli.mechanisms.scaled_dot_product import attend, scale_factors
 from attncli.mechanisms.score_rules import ScoreRules
 from attncli.report import NamedTensor
 from attncli.spec.attention import AttentionSpec
-from attncli.statistics.moments import combined_moments, moments
+from attncli.statistics.moments import combined_moments
 from attncli.statistics.sinks import outside_mass
 from attncli.streaming import AttentionStatistics, attention_statistics
 
@@ -77,7 +77,7 @@ def attended(
     explained = explained_variants(spec, vectors, drawn, rules, axes)
     notes = (*variant_notes(spec), *result.notes)
     result = replace(result, tensors=explained | result.tensors, notes=notes)
-    if not result.output.isfinite().all():
+    if not result.output.abs().max().isfinite():
         raise RunError(_overflow(spec))
     return replace(result, statistics=with_summaries(result.statistics, counts[0]))
 
@@ -112,8 +112,8 @@ def _dense(
     tensors["scores"] = named(attention.scores, *axes, "query", "key")
     tensors["weights"] = named(attention.weights, *axes, "query", "key")
     statistics: dict[str, Any] = {
-        "scores": moments(attention.scores[..., visible]),
-        "scaled_scores": moments(attention.scaled_scores[..., visible]),
+        name: moments_of_each(spec, visible_entries(scores, visible), axes)
+        for name, scores in (("scores", attention.scores), ("scaled_scores", attention.scaled_scores))
     }
     if not spec.softmax:
         return Attended(attention.output, tensors, statistics, (NO_SOFTMAX_NOTE,))

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,9 +18,13 @@ from attncli.mechanisms.score_rules import PLAIN, ScoreRules
 from attncli.report import NamedTensor, Report
 from attncli.spec import Spec
 from attncli.spec.attention import AttentionSpec
+from attncli.spec.text import TextSpec
 from attncli.statistics import ROW_STATISTICS
 from attncli.statistics.concentration import top_keys
+from attncli.statistics.entropy import share_of_most
+from attncli.statistics.moments import batch_moments, moments
 from attncli.statistics.sinks import outside_mass, received_mass
+from attncli.statistics.softmax_rows import softmax_rows
 
 
 def named(tensor: Tensor, *axes: str) -> NamedTensor:
@@ -51,6 +56,36 @@ def build_report(
     return replace(report, steps=explained_steps(spec, report))
 
 
+def has_axis_of_texts(spec: TextSpec, num_dims: int, num_axes: int) -> bool:
+    """Whether several texts run together: a batch that the spec itself has not asked for."""
+    return spec.batch_size is None and num_dims > num_axes
+
+
+def visible_entries(
+    scores: Float[Tensor, "*batch query key"], visible: Bool[Tensor, "query key"]
+) -> Float[Tensor, "*batch entry"]:
+    """The entries that are visible, in order."""
+    flat = scores.flatten(-2)
+    return flat if visible.all() else flat.index_select(-1, visible.flatten().nonzero()[:, 0])
+
+
+def moments_of_each(
+    spec: TextSpec, numbers: Float[Tensor, "*batch entry"], axes: tuple[str, ...]
+) -> dict[str, Any]:
+    """The moments of all numbers of a report; where several texts run together, of each text's."""
+    if not has_axis_of_texts(spec, numbers.dim(), len(axes) + 1):
+        return dict(moments(numbers))
+    return {name: named(figure) for name, figure in batch_moments(numbers).items()}
+
+
+def largest_difference(spec: TextSpec, one: Float[Tensor, "*shape"], other: Float[Tensor, "*shape"]) -> Any:
+    """max |one - other|; where several texts run together, of each text. The last axes are token and dim."""
+    difference = (one - other).abs()
+    if not has_axis_of_texts(spec, difference.dim(), 2):
+        return difference.max().item()
+    return named(difference.flatten(1).amax(dim=1))
+
+
 def weight_statistics(
     weights: Float[Tensor, "*batch query key"],
     visible: Bool[Tensor, "query key"],
@@ -58,17 +93,23 @@ def weight_statistics(
     top_k: int,
     axes: tuple[str, ...] = (),
     names: Collection[str] = tuple(ROW_STATISTICS),
+    known: Mapping[str, Float[Tensor, "*batch query"]] = MappingProxyType({}),
 ) -> dict[str, dict[str, NamedTensor]]:
     """The statistics of each row of weights and of each key: those of these names.
 
-    `axes` are those between batch and query.
+    `axes` are those between batch and query. `known` statistics are not computed again.
     """
-    rows = {name: named(ROW_STATISTICS[name](weights, visible), *axes, "query") for name in names}
+    ranks = {}
     if top_k:
         keys, key_weights = top_keys(weights, visible, top_k)
-        rows["top_keys"] = named(keys, *axes, "query", "rank")
-        rows["top_weights"] = named(key_weights, *axes, "query", "rank")
-    return {"rows": rows, "keys": {"received_mass": named(received_mass(weights), *axes, "key")}}
+        ranks["top_keys"] = named(keys, *axes, "query", "rank")
+        ranks["top_weights"] = named(key_weights, *axes, "query", "rank")
+        known = {**known, "max_weight": key_weights[..., 0]}
+    rows = {
+        name: named(known[name] if name in known else ROW_STATISTICS[name](weights, visible), *axes, "query")
+        for name in names
+    }
+    return {"rows": rows | ranks, "keys": {"received_mass": named(received_mass(weights), *axes, "key")}}
 
 
 def row_statistics(
@@ -85,11 +126,19 @@ def row_statistics(
     no key; the weight that it takes is outside_mass.
     """
     scores = scores.double()
-    statistics = weight_statistics(rules.weights(scores), visible, top_k=top_k, axes=axes)
-    total, sink = rules.logsumexp(scores), rules.softmax_sink
-    totals = {"logsumexp": named(total, *axes, "query")}
-    if sink is not None:
+    totals: dict[str, NamedTensor] = {}
+    known: dict[str, Tensor] = {}
+    sink = rules.softmax_sink
+    if sink is None:
+        softmax = softmax_rows(scores)
+        weights, total = softmax.weights, softmax.logsumexp
+        known["entropy"] = softmax.entropy
+        known["normalized_entropy"] = share_of_most(softmax.entropy, visible)
+    else:
+        weights, total = rules.weights(scores), rules.logsumexp(scores)
         totals["outside_mass"] = named(outside_mass(total, sink), *axes, "query")
+    totals = {"logsumexp": named(total, *axes, "query")} | totals
+    statistics = weight_statistics(weights, visible, top_k=top_k, axes=axes, known=known)
     rows = statistics["rows"]
     ranks = {name: rows.pop(name) for name in ("top_keys", "top_weights") if name in rows}
     return statistics | {"rows": rows | totals | ranks}

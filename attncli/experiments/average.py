@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from attncli.experiments.attention_report import build_report, named, row_statistics
+from attncli.experiments.attention_report import build_report, largest_difference, named, row_statistics
 from attncli.experiments.session import Session
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
@@ -40,8 +40,8 @@ def run(spec: AverageSpec, texts: Texts, session: Session) -> Report:
     if spec.method == "all":
         by_softmax = softmax_weights.to(vectors.device) @ vectors
         statistics["agreement"] = {
-            "loop_vs_matmul": (looped - product).abs().max().item(),
-            "loop_vs_softmax": (looped - by_softmax).abs().max().item() if mean else None,
+            "loop_vs_matmul": largest_difference(spec, looped, product),
+            "loop_vs_softmax": largest_difference(spec, looped, by_softmax) if mean else None,
         }
         if not mean:
             notes.append("A softmax row sums to one, so that way averages and cannot sum.")

@@ -19,7 +19,7 @@ def run(spec: CrossSpec, texts: Texts, session: Session) -> Report:
         return run_model(spec, texts)
     source, context = embed(spec, texts, session)
     vectors, projections = project(spec, source, context, session)
-    drawn = draw_parameters(spec, session.generator)
+    drawn = draw_parameters(spec, session)
     attention = attended(spec, vectors, drawn=drawn, progress=session.progress)
 
     tensors = {

@@ -20,7 +20,7 @@ from attncli.experiments.sources import choose_device
 from attncli.experiments.texts import Texts
 from attncli.inputs.capture import CapturedLayer, WeightsOfLayer, capture
 from attncli.inputs.output_projections import output_projection, projection_of_heads
-from attncli.inputs.pretrained import ModelText, Pretrained, load_pretrained
+from attncli.inputs.pretrained import ModelText, Pretrained, kept_pretrained
 from attncli.inputs.probes import repeated_probe
 from attncli.mechanisms.attention_layer import AttentionLayer
 from attncli.report import NamedTensor, Report
@@ -165,7 +165,7 @@ def _chosen(spec: HeadsSpec, rows: list[Row]) -> list[Row]:
 def run(spec: HeadsSpec, texts: Texts, session: Session) -> Report:
     """A row a head with every head statistic, or one statistic as a grid of layers and heads."""
     source = model_source(spec)
-    pretrained = load_pretrained(source, allow_download=spec.allow_download, device=choose_device(spec))
+    pretrained = kept_pretrained(source, allow_download=spec.allow_download, device=choose_device(spec))
     if spec.rollout and pretrained.has_decoder:
         raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout is for one stack")
     text, context = _read(spec, texts, pretrained, session)

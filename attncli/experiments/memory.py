@@ -15,6 +15,8 @@ BYTES_PER_WEIGHT = 80
 BYTES_PER_VECTOR_ENTRY = 80
 BYTES_PER_PARAMETER = 8
 MAX_DENSE_BYTES = 64 * 2**20
+ALWAYS_THERE_BYTES = 16 * 2**20
+"""Less than the import of torch takes: not worth asking the machine for each of many small experiments."""
 
 
 def _num_heads(spec: AttentionSpec) -> int:
@@ -107,6 +109,8 @@ def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> Non
 
 def refuse_bytes(spec: Spec, needed: int, instead: str) -> None:
     """UserError that says how much an experiment needs, where that is more than there is, and what to do."""
+    if needed <= ALWAYS_THERE_BYTES:
+        return
     available = available_bytes()
     if needed > available:
         sizes = f"needs about {readable_bytes(needed)} of memory and {readable_bytes(available)} are free"

@@ -15,7 +15,7 @@ from attncli.experiments.sources import choose_device
 from attncli.experiments.texts import Texts, check_token
 from attncli.inputs.capture import CapturedLayer, WeightsOfLayer, capture
 from attncli.inputs.output_projections import output_projection
-from attncli.inputs.pretrained import ModelText, Pretrained, load_pretrained
+from attncli.inputs.pretrained import ModelText, Pretrained, kept_pretrained
 from attncli.mechanisms.attention_layer import AttentionLayer
 from attncli.mechanisms.heads import merge_heads, repeat_heads
 from attncli.report import NamedTensor, Report
@@ -129,7 +129,7 @@ def _notes(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLaye
 def run_model(spec: ModelAttentionSpec, texts: Texts) -> Report:
     """Weights, scores, output and statistics of one layer (of one head of it, in self and cross)."""
     source = model_source(spec)
-    pretrained = load_pretrained(source, allow_download=spec.allow_download, device=choose_device(spec))
+    pretrained = kept_pretrained(source, allow_download=spec.allow_download, device=choose_device(spec))
     text, context = _read(spec, texts, pretrained)
     check_token(spec.token, len(text.ids))
     num_keys = len(text.ids) if not isinstance(spec, CrossSpec) or context is None else len(context.ids)

@@ -32,9 +32,7 @@ def _heads(
         "key": (spec.num_kv_heads, spec.head_dim),
         "value": (spec.num_kv_heads, spec.value_dim),
     }
-    drawn = draw_head_projections(
-        spec.projection, spec.embed_dim, sizes, spec.projection_order, session.generator
-    )
+    drawn = session.draw(draw_head_projections, spec.projection, spec.embed_dim, sizes, spec.projection_order)
     heads = {name: drawn[name].to(vectors.device)(vectors) for name in sizes}
     return heads, explained_projections(spec, drawn)
 
@@ -56,7 +54,7 @@ def run(spec: MultiheadSpec, texts: Texts, session: Session) -> Report:
         return run_model(spec, texts)
     (source,) = embed(spec, texts, session)
     heads, projections = _heads(spec, source.vectors, session)
-    drawn = draw_parameters(spec, session.generator)
+    drawn = draw_parameters(spec, session)
     attention = attended(
         spec, heads, causal=spec.causal, axes=("head",), drawn=drawn, progress=session.progress
     )
@@ -67,9 +65,9 @@ def run(spec: MultiheadSpec, texts: Texts, session: Session) -> Report:
     tensors["head_outputs"] = named(attention.output, "head", "query", "dim")
     output = merged
     if spec.output_projection:
-        matrix = draw_linear(spec.embed_dim, merged.shape[-1], session.generator)
-        bias = draw_linear_bias(spec.embed_dim, merged.shape[-1], session.generator)
-        output = merged @ matrix.to(merged.device).mT + bias.to(merged.device)
+        matrix = session.draw(draw_linear, spec.embed_dim, merged.shape[-1])
+        bias = session.draw(draw_linear_bias, spec.embed_dim, merged.shape[-1])
+        output = merged @ matrix.to(merged.device).mT + bias.to(merged.device).unsqueeze(-2)
         if spec.explain:
             tensors["merged"] = named(merged, "query", "dim")
             tensors["output_projection"] = named(matrix, "dim", "embed")

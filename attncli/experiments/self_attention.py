@@ -35,7 +35,7 @@ def project(
     if spec.projection == "none":
         return vectors, {}
     sizes = {"query": spec.head_dim, "key": spec.head_dim, "value": spec.value_dim}
-    drawn = draw_projections(spec.projection, spec.embed_dim, sizes, spec.projection_order, session.generator)
+    drawn = session.draw(draw_projections, spec.projection, spec.embed_dim, sizes, spec.projection_order)
     projected = {name: drawn[name].to(vectors[name].device)(vectors[name]) for name in vectors}
     return projected, explained_projections(spec, drawn)
 
@@ -60,7 +60,7 @@ def run(spec: SelfSpec, texts: Texts, session: Session) -> Report:
         return run_model(spec, texts)
     (source,) = embed(spec, texts, session)
     vectors, projections = project(spec, source, source, session)
-    drawn = draw_parameters(spec, session.generator)
+    drawn = draw_parameters(spec, session)
     attention = attended(spec, vectors, causal=spec.causal, drawn=drawn, progress=session.progress)
 
     tensors = {"input": named(source.vectors, "token", "dim"), **explained_ids(spec, source)}

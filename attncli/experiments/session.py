@@ -1,9 +1,10 @@
 """Running experiments one after another: one generator, and the vocabulary of the step before."""
 
 import gc
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attncli.experiments import EXPERIMENTS
 from attncli.experiments.memory import refuse_what_does_not_fit
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from attncli.inputs.embeddings import Vocabulary
 
+Drawn = TypeVar("Drawn")
+
 
 def load_experiment(name: str) -> Callable[[Spec, Texts, "Session"], Report]:
     """The function of an experiment, with torch behind it.
@@ -25,11 +28,22 @@ def load_experiment(name: str) -> Callable[[Spec, Texts, "Session"], Report]:
     The collector rests meanwhile and never looks at what was imported: it would walk over a million objects
     that live as long as the process, during the import and at its end (a third of a short run's time).
     """
+    module = EXPERIMENTS[name]
+    if module in sys.modules:
+        run: Callable[[Spec, Texts, Session], Report] = sys.modules[module].run
+        return run
     gc.disable()
-    run: Callable[[Spec, Texts, Session], Report] = import_module(EXPERIMENTS[name]).run
+    run = import_module(module).run
     gc.freeze()
     gc.enable()
     return run
+
+
+def check_before_reading(spec: Spec) -> None:
+    """UserError for what asks too much, and for a model that is not there, before any text is read."""
+    refuse_what_does_not_fit(spec, *drawn_counts(spec))
+    if isinstance(spec, ModelSpec):
+        check_model(spec)
 
 
 class Session:
@@ -51,10 +65,11 @@ class Session:
 
         UserError for texts that cannot be read and sizes that do not fit, before torch is imported.
         """
-        refuse_what_does_not_fit(spec, *drawn_counts(spec))
-        if isinstance(spec, ModelSpec):
-            check_model(spec)
-        texts = read_texts(spec)
+        check_before_reading(spec)
+        return self.run_texts(spec, read_texts(spec), reseed=reseed)
+
+    def run_texts(self, spec: Spec, texts: Texts, *, reseed: bool) -> Report:
+        """The report of an experiment whose texts are read already."""
         refuse_what_does_not_fit(spec, *texts.counts())
         run = load_experiment(spec.experiment)
         import torch
@@ -65,3 +80,29 @@ class Session:
         self._started = True
         # What draws on from the step before stands on the seed of that one.
         return run(spec.model_copy(update={"seed": self._seed}), texts, self)
+
+    def draw(self, draw: Callable[..., Drawn], *arguments: Any) -> Drawn:
+        """draw(*arguments, generator)."""
+        return draw(*arguments, self.generator)
+
+    def draw_each(self, draw: Callable[..., Drawn], arguments: Sequence[tuple[Any, ...]]) -> list[Drawn]:
+        """The draw of each of the texts that run together, with arguments of its own: here there is one."""
+        return [draw(*own, self.generator) for own in arguments]
+
+
+class SessionOfSeveral(Session):
+    """Several experiments side by side, each on a generator that starts from its own seed."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        super().__init__()
+        from attncli.experiments.draws import KEPT, DrawsTogether
+
+        self._draws = DrawsTogether(seeds, KEPT)
+
+    def draw(self, draw: Callable[..., Drawn], *arguments: Any) -> Drawn:
+        """The same draw for each; with an axis for them first, unless all drew the same numbers."""
+        return self._draws.all(draw, arguments)
+
+    def draw_each(self, draw: Callable[..., Drawn], arguments: Sequence[tuple[Any, ...]]) -> list[Drawn]:
+        """The draw of each experiment, with arguments of its own."""
+        return self._draws.each(draw, arguments)

@@ -1,6 +1,8 @@
 """The vectors of an experiment: from its tokens, or drawn, in the order that the lessons draw them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from jaxtyping import Float, Int
@@ -9,7 +11,7 @@ from torch import Tensor
 from attncli.errors import UserError
 from attncli.experiments.session import Session
 from attncli.experiments.texts import Texts
-from attncli.inputs.embeddings import DRAWN, Vocabulary, draw_vocabulary
+from attncli.inputs.embeddings import DRAWN, Vocabulary, draw_table
 from attncli.spec import Spec
 from attncli.spec.text import TextSpec
 
@@ -19,7 +21,7 @@ class Source:
     """The embedded tokens of one text, and their ids where there is a vocabulary."""
 
     vectors: Float[Tensor, "*batch token dim"]
-    token_ids: Int[Tensor, " token"] | None
+    token_ids: Int[Tensor, "*batch token"] | None
 
 
 def choose_device(spec: Spec) -> torch.device:
@@ -30,29 +32,54 @@ def choose_device(spec: Spec) -> torch.device:
     return torch.device("cuda" if spec.device != "cpu" and has_cuda else "cpu")
 
 
-def _vocabulary(spec: TextSpec, texts: Texts, session: Session) -> Vocabulary:
+def _vocabularies(spec: TextSpec, texts: Texts, session: Session) -> list[Vocabulary]:
     if texts.word_vectors is not None:
-        return Vocabulary(texts.word_vectors.words, torch.from_numpy(texts.word_vectors.table))
+        read = [one.word_vectors for one in texts.together() if one.word_vectors is not None]
+        return [Vocabulary(vectors.words, torch.from_numpy(vectors.table)) for vectors in read]
     if spec.embedding == "random":
-        words = (*texts.tokens, *texts.context_tokens)
-        return draw_vocabulary(words, spec.embed_dim, session.generator)
+        words = [tuple(sorted({*one.tokens, *one.context_tokens})) for one in texts.together()]
+        tables = session.draw_each(draw_table, [(len(own), spec.embed_dim) for own in words])
+        return [Vocabulary(own, table) for own, table in zip(words, tables, strict=True)]
     # The plan has seen to a step before this one; only where that failed there is no table.
     if session.vocabulary is None or session.vocabulary.table.shape[1] != spec.embed_dim:
         raise UserError(f"embedding: previous has no table of size {spec.embed_dim} from the step before")
-    return session.vocabulary
+    return [session.vocabulary]
+
+
+def _with_own_axis(tensors: Sequence[Tensor]) -> Tensor:
+    """One text's tensor as it is; those of several with an axis for them first."""
+    return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
+
+
+def _looked_up(vocabularies: Sequence[Vocabulary], texts: Sequence[Sequence[str]]) -> Source:
+    ids = [vocabulary.ids(tokens) for vocabulary, tokens in zip(vocabularies, texts, strict=True)]
+    if len(ids) == 1:
+        rows = torch.tensor(ids[0])
+        return Source(vocabularies[0].table[rows], rows)
+    rows = torch.tensor(ids)
+    tables = {id(vocabulary.table): vocabulary.table for vocabulary in vocabularies}
+    starts = dict(zip(tables, accumulate(map(len, tables.values()), initial=0), strict=False))
+    first_rows = torch.tensor([starts[id(vocabulary.table)] for vocabulary in vocabularies])
+    return Source(torch.cat(list(tables.values()))[rows + first_rows.unsqueeze(1)], rows)
 
 
 def embed(spec: TextSpec, texts: Texts, session: Session) -> list[Source]:
     """The vectors of the tokens and, where there are some, of the context tokens, on the spec's device.
 
     Both texts share one vocabulary. Everything is drawn on the CPU, so that a device changes no number drawn.
+    Several texts are a batch, each with the vocabulary and the draws that it has alone.
     """
     device = choose_device(spec)
-    sides = [tokens for tokens in (texts.tokens, texts.context_tokens) if tokens]
+    together = texts.together()
+    sides = [[one.tokens for one in together]]
+    if texts.context_tokens:
+        sides.append([one.context_tokens for one in together])
     if draw := DRAWN.get(spec.embedding):
         batch = (spec.batch_size,) if spec.batch_size else ()
-        shapes = [(*batch, len(tokens), spec.embed_dim) for tokens in sides]
-        return [Source(draw(shape, session.generator).to(device), None) for shape in shapes]
-    session.vocabulary = _vocabulary(spec, texts, session)
-    ids = [session.vocabulary.ids(tokens) for tokens in sides]
-    return [Source(session.vocabulary.table[rows].to(device), rows) for rows in ids]
+        shapes = [(*batch, len(tokens[0]), spec.embed_dim) for tokens in sides]
+        drawn = [session.draw_each(draw, [(shape,)] * len(together)) for shape in shapes]
+        return [Source(_with_own_axis(vectors).to(device), None) for vectors in drawn]
+    vocabularies = _vocabularies(spec, texts, session)
+    session.vocabulary = vocabularies[-1]
+    sources = [_looked_up(vocabularies, tokens) for tokens in sides]
+    return [Source(source.vectors.to(device), source.token_ids) for source in sources]

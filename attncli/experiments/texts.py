@@ -1,11 +1,14 @@
 """The tokens of an experiment, read before torch is needed."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
+
+import numpy as np
 
 from attncli.errors import UserError
 from attncli.inputs.text import read_text, tokenize
-from attncli.inputs.word_vectors import WordVectors, read_word_vectors
+from attncli.inputs.word_vectors import WordVectors, find_word_vectors, word_vectors
 from attncli.spec import Spec
 from attncli.spec.attention import AttentionSpec, CrossSpec
 from attncli.spec.heads import HeadsSpec
@@ -23,6 +26,12 @@ class Texts(NamedTuple):
     word_vectors: WordVectors | None = None
     text: str | None = None
     context: str | None = None
+    others: tuple["Texts", ...] = ()
+    """Texts of the same counts that run together with this one."""
+
+    def together(self) -> tuple["Texts", ...]:
+        """This text and those that run together with it."""
+        return (self, *self.others)
 
     def counts(self) -> tuple[int, int]:
         """The numbers of queries and of keys."""
@@ -38,6 +47,12 @@ def _tokens(
         return tuple(tokenize(read_text(file), spec.tokenizer, key="file"))
     assert text is not None, "without a file or a count there is a text"
     return tuple(tokenize(text, spec.tokenizer, key=key))
+
+
+def check_text(spec: Spec, key: str, text: str) -> None:
+    """UserError where the spec's tokenizer leaves nothing of a text; a model's own comes later."""
+    if isinstance(spec, TextSpec) and spec.tokenizer != "model":
+        tokenize(text, spec.tokenizer, key=key)
 
 
 def drawn_counts(spec: Spec) -> tuple[int, int]:
@@ -58,11 +73,8 @@ def _whole_text(text: str | None, file: str | None) -> str | None:
     return text if file is None else read_text(file)
 
 
-def read_texts(spec: Spec) -> Texts:
-    """The tokens that a spec names, and vectors from a file; UserError for what cannot be read.
-
-    With a model the texts as they are.
-    """
+def read_tokens(spec: Spec) -> Texts:
+    """The tokens that a spec names; with a model the texts as they are. UserError for what cannot be read."""
     if isinstance(spec, HeadsSpec):
         return Texts(text=_whole_text(spec.sentence, spec.file), context=spec.context)
     if isinstance(spec, AttentionSpec) and spec.model is not None:
@@ -77,8 +89,29 @@ def read_texts(spec: Spec) -> Texts:
     context: tuple[str, ...] = ()
     if isinstance(spec, CrossSpec):
         context = _tokens(spec, "context", spec.context, spec.context_file, spec.num_context_tokens)
-    if not is_vector_file(spec.embedding):
-        return Texts(tokens, context)
-    words = (*tokens, *context)
-    vectors = read_word_vectors(Path(spec.embedding), words, spec.embed_dim, unknown=spec.unknown)
-    return Texts(tokens, context, vectors)
+    return Texts(tokens, context)
+
+
+def find_vectors(spec: TextSpec, tokens: Iterable[str]) -> dict[str, np.ndarray]:
+    """What the word-vector file of a spec holds of these words."""
+    return find_word_vectors(Path(spec.embedding), tokens, spec.embed_dim)
+
+
+def with_vectors(spec: TextSpec, texts: Texts, found: Mapping[str, np.ndarray]) -> Texts:
+    """The texts with the vectors of their words; UserError for a word without one, if the spec says so."""
+    words = (*texts.tokens, *texts.context_tokens)
+    vectors = word_vectors(Path(spec.embedding), words, found, spec.embed_dim, unknown=spec.unknown)
+    return texts._replace(word_vectors=vectors)
+
+
+def uses_vector_file(spec: Spec) -> TypeGuard[TextSpec]:
+    """Whether the tokens' vectors come from a word-vector file."""
+    return isinstance(spec, TextSpec) and is_vector_file(spec.embedding)
+
+
+def read_texts(spec: Spec) -> Texts:
+    """The tokens that a spec names, and vectors from a file; UserError for what cannot be read."""
+    texts = read_tokens(spec)
+    if not uses_vector_file(spec) or texts.text is not None:
+        return texts
+    return with_vectors(spec, texts, find_vectors(spec, (*texts.tokens, *texts.context_tokens)))

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.experiments.attention_report import named
+from attncli.experiments.session import Session
 from attncli.mechanisms.alibi import alibi_bias, alibi_slopes
 from attncli.mechanisms.differential import differential_lambda, in_halves, joined_halves
 from attncli.mechanisms.normalisation import rms_norm
@@ -33,16 +34,16 @@ class VariantParameters:
 NOTHING_DRAWN = VariantParameters()
 
 
-def draw_parameters(spec: AttentionSpec, generator: torch.Generator) -> VariantParameters:
+def draw_parameters(spec: AttentionSpec, session: Session) -> VariantParameters:
     """N(0, 1) for the table, then N(0, 0.1^2) for the vectors q1, k1, q2, k2; nothing that is not asked for.
 
     Drawn after the projections of query, key and value, before that of the output.
     """
     table = vectors = None
     if isinstance(spec, PositionSpec) and spec.relative_bias:
-        table = torch.randn(num_heads(spec), spec.num_buckets, generator=generator)
+        table = torch.randn(num_heads(spec), spec.num_buckets, generator=session.generator)
     if spec.differential:
-        vectors = LAMBDA_DEVIATION * torch.randn(4, spec.head_dim // 2, generator=generator)
+        vectors = LAMBDA_DEVIATION * torch.randn(4, spec.head_dim // 2, generator=session.generator)
     return VariantParameters(table, vectors)
 
 

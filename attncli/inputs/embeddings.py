@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from attncli.errors import UserError
@@ -17,18 +17,17 @@ class Vocabulary:
     words: tuple[str, ...]
     table: Float[Tensor, "word dim"]
 
-    def ids(self, tokens: Sequence[str]) -> Int[Tensor, " token"]:
+    def ids(self, tokens: Sequence[str]) -> list[int]:
         """The row of each token; UserError that names the words without one."""
         index = {word: i for i, word in enumerate(self.words)}
-        if missing := sorted({token for token in tokens if token not in index}):
+        if missing := sorted(set(tokens) - index.keys()):
             raise UserError(f"embedding: previous has no vector for {', '.join(missing[:5])}")
-        return torch.tensor([index[token] for token in tokens])
+        return [index[token] for token in tokens]
 
 
-def draw_vocabulary(tokens: Sequence[str], dim: int, generator: torch.Generator) -> Vocabulary:
-    """A standard normal table (vocabulary, dim) over the sorted words, as torch.nn.Embedding starts."""
-    words = tuple(sorted(set(tokens)))
-    return Vocabulary(words, torch.randn(len(words), dim, generator=generator))
+def draw_table(num_words: int, dim: int, generator: torch.Generator) -> Float[Tensor, "word dim"]:
+    """Standard normal vectors, one a word, as torch.nn.Embedding starts."""
+    return torch.randn(num_words, dim, generator=generator)
 
 
 def draw_gaussian(shape: tuple[int, ...], generator: torch.Generator) -> Float[Tensor, "..."]:

@@ -1,6 +1,7 @@
 """A pretrained transformers model and its tokenizer: safetensors only, no foreign code, no network."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,23 @@ def load_pretrained(model: str, *, allow_download: bool, device: torch.device) -
     if loaded.main_input_name != "input_ids":
         raise UserError(f"model: {name} takes {loaded.main_input_name}, not text")
     return Pretrained(name, loaded.eval().to(device), tokenizer)
+
+
+def kept_pretrained(model: str, *, allow_download: bool, device: torch.device) -> Pretrained:
+    """load_pretrained, with the model of the last call kept: of many runs on one model the first loads it.
+
+    A folder whose files have changed is loaded anew. One model is kept and no more, since it may be large.
+    """
+    return _kept(model, allow_download, device, _state_of_files(model))
+
+
+@lru_cache(maxsize=1)
+def _kept(model: str, allow_download: bool, device: torch.device, state: object) -> Pretrained:
+    return load_pretrained(model, allow_download=allow_download, device=device)
+
+
+def _state_of_files(model: str) -> tuple[tuple[str, int, int], ...]:
+    """Name, time and size of the files of a folder; nothing for a model of the hub, which has a version."""
+    folder = Path(model)
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)

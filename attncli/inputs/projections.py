@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attncli.mechanisms.heads import split_heads
+
 
 @dataclass(frozen=True)
 class Projection:
@@ -26,7 +28,8 @@ class Projection:
             return vectors @ self.matrix
         if self.axes == ("dim", "embed"):
             return vectors @ self.matrix.mT
-        return vectors.unsqueeze(-3) @ self.matrix.mT
+        # One product for all heads: a broadcast one would copy the vectors for each.
+        return split_heads(vectors @ self.matrix.flatten(-3, -2).mT, self.matrix.shape[-3])
 
 
 def draw_linear(out_dim: int, in_dim: int, generator: torch.Generator) -> Float[Tensor, "out in"]:

@@ -5,7 +5,7 @@ only the lines of wanted words are parsed, so that 400,000 x 50 takes well under
 unknown word is told before it is imported.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,27 +53,34 @@ def _vector(
     return word, vector
 
 
-def read_word_vectors(path: Path, tokens: Iterable[str], dim: int, *, unknown: str) -> WordVectors:
-    """The vectors of the tokens' words; a word that the file lacks is an error, or zeros with unknown="zero".
+def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> dict[str, np.ndarray]:
+    """The vectors of those of the words that the file has; UserError where one of them is damaged.
 
     Words of the file may hold blanks themselves (`. . .`), so a line is split from the right.
     """
-    words = sorted(set(tokens))
     missing = {word.encode() for word in words}
-    found: dict[bytes, np.ndarray] = {}
+    found: dict[str, np.ndarray] = {}
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             line = line.removeprefix(BOM) if number == 1 else line
             if line.partition(b" ")[0] in missing:
                 read = _vector(path, number, line.rstrip(), missing, dim)
                 if read is not None:
-                    found[read[0]] = read[1]
+                    found[read[0].decode()] = read[1]
                     missing.remove(read[0])
                 if not missing:
                     break
+    return found
+
+
+def word_vectors(
+    path: Path, tokens: Iterable[str], found: Mapping[str, np.ndarray], dim: int, *, unknown: str
+) -> WordVectors:
+    """The vectors of the tokens' words; one that was not found is an error, or zeros with unknown="zero"."""
+    words = sorted(set(tokens))
+    missing = [word for word in words if word not in found]
     if missing and unknown == "error":
-        names = [word.decode() for word in sorted(missing)]
-        shown = ", ".join(names[:SHOWN_UNKNOWN]) + (", ..." if len(names) > SHOWN_UNKNOWN else "")
+        shown = ", ".join(missing[:SHOWN_UNKNOWN]) + (", ..." if len(missing) > SHOWN_UNKNOWN else "")
         raise UserError(f"embedding: {path} has no vector for {shown} (unknown zero would take zeros)")
     zeros = np.zeros(dim, dtype=np.float32)
-    return WordVectors(tuple(words), np.stack([found.get(word.encode(), zeros) for word in words]))
+    return WordVectors(tuple(words), np.stack([found.get(word, zeros) for word in words]))

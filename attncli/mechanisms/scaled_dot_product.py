@@ -56,6 +56,9 @@ def attend(
     scores = query @ key.mT
     scaled = (query * each) @ (key * each).mT * product if each != 1.0 else scores * product
     scaled = rules.finished(scaled)
+    if mask.all():
+        weights = rules.weights(scaled) if softmax else scaled
+        return Attention(scores, scaled, weights, weights @ value)
     masked = scaled.masked_fill(~mask, -torch.inf)
     weights = rules.weights(masked) if softmax else scaled.masked_fill(~mask, 0.0)
     return Attention(scores.masked_fill(~mask, -torch.inf), masked, weights, weights @ value)

@@ -4,6 +4,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+MOST_ROUNDS = 5
+HIDDEN, TAKEN = -1e30, -2e30
+"""Below every weight, also of a difference: what a query does not see, and what is ranked already."""
+
 
 def max_weight(
     weights: Float[Tensor, "*batch query key"], visible: Bool[Tensor, "query key"]
@@ -26,8 +30,18 @@ def top_keys(
 
     Where fewer keys are visible the key is -1 and the weight NaN; never more ranks than keys.
     """
-    hidden_last = weights.masked_fill(~visible, -torch.inf)
-    ranked, keys = hidden_last.sort(dim=-1, descending=True, stable=True)
-    ranked, keys = ranked[..., :k], keys[..., :k]
-    hidden = ranked.isneginf()
+    hidden_last = weights.clone() if visible.all() else weights.masked_fill(~visible, HIDDEN)
+    ranked, keys = _first_of_ranking(hidden_last, min(k, weights.shape[-1]))
+    hidden = ranked <= HIDDEN
     return keys.masked_fill(hidden, -1), ranked.masked_fill(hidden, torch.nan)
+
+
+def _first_of_ranking(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    if k > MOST_ROUNDS:
+        ranked, keys = rows.sort(dim=-1, descending=True, stable=True)
+        return ranked[..., :k], keys[..., :k]
+    rounds = []
+    for _ in range(k):  # each takes a tenth of a sort; max gives the first of equal entries
+        rounds.append(rows.max(dim=-1, keepdim=True))
+        rows.scatter_(-1, rounds[-1].indices, TAKEN)
+    return torch.cat([best.values for best in rounds], -1), torch.cat([best.indices for best in rounds], -1)

@@ -17,6 +17,12 @@ def normalized_entropy(
     weights: Float[Tensor, "*batch query key"], visible: Bool[Tensor, "query key"]
 ) -> Float[Tensor, "*batch query"]:
     """Entropy over ln(number of visible keys): 1 where a row is uniform; NaN where one key is visible."""
+    return share_of_most(entropy(weights, visible), visible)
+
+
+def share_of_most(
+    entropies: Float[Tensor, "*batch query"], visible: Bool[Tensor, "query key"]
+) -> Float[Tensor, "*batch query"]:
+    """Entropies over the most that a row can have, ln(number of visible keys); NaN where one is visible."""
     num_visible = visible.sum(dim=-1)
-    most = num_visible.to(weights.dtype).log().masked_fill(num_visible < 2, torch.nan)
-    return entropy(weights, visible) / most
+    return entropies / num_visible.to(entropies.dtype).log().masked_fill(num_visible < 2, torch.nan)

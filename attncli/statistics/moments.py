@@ -1,5 +1,6 @@
 """Mean, unbiased variance and range of a set of numbers."""
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -14,6 +15,19 @@ def moments(numbers: Float[Tensor, "..."]) -> dict[str, float]:
         "min": flat.min().item(),
         "max": flat.max().item(),
     }
+
+
+def batch_moments(numbers: Float[Tensor, "batch ..."]) -> dict[str, Float[Tensor, " batch"]]:
+    """The moments of each item of a batch, by itself."""
+    flat = numbers.flatten(1)
+    lowest, highest = flat.amin(dim=1).double(), flat.amax(dim=1).double()
+    flat = flat.double()
+    mean = flat.mean(dim=1)
+    if flat.shape[1] == 1:
+        variance = torch.full_like(mean, torch.nan)
+    else:  # several times as fast as torch's own, which passes over the numbers once
+        variance = (flat - mean.unsqueeze(1)).square_().sum(dim=1) / (flat.shape[1] - 1)
+    return {"mean": mean, "variance": variance, "min": lowest, "max": highest}
 
 
 def combined_moments(

@@ -54,7 +54,7 @@ def heading(report: Report) -> str:
     parts += [
         f"{key} {_setting(report.spec[key])}" for key in HEADING_KEYS if _says_something(report.spec, key)
     ]
-    return f"{report.experiment}: {', '.join(parts)}"
+    return f"{report.experiment}: {', '.join(parts)}" if parts else report.experiment
 
 
 def _counted(count: int, name: str) -> str:

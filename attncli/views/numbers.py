@@ -12,8 +12,10 @@ def fixed(value: Any, precision: int) -> str:
     """A number with that many decimals; whole numbers as they are; very large ones with an exponent."""
     if value is None:
         return NO_NUMBER
-    if isinstance(value, bool | np.bool_ | str):
-        return str(value)
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value
     if isinstance(value, int | np.integer):
         return str(value) if value >= 0 else NO_NUMBER
     if not np.isfinite(value):

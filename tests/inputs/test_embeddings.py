@@ -7,22 +7,25 @@ import pytest
 import torch
 
 from attncli.errors import UserError
-from attncli.inputs.embeddings import draw_integers, draw_vocabulary
+from attncli.inputs.embeddings import Vocabulary, draw_integers, draw_table
 from attncli.inputs.projections import draw_head_projections, draw_linear, draw_linear_bias, draw_projections
-from attncli.inputs.word_vectors import read_word_vectors
+from attncli.inputs.word_vectors import WordVectors, find_word_vectors, word_vectors
+
+
+def read_word_vectors(path: Path, words: list[str], dim: int, *, unknown: str) -> WordVectors:
+    return word_vectors(path, words, find_word_vectors(path, words, dim), dim, unknown=unknown)
 
 
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_vocabulary_is_sorted_and_its_table_is_torch_nn_embeddings() -> None:
+def test_a_table_is_torch_nn_embeddings_and_a_token_has_the_row_of_its_word() -> None:
     torch.manual_seed(3)
     expected = torch.nn.Embedding(5, 7).weight
-    vocabulary = draw_vocabulary(["the", "cat", "walks", "on", "the", "street"], 7, seeded(3))
-    assert vocabulary.words == ("cat", "on", "street", "the", "walks")
-    assert torch.equal(vocabulary.table, expected)
-    assert vocabulary.ids(["the", "cat", "the"]).tolist() == [3, 0, 3]
+    assert torch.equal(draw_table(5, 7, seeded(3)), expected)
+    vocabulary = Vocabulary(("cat", "on", "street", "the", "walks"), expected.detach())
+    assert vocabulary.ids(["the", "cat", "the"]) == [3, 0, 3]
     with pytest.raises(UserError, match="no vector for dog"):
         vocabulary.ids(["dog"])
 

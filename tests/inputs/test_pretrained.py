@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attncli.errors import UserError
-from attncli.inputs.pretrained import Pretrained, load_pretrained
+from attncli.inputs.pretrained import Pretrained, kept_pretrained, load_pretrained
 from attncli.inputs.probes import repeated_probe
 from tests.model_folders import save_model
 
@@ -57,3 +57,22 @@ def test_the_probe_repeats_random_tokens(tmp_path: Path) -> None:
     assert ids == again.ids.tolist()
     with pytest.raises(UserError, match="num_tokens: must be at most 57"):
         repeated_probe(pretrained, 58, torch.Generator())
+
+
+def test_the_model_of_the_last_run_is_kept_until_its_files_change(tmp_path: Path) -> None:
+    one, other = save_model(tmp_path / "one", "BERT"), save_model(tmp_path / "other", "BERT")
+
+    def kept(folder: Path) -> Pretrained:
+        return kept_pretrained(str(folder), allow_download=False, device=CPU)
+
+    first = kept(one)
+    assert kept(one) is first
+    assert kept(other) is not first
+    again = kept(one)
+    assert again is not first, "one model at a time"
+    config = one / "config.json"
+    config.write_text(config.read_text() + " ")
+    assert kept(one) is not again
+    (one / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(UserError, match="cannot be loaded"):
+        kept(one)

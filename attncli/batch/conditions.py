@@ -1,0 +1,80 @@
+"""`NAME OP NUMBER`: a condition on figures (and settings), as --expect and --where take it."""
+
+import operator
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from attncli.errors import UserError
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+FORM = re.compile(r"\s*([\w.\-]+)\s*(<=|>=|==|!=|<|>|=)\s*(.*?)\s*")
+
+
+class Condition(NamedTuple):
+    """A name, a comparison and what to compare with: a number, or a text."""
+
+    name: str
+    operator: str
+    value: float | str
+
+    def __str__(self) -> str:
+        shown = f"{self.value:g}" if isinstance(self.value, float) else self.value
+        return f"{self.name} {self.operator} {shown}"
+
+    def holds(self, found: Any) -> Any:
+        """Whether it holds of a value, or of each of an array of numbers; never for no number."""
+        compare = OPERATORS[self.operator]
+        if isinstance(self.value, float) and not isinstance(found, str):
+            if found is None or isinstance(found, bool):
+                return False
+            # NaN != x is true of floats; here what is no number satisfies nothing.
+            return compare(found, self.value) & (found == found)
+        if self.operator not in ("=", "==", "!="):
+            return False
+        return compare(_text(found), _text(self.value))
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def parse_conditions(texts: Iterable[str], flag: str, *, numbers_only: bool) -> tuple[Condition, ...]:
+    """The conditions that texts like `entropy.mean < 2` name; UserError for one that is none."""
+    conditions, errors = [], []
+    for text in texts:
+        match = FORM.fullmatch(text)
+        value = _number(match[3]) if match else None
+        if match is None or not match[3]:
+            errors.append(f"{flag} {text!r}: must be a name, one of {' '.join(OPERATORS)}, and a value")
+        elif value is None and numbers_only:
+            errors.append(f"{flag} {text!r}: must end in a number (got {match[3]})")
+        elif value is None and match[2] not in ("=", "==", "!="):
+            errors.append(f"{flag} {text!r}: a text is compared with = or != (got {match[2]})")
+        else:
+            conditions.append(Condition(match[1], match[2], match[3] if value is None else value))
+    if errors:
+        raise UserError(*errors)
+    return tuple(conditions)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if number == number else None

@@ -1,0 +1,174 @@
+"""Runs a plan and keeps every finished run: chunks to an engine, what comes back into the store."""
+
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, NamedTuple
+
+from attncli.batch.chunks import DONE, Chunk, ChunkResult, failed_chunk, run_chunk
+from attncli.batch.expectations import Expectations
+from attncli.batch.keys import RunKeys
+from attncli.batch.plan import Job, Plan
+from attncli.batch.store import Store
+
+MAX_JOBS = 1024
+FIRST_JOBS = 16
+SECONDS_A_CHUNK = 0.5
+JOBS_A_LOOKUP = 256
+JOBS_A_WINDOW = 4096
+
+# Chunks and what computes one -> each chunk with what it gave, in any order, or why its worker could not.
+Engine = Callable[[Iterable[Chunk], Callable[[Chunk], ChunkResult]], Iterator[tuple[Chunk, Any]]]
+Tell = Callable[[str, list[str]], None]
+
+
+class Progress(NamedTuple):
+    """How far a batch has come: runs of the plan, those that were there already, done now, and failed now."""
+
+    planned: int
+    kept: int
+    done: int
+    failed: int
+
+
+def _length(job: Job) -> int:
+    """About how many words a sentence has; the blanks are quick to count."""
+    return job.prompt.sentence.count(" ") if job.prompt is not None else 0
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until this is done: what is kept is counted, too."""
+    asked = False
+
+    def note(*_: object) -> None:
+        nonlocal asked
+        asked = True
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if asked:
+        raise KeyboardInterrupt
+
+
+class Driver:
+    """One batch into one store.
+
+    `on_failure` and `on_broken` get the name of each run that failed, or met an expectation not, with lines
+    that say why.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        *,
+        expectations: Expectations,
+        fail_fast: bool,
+        on_failure: Tell,
+        on_broken: Tell,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self.plan, self.store = plan, store
+        self.expectations = expectations
+        self.fail_fast = fail_fast
+        self.on_failure, self.on_broken, self.on_progress = on_failure, on_broken, on_progress
+        self.kept = self.done = self.failed = self.broken = 0
+        self._keys = RunKeys()
+        self._jobs_a_chunk = FIRST_JOBS
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ends here, with runs left: asked to, and something went wrong."""
+        return self.fail_fast and bool(self.failed or self.broken)
+
+    def run(self, engine: Engine) -> None:
+        """Every run that is not done yet; with fail_fast until one fails or does not meet an expectation."""
+        self._tell()
+        results = engine(self._chunks(), run_chunk)
+        try:
+            for chunk, result in results:
+                self._take(
+                    chunk, result if isinstance(result, ChunkResult) else failed_chunk(chunk, result.reason)
+                )
+                if self.stopped:
+                    break
+        finally:
+            # Workers end now, not when somebody collects the iterator.
+            if hasattr(results, "close"):
+                results.close()
+
+    def _tell(self) -> None:
+        self.on_progress(Progress(len(self.plan), self.kept, self.done, self.failed))
+
+    def _chunks(self) -> Iterator[Chunk]:
+        """The jobs that have a run to do, as many together as take about half a second.
+
+        Of some thousand jobs at a time those of equal length come next to each other: they are computed
+        together.
+        """
+        undone = self._undone()
+        while window := list(islice(undone, JOBS_A_WINDOW)):
+            window.sort(key=lambda job: _length(job[0]))
+            while window and not self.stopped:
+                size = self._jobs_a_chunk
+                yield self._chunk(window[:size])
+                del window[:size]
+
+    def _chunk(self, jobs: list[tuple[Job, tuple[bytes, ...]]]) -> Chunk:
+        runs = (tuple(job for job, _ in jobs), tuple(keys for _, keys in jobs))
+        return Chunk(*runs, rows=self.store.rows, weights=self.store.keeps_weights)
+
+    def _undone(self) -> Iterator[tuple[Job, tuple[bytes, ...]]]:
+        """The jobs with their keys, but for those whose every run is done."""
+        jobs = self.plan.jobs()
+        while not self.stopped and (some := list(islice(jobs, JOBS_A_LOOKUP))):
+            keys = [tuple(self._keys.of_job(job)) for job in some]
+            statuses = self.store.statuses([key for of_job in keys for key in of_job])
+            for job, of_job in zip(some, keys, strict=True):
+                if all(statuses.get(key) == DONE for key in of_job):
+                    self._keep(job, of_job)
+                else:
+                    yield job, of_job
+            self._tell()
+
+    def _keep(self, job: Job, keys: Iterable[bytes]) -> None:
+        """Count runs that are done; what is expected holds for them, too."""
+        for item, key in zip(job.chain, keys, strict=True):
+            self.kept += 1
+            if self.expectations.conditions:
+                columns, figures = self.store.figures(key)
+                self._check(job.name(item), self.expectations.of(columns).broken(figures))
+
+    def _take(self, chunk: Chunk, result: ChunkResult) -> None:
+        """Into the store first: what is told is there."""
+        with uninterrupted():
+            self.store.write(chunk, result)
+            failed = sum(outcome.status != DONE for outcome in result.outcomes)
+            self.failed += failed
+            self.done += len(result.outcomes) - failed
+        self._learn(len(chunk), result.seconds)
+        checks = [self.expectations.of(columns) for columns in result.columns]
+        for (job, item, *_), outcome in zip(chunk.runs(), result.outcomes, strict=True):
+            if outcome.status == DONE:
+                assert outcome.columns is not None and outcome.figures is not None
+                if self.expectations.conditions:
+                    self._check(job.name(item), checks[outcome.columns].broken(outcome.figures))
+            else:
+                self.on_failure(job.name(item), str(outcome.error).splitlines())
+        self._tell()
+
+    def _check(self, name: str, broken: list[str]) -> None:
+        if broken:
+            self.broken += 1
+            self.on_broken(name, broken)
+
+    def _learn(self, jobs: int, seconds: float) -> None:
+        """Larger chunks for small runs, by twice at most; one run that takes long is a chunk of its own."""
+        if seconds:
+            wanted = int(jobs * SECONDS_A_CHUNK / seconds)
+            self._jobs_a_chunk = max(1, min(wanted, 2 * self._jobs_a_chunk, MAX_JOBS))

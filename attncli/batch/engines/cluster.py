@@ -1,0 +1,172 @@
+"""A Dask cluster that is there already; its scheduler replaces workers and tries again what they had.
+
+Encryption and certificates come from Dask's own configuration, its files or environment variables.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from threading import Lock
+from typing import Any, TypeVar
+
+from attncli import __version__
+from attncli.batch.engines.failures import C, Died, Pending, Queue, died_of
+from attncli.errors import RunError, UserError
+
+R = TypeVar("R")
+
+SECONDS_TO_CONNECT = 15
+SECONDS_FOR_A_WORKER = 60
+CHUNKS_A_THREAD = 2
+MAX_ATTEMPTS_ALONE = 2
+"""Each of several workers: the scheduler itself tries again, 3 times unless it is configured otherwise."""
+ONE_AT_A_TIME = Lock()
+UNKNOWN_THERE = ("ModuleNotFoundError", "ImportError", "AttributeError")
+
+
+def versions() -> dict[str, str]:
+    """What has to be the same on every worker, for the same figures; no CPU or GPU build (`+cpu`)."""
+    try:
+        return {"attncli": __version__, "torch": version("torch").partition("+")[0]}
+    except PackageNotFoundError:
+        return {"attncli": __version__, "torch": "missing"}
+
+
+def work_there(work: Callable[[C], R], chunk: C, expected: dict[str, str]) -> R | Died:
+    """On a worker: work(chunk), for one chunk at a time in a process, however many threads it has.
+
+    A worker may have joined after the others were asked for their versions.
+    """
+    if (got := versions()) != expected:
+        raise RunError(_differ("a worker", got, expected))
+    with ONE_AT_A_TIME:
+        try:
+            return work(chunk)
+        except Exception as error:
+            return died_of(error)
+
+
+def run_chunks(
+    chunks: Iterable[C], work: Callable[[C], R], *, scheduler: str
+) -> Iterator[tuple[C, R | Died]]:
+    """Each chunk with its result, as they are done. `work` is a function of a module that the workers have.
+
+    UserError without distributed, or where the versions there differ; RunError where nobody answers.
+    """
+    try:
+        import distributed
+    except ImportError:
+        raise UserError('scheduler: needs: pip install "attncli[cluster]"') from None
+    with _quiet():
+        client = _connected(distributed, scheduler)
+        try:
+            _check_workers(client, scheduler)
+            yield from _results(distributed, client, Queue.of(chunks, MAX_ATTEMPTS_ALONE), work, scheduler)
+        finally:
+            client.close()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Dask's own log on stderr: what goes wrong is told in a line."""
+    names = [name for name in logging.Logger.manager.loggerDict if name.partition(".")[0] == "distributed"]
+    before = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+async def _try_to_connect(distributed: Any, scheduler: str) -> None:
+    options = distributed.Security().get_connection_args("client")
+    comm = await distributed.connect(scheduler, timeout=SECONDS_TO_CONNECT, **options)
+    await comm.close()
+
+
+def _connected(distributed: Any, scheduler: str) -> Any:
+    try:
+        # A client that cannot connect would go on trying in the background.
+        asyncio.run(_try_to_connect(distributed, scheduler))
+        return distributed.Client(scheduler, timeout=SECONDS_TO_CONNECT, set_as_default=False)
+    except (OSError, TimeoutError) as error:
+        raise RunError(f"scheduler: {scheduler} does not answer: {_one_line(error)}") from None
+    except (ValueError, TypeError, RuntimeError) as error:  # no address; certificates that are missing
+        raise UserError(f"scheduler: {scheduler}: {_one_line(error)}") from None
+
+
+def _check_workers(client: Any, scheduler: str) -> None:
+    try:
+        client.wait_for_workers(1, timeout=SECONDS_FOR_A_WORKER)
+    except TimeoutError:
+        waited = f"waited {SECONDS_FOR_A_WORKER} s"
+        raise RunError(
+            f"scheduler: {scheduler} has no workers ({waited}): start some, and run again"
+        ) from None
+    expected = versions()
+    for worker, got in client.run(versions, on_error="return").items():
+        # What fails while the question is unpacked there comes back as a text.
+        if isinstance(got, Exception) and any(name in repr(got) for name in UNKNOWN_THERE):
+            install = f"pip install attncli=={__version__}"
+            raise UserError(
+                f"scheduler: attncli cannot be imported on {worker} ({_one_line(got)}): {install}"
+            )
+        if isinstance(got, Exception):
+            raise RunError(f"scheduler: {worker} does not answer: {_one_line(got)}")
+        if got != expected:
+            raise UserError(_differ(worker, got, expected))
+
+
+def _differ(worker: str, got: dict[str, str], expected: dict[str, str]) -> str:
+    differing = [
+        f"{name} {got.get(name, 'missing')} (here {here})"
+        for name, here in expected.items()
+        if got.get(name) != here
+    ]
+    return f"scheduler: {worker} has {', '.join(differing)}: install the same version there"
+
+
+def _results(
+    distributed: Any, client: Any, queue: Queue[C], work: Callable[[C], R], scheduler: str
+) -> Iterator[tuple[C, R | Died]]:
+    running: dict[Any, Pending[C]] = {}
+    done = distributed.as_completed(loop=client.loop)
+    expected = versions()
+    while True:
+        most = CHUNKS_A_THREAD * max(1, sum(client.nthreads().values()))
+        while len(running) < most and (pending := queue.take()) is not None:
+            future = client.submit(work_there, work, pending.chunk, expected, pure=False)
+            running[future] = pending
+            done.add(future)
+        if not running:
+            return
+        future = next(done)
+        pending = running.pop(future)
+        result = _result(distributed, future, scheduler)
+        if isinstance(result, Died):
+            result = queue.failed(pending, result)
+            if result is None:
+                continue
+        yield pending.chunk, result
+
+
+def _result(distributed: Any, future: Any, scheduler: str) -> Any:
+    try:
+        return future.result()
+    except distributed.KilledWorker as error:
+        return Died(f"its workers ended, {error.allowed_failures + 1} of them")
+    except UserError:
+        raise
+    except CancelledError:
+        raise RunError(f"scheduler: {scheduler} went away: run again, when it is back, to go on") from None
+    except Exception as error:
+        raise RunError(f"scheduler: {scheduler}: {_one_line(error)}") from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

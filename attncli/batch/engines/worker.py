@@ -1,0 +1,47 @@
+"""A worker process: python -m attncli.batch.engines.worker FD, started by the engine `workers`.
+
+It is sent the function, then chunks; it says that it is there, then gives the result of each chunk.
+"""
+
+import os
+import sys
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Thread
+from traceback import print_exc
+from typing import Any
+
+from attncli.batch.engines.failures import died_of
+
+
+def _receive(pipe: "Connection[Any, Any]", messages: "SimpleQueue[Any]") -> None:
+    """Everything that is sent; the end of it is the end of this process, whatever it works on."""
+    try:
+        while True:
+            messages.put(pipe.recv())
+    except (EOFError, OSError):
+        os._exit(0)
+    except BaseException:  # the function's module cannot be imported here
+        print_exc()
+        os._exit(1)
+
+
+def main(fd: int) -> None:
+    """Work until the pipe is closed."""
+    pipe: Connection[Any, Any] = Connection(fd)
+    messages: SimpleQueue[Any] = SimpleQueue()
+    Thread(target=_receive, args=(pipe, messages), daemon=True).start()
+    work = messages.get()
+    pipe.send("ready")
+    while True:
+        chunk = messages.get()
+        try:
+            pipe.send(work(chunk))
+        except OSError:
+            return  # nobody is there any more
+        except Exception as error:
+            pipe.send(died_of(error))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

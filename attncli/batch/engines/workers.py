@@ -1,0 +1,168 @@
+"""Processes of this machine, each with a pipe to this one; the plan goes on whatever becomes of them.
+
+A worker that dies is replaced. It has at most two chunks: the one that it works on, which is split, and one
+that waits, which goes to another. Workers end with this process, however it ends: they see their pipe close.
+"""
+
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
+from pathlib import Path
+from signal import Signals
+from typing import Any, Generic, TypeVar
+
+from attncli.batch.engines.failures import C, Died, Pending, Queue
+from attncli.errors import RunError
+
+R = TypeVar("R")
+
+CHUNKS_EACH = 2
+"""One that it works on and one that waits, so that no worker is idle while its result is stored."""
+MAX_FAILED_STARTS = 3
+SECONDS_TO_DIE = 5
+
+
+class Worker(Generic[C]):
+    """A process that works on chunks in the order in which they are sent."""
+
+    def __init__(self, work: Callable[[C], Any], num_threads: int) -> None:
+        self.pipe, theirs = Pipe()
+        self.sent: deque[Pending[C]] = deque()
+        self.started = False
+        threads = {
+            name: os.environ.get(name, str(num_threads)) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+        }
+        path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
+        command = [sys.executable, "-P", "-m", "attncli.batch.engines.worker", str(theirs.fileno())]
+        try:
+            # A process group of its own: Ctrl-C is for this process, which then ends its workers.
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **threads, "PYTHONPATH": path},
+                process_group=0,
+            )
+        finally:
+            theirs.close()
+        self._tell(work)
+
+    def send(self, pending: Pending[C]) -> None:
+        """Hand it a chunk, after those that it has."""
+        self.sent.append(pending)
+        self._tell(pending.chunk)
+
+    def _tell(self, message: Any) -> None:
+        with suppress(OSError):  # of one that has died: the end of what it says tells that
+            self.pipe.send(message)
+
+    def end(self) -> None:
+        """Kill it, if it lives."""
+        self.pipe.close()
+        self.process.kill()
+        self.process.wait()
+
+    def status(self) -> int:
+        """The exit status of one whose pipe is closed; negative for a signal."""
+        try:
+            return self.process.wait(timeout=SECONDS_TO_DIE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+        finally:
+            self.pipe.close()
+
+
+def run_chunks(chunks: Iterable[C], work: Callable[[C], R], *, workers: int) -> Iterator[tuple[C, R | Died]]:
+    """Each chunk with its result, as they are done. `work` is a function of a module; chunks can be pickled.
+
+    Chunks are pulled two a worker. Closing the iterator, or any exception, ends the workers at once. RunError
+    where no worker can be started.
+    """
+    queue = Queue.of(chunks)
+    cores = len(os.sched_getaffinity(0))
+    pool = Pool(work, max(1, cores // workers))
+    try:
+        for _ in range(workers):
+            pool.start()
+        while pool.feed(queue):
+            yield from pool.results(queue)
+    finally:
+        pool.end()
+
+
+class Pool(Generic[C]):
+    """The workers that live."""
+
+    def __init__(self, work: Callable[[C], Any], num_threads: int) -> None:
+        self.work = work
+        self.num_threads = num_threads
+        self.workers: list[Worker[C]] = []
+        self.failed_starts = 0
+
+    def start(self) -> None:
+        """One more worker."""
+        self.workers.append(Worker(self.work, self.num_threads))
+
+    def end(self) -> None:
+        """Kill all of them."""
+        for worker in self.workers:
+            worker.end()
+        self.workers.clear()
+
+    def feed(self, queue: Queue[C]) -> bool:
+        """Hand out chunks, to each worker the first before any gets a second; whether any are worked on."""
+        for level in range(1, CHUNKS_EACH + 1):
+            for worker in self.workers:
+                if len(worker.sent) < level and (pending := queue.take()) is not None:
+                    worker.send(pending)
+        return any(worker.sent for worker in self.workers)
+
+    def results(self, queue: Queue[C]) -> Iterator[tuple[C, Any]]:
+        """Wait for what the workers say; each finished chunk with its result."""
+        ready = wait([worker.pipe for worker in self.workers])
+        for worker in [worker for worker in self.workers if worker.pipe in ready]:
+            try:
+                message = worker.pipe.recv()
+            except (EOFError, OSError):
+                yield from self._replace(worker, queue)
+                continue
+            if not worker.started:
+                worker.started, self.failed_starts = True, 0
+                continue
+            yield from finished(worker.sent.popleft(), message, queue)
+
+    def _replace(self, worker: Worker[C], queue: Queue[C]) -> Iterator[tuple[C, Died]]:
+        self.workers.remove(worker)
+        reason = f"its worker {ended(worker.status())}"
+        if not worker.started:
+            self.failed_starts += 1
+            if self.failed_starts == MAX_FAILED_STARTS:
+                raise RunError(
+                    f"workers: none could be started: the last one {reason.removeprefix('its worker ')}"
+                )
+        elif worker.sent:
+            yield from finished(worker.sent.popleft(), Died(reason), queue)
+        for pending in reversed(worker.sent):
+            queue.put_back(pending)
+        self.start()
+
+
+def finished(pending: Pending[C], result: Any, queue: Queue[C]) -> Iterator[tuple[C, Any]]:
+    """The chunk with its result; nothing where it failed and is tried again."""
+    if isinstance(result, Died):
+        result = queue.failed(pending, result)
+        if result is None:
+            return
+    yield pending.chunk, result
+
+
+def ended(status: int) -> str:
+    """How a process ended, in words."""
+    return f"was killed by {Signals(-status).name}" if status < 0 else f"ended with exit status {status}"

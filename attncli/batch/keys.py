@@ -1,0 +1,101 @@
+"""The key of a run: a hash of its resolved settings and of what it reads, the same on every machine."""
+
+import json
+from functools import cache
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Any
+
+from attncli.batch.plan import Item, Job
+from attncli.batch.prompts import Prompt
+from attncli.errors import UserError
+from attncli.spec import Spec
+from attncli.spec.model import is_model_folder
+from attncli.spec.text import PATH_KEYS, is_vector_file
+
+TEXT_KEYS = ("sentence", "context")
+WHOLE_BYTES = 64 * 2**20
+SAMPLE_BYTES = 8 * 2**20
+
+
+def canonical(value: Any) -> bytes:
+    """JSON with sorted keys and no blanks: equal values, equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def resolved_settings(spec: Spec) -> dict[str, Any]:
+    """Every setting that has a say, but for the texts, which stand beside them."""
+    return spec.model_dump(mode="json", exclude={*spec.idle_keys(), *TEXT_KEYS})
+
+
+@cache
+def content_digest(path: Path) -> str:
+    """SHA-256 of a file; of one beyond 64 MiB its size, time, first and last 8 MiB, so that it is quick."""
+    try:
+        with path.open("rb") as file:
+            about = path.stat()
+            if about.st_size <= WHOLE_BYTES:
+                return file_digest(file, "sha256").hexdigest()
+            digest = sha256(f"{about.st_size} {about.st_mtime_ns} ".encode())
+            digest.update(file.read(SAMPLE_BYTES))
+            file.seek(-SAMPLE_BYTES, 2)
+            digest.update(file.read())
+            return digest.hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _file_digests(spec: Spec) -> dict[str, Any]:
+    """What the settings that name files stand for: the files' content in place of their paths."""
+    digests: dict[str, Any] = {}
+    for key in PATH_KEYS:
+        value = getattr(spec, key, None)
+        if isinstance(value, str) and (key != "embedding" or is_vector_file(value)):
+            if value == "-":
+                raise UserError(f"{key}: cannot be - in a batch: give the sentences with --file -")
+            digests[key] = content_digest(Path(value))
+    model = getattr(spec, "model", None)
+    if model is not None and is_model_folder(model):
+        files = sorted(path for path in Path(model).iterdir() if path.is_file())
+        digests["model"] = {path.name: content_digest(path) for path in files}
+    return digests
+
+
+def _settings_digest(item: Item) -> bytes:
+    spec = item.spec
+    settings = resolved_settings(spec) | _file_digests(spec)
+    return sha256(canonical({"experiment": spec.experiment, "settings": settings})).digest()
+
+
+class RunKeys:
+    """The keys of jobs' runs; the settings of an experiment are hashed once for all its sentences."""
+
+    def __init__(self) -> None:
+        self._digests: dict[int, tuple[Item, bytes]] = {}
+
+    def _digest(self, item: Item) -> bytes:
+        known = self._digests.get(id(item))  # the item is kept, so that its number is not another's
+        if known is None:
+            known = self._digests[id(item)] = (item, _settings_digest(item))
+        return known[1]
+
+    def of_job(self, job: Job) -> list[bytes]:
+        """The key of each of its runs; one that draws on from others has theirs in it."""
+        keys: list[bytes] = []
+        for item in job.chain:
+            digest = sha256(self._digest(item))
+            digest.update(canonical(_texts(item, job.prompt)))
+            for before in keys:
+                digest.update(before)
+            keys.append(digest.digest())
+        return keys
+
+
+def _texts(item: Item, prompt: Prompt | None) -> list[str | None]:
+    """Sentence and context, and the writer's own name for them: equal texts of two names are two runs."""
+    if prompt is None:
+        return [getattr(item.spec, key, None) for key in TEXT_KEYS]
+    context = getattr(item.spec, "context", None)
+    if prompt.context is not None and "context" in type(item.spec).model_fields:
+        context = prompt.context
+    return [prompt.sentence, context, *([prompt.id] if prompt.id is not None else [])]

@@ -1,0 +1,186 @@
+"""A summary of a store: count, mean, minimum and maximum of its figures, by group, as a report."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attncli.batch.conditions import Condition
+from attncli.batch.reading import FailedRun, Reader, Runs
+from attncli.errors import UserError, nearest
+from attncli.report import Report
+
+COLUMN_NAMES = ("layer", "head")
+RUN_NAMES = ("run", "id")
+
+Group = tuple[Any, ...]
+
+
+@dataclass
+class Total:
+    """What is known so far of the figures of one statistic and group."""
+
+    count: int = 0
+    sum: float = 0.0
+    min: float = np.inf
+    max: float = -np.inf
+
+    def add(self, values: np.ndarray) -> None:
+        """Take more figures, all of them numbers."""
+        if values.size:
+            self.count += values.size
+            self.sum += float(values.sum())
+            self.min = min(self.min, float(values.min()))
+            self.max = max(self.max, float(values.max()))
+
+    def row(self) -> dict[str, Any]:
+        """The summary, None where there was no number."""
+        if not self.count:
+            return {"figures": 0, "mean": None, "min": None, "max": None}
+        return {"figures": self.count, "mean": self.sum / self.count, "min": self.min, "max": self.max}
+
+
+class Summary:
+    """Adds up the figures that meet the conditions, by statistic and group."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        where: Sequence[Condition],
+        group_by: Sequence[str],
+        statistics: Sequence[str],
+    ) -> None:
+        self.reader = reader
+        self.where, self.group_by = where, group_by
+        self.statistics = set(statistics)
+        self._names = reader.statistics()
+        self._settings = {key for settings in reader.settings.values() for key in settings}
+        self._refuse_unknown_names(statistics)
+
+    def _refuse_unknown_names(self, statistics: Sequence[str]) -> None:
+        of_runs = {*self._settings, *COLUMN_NAMES, *RUN_NAMES}
+        errors = [
+            f"{flag} {name}: the store has no such {what}{nearest(name, known)}"
+            for flag, what, names, known in (
+                ("--where", "name", [condition.name for condition in self.where], {*of_runs, *self._names}),
+                ("--group-by", "setting", self.group_by, of_runs),
+                ("--statistic", "statistic", statistics, set(self._names)),
+            )
+            for name in names
+            if name not in known
+        ]
+        if errors:
+            raise UserError(*errors)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a statistic and group, groups of a statistic next to each other."""
+        totals: dict[tuple[str, Group], Total] = {}
+        for runs in self.reader.done():
+            kept = self._kept(runs)
+            for (of_run, of_column), values in self._cells(runs, kept):
+                statistic, *places = of_column
+                group = tuple(
+                    places[COLUMN_NAMES.index(name)] if name in COLUMN_NAMES else of_run[i]
+                    for i, name in enumerate(self.group_by)
+                )
+                totals.setdefault((statistic, group), Total()).add(values)
+        order = {name: i for i, name in enumerate(self._names)}
+        return [
+            {"statistic": statistic, **dict(zip(self.group_by, group, strict=True)), **total.row()}
+            for (statistic, group), total in sorted(totals.items(), key=lambda item: order[item[0][0]])
+            if total.count
+        ]
+
+    def _run_value(self, name: str, run: int, id_: str | None, settings: int) -> Any:
+        if name in COLUMN_NAMES:
+            return None
+        if name in RUN_NAMES:
+            return run if name == "run" else id_
+        value = self.reader.settings[settings].get(name)
+        return ",".join(map(str, value)) if isinstance(value, list) else value
+
+    def _cells(self, runs: Runs, kept: np.ndarray) -> Iterator[tuple[tuple[Group, Group], np.ndarray]]:
+        """The figures of each group of runs and of columns."""
+        heads = [name in self.group_by for name in COLUMN_NAMES]
+        by_column: dict[Group, list[int]] = {}
+        for i, column in enumerate(runs.columns):
+            if not self.statistics or column.statistic in self.statistics:
+                places = (column.layer if heads[0] else None, column.head if heads[1] else None)
+                by_column.setdefault((column.statistic, *places), []).append(i)
+        by_run: dict[Group, list[int]] = {}
+        for i, about in enumerate(zip(runs.runs, runs.ids, runs.settings, strict=True)):
+            group = tuple(self._run_value(name, *about) for name in self.group_by)
+            by_run.setdefault(group, []).append(i)
+        for (of_run, rows), (of_column, columns) in product(by_run.items(), by_column.items()):
+            where = np.ix_(rows, columns)
+            yield (of_run, of_column), runs.figures[where][kept[where]]
+
+    def _kept(self, runs: Runs) -> np.ndarray:
+        """Which figures are numbers of runs, layers and heads where every condition holds."""
+        kept: np.ndarray = np.isfinite(runs.figures)
+        for condition in self.where:
+            if condition.name in COLUMN_NAMES:
+                kept &= np.array(
+                    [condition.holds(getattr(c, condition.name)) for c in runs.columns], dtype=bool
+                )
+            elif condition.name in {*self._settings, *RUN_NAMES}:
+                about = zip(runs.runs, runs.ids, runs.settings, strict=True)
+                holds = [condition.holds(self._run_value(condition.name, *a)) for a in about]
+                kept &= np.array(holds, dtype=bool)[:, None]
+            else:
+                kept &= _where_statistic(runs, condition)
+        return kept
+
+    def keeps(self, failed: FailedRun) -> bool:
+        """Whether a run that failed meets what is said of settings; what is said of figures it cannot."""
+        return all(
+            condition.name in {*self._settings, *RUN_NAMES}
+            and condition.holds(self._run_value(condition.name, failed.run, failed.id, failed.settings))
+            for condition in self.where
+        )
+
+
+def _where_statistic(runs: Runs, condition: Condition) -> np.ndarray:
+    """The layers and heads of each run where a statistic meets a condition; of the whole run, all of it."""
+    holds = np.zeros(runs.figures.shape, dtype=bool)
+    places = [(column.layer, column.head) for column in runs.columns]
+    for i, column in enumerate(runs.columns):
+        if column.statistic == condition.name:
+            whole_run = places[i] == (None, None)
+            beside = [j for j, place in enumerate(places) if whole_run or place == places[i]]
+            holds[:, beside] |= np.asarray(condition.holds(runs.figures[:, i]), dtype=bool)[:, None]
+    return holds
+
+
+def results(
+    path: Path,
+    reader: Reader,
+    *,
+    where: Sequence[Condition],
+    group_by: Sequence[str],
+    statistics: Sequence[str],
+) -> Report:
+    """The summary as a report; UserError for names that the store has not."""
+    summary = Summary(reader, where=where, group_by=group_by, statistics=statistics)
+    counts = reader.counts()
+    found: dict[str, Any] = {}
+    if rows := summary.rows():
+        found["figures"] = rows
+    failed = [
+        {"run": f"run {run.run}", "id": run.id or "", "source": run.source, "error": run.error}
+        for run in reader.failed()
+        if summary.keeps(run)
+    ]
+    if failed:
+        found["failed"] = failed
+    asked = {"store": str(path), "where": list(map(str, where)), "group_by": list(group_by)}
+    environments = [f"{name} {version}" for e in reader.environments() for name, version in e.items()]
+    versions = ", ".join(dict.fromkeys(environments))
+    notes = [f"{counts['done']:,} runs are done, {counts['failed']:,} failed; made with {versions}."]
+    if not rows and counts["done"]:
+        notes.append("No figure meets these conditions.")
+    return Report("results", asked, {}, statistics=found, notes=tuple(notes))

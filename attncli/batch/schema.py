@@ -1,0 +1,90 @@
+"""The tables of a store, and the view that shows its figures as a tidy table."""
+
+import sqlite3
+
+APPLICATION_ID = 0x6174746E  # "attn" in the file's header
+SCHEMA_VERSION = 1
+HEADER_BYTES = 100
+
+# The 256 bytes in order: the place of a byte among them is its number.
+BYTES = f"X'{bytes(range(256)).hex()}'"
+
+TABLES = """
+-- One row: what is kept of each run.
+CREATE TABLE store (keeps_rows INTEGER NOT NULL, keeps_weights INTEGER NOT NULL);
+-- The resolved settings of an experiment, as JSON, without its texts.
+CREATE TABLE settings (
+    settings INTEGER PRIMARY KEY,
+    experiment TEXT NOT NULL,
+    seed INTEGER NOT NULL,
+    spec TEXT NOT NULL,
+    UNIQUE (experiment, spec)
+);
+-- The versions that runs were made with, as JSON.
+CREATE TABLE environments (environment INTEGER PRIMARY KEY, versions TEXT NOT NULL UNIQUE);
+-- What the figures of a run are, by their position; runs of the same shape share these rows.
+CREATE TABLE columns (
+    shape INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    statistic TEXT NOT NULL,
+    layer INTEGER,
+    head INTEGER,
+    batch INTEGER,
+    token INTEGER,
+    PRIMARY KEY (shape, position)
+) WITHOUT ROWID;
+CREATE TABLE runs (
+    run INTEGER PRIMARY KEY,
+    key BLOB NOT NULL UNIQUE,         -- SHA-256 of settings and texts
+    id TEXT,                          -- the prompt's id, or its line
+    source TEXT NOT NULL,             -- where it was planned
+    settings INTEGER NOT NULL REFERENCES settings,
+    sentence TEXT,
+    context TEXT,
+    status TEXT NOT NULL CHECK (status IN ('done', 'failed')),
+    error TEXT,
+    environment INTEGER REFERENCES environments,
+    shape INTEGER,
+    weights TEXT,                     -- the file beside the store that has this run's weights
+    figures BLOB                      -- float64 numbers, little end first, in the order of their columns
+);
+-- Powers of two, to read float64 numbers in SQL: 2^(exponent - 1023); none for infinity and NaN.
+CREATE TABLE powers (exponent INTEGER PRIMARY KEY, power REAL);
+"""
+
+# A float64 is (-1)^sign * (1 + mantissa / 2^52) * 2^(exponent - 1023), or mantissa / 2^52 * 2^-1022 where the
+# exponent is 0. Every step below is exact, so the view gives the very numbers that were stored.
+TIDY = """
+CREATE VIEW tidy AS
+WITH bytes AS (
+    SELECT run, id, layer, head, batch, token, statistic, {bytes}
+    FROM runs JOIN columns USING (shape) WHERE status = 'done'
+),
+parts AS (
+    SELECT *, b7 >> 7 AS negative, ((b7 & 127) << 4) | (b6 >> 4) AS exponent,
+        (((b6 & 15) << 48) + (b5 << 40) + (b4 << 32) + (b3 << 24) + (b2 << 16) + (b1 << 8) + b0)
+            / 4503599627370496.0 AS fraction
+    FROM bytes
+)
+SELECT run, id, layer, head, {places}statistic,
+    (1 - 2 * negative) * ((exponent > 0) + fraction) * power AS value
+FROM parts JOIN powers USING (exponent)
+"""
+
+
+def _tidy(*, rows: bool) -> str:
+    byte = "instr({alphabet}, substr(figures, 8 * position + {place}, 1)) - 1 AS b{number}"
+    parts = (byte.format(alphabet=BYTES, place=i + 1, number=i) for i in range(8))
+    return TIDY.format(bytes=", ".join(parts), places="batch, token, " if rows else "")
+
+
+def create(connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None:
+    """An empty store."""
+    connection.executescript(TABLES)
+    connection.execute(_tidy(rows=rows))
+    powers = [(exponent, 2.0 ** (max(exponent, 1) - 1023)) for exponent in range(2047)]
+    connection.executemany("INSERT INTO powers VALUES (?, ?)", [*powers, (2047, None)])
+    connection.execute("INSERT INTO store VALUES (?, ?)", (rows, weights))
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.commit()

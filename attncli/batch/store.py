@@ -1,0 +1,213 @@
+"""The store of a batch: one SQLite file to which the driver adds a transaction a chunk."""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from attncli.batch.chunks import Chunk, ChunkResult, Outcome
+from attncli.batch.figures import Column, Columns
+from attncli.batch.keys import resolved_settings
+from attncli.batch.plan import Item, Job
+from attncli.batch.store_file import check_header, connect, create_file, driving, remove
+from attncli.batch.weight_files import WeightFiles
+from attncli.errors import RunError, UserError
+
+LITTLE_ENDIAN = "<f8"
+KEYS_A_QUERY = 500
+
+ADD_RUN = """
+INSERT INTO runs (run, key, id, source, settings, sentence, context, status, error, environment, shape,
+    weights, figures)
+SELECT CASE WHEN EXISTS (SELECT 1 FROM runs WHERE run = :run) THEN NULL ELSE :run END,
+    :key, :id, :source, :settings, :sentence, :context, :status, :error, :environment, :shape,
+    :weights, :figures
+WHERE true
+ON CONFLICT (key) DO UPDATE SET status = excluded.status, error = excluded.error, source = excluded.source,
+    environment = excluded.environment, shape = excluded.shape, weights = excluded.weights,
+    figures = excluded.figures
+WHERE status != 'done'
+"""
+
+
+class Store:
+    """An open store, written by this process alone."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None:
+        self.path = path
+        self.rows, self.keeps_weights = rows, weights
+        self._connection = connection
+        self._settings: dict[int, tuple[Item, int]] = {}
+        self._shapes: dict[Columns, int] = {}
+        self._environments: dict[str, int] = {}
+        self._weights = WeightFiles(path)
+
+    def statuses(self, keys: Sequence[bytes]) -> dict[bytes, str]:
+        """The status of each of these runs that is there."""
+        found: dict[bytes, str] = {}
+        for start in range(0, len(keys), KEYS_A_QUERY):
+            part = keys[start : start + KEYS_A_QUERY]
+            marks = ", ".join("?" * len(part))
+            found |= self._connection.execute(
+                f"SELECT key, status FROM runs WHERE key IN ({marks})", part
+            ).fetchall()
+        return found
+
+    def figures(self, key: bytes) -> tuple[Columns, np.ndarray]:
+        """The figures of a run that is done."""
+        query = "SELECT shape, figures FROM runs WHERE key = ?"
+        shape, figures = self._connection.execute(query, (key,)).fetchone()
+        return columns_of(self._connection, shape), np.frombuffer(figures, LITTLE_ENDIAN)
+
+    def write(self, chunk: Chunk, result: ChunkResult) -> None:
+        """Every run of a chunk in one transaction: they are there, all of them, when this returns."""
+        self._begin()
+        try:
+            weights = self._weights.write(
+                {
+                    key.hex(): outcome.weights
+                    for (*_, key, _), outcome in zip(chunk.runs(), result.outcomes, strict=True)
+                }
+            )
+            environment = self._environment(result.environment) if result.environment else None
+            shapes = [self._shape(columns) for columns in result.columns]
+            rows = (
+                self._row(*run, outcome, environment, shapes, weights)
+                for run, outcome in zip(chunk.runs(), result.outcomes, strict=True)
+            )
+            self._connection.executemany(ADD_RUN, rows)
+            self._connection.commit()
+        except BaseException:
+            self._forget()
+            raise
+
+    def _begin(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def _forget(self) -> None:
+        """What was not committed never happened, its numbers of settings and shapes included."""
+        if self._connection.in_transaction:
+            self._connection.rollback()
+        for known in (self._settings, self._shapes, self._environments):
+            known.clear()
+
+    def _row(
+        self,
+        job: Job,
+        item: Item,
+        key: bytes,
+        place: int,
+        outcome: Outcome,
+        environment: int | None,
+        shapes: list[int],
+        weights: str | None,
+    ) -> dict[str, object]:
+        prompt, spec = job.prompt, item.spec
+        figures = outcome.figures
+        return {
+            "run": place,
+            "key": key,
+            "id": (prompt.id or str(prompt.line)) if prompt is not None else None,
+            "source": item.source,
+            "settings": self._settings_number(item),
+            "sentence": prompt.sentence if prompt is not None else getattr(spec, "sentence", None),
+            "context": getattr(spec, "context", None)
+            if prompt is None or prompt.context is None
+            else prompt.context,
+            "status": outcome.status,
+            "error": outcome.error,
+            "environment": environment,
+            "shape": shapes[outcome.columns] if outcome.columns is not None else None,
+            "weights": weights if outcome.weights is not None else None,
+            "figures": figures.astype(LITTLE_ENDIAN).tobytes() if figures is not None else None,
+        }
+
+    def _settings_number(self, item: Item) -> int:
+        known = self._settings.get(id(item))  # the item is kept, so that its number is not another's
+        if known is None:
+            spec = item.spec
+            text = json.dumps(resolved_settings(spec), ensure_ascii=False)
+            values = (spec.experiment, spec.seed, text)
+            self._connection.execute(
+                "INSERT OR IGNORE INTO settings (experiment, seed, spec) VALUES (?, ?, ?)", values
+            )
+            query = "SELECT settings FROM settings WHERE experiment = ? AND seed = ? AND spec = ?"
+            known = self._settings[id(item)] = (item, *self._connection.execute(query, values).fetchone())
+        return known[1]
+
+    def _environment(self, versions: dict[str, str]) -> int:
+        text = json.dumps(versions)
+        if text not in self._environments:
+            self._connection.execute("INSERT OR IGNORE INTO environments (versions) VALUES (?)", (text,))
+            query = "SELECT environment FROM environments WHERE versions = ?"
+            (self._environments[text],) = self._connection.execute(query, (text,)).fetchone()
+        return self._environments[text]
+
+    def _shape(self, columns: Columns) -> int:
+        if not self._shapes:
+            for (shape,) in self._connection.execute("SELECT DISTINCT shape FROM columns").fetchall():
+                self._shapes[columns_of(self._connection, shape)] = shape
+        if columns not in self._shapes:
+            shape = self._shapes[columns] = max(self._shapes.values(), default=0) + 1
+            self._connection.executemany(
+                "INSERT INTO columns (shape, position, statistic, layer, head, batch, token) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                ((shape, position, *column) for position, column in enumerate(columns)),
+            )
+        return self._shapes[columns]
+
+
+def columns_of(connection: sqlite3.Connection, shape: int) -> Columns:
+    """The columns of a shape, in order."""
+    query = "SELECT statistic, layer, head, batch, token FROM columns WHERE shape = ? ORDER BY position"
+    return tuple(Column(*row) for row in connection.execute(query, (shape,)))
+
+
+@contextmanager
+def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterator[Store]:
+    """The store of that name, made where there is none; one process at a time may have it.
+
+    UserError for what is no store of ours or keeps something else, which stays as it is; RunError where
+    another process writes it, and where it cannot be written.
+    """
+    if path.exists():
+        check_header(path, any_version=fresh)
+    with driving(path), reporting_errors(path):
+        if fresh and path.exists():
+            check_header(path, any_version=True)
+            remove(path)
+        if not path.exists():
+            create_file(path, rows=rows, weights=weights)
+        check_header(path)
+        connection = connect(path)
+        try:
+            _refuse_other_keeping(path, connection, rows=rows, weights=weights)
+            named = {name for (name,) in connection.execute("SELECT DISTINCT weights FROM runs")}
+            WeightFiles(path).remove_others(named)
+            yield Store(path, connection, rows=rows, weights=weights)
+        finally:
+            connection.close()
+
+
+def _refuse_other_keeping(path: Path, connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None:
+    kept = connection.execute("SELECT keeps_rows, keeps_weights FROM store").fetchone()
+    errors = []
+    for flag, asked, is_kept in zip(("--rows", "--weights"), (rows, weights), kept, strict=True):
+        if asked and not is_kept:
+            errors.append(f"{flag}: {path} was begun without it: give another name, or --fresh to begin anew")
+        if is_kept and not asked:
+            errors.append(f"{flag}: {path} was begun with it: give it again, or --fresh to begin anew")
+    if errors:
+        raise UserError(*errors)
+
+
+@contextmanager
+def reporting_errors(path: Path) -> Iterator[None]:
+    """SQLite's errors as a line that says what is left."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise RunError(f"{path}: cannot be written: {error}: what was finished is kept") from None

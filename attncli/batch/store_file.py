@@ -1,0 +1,117 @@
+"""The file of a store: told from other files before it is touched, and driven by one process at a time."""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from attncli.batch.schema import APPLICATION_ID, HEADER_BYTES, SCHEMA_VERSION, create
+from attncli.errors import RunError, UserError
+
+SUFFIXES = (".db", ".sqlite", ".sqlite3")
+MAGIC = b"SQLite format 3\0"
+
+
+def is_store_name(path: str) -> bool:
+    """Whether a name given to -o asks for a store."""
+    return Path(path).suffix.lower() in SUFFIXES
+
+
+def beside(path: Path, ending: str) -> Path:
+    """`runs.db-lock` for `runs.db`: files that belong to a store stand beside it."""
+    return path.with_name(path.name + ending)
+
+
+def check_header(path: Path, *, any_version: bool = False) -> None:
+    """UserError where a file is no store, or of another version; it is read, not opened by SQLite."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    version, application = (int.from_bytes(header[at : at + 4], "big") for at in (60, 68))
+    if not header.startswith(MAGIC) or application != APPLICATION_ID:
+        raise UserError(f"{path}: is no store of attn: it is left as it is, give another name")
+    if version != SCHEMA_VERSION and not any_version:
+        raise UserError(
+            f"{path}: is a store of version {version}, and this attn writes version {SCHEMA_VERSION}: "
+            "it is left as it is (--fresh begins anew)"
+        )
+
+
+@contextmanager
+def driving(path: Path) -> Iterator[None]:
+    """The right to write a store, for one process at a time; the system takes it back when that one dies."""
+    lock = beside(path, "-lock")
+    while True:
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise RunError(f"-o {path}: cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise RunError(
+                f"{path}: is being written by another attn (process {owner}): wait for it"
+            ) from None
+        # Between opening and locking, the one before may have removed the file: then nobody else sees ours.
+        if lock.exists() and lock.stat().st_ino == os.fstat(descriptor).st_ino:
+            break
+        os.close(descriptor)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def create_file(path: Path, *, rows: bool, weights: bool) -> None:
+    """An empty store that appears whole: no crash leaves a file that is neither a store nor foreign."""
+    part = beside(path, "-new")
+    part.unlink(missing_ok=True)
+    try:
+        connection = sqlite3.connect(part)
+        try:
+            create(connection, rows=rows, weights=weights)
+        finally:
+            connection.close()
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """A store and what belongs to it; the log first, so that what is left is always a whole store."""
+    for ending in ("-wal", "-shm", ""):
+        beside(path, ending).unlink(missing_ok=True)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection to a store that is there, in WAL mode: readers go on while one process writes."""
+    connection = sqlite3.connect(f"file:{_quoted(path)}?mode=rw", uri=True)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing; where it may write it puts the log of a crash in order."""
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        connection = sqlite3.connect(f"file:{_quoted(path)}?mode=rw", uri=True)
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+    # Without a log beside it nobody writes: SQLite needs not make one, which it could not.
+    immutable = "" if beside(path, "-wal").exists() else "&immutable=1"
+    return sqlite3.connect(f"file:{_quoted(path)}?mode=ro{immutable}", uri=True)
+
+
+def _quoted(path: Path) -> str:
+    from urllib.parse import quote
+
+    return quote(str(path.absolute()))

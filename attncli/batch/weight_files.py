@@ -1,0 +1,55 @@
+"""Raw matrices beside a store: a safetensors file a chunk, named by the store only when it is whole."""
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from attncli.errors import UserError
+
+ENDING = "-weights"
+
+
+class WeightFiles:
+    """The folder `runs.db-weights` of the store `runs.db`."""
+
+    def __init__(self, store: Path) -> None:
+        self.folder = store.with_name(store.name + ENDING)
+
+    def write(self, weights: Mapping[str, np.ndarray | None]) -> str | None:
+        """Save the matrices by their runs' keys, and give the file's name; None where there are none.
+
+        The file is on the disk before its transaction is: a store never names half a file.
+        """
+        found = {key: np.ascontiguousarray(matrix) for key, matrix in weights.items() if matrix is not None}
+        if not found:
+            return None
+        from safetensors.numpy import save_file
+
+        self.folder.mkdir(exist_ok=True)
+        last = max((int(path.stem) for path in self.folder.glob("[0-9]*.safetensors")), default=0)
+        name = f"{last + 1:06}.safetensors"
+        part = self.folder / f"{name}.part"
+        try:
+            save_file(found, part)
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            part.replace(self.folder / name)
+        finally:
+            part.unlink(missing_ok=True)
+        return name
+
+    def remove_others(self, named: set[str | None]) -> None:
+        """Remove what a crash left: files of ours that the store does not name."""
+        for pattern in ("[0-9]*.safetensors", "[0-9]*.safetensors.part"):
+            for path in self.folder.glob(pattern):
+                if path.name not in named:
+                    path.unlink()
+
+
+def refuse_without_safetensors() -> None:
+    """UserError where the package that writes the files is not installed."""
+    if find_spec("safetensors") is None:
+        raise UserError('--weights: needs: pip install "attncli[models]"')

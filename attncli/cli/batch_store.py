@@ -1,0 +1,119 @@
+"""`attn batch -o runs.db`: a batch into a store, with its progress and its summary on standard error."""
+
+import sqlite3
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from attncli.batch.chunks import DONE
+from attncli.batch.driver import Driver, Engine
+from attncli.batch.engines import load_engine
+from attncli.batch.expectations import Expectations
+from attncli.batch.keys import RunKeys
+from attncli.batch.plan import Plan
+from attncli.batch.store import open_store
+from attncli.batch.store_file import check_header, connect_to_read
+from attncli.cli.batch import exit_code, tell
+from attncli.views.plain_text import plain_text
+from attncli.views.progress import Line, cleared_line, counted, readable_rate, readable_seconds
+
+if TYPE_CHECKING:
+    from attncli.batch.conditions import Condition
+
+
+def engine(workers: int | None, scheduler: str | None) -> Engine:
+    """Where to compute: on a cluster, in some processes, or in this one."""
+    if scheduler is not None:
+        return partial(load_engine("cluster").run_chunks, scheduler=scheduler)
+    if workers is not None:
+        return partial(load_engine("workers").run_chunks, workers=workers)
+    run: Engine = load_engine("serial").run_chunks
+    return run
+
+
+def keep(
+    plan: Plan,
+    path: Path,
+    *,
+    fresh: bool,
+    rows: bool,
+    weights: bool,
+    workers: int | None,
+    scheduler: str | None,
+    conditions: "tuple[Condition, ...]",
+    fail_fast: bool,
+) -> int:
+    """Run what is not done yet and keep it; the summary says what came of it, and the exit code, too."""
+    if weights:
+        from attncli.batch.weight_files import refuse_without_safetensors
+
+        refuse_without_safetensors()
+    expectations = Expectations(conditions)
+    with cleared_line() as line, open_store(path, fresh=fresh, rows=rows, weights=weights) as store:
+
+        def tell_above(name: str, lines: list[str]) -> None:
+            line.clear()
+            tell(name, lines)
+
+        driver = Driver(
+            plan,
+            store,
+            expectations=expectations,
+            fail_fast=fail_fast,
+            on_failure=tell_above,
+            on_broken=tell_above,
+            on_progress=lambda progress: line.show(lambda: counted(line, *progress)),
+        )
+        try:
+            driver.run(engine(workers, scheduler))
+        except KeyboardInterrupt:
+            line.clear()
+            typer.echo(plain_text(f"interrupted: {_kept(path, driver)}; the same command goes on"), err=True)
+            raise
+        line.clear()
+        typer.echo(plain_text(_summary(path, driver, line)), err=True)
+        return exit_code(expectations.unmet(), broken=driver.broken, failed=driver.failed)
+
+
+def _kept(path: Path, driver: Driver) -> str:
+    return f"{path} has {driver.kept + driver.done:,} of {len(driver.plan):,} runs"
+
+
+def _summary(path: Path, driver: Driver, line: Line) -> str:
+    now = driver.done + driver.failed
+    parts = [_kept(path, driver)]
+    if now:
+        rate = readable_rate(now / line.seconds)
+        parts.append(f"{driver.done:,} done now in {readable_seconds(line.seconds)} ({rate})")
+    else:
+        parts.append("nothing was left to do")
+    if driver.kept and now:
+        parts.append(f"{driver.kept:,} were there")
+    if driver.failed:
+        parts.append(f"{driver.failed:,} failed")
+    if driver.stopped:
+        parts.append("stopped by --fail-fast")
+    return ", ".join(parts)
+
+
+def told_of(plan: Plan, path: Path) -> Iterator[str]:
+    """How many of a plan's runs a store has already; nothing of it is changed."""
+    if not path.exists():
+        yield f"{path} is not there yet"
+        return
+    check_header(path)
+    keys = RunKeys()
+    connection: sqlite3.Connection = connect_to_read(path)
+    try:
+        query = "SELECT 1 FROM runs WHERE key = ? AND status = ?"
+        done = sum(
+            connection.execute(query, (key, DONE)).fetchone() is not None
+            for job in plan.jobs()
+            for key in keys.of_job(job)
+        )
+    finally:
+        connection.close()
+    yield f"{path} has {done:,} of them, {len(plan) - done:,} are left"

@@ -1,0 +1,191 @@
+"""Many independent experiments: those of equal settings and equal counts of tokens are computed together.
+
+Texts that run together are a batch: mechanisms and statistics broadcast over it, the draws of each are those
+that it has alone, and one report with a batch axis is taken apart into a report a text.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from attncli.errors import UserError
+from attncli.experiments.memory import chosen_engine, needed_bytes, refuse_what_does_not_fit
+from attncli.experiments.session import Session, SessionOfSeveral, check_before_reading, load_experiment
+from attncli.experiments.texts import Texts, find_vectors, read_tokens, uses_vector_file, with_vectors
+from attncli.report import NamedTensor, Report
+from attncli.spec import Spec
+from attncli.spec.attention import AttentionSpec, SelfSpec
+from attncli.spec.lessons import AverageSpec
+from attncli.spec.text import TextSpec
+
+MAX_TOGETHER = 32
+MAX_BYTES_TOGETHER = 64 * 2**20
+MAX_TOKENS_TOGETHER = 512
+OWN_KEYS = ("seed", "sentence", "file", "context", "context_file")
+"""What may differ among experiments that run together."""
+
+Outcome = Report | UserError
+
+
+def run_together(specs: Sequence[Spec]) -> list[Outcome]:
+    """The report of each experiment on a generator of its own, or what was wrong with it, in this order.
+
+    The same figures as `Session().run(spec, reseed=True)` gives for each, within 1e-6 of their size, and the
+    same tokens, axes and notes. What cannot be computed together runs by itself.
+    """
+    outcomes: dict[int, Outcome] = {}
+    for bucket in run_in_buckets(specs):
+        outcomes |= bucket
+    return [outcomes[i] for i in range(len(specs))]
+
+
+def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
+    """The same outcomes by their places, a bucket at a time: no more reports than that need be in memory.
+
+    The reports of a bucket have the same axes and shapes. The fuller the buckets the faster: of sentences
+    of 6 to 40 words it takes a thousand to fill them.
+    """
+    by_settings: dict[tuple[Any, ...], list[int]] = {}
+    for i, spec in enumerate(specs):
+        by_settings.setdefault(_settings(spec), []).append(i)
+    for places in by_settings.values():
+        if len(places) == 1 or not _may_run_together(specs[places[0]]):
+            yield from ({i: _run_alone(specs[i])} for i in places)
+        else:
+            yield from _run_group({i: cast(TextSpec, specs[i]) for i in places})
+
+
+def _settings(spec: Spec) -> tuple[Any, ...]:
+    """Everything but the own keys of an experiment, to compare by."""
+    shared = [value for key, value in spec.__dict__.items() if key not in OWN_KEYS]
+    return (spec.experiment, *[tuple(value) if type(value) is list else value for value in shared])
+
+
+def _run_group(specs: Mapping[int, TextSpec]) -> Iterator[dict[int, Outcome]]:
+    """The outcomes of experiments of equal settings."""
+    read = dict(zip(specs, _read(list(specs.values())), strict=True))
+    for i, error in read.items():
+        if isinstance(error, UserError):
+            yield {i: error}
+    texts = {i: text for i, text in read.items() if isinstance(text, Texts)}
+    for bucket in _buckets(specs, texts):
+        members: list[Spec] = [specs[i] for i in bucket]
+        yield dict(zip(bucket, _run_bucket(members, [texts[i] for i in bucket]), strict=True))
+
+
+def _may_run_together(spec: Spec) -> bool:
+    """Whether the report of several texts can be taken apart, and computing them together gains anything."""
+    if isinstance(spec, AttentionSpec):
+        by_loop = isinstance(spec, SelfSpec) and spec.projection == "none"
+        draws_more = {"relative_bias", "differential"} & {*spec.variants_on()}
+        if spec.model is not None or by_loop or draws_more:
+            return False
+    elif not isinstance(spec, AverageSpec):
+        return False
+    if spec.explain:
+        return False
+    return spec.batch_size is None and spec.embedding != "previous"
+
+
+def _read(specs: Sequence[TextSpec]) -> list[Texts | UserError]:
+    """The texts of experiments of equal settings; a file of word vectors is read once for all."""
+    texts: list[Texts | UserError] = []
+    try:
+        check_before_reading(specs[0])
+    except UserError as error:
+        return [error] * len(specs)
+    for spec in specs:
+        try:
+            texts.append(read_tokens(spec))
+        except UserError as error:
+            texts.append(error)
+    if not uses_vector_file(specs[0]):
+        return texts
+    words = {word for one in texts if isinstance(one, Texts) for word in (*one.tokens, *one.context_tokens)}
+    try:
+        found = find_vectors(specs[0], words)
+    except UserError:  # a damaged line spoils those texts alone that need it
+        found = None
+    return [one if isinstance(one, UserError) else _with_vectors(specs[0], one, found) for one in texts]
+
+
+def _with_vectors(spec: TextSpec, texts: Texts, found: Mapping[str, Any] | None) -> Texts | UserError:
+    try:
+        if found is None:
+            found = find_vectors(spec, (*texts.tokens, *texts.context_tokens))
+        return with_vectors(spec, texts, found)
+    except UserError as error:
+        return error
+
+
+def _buckets(specs: Mapping[int, TextSpec], texts: Mapping[int, Texts]) -> Iterator[list[int]]:
+    """The places of texts with equal counts of tokens, some at a time; equal draws stand side by side."""
+    by_counts: dict[tuple[int, int], list[int]] = {}
+    for i, text in texts.items():
+        by_counts.setdefault(text.counts(), []).append(i)
+    for counts, places in by_counts.items():
+        size = _bucket_size(specs[places[0]], *counts)
+        if size > 1:
+            places.sort(key=lambda i: (specs[i].seed, len({*texts[i].tokens, *texts[i].context_tokens}), i))
+        for start in range(0, len(places), size):
+            yield places[start : start + size]
+
+
+def _bucket_size(spec: Spec, num_queries: int, num_keys: int) -> int:
+    streams = isinstance(spec, AttentionSpec) and chosen_engine(spec, num_queries, num_keys) == "streaming"
+    if streams or max(num_queries, num_keys) > MAX_TOKENS_TOGETHER:
+        return 1
+    fitting = MAX_BYTES_TOGETHER // max(1, needed_bytes(spec, num_queries, num_keys))
+    return max(1, min(MAX_TOGETHER, fitting))
+
+
+def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts]) -> list[Outcome]:
+    """The outcomes of texts with equal counts of tokens."""
+    if len(specs) == 1:
+        return [_run_alone(specs[0], texts[0])]
+    try:
+        refuse_what_does_not_fit(specs[0], *texts[0].counts())
+        run = load_experiment(specs[0].experiment)
+        session = SessionOfSeveral([spec.seed for spec in specs])
+        together = run(specs[0], texts[0]._replace(others=tuple(texts[1:])), session)
+    except UserError:  # which of them is to blame shows when each runs alone
+        return [_run_alone(spec, text) for spec, text in zip(specs, texts, strict=True)]
+    return list(_taken_apart(together, specs, texts))
+
+
+def _run_alone(spec: Spec, texts: Texts | None = None) -> Outcome:
+    try:
+        session = Session()
+        if texts is None:
+            return session.run(spec, reseed=True)
+        return session.run_texts(spec, texts, reseed=True)
+    except UserError as error:
+        return error
+
+
+def _taken_apart(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) -> Iterator[Report]:
+    tensors = _apart(report.tensors, len(specs))
+    statistics = _apart(report.statistics, len(specs))
+    for spec, text, own_tensors, own_statistics in zip(specs, texts, tensors, statistics, strict=True):
+        own = {key: getattr(spec, key) for key in OWN_KEYS if key in report.spec}
+        yield Report(
+            report.experiment,
+            {**report.spec, **own},
+            report.environment,
+            text.tokens,
+            text.context_tokens,
+            own_tensors,
+            own_statistics,
+            report.notes,
+        )
+
+
+def _apart(value: Any, count: int) -> list[Any]:
+    """What each text has of a part of a report; what has no batch axis is the same for all."""
+    if isinstance(value, NamedTensor):
+        axes = value.axes[1:]
+        assert value.axes[0] == "batch" and len(value.values) == count, value.axes
+        return [NamedTensor(axes, own) for own in value.values] if axes else value.values.tolist()
+    if isinstance(value, Mapping):
+        columns = [_apart(part, count) for part in value.values()]
+        return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)] or [{}] * count
+    return [value] * count

@@ -1,0 +1,67 @@
+"""Small batches for the tests: files to run, and what a store holds afterwards."""
+
+import os
+import signal
+import sqlite3
+import sys
+from pathlib import Path
+
+from attncli.batch.chunks import Chunk, ChunkResult, run_chunk
+
+ROOT = Path(__file__).parent.parent.parent
+ATTN = [sys.executable, "-m", "attncli"]
+
+SETTINGS = "experiment: multihead\nembed_dim: 8\nnum_heads: 2\nsweep: {causal: [false, true]}\n"
+
+Figures = dict[tuple[object, ...], float | None]
+
+
+def write_batch(folder: Path, num_sentences: int, settings: str = SETTINGS) -> list[str]:
+    """The arguments of a batch of sentences of 1 to 7 words, each line another."""
+    (folder / "sweep.yaml").write_text(settings)
+    lines = [f"{i} " + "a b c d e f"[: 2 * (i % 7)] for i in range(num_sentences)]
+    (folder / "prompts.txt").write_text("\n".join(lines) + "\n")
+    return ["batch", str(folder / "sweep.yaml"), "--file", str(folder / "prompts.txt")]
+
+
+def done_runs(store: Path) -> list[tuple[str, str]]:
+    """Sentence and settings of every run that is done, read by SQLite alone."""
+    connection = sqlite3.connect(store)
+    try:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        query = "SELECT sentence, spec FROM runs JOIN settings USING (settings) WHERE status = 'done'"
+        return connection.execute(query).fetchall()
+    finally:
+        connection.close()
+
+
+def tidy(store: Path) -> Figures:
+    """Every figure of the view `tidy`, by what it is of."""
+    connection = sqlite3.connect(store)
+    query = (
+        "SELECT sentence, spec, runs.id, layer, head, statistic, value "
+        "FROM tidy JOIN runs USING (run) JOIN settings USING (settings)"
+    )
+    rows = connection.execute(query).fetchall()
+    connection.close()
+    figures = {tuple(row[:-1]): row[-1] for row in rows}
+    assert len(figures) == len(rows), "a figure is there once"
+    return figures
+
+
+def assert_same_figures(found: Figures, expected: Figures) -> None:
+    """The same figures of the same runs, within 1e-6 of their size."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        other = found[name]
+        if value is None or other is None:
+            assert value is other, name
+        else:
+            assert abs(value - other) <= 1e-6 * max(1, abs(value)), (name, value, other)
+
+
+def killed_by_thirteen(chunk: Chunk) -> ChunkResult:
+    """Computes a chunk in a worker that does not survive the sentence that begins with 13."""
+    if any(job.prompt is not None and job.prompt.sentence.startswith("13") for job in chunk.jobs):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return run_chunk(chunk)

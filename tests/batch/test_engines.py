@@ -1,0 +1,155 @@
+"""Every engine gives every chunk's result whatever its workers do, and leaves no process behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from attncli.batch.engines import ENGINES, load_engine
+from attncli.batch.engines.failures import Died
+from attncli.errors import RunError
+from tests import chunk_work
+from tests.chunk_work import KILLER, WRONG, Numbers, by_number, chunks_of
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def run_workers(work, chunks, workers: int = 2):
+    return list(load_engine("workers").run_chunks(iter(chunks), work, workers=workers))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_until(condition, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_workers_give_every_result_once(workers: int) -> None:
+    results = by_number(run_workers(chunk_work.squares, chunks_of(101, 7), workers))
+    assert results == {i: i**2 for i in range(101)}
+
+
+def test_serial_gives_every_result_in_order() -> None:
+    chunks = chunks_of(20, 3)
+    results = list(load_engine("serial").run_chunks(chunks, chunk_work.squares))
+    assert [chunk for chunk, _ in results] == chunks
+    assert by_number(results) == {i: i**2 for i in range(20)}
+
+
+def test_workers_share_the_cores_and_the_work() -> None:
+    results = run_workers(chunk_work.squares_by_process, chunks_of(40, 2))
+    pids = {pid for _, (_, pid, _) in results}
+    assert len(pids) == 2 and os.getpid() not in pids
+    cores = len(os.sched_getaffinity(0))
+    threads = int(os.environ.get("OMP_NUM_THREADS", max(1, cores // 2)))
+    assert {count for _, (_, _, count) in results} == {threads}
+    assert not any(map(is_alive, pids))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_that_kills_its_worker_every_time_is_the_only_one_lost(workers: int) -> None:
+    results = by_number(run_workers(chunk_work.killed_by_thirteen, chunks_of(40, 16), workers))
+    assert results.pop(KILLER) == Died("its worker was killed by SIGKILL")
+    assert results == {i: i**2 for i in range(40) if i != KILLER}
+
+
+def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:
+    results = by_number(run_workers(chunk_work.killed_once, chunks_of(12, 1, tmp_path)))
+    assert results == {i: i**2 for i in range(12)}
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("engine", ["serial", "workers"])
+def test_an_error_in_one_run_is_told_and_the_others_go_on(engine: str) -> None:
+    options = {"workers": 2} if engine == "workers" else {}
+    ran = load_engine(engine).run_chunks(chunks_of(20, 10), chunk_work.wrong_at_seven, **options)
+    results = by_number(ran)
+    died = results.pop(WRONG)
+    assert isinstance(died, Died)
+    assert died.reason == "ValueError: no 7; in here"
+    assert "wrong_at_seven" in died.traceback
+    assert results == {i: i**2 for i in range(20) if i != WRONG}
+
+
+def test_results_too_large_for_a_pipe_and_those_that_cannot_be_sent() -> None:
+    results = run_workers(chunk_work.sends_much, chunks_of(6, 1))
+    assert [result for _, result in results] == [bytes(5_000_000)] * 6
+    ((_, died),) = run_workers(chunk_work.cannot_be_sent, chunks_of(1, 1), 1)
+    assert isinstance(died, Died) and "pickle" in died.reason.lower()
+
+
+def test_chunks_are_pulled_as_they_are_needed() -> None:
+    pulled = 0
+
+    def endless() -> Iterator[Numbers]:
+        nonlocal pulled
+        while True:
+            pulled += 1
+            yield Numbers((pulled,))
+
+    results = load_engine("workers").run_chunks(endless(), chunk_work.squares, workers=2)
+    for finished in range(1, 30):
+        next(results)
+        assert pulled <= finished + 4
+    results.close()
+
+
+def test_workers_that_cannot_start_are_an_error_not_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(
+        RunError, match="workers: none could be started: the last one ended with exit status 1"
+    ):
+        run_workers(chunk_work.squares, chunks_of(3, 1))
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from attncli.batch.engines import load_engine
+from tests.chunk_work import chunks_of, tells_and_sleeps
+folder = Path(sys.argv[1])
+try:
+    list(load_engine("workers").run_chunks(chunks_of(9, 1, folder), tells_and_sleeps, workers=2))
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize(
+    ("stop", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGTERM, -15)]
+)
+def test_workers_end_with_their_driver(stop: signal.Signals, status: int, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], env=environment)
+    try:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        pids = [int(path.name.removeprefix("pid-")) for path in tmp_path.iterdir()]
+        assert all(map(is_alive, pids))
+        began = time.monotonic()
+        driver.send_signal(stop)
+        assert driver.wait(timeout=10) == status
+        wait_until(lambda: not any(map(is_alive, pids)), 5)
+        assert time.monotonic() - began < 5
+    finally:
+        driver.kill()
+        driver.wait()
+
+
+def test_the_table_names_modules_that_are_there() -> None:
+    for name in ENGINES:
+        assert callable(load_engine(name).run_chunks)
