@@ -53,8 +53,8 @@ def test_the_output_is_that_of_torchs_fused_attention(variant: str, experiment: 
     query, key, value = (tensor(report, name) for name in ("query", "key", "value"))
     visible = visible_keys(11, 11, causal=causal, window=settings.get("window"))
     mask = torch.zeros(11, 11).masked_fill(~visible, -torch.inf)
-    if "position_bias" in report.tensors:
-        mask = mask + tensor(report, "position_bias")
+    if "bias" in report.tensors:
+        mask = mask + tensor(report, "bias")
     temperature = ON["temperature"] if variant == "temperature" else 1
     expected = F.scaled_dot_product_attention(
         query.unsqueeze(0),
