@@ -6,7 +6,7 @@ from attncli.experiments.self_attention import project
 from attncli.experiments.session import Session
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
-from attncli.experiments.variants import draw_parameters
+from attncli.experiments.variants import draw_parameters, parameter_sizes
 from attncli.report import Report
 from attncli.spec.attention import CrossSpec
 
@@ -19,7 +19,7 @@ def run(spec: CrossSpec, texts: Texts, session: Session) -> Report:
         return run_model(spec, texts)
     source, context = embed(spec, texts, session)
     vectors, projections = project(spec, source, context, session)
-    drawn = draw_parameters(spec, session)
+    drawn = session.draw(draw_parameters, *parameter_sizes(spec))
     attention = attended(spec, vectors, drawn=drawn, progress=session.progress)
 
     tensors = {

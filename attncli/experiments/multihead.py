@@ -14,7 +14,7 @@ from attncli.experiments.attention_report import (
 from attncli.experiments.session import Session
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
-from attncli.experiments.variants import draw_parameters
+from attncli.experiments.variants import draw_parameters, parameter_sizes
 from attncli.inputs.projections import draw_head_projections, draw_linear, draw_linear_bias
 from attncli.mechanisms.heads import merge_heads, split_heads
 from attncli.report import NamedTensor, Report
@@ -54,7 +54,7 @@ def run(spec: MultiheadSpec, texts: Texts, session: Session) -> Report:
         return run_model(spec, texts)
     (source,) = embed(spec, texts, session)
     heads, projections = _heads(spec, source.vectors, session)
-    drawn = draw_parameters(spec, session)
+    drawn = session.draw(draw_parameters, *parameter_sizes(spec))
     attention = attended(
         spec, heads, causal=spec.causal, axes=("head",), drawn=drawn, progress=session.progress
     )

@@ -14,7 +14,7 @@ from attncli.experiments.attention_report import (
 from attncli.experiments.session import Session
 from attncli.experiments.sources import Source, embed
 from attncli.experiments.texts import Texts
-from attncli.experiments.variants import draw_parameters
+from attncli.experiments.variants import draw_parameters, parameter_sizes
 from attncli.inputs.projections import draw_projections
 from attncli.mechanisms.masks import visible_keys
 from attncli.mechanisms.scaled_dot_product import attend_by_loop
@@ -60,7 +60,7 @@ def run(spec: SelfSpec, texts: Texts, session: Session) -> Report:
         return run_model(spec, texts)
     (source,) = embed(spec, texts, session)
     vectors, projections = project(spec, source, source, session)
-    drawn = draw_parameters(spec, session)
+    drawn = session.draw(draw_parameters, *parameter_sizes(spec))
     attention = attended(spec, vectors, causal=spec.causal, drawn=drawn, progress=session.progress)
 
     tensors = {"input": named(source.vectors, "token", "dim"), **explained_ids(spec, source)}

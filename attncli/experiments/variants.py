@@ -8,12 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.experiments.attention_report import named
-from attncli.experiments.session import Session
 from attncli.mechanisms.alibi import alibi_bias, alibi_slopes
 from attncli.mechanisms.differential import differential_lambda, in_halves, joined_halves
 from attncli.mechanisms.normalisation import rms_norm
 from attncli.mechanisms.relative_bias import relative_bias
 from attncli.mechanisms.rotary import rotate
+from attncli.mechanisms.scaled_dot_product import scale_factors
 from attncli.mechanisms.score_rules import ScoreRules
 from attncli.report import NamedTensor
 from attncli.spec.attention import AttentionSpec, MultiheadSpec
@@ -34,17 +34,25 @@ class VariantParameters:
 NOTHING_DRAWN = VariantParameters()
 
 
-def draw_parameters(spec: AttentionSpec, session: Session) -> VariantParameters:
-    """N(0, 1) for the table, then N(0, 0.1^2) for the vectors q1, k1, q2, k2; nothing that is not asked for.
+def parameter_sizes(spec: AttentionSpec) -> tuple[tuple[int, int] | None, int | None]:
+    """Heads and buckets of the table, and the size of the vectors behind lambda; None where not asked for."""
+    table = None
+    if isinstance(spec, PositionSpec) and spec.relative_bias:
+        table = num_heads(spec), spec.num_buckets
+    return table, spec.head_dim // 2 if spec.differential else None
+
+
+def draw_parameters(
+    table: tuple[int, int] | None, half: int | None, generator: torch.Generator
+) -> VariantParameters:
+    """N(0, 1) for the table, then N(0, 0.1^2) for the vectors q1, k1, q2, k2, of these sizes.
 
     Drawn after the projections of query, key and value, before that of the output.
     """
-    table = vectors = None
-    if isinstance(spec, PositionSpec) and spec.relative_bias:
-        table = torch.randn(num_heads(spec), spec.num_buckets, generator=session.generator)
-    if spec.differential:
-        vectors = LAMBDA_DEVIATION * torch.randn(4, spec.head_dim // 2, generator=session.generator)
-    return VariantParameters(table, vectors)
+    return VariantParameters(
+        None if table is None else torch.randn(table, generator=generator),
+        None if half is None else LAMBDA_DEVIATION * torch.randn(4, half, generator=generator),
+    )
 
 
 def num_heads(spec: AttentionSpec) -> int:
@@ -95,6 +103,19 @@ def factor_of_second(spec: AttentionSpec, drawn: VariantParameters) -> float:
     return differential_lambda(drawn.lambda_vectors, spec.lambda_init)
 
 
+def score_rule(spec: AttentionSpec, rules: ScoreRules) -> dict[str, float | None]:
+    """How scores are made of query . key, for who follows them; the sink as the softmax takes it."""
+    dim = spec.head_dim // 2 if spec.differential else spec.head_dim
+    each, product = scale_factors(spec.scale, dim)
+    sink = rules.softmax_sink
+    return {
+        "scale": each * each * product,
+        "softcap": spec.softcap,
+        "temperature": spec.temperature,
+        "sink": None if sink is None else sink.item(),
+    }
+
+
 def explained_variants(
     spec: AttentionSpec, vectors: Vectors, drawn: VariantParameters, rules: ScoreRules, axes: tuple[str, ...]
 ) -> dict[str, NamedTensor]:
@@ -114,7 +135,7 @@ def explained_variants(
         table = drawn.bias_table if axes else drawn.bias_table[0]
         tensors["bias_table"] = named(table, *axes, "bucket")
     if rules.bias is not None:
-        tensors["position_bias"] = NamedTensor((*axes, "query", "key"), rules.bias.numpy(force=True))
+        tensors["bias"] = NamedTensor((*axes, "query", "key"), rules.bias.numpy(force=True))
     if drawn.lambda_vectors is not None:
         tensors["lambda_vectors"] = NamedTensor(("vector", "dim"), drawn.lambda_vectors.numpy(force=True))
     return tensors

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers.models.t5.modeling_t5 import T5Attention
 
 from attncli.errors import RunError, UserError
 from attncli.experiments.attending import attended
@@ -53,8 +54,8 @@ def test_the_output_is_that_of_torchs_fused_attention(variant: str, experiment: 
     query, key, value = (tensor(report, name) for name in ("query", "key", "value"))
     visible = visible_keys(11, 11, causal=causal, window=settings.get("window"))
     mask = torch.zeros(11, 11).masked_fill(~visible, -torch.inf)
-    if "position_bias" in report.tensors:
-        mask = mask + tensor(report, "position_bias")
+    if "bias" in report.tensors:
+        mask = mask + tensor(report, "bias")
     temperature = ON["temperature"] if variant == "temperature" else 1
     expected = F.scaled_dot_product_attention(
         query.unsqueeze(0),
@@ -236,3 +237,32 @@ def test_batches_and_single_tokens() -> None:
     assert (
         run("self", num_tokens=3, batch_size=2, alibi=True, differential=True).tensors["output"] is not None
     )
+
+
+def test_alibi_takes_off_the_slope_times_the_distance() -> None:
+    positions = torch.arange(6)
+    distances = (positions.unsqueeze(1) - positions).abs()
+    report = run("multihead", num_heads=4, alibi=True, explain=True)
+    for head, slope in enumerate([1 / 4, 1 / 16, 1 / 64, 1 / 256]):
+        torch.testing.assert_close(tensor(report, "bias")[head], -slope * distances)
+    torch.testing.assert_close(tensor(run("self", alibi=True, explain=True), "bias"), -distances / 256)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_relative_bias_is_looked_up_in_the_table_that_is_shown(causal: bool) -> None:
+    settings = {"relative_bias": True, "num_buckets": 8, "max_distance": 9, "causal": causal, "explain": True}
+    for experiment in ("self", "multihead"):
+        report = run(experiment, **settings)
+        bias, table = tensor(report, "bias"), tensor(report, "bias_table")
+        offsets = torch.arange(6) - torch.arange(6).unsqueeze(1)
+        buckets = T5Attention._relative_position_bucket(offsets, not causal, 8, 9)
+        assert torch.equal(bias, table[..., buckets])
+
+
+def test_the_vectors_behind_lambda_come_after_the_projections() -> None:
+    report = run("self", embed_dim=6, differential=True, explain=True)
+    generator = torch.Generator().manual_seed(0)
+    torch.randn(5, 6, generator=generator)
+    for _ in range(3):
+        torch.empty(6, 6).uniform_(generator=generator)
+    torch.testing.assert_close(tensor(report, "lambda_vectors"), 0.1 * torch.randn(4, 3, generator=generator))
