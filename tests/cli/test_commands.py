@@ -16,7 +16,7 @@ from attncli.cli.app import COMMANDS
 from attncli.cli.experiment import EXAMPLES, flag_name
 from attncli.experiments import EXPERIMENTS
 from attncli.spec import SPECS
-from attncli.views import VIEWS
+from attncli.views import SUFFIXES, VIEWS
 from tests.conftest import Attn
 
 ROOT = Path(__file__).parent.parent.parent
@@ -66,11 +66,11 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["self", "--sentence", ".,;"], "sentence: holds no token: tokenizer words leaves nothing of it"),
         (["self", "--file", "nowhere"], "--file: no such file: nowhere"),
         (["self", "--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
-        (["self", "--format", "jsn"], "--format: must be one of table, json, jsonl, csv, heatmap, html, png, svg (got jsn) (did you mean 'json'?)"),
+        (["self", "--format", "jsn"], f"--format: must be one of {', '.join(VIEWS)} (got jsn) (did you mean 'json'?)"),
         (["self", "--color", "yes"], "--color: must be one of auto, always, never, 16, 256, truecolor (got yes)"),
         (["self", "--precision", "99"], "--precision: must be a whole number from 0 to 15 (got 99)"),
         (["self", "-o", "nowhere/x.json"], "-o nowhere/x.json: no such directory: nowhere"),
-        (["self", "-o", "x.xyz"], "-o x.xyz: the suffix must be one of .txt, .json, .jsonl, .ndjson, .csv, .png, .svg, or give --format"),
+        (["self", "-o", "x.xyz"], f"-o x.xyz: the suffix must be one of {', '.join(SUFFIXES)}, or give --format"),
         (["multihead", "--embed-dim", "16", "--num-heads", "3"], "--embed-dim (16) must be divisible by num_heads (3), or head_dim given"),
         (["multihead", "--num-heads", "3"], "--num-heads: embed_dim (64) must be divisible by num_heads (3), or head_dim given"),
         (["self", "--num-tokens", "3", "--sentence", "a"], "--num-tokens: cannot be combined with sentence: give one of them"),

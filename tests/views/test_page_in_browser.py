@@ -235,6 +235,23 @@ def test_heads_are_sorted_by_a_statistic_and_filtered_by_layer(opened: Opened) -
         assert page.locator("#tables tbody tr").first.locator("td").first.text_content() == first
 
 
+@pytest.mark.parametrize(("maps", "figure"), [("self", "0.2000"), ("encoder", "0.1000"), ("cross", "0.3000")])
+def test_the_figures_beside_a_head_are_those_of_its_stack(opened: Opened, maps: str, figure: str) -> None:
+    modules = (("encoder.0", "self", 0.1), ("decoder.0.self", "self", 0.2), ("decoder.0.cross", "cross", 0.3))
+    rows = [
+        {"layer": 0, "module": module, "head": head, "kind": kind, "entropy": entropy}
+        for module, kind, entropy in modules
+        for head in range(2)
+    ]
+    weights = NamedTensor(("layer", "head", "query", "key"), random_weights(1, 2, 6, 6))
+    page = opened(
+        page_of(Report("heads", {"maps": maps}, {}, SENTENCE, (), {"weights": weights}, {"heads": rows}))
+    )
+    assert page.locator("#head-figures dd").all_text_contents() == [figure]
+    page.select_option("#sort", "entropy")
+    assert page.locator(".thumbnail .figure").all_text_contents() == [figure] * 2
+
+
 def test_colours_follow_the_scale_and_leave_skipped_keys_blank(opened: Opened) -> None:
     weights = np.array([[0.9, 0.1, 0.0], [0.9, 0.01, 0.09], [0.98, 0.01, 0.01]], dtype=np.float32)
     report = Report("self", {}, {}, ("a", "b", "c"), (), {"weights": NamedTensor(("query", "key"), weights)})

@@ -16,14 +16,23 @@ function readReport(index) {
   return data;
 }
 
+// The survey's rows about the heads that the maps show: an encoder's, a decoder's, or those across.
+function surveyed({ statistics, settings }) {
+  const rows = Array.isArray(statistics.heads) ? statistics.heads : [];
+  if (settings.maps === "cross") return rows.filter(({ kind }) => kind === "cross");
+  const isInDecoder = ({ module = "" }) => module.startsWith("decoder");
+  const hasDecoder = rows.some(isInDecoder);
+  const isShown = (row) => !hasDecoder || isInDecoder(row) === (settings.maps !== "encoder");
+  return rows.filter((row) => row.kind !== "cross" && isShown(row));
+}
+
 // Figures by which heads may be sorted: those of the survey, else means of the statistics of rows.
 function figures() {
   const { report, tensor } = chosen;
-  const heads = report.statistics.heads;
-  if (Array.isArray(heads) && tensor.axes.includes("layer")) {
-    const names = Object.keys(heads[0] ?? {}).filter(
-      (name) => !PLACES.includes(name) && heads.some((row) => isNumber(row[name])),
-    );
+  const heads = surveyed(report);
+  if (heads.length && tensor.axes.includes("layer")) {
+    const isFigure = (name) => !PLACES.includes(name) && heads.some((row) => isNumber(row[name]));
+    const names = Object.keys(heads[0]).filter(isFigure);
     const rows = new Map(heads.map((row) => [`${row.layer}:${row.head}`, row]));
     return names.map((name) => ({ name, of: (place) => rows.get(shortPlace(place))?.[name] }));
   }
@@ -63,15 +72,11 @@ function noteOf(shown) {
 
 // What the survey found about the chosen head.
 function showHeadFigures(place) {
-  const { heads } = chosen.report.statistics;
-  const isHead = Array.isArray(heads) && chosen.tensor.axes.includes("layer");
-  const row = isHead && heads.find((other) => `${other.layer}:${other.head}` === shortPlace(place));
+  const heads = chosen.tensor.axes.includes("layer") ? surveyed(chosen.report) : [];
+  const row = heads.find((other) => `${other.layer}:${other.head}` === shortPlace(place));
   byId("head-figures").hidden = !row;
-  if (row)
-    fillFigures(
-      byId("head-figures"),
-      Object.entries(row).filter(([name, value]) => !PLACES.includes(name) && typeof value !== "string"),
-    );
+  const isFigure = ([name, value]) => !PLACES.includes(name) && typeof value !== "string";
+  if (row) fillFigures(byId("head-figures"), Object.entries(row).filter(isFigure));
 }
 
 function showNotes(report) {
