@@ -1,6 +1,8 @@
 """Runs a plan and keeps every finished run: chunks to an engine, what comes back into the store."""
 
+import signal
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -27,6 +29,24 @@ class Progress(NamedTuple):
     kept: int
     done: int
     failed: int
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until this is done: what is kept is counted, too."""
+    asked = False
+
+    def note(*_: object) -> None:
+        nonlocal asked
+        asked = True
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if asked:
+        raise KeyboardInterrupt
 
 
 class Driver:
@@ -117,17 +137,19 @@ class Driver:
 
     def _take(self, chunk: Chunk, result: ChunkResult) -> None:
         """Into the store first: what is told is there."""
-        self.store.write(chunk, result)
+        with uninterrupted():
+            self.store.write(chunk, result)
+            failed = sum(outcome.status != DONE for outcome in result.outcomes)
+            self.failed += failed
+            self.done += len(result.outcomes) - failed
         self._learn(len(chunk), result.seconds)
         checks = [self.expectations.of(columns) for columns in result.columns]
         for (job, item, *_), outcome in zip(chunk.runs(), result.outcomes, strict=True):
             if outcome.status == DONE:
-                self.done += 1
                 assert outcome.columns is not None and outcome.figures is not None
                 if self.expectations.conditions:
                     self._check(job.name(item), checks[outcome.columns].broken(outcome.figures))
             else:
-                self.failed += 1
                 self.on_failure(job.name(item), str(outcome.error).splitlines())
         self._tell()
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from attncli.batch.figures import Column, Columns
 from attncli.batch.store import LITTLE_ENDIAN, columns_of
-from attncli.batch.store_file import check_header, connect
+from attncli.batch.store_file import check_header, connect_to_read
 from attncli.errors import RunError, UserError
 
 RUNS_AT_ONCE = 1000
@@ -97,7 +97,7 @@ def reading(path: Path) -> Iterator[Reader]:
         raise UserError(f"{path}: no such file")
     check_header(path)
     try:
-        connection = connect(path, read_only=True)
+        connection = connect_to_read(path)
         try:
             yield Reader(connection)
         finally:

@@ -92,16 +92,23 @@ def remove(path: Path) -> None:
         beside(path, ending).unlink(missing_ok=True)
 
 
-def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+def connect(path: Path) -> sqlite3.Connection:
     """A connection to a store that is there, in WAL mode: readers go on while one process writes."""
-    uri = f"file:{_quoted(path)}"
-    if read_only:
-        can_write = os.access(path.parent, os.W_OK) or beside(path, "-wal").exists()
-        return sqlite3.connect(f"{uri}?mode=ro{'' if can_write else '&immutable=1'}", uri=True)
-    connection = sqlite3.connect(f"{uri}?mode=rw", uri=True)
+    connection = sqlite3.connect(f"file:{_quoted(path)}?mode=rw", uri=True)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     return connection
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing; where it may write it puts the log of a crash in order."""
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        connection = sqlite3.connect(f"file:{_quoted(path)}?mode=rw", uri=True)
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+    # Without a log beside it nobody writes: SQLite needs not make one, which it could not.
+    immutable = "" if beside(path, "-wal").exists() else "&immutable=1"
+    return sqlite3.connect(f"file:{_quoted(path)}?mode=ro{immutable}", uri=True)
 
 
 def _quoted(path: Path) -> str:

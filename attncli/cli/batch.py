@@ -97,6 +97,8 @@ def run_files(
     of_store = {"--fresh": fresh, "--rows": rows, "--weights": weights}
     of_store |= {"--workers": workers is not None, "--scheduler": scheduler is not None}
     _refuse_flags(store, of_store, workers, scheduler, format)
+    if store is not None:
+        Destination._refuse_what_is_no_file(store)
     conditions = parse_conditions(expect or [], "--expect", numbers_only=True)
     to = Destination(
         format,
@@ -163,12 +165,15 @@ def _show(
 
     expectations = Expectations(conditions)
     failed = broken = 0
+    source = ""
 
     def items() -> Iterator[Item]:
+        nonlocal source
         for job in plan.jobs():
             for item in job.items():
                 if fail_fast and (failed or broken):
                     return
+                source = str(item.source)
                 yield item
 
     def fail(item: Item, error: UserError) -> None:
@@ -188,7 +193,7 @@ def _show(
                 ((columns, figures),) = figures_of([report])
                 lines = expectations.of(columns).broken(figures)
                 broken += bool(lines)
-                tell(report.experiment, lines)
+                tell(source, lines)
 
     with progress_line() as progress:
         to.write(checked(run_items(items(), fail, progress)))

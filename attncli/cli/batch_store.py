@@ -15,7 +15,7 @@ from attncli.batch.expectations import Expectations
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Plan
 from attncli.batch.store import open_store
-from attncli.batch.store_file import check_header, connect
+from attncli.batch.store_file import check_header, connect_to_read
 from attncli.cli.batch import exit_code, tell
 from attncli.views.plain_text import plain_text
 from attncli.views.progress import Line, cleared_line, counted, readable_rate, readable_seconds
@@ -106,7 +106,7 @@ def told_of(plan: Plan, path: Path) -> Iterator[str]:
         return
     check_header(path)
     keys = RunKeys()
-    connection: sqlite3.Connection = connect(path, read_only=True)
+    connection: sqlite3.Connection = connect_to_read(path)
     try:
         query = "SELECT 1 FROM runs WHERE key = ? AND status = ?"
         done = sum(

@@ -1,8 +1,12 @@
 """Small batches for the tests: files to run, and what a store holds afterwards."""
 
+import os
+import signal
 import sqlite3
 import sys
 from pathlib import Path
+
+from attncli.batch.chunks import Chunk, ChunkResult, run_chunk
 
 ROOT = Path(__file__).parent.parent.parent
 ATTN = [sys.executable, "-m", "attncli"]
@@ -54,3 +58,10 @@ def assert_same_figures(found: Figures, expected: Figures) -> None:
             assert value is other, name
         else:
             assert abs(value - other) <= 1e-6 * max(1, abs(value)), (name, value, other)
+
+
+def killed_by_thirteen(chunk: Chunk) -> ChunkResult:
+    """Computes a chunk in a worker that does not survive the sentence that begins with 13."""
+    if any(job.prompt is not None and job.prompt.sentence.startswith("13") for job in chunk.jobs):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return run_chunk(chunk)

@@ -1,0 +1,490 @@
+"""The store of a batch as a user meets it: kept, gone on with, refused, full."""
+
+import json
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attncli.batch.schema import SCHEMA_VERSION
+from attncli.batch.store_file import driving
+from tests.batch.stores import ATTN, ROOT, assert_same_figures, done_runs, tidy, write_batch
+from tests.conftest import Attn
+from tests.experiments.running import run
+
+
+def test_a_batch_is_kept_and_nothing_is_repeated(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 20), tmp_path / "runs.db"
+    first = attn([*arguments, "-o", str(store)])
+    assert first.code == 0 and first.out == ""
+    assert f"{store} has 40 of 40 runs, 40 done now" in first.err
+    before = tidy(store)
+    again = attn([*arguments, "-o", str(store)])
+    assert again == (0, "", f"{store} has 40 of 40 runs, nothing was left to do\n")
+    assert tidy(store) == before
+    dry = attn([*arguments, "-o", str(store), "--dry-run"])
+    assert dry.out.endswith(f"= 40 runs\n{store} has 40 of them, 0 are left\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["prompts.txt", "runs.db", "sweep.yaml"]
+
+
+def test_the_view_has_the_figures_of_single_runs(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 8), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store)])
+    connection = sqlite3.connect(store)
+    query = "SELECT sentence, spec, status, versions FROM runs JOIN settings USING (settings) "
+    rows = connection.execute(query + "JOIN environments USING (environment)").fetchall()
+    connection.close()
+    assert len(rows) == 16
+    figures = tidy(store)
+    for sentence, text, status, versions in rows:
+        spec = json.loads(text)
+        assert status == "done" and {"attncli", "torch"} <= json.loads(versions).keys()
+        report = run("multihead", sentence=sentence, embed_dim=8, num_heads=2, causal=spec["causal"])
+        entropy = report.statistics["rows"]["entropy"].values
+        for head in range(2):
+            found = [figures[next(k for k in figures if k[:2] == (sentence, text) and k[4:] == (head, name))]
+                     for name in ("entropy.mean", "entropy.min", "entropy.max")]  # fmt: skip
+            row = entropy[head]
+            np.testing.assert_allclose(found, [row.mean(), row.min(), row.max()], rtol=0, atol=1e-6)
+
+
+def test_the_view_reads_every_kind_of_number_exactly(tmp_path: Path) -> None:
+    from attncli.batch.store_file import create_file
+
+    store = tmp_path / "x.db"
+    create_file(store, rows=False, weights=False)
+    numbers = [0.0, -0.0, 1.0, -1.5, np.pi, 5e-324, -2.3e-310, 1.7976931348623157e308, 0.1, np.nan, np.inf]
+    numbers += np.random.default_rng().integers(0, 2**63, 200).view(np.float64).tolist()
+    connection = sqlite3.connect(store)
+    connection.execute("INSERT INTO settings VALUES (1, 'self', 0, '{}')")
+    connection.executemany(
+        "INSERT INTO columns VALUES (1, ?, 'x', NULL, NULL, NULL, NULL)", [(i,) for i in range(len(numbers))]
+    )
+    blob = np.array(numbers, "<f8").tobytes()
+    connection.execute(
+        "INSERT INTO runs (key, source, settings, status, shape, figures) VALUES (x'00', '', 1, 'done', 1, ?)",
+        (blob,),
+    )
+    found = [value for (value,) in connection.execute("SELECT value FROM tidy")]
+    connection.close()
+    expected = [number if np.isfinite(number) else None for number in numbers]
+    assert found == expected and str(found[1]) == "-0.0"
+
+
+def test_a_failed_run_is_told_kept_and_tried_again(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("a 1 2\nb 3 4\n")
+    (tmp_path / "x.yaml").write_text("experiment: self\nembedding: v.txt")
+    (tmp_path / "p.jsonl").write_text(
+        '{"sentence": "a b"}\n{"sentence": "a [/INST]\\u001b[31m", "id": "bad"}\n'
+    )
+    arguments = [
+        "batch",
+        str(tmp_path / "x.yaml"),
+        "--file",
+        str(tmp_path / "p.jsonl"),
+        "-o",
+        str(tmp_path / "r.db"),
+    ]
+    first = attn(arguments)
+    assert first.code == 3 and "x.yaml:1:1, bad: " in first.err and "1 done now" in first.err
+    assert "1 failed" in first.err and "\x1b" not in first.err
+    again = attn(arguments)
+    assert again.code == 3 and "0 done now" in again.err and "1 were there" in again.err
+    shown = attn(["results", str(tmp_path / "r.db"), "--format", "json"])
+    (failed,) = json.loads(shown.out)["statistics"]["failed"]
+    assert failed["id"] == "bad" and "[/inst]" in failed["error"]
+
+
+def test_steps_that_draw_on_are_kept_with_what_they_drew(attn: Attn, tmp_path: Path) -> None:
+    steps = "steps: [{experiment: norm}, {experiment: norm}, {experiment: norm, seed: 0}]"
+    (tmp_path / "x.yaml").write_text(steps)
+    assert attn(["batch", str(tmp_path / "x.yaml"), "-o", str(tmp_path / "r.db")]).code == 0
+    reports = json.loads(attn(["batch", str(tmp_path / "x.yaml"), "--format", "json"]).out)
+    connection = sqlite3.connect(tmp_path / "r.db")
+    query = "SELECT run, value FROM tidy WHERE statistic = 'input.feature0_mean' ORDER BY run"
+    found = connection.execute(query).fetchall()
+    connection.close()
+    # The third is what the first is: it stands in the store once.
+    assert found == [(i + 1, reports[i]["statistics"]["input"]["feature0_mean"]) for i in range(2)]
+
+
+def test_rows_and_weights_are_kept_where_asked_for(attn: Attn, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    arguments, store = write_batch(tmp_path, 9), tmp_path / "runs.db"
+    assert attn([*arguments, "-o", str(store), "--rows", "--weights"]).code == 0
+    connection = sqlite3.connect(store)
+    runs = connection.execute("SELECT lower(hex(key)), sentence, weights, run FROM runs").fetchall()
+    for key, sentence, file, number in runs:
+        weights = load_file(tmp_path / "runs.db-weights" / file)[key]
+        words = len(sentence.split())
+        assert weights.shape == (2, words, words)
+        np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-6)
+        query = "SELECT head, token, value FROM tidy WHERE run = ? AND statistic = 'max_weight'"
+        rows = connection.execute(query, (number,)).fetchall()
+        assert len(rows) == 2 * words
+        for head, token, value in rows:
+            assert abs(weights[head, token].max() - value) < 1e-6
+    connection.close()
+    orphan = tmp_path / "runs.db-weights" / "000099.safetensors"
+    orphan.write_bytes(b"of a crash")
+    (tmp_path / "runs.db-weights" / "notes.txt").write_text("mine")
+    assert attn([*arguments, "-o", str(store), "--rows", "--weights"]).code == 0
+    assert not orphan.exists() and (tmp_path / "runs.db-weights" / "notes.txt").exists()
+    assert attn([*arguments, "-o", str(store)]).err.splitlines() == [
+        f"--rows: {store} was begun with it: give it again, or --fresh to begin anew",
+        f"--weights: {store} was begun with it: give it again, or --fresh to begin anew",
+    ]
+    assert attn([*arguments, "-o", str(store), "--fresh"]).code == 0
+    assert not list((tmp_path / "runs.db-weights").glob("*.safetensors"))
+
+
+def test_fresh_begins_anew(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 3), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store)])
+    ended = attn([*write_batch(tmp_path, 2), "-o", str(store), "--fresh"])
+    assert "has 4 of 4 runs, 4 done now" in ended.err and len(done_runs(store)) == 4
+
+
+def foreign_database(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE precious (data)")
+    connection.commit()
+    connection.close()
+
+
+def other_version(path: Path) -> None:
+    from attncli.batch.store_file import create_file
+
+    create_file(path, rows=False, weights=False)
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    connection.close()
+
+
+@pytest.mark.parametrize("fresh", [[], ["--fresh"]])
+@pytest.mark.parametrize(
+    "make",
+    [foreign_database, lambda path: path.write_text("notes"), lambda path: path.touch()],
+    ids=["database", "text", "empty"],
+)
+def test_what_is_no_store_is_left_as_it_is(attn: Attn, tmp_path: Path, make, fresh: list[str]) -> None:
+    store = tmp_path / "runs.db"
+    make(store)
+    before = (store.read_bytes(), store.stat().st_mtime_ns)
+    arguments = write_batch(tmp_path, 2)
+    for command in ([*arguments, "-o", str(store), *fresh], ["results", str(store)], ["export", str(store)]):
+        line = f"{store}: is no store of attn: it is left as it is, give another name\n"
+        assert attn(command) == (2, "", line)
+    assert (store.read_bytes(), store.stat().st_mtime_ns) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["prompts.txt", "runs.db", "sweep.yaml"]
+
+
+def test_a_store_of_another_version_is_left_as_it_is(attn: Attn, tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    other_version(store)
+    before = store.read_bytes()
+    arguments = write_batch(tmp_path, 2)
+    ended = attn([*arguments, "-o", str(store)])
+    assert ended.code == 2 and f"is a store of version {SCHEMA_VERSION + 1}" in ended.err
+    assert store.read_bytes() == before
+    assert attn([*arguments, "-o", str(store), "--fresh"]).code == 0
+
+
+def test_a_second_driver_is_refused_and_a_dead_one_is_not(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 2), tmp_path / "runs.db"
+    with driving(store):
+        line = f"{store}: is being written by another attn (process {os.getpid()}): wait for it\n"
+        assert attn([*arguments, "-o", str(store)]) == (1, "", line)
+        assert not store.exists()
+    (tmp_path / "runs.db-lock").write_text("99999")
+    assert attn([*arguments, "-o", str(store)]).code == 0
+    assert not (tmp_path / "runs.db-lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--fresh"], "--fresh: needs a store: -o FILE.db"),
+        (["--rows", "-o", "x.json"], "--rows: needs a store: -o FILE.db"),
+        (["--workers", "2"], "--workers: needs a store: -o FILE.db"),
+        (["-o", "x.db", "--format", "csv"], "--format: a store has none: attn export x.db -o FILE writes its figures"),
+        (["-o", "x.db", "--workers", "2", "--scheduler", "tcp://a:1"], "--workers: cannot be combined with --scheduler, which has its own"),
+        (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),
+        (["--expect", "entropy < low"], "--expect 'entropy < low': must end in a number (got low)"),
+        (["--set", "x"], "--set: must be KEY=VALUE (got 'x')"),
+        (["-o", "nowhere/x.db"], "-o nowhere/x.db: no such directory: nowhere"),
+    ],
+)  # fmt: skip
+def test_flags_that_cannot_be(attn: Attn, tmp_path: Path, flags: list[str], line: str) -> None:
+    ended = attn([*write_batch(tmp_path, 1), *flags])
+    assert ended == (2, "", f"{line}\n")
+
+
+def test_sentences_from_standard_input(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("experiment: self\nembed_dim: 4")
+    command = [*ATTN, "batch", "x.yaml", "--file", "-", "-o", "r.db"]
+    done = subprocess.run(
+        command, input="a b\nc d e\n", capture_output=True, text=True, cwd=tmp_path, env=environment()
+    )
+    assert (done.returncode, len(done_runs(tmp_path / "r.db"))) == (0, 2), done.stderr
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def test_expectations_hold_of_what_is_kept_too(attn: Attn, tmp_path: Path) -> None:
+    arguments = [*write_batch(tmp_path, 3), "-o", str(tmp_path / "runs.db")]
+    expected = ["--expect", "entropy.mean < 5", "--expect", "sink_mass.max <= 1.0001"]
+    assert attn([*arguments, *expected]).code == 0
+    for _ in range(2):
+        ended = attn([*arguments, *expected, "--expect", "sink_mass.max <= 0.99"])
+        # One word has all the weight, and so has the first of a causal row.
+        assert ended.code == 1
+        *told, _, last = ended.err.splitlines()
+        assert len(told) == 4 and all("expected sink_mass.max <= 0.99: got 1" in line for line in told)
+        assert "line 1: " in ended.err and last == "4 runs do not meet what is expected"
+    unknown = attn([*arguments, "--expect", "entropi.mean < 2"])
+    assert unknown.code == 1
+    assert unknown.err.endswith(
+        "--expect 'entropi.mean < 2': no run has entropi.mean (did you mean 'entropy.mean'?)\n"
+    )
+
+
+def test_expectations_without_a_store(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("steps: [{experiment: norm}, {experiment: self}]")
+    ended = attn(["batch", str(tmp_path / "x.yaml"), "--expect", "entropy.mean > 100", "--format", "jsonl"])
+    assert ended.code == 1 and len(ended.out.splitlines()) == 2
+    assert f"{tmp_path}/x.yaml:1:30: expected entropy.mean > 100: got 1." in ended.err
+    assert "1 run does not meet what is expected" in ended.err
+
+
+def test_fail_fast_stops_at_the_first(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("experiment: self\nsweep: {scale: [1e38, 1], seed: [1, 2, 3]}")
+    command = ["batch", str(tmp_path / "x.yaml"), "--fail-fast"]
+    kept = attn([*command, "-o", str(tmp_path / "r.db")])
+    assert kept.code == 3 and "stopped by --fail-fast" in kept.err
+    shown = attn([*command, "--format", "jsonl"])
+    assert (shown.code, shown.out) == (3, "") and "1 of 6 experiments failed" in shown.err
+    whole = attn([*command[:2], "--format", "jsonl"])
+    assert (whole.code, len(whole.out.splitlines())) == (3, 3)
+    assert "3 of 6 experiments failed" in whole.err
+
+
+def started(command: list[str], folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*ATTN, *command], cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for_runs(store: Path, process: subprocess.Popen[str]) -> None:
+    for _ in range(1000):
+        if process.poll() is not None:
+            return
+        if store.exists() and len(done_runs(store)):
+            return
+        time.sleep(0.02)
+    raise AssertionError("nothing was kept within 20 s")
+
+
+@pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
+def test_an_interrupted_batch_goes_on(attn: Attn, tmp_path: Path, workers: list[str]) -> None:
+    arguments, store = write_batch(tmp_path, 1000), tmp_path / "runs.db"
+    process = started([*arguments, "-o", str(store), *workers], tmp_path)
+    wait_for_runs(store, process)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 130, told
+    count = len(done_runs(store))
+    assert 0 < count < 2000
+    assert told == f"interrupted: {store} has {count:,} of 2,000 runs; the same command goes on\n"
+    assert not (tmp_path / "runs.db-lock").exists()
+    ended = attn([*arguments, "-o", str(store)])
+    assert ended.code == 0 and f"{count:,} were there" in ended.err
+    assert len(set(done_runs(store))) == len(done_runs(store)) == 2000
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1000k", "none", str(folder)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("only root may mount a small disk here: the next test limits the file's size instead")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def assert_full(process: subprocess.CompletedProcess[str], store: Path) -> None:
+    assert process.returncode == 1, process.stderr
+    (line,) = process.stderr.splitlines()
+    assert line.startswith(f"{store}: cannot be written: ") and line.endswith("what was finished is kept")
+    assert 0 < len(done_runs(store)) < 2000
+
+
+def test_a_full_disk_is_told_in_a_line_and_keeps_what_is_there(
+    attn: Attn, tmp_path: Path, small_disk: Path
+) -> None:
+    arguments, store = write_batch(tmp_path, 1000), small_disk / "runs.db"
+    command = [*ATTN, *arguments, "-o", str(store)]
+    full = subprocess.run(command, capture_output=True, text=True, env=environment())
+    assert_full(full, store)
+    subprocess.run(["mount", "-o", "remount,size=50m", str(small_disk)], check=True)
+    assert attn([*arguments, "-o", str(store)]).code == 0
+    assert len(done_runs(store)) == 2000
+
+
+def test_a_limit_of_size_is_told_in_a_line_and_keeps_what_is_there(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 1000), tmp_path / "runs.db"
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, 700_000))
+
+    command = [*ATTN, *arguments, "-o", str(store)]
+    full = subprocess.run(command, capture_output=True, text=True, env=environment(), preexec_fn=limit)
+    assert_full(full, store)
+    assert attn([*arguments, "-o", str(store)]).code == 0
+    assert len(done_runs(store)) == 2000
+
+
+def read_by_duckdb(query: str) -> tuple[list[str], list[list[object]]]:
+    """The columns and rows of a query, by a process of its own: duckdb complains when tests end."""
+    script = (
+        "import duckdb, json, sys; r = duckdb.sql(sys.argv[1]); print(json.dumps([r.columns, r.fetchall()]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script, query], capture_output=True, text=True, check=True)
+    columns, rows = json.loads(done.stdout)
+    return columns, rows
+
+
+@pytest.mark.parametrize("rows", [[], ["--rows"]])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_exports_read_back_to_the_last_bit(attn: Attn, tmp_path: Path, suffix: str, rows: list[str]) -> None:
+    arguments, store = write_batch(tmp_path, 30), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store), *rows])
+    file = tmp_path / f"tidy.{suffix}"
+    assert attn(["export", str(store), "-o", str(file)]) == (0, "", "")
+    connection = sqlite3.connect(store)
+    cursor = connection.execute("SELECT * FROM tidy ORDER BY run, statistic, layer, head, value")
+    names, expected = [column[0] for column in cursor.description], cursor.fetchall()
+    connection.close()
+    order = "ORDER BY run, statistic COLLATE C, layer NULLS FIRST, head NULLS FIRST, value NULLS FIRST"
+    read = {"csv": f"read_csv('{file}', all_varchar = true)", "jsonl": f"read_json('{file}')"}.get(
+        suffix, f"'{file}'"
+    )
+    kinds = dict.fromkeys(names, "BIGINT") | {"id": "VARCHAR", "statistic": "VARCHAR", "value": "DOUBLE"}
+    cast = ", ".join(f"{name}::{kind} AS {name}" for name, kind in kinds.items())
+    columns, found = read_by_duckdb(f"SELECT * FROM (SELECT {cast} FROM {read}) {order}")
+    assert columns == names
+    assert [tuple(row) for row in found] == expected
+    assert len(names) == (8 if rows else 6) and len(expected) > 2000
+
+
+def test_an_export_to_standard_output(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 1), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store)])
+    done = subprocess.run([*ATTN, "export", str(store)], capture_output=True, text=True, env=environment())
+    assert done.stdout.splitlines()[0] == "run,id,layer,head,statistic,value"
+    assert done.stdout.splitlines()[1].startswith("1,1,,,scores.mean,")
+    assert attn(["export", str(store), "--format", "parquet"]).err == "--format parquet: needs -o FILE\n"
+    assert "the suffix must be one of .csv" in attn(["export", str(store), "-o", "x.xyz"]).err
+
+
+def rows_of(attn: Attn, store: Path, *flags: str) -> list[dict[str, object]]:
+    ended = attn(["results", str(store), "--format", "json", *flags])
+    assert ended.code == 0, ended.err
+    return json.loads(ended.out)["statistics"].get("figures", [])
+
+
+def test_results_are_what_sql_says(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 30), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store)])
+    connection = sqlite3.connect(store)
+    query = (
+        "SELECT statistic, spec ->> 'causal', head, count(value), avg(value), min(value), max(value) "
+        "FROM tidy JOIN runs USING (run) JOIN settings USING (settings) "
+        "WHERE statistic IN ('entropy.mean', 'scores.max') GROUP BY 1, 2, 3"
+    )
+    expected = {row[:3]: row[3:] for row in connection.execute(query)}
+    flags = [
+        "--group-by",
+        "causal",
+        "--group-by",
+        "head",
+        "--statistic",
+        "entropy.mean",
+        "--statistic",
+        "scores.max",
+    ]
+    rows = rows_of(attn, store, *flags)
+    assert len(rows) == len(expected) == 6
+    for row in rows:
+        found = [row[name] for name in ("figures", "mean", "min", "max")]
+        np.testing.assert_allclose(found, expected[row["statistic"], row["causal"], row["head"]], rtol=1e-12)
+    query = "SELECT count(*) FROM tidy WHERE statistic = 'entropy.mean' AND value < 0.5"
+    (row,) = rows_of(attn, store, "--where", "entropy.mean < 0.5", "--statistic", "entropy.mean")
+    assert row["figures"] == connection.execute(query).fetchone()[0] > 0
+    (row,) = rows_of(
+        attn,
+        store,
+        "--where",
+        "causal = true",
+        "--where",
+        "head=1",
+        "--where",
+        "id = 4",
+        "--statistic",
+        "distance.max",
+    )
+    assert row["figures"] == 1
+    assert rows_of(attn, store, "--where", "entropy.mean > 100") == []
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--where", "entropi.mean < 2"], "--where entropi.mean: the store has no such name (did you mean 'entropy.mean'?)"),
+        (["--group-by", "casual"], "--group-by casual: the store has no such setting (did you mean 'causal'?)"),
+        (["--statistic", "entropy"], "--statistic entropy: the store has no such statistic"),
+        (["--where", "scale < sqrt"], "--where 'scale < sqrt': a text is compared with = or != (got <)"),
+        (["--where", "drop table"], "--where 'drop table': must be a name, one of < <= > >= = == !=, and a value"),
+    ],
+)  # fmt: skip
+def test_names_that_a_store_has_not(attn: Attn, tmp_path: Path, flags: list[str], line: str) -> None:
+    arguments, store = write_batch(tmp_path, 1), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store)])
+    ended = attn(["results", str(store), *flags])
+    assert ended.code == 2 and ended.err.startswith(line)
+
+
+def test_engines_give_the_same_figures(attn: Attn, tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+
+    def local_cluster():
+        options = {"n_workers": 2, "threads_per_worker": 1, "silence_logs": 50}
+        return distributed.LocalCluster(host="127.0.0.1", dashboard_address="127.0.0.1:0", **options)
+
+    arguments = write_batch(tmp_path, 150)
+    stores = {name: tmp_path / f"{name}.db" for name in ("serial", "one", "two", "dask")}
+    assert attn([*arguments, "-o", str(stores["serial"])]).code == 0
+    assert attn([*arguments, "-o", str(stores["one"]), "--workers", "1"]).code == 0
+    assert attn([*arguments, "-o", str(stores["two"]), "--workers", "2"]).code == 0
+    with local_cluster() as cluster:
+        address = cluster.scheduler_address
+        assert attn([*arguments, "-o", str(stores["dask"]), "--scheduler", address]).code == 0
+    expected = tidy(stores["serial"])
+    for store in stores.values():
+        assert len(done_runs(store)) == 300
+        assert_same_figures(tidy(store), expected)

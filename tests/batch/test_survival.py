@@ -1,0 +1,123 @@
+"""A driver killed at random moments: the store opens, nothing that was told is lost, and all is completed."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.batch.stores import (
+    ATTN,
+    ROOT,
+    assert_same_figures,
+    done_runs,
+    killed_by_thirteen,
+    tidy,
+    write_batch,
+)
+from tests.conftest import Attn
+
+NUM_KILLS = 20
+NUM_SENTENCES = 400
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+# A driver that says on standard output how many runs it has told as finished; what it says is never more.
+TELLING = """
+import sys
+from attncli.batch import driver
+from attncli.cli.main import run
+
+take = driver.Driver._take
+
+def telling(self, *arguments):
+    take(self, *arguments)
+    print(self.kept + self.done, flush=True)
+
+driver.Driver._take = telling
+driver.MAX_JOBS = 8
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def killed_after(command: list[str], seconds: float) -> int:
+    """Run the batch and kill it; how many runs it had told as finished."""
+    process = subprocess.Popen(
+        [ATTN[0], "-c", TELLING, *command],
+        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        first = process.stdout.readline()  # torch is there now
+        killer = threading.Timer(seconds, process.kill)
+        killer.start()
+        told = [first, *process.stdout]
+        killer.cancel()
+    return int(told[-1] or 0)
+
+
+def test_a_driver_killed_twenty_times(attn: Attn, tmp_path: Path) -> None:
+    arguments = write_batch(tmp_path, NUM_SENTENCES)
+    undisturbed, store = tmp_path / "whole.db", tmp_path / "runs.db"
+    assert attn([*arguments, "-o", str(undisturbed)]).code == 0
+    randomness = random.Random()
+    told = 0
+    for _ in range(NUM_KILLS):
+        told = max(told, killed_after([*arguments, "-o", str(store)], randomness.uniform(0, 0.15)))
+        runs = done_runs(store)
+        assert len(set(runs)) == len(runs) >= told
+    ended = attn([*arguments, "-o", str(store)])
+    assert ended.code == 0, ended.err
+    assert len(done_runs(store)) == 2 * NUM_SENTENCES
+    assert_same_figures(tidy(store), tidy(undisturbed))
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def test_a_worker_killed_mid_chunk_loses_nothing(attn: Attn, tmp_path: Path) -> None:
+    arguments = write_batch(tmp_path, 2 * NUM_SENTENCES)
+    undisturbed, store = tmp_path / "whole.db", tmp_path / "runs.db"
+    assert attn([*arguments, "-o", str(undisturbed)]).code == 0
+    process = subprocess.Popen(
+        [*ATTN, *arguments, "-o", str(store), "--workers", "2"],
+        env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    kills = 0
+    while process.poll() is None and kills < 3:
+        if store.exists() and done_runs(store) and (workers := children(process.pid)):
+            os.kill(random.choice(workers), signal.SIGKILL)
+            kills += 1
+        time.sleep(0.2)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 0 and kills, told
+    assert_same_figures(tidy(store), tidy(undisturbed))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_run_that_kills_its_worker_is_recorded_and_the_others_go_on(
+    attn: Attn, tmp_path: Path, workers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attncli.batch.driver.run_chunk", killed_by_thirteen)
+    arguments, store = write_batch(tmp_path, 30, "experiment: self\nembed_dim: 4"), tmp_path / "runs.db"
+    ended = attn([*arguments, "-o", str(store), "--workers", workers])
+    assert ended.code == 3
+    first, summary = ended.err.splitlines()
+    assert re.fullmatch(r".*sweep.yaml:1:1, line 14: its worker was killed by SIGKILL", first)
+    assert "has 29 of 30 runs" in summary and "1 failed" in summary
+    monkeypatch.undo()
+    again = attn([*arguments, "-o", str(store), "--workers", workers])
+    assert again.code == 0 and "has 30 of 30 runs, 1 done now" in again.err
