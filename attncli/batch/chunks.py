@@ -75,34 +75,21 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
     begun = time.perf_counter()
     environment: dict[str, str] = {}
     numbers: dict[Columns, int] = {}
-    outcomes: dict[int, list[Outcome]] = {}
-    for members in _alike(chunk.jobs):
-        results = _results([chunk.jobs[i] for i in members])
-        flat = _outcomes([result for of_job in results for result in of_job], chunk, numbers, environment)
-        outcomes |= {i: [next(flat) for _ in of_job] for i, of_job in zip(members, results, strict=True)}
-    in_order = [outcome for i in range(len(chunk)) for outcome in outcomes[i]]
-    return ChunkResult(in_order, list(numbers), environment, time.perf_counter() - begun)
+    outcomes: list[Outcome] = []
+    for start in range(0, len(chunk), JOBS_AT_ONCE):
+        results = _results(chunk.jobs[start : start + JOBS_AT_ONCE])
+        outcomes += _outcomes(results, chunk, numbers, environment)
+    return ChunkResult(outcomes, list(numbers), environment, time.perf_counter() - begun)
 
 
-def _alike(jobs: Sequence[Job]) -> Iterator[list[int]]:
-    """The jobs' numbers in parts, those of about as many words next to each other."""
-
-    def length(i: int) -> int:
-        prompt = jobs[i].prompt
-        return prompt.sentence.count(" ") if prompt is not None else 0
-
-    order = sorted(range(len(jobs)), key=length)
-    for start in range(0, len(order), JOBS_AT_ONCE):
-        yield order[start : start + JOBS_AT_ONCE]
-
-
-def _results(jobs: Sequence[Job]) -> "list[list[Report | UserError]]":
-    """For each job the reports of its runs, or why there is none; jobs of one run go together."""
+def _results(jobs: Sequence[Job]) -> "list[Report | UserError]":
+    """For each run of the jobs its report, or why there is none; jobs of one run go together."""
     from attncli.experiments.together import run_together
 
     chains = [job.items() for job in jobs]
     together = iter(run_together([chain[0].spec for chain in chains if len(chain) == 1]))
-    return [[next(together)] if len(chain) == 1 else _chain_results(chain) for chain in chains]
+    of_jobs = ([next(together)] if len(chain) == 1 else _chain_results(chain) for chain in chains)
+    return [result for of_job in of_jobs for result in of_job]
 
 
 def _chain_results(chain: Sequence[Item]) -> "list[Report | UserError]":

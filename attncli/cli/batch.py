@@ -12,7 +12,7 @@ from attncli.batch.plan import Item, Plan, make_plan
 from attncli.batch.prompts import PromptFile
 from attncli.batch.serial import run_items
 from attncli.batch.store_file import is_store_name
-from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision, ScaleColors, SkipSink
+from attncli.cli.output import Color, Debug, Destination, Format, Precision, ScaleColors, SkipSink
 from attncli.errors import UserError
 from attncli.spec.overrides import parse_overrides
 from attncli.views.plain_text import plain_text
@@ -48,6 +48,16 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="A setting that goes before the files; repeatable.", metavar="KEY=VALUE"),
 ]
+Kept = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite), "
+        "with which the same command goes on.",
+        metavar="FILE",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, and exit.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Begin the store anew instead of going on.")]
 Rows = Annotated[bool, typer.Option("--rows", help="Keep the statistics of every row, too.")]
@@ -75,7 +85,7 @@ def run_files(
     sentences: Sentences = None,
     set_: Set = None,
     dry_run: DryRun = False,
-    output: Output = None,
+    output: Kept = None,
     fresh: Fresh = False,
     rows: Rows = False,
     weights: Weights = False,

@@ -1,13 +1,12 @@
 """`attn export`: the tidy table of a store as a file."""
 
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from attncli.cli.output import ClosedPipe, Debug, Destination, _whole_file
+from attncli.cli.output import Debug, Destination, write_bytes
 from attncli.errors import UserError, nearest
 
 EXAMPLES = """
@@ -64,15 +63,7 @@ def export_store(
 
     with reading(Path(store)) as reader:
         columns, blocks, write = tidy_columns(reader), tidy_blocks(reader), WRITERS[chosen]
-        if path is not None:
-            with _whole_file(path, is_binary=True) as stream:
-                write(columns, blocks, stream)
-            return
-        try:
-            write(columns, blocks, sys.stdout.buffer)
-            sys.stdout.buffer.flush()
-        except BrokenPipeError:
-            raise ClosedPipe from None
+        write_bytes(path, lambda stream: write(columns, blocks, stream))
 
 
 def build(name: str, summary: str) -> Any:

@@ -2,11 +2,11 @@
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -167,6 +167,19 @@ def _whole_file(path: Path, is_binary: bool = False) -> Iterator[Any]:
     finally:
         if not is_special:
             written.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path | None, write: Callable[[IO[bytes]], None]) -> None:
+    """What is no report: to a file that appears whole, or to standard output."""
+    if path is not None:
+        with _whole_file(path, is_binary=True) as stream:
+            write(stream)
+        return
+    try:
+        write(sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise ClosedPipe from None
 
 
 def _width(is_terminal: bool) -> int | None:

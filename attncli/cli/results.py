@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from attncli.cli.export import StoreFile
-from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision
+from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision, write_bytes
 
 EXAMPLES = """
   attn results runs.db
@@ -60,7 +60,19 @@ def show_results(
     with reading(path) as reader:
         groups = group_by or ["experiment"]
         report = results(path, reader, where=conditions, group_by=groups, statistics=statistic or [])
-    to.write([report])
+    if to.view == "csv":
+        _write_rows(report.statistics.get("figures", []), groups, to)
+    else:
+        to.write([report])
+
+
+def _write_rows(rows: list[dict[str, Any]], groups: list[str], to: Destination) -> None:
+    """The summary as one table, where the view of reports would give a line a number."""
+    from attncli.views.tidy import write_csv
+
+    columns = dict.fromkeys(["statistic", *groups, "figures", "mean", "min", "max"], "text")
+    blocks = [{name: [row[name] for row in rows] for name in columns}]
+    write_bytes(to.path, lambda stream: write_csv(columns, blocks, stream))
 
 
 def build(name: str, summary: str) -> Any:

@@ -22,13 +22,18 @@ def write_csv(columns: Columns, blocks: Blocks, stream: IO[bytes]) -> None:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
         for block in blocks:
-            shown = [
-                [plain_text(cell) if cell else cell for cell in block[name]] if name == "id" else block[name]
-                for name in columns
-            ]
+            shown = [_shown(block[name], kind) for name, kind in columns.items()]
             writer.writerows(zip(*shown, strict=True))
     finally:
         text.detach()
+
+
+def _shown(cells: list[Any], kind: str) -> list[Any]:
+    if kind != "text":
+        return cells
+    return [
+        plain_text(str(c).lower() if isinstance(c, bool) else str(c)) if c is not None else c for c in cells
+    ]
 
 
 def write_jsonl(columns: Columns, blocks: Blocks, stream: IO[bytes]) -> None:
