@@ -26,8 +26,8 @@ OWN_KEYS = ("seed", "sentence", "file", "context", "context_file")
 # fmt: off
 KEYS_TOGETHER = frozenset((
     *OWN_KEYS, "num_tokens", "num_context_tokens", "tokenizer", "embedding", "unknown", "embed_dim", "device",
-    "projection", "projection_order", "head_dim", "value_dim", "num_heads", "num_kv_heads", "output_projection",
-    "scale", "softmax", "causal", "top_k", "engine", "method", "over", "aggregate", "softmax_twice",
+    "projection", "projection_order", "head_dim", "value_dim", "num_heads", "num_kv_heads",
+    "output_projection", "scale", "softmax", "causal", "top_k", "engine", "method", "over", "aggregate", "softmax_twice",
 ))
 # fmt: on
 """The settings of which it is known, and tested, how texts run together under them.
