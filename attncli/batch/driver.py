@@ -65,6 +65,7 @@ class Driver:
     def __init__(
         self,
         plan: Plan,
+        keys: RunKeys,
         store: Store,
         *,
         expectations: Expectations,
@@ -73,12 +74,11 @@ class Driver:
         on_broken: Tell,
         on_progress: Callable[[Progress], None],
     ) -> None:
-        self.plan, self.store = plan, store
+        self.plan, self.keys, self.store = plan, keys, store
         self.expectations = expectations
         self.fail_fast = fail_fast
         self.on_failure, self.on_broken, self.on_progress = on_failure, on_broken, on_progress
         self.kept = self.done = self.failed = self.broken = 0
-        self._keys = RunKeys()
         self._jobs_a_chunk = FIRST_JOBS
 
     @property
@@ -127,7 +127,7 @@ class Driver:
         """The jobs with their keys, but for those whose every run is done."""
         jobs = self.plan.jobs()
         while not self.stopped and (some := list(islice(jobs, JOBS_A_LOOKUP))):
-            keys = [tuple(self._keys.of_job(job)) for job in some]
+            keys = [tuple(self.keys.of_job(job)) for job in some]
             statuses = self.store.statuses([key for of_job in keys for key in of_job])
             for job, of_job in zip(some, keys, strict=True):
                 if all(statuses.get(key) == DONE for key in of_job):

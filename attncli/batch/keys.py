@@ -6,7 +6,7 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
-from attncli.batch.plan import Item, Job
+from attncli.batch.plan import Item, Job, Plan
 from attncli.batch.prompts import Prompt
 from attncli.errors import UserError
 from attncli.spec import Spec
@@ -70,8 +70,12 @@ def _settings_digest(item: Item) -> bytes:
 class RunKeys:
     """The keys of jobs' runs; the settings of an experiment are hashed once for all its sentences."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan) -> None:
+        """UserError for a file that an experiment of the plan wants and that cannot be read twice."""
         self._digests: dict[int, tuple[Item, bytes]] = {}
+        for chain in (*plan.chains, *plan.chains_with_context):
+            for item in chain:
+                self._digest(item)
 
     def _digest(self, item: Item) -> bytes:
         known = self._digests.get(id(item))  # the item is kept, so that its number is not another's

@@ -1,6 +1,5 @@
 """The file of a store: told from other files before it is touched, and driven by one process at a time."""
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -44,6 +43,8 @@ def check_header(path: Path, *, any_version: bool = False) -> None:
 @contextmanager
 def driving(path: Path) -> Iterator[None]:
     """The right to write a store, for one process at a time; the system takes it back when that one dies."""
+    import fcntl
+
     lock = beside(path, "-lock")
     while True:
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attncli.errors import UserError
+from attncli.errors import RunError, UserError
 
 ENDING = "-weights"
 
@@ -26,15 +26,23 @@ class WeightFiles:
         found = {key: np.ascontiguousarray(matrix) for key, matrix in weights.items() if matrix is not None}
         if not found:
             return None
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
+        try:
+            return self._write(save(found))
+        except OSError as error:
+            message = f"cannot be written: {error.strerror}: what was finished is kept"
+            raise RunError(f"{self.folder}: {message}") from None
+
+    def _write(self, data: bytes) -> str:
         self.folder.mkdir(exist_ok=True)
         last = max((int(path.stem) for path in self.folder.glob("[0-9]*.safetensors")), default=0)
         name = f"{last + 1:06}.safetensors"
         part = self.folder / f"{name}.part"
         try:
-            save_file(found, part)
-            with part.open("rb") as file:
+            with part.open("wb") as file:
+                file.write(data)
+                file.flush()
                 os.fsync(file.fileno())
             part.replace(self.folder / name)
         finally:

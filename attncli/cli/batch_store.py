@@ -52,6 +52,7 @@ def keep(
 
         refuse_without_safetensors()
     expectations = Expectations(conditions)
+    keys = RunKeys(plan)
     with cleared_line() as line, open_store(path, fresh=fresh, rows=rows, weights=weights) as store:
 
         def tell_above(name: str, lines: list[str]) -> None:
@@ -60,6 +61,7 @@ def keep(
 
         driver = Driver(
             plan,
+            keys,
             store,
             expectations=expectations,
             fail_fast=fail_fast,
@@ -105,7 +107,7 @@ def told_of(plan: Plan, path: Path) -> Iterator[str]:
         yield f"{path} is not there yet"
         return
     check_header(path)
-    keys = RunKeys()
+    keys = RunKeys(plan)
     connection: sqlite3.Connection = connect_to_read(path)
     try:
         query = "SELECT 1 FROM runs WHERE key = ? AND status = ?"

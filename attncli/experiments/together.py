@@ -23,6 +23,20 @@ MAX_TOKENS_TOGETHER = 512
 OWN_KEYS = ("seed", "sentence", "file", "context", "context_file")
 """What may differ among experiments that run together."""
 
+# fmt: off
+KEYS_TOGETHER = frozenset((
+    *OWN_KEYS, "num_tokens", "num_context_tokens", "tokenizer", "embedding", "unknown", "embed_dim", "device",
+    "projection", "projection_order", "head_dim", "value_dim", "num_heads", "num_kv_heads",
+    "output_projection", "scale", "softmax", "causal", "top_k", "engine", "method", "over", "aggregate",
+    "softmax_twice", "rope", "rope_base", "alibi", "window", "softcap", "sink", "temperature", "qk_norm",
+    "qk_norm_eps",
+))
+# fmt: on
+"""The settings of which it is known, and tested, how texts run together under them.
+
+Where another one is set they run by themselves: what it draws or reports may not know of several texts.
+"""
+
 Outcome = Report | UserError
 
 
@@ -76,14 +90,12 @@ def _may_run_together(spec: Spec) -> bool:
     """Whether the report of several texts can be taken apart, and computing them together gains anything."""
     if isinstance(spec, AttentionSpec):
         by_loop = isinstance(spec, SelfSpec) and spec.projection == "none"
-        draws_more = {"relative_bias", "differential"} & {*spec.variants_on()}
-        if spec.model is not None or by_loop or draws_more:
+        if spec.model is not None or by_loop:
             return False
     elif not isinstance(spec, AverageSpec):
         return False
-    if spec.explain:
-        return False
-    return spec.batch_size is None and spec.embedding != "previous"
+    unknown = type(spec).model_fields.keys() - KEYS_TOGETHER
+    return spec.batch_size is None and spec.embedding != "previous" and not spec.given(*unknown)
 
 
 def _read(specs: Sequence[TextSpec]) -> list[Texts | UserError]:
@@ -163,9 +175,7 @@ def _run_alone(spec: Spec, texts: Texts | None = None) -> Outcome:
 
 
 def _taken_apart(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) -> Iterator[Report]:
-    tensors = _apart(report.tensors, len(specs))
-    statistics = _apart(report.statistics, len(specs))
-    for spec, text, own_tensors, own_statistics in zip(specs, texts, tensors, statistics, strict=True):
+    for i, (spec, text) in enumerate(zip(specs, texts, strict=True)):
         own = {key: getattr(spec, key) for key in OWN_KEYS if key in report.spec}
         yield Report(
             report.experiment,
@@ -173,19 +183,30 @@ def _taken_apart(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) 
             report.environment,
             text.tokens,
             text.context_tokens,
-            own_tensors,
-            own_statistics,
+            OwnPart(report.tensors, i),
+            OwnPart(report.statistics, i),
             report.notes,
         )
 
 
-def _apart(value: Any, count: int) -> list[Any]:
-    """What each text has of a part of a report; what has no batch axis is the same for all."""
-    if isinstance(value, NamedTensor):
-        axes = value.axes[1:]
-        assert value.axes[0] == "batch" and len(value.values) == count, value.axes
-        return [NamedTensor(axes, own) for own in value.values] if axes else value.values.tolist()
-    if isinstance(value, Mapping):
-        columns = [_apart(part, count) for part in value.values()]
-        return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)] or [{}] * count
-    return [value] * count
+class OwnPart(Mapping[str, Any]):
+    """What one text has of the tensors or statistics of several, taken out when it is asked for."""
+
+    __slots__ = ("_place", "_whole")
+
+    def __init__(self, whole: Mapping[str, Any], place: int) -> None:
+        self._whole, self._place = whole, place
+
+    def __getitem__(self, name: str) -> Any:
+        part = self._whole[name]
+        if isinstance(part, NamedTensor):
+            assert part.axes[0] == "batch", part.axes
+            own = part.values[self._place]
+            return NamedTensor(part.axes[1:], own) if own.ndim else own.item()
+        return OwnPart(part, self._place) if isinstance(part, Mapping) else part
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._whole)
+
+    def __len__(self) -> int:
+        return len(self._whole)

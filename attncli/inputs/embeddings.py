@@ -19,10 +19,12 @@ class Vocabulary:
 
     def ids(self, tokens: Sequence[str]) -> list[int]:
         """The row of each token; UserError that names the words without one."""
-        index = {word: i for i, word in enumerate(self.words)}
-        if missing := sorted(set(tokens) - index.keys()):
-            raise UserError(f"embedding: previous has no vector for {', '.join(missing[:5])}")
-        return [index[token] for token in tokens]
+        index = dict(zip(self.words, range(len(self.words)), strict=True))
+        try:
+            return [index[token] for token in tokens]
+        except KeyError:
+            missing = sorted(set(tokens) - index.keys())
+            raise UserError(f"embedding: previous has no vector for {', '.join(missing[:5])}") from None
 
 
 def draw_table(num_words: int, dim: int, generator: torch.Generator) -> Float[Tensor, "word dim"]:

@@ -18,9 +18,9 @@ class ScoreRules:
     """
 
     softcap: float | None = None
-    bias: Float[Tensor, "*heads query key"] | None = None
+    bias: Float[Tensor, "*#heads query key"] | None = None
     temperature: float = 1.0
-    sink: Float[Tensor, "*heads"] | None = None
+    sink: Float[Tensor, "*#heads"] | None = None
 
     def finished(self, scaled: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query key"]:
         """The scores as the softmax takes them, from those that are scaled."""

@@ -29,8 +29,9 @@ def local_cluster(**options: object):
 
 @pytest.fixture(scope="module")
 def scheduler() -> Iterator[str]:
-    # Its default, 3 more tries, belongs to a cluster of many workers.
-    with dask.config.set({"distributed.scheduler.allowed-failures": 1}), local_cluster(n_workers=2) as local:
+    # By default a chunk gets 3 more workers, and a worker that takes 15 s to start again is given up.
+    patience = {"distributed.scheduler.allowed-failures": 1, "distributed.deploy.lost-worker-timeout": "10m"}
+    with dask.config.set(patience), local_cluster(n_workers=2) as local:
         yield local.scheduler_address
 
 
@@ -57,7 +58,7 @@ def test_a_worker_that_dies_loses_nothing(scheduler: str, tmp_path: Path) -> Non
 
 
 def test_a_run_that_kills_its_worker_every_time_is_the_only_one_lost(scheduler: str) -> None:
-    results = by_number(run_cluster(chunk_work.killed_by_thirteen, chunks_of(16, 4), scheduler))
+    results = by_number(run_cluster(chunk_work.killed_by_thirteen, chunks_of(16, 2), scheduler))
     died = results.pop(KILLER)
     assert isinstance(died, Died) and died.reason.startswith("its workers ended")
     assert results == {i: i**2 for i in range(16) if i != KILLER}

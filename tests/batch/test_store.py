@@ -238,6 +238,22 @@ def test_sentences_from_standard_input(tmp_path: Path) -> None:
     assert (done.returncode, len(done_runs(tmp_path / "r.db"))) == (0, 2), done.stderr
 
 
+def test_what_is_read_but_once_is_refused_before_anything_is_made(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("experiment: self\nfile: '-'")
+    ended = attn(["batch", str(tmp_path / "x.yaml"), "-o", str(tmp_path / "r.db")])
+    assert ended == (2, "", "file: cannot be - in a batch: give the sentences with --file -\n")
+    assert not (tmp_path / "r.db").exists()
+
+
+def test_weights_on_a_full_disk(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 1000), tmp_path / "runs.db"
+    (tmp_path / "runs.db-weights").touch()
+    ended = attn([*arguments, "-o", str(store), "--weights"])
+    line = f"{store}-weights: cannot be written: Not a directory: what was finished is kept\n"
+    assert ended == (1, "", line) or ended == (1, "", line.replace("Not a directory", "File exists"))
+    assert done_runs(store) == []
+
+
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 

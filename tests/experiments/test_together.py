@@ -112,6 +112,15 @@ SETTINGS = [
     ("self", {"explain": True}),
     ("self", {"engine": "streaming"}),
     ("multihead", {}),
+    ("multihead", {"rope": True, "rope_base": 100, "window": 3, "softcap": 0.5, "qk_norm": True}),
+    ("multihead", {"alibi": True, "sink": 1.0, "temperature": 0.5, "causal": True}),
+    ("self", {"rope": True, "sink": -1.0, "qk_norm": True, "qk_norm_eps": 0.1}),
+    ("self", {"alibi": True, "window": 2, "causal": True}),
+    ("self", {"relative_bias": True}),
+    ("multihead", {"differential": True, "head_dim": 8}),
+    ("multihead", {"explain": True, "num_heads": 2}),
+    ("average", {"explain": True}),
+    ("cross", {"sink": 0.5, "softcap": 2.0}),
     ("multihead", {"causal": True, "num_heads": 6, "num_kv_heads": 2, "embed_dim": 18, "top_k": 2}),
     ("multihead", {"projection": "none", "num_heads": 4, "output_projection": False, "top_k": 0}),
     ("multihead", {"projection": "uniform", "embed_dim": 12, "num_heads": 3, "head_dim": 5, "value_dim": 7}),
@@ -255,3 +264,14 @@ def test_draws_are_the_same_whether_kept_or_forgotten(monkeypatch: pytest.Monkey
     monkeypatch.setattr(draws, "KEPT", KeptDraws())
     for _ in range(2):
         assert_together_is_alone(specs)
+
+
+def test_under_a_setting_that_it_does_not_know_each_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    run_bucket = together._run_bucket
+    monkeypatch.setattr(together, "_run_bucket", lambda s, t: sizes.append(len(s)) or run_bucket(s, t))
+    monkeypatch.setattr(together, "KEYS_TOGETHER", together.KEYS_TOGETHER - {"causal"})
+    assert_together_is_alone([spec_of("self", sentence=text, causal=True) for text in (CAT, "a b c d e f")])
+    assert sizes == []
+    assert_together_is_alone([spec_of("self", sentence=text) for text in (CAT, "a b c d e f")])
+    assert sizes == [2]

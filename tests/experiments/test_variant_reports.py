@@ -1,5 +1,6 @@
 """Variants in whole experiments: against fused attention, across engines, and what the report says."""
 
+import itertools
 import json
 from typing import Any
 
@@ -266,3 +267,17 @@ def test_the_vectors_behind_lambda_come_after_the_projections() -> None:
     for _ in range(3):
         torch.empty(6, 6).uniform_(generator=generator)
     torch.testing.assert_close(tensor(report, "lambda_vectors"), 0.1 * torch.randn(4, 3, generator=generator))
+
+
+IN_PAIRS = {**ON, "num_kv_heads": 2, "causal": True, "explain": True}
+
+
+@pytest.mark.parametrize("pair", itertools.combinations(IN_PAIRS, 2), ids="-".join)
+def test_every_two_settings_work_together_or_say_why_not(pair: tuple[str, str]) -> None:
+    """Shapes are checked as they go, by the types of what is called."""
+    try:
+        report = run("multihead", num_heads=4, **{key: IN_PAIRS[key] for key in pair})
+    except UserError as error:
+        assert "cannot be combined" in error.lines[0]
+    else:
+        assert np.isfinite(report.tensors["output"].values).all()

@@ -112,3 +112,19 @@ def test_the_schema_knows_sweeps() -> None:
     (multihead,) = [part for part in config_schema()["oneOf"] if part["title"] == "multihead"]
     sweep = multihead["properties"]["sweep"]["properties"]
     assert sweep["num_heads"]["items"]["exclusiveMinimum"] == 0 and "experiment" not in sweep
+
+
+def test_a_single_command_takes_no_sweep(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("experiment: self\nsweep: {seed: [1, 2]}")
+    with pytest.raises(
+        UserError, match=r"x.yaml:2:1: sweep: makes several experiments: run them with `attn batch"
+    ):
+        ConfigFile(path).single("self")
+
+
+def test_a_sweep_stands_at_the_top(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        steps_of(tmp_path, "steps:\n  - experiment: self\n    sweep: {seed: [1]}")
+    message = "x.yaml:3:5: sweep: must stand at the top of the file, beside `steps:` or `experiment:`"
+    assert caught.value.lines == (f"{tmp_path}/{message}",)
