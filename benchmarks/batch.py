@@ -170,7 +170,7 @@ def main() -> None:
         for name, prompts, options in (
             ("attn batch -o runs.db", texts[: given.sentences], ()),
             ("attn batch -o runs.db", texts, ()),
-            ("attn batch -o runs.db --workers 2", texts, ("--workers", "2")),
+            ("attn batch -o runs.db --workers 2", texts[: given.stored // 5], ("--workers", "2")),
         ):
             print(row(name, into_store(Path(folder), prompts, *options), loop, each), flush=True)
 

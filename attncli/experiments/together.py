@@ -23,6 +23,18 @@ MAX_TOKENS_TOGETHER = 512
 OWN_KEYS = ("seed", "sentence", "file", "context", "context_file")
 """What may differ among experiments that run together."""
 
+# fmt: off
+KEYS_TOGETHER = frozenset((
+    *OWN_KEYS, "num_tokens", "num_context_tokens", "tokenizer", "embedding", "unknown", "embed_dim", "device",
+    "projection", "projection_order", "head_dim", "value_dim", "num_heads", "num_kv_heads",
+    "output_projection", "scale", "softmax", "causal", "top_k", "engine", "method", "over", "aggregate", "softmax_twice",
+))
+# fmt: on
+"""The settings of which it is known, and tested, how texts run together under them.
+
+Where another one is set they run by themselves: what it draws or reports may not know of several texts.
+"""
+
 Outcome = Report | UserError
 
 
@@ -80,7 +92,8 @@ def _may_run_together(spec: Spec) -> bool:
             return False
     elif not isinstance(spec, AverageSpec):
         return False
-    return spec.batch_size is None and spec.embedding != "previous"
+    unknown = type(spec).model_fields.keys() - KEYS_TOGETHER
+    return spec.batch_size is None and spec.embedding != "previous" and not spec.given(*unknown)
 
 
 def _read(specs: Sequence[TextSpec]) -> list[Texts | UserError]:

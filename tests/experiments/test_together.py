@@ -255,3 +255,14 @@ def test_draws_are_the_same_whether_kept_or_forgotten(monkeypatch: pytest.Monkey
     monkeypatch.setattr(draws, "KEPT", KeptDraws())
     for _ in range(2):
         assert_together_is_alone(specs)
+
+
+def test_under_a_setting_that_it_does_not_know_each_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    run_bucket = together._run_bucket
+    monkeypatch.setattr(together, "_run_bucket", lambda s, t: sizes.append(len(s)) or run_bucket(s, t))
+    monkeypatch.setattr(together, "KEYS_TOGETHER", together.KEYS_TOGETHER - {"causal"})
+    assert_together_is_alone([spec_of("self", sentence=text, causal=True) for text in (CAT, "a b c d e f")])
+    assert sizes == []
+    assert_together_is_alone([spec_of("self", sentence=text) for text in (CAT, "a b c d e f")])
+    assert sizes == [2]
