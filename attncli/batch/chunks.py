@@ -1,7 +1,7 @@
 """A chunk of jobs, which is what an engine hands to a worker, and what comes back of it."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from attncli.report import Report
 
 DONE, FAILED = "done", "failed"
-
-JOBS_AT_ONCE = 64
-"""Whose reports are in memory at the same time: figures are made of them, and they are gone."""
 
 
 @dataclass(frozen=True)
@@ -65,31 +62,48 @@ class ChunkResult(NamedTuple):
     seconds: float
 
 
+class Numbered:
+    """The columns that the runs of a chunk share, each with its number, and the versions that made them."""
+
+    def __init__(self) -> None:
+        self.columns: dict[Columns, int] = {}
+        self.environment: dict[str, str] = {}
+        self._last: tuple[Columns, int] | None = None
+
+    def number(self, columns: "Columns", environment: Mapping[str, str]) -> int:
+        """The number of these columns; runs of a bucket share the very tuple, and need no look-up."""
+        if self._last is None or self._last[0] is not columns:
+            self.environment |= environment
+            self._last = (columns, self.columns.setdefault(columns, len(self.columns)))
+        return self._last[1]
+
+
 def failed_chunk(chunk: Chunk, error: str) -> ChunkResult:
     """The result of a chunk that a worker could not give."""
     return ChunkResult([Outcome(FAILED, error) for _ in chunk.runs()], [], {}, 0.0)
 
 
 def run_chunk(chunk: Chunk) -> ChunkResult:
-    """Compute every run of a chunk; an error of the user's is its run's outcome, and the others go on."""
+    """Compute every run of a chunk; an error of the user's is its run's outcome, and the others go on.
+
+    Jobs of one run are computed in buckets: no more reports than those of a bucket are in memory.
+    """
+    from attncli.experiments.together import run_in_buckets
+
     begun = time.perf_counter()
-    environment: dict[str, str] = {}
-    numbers: dict[Columns, int] = {}
-    outcomes: list[Outcome] = []
-    for start in range(0, len(chunk), JOBS_AT_ONCE):
-        results = _results(chunk.jobs[start : start + JOBS_AT_ONCE])
-        outcomes += _outcomes(results, chunk, numbers, environment)
-    return ChunkResult(outcomes, list(numbers), environment, time.perf_counter() - begun)
-
-
-def _results(jobs: Sequence[Job]) -> "list[Report | UserError]":
-    """For each run of the jobs its report, or why there is none; jobs of one run go together."""
-    from attncli.experiments.together import run_together
-
-    chains = [job.items() for job in jobs]
-    together = iter(run_together([chain[0].spec for chain in chains if len(chain) == 1]))
-    of_jobs = ([next(together)] if len(chain) == 1 else _chain_results(chain) for chain in chains)
-    return [result for of_job in of_jobs for result in of_job]
+    numbered = Numbered()
+    outcomes: dict[int, list[Outcome]] = {}
+    chains = [job.items() for job in chunk.jobs]
+    alone = [i for i, chain in enumerate(chains) if len(chain) == 1]
+    for bucket in run_in_buckets([chains[i][0].spec for i in alone]):
+        found = _outcomes(list(bucket.values()), chunk, numbered)
+        outcomes |= {alone[place]: [outcome] for place, outcome in zip(bucket, found, strict=True)}
+    for i, chain in enumerate(chains):
+        if len(chain) > 1:
+            outcomes[i] = list(_outcomes(_chain_results(chain), chunk, numbered))
+    in_order = [outcome for i in range(len(chains)) for outcome in outcomes[i]]
+    seconds = time.perf_counter() - begun
+    return ChunkResult(in_order, list(numbered.columns), numbered.environment, seconds)
 
 
 def _chain_results(chain: Sequence[Item]) -> "list[Report | UserError]":
@@ -100,12 +114,9 @@ def _chain_results(chain: Sequence[Item]) -> "list[Report | UserError]":
 
 
 def _outcomes(
-    results: "Sequence[Report | UserError]",
-    chunk: Chunk,
-    numbers: "dict[Columns, int]",
-    environment: dict[str, str],
+    results: "Sequence[Report | UserError]", chunk: Chunk, numbered: "Numbered"
 ) -> Iterator[Outcome]:
-    """The figures of reports and the texts of errors; new columns get the next number, versions are noted."""
+    """The figures of reports, and the texts of errors."""
     from attncli.batch.figures import figures_of
 
     reports = [result for result in results if not isinstance(result, UserError)]
@@ -114,12 +125,11 @@ def _outcomes(
         if isinstance(result, UserError):
             yield Outcome(FAILED, "\n".join(result.lines))
             continue
-        environment.update(result.environment)
         columns, values = next(figures)
         weights = result.tensors.get("weights") if chunk.weights else None
         yield Outcome(
             DONE,
-            columns=numbers.setdefault(columns, len(numbers)),
+            columns=numbered.number(columns, result.environment),
             figures=values,
             weights=weights.values if weights is not None else None,
         )

@@ -80,7 +80,9 @@ def _leaves(report: Report) -> Iterator[Leaf]:
 
 
 def _walk(name: str, value: Any, layer: int | None, head: int | None) -> Iterator[Leaf]:
-    if isinstance(value, NamedTensor):
+    if type(value) is float:  # most are, and abstract types are slow to ask
+        yield Leaf(name, (), value, layer, head)
+    elif isinstance(value, NamedTensor):
         yield Leaf(name, value.axes, value.values, layer, head)
     elif isinstance(value, Mapping):
         for key, item in value.items():
