@@ -272,7 +272,7 @@ def test_the_vectors_behind_lambda_come_after_the_projections() -> None:
 IN_PAIRS = {**ON, "num_kv_heads": 2, "causal": True, "explain": True}
 
 
-@pytest.mark.parametrize("pair", itertools.combinations(IN_PAIRS, 2), ids="-".join)
+@pytest.mark.parametrize("pair", list(itertools.combinations(IN_PAIRS, 2)), ids="-".join)
 def test_every_two_settings_work_together_or_say_why_not(pair: tuple[str, str]) -> None:
     """Shapes are checked as they go, by the types of what is called."""
     try:
