@@ -27,7 +27,8 @@ OWN_KEYS = ("seed", "sentence", "file", "context", "context_file")
 KEYS_TOGETHER = frozenset((
     *OWN_KEYS, "num_tokens", "num_context_tokens", "tokenizer", "embedding", "unknown", "embed_dim", "device",
     "projection", "projection_order", "head_dim", "value_dim", "num_heads", "num_kv_heads",
-    "output_projection", "scale", "softmax", "causal", "top_k", "engine", "method", "over", "aggregate", "softmax_twice",
+    "output_projection", "scale", "softmax", "causal", "top_k", "engine", "method", "over",
+    "aggregate", "softmax_twice",
 ))
 # fmt: on
 """The settings of which it is known, and tested, how texts run together under them.
