@@ -21,12 +21,12 @@ def batch_moments(numbers: Float[Tensor, "batch ..."]) -> dict[str, Float[Tensor
     """The moments of each item of a batch, by itself."""
     flat = numbers.flatten(1)
     lowest, highest = flat.amin(dim=1).double(), flat.amax(dim=1).double()
-    flat = flat.double()
+    flat = flat.to(torch.float64, copy=True)
     mean = flat.mean(dim=1)
     if flat.shape[1] == 1:
         variance = torch.full_like(mean, torch.nan)
     else:  # several times as fast as torch's own, which passes over the numbers once
-        variance = (flat - mean.unsqueeze(1)).square_().sum(dim=1) / (flat.shape[1] - 1)
+        variance = flat.sub_(mean.unsqueeze(1)).square_().sum(dim=1) / (flat.shape[1] - 1)
     return {"mean": mean, "variance": variance, "min": lowest, "max": highest}
 
 

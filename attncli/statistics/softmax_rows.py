@@ -26,7 +26,7 @@ def softmax_rows(scores: Float[Tensor, "*batch query key"]) -> SoftmaxRows:
     cancels, since t <= 0 <= ln Z: no logarithm of p is needed.
     """
     highest = scores.amax(dim=-1, keepdim=True)
-    exponents = (scores - highest).clamp_(min=LEAST_EXPONENT)
+    exponents = scores.sub(highest).clamp_(min=LEAST_EXPONENT)
     weights = exponents.exp()
     totals = weights.sum(dim=-1, keepdim=True)
     weights /= totals
