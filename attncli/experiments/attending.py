@@ -18,7 +18,6 @@ from attncli.experiments.variants import (
     explained_variants,
     factor_of_second,
     meeting,
-    score_rule,
     score_rules,
     variant_notes,
     window_of,
@@ -76,8 +75,6 @@ def attended(
         else:
             result = _dense(spec, shared, visible, rules, axes)
     explained = explained_variants(spec, vectors, drawn, rules, axes)
-    if spec.explain and spec.variants_on():
-        result.statistics["score_rule"] = score_rule(spec, rules)
     notes = (*variant_notes(spec), *result.notes)
     result = replace(result, tensors=explained | result.tensors, notes=notes)
     if not result.output.abs().max().isfinite():

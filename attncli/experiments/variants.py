@@ -13,7 +13,6 @@ from attncli.mechanisms.differential import differential_lambda, in_halves, join
 from attncli.mechanisms.normalisation import rms_norm
 from attncli.mechanisms.relative_bias import relative_bias
 from attncli.mechanisms.rotary import rotate
-from attncli.mechanisms.scaled_dot_product import scale_factors
 from attncli.mechanisms.score_rules import ScoreRules
 from attncli.report import NamedTensor
 from attncli.spec.attention import AttentionSpec, MultiheadSpec
@@ -101,19 +100,6 @@ def factor_of_second(spec: AttentionSpec, drawn: VariantParameters) -> float:
     """lambda of differential attention."""
     assert drawn.lambda_vectors is not None
     return differential_lambda(drawn.lambda_vectors, spec.lambda_init)
-
-
-def score_rule(spec: AttentionSpec, rules: ScoreRules) -> dict[str, float | None]:
-    """How scores are made of query . key, for who follows them; the sink as the softmax takes it."""
-    dim = spec.head_dim // 2 if spec.differential else spec.head_dim
-    each, product = scale_factors(spec.scale, dim)
-    sink = rules.softmax_sink
-    return {
-        "scale": each * each * product,
-        "softcap": spec.softcap,
-        "temperature": spec.temperature,
-        "sink": None if sink is None else sink.item(),
-    }
 
 
 def explained_variants(

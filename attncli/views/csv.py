@@ -23,6 +23,8 @@ AXES = (
     "point",
     "query_block",
     "key_block",
+    "bucket",
+    "vector",
 )
 TOKEN_AXES = ("query", "key", "token")
 AXIS_COLUMNS = {axis: [axis, f"{axis}_text"] if axis in TOKEN_AXES else [axis] for axis in AXES}

@@ -42,7 +42,8 @@ def encoded(values: np.ndarray) -> dict[str, Any]:
     if values.dtype.kind in "iub":
         return _array(values.astype(np.int32))
     if values.size <= MAX_EXACT:
-        return _array(values if values.dtype == np.float32 else values.astype(np.float64))
+        narrow = values.astype(np.float32)
+        return _array(narrow if np.array_equal(narrow, values, equal_nan=True) else values.astype(np.float64))
     finite = values[np.isfinite(values)]
     if not finite.size:
         return _array(np.full(values.shape, np.nan, dtype=np.float32))
