@@ -11,6 +11,7 @@ from attncli.views.curves import curve_lines
 from attncli.views.heading import heading
 from attncli.views.heatmap_figure import draw
 from attncli.views.matrices import matrices
+from attncli.views.plain_text import plain_text
 from attncli.views.token_index import index_lines
 
 NOTHING = "No matrix and no curve to draw here; --format table shows the numbers."
@@ -41,7 +42,7 @@ def report_lines(report: Report, display: Display) -> Iterator[Line]:
             yield styled(text_line(line), DIM, display.has_color)
     yield blank
     for note in report.notes:
-        yield from wrapped(note, display.width, DIM, display.has_color)
+        yield from wrapped(plain_text(note), display.width, DIM, display.has_color)
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:

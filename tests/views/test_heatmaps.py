@@ -268,3 +268,14 @@ def test_a_matrix_too_wide_for_a_table_is_drawn() -> None:
     assert "weights: too wide for a table, drawn" in shown("table", [model], width=80)
     heads = shown("table", [run("multihead", num_tokens=70, embed_dim=16)], width=80)
     assert heads.count("too wide for a table, drawn") == 2 and heads.count("head 7") > 2
+
+
+@pytest.mark.parametrize("view", ["table", "heatmap"])
+@pytest.mark.parametrize("width", [40, 80, None])
+def test_notes_are_plain_text(view: str, width: int | None) -> None:
+    """A note may quote a setting, as the differences of a comparison do."""
+    notes = ("sentence a -> \x1b[31mred", "b\u202ec [bold]d[/bold]")
+    report = replace(of(np.eye(3), "query", "key"), notes=notes)
+    text = shown(view, [report], width=width)
+    assert "\x1b" not in text and "\u202e" not in text
+    assert r"\x1b[31mred" in text and r"b\u202ec [bold]d[/bold]" in text
