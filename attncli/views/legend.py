@@ -19,7 +19,8 @@ def legend(shading: Shading, display: Display, *, num_maps: int, skipped: int, i
         return [styled(text_line("no numbers"), DIM, display.has_color)]
     low, high = (text_line(scalar(end, display.precision)) for end in (shading.low, shading.high))
     bar = _bar(shading.is_diverging, display, in_halves=in_halves)
-    remarks = [SCALES[shading.scale]]
+    needs_amounts = display.scale_colors == "log" and shading.scale == "linear"
+    remarks = ["linear (log needs amounts)" if needs_amounts else SCALES[shading.scale]]
     if num_maps > 1 and shading.scale != "row":
         remarks.append(f"one range for all {num_maps} maps")
     if skipped:

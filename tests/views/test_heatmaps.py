@@ -279,3 +279,9 @@ def test_notes_are_plain_text(view: str, width: int | None) -> None:
     text = shown(view, [report], width=width)
     assert "\x1b" not in text and "\u202e" not in text
     assert r"\x1b[31mred" in text and r"b\u202ec [bold]d[/bold]" in text
+
+
+def test_the_legend_says_why_signed_numbers_have_no_logarithm() -> None:
+    signed = of(np.array([[-0.5, 0.5], [0.25, -0.25]]), "query", "key", name="difference")
+    assert "0.5000  linear (log needs amounts)\n" in shown("heatmap", [signed], width=80, scale_colors="log")
+    assert "0.5000  linear\n" in shown("heatmap", [signed], width=80)
