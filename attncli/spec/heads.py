@@ -99,7 +99,7 @@ class HeadsSpec(ModelSpec):
             )
             yield contradiction("explain", message)
         if self.full and self.maps == "none":
-            yield contradiction("full", "needs maps", "maps")
+            yield contradiction("full", "needs maps: self, cross or encoder", "maps")
         for first, second in (("sentence", "file"), ("sentence", "probe"), ("file", "probe")):
             if len(self.given(first, second)) == 2:
                 yield contradiction(first, f"cannot be combined with {second}: give one of them", second)
