@@ -46,13 +46,14 @@ def _no_distribution(array: np.ndarray) -> str:
     """Why some row is no distribution; nothing where all are."""
     no_number = int((~np.isfinite(array)).sum())
     if no_number:
-        return f"{no_number} entries are no number"
+        return "1 entry is no number" if no_number == 1 else f"{no_number} entries are no number"
     if (array < 0).any():
         return "Some weights are negative"
     with np.errstate(over="ignore"):
         sums = array.sum(axis=-1, dtype=np.float64)
     if (np.abs(sums - 1) > TOLERANCE).any():
-        return f"Rows sum to {sums.min():.4g} to {sums.max():.4g}, not to one"
+        ends = dict.fromkeys((f"{sums.min():.4g}", f"{sums.max():.4g}"))
+        return f"Rows sum to {' to '.join(ends)}, not to one"
     return ""
 
 

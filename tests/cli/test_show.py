@@ -88,9 +88,9 @@ def test_hidden_keys_of_a_layer_are_no_visible_ones(attn: Attn, saved: Path) -> 
 @pytest.mark.parametrize(
     ("array", "note"),
     [
-        (np.full((3, 3), 0.5), "Rows sum to 1.5 to 1.5, not to one"),
+        (np.full((3, 3), 0.5), "Rows sum to 1.5, not to one"),
         (np.array([[2.0, -1.0], [0.5, 0.5]]), "Some weights are negative"),
-        (np.array([[np.nan, 1.0], [0.5, 0.5]]), "1 entries are no number"),
+        (np.array([[np.nan, 1.0], [0.5, 0.5]]), "1 entry is no number"),
     ],
 )
 def test_rows_that_are_no_distributions_have_no_statistics(
