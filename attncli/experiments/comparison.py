@@ -56,9 +56,9 @@ def _compared_weights(
     weights_a = _spread(tensor_a.values.astype(np.float64), query.a, key.a)
     weights_b = _spread(tensor_b.values.astype(np.float64), query.b, key.b)
     tensors = {
+        "difference": NamedTensor(tensor_a.axes, weights_b - weights_a),
         "weights_a": NamedTensor(tensor_a.axes, weights_a),
         "weights_b": NamedTensor(tensor_a.axes, weights_b),
-        "difference": NamedTensor(tensor_a.axes, weights_b - weights_a),
     }
     return tensors, query, key
 
