@@ -468,6 +468,42 @@ def test_results_are_what_sql_says(attn: Attn, tmp_path: Path) -> None:
     connection.close()
 
 
+@pytest.mark.parametrize("name", ["1234567", "007", "1e3", "7"])
+def test_an_id_is_compared_as_it_is_written(attn: Attn, tmp_path: Path, name: str) -> None:
+    (tmp_path / "x.yaml").write_text("experiment: self")
+    lines = [
+        json.dumps({"sentence": "a b", "id": i}) for i in ("1234567", "1234568", "007", "1e3", "1000", 7)
+    ]
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    store = tmp_path / "runs.db"
+    attn(["batch", str(tmp_path / "x.yaml"), "--file", str(tmp_path / "p.jsonl"), "-o", str(store)])
+    flags = ["--group-by", "id", "--statistic", "entropy.mean", "--where"]
+    assert [row["id"] for row in rows_of(attn, store, *flags, f"id = {name}")] == [name]
+    assert len(rows_of(attn, store, *flags, f"id != {name}")) == 5
+
+
+def test_a_setting_that_is_a_word_here_and_a_number_there(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(
+        "experiment: self\nsweep: {scale: [0.25, sqrt, none], causal: [false, true]}"
+    )
+    store = tmp_path / "runs.db"
+    attn(["batch", str(tmp_path / "x.yaml"), "-o", str(store)])
+    flags = ["--group-by", "scale", "--group-by", "causal", "--statistic", "entropy.mean"]
+    ended = attn(["results", str(store), *flags])
+    assert ended.code == 0, ended.err
+    rows = [line.split()[1:3] for line in ended.out.splitlines() if line.startswith("entropy.mean")]
+    expected = [[scale, causal] for scale in ("0.2500", "sqrt", "none") for causal in ("false", "true")]
+    assert sorted(rows) == sorted(expected)
+    assert len(rows_of(attn, store, *flags, "--where", "causal = True")) == 3
+    assert len(rows_of(attn, store, *flags, "--where", "scale = 0.25")) == 2
+
+
+def test_an_expectation_is_told_as_it_was_written(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("experiment: self")
+    command = ["batch", str(tmp_path / "x.yaml"), "--format", "jsonl", "--expect"]
+    assert "expected entropy.mean < 1.00000001: got" in attn([*command, "entropy.mean<1.00000001"]).err
+
+
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
