@@ -108,7 +108,7 @@ def run_files(
     of_store |= {"--workers": workers is not None, "--scheduler": scheduler is not None}
     _refuse_flags(store, of_store, workers, scheduler, format)
     if store is not None:
-        Destination._refuse_what_is_no_file(store)
+        Destination.refuse_what_is_no_file(store)
     conditions = parse_conditions(expect or [], "--expect", numbers_only=True)
     to = Destination(
         format,
