@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 def engine(workers: int | None, scheduler: str | None) -> Engine:
     """Where to compute: on a cluster, in some processes, or in this one."""
     if scheduler is not None:
-        return partial(load_engine("cluster").run_chunks, scheduler=scheduler)
+        return partial(
+            load_engine("cluster").run_chunks,
+            scheduler=scheduler,
+            on_wait=lambda line: typer.echo(plain_text(line), err=True),
+        )
     if workers is not None:
         return partial(load_engine("workers").run_chunks, workers=workers)
     run: Engine = load_engine("serial").run_chunks
