@@ -16,6 +16,7 @@ import pytest
 
 from attncli.batch.schema import SCHEMA_VERSION
 from attncli.batch.store_file import driving
+from attncli.views import SUFFIXES
 from tests.batch.stores import ATTN, ROOT, assert_same_figures, done_runs, tidy, write_batch
 from tests.conftest import Attn
 from tests.experiments.running import run
@@ -221,6 +222,7 @@ def test_a_second_driver_is_refused_and_a_dead_one_is_not(attn: Attn, tmp_path: 
         (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),
         (["--expect", "entropy < low"], "--expect 'entropy < low': must end in a number (got low)"),
         (["--set", "x"], "--set: must be KEY=VALUE (got 'x')"),
+        (["-o", "runs"], f"-o runs: the suffix must be one of .db, .sqlite, .sqlite3 (a store), {', '.join(SUFFIXES)}, or give --format"),
         (["-o", "nowhere/x.db"], "-o nowhere/x.db: no such directory: nowhere"),
     ],
 )  # fmt: skip
