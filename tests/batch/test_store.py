@@ -148,6 +148,14 @@ def test_rows_and_weights_are_kept_where_asked_for(attn: Attn, tmp_path: Path) -
     assert not list((tmp_path / "runs.db-weights").glob("*.safetensors"))
 
 
+def test_experiments_without_weights_are_told(attn: Attn, tmp_path: Path) -> None:
+    line = "--weights: none was kept: these experiments have no matrix of weights\n"
+    for name, told in (("norm", True), ("self", False)):
+        (tmp_path / "x.yaml").write_text(f"experiment: {name}")
+        ended = attn(["batch", str(tmp_path / "x.yaml"), "-o", str(tmp_path / f"{name}.db"), "--weights"])
+        assert ended.code == 0 and ended.err.endswith(line) is told
+
+
 def test_fresh_begins_anew(attn: Attn, tmp_path: Path) -> None:
     arguments, store = write_batch(tmp_path, 3), tmp_path / "runs.db"
     attn([*arguments, "-o", str(store)])
