@@ -15,8 +15,7 @@ from attncli.errors import UserError
 from attncli.report import Report
 from attncli.spec import SPECS, Spec
 from attncli.spec.validation import Given
-from attncli.views import Display
-from attncli.views.colormaps import SCALES
+from attncli.views import SCALES, Display
 
 EXAMPLES = """
   attn browse

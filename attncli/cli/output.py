@@ -18,13 +18,13 @@ from attncli.views import (
     COLOR_DEPTHS,
     EXTRAS,
     ONE_REPORT,
+    SCALES,
     SUFFIXES,
     VIEWS,
     Display,
     load_view,
     view_of_suffix,
 )
-from attncli.views.colormaps import SCALES
 
 if TYPE_CHECKING:
     from attncli.report import Report

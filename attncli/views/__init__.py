@@ -41,6 +41,8 @@ ONE_REPORT = frozenset({"png", "svg"})
 
 # What a terminal can show, from nothing to 24 bits a colour.
 COLOR_DEPTHS = ("none", "16", "256", "truecolor")
+# How the colours of a heatmap spread over its numbers.
+SCALES = ("linear", "log", "row")
 
 # The views that draw: of a model they want to see what every head looks at.
 PICTURES = frozenset({"heatmap", "html", "png", "svg"})

@@ -44,8 +44,6 @@ COOLWARM = (
     "ca3b37c83836c73635c53334c43032c32e31c12b30c0282fbe242ebd1f2dbb1b2cba162bb8122ab70d28b50927b40426"
 )
 
-SCALES = ("linear", "log", "row")
-
 
 def colours(hexadecimal: str) -> np.ndarray:
     """The 256 colours of a map, of shape (256, 3), each red, green, blue from 0 to 255."""

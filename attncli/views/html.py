@@ -7,8 +7,8 @@ from importlib.resources import files
 from typing import TextIO
 
 from attncli.report import Report
-from attncli.views import Display
-from attncli.views.colormaps import COOLWARM, SCALES, VIRIDIS
+from attncli.views import SCALES, Display
+from attncli.views.colormaps import COOLWARM, VIRIDIS
 from attncli.views.page_data import page_json, report_data
 
 SOURCES = files("attncli.views") / "page"

@@ -106,7 +106,9 @@ def assert_moments(found: AttentionStatistics, dense: dict[str, Any], relative: 
         if len(scores) == 1:
             assert variance.isnan()
         else:
-            noise = (relative * reach / 10) ** 2
+            # The last bit of the scores moves the variance of scores that differ by little.
+            last_bit = torch.finfo(variance.dtype).eps * reach
+            noise = (relative * reach / 10) ** 2 + 2 * last_bit * float(scores.std())
             assert abs(float(variance) - float(scores.var())) <= relative * float(scores.var()) + noise
 
 

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attncli.views import SCALES
 from attncli.views.browser.atlas import Grid
 from attncli.views.browser.head_choice import HeadChoice
 from attncli.views.browser.head_figures import received_mass, row_figures
 from attncli.views.browser.labels import side_labels
-from attncli.views.colormaps import SCALES, Shading, shading
+from attncli.views.colormaps import Shading, shading
 
 KEPT_SHADINGS = 16
 
