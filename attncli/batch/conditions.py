@@ -20,27 +20,28 @@ FORM = re.compile(r"\s*([\w.\-]+)\s*(<=|>=|==|!=|<|>|=)\s*(.*?)\s*")
 
 
 class Condition(NamedTuple):
-    """A name, a comparison and what to compare with: a number, or a text."""
+    """A name, a comparison and what to compare with: a number, or None, and the text as it was written."""
 
     name: str
     operator: str
-    value: float | str
+    number: float | None
+    text: str
 
     def __str__(self) -> str:
-        shown = f"{self.value:g}" if isinstance(self.value, float) else self.value
-        return f"{self.name} {self.operator} {shown}"
+        return f"{self.name} {self.operator} {self.text}"
 
     def holds(self, found: Any) -> Any:
         """Whether it holds of a value, or of each of an array of numbers; never for no number."""
         compare = OPERATORS[self.operator]
-        if isinstance(self.value, float) and not isinstance(found, str):
+        if self.number is not None and not isinstance(found, str):
             if found is None or isinstance(found, bool):
                 return False
             # NaN != x is true of floats; here what is no number satisfies nothing.
-            return compare(found, self.value) & (found == found)
+            return compare(found, self.number) & (found == found)
         if self.operator not in ("=", "==", "!="):
             return False
-        return compare(_text(found), _text(self.value))
+        # YAML takes True for true, and so does this.
+        return compare(_text(found), self.text.lower() if isinstance(found, bool) else self.text)
 
 
 def _text(value: Any) -> str:
@@ -66,7 +67,7 @@ def parse_conditions(texts: Iterable[str], flag: str, *, numbers_only: bool) -> 
         elif value is None and match[2] not in ("=", "==", "!="):
             errors.append(f"{flag} {text!r}: a text is compared with = or != (got {match[2]})")
         else:
-            conditions.append(Condition(match[1], match[2], match[3] if value is None else value))
+            conditions.append(Condition(match[1], match[2], value, match[3]))
     if errors:
         raise UserError(*errors)
     return tuple(conditions)

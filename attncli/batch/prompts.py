@@ -139,7 +139,7 @@ def _errors(found: Any) -> Iterator[str]:
     if not isinstance(found, dict):
         yield 'must be an object like {"sentence": "..."}'
         return
-    for key in found.keys() - set(KEYS):
+    for key in (key for key in found if key not in KEYS):
         yield f"{key}: unknown key{nearest(key, KEYS)}"
     if "sentence" not in found:
         yield "sentence: must be given"

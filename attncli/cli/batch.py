@@ -11,10 +11,12 @@ import typer
 from attncli.batch.plan import Item, Plan, make_plan
 from attncli.batch.prompts import PromptFile
 from attncli.batch.serial import run_items
+from attncli.batch.store_file import SUFFIXES as STORE_SUFFIXES
 from attncli.batch.store_file import is_store_name
 from attncli.cli.output import Color, Debug, Destination, Format, Precision, ScaleColors, SkipSink
 from attncli.errors import UserError
 from attncli.spec.overrides import parse_overrides
+from attncli.views import SUFFIXES, view_of_suffix
 from attncli.views.plain_text import plain_text
 from attncli.views.progress import progress_line
 
@@ -108,7 +110,10 @@ def run_files(
     of_store |= {"--workers": workers is not None, "--scheduler": scheduler is not None}
     _refuse_flags(store, of_store, workers, scheduler, format)
     if store is not None:
-        Destination._refuse_what_is_no_file(store)
+        Destination.refuse_what_is_no_file(store)
+    elif output and format is None and view_of_suffix(Path(output)) is None:
+        known = f"{', '.join(STORE_SUFFIXES)} (a store), {', '.join(SUFFIXES)}"
+        raise UserError(f"-o {output}: the suffix must be one of {known}, or give --format")
     conditions = parse_conditions(expect or [], "--expect", numbers_only=True)
     to = Destination(
         format,

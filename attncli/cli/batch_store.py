@@ -16,6 +16,7 @@ from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Plan
 from attncli.batch.store import open_store
 from attncli.batch.store_file import check_header, connect_to_read
+from attncli.batch.weight_files import WeightFiles, refuse_without_safetensors
 from attncli.cli.batch import exit_code, tell
 from attncli.views.plain_text import plain_text
 from attncli.views.progress import Line, cleared_line, counted, readable_rate, readable_seconds
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 def engine(workers: int | None, scheduler: str | None) -> Engine:
     """Where to compute: on a cluster, in some processes, or in this one."""
     if scheduler is not None:
-        return partial(load_engine("cluster").run_chunks, scheduler=scheduler)
+        return partial(
+            load_engine("cluster").run_chunks,
+            scheduler=scheduler,
+            on_wait=lambda line: typer.echo(plain_text(line), err=True),
+        )
     if workers is not None:
         return partial(load_engine("workers").run_chunks, workers=workers)
     run: Engine = load_engine("serial").run_chunks
@@ -48,8 +53,6 @@ def keep(
 ) -> int:
     """Run what is not done yet and keep it; the summary says what came of it, and the exit code, too."""
     if weights:
-        from attncli.batch.weight_files import refuse_without_safetensors
-
         refuse_without_safetensors()
     expectations = Expectations(conditions)
     keys = RunKeys(plan)
@@ -77,6 +80,8 @@ def keep(
             raise
         line.clear()
         typer.echo(plain_text(_summary(path, driver, line)), err=True)
+        if weights and driver.done and not WeightFiles(path).folder.is_dir():
+            typer.echo("--weights: none was kept: these experiments have no matrix of weights", err=True)
         return exit_code(expectations.unmet(), broken=driver.broken, failed=driver.failed)
 
 

@@ -54,7 +54,7 @@ def export_store(
     path = Path(output) if output is not None else None
     chosen = _format(format, path)
     if path is not None:
-        Destination._refuse_what_is_no_file(path)
+        Destination.refuse_what_is_no_file(path)
     if chosen == "parquet" and find_spec("pyarrow") is None:
         raise UserError('--format parquet: needs: pip install "attncli[parquet]"')
     from attncli.batch.reading import reading

@@ -108,7 +108,7 @@ class Destination:
             skip_sink=int(skip_sink or 0),
         )
         if self.path is not None:
-            self._refuse_what_is_no_file(self.path)
+            self.refuse_what_is_no_file(self.path)
         self._refuse_bytes_to_a_terminal()
         self._refuse_a_missing_package()
 
@@ -125,7 +125,8 @@ class Destination:
         return by_suffix
 
     @staticmethod
-    def _refuse_what_is_no_file(path: Path) -> None:
+    def refuse_what_is_no_file(path: Path) -> None:
+        """UserError for a name under which no file can be written."""
         try:
             if path.is_dir():
                 raise UserError(f"-o {path}: is a directory")

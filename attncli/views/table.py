@@ -287,9 +287,13 @@ class TableWriter:
         if isinstance(values[0], list):
             for i in range(len(values[0])):
                 yield Column((name, str(i)), [fixed(value[i], self.display.precision) for value in values])
-        elif isinstance(values[0], str):
+        elif any(isinstance(value, str) for value in values):
+            # A setting may be a word in one row and a number, or nothing, in the next: scale sqrt and 0.5.
             most = MAX_TEXT if self.display.width is not None else None
-            yield Column(header, [shortened(plain_text(value), most) for value in values], left=True)
+            texts = [
+                value if isinstance(value, str) else scalar(value, self.display.precision) for value in values
+            ]
+            yield Column(header, [shortened(plain_text(text), most) for text in texts], left=True)
         elif name in POSITIONS and all(isinstance(value, int) for value in values):
             cells = [self._token_label(POSITIONS[name], value) for value in values]
             yield Column(header, cells, left=True)

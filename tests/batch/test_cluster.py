@@ -86,8 +86,11 @@ def test_distributed_is_an_optional_package(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_cluster_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "SECONDS_FOR_A_WORKER", 1)
+    told: list[str] = []
+    run = load_engine("cluster").run_chunks
     with local_cluster(n_workers=0) as local, pytest.raises(RunError, match="has no workers"):
-        run_cluster(chunk_work.squares, chunks_of(3, 1), local.scheduler_address)
+        list(run(chunks_of(3, 1), chunk_work.squares, scheduler=local.scheduler_address, on_wait=told.append))
+    assert told == [f"scheduler: {local.scheduler_address} has no workers yet: waiting 1 s for one"]
 
 
 @pytest.mark.parametrize(

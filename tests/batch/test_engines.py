@@ -109,6 +109,20 @@ def test_chunks_are_pulled_as_they_are_needed() -> None:
     results.close()
 
 
+def test_no_more_workers_than_chunks_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    begin = subprocess.Popen
+
+    def counted(*arguments, **options):
+        started.append(arguments)
+        return begin(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", counted)
+    assert by_number(run_workers(chunk_work.squares, chunks_of(6, 3), 20)) == {i: i**2 for i in range(6)}
+    assert len(started) == 2
+    assert run_workers(chunk_work.squares, [], 20) == [] and len(started) == 2
+
+
 def test_workers_that_cannot_start_are_an_error_not_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(

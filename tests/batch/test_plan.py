@@ -114,6 +114,10 @@ def test_context_and_id_come_from_json_lines(tmp_path: Path) -> None:
 
 ERRORS = [
     ('{"sentnce": "a"}', ["sentnce: unknown key (did you mean 'sentence'?)", "sentence: must be given"]),
+    (
+        '{"z": 1, "a": 2, "m": 3, "sentence": "x"}',
+        ["z: unknown key", "a: unknown key", "m: unknown key"],
+    ),
     ('{"sentence": 3}', ["sentence: must be text (got 3)"]),
     ('{"sentence": "\\ud800"}', ["sentence: must be valid UTF-8 text"]),
     ('{"sentence": " "}', ["sentence: must hold at least one token (got an empty text)"]),

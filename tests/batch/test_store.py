@@ -16,6 +16,7 @@ import pytest
 
 from attncli.batch.schema import SCHEMA_VERSION
 from attncli.batch.store_file import driving
+from attncli.views import SUFFIXES
 from tests.batch.stores import ATTN, ROOT, assert_same_figures, done_runs, tidy, write_batch
 from tests.conftest import Attn
 from tests.experiments.running import run
@@ -147,6 +148,14 @@ def test_rows_and_weights_are_kept_where_asked_for(attn: Attn, tmp_path: Path) -
     assert not list((tmp_path / "runs.db-weights").glob("*.safetensors"))
 
 
+def test_experiments_without_weights_are_told(attn: Attn, tmp_path: Path) -> None:
+    line = "--weights: none was kept: these experiments have no matrix of weights\n"
+    for name, told in (("norm", True), ("self", False)):
+        (tmp_path / "x.yaml").write_text(f"experiment: {name}")
+        ended = attn(["batch", str(tmp_path / "x.yaml"), "-o", str(tmp_path / f"{name}.db"), "--weights"])
+        assert ended.code == 0 and ended.err.endswith(line) is told
+
+
 def test_fresh_begins_anew(attn: Attn, tmp_path: Path) -> None:
     arguments, store = write_batch(tmp_path, 3), tmp_path / "runs.db"
     attn([*arguments, "-o", str(store)])
@@ -221,6 +230,7 @@ def test_a_second_driver_is_refused_and_a_dead_one_is_not(attn: Attn, tmp_path: 
         (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),
         (["--expect", "entropy < low"], "--expect 'entropy < low': must end in a number (got low)"),
         (["--set", "x"], "--set: must be KEY=VALUE (got 'x')"),
+        (["-o", "runs"], f"-o runs: the suffix must be one of .db, .sqlite, .sqlite3 (a store), {', '.join(SUFFIXES)}, or give --format"),
         (["-o", "nowhere/x.db"], "-o nowhere/x.db: no such directory: nowhere"),
     ],
 )  # fmt: skip
@@ -466,6 +476,42 @@ def test_results_are_what_sql_says(attn: Attn, tmp_path: Path) -> None:
     assert row["figures"] == 1
     assert rows_of(attn, store, "--where", "entropy.mean > 100") == []
     connection.close()
+
+
+@pytest.mark.parametrize("name", ["1234567", "007", "1e3", "7"])
+def test_an_id_is_compared_as_it_is_written(attn: Attn, tmp_path: Path, name: str) -> None:
+    (tmp_path / "x.yaml").write_text("experiment: self")
+    lines = [
+        json.dumps({"sentence": "a b", "id": i}) for i in ("1234567", "1234568", "007", "1e3", "1000", 7)
+    ]
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    store = tmp_path / "runs.db"
+    attn(["batch", str(tmp_path / "x.yaml"), "--file", str(tmp_path / "p.jsonl"), "-o", str(store)])
+    flags = ["--group-by", "id", "--statistic", "entropy.mean", "--where"]
+    assert [row["id"] for row in rows_of(attn, store, *flags, f"id = {name}")] == [name]
+    assert len(rows_of(attn, store, *flags, f"id != {name}")) == 5
+
+
+def test_a_setting_that_is_a_word_here_and_a_number_there(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(
+        "experiment: self\nsweep: {scale: [0.25, sqrt, none], causal: [false, true]}"
+    )
+    store = tmp_path / "runs.db"
+    attn(["batch", str(tmp_path / "x.yaml"), "-o", str(store)])
+    flags = ["--group-by", "scale", "--group-by", "causal", "--statistic", "entropy.mean"]
+    ended = attn(["results", str(store), *flags])
+    assert ended.code == 0, ended.err
+    rows = [line.split()[1:3] for line in ended.out.splitlines() if line.startswith("entropy.mean")]
+    expected = [[scale, causal] for scale in ("0.2500", "sqrt", "none") for causal in ("false", "true")]
+    assert sorted(rows) == sorted(expected)
+    assert len(rows_of(attn, store, *flags, "--where", "causal = True")) == 3
+    assert len(rows_of(attn, store, *flags, "--where", "scale = 0.25")) == 2
+
+
+def test_an_expectation_is_told_as_it_was_written(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("experiment: self")
+    command = ["batch", str(tmp_path / "x.yaml"), "--format", "jsonl", "--expect"]
+    assert "expected entropy.mean < 1.00000001: got" in attn([*command, "entropy.mean<1.00000001"]).err
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,15 @@ def work_there(work: Callable[[C], R], chunk: C, expected: dict[str, str]) -> R 
 
 
 def run_chunks(
-    chunks: Iterable[C], work: Callable[[C], R], *, scheduler: str
+    chunks: Iterable[C],
+    work: Callable[[C], R],
+    *,
+    scheduler: str,
+    on_wait: Callable[[str], None] = lambda line: None,
 ) -> Iterator[tuple[C, R | Died]]:
     """Each chunk with its result, as they are done. `work` is a function of a module that the workers have.
+
+    `on_wait` gets a line where the cluster has no worker yet, and one is waited for.
 
     UserError without distributed, or where the versions there differ; RunError where nobody answers.
     """
@@ -63,6 +69,10 @@ def run_chunks(
     with _quiet():
         client = _connected(distributed, scheduler)
         try:
+            if not client.nthreads():
+                on_wait(
+                    f"scheduler: {scheduler} has no workers yet: waiting {SECONDS_FOR_A_WORKER} s for one"
+                )
             _check_workers(client, scheduler)
             yield from _results(distributed, client, Queue.of(chunks, MAX_ATTEMPTS_ALONE), work, scheduler)
         finally:

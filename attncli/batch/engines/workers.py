@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -89,8 +90,9 @@ def run_chunks(chunks: Iterable[C], work: Callable[[C], R], *, workers: int) -> 
     cores = len(os.sched_getaffinity(0))
     pool = Pool(work, max(1, cores // workers))
     try:
-        for _ in range(workers):
-            pool.start()
+        # No more than there are chunks: each takes a second of a core to start.
+        for pending in islice(iter(queue.take, None), workers):
+            pool.start().send(pending)
         while pool.feed(queue):
             yield from pool.results(queue)
     finally:
@@ -106,9 +108,10 @@ class Pool(Generic[C]):
         self.workers: list[Worker[C]] = []
         self.failed_starts = 0
 
-    def start(self) -> None:
+    def start(self) -> Worker[C]:
         """One more worker."""
         self.workers.append(Worker(self.work, self.num_threads))
+        return self.workers[-1]
 
     def end(self) -> None:
         """Kill all of them."""
