@@ -200,6 +200,8 @@ def compare(a: Report, b: Report) -> Report:
         statistics["heads_difference"] = heads
     if figures := _side_by_side(a, b):
         statistics["side_by_side"] = figures
+    if not (tensors or statistics):
+        raise UserError(f"diff: {notes[0]} They share no weights and no single figure to set side by side")
     return Report(
         "diff",
         {"a": dict(a.spec), "b": dict(b.spec)},

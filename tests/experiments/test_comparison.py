@@ -143,6 +143,12 @@ def test_two_heads_of_a_model_and_two_checkpoints(tmp_path: Path) -> None:
         (("self", {}), ("multihead", {}), "all but the tokens must agree"),
         (("self", {}), ("norm", {}), "B has no weights to compare"),
         (("scale-demo", {}), ("norm", {}), "scale-demo and norm have no weights and other statistics"),
+        (
+            ("pitfalls", {}),
+            ("pitfalls", {"seed": 1}),
+            "seed 0 -> 1. They share no weights and no single figure",
+        ),
+        (("scale-demo", {}), ("scale-demo", {"head_dim": [8, 16]}), "no single figure to set side by side"),
         (("self", {}), ("self", {"engine": "streaming"}), "B holds maps of blocks, not weights"),
     ],
 )
