@@ -33,6 +33,9 @@ from attncli.statistics.sinks import outside_mass
 from attncli.streaming import AttentionStatistics, attention_statistics
 
 MAP_SIZE = 64
+LARGEST_FLOAT32 = 3.4e38
+LEAST_FACTOR = 1e-20
+"""Scores that were multiplied by less cannot be had back from float32."""
 NO_SOFTMAX_NOTE = "Without softmax a row of weights is no distribution: it has no row statistics."
 Progress = Callable[[float], None]
 
@@ -63,6 +66,11 @@ def attended(
     """
     counts = vectors["query"].shape[-2], vectors["key"].shape[-2]
     rules = score_rules(spec, drawn, vectors["query"])
+    if rules.softmax_sink is not None and rules.softmax_sink.abs() > LARGEST_FLOAT32:
+        given = f"got sink {spec.sink:g}, temperature {spec.temperature:g}"
+        raise RunError(
+            f"{spec.experiment}: sink / temperature overflows float32: use a smaller sink ({given})"
+        )
     met = meeting(spec, vectors)
     if chosen_engine(spec, *counts) == "streaming":
         result = _streaming(spec, met, rules, causal, axes, progress)
@@ -168,13 +176,16 @@ def _streaming(
     assert figures.output is not None and figures.received_mass is not None
     assert figures.pooled_mean is not None and figures.pooled_max is not None
     scaled = _score_moments(figures)
-    unscaled = {"scores": _divided(scaled, factor / rules.temperature)}
-    if rules.softcap is not None:
-        # What was capped is lost: the moments before the cap take a pass of their own.
-        window = window_of(spec)
-        uncapped = attention_statistics(query, key, causal=causal, window=window, scale=factor)
-        unscaled = {"scores": _divided(_score_moments(uncapped), factor)}
-    statistics = unscaled | {
+    total_factor = factor / rules.temperature
+    if rules.softcap is not None or abs(total_factor) < LEAST_FACTOR:
+        # What was capped, or too small for float32, is lost: the moments before it take a pass of their own.
+        unscaled = _score_moments(
+            attention_statistics(query, key, causal=causal, window=window_of(spec), scale=1.0)
+        )
+    else:
+        unscaled = _divided(scaled, total_factor)
+    statistics = {
+        "scores": unscaled,
         "scaled_scores": scaled,
         "rows": rows,
         "keys": {"received_mass": named(figures.received_mass, *axes, "key")},

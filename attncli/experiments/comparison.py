@@ -13,7 +13,10 @@ from attncli.report import NamedTensor, Report
 from attncli.statistics.divergence import jensen_shannon
 
 MAX_CHANGED_ROWS = 10
+ROUNDING = 1e-6
+"""A distance below it is how differently two equal rows were rounded, and no change."""
 NO_DISTRIBUTION_NOTE = "Rows of weights that are no distribution have no Jensen-Shannon distance."
+NO_SHARED_NOTE = "A and B share no token: no row of one stands beside a row of the other."
 GAP_NOTE = "A token that one side lacks has no row there, and weight 0 as a key."
 
 
@@ -68,7 +71,7 @@ def _changed_rows(distance: NamedTensor, difference: np.ndarray) -> list[dict[st
     flat = np.where(np.isnan(distance.values), -1, distance.values).ravel()
     rows = []
     for place in np.argsort(-flat, kind="stable")[:MAX_CHANGED_ROWS]:
-        if flat[place] <= 0:
+        if flat[place] < ROUNDING:
             break
         index = np.unravel_index(place, distance.values.shape)
         moved = difference[index]
@@ -187,7 +190,9 @@ def compare(a: Report, b: Report) -> Report:
         context_tokens = key.tokens if is_cross else ()
         if len(query.tokens) > query.num_shared or len(key.tokens) > key.num_shared:
             notes.append(GAP_NOTE)
-        if np.isnan(distance.values).all():
+        if not query.num_shared:
+            notes.append(NO_SHARED_NOTE)
+        elif np.isnan(distance.values).all():
             notes.append(NO_DISTRIBUTION_NOTE)
     elif a.experiment != b.experiment:
         raise UserError(f"diff: {a.experiment} and {b.experiment} have no weights and other statistics")
@@ -195,6 +200,8 @@ def compare(a: Report, b: Report) -> Report:
         statistics["heads_difference"] = heads
     if figures := _side_by_side(a, b):
         statistics["side_by_side"] = figures
+    if not (tensors or statistics):
+        raise UserError(f"diff: {notes[0]} They share no weights and no single figure to set side by side")
     return Report(
         "diff",
         {"a": dict(a.spec), "b": dict(b.spec)},

@@ -159,4 +159,5 @@ def _position_notes(spec: PositionSpec, num_heads: int) -> Iterator[str]:
         yield "Relative bias: each score gets a number for its distance (drawn here, learned in a model)."
     if spec.window is not None:
         seen = f"the last {spec.window} keys" if spec.causal else f"keys less than {spec.window} tokens away"
+        seen = "its own key alone" if spec.window == 1 else seen
         yield f"Sliding window: a query sees {seen}; what is further reaches it through more layers."

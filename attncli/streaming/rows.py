@@ -3,7 +3,7 @@
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attncli.streaming.row_sums import RowSums
@@ -30,6 +30,10 @@ def row_statistics(head: Head, sums: RowSums) -> dict[str, Tensor]:
     def weight(scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         return torch.exp2(scores - logsumexp.view(-1, *[1] * (scores.ndim - 1)))
 
+    def score_with(position: Int[Tensor, " #query"]) -> Float[Tensor, " query"]:
+        # Summed in another order than in the tiles: large scores must not be rounded above the largest.
+        return torch.minimum(head.score_with(block, position), sums.largest)
+
     beyond = sums.top.scores == LOWEST  # more keys asked for than visible
     before = block.position - 1
     no_such_key = (before < 0) | (before >= head.visibility.num_keys)
@@ -39,10 +43,10 @@ def row_statistics(head: Head, sums: RowSums) -> dict[str, Tensor]:
         "normalized_entropy": (entropy / visible.double().log()).masked_fill(visible < 2, torch.nan),
         "max_weight": weight(sums.largest),
         "top_weights": weight(sums.top.scores).masked_fill(beyond, torch.nan),
-        "sink_mass": weight(head.score_with(block, torch.zeros_like(before[:1]))),
+        "sink_mass": weight(score_with(torch.zeros_like(before[:1]))),
         "distance": share * sums.distance / total,
         "participation": total.square() / sums.total_square / share.square(),
-        "previous_token": weight(head.score_with(block, before)).masked_fill(no_such_key, torch.nan),
+        "previous_token": weight(score_with(before)).masked_fill(no_such_key, torch.nan),
     }
     for name, figures in rows.items():
         unseen = (visible == 0).view(-1, *[1] * (figures.ndim - 1))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from attncli.errors import UserError
 from attncli.experiments.alignment import align
-from attncli.experiments.comparison import compare
+from attncli.experiments.comparison import GAP_NOTE, NO_SHARED_NOTE, compare
 from attncli.report import NamedTensor, Report
 from tests.experiments.running import run
 from tests.model_folders import save_model
@@ -143,6 +143,12 @@ def test_two_heads_of_a_model_and_two_checkpoints(tmp_path: Path) -> None:
         (("self", {}), ("multihead", {}), "all but the tokens must agree"),
         (("self", {}), ("norm", {}), "B has no weights to compare"),
         (("scale-demo", {}), ("norm", {}), "scale-demo and norm have no weights and other statistics"),
+        (
+            ("pitfalls", {}),
+            ("pitfalls", {"seed": 1}),
+            "seed 0 -> 1. They share no weights and no single figure",
+        ),
+        (("scale-demo", {}), ("scale-demo", {"head_dim": [8, 16]}), "no single figure to set side by side"),
         (("self", {}), ("self", {"engine": "streaming"}), "B holds maps of blocks, not weights"),
     ],
 )
@@ -167,3 +173,20 @@ def test_rows_that_are_no_distribution_have_no_distance() -> None:
     distance = report.statistics["rows"]["jensen_shannon"]
     assert isinstance(distance, NamedTensor) and np.isnan(distance.values).any()
     assert not np.isnan(report.tensors["difference"].values).any()
+
+
+def test_sides_without_a_common_token_say_so() -> None:
+    report = compare(run("self", sentence="a b"), run("self", sentence="c d e"))
+    assert report.notes[1:] == (GAP_NOTE, NO_SHARED_NOTE)
+    assert "changed_rows" not in report.statistics
+
+
+def test_rows_that_were_rounded_otherwise_have_not_changed() -> None:
+    a = run("self")
+    weights = a.tensors["weights"]
+    moved = weights.values.astype(np.float64)
+    moved[2, :2] += (1e-3, -1e-3)
+    moved[4, :2] += (1e-8, -1e-8)
+    report = compare(a, replace(a, tensors={"weights": NamedTensor(weights.axes, moved)}))
+    assert report.statistics["rows"]["jensen_shannon"].values[4] > 0
+    assert [row["query"] for row in report.statistics["changed_rows"]] == [2]

@@ -123,6 +123,26 @@ def test_what_streaming_cannot_do_is_refused(settings: dict[str, object]) -> Non
         run("self", engine="streaming", **settings)
 
 
+@pytest.mark.parametrize("settings", [{"temperature": 1e300}, {"scale": 1e-200}, {"scale": -1e-30}])
+def test_scores_that_are_scaled_to_nothing_are_reported_by_both(settings: dict[str, object]) -> None:
+    dense, streamed = (run("self", engine=engine, **settings) for engine in ("dense", "streaming"))
+    assert streamed.statistics["scores"] == pytest.approx(dense.statistics["scores"], rel=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-10])
+def test_no_key_has_more_than_the_largest_weight(temperature: float) -> None:
+    settings = {"num_tokens": 9, "causal": True, "temperature": temperature}
+    rows = run("self", engine="streaming", **settings).statistics["rows"]
+    assert (rows["sink_mass"].values <= rows["max_weight"].values).all()
+
+
+@pytest.mark.parametrize("engine", ["dense", "streaming"])
+def test_a_sink_beyond_float32_is_refused(engine: str) -> None:
+    for settings in ({"sink": 1e39}, {"sink": -1e30, "temperature": 1e-10}):
+        with pytest.raises(RunError, match="sink / temperature overflows float32"):
+            run("self", engine=engine, **settings)
+
+
 def test_overflow_is_refused_when_streaming_too() -> None:
     with pytest.raises(RunError, match="overflow float32"):
         run("self", engine="streaming", scale=1e38)

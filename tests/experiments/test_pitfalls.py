@@ -215,3 +215,17 @@ def test_hostile_words_stay_plain_in_every_view(attn: Attn) -> None:
         assert "[/INST]" in ended.out and ":smile:" in ended.out
     rows = list(csv.DictReader(io.StringIO(attn([*arguments, "--format", "csv"]).out)))
     assert any(row["name"] == "statistics.readings.right" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("settings", "shows"),
+    [
+        ({"pitfall": "merged-heads", "num_heads": 1}, False),
+        ({"pitfall": "merged-heads"}, True),
+        ({"pitfall": "vocabulary-labels", "sentence": "a b c"}, False),
+        ({"pitfall": "softmax-twice", "num_tokens": 1}, False),
+    ],
+)
+def test_settings_that_hide_a_mistake_are_told(settings: dict[str, Any], shows: bool) -> None:
+    notes = run("pitfalls", **settings).notes
+    assert any("do not bring the mistake out" in note for note in notes) == (not shows)

@@ -281,3 +281,9 @@ def test_every_two_settings_work_together_or_say_why_not(pair: tuple[str, str]) 
         assert "cannot be combined" in error.lines[0]
     else:
         assert np.isfinite(report.tensors["output"].values).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_of_one_is_the_query_itself(causal: bool) -> None:
+    notes = run("self", window=1, causal=causal).notes
+    assert any("a query sees its own key alone;" in note for note in notes)

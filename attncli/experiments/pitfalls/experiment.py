@@ -31,6 +31,8 @@ def run(spec: PitfallsSpec, texts: Texts, session: Session) -> Report:
     pitfall, both = PITFALLS[spec.pitfall], shown(spec.pitfall)
     statistics: dict[str, Any] = {"wrong": both.wrong_figures, "right": both.right_figures}
     notes = [pitfall.mistake, f"It shows in {pitfall.figure}. How to notice it: {pitfall.notice}"]
+    if both.wrong_figures[pitfall.figure] == both.right_figures[pitfall.figure]:
+        notes.append("Here the figure is the same both ways: these settings do not bring the mistake out.")
     return build_report(spec, texts, _tensors(both), {**statistics, **both.statistics}, notes)
 
 
