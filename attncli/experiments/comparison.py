@@ -157,7 +157,9 @@ def _changed_settings(a: Report, b: Report) -> str:
 def _setting(value: Any) -> str:
     if value is None:
         return "none"
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return ",".join(map(_setting, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def compare(a: Report, b: Report) -> Report:

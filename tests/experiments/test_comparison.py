@@ -110,7 +110,7 @@ def test_heads_and_the_figures_side_by_side() -> None:
     assert {row["head"]: row["mean_jensen_shannon"] for row in by_head} == pytest.approx(
         dict(enumerate(distances.mean(axis=-1)))
     )
-    assert report.notes[0] == "From A to B: causal False -> True."
+    assert report.notes[0] == "From A to B: causal false -> true."
     figures = {row["statistic"]: row for row in report.statistics["side_by_side"]}
     entropy = [side.statistics["rows"]["entropy"].values.mean() for side in (a, b)]
     assert figures["entropy.mean"]["a"] == pytest.approx(entropy[0])
