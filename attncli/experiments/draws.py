@@ -101,6 +101,7 @@ def stacked(drawn: Sequence[Drawn]) -> Drawn:
     first: Any = drawn[0]
     if all(other is first for other in drawn):
         return drawn[0]
+    # What the first is, all are, and so is the result: a type checker cannot follow that.
     if isinstance(first, Tensor):
         return torch.stack(drawn)  # type: ignore[arg-type, return-value]
     if isinstance(first, dict):

@@ -91,6 +91,7 @@ def _variances(spec: ScaleDemoSpec, report: Report) -> Step:
 
 
 def _sharpened(report: Report, figures: dict[str, object]) -> Step:
+    # A row of a table holds numbers and lists; this one is a number.
     factor = float(figures["factor"])  # type: ignore[arg-type]
     logits = part(report.tensors["logits"])
     scaled = logits * factor

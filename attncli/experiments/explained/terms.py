@@ -19,6 +19,7 @@ def cell(number: object) -> Cell:
         return number
     if isinstance(number, int | np.integer):
         return int(number)
+    # Any number of Python, numpy or torch: they share no type.
     value = float(np.float64(number))  # type: ignore[arg-type]
     return value if np.isfinite(value) else None
 
