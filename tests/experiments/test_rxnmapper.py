@@ -1,0 +1,199 @@
+"""RXNMapper's ALBERT: one module that serves 12 layers, and a published head that maps atoms.
+
+rxnmapper/core.py counts it as attentions[10][:, 5]; the reactions, their mappings and confidences are from
+the package's tests/test_mapper.py.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModel, AutoTokenizer
+
+from tests.checkpoints import SMILES_TOKEN, package_folder, rxnmapper
+from tests.conftest import Attn
+from tests.eager import captured_layers, eager_weights, whole_weights
+
+PUBLISHED = 10, 5
+NUM_LAYERS, NUM_HEADS = 12, 8
+NEIGHBOURS = 90  # core.py: attention_multiplier
+
+COUPLING = "CC(C)S.CN(C)C=O.Fc1cccnc1F.O=C([O-])[O-].[K+].[K+]>>CC(C)Sc1ncccc1F"
+CLEAVAGE = "C1COCCO1.CC(C)(C)OC(=O)CONC(=O)NCc1cccc2ccccc12.Cl>>O=C(O)CONC(=O)NCc1cccc2ccccc12"
+MAPPED_CLEAVAGE = (
+    "C1COCCO1.CC(C)(C)[O:3][C:2](=[O:1])[CH2:4][O:5][NH:6][C:7](=[O:8])[NH:9][CH2:10][c:11]1[cH:12][cH:13]"
+    "[cH:14][c:15]2[cH:16][cH:17][cH:18][cH:19][c:20]12.Cl>>[O:1]=[C:2]([OH:3])[CH2:4][O:5][NH:6][C:7](=[O:8])"
+    "[NH:9][CH2:10][c:11]1[cH:12][cH:13][cH:14][c:15]2[cH:16][cH:17][cH:18][cH:19][c:20]12"
+)
+ETHER = "CCOCC.[Br-]~[Na+]>>CCBr.CC[O-]~[Na+]"
+ESTER = "COC(=O)CCBr.O=C[O-]->[K+]>>COC(=O)CCOC(=O)C"
+CONFIDENCES = {
+    COUPLING: 0.9565619900376546,
+    CLEAVAGE: 0.9704424331552834,
+    ETHER: 0.7312865053856896,
+    ESTER: 0.9322116305783666,
+}
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    return rxnmapper()
+
+
+def tokens_of(reaction: str) -> list[str]:
+    return ["[CLS]", *re.findall(SMILES_TOKEN, reaction), "[SEP]"]
+
+
+def is_atom(token: str) -> bool:
+    return token not in ("[CLS]", "[SEP]") and (token[0].isalpha() or token[0] == "[" or "*" in token)
+
+
+def element(atom: str) -> str:
+    """Cl in `Cl`, C in `c`, O in `[O-]`, Na in `[Na+]`."""
+    found = re.match(r"\[?([A-Za-z][a-z]?)", atom)
+    assert found is not None
+    return found[1].capitalize()
+
+
+def atoms_of(tokens: list[str]) -> tuple[list[int], list[int]]:
+    """The places of the atoms of the reactants, and of the product's."""
+    arrow = tokens.index(">>")
+    places = [place for place, token in enumerate(tokens) if is_atom(token)]
+    return [place for place in places if place < arrow], [place for place in places if place > arrow]
+
+
+def bonds(tokens: list[str]) -> Tensor:
+    """Which atoms have a bond, over all molecules of the reaction."""
+    count = sum(map(is_atom, tokens))
+    bonded = torch.zeros(count, count, dtype=torch.bool)
+    number, before = -1, None
+    branches: list[int | None] = []
+    rings: dict[str, int | None] = {}
+    for token in tokens:
+        neighbour = None
+        if is_atom(token):
+            number += 1
+            neighbour, before = before, number
+        elif token == "(":
+            branches.append(before)
+        elif token == ")":
+            before = branches.pop()
+        elif token in (".", ">>"):
+            before = None
+        elif token[-1].isdigit() and token not in rings:
+            rings[token] = before
+        elif token[-1].isdigit():
+            neighbour = rings.pop(token)
+        if neighbour is not None:
+            bonded[number, neighbour] = bonded[neighbour, number] = True
+    return bonded
+
+
+def map_atoms(weights: Tensor, tokens: list[str]) -> tuple[list[int], float]:
+    """The reactant atom of each product atom, and the product of their confidences, from one head's weights.
+
+    Of all pairs of one element the surest is taken, then its neighbours count 90 times as much, and so on:
+    rxnmapper/attention.py, generate_attention_guided_pxr_atom_mapping.
+    """
+    reactants, product = atoms_of(tokens)
+    bonded = bonds(tokens)
+    in_reactants = bonded[: len(reactants), : len(reactants)]
+    in_product = bonded[len(reactants) :, len(reactants) :]
+    weights = weights.double()
+    left = weights[product][:, reactants] + weights[reactants][:, product].T
+    left *= torch.tensor([[element(tokens[i]) == element(tokens[j]) for j in reactants] for i in product])
+    mapped, confidence = [-1] * len(product), 1.0
+    while left.any():
+        sure = (left / left.sum(dim=-1, keepdim=True)).nan_to_num(0.0)
+        atom, source = divmod(int(sure.argmax()), len(reactants))
+        mapped[atom] = source
+        confidence *= float(sure.max())
+        left[torch.outer(in_product[atom], in_reactants[source])] *= NEIGHBOURS
+        left[atom] = left[:, source] = 0
+    return mapped, confidence
+
+
+def weights_of_heads(attn: Attn, folder: Path, reaction: str) -> Tensor:
+    """What the survey keeps of each head: (layer, head, query, key)."""
+    arguments = ["--model", str(folder), "--sentence", reaction, "--maps", "self", "--format", "json"]
+    tensor = json.loads(attn(["heads", *arguments]).out)["tensors"]["weights"]
+    assert tensor["axes"] == ["layer", "head", "query", "key"]
+    return torch.tensor(tensor["values"])
+
+
+def survey_rows(attn: Attn, folder: Path, reaction: str, *flags: str) -> list[dict[str, float]]:
+    arguments = ["--model", str(folder), "--sentence", reaction, *flags, "--format", "json"]
+    rows: list[dict[str, float]] = json.loads(attn(["heads", *arguments]).out)["statistics"]["heads"]
+    return rows
+
+
+def test_the_tokenizer_is_the_package_s_own(folder: Path) -> None:
+    package = package_folder("rxnmapper")
+    assert f'r"{SMILES_TOKEN}"' in (package / "smiles_utils.py").read_text()
+    (vocabulary,) = package.rglob("vocab.txt")
+    numbers = {name: number for number, name in enumerate(vocabulary.read_text().splitlines())}
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for reaction in (*CONFIDENCES, "C%12CC%12 X [Lu][2H]\\/@?*"):
+        tokens = tokens_of(reaction)
+        known = [token if token in numbers else "[UNK]" for token in tokens]
+        assert tokenizer(reaction)["input_ids"] == [numbers[token] for token in known]
+
+
+def test_every_call_of_the_one_module_is_a_layer(folder: Path) -> None:
+    model = AutoModel.from_pretrained(folder)
+    inputs = AutoTokenizer.from_pretrained(folder)(CLEAVAGE, return_tensors="pt")
+    _, layers = captured_layers(model, inputs)
+    expected = eager_weights(model, inputs)
+    assert list(layers) == [("decoder", "self", number) for number in range(NUM_LAYERS)]
+    for place, layer in layers.items():
+        torch.testing.assert_close(whole_weights(layer), expected[place], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("reaction", [COUPLING, CLEAVAGE, ESTER])
+def test_the_heads_that_map_atoms_look_farthest(attn: Attn, folder: Path, reaction: str) -> None:
+    """From product to reactants and back. The layers share their weights: it is head 5 in all of them."""
+    rows = survey_rows(attn, folder, reaction, "--sort", "distance")
+    assert len(rows) == NUM_LAYERS * NUM_HEADS
+    assert {(row["layer"], row["head"]) for row in rows[:12]} == {(layer, 5) for layer in range(12)}
+    assert rows[11]["distance"] > 1.1 * rows[12]["distance"]
+
+
+def test_the_published_head_looks_farthest_of_all(attn: Attn, folder: Path) -> None:
+    """Without [CLS], and on this reaction: on the others another layer's head 5 may be ahead."""
+    first, second = survey_rows(attn, folder, ESTER, "--sort", "distance", "--skip-sink", "1", "--top", "2")
+    assert (first["layer"], first["head"]) == PUBLISHED
+    assert first["distance"] > second["distance"] + 0.5
+
+
+@pytest.mark.parametrize("reaction", CONFIDENCES)
+def test_the_published_confidence_is_that_of_one_head(attn: Attn, folder: Path, reaction: str) -> None:
+    weights, tokens = weights_of_heads(attn, folder, reaction), tokens_of(reaction)
+    confidences = {
+        (layer, head): map_atoms(weights[layer, head], tokens)[1]
+        for layer in range(NUM_LAYERS)
+        for head in range(NUM_HEADS)
+    }
+    near = {place: abs(found - CONFIDENCES[reaction]) for place, found in confidences.items()}
+    assert [place for place, difference in near.items() if difference < 1e-5] == [PUBLISHED]
+    assert sorted(near.values())[1] > 1e-4
+
+
+def test_each_atom_of_the_product_looks_at_where_it_came_from(attn: Attn, folder: Path) -> None:
+    arguments = ["--model", str(folder), "--sentence", CLEAVAGE, "--layer", "10", "--head", "5"]
+    report = json.loads(attn(["self", *arguments, "--format", "json"]).out)
+    assert report["tokens"] == tokens_of(CLEAVAGE)
+    weights = torch.tensor(report["tensors"]["weights"]["values"])
+    reactants, product = atoms_of(report["tokens"])
+
+    before, after = (
+        [token for token in tokens_of(side) if is_atom(token)] for side in MAPPED_CLEAVAGE.split(">>")
+    )
+    number = re.compile(r":(\d+)\]")
+    sources = {found[1]: place for place, atom in enumerate(before) if (found := number.search(atom))}
+    expected = [sources[number.search(atom)[1]] for atom in after]
+
+    assert weights[product][:, reactants].argmax(dim=-1).tolist() == expected
+    assert map_atoms(weights, report["tokens"])[0] == expected
