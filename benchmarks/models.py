@@ -1,13 +1,13 @@
 """What `attn heads` costs next to eager attention with output_attentions and the usual statistics.
 
-    python benchmarks/models.py                        128 to 4,096 tokens, some minutes
-    python benchmarks/models.py --lengths 1024 --rounds 5
-    python benchmarks/models.py --long 8192            ours alone, at that length, too
+    python benchmarks/models.py              25 to 2,048 tokens, and memory to 8,192: some minutes
+    python benchmarks/models.py --models bert --lengths 1024 --rounds 5
+    python benchmarks/models.py --lengths --memory 1024 8192    memory alone
 
-Random models of the size of BERT-base and GPT-2-small (12 layers of 12 heads), random tokens with the
-frequencies of a text (Zipf). Times are medians of alternating runs (A B A B) in one process, wall time on all
-threads. Memory is the growth of the peak over the loaded model, in a fresh process for each figure.
-Linux only.
+Random models of the size of BERT-base, GPT-2-small (12 layers of 12 heads) and SmolLM2-135M (30 of 9, with 3
+key/value heads), random tokens with the frequencies of a text (Zipf). Times are medians of alternating runs
+(A B C A B C) in one process, wall time on all threads; `sdpa` is the model alone, without statistics. Memory
+is the growth of the peak over the loaded model, in a fresh process for each number. Linux only.
 """
 
 import argparse
@@ -15,29 +15,44 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTrainedModel
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel
+from transformers.modeling_utils import PreTrainedModel
 
 from attncli.experiments.head_figures import head_figures
 from attncli.experiments.head_rows import head_rows
 from attncli.inputs.capture import CapturedLayer, capture
 
-MODELS = ("bert", "gpt2")
+MOST_TOKENS = 8192
 VOCABULARY = 30_000
+TARGETS = {25: 1.1, 128: 1.1, 512: 1.1, 1024: 0.6, 2048: 0.5}
+"""Our time over eager's, by tokens."""
+
+SMOLLM2 = LlamaConfig(
+    vocab_size=49152,
+    hidden_size=576,
+    intermediate_size=1536,
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    max_position_embeddings=MOST_TOKENS,
+)
+MODELS: dict[str, Callable[[], PreTrainedModel]] = {
+    "bert": lambda: BertModel(BertConfig(max_position_embeddings=MOST_TOKENS)),
+    "gpt2": lambda: GPT2Model(GPT2Config(n_positions=MOST_TOKENS)),
+    "smollm2": lambda: LlamaModel(SMOLLM2),
+}
 
 
-def build(name: str, num_tokens: int) -> PreTrainedModel:
-    """A random model with positions for that many tokens."""
+def build(name: str) -> PreTrainedModel:
+    """A random model with positions for every length."""
     torch.manual_seed(0)
-    model: PreTrainedModel
-    if name == "bert":
-        model = BertModel(BertConfig(max_position_embeddings=num_tokens))
-    else:
-        model = GPT2Model(GPT2Config(n_positions=num_tokens))
+    model = MODELS[name]()
+    model.config.use_cache = False
     model.train(False)
     return model
 
@@ -76,8 +91,7 @@ def patterns(ids: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def naive(model: PreTrainedModel, ids: Tensor) -> list[dict[str, Tensor]]:
-    """The same statistics as one would write them: all weights of all layers, then a formula each."""
-    model.set_attn_implementation("eager")
+    """The same statistics, by hand: eager attention's weights of all layers, then one formula for each."""
     layers = model(ids, output_attentions=True).attentions
     wanted = patterns(ids[0])
     places = torch.arange(ids.shape[1])
@@ -85,6 +99,7 @@ def naive(model: PreTrainedModel, ids: Tensor) -> list[dict[str, Tensor]]:
     figures = []
     for weights in layers:
         rows = weights[0]
+        total = rows.sum((-1, -2))
         entropy = -(rows * (rows + 1e-20).log()).sum(-1)
         visible = (rows[0] > 0).sum(-1)
         found = {
@@ -99,47 +114,79 @@ def naive(model: PreTrainedModel, ids: Tensor) -> list[dict[str, Tensor]]:
         for name, pattern in wanted.items():
             on_pattern = (rows * pattern).sum(-1)
             found[name] = on_pattern[:, pattern.any(-1)].mean(-1)
-            found[f"{name}_mul"] = on_pattern.sum(-1) / rows.sum((-1, -2))
+            found[f"{name}_mul"] = on_pattern.sum(-1) / total
         figures.append(found)
     return figures
 
 
-METHODS: dict[str, Callable[[PreTrainedModel, Tensor], list[dict[str, Tensor]]]] = {
-    "attn": survey,
-    "eager": naive,
+@torch.no_grad()
+def model_alone(model: PreTrainedModel, ids: Tensor) -> None:
+    """The model and nothing else."""
+    model(ids)
+
+
+METHODS: dict[str, tuple[str, Callable[[PreTrainedModel, Tensor], object]]] = {
+    "attn": ("sdpa", survey),  # which replaces it by its own
+    "eager": ("eager", naive),
+    "sdpa": ("sdpa", model_alone),
 }
-
-
-def largest_difference(model: PreTrainedModel, ids: Tensor) -> float:
-    """Between the two ways, over all figures: they must be the same thing before they are compared."""
-    pairs = zip(survey(model, ids), naive(model, ids), strict=True)
-    return max(
-        float((ours[name] - theirs[name]).abs().max() / theirs[name].abs().max().clamp(min=1))
-        for ours, theirs in pairs
-        for name in theirs
-    )
+"""The attention that the model is given, outside the time that is taken, and what then runs."""
 
 
 def seconds(method: str, model: PreTrainedModel, ids: Tensor) -> float:
     """Wall time of one run."""
+    attention, run = METHODS[method]
+    model.set_attn_implementation(attention)
     begun = time.perf_counter()
-    METHODS[method](model, ids)
+    run(model, ids)
     return time.perf_counter() - begun
 
 
+def largest_difference(model: PreTrainedModel, ids: Tensor) -> float:
+    """Between the two ways, over all statistics: they must be the same thing before they are compared."""
+    ours = survey(model, ids)
+    model.set_attn_implementation("eager")
+    return max(
+        float((found[name] - expected[name]).abs().max() / expected[name].abs().max().clamp(min=1))
+        for found, expected in zip(ours, naive(model, ids), strict=True)
+        for name in expected
+    )
+
+
+def enough_rounds(num_tokens: int) -> int:
+    """More for short texts, whose times vary more."""
+    return min(31, max(3, 5000 // num_tokens))
+
+
+def compare(name: str, model: PreTrainedModel, num_tokens: int, rounds: int) -> str:
+    """A row of the table of times."""
+    ids = tokens(num_tokens)
+    difference = largest_difference(model, ids)
+    times: dict[str, list[float]] = {method: [] for method in METHODS}
+    for _ in range(rounds):
+        for method in METHODS:
+            times[method].append(seconds(method, model, ids))
+    ours, eager, sdpa = (statistics.median(times[method]) for method in ("attn", "eager", "sdpa"))
+    target = TARGETS.get(num_tokens)
+    return (
+        f"| {name} | {num_tokens:,} | {ours:.3f} s | {eager:.3f} s | {ours / eager:.2f} | {target or '-'} "
+        f"| {sdpa:.3f} s | {ours / sdpa:.2f} | {difference:.0e} | {rounds} |"
+    )
+
+
 def status_bytes(field: str) -> int:
-    """A figure of this process's memory, from /proc/self/status."""
+    """A field on this process's memory, from /proc/self/status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 def peak_growth(method: str, name: str, num_tokens: int) -> int:
     """Bytes that one run takes at its peak, over the model that is loaded and has run once."""
-    model, ids = build(name, num_tokens), tokens(num_tokens)
-    METHODS[method](model, ids[:, :16])
+    model, ids = build(name), tokens(num_tokens)
+    seconds(method, model, ids[:, :16])
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     before = status_bytes("VmRSS")
-    METHODS[method](model, ids)
+    seconds(method, model, ids)
     return status_bytes("VmHWM") - before
 
 
@@ -149,53 +196,52 @@ def measured_peak(method: str, name: str, num_tokens: int) -> float:
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 1e6
 
 
-def compare(name: str, num_tokens: int, rounds: int) -> str:
-    """A row of the table: both ways."""
-    model, ids = build(name, num_tokens), tokens(num_tokens)
-    difference = largest_difference(model, ids)
-    times: dict[str, list[float]] = {method: [] for method in METHODS}
-    for _ in range(rounds):
-        for method in METHODS:
-            times[method].append(seconds(method, model, ids))
-    del model
-    ours, theirs = (statistics.median(times[method]) for method in ("attn", "eager"))
-    peaks = {method: measured_peak(method, name, num_tokens) for method in METHODS}
-    return (
-        f"| {name} | {num_tokens:,} | {ours:.2f} s | {theirs:.2f} s | {ours / theirs:.2f} "
-        f"| {peaks['attn']:,.0f} MB | {peaks['eager']:,.0f} MB | {peaks['attn'] / peaks['eager']:.3f} "
-        f"| {difference:.0e} |"
-    )
+def memory(name: str, lengths: list[int]) -> Iterator[str]:
+    """Rows of the table of memory: next to eager at the shortest length, ours alone at the others."""
+    for num_tokens in sorted(lengths):
+        ours = measured_peak("attn", name, num_tokens)
+        beside = "- | -"
+        if num_tokens == min(lengths):
+            eager = measured_peak("eager", name, num_tokens)
+            beside = f"{eager:,.0f} MB | {ours / eager:.3f}"
+        yield f"| {name} | {num_tokens:,} | {ours:,.0f} MB | {beside} | {1000 * ours / num_tokens:,.0f} kB |"
 
 
-def alone(name: str, num_tokens: int) -> str:
-    """A row of the table: ours, where the other way takes too much."""
-    model, ids = build(name, num_tokens), tokens(num_tokens)
-    survey(model, ids[:, :16])
-    taken = seconds("attn", model, ids)
-    del model
-    peak = measured_peak("attn", name, num_tokens)
-    return f"| {name} | {num_tokens:,} | {taken:.2f} s | - | - | {peak:,.0f} MB | - | - | - |"
+def heading(columns: str) -> str:
+    """The first two lines of a table: a column of names, then numbers."""
+    return f"| {columns} |\n| --- |{' ---: |' * columns.count('|')}"
 
 
 def main() -> None:
-    """Print a table."""
+    """Print a table of times and one of memory."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512, 1024])
-    parser.add_argument("--long", type=int, nargs="*", default=[4096])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--models", choices=MODELS, nargs="+", default=list(MODELS))
+    parser.add_argument("--lengths", type=int, nargs="*", default=list(TARGETS))
+    parser.add_argument("--rounds", type=int, help="default: more for short texts")
+    parser.add_argument("--memory", type=int, nargs="*", default=[1024, 2048, 4096, MOST_TOKENS])
     parser.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peak:
         method, name, num_tokens = arguments.peak
         print(peak_growth(method, name, int(num_tokens)))
         return
-    print("| model | tokens | attn heads | eager | ratio | attn peak | eager peak | ratio | difference |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for name in MODELS:
+    if arguments.lengths:
+        print(
+            heading(
+                "model | tokens | attn | eager | ratio | target | sdpa | attn / sdpa | difference | rounds"
+            )
+        )
+    for name in arguments.models if arguments.lengths else ():
+        model = build(name)
         for num_tokens in arguments.lengths:
-            print(compare(name, num_tokens, arguments.rounds), flush=True)
-        for num_tokens in arguments.long:
-            print(alone(name, num_tokens), flush=True)
+            rounds = arguments.rounds or enough_rounds(num_tokens)
+            print(compare(name, model, num_tokens, rounds), flush=True)
+        del model
+    if arguments.memory:
+        print("\n" + heading("model | tokens | attn | eager | ratio (target 1/8) | attn, a token"))
+    for name in arguments.models if arguments.memory else ():
+        for row in memory(name, arguments.memory):
+            print(row, flush=True)
 
 
 if __name__ == "__main__":
