@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attncli.streaming import AttentionStatistics, attention_statistics
+    from attncli.attention.attention_statistics import attention_statistics
+    from attncli.attention.result import AttentionStatistics
 
 __version__ = "0.1.0"
 __all__ = ["AttentionStatistics", "attention_statistics"]
@@ -12,7 +13,7 @@ __all__ = ["AttentionStatistics", "attention_statistics"]
 def __getattr__(name: str) -> Any:
     """Import torch's share of the package when it is first asked for: `attn --help` needs none of it."""
     if name in __all__:
-        from attncli import streaming
+        from attncli.attention import attention_statistics as module
 
-        return getattr(streaming, name)
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,8 +24,9 @@ from torch import Tensor
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 from transformers.modeling_utils import PreTrainedModel
 
-from attncli.experiments.head_figures import head_figures
-from attncli.experiments.head_rows import head_rows
+from attncli.attention.engines import attend
+from attncli.attention.results import Wanted
+from attncli.experiments.head_scores import head_scores, wanted_scores
 from attncli.inputs.capture import CapturedLayer, capture
 
 MOST_TOKENS = 8192
@@ -66,13 +68,18 @@ def tokens(num_tokens: int) -> Tensor:
 
 def survey(model: PreTrainedModel, ids: Tensor) -> list[dict[str, Tensor]]:
     """Ours: every head statistic, a layer at a time."""
-    figures: list[dict[str, Tensor]] = []
+    scores: list[dict[str, Tensor]] = []
+    wanted: list[Wanted] = []
 
-    def take(layer: CapturedLayer) -> None:
-        figures.append(head_figures(head_rows(layer), ids=ids[0]))
+    def take(layer: CapturedLayer) -> Tensor | None:
+        if not wanted:
+            wanted.append(replace(wanted_scores(layer.attention, ids), output=True))
+        found = attend(layer.attention, wanted[0])
+        scores.append({name: score[0] for name, score in head_scores(found, wanted[0]).items()})
+        return found.output
 
     capture(model, {"input_ids": ids}, take)
-    return figures
+    return scores
 
 
 def patterns(ids: Tensor) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ os.environ |= {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "OMP_
 settings.register_profile("ci", derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-ROOMS_OF_TENSORS = ("inputs", "mechanisms", "streaming", "statistics", "experiments")
+ROOMS_OF_TENSORS = ("inputs", "mechanisms", "attention", "statistics", "experiments")
 install_import_hook([f"attncli.{room}" for room in ROOMS_OF_TENSORS], "beartype.beartype")
 
 

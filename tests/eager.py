@@ -6,14 +6,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncli.inputs.capture import CapturedLayer, WeightsOfLayer, capture
+from attncli.attention.engines import attend
+from attncli.attention.engines.tile import GivenWeights
+from attncli.attention.results import Wanted
+from attncli.inputs.capture import CapturedLayer, capture
 
 STACKS = {"attentions": "decoder", "encoder_attentions": "encoder", "decoder_attentions": "decoder"}
 
+Places = dict[tuple[str, str, int], Any]
+"""By stack, kind and number of a layer; a lone stack is a decoder."""
+
 
 @torch.no_grad()
-def eager_weights(model: Any, inputs: Mapping[str, Tensor]) -> dict[tuple[str, str, int], Tensor]:
-    """The weights (head, query, key) of each layer, by stack, kind and number; a lone stack is a decoder."""
+def eager_weights_of_texts(model: Any, inputs: Mapping[str, Tensor]) -> Places:
+    """The weights (text, head, query, key) of each layer."""
     model.config.use_cache = False
     model.set_attn_implementation("eager")
     outputs = model(**inputs, output_attentions=True)
@@ -22,27 +28,44 @@ def eager_weights(model: Any, inputs: Mapping[str, Tensor]) -> dict[tuple[str, s
         if name.endswith("attentions") and values:
             kind = "cross" if name.startswith("cross") else "self"
             for number, weights in enumerate(values):
-                found[STACKS.get(name, "decoder"), kind, number] = weights[0]
+                found[STACKS.get(name, "decoder"), kind, number] = weights
     return found
 
 
+def eager_weights(model: Any, inputs: Mapping[str, Tensor]) -> Places:
+    """The weights (head, query, key) of each layer, of the first text."""
+    return {place: weights[0] for place, weights in eager_weights_of_texts(model, inputs).items()}
+
+
 def captured_layers(
-    model: Any, inputs: Mapping[str, Tensor]
+    model: Any, inputs: Mapping[str, Tensor], *, with_output: bool = False
 ) -> tuple[str, dict[tuple[str, str, int], CapturedLayer]]:
-    """How they were captured, and each layer by the same keys."""
+    """How they were captured, and each layer by the same keys.
+
+    The model goes on with its fused attention, or `with_output` with what `attn` computes of the layer.
+    """
     layers: dict[tuple[str, str, int], CapturedLayer] = {}
 
-    def keep(layer: CapturedLayer) -> None:
-        in_encoder = model.config.is_encoder_decoder and layer.module.startswith("encoder")
-        place = ("encoder" if in_encoder else "decoder", layer.kind, layer.layer)
+    def keep(layer: CapturedLayer) -> Tensor | None:
+        has_two_stacks = model.config.is_encoder_decoder
+        assert layer.stack == (layer.module.split(".")[0] if has_two_stacks else "")
+        place = (layer.stack or "decoder", layer.kind, layer.layer)
         assert place not in layers
         layers[place] = layer
+        if not with_output or isinstance(layer.attention, GivenWeights):
+            return None
+        return attend(layer.attention, Wanted(output=True)).output
 
     return capture(model, inputs, keep), layers
 
 
+def whole_weights_of_texts(layer: CapturedLayer) -> Tensor:
+    """The matrices (text, head, query, key) that a captured layer stands for."""
+    weights = attend(layer.attention, Wanted(weights=True)).weights
+    assert weights is not None
+    return weights
+
+
 def whole_weights(layer: CapturedLayer) -> Tensor:
-    """The matrix that a captured layer stands for."""
-    if isinstance(layer, WeightsOfLayer):
-        return layer.weights
-    return layer.weights(torch.arange(layer.query.shape[1]))
+    """The matrices (head, query, key) of the first text."""
+    return whole_weights_of_texts(layer)[0]

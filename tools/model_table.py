@@ -11,8 +11,10 @@ from transformers.utils import logging
 sys.path.insert(0, str(Path(__file__).parent))
 from tiny_architectures import ARCHITECTURES, Architecture, random_inputs
 
+from attncli.attention.engines import attend
+from attncli.attention.results import Wanted
 from attncli.errors import UserError
-from attncli.inputs.capture import CapturedLayer, WeightsOfLayer, capture
+from attncli.inputs.capture import CapturedLayer, capture
 
 PAGE = Path(__file__).parent.parent / "docs" / "models.md"
 BEGIN, END = "<!-- table: python tools/model_table.py -->\n", "<!-- end of table -->\n"
@@ -34,13 +36,13 @@ def _eager(model: PreTrainedModel) -> list[Tensor]:
 
 def _in_order(layers: list[CapturedLayer]) -> list[CapturedLayer]:
     stacks = {("encoder", "self"): 0, ("decoder", "self"): 1, ("decoder", "cross"): 2}
-    return sorted(layers, key=lambda layer: stacks.get((layer.module.split(".")[0], layer.kind), 1))
+    return sorted(layers, key=lambda layer: stacks.get((layer.stack, layer.kind), 1))
 
 
 def _weights(layer: CapturedLayer) -> Tensor:
-    if isinstance(layer, WeightsOfLayer):
-        return layer.weights
-    return layer.weights(torch.arange(layer.query.shape[1]))
+    weights = attend(layer.attention, Wanted(weights=True)).weights
+    assert weights is not None
+    return weights[0]
 
 
 def row(name: str, architecture: Architecture) -> str:

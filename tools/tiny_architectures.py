@@ -88,7 +88,15 @@ ARCHITECTURES = {
     ),
     "T5": Architecture(
         "T5Model",
-        {"d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_heads": 4, "vocab_size": VOCABULARY},
+        {
+            "d_model": 32,
+            "d_kv": 8,
+            "d_ff": 40,
+            "num_layers": 2,
+            "num_heads": 4,
+            "vocab_size": VOCABULARY,
+            "initializer_factor": 0.35,  # it scales no scores: beyond 100, float32 itself is 1e-4 off
+        },
         "encoder, decoder, cross; relative position bias",
     ),
     "BART": Architecture("BartModel", SEQ2SEQ, "encoder, decoder, cross"),

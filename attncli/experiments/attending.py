@@ -1,15 +1,21 @@
-"""One attention by either engine: dense keeps the weights, streaming their exact statistics and maps."""
+"""One attention in a report: its matrix or, where that is too large, exact statistics and maps of blocks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxtyping import Bool, Float
+import torch
+from jaxtyping import Float
 from torch import Tensor
 
+from attncli.attention.engines import attend
+from attncli.attention.layer import AttentionLayer
+from attncli.attention.results import MAP_SIZE, Computed, Moments, Wanted
+from attncli.attention.score_rules import PLAIN
+from attncli.attention.visibility import Visibility
 from attncli.errors import RunError
-from attncli.experiments.attention_report import moments_of_each, named, row_statistics, visible_entries
-from attncli.experiments.differential import differential_figures
+from attncli.experiments.attention_report import LeadingAxes, row_tensors
+from attncli.experiments.differential import attend_differentially
 from attncli.experiments.memory import chosen_engine, readable_bytes, weights_bytes
 from attncli.experiments.row_summaries import with_summaries
 from attncli.experiments.variants import (
@@ -22,17 +28,12 @@ from attncli.experiments.variants import (
     variant_notes,
     window_of,
 )
-from attncli.mechanisms.heads import repeat_heads
-from attncli.mechanisms.masks import visible_keys
-from attncli.mechanisms.scaled_dot_product import attend, scale_factors
-from attncli.mechanisms.score_rules import ScoreRules
+from attncli.mechanisms.scaling import scale_factors
 from attncli.report import NamedTensor
+from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import AttentionSpec
-from attncli.statistics.moments import combined_moments
-from attncli.statistics.sinks import outside_mass
-from attncli.streaming import AttentionStatistics, attention_statistics
+from attncli.statistics.moments import merged_moments
 
-MAP_SIZE = 64
 LARGEST_FLOAT32 = 3.4e38
 LEAST_FACTOR = 1e-20
 """Scores that were multiplied by less cannot be had back from float32."""
@@ -42,12 +43,12 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Attended:
-    """The output, the tensors that the engine kept, the statistics, and what is worth a note."""
+    """The output, the tensors that the report keeps, the statistics, and what is worth a note."""
 
     output: Float[Tensor, "*batch query value_dim"]
     tensors: dict[str, NamedTensor]
     statistics: dict[str, Any]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def attended(
@@ -59,35 +60,50 @@ def attended(
     drawn: VariantParameters = NOTHING_DRAWN,
     progress: Progress | None = None,
 ) -> Attended:
-    """softmax(query key^T scale) value by the spec's engine, with its variants.
+    """softmax(query key^T scale) value as the spec asks for it, with its variants.
 
     `axes` lie between batch and query; `drawn` is what the variants drew. Key and value may have fewer heads
     than the query. RunError where scores overflow.
     """
     counts = vectors["query"].shape[-2], vectors["key"].shape[-2]
-    rules = score_rules(spec, drawn, vectors["query"])
-    if rules.softmax_sink is not None and rules.softmax_sink.abs() > LARGEST_FLOAT32:
-        given = f"got sink {spec.sink:g}, temperature {spec.temperature:g}"
-        raise RunError(
-            f"{spec.experiment}: sink / temperature overflows float32: use a smaller sink ({given})"
-        )
-    met = meeting(spec, vectors)
+    lead = LeadingAxes.of(vectors["query"], axes)
+    layer = _layer(spec, meeting(spec, vectors), lead, causal, drawn)
     if chosen_engine(spec, *counts) == "streaming":
-        result = _streaming(spec, met, rules, causal, axes, progress)
+        result = _streaming(spec, layer, lead, progress)
+    elif spec.differential:
+        factor = factor_of_second(spec, drawn)
+        result = Attended(*attend_differentially(spec, layer, lead, factor))
     else:
-        shared = _repeated(met, axes)
-        visible = visible_keys(*counts, causal=causal, window=window_of(spec)).to(met["query"].device)
-        if spec.differential:
-            factor = factor_of_second(spec, drawn)
-            result = Attended(*differential_figures(spec, shared, visible, rules, axes, factor), ())
-        else:
-            result = _dense(spec, shared, visible, rules, axes)
-    explained = explained_variants(spec, vectors, drawn, rules, axes)
+        result = _dense(spec, layer, lead)
+    explained = explained_variants(spec, vectors, drawn, layer.rules, axes)
     notes = (*variant_notes(spec), *result.notes)
     result = replace(result, tensors=explained | result.tensors, notes=notes)
     if not result.output.abs().max().isfinite():
         raise RunError(_overflow(spec))
     return replace(result, statistics=with_summaries(result.statistics, counts[0]))
+
+
+def _layer(
+    spec: AttentionSpec,
+    met: Mapping[str, Tensor],
+    lead: LeadingAxes,
+    causal: bool,
+    drawn: VariantParameters,
+) -> AttentionLayer:
+    """The layer of these vectors: fourth-root scales query and key each, any other scale their product."""
+    rules = score_rules(spec, drawn, met["query"])
+    sink = rules.softmax_sink
+    if sink is not None and sink.abs() > LARGEST_FLOAT32:
+        given = f"got sink {spec.sink:g}, temperature {spec.temperature:g}"
+        raise RunError(
+            f"{spec.experiment}: sink / temperature overflows float32: use a smaller sink ({given})"
+        )
+    query, key, value = (lead.layered(met[name]) for name in ("query", "key", "value"))
+    head_dim = query.shape[-1] // (2 if spec.differential else 1)
+    each, product = scale_factors(spec.scale, head_dim)
+    window = window_of(spec)
+    visibility = Visibility(query.shape[-2], key.shape[-2], causal=causal, window=window)
+    return AttentionLayer(query, key, value, visibility, each * each * product, rules)
 
 
 def _overflow(spec: AttentionSpec) -> str:
@@ -96,125 +112,89 @@ def _overflow(spec: AttentionSpec) -> str:
     return message if spec.temperature == 1 else message + hotter
 
 
-def _repeated(vectors: Mapping[str, Tensor], axes: tuple[str, ...]) -> dict[str, Tensor]:
-    """Query, key and value with as many heads each."""
-    if axes != ("head",):
-        return dict(vectors)
-    num_heads = vectors["query"].shape[-3]
-    return {
-        name: tensor if name == "query" else repeat_heads(tensor, num_heads)
-        for name, tensor in vectors.items()
-    }
-
-
-def _dense(
-    spec: AttentionSpec,
-    vectors: Mapping[str, Tensor],
-    visible: Bool[Tensor, "query key"],
-    rules: ScoreRules,
-    axes: tuple[str, ...],
-) -> Attended:
-    query, key, value = vectors["query"], vectors["key"], vectors["value"]
-    attention = attend(query, key, value, visible, scale=spec.scale, softmax=spec.softmax, rules=rules)
-    tensors = {"scaled_scores": named(attention.scaled_scores, *axes, "query", "key")} if spec.explain else {}
-    tensors["scores"] = named(attention.scores, *axes, "query", "key")
-    tensors["weights"] = named(attention.weights, *axes, "query", "key")
-    statistics: dict[str, Any] = {
-        name: moments_of_each(spec, visible_entries(scores, visible), axes)
-        for name, scores in (("scores", attention.scores), ("scaled_scores", attention.scaled_scores))
-    }
+def _dense(spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes) -> Attended:
+    wanted = Wanted(weights=True, scores=True, score_moments=True)
+    if spec.softmax:
+        wanted = replace(
+            wanted, rows=tuple(ROW_STATISTICS), top_k=spec.top_k, output=True, received_mass=True
+        )
+    found = attend(layer, wanted)
+    weights, output = found.weights, found.output
+    assert found.scores is not None and found.raw_scores is not None
     if not spec.softmax:
-        return Attended(attention.output, tensors, statistics, (NO_SOFTMAX_NOTE,))
-    statistics |= row_statistics(attention.scaled_scores, visible, top_k=spec.top_k, axes=axes, rules=rules)
-    return Attended(attention.output, tensors, statistics, ())
+        weights = found.scores.masked_fill(found.scores == -torch.inf, 0.0)
+        output = weights @ layer.expanded()[1]
+    shown = {"scores": found.raw_scores, "weights": weights}
+    tensors = {"scaled_scores": found.scores, **shown} if spec.explain else shown
+    named = {name: lead.named(tensor, "query", "key") for name, tensor in tensors.items()}
+    statistics = score_statistics(spec, layer, lead, found)
+    notes: tuple[str, ...] = () if spec.softmax else (NO_SOFTMAX_NOTE,)
+    if spec.softmax:
+        statistics |= row_tensors(found, lead, layer.rules.softmax_sink)
+    return Attended(lead.back(output), named, statistics, notes)
 
 
 def _streaming(
-    spec: AttentionSpec,
-    vectors: Mapping[str, Tensor],
-    rules: ScoreRules,
-    causal: bool,
-    axes: tuple[str, ...],
-    progress: Progress | None,
+    spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes, progress: Progress | None
 ) -> Attended:
-    query, key, value = vectors["query"], vectors["key"], vectors["value"]
-    each, product = scale_factors(spec.scale, query.shape[-1])
-    factor = each * each * product
-    try:
-        # Temperature divides capped scores: c tanh(s / c) / T is (c / T) tanh((s / T) / (c / T)).
-        figures = attention_statistics(
-            query,
-            key,
-            value,
-            causal=causal,
-            window=window_of(spec),
-            scale=factor / rules.temperature,
-            softcap=None if rules.softcap is None else rules.softcap / rules.temperature,
-            sink=rules.softmax_sink,
-            top_k=min(spec.top_k, key.shape[-2]),
-            keys=True,
-            pooled=MAP_SIZE,
-            progress=progress,
-        )
-    except ValueError as error:
-        raise RunError(f"{_overflow(spec)}: {error}") from None
-    names = (
-        "entropy",
-        "normalized_entropy",
-        "max_weight",
-        "sink_mass",
-        "distance",
-        "participation",
-        "logsumexp",
+    wanted = Wanted(
+        rows=tuple(ROW_STATISTICS),
+        top_k=min(spec.top_k, layer.shape[3]),
+        output=True,
+        score_moments=True,
+        received_mass=True,
+        pooled=MAP_SIZE,
     )
-    rows = {name: named(getattr(figures, name), *axes, "query") for name in names}
-    if rules.softmax_sink is not None:
-        rows["outside_mass"] = named(outside_mass(figures.logsumexp, rules.softmax_sink), *axes, "query")
-    if spec.top_k:
-        rows["top_keys"] = named(figures.top_keys, *axes, "query", "rank")
-        rows["top_weights"] = named(figures.top_weights, *axes, "query", "rank")
-    assert figures.output is not None and figures.received_mass is not None
-    assert figures.pooled_mean is not None and figures.pooled_max is not None
-    scaled = _score_moments(figures)
-    total_factor = factor / rules.temperature
-    if rules.softcap is not None or abs(total_factor) < LEAST_FACTOR:
-        # What was capped, or too small for float32, is lost: the moments before it take a pass of their own.
-        unscaled = _score_moments(
-            attention_statistics(query, key, causal=causal, window=window_of(spec), scale=1.0)
-        )
-    else:
-        unscaled = _divided(scaled, total_factor)
-    statistics = {
-        "scores": unscaled,
-        "scaled_scores": scaled,
-        "rows": rows,
-        "keys": {"received_mass": named(figures.received_mass, *axes, "key")},
-    }
-    blocks = (*axes, "query_block", "key_block")
-    tensors = {
-        "pooled_mean": named(figures.pooled_mean, *blocks),
-        "pooled_max": named(figures.pooled_max, *blocks),
-    }
-    size = readable_bytes(weights_bytes(spec, query.shape[-2], key.shape[-2]))
+    found = attend(layer, wanted, progress)
+    maps = {"pooled_mean": found.pooled_mean, "pooled_max": found.pooled_max}
+    tensors = {name: lead.named(tensor, "query_block", "key_block") for name, tensor in maps.items()}
+    statistics = score_statistics(spec, layer, lead, found) | row_tensors(
+        found, lead, layer.rules.softmax_sink
+    )
+    size = readable_bytes(weights_bytes(spec, *layer.shape[2:]))
     note = (
         f"Streamed: the weights would take {size}. The statistics are exact; the maps show blocks of weights."
     )
-    return Attended(figures.output, tensors, statistics, (note,))
+    return Attended(lead.back(found.output), tensors, statistics, (note,))
 
 
-def _score_moments(figures: AttentionStatistics) -> dict[str, float]:
-    """The moments of the scores of all batches and heads together."""
-    return combined_moments(
-        figures.visible.sum(dim=-1),
-        figures.score_mean,
-        figures.score_variance,
-        figures.score_min,
-        figures.score_max,
-    )
+def score_statistics(
+    spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes, found: Computed
+) -> dict[str, Any]:
+    """The moments of all heads' scores before and after scaling; of each text where several run together."""
+    assert found.moments is not None and found.visible is not None
+    factor = layer.scale / layer.rules.temperature
+    if layer.rules.is_plain and abs(factor) >= LEAST_FACTOR:
+        raw = _divided(found.moments, factor)
+    else:
+        # What was capped, or too small for float32, is lost: the moments before it take a pass of their own.
+        unscaled = attend(replace(layer, scale=1.0, rules=PLAIN), Wanted(score_moments=True)).moments
+        assert unscaled is not None
+        raw = unscaled
+    counts = found.visible.sum(dim=-1, keepdim=True).expand_as(raw.mean)
+    by_text = lead.has_batch and spec.batch_size is None
+    return {
+        name: _of_all_heads(moments, counts, by_text=by_text)
+        for name, moments in (("scores", raw), ("scaled_scores", found.moments))
+    }
 
 
-def _divided(figures: Mapping[str, float], factor: float) -> dict[str, float]:
+def _of_all_heads(moments: Moments, counts: Tensor, *, by_text: bool) -> dict[str, Any]:
+    squares = moments.variance.double() * (counts - 1)
+    parts = (counts, moments.mean, squares, moments.smallest, moments.largest)
+    if by_text:
+        merged = merged_moments(*parts)
+        return {name: NamedTensor(("batch",), tensor.numpy(force=True)) for name, tensor in merged.items()}
+    merged = merged_moments(*(part.flatten() for part in parts))
+    return {name: tensor.item() for name, tensor in merged.items()}
+
+
+def _divided(moments: Moments, factor: float) -> Moments:
     """The moments of numbers that were multiplied by a factor, of either sign, before it."""
-    ends = figures["min"] / factor, figures["max"] / factor
-    variance = figures["variance"] / factor**2
-    return {"mean": figures["mean"] / factor, "variance": variance, "min": min(ends), "max": max(ends)}
+    one, other = moments.smallest.double() / factor, moments.largest.double() / factor
+    return Moments(
+        moments.mean.double() / factor,
+        moments.variance.double() / factor**2,
+        torch.minimum(one, other),
+        torch.maximum(one, other),
+    )

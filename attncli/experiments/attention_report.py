@@ -1,36 +1,58 @@
 """What self-, multi-head and cross-attention report alike: named tensors and statistics of the weights."""
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from attncli import __version__
+from attncli.attention.results import Computed
 from attncli.experiments.explained import explained_steps
 from attncli.experiments.sources import Source
 from attncli.experiments.texts import Texts
 from attncli.inputs.projections import Projection
-from attncli.mechanisms.score_rules import PLAIN, ScoreRules
 from attncli.report import NamedTensor, Report
 from attncli.spec import Spec
 from attncli.spec.attention import AttentionSpec
 from attncli.spec.text import TextSpec
-from attncli.statistics import ROW_STATISTICS
-from attncli.statistics.concentration import top_keys
-from attncli.statistics.entropy import share_of_most
-from attncli.statistics.moments import batch_moments, moments
-from attncli.statistics.sinks import outside_mass, received_mass
-from attncli.statistics.softmax_rows import softmax_rows
+from attncli.statistics.sinks import outside_mass
 
 
 def named(tensor: Tensor, *axes: str) -> NamedTensor:
     """A tensor as the report's plain data, its last axes named; axes before them are batches."""
     batch = ("batch",) * (tensor.dim() - len(axes))
     return NamedTensor((*batch, *axes), tensor.numpy(force=True))
+
+
+@dataclass(frozen=True)
+class LeadingAxes:
+    """The axes before query and key in a report: a layer always has (text, head), a report those it names."""
+
+    has_batch: bool
+    has_head: bool
+
+    @classmethod
+    def of(cls, vectors: Float[Tensor, "..."], axes: tuple[str, ...]) -> "LeadingAxes":
+        """Those of vectors (token, dim) with `axes` before the token, and maybe a batch before them."""
+        return cls(vectors.dim() > 2 + len(axes), bool(axes))
+
+    def layered(self, vectors: Float[Tensor, "..."]) -> Float[Tensor, "text head token dim"]:
+        """The vectors as a layer takes them."""
+        vectors = vectors if self.has_head else vectors.unsqueeze(-3)
+        return vectors if self.has_batch else vectors.unsqueeze(0)
+
+    def back(self, tensor: Tensor | None) -> Tensor:
+        """A tensor of a layer with the axes of the report."""
+        assert tensor is not None
+        tensor = tensor if self.has_head else tensor.squeeze(1)
+        return tensor if self.has_batch else tensor.squeeze(0)
+
+    def named(self, tensor: Tensor | None, *axes: str) -> NamedTensor:
+        """The same as plain data, its last axes named."""
+        return named(self.back(tensor), *(("head",) if self.has_head else ()), *axes)
 
 
 def build_report(
@@ -61,23 +83,6 @@ def has_axis_of_texts(spec: TextSpec, num_dims: int, num_axes: int) -> bool:
     return spec.batch_size is None and num_dims > num_axes
 
 
-def visible_entries(
-    scores: Float[Tensor, "*batch query key"], visible: Bool[Tensor, "query key"]
-) -> Float[Tensor, "*batch entry"]:
-    """The entries that are visible, in order."""
-    flat = scores.flatten(-2)
-    return flat if visible.all() else flat.index_select(-1, visible.flatten().nonzero()[:, 0])
-
-
-def moments_of_each(
-    spec: TextSpec, numbers: Float[Tensor, "*batch entry"], axes: tuple[str, ...]
-) -> dict[str, Any]:
-    """The moments of all numbers of a report; where several texts run together, of each text's."""
-    if not has_axis_of_texts(spec, numbers.dim(), len(axes) + 1):
-        return dict(moments(numbers))
-    return {name: named(figure) for name, figure in batch_moments(numbers).items()}
-
-
 def largest_difference(spec: TextSpec, one: Float[Tensor, "*shape"], other: Float[Tensor, "*shape"]) -> Any:
     """max |one - other|; where several texts run together, of each text. The last axes are token and dim."""
     difference = (one - other).abs()
@@ -86,62 +91,21 @@ def largest_difference(spec: TextSpec, one: Float[Tensor, "*shape"], other: Floa
     return named(difference.flatten(1).amax(dim=1))
 
 
-def weight_statistics(
-    weights: Float[Tensor, "*batch query key"],
-    visible: Bool[Tensor, "query key"],
-    *,
-    top_k: int,
-    axes: tuple[str, ...] = (),
-    names: Collection[str] = tuple(ROW_STATISTICS),
-    known: Mapping[str, Float[Tensor, "*batch query"]] = MappingProxyType({}),
+def row_tensors(
+    found: Computed, lead: LeadingAxes, sink: Float[Tensor, "#text #head"] | None
 ) -> dict[str, dict[str, NamedTensor]]:
-    """The statistics of each row of weights and of each key: those of these names.
-
-    `axes` are those between batch and query. `known` statistics are not computed again.
-    """
-    ranks = {}
-    if top_k:
-        keys, key_weights = top_keys(weights, visible, top_k)
-        ranks["top_keys"] = named(keys, *axes, "query", "rank")
-        ranks["top_weights"] = named(key_weights, *axes, "query", "rank")
-        known = {**known, "max_weight": key_weights[..., 0]}
-    rows = {
-        name: named(known[name] if name in known else ROW_STATISTICS[name](weights, visible), *axes, "query")
-        for name in names
+    """The statistics of each row and of each key; what a sink takes is outside_mass, with the logsumexp."""
+    rows = dict(found.rows)
+    if found.logsumexp is not None:
+        rows["logsumexp"] = found.logsumexp
+        if sink is not None:
+            rows["outside_mass"] = outside_mass(found.logsumexp, sink)
+    ranks = {"top_keys": found.top_keys, "top_weights": found.top_weights}
+    statistics = {
+        "rows": {name: lead.named(tensor, "query") for name, tensor in rows.items()}
+        | {name: lead.named(tensor, "query", "rank") for name, tensor in ranks.items() if tensor is not None}
     }
-    return {"rows": rows | ranks, "keys": {"received_mass": named(received_mass(weights), *axes, "key")}}
-
-
-def row_statistics(
-    scores: Float[Tensor, "*batch query key"],
-    visible: Bool[Tensor, "query key"],
-    *,
-    top_k: int,
-    axes: tuple[str, ...] = (),
-    rules: ScoreRules = PLAIN,
-) -> dict[str, dict[str, NamedTensor]]:
-    """The statistics of each row of weights and of each key, in float64 from the scores that softmax takes.
-
-    Hidden scores are -inf. `axes` are the axes between the batch and the query. A sink is in logsumexp and is
-    no key; the weight that it takes is outside_mass.
-    """
-    scores = scores.double()
-    totals: dict[str, NamedTensor] = {}
-    known: dict[str, Tensor] = {}
-    sink = rules.softmax_sink
-    if sink is None:
-        softmax = softmax_rows(scores)
-        weights, total = softmax.weights, softmax.logsumexp
-        known["entropy"] = softmax.entropy
-        known["normalized_entropy"] = share_of_most(softmax.entropy, visible)
-    else:
-        weights, total = rules.weights(scores), rules.logsumexp(scores)
-        totals["outside_mass"] = named(outside_mass(total, sink), *axes, "query")
-    totals = {"logsumexp": named(total, *axes, "query")} | totals
-    statistics = weight_statistics(weights, visible, top_k=top_k, axes=axes, known=known)
-    rows = statistics["rows"]
-    ranks = {name: rows.pop(name) for name in ("top_keys", "top_weights") if name in rows}
-    return statistics | {"rows": rows | totals | ranks}
+    return statistics | {"keys": {"received_mass": lead.named(found.received_mass, "key")}}
 
 
 def explained_ids(

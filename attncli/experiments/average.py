@@ -3,15 +3,47 @@
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from attncli.experiments.attention_report import build_report, largest_difference, named, row_statistics
+from attncli.attention.engines import attend
+from attncli.attention.layer import AttentionLayer
+from attncli.attention.results import Wanted
+from attncli.attention.score_rules import ScoreRules
+from attncli.attention.visibility import Visibility
+from attncli.experiments.attention_report import (
+    LeadingAxes,
+    build_report,
+    largest_difference,
+    named,
+    row_tensors,
+)
 from attncli.experiments.session import Session
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
 from attncli.mechanisms.averaging import average_by_loop, averaging_weights, softmax_averaging_weights
 from attncli.mechanisms.masks import causal_mask, full_mask
 from attncli.report import Report
+from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.lessons import AverageSpec
+
+
+def _row_statistics(
+    vectors: Float[Tensor, "*batch token dim"],
+    *,
+    causal: bool,
+    scores: Float[Tensor, "token token"] | None,
+    top_k: int,
+) -> dict[str, Any]:
+    """Those of attention whose query and key are zero, with these scores instead where there are some."""
+    lead = LeadingAxes.of(vectors, ())
+    value = lead.layered(vectors)
+    zeros = torch.zeros_like(value[..., :1])
+    rules = ScoreRules(bias=None if scores is None else scores[None, None].to(value))
+    visibility = Visibility(value.shape[-2], value.shape[-2], causal=causal)
+    layer = AttentionLayer(zeros, zeros, value, visibility, scale=1.0, rules=rules)
+    wanted = Wanted(rows=tuple(ROW_STATISTICS), top_k=top_k, received_mass=True)
+    return row_tensors(attend(layer, wanted), lead, None)
 
 
 def run(spec: AverageSpec, texts: Texts, session: Session) -> Report:
@@ -46,9 +78,9 @@ def run(spec: AverageSpec, texts: Texts, session: Session) -> Report:
         if not mean:
             notes.append("A softmax row sums to one, so that way averages and cannot sum.")
     if mean:
-        zeros = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)
-        scores = softmax_weights if spec.softmax_twice else zeros
-        statistics |= row_statistics(scores.expand(*batch, -1, -1), visible, top_k=spec.top_k)
+        scores = softmax_weights if spec.softmax_twice else None
+        causal = spec.over == "past" and not spec.softmax_twice
+        statistics |= _row_statistics(vectors, causal=causal, scores=scores, top_k=spec.top_k)
     tensors = {
         "input": named(vectors, "token", "dim"),
         "weights": named(weights.expand(*batch, -1, -1), "query", "key"),

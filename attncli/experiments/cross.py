@@ -14,9 +14,9 @@ from attncli.spec.attention import CrossSpec
 def run(spec: CrossSpec, texts: Texts, session: Session) -> Report:
     """Weights (query, key) from the sentence's tokens to the context's, and the output for each query."""
     if spec.model is not None:
-        from attncli.experiments.model_attention import run_model
+        from attncli.experiments.model_runs import run_model
 
-        return run_model(spec, texts)
+        return run_model(spec, texts, session)
     source, context = embed(spec, texts, session)
     vectors, projections = project(spec, source, context, session)
     drawn = session.draw(draw_parameters, *parameter_sizes(spec))

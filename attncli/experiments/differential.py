@@ -1,54 +1,53 @@
 """Differential attention in a report: two softmaxes, and the statistics that their difference has."""
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attncli.experiments.attention_report import named, weight_statistics
-from attncli.mechanisms.differential import attend_differentially
-from attncli.mechanisms.score_rules import ScoreRules
+from attncli.attention.engines import attend
+from attncli.attention.engines.tile import GivenWeights
+from attncli.attention.layer import AttentionLayer
+from attncli.attention.results import Wanted
+from attncli.experiments.attention_report import LeadingAxes, row_tensors
 from attncli.report import NamedTensor
+from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import AttentionSpec
 from attncli.statistics.moments import moments
 
-SIGNED_ROW_STATISTICS = ("max_weight", "sink_mass")
-"""The statistics of a row that need no distribution."""
+SIGNED = tuple(name for name, statistic in ROW_STATISTICS.items() if statistic.signed)
 
 
-def differential_figures(
-    spec: AttentionSpec,
-    vectors: Mapping[str, Float[Tensor, "..."]],
-    visible: Bool[Tensor, "query key"],
-    rules: ScoreRules,
-    axes: tuple[str, ...],
-    factor: float,
+def attend_differentially(
+    spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes, factor: float
 ) -> tuple[Tensor, dict[str, NamedTensor], dict[str, Any]]:
     """The output, the tensors of both halves and of the whole, and the statistics; `factor` is lambda.
 
     scores and scaled_scores are those of the first half, second_scores and second_scaled_scores the other's.
     """
-    query, key, value = vectors["query"], vectors["key"], vectors["value"]
-    attention = attend_differentially(
-        query, key, value, visible, factor=factor, scale=spec.scale, rules=rules
-    )
-    halves = {"": attention.first, "second_": attention.second}
+    halves = zip(layer.query.chunk(2, dim=-1), layer.key.chunk(2, dim=-1), strict=True)
+    both = [replace(layer, query=query, key=key) for query, key in halves]
+    found = [attend(half, Wanted(weights=True, scores=True)) for half in both]
+    seen = layer.visibility.whole(layer.query.device)
+    everywhere = seen.unsqueeze(1).expand(layer.shape)
     tensors = {}
     statistics: dict[str, Any] = {}
-    for prefix, half in halves.items():
+    for prefix, half in zip(("", "second_"), found, strict=True):
         if spec.explain:
-            tensors[f"{prefix}scaled_scores"] = named(half.scaled_scores, *axes, "query", "key")
-        tensors[f"{prefix}scores"] = named(half.scores, *axes, "query", "key")
+            tensors[f"{prefix}scaled_scores"] = half.scores
+        tensors[f"{prefix}scores"] = half.raw_scores
         if spec.explain:
-            name = f"{prefix or 'first_'}weights"
-            tensors[name] = named(half.weights, *axes, "query", "key")
-        statistics[f"{prefix}scores"] = moments(half.scores[..., visible])
-        statistics[f"{prefix}scaled_scores"] = moments(half.scaled_scores[..., visible])
-    tensors["weights"] = named(attention.weights, *axes, "query", "key")
+            tensors[f"{prefix or 'first_'}weights"] = half.weights
+        for name, scores in (("scores", half.raw_scores), ("scaled_scores", half.scores)):
+            assert scores is not None
+            statistics[f"{prefix}{name}"] = moments(scores[everywhere])
+    first, second = (half.weights for half in found)
+    assert first is not None and second is not None
+    weights = first - factor * second
+    tensors["weights"] = weights
     statistics["differential"] = {"lambda_init": spec.lambda_init, "lambda": factor}
-    first, second = (rules.weights(half.scaled_scores.double()) for half in halves.values())
-    statistics |= weight_statistics(
-        first - factor * second, visible, top_k=spec.top_k, axes=axes, names=SIGNED_ROW_STATISTICS
-    )
-    return attention.output, tensors, statistics
+    difference = GivenWeights(weights, seen)
+    wanted = Wanted(rows=SIGNED, top_k=spec.top_k, received_mass=True)
+    statistics |= row_tensors(attend(difference, wanted), lead, None)
+    named = {name: lead.named(tensor, "query", "key") for name, tensor in tensors.items()}
+    return lead.back(weights @ layer.expanded()[1]), named, statistics

@@ -7,9 +7,13 @@ import numpy as np
 import torch
 
 from attncli import __version__
-from attncli.experiments.attention_report import weight_statistics
+from attncli.attention.engines import attend
+from attncli.attention.engines.tile import GivenWeights
+from attncli.attention.results import Wanted
+from attncli.experiments.attention_report import LeadingAxes, row_tensors
 from attncli.experiments.row_summaries import with_summaries
 from attncli.report import NamedTensor, Report
+from attncli.row_statistics import ROW_STATISTICS
 
 # How far a row's sum may be from one: bfloat16 weights round by 2^-9 of themselves.
 TOLERANCE = 5e-3
@@ -58,16 +62,16 @@ def _no_distribution(array: np.ndarray) -> str:
 
 
 def _statistics(array: np.ndarray, axes: tuple[str, ...]) -> dict[str, Any]:
-    if array.ndim == 4:
-        layers = [_statistics(layer, axes[1:]) for layer in array]
-        return {
-            group: {name: _stacked([layer[group][name] for layer in layers]) for name in members}
-            for group, members in layers[0].items()
+    """Those of a layer's heads; the layers, where there are several, run together as texts do."""
+    weights = torch.from_numpy(array)
+    lead = LeadingAxes(has_batch=array.ndim == 4, has_head=array.ndim >= 3)
+    layered = lead.layered(weights)
+    wanted = Wanted(rows=tuple(ROW_STATISTICS), top_k=min(TOP_K, array.shape[-1]), received_mass=True)
+    found = attend(GivenWeights(layered.double(), (layered > 0).any(dim=1)), wanted)
+    return {
+        group: {
+            name: NamedTensor((*axes[:-2], *tensor.axes[array.ndim - 2 :]), tensor.values)
+            for name, tensor in members.items()
         }
-    weights = torch.from_numpy(array).double()
-    visible = (weights.reshape(-1, *weights.shape[-2:]) > 0).any(dim=0)
-    return weight_statistics(weights, visible, top_k=TOP_K, axes=axes[:-2])
-
-
-def _stacked(layers: list[NamedTensor]) -> NamedTensor:
-    return NamedTensor(("layer", *layers[0].axes), np.stack([layer.values for layer in layers]))
+        for group, members in row_tensors(found, lead, None).items()
+    }

@@ -1,61 +1,37 @@
 """What every head of a model looks at: whole weights of short texts, else maps of blocks of weights."""
 
+from dataclasses import replace
+
 import numpy as np
-import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
+from attncli.attention.results import MAP_SIZE, Computed, Wanted
 from attncli.errors import UserError
 from attncli.experiments.memory import refuse_bytes
-from attncli.inputs.capture import CapturedLayer, WeightsOfLayer
-from attncli.inputs.pretrained import ModelText
+from attncli.inputs.capture import CapturedLayer
+from attncli.inputs.pretrained import ModelText, Reading
 from attncli.report import NamedTensor
 from attncli.spec.heads import HeadsSpec
 
 WHOLE_TOKENS = 128
-MAP_SIZE = 64
 BYTES_PER_KEPT_WEIGHT = 16
 
 
-def sides(spec: HeadsSpec, text: ModelText, context: ModelText | None) -> tuple[ModelText, ModelText]:
-    """What stands at the queries and at the keys of the maps; `context` is what an encoder reads."""
-    encoded = text if context is None else context
+def sides(spec: HeadsSpec, reading: Reading) -> tuple[ModelText, ModelText]:
+    """What stands at the queries and at the keys of the maps; an encoder reads the context."""
+    text, encoded = reading.text, reading.context or reading.text
     return {"self": (text, text), "cross": (text, encoded), "encoder": (encoded, encoded)}[spec.maps]
-
-
-def _rows(layer: CapturedLayer, queries: Int[Tensor, " query"]) -> Float[Tensor, "head query key"]:
-    return layer.weights[:, queries] if isinstance(layer, WeightsOfLayer) else layer.weights(queries)
-
-
-def _pooled(
-    layer: CapturedLayer, num_queries: int, num_keys: int
-) -> tuple[Float[Tensor, "head query_block key_block"], Float[Tensor, "head query_block key_block"]]:
-    """Mean and largest weight of blocks of ceil(length / 64) queries and keys; the last ones are shorter."""
-    height, width = (max(1, -(-count // MAP_SIZE)) for count in (num_queries, num_keys))
-    starts = torch.arange(0, num_keys, width)
-    widths = torch.cat([starts[1:], torch.tensor([num_keys])]) - starts
-    means, largest = [], []
-    for first in range(0, num_queries, height):
-        queries = torch.arange(first, min(first + height, num_queries))
-        weights = _rows(layer, queries).float().cpu()
-        padded = torch.nn.functional.pad(weights, (0, len(starts) * width - num_keys))
-        blocks = padded.view(*weights.shape[:2], len(starts), width)
-        means.append(blocks.sum(dim=(1, 3)) / (len(queries) * widths))
-        largest.append(blocks.amax(dim=(1, 3)))
-    return torch.stack(means, dim=1), torch.stack(largest, dim=1)
 
 
 class HeadMaps:
     """Takes the layers as the model hands them over, and keeps the maps of those of the chosen stack.
 
     Every head's weights where no side has more than 128 tokens; else `pooled_mean` and `pooled_max` of
-    every head, and the whole weights of the heads asked for. `two_stacks`: the model has a decoder and an
-    encoder, which `maps` tells apart.
+    every head, and the whole weights of the heads asked for.
     """
 
-    def __init__(self, spec: HeadsSpec, query: ModelText, key: ModelText, *, two_stacks: bool) -> None:
+    def __init__(self, spec: HeadsSpec, query: ModelText, key: ModelText) -> None:
         self.spec = spec
-        self.two_stacks = two_stacks
         self.counts = len(query.ids), len(key.ids)
         self.is_whole = max(self.counts) <= WHOLE_TOKENS
         self.asked = [tuple(map(int, name.split(":"))) for name in spec.full]
@@ -64,24 +40,38 @@ class HeadMaps:
         size = len(self.asked) * len(query.ids) * len(key.ids) * BYTES_PER_KEPT_WEIGHT
         refuse_bytes(spec, size, "fewer heads in full, or fewer tokens")
 
-    def take(self, layer: CapturedLayer) -> None:
-        """Keep what is asked for of one layer, in float32."""
-        if self._stack(layer) != self.spec.maps:
+    def wanted(self, layer: CapturedLayer, wanted: Wanted) -> Wanted:
+        """The same with what is to be kept of this layer."""
+        if not self._is_asked_for(layer):
+            return wanted
+        if self.is_whole:
+            return replace(wanted, weights=True)
+        num_heads = layer.attention.shape[1]
+        heads = tuple(head for number, head in self.asked if number == layer.layer and head < num_heads)
+        return replace(wanted, pooled=MAP_SIZE, kept_heads=heads)
+
+    def take(self, layer: CapturedLayer, found: Computed, text: int) -> None:
+        """Keep what is asked for of one layer, of one text."""
+        if not self._is_asked_for(layer):
             return
         if self.is_whole:
-            weights = _rows(layer, torch.arange(self.counts[0]))
-            self.maps.setdefault("weights", {})[layer.layer] = weights.float().cpu()
+            assert found.weights is not None
+            self.maps.setdefault("weights", {})[layer.layer] = found.weights[text].float().cpu()
             return
-        for name, pooled in zip(("pooled_mean", "pooled_max"), _pooled(layer, *self.counts), strict=True):
-            self.maps.setdefault(name, {})[layer.layer] = pooled
-        for place in self.asked:
-            if place[0] == layer.layer and place[1] < self.maps["pooled_mean"][layer.layer].shape[0]:
-                weights = _rows(layer, torch.arange(self.counts[0]))[place[1]]
+        for name, pooled in (("pooled_mean", found.pooled_mean), ("pooled_max", found.pooled_max)):
+            assert pooled is not None
+            self.maps.setdefault(name, {})[layer.layer] = pooled[text].float().cpu()
+        if found.kept_weights is not None:
+            asked = (
+                place
+                for place in self.asked
+                if place[0] == layer.layer and place[1] < layer.attention.shape[1]
+            )
+            for place, weights in zip(asked, found.kept_weights[text], strict=True):
                 self.full[place] = weights.float().cpu()
 
-    def _stack(self, layer: CapturedLayer) -> str:
-        in_encoder = self.two_stacks and layer.module.startswith("encoder")
-        return "encoder" if in_encoder else layer.kind
+    def _is_asked_for(self, layer: CapturedLayer) -> bool:
+        return self.spec.maps == ("encoder" if layer.stack == "encoder" else layer.kind)
 
     def tensors(self) -> dict[str, NamedTensor]:
         """The maps by layer and head; UserError for a head in `full` that is not there."""

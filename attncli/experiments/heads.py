@@ -1,6 +1,7 @@
 """The survey of a model's heads: what each does, measured on a text or on a probe."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,21 +9,28 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attncli.attention.engines import attend
+from attncli.attention.engines.tile import GivenWeights
+from attncli.attention.layer import AttentionLayer
+from attncli.attention.results import Computed, Wanted
 from attncli.errors import UserError
 from attncli.experiments.attention_report import build_report, named
-from attncli.experiments.head_figures import head_figures
 from attncli.experiments.head_maps import HeadMaps, sides
-from attncli.experiments.head_rows import head_rows, weighted_by_values, without_first_keys
+from attncli.experiments.head_scores import (
+    Attention,
+    head_scores,
+    wanted_scores,
+    weighted_by_values,
+    without_first_keys,
+)
 from attncli.experiments.memory import refuse_bytes
-from attncli.experiments.model_files import model_source
+from attncli.experiments.model_runs import run_model
 from attncli.experiments.session import Session
-from attncli.experiments.sources import choose_device
 from attncli.experiments.texts import Texts
-from attncli.inputs.capture import CapturedLayer, WeightsOfLayer, capture
+from attncli.inputs.capture import CapturedLayer, capture
 from attncli.inputs.output_projections import output_projection, projection_of_heads
-from attncli.inputs.pretrained import ModelText, Pretrained, kept_pretrained
+from attncli.inputs.pretrained import Pretrained, Reading
 from attncli.inputs.probes import repeated_probe
-from attncli.mechanisms.attention_layer import AttentionLayer
 from attncli.report import NamedTensor, Report
 from attncli.spec.heads import HeadsSpec
 from attncli.statistics.head_scores import sink_rate
@@ -39,104 +47,133 @@ Row = dict[str, Any]
 
 
 class Survey:
-    """Takes the layers as the model hands them over and keeps a row a head."""
+    """Takes the layers as the model hands them over and keeps a row for each head, for each text."""
 
     def __init__(
         self,
-        spec: HeadsSpec,
+        specs: Sequence[HeadsSpec],
+        readings: Sequence[Reading],
         pretrained: Pretrained,
-        text: ModelText,
-        context: ModelText | None,
         progress: Callable[[float], None] | None,
     ) -> None:
-        self.spec = spec
+        self.spec = specs[0]
         self.progress = progress
         self.pretrained = pretrained
-        self.text = text
-        self.context = context
-        self.rows: list[Row] = []
+        self.ids = torch.stack([one.text.ids for one in readings])
+        contexts = [one.context for one in readings if one.context is not None]
+        self.encoder_ids = torch.stack([one.ids for one in contexts]) if contexts else None
+        self.rows: list[list[Row]] = [[] for _ in readings]
         self.layers_done = 0
-        self.rolled: Tensor | None = None
-        self.maps: HeadMaps | None = None
-        if spec.maps != "none":
-            two_stacks = pretrained.has_decoder
-            self.maps = HeadMaps(spec, *sides(spec, text, context), two_stacks=two_stacks)
+        self.rolled: list[Tensor] = []
+        self.maps: list[HeadMaps] = []
+        self._wanted: dict[tuple[str, str], Wanted] = {}
+        if self.spec.maps != "none":
+            self.maps = [HeadMaps(own, *sides(own, one)) for own, one in zip(specs, readings, strict=True)]
 
-    def take(self, layer: CapturedLayer) -> None:
-        """The statistics of one layer; nothing else of it is kept."""
-        layer = without_first_keys(layer, self.spec.skip_sink)
-        figures = {}
+    def take(self, layer: CapturedLayer) -> Tensor | None:
+        """The statistics of one layer, and its output where that is not of other weights."""
+        attention = without_first_keys(layer.attention, self.spec.skip_sink)
+        scores = {}
         if self.spec.weighted:
-            layer, figures["value_norm"] = self._weighted(layer)
-        if self.spec.rollout and layer.kind == "self":
-            self._roll_out(layer)
-        if self.maps is not None:
-            self.maps.take(layer)
-        ids = self._ids(layer)
-        repeat = self.spec.num_tokens if self.spec.probe else None
-        figures |= head_figures(head_rows(layer), ids=ids, first_key=self.spec.skip_sink, repeat=repeat)
-        columns = {name: figure.tolist() for name, figure in figures.items()}
-        where = {"layer": layer.layer, "module": layer.module}
-        for head in range(len(next(iter(columns.values())))):
-            numbers = {name: column[head] for name, column in columns.items()}
-            self.rows.append({**where, "head": head, "kind": layer.kind, **numbers})
+            attention, scores["value_norm"] = self._weighted(layer, attention)
+        wanted = self._what_is_wanted(layer, attention)
+        found = attend(attention, wanted)
+        scores |= head_scores(found, wanted)
+        self._keep(layer, found, scores)
         if self.progress is not None:
             config = self.pretrained.model.config
             num_stacks = 3 if self.pretrained.has_decoder else 1  # encoder, decoder, across
             num_layers = num_stacks * getattr(config, "num_hidden_layers", 1)
             self.layers_done += 1
             self.progress(min(1.0, self.layers_done / num_layers))
+        return found.output
 
-    def _ids(self, layer: CapturedLayer) -> Tensor | None:
-        if layer.kind == "cross":
-            return None
-        in_decoder = self.context is None or layer.module.startswith("decoder")
-        text = self.text if in_decoder else self.context
-        assert text is not None
-        return text.ids
+    def _what_is_wanted(self, layer: CapturedLayer, attention: Attention) -> Wanted:
+        """The same for all layers of a stack and kind, and so are the patterns in it; but for the maps."""
+        stack = layer.stack, layer.kind
+        if stack not in self._wanted:
+            in_encoder = layer.stack == "encoder" and self.encoder_ids is not None
+            ids = self.encoder_ids if in_encoder else self.ids
+            wanted = wanted_scores(
+                attention,
+                None if layer.kind == "cross" or ids is None else ids.to(_device_of(attention)),
+                first_key=self.spec.skip_sink,
+                repeat=self.spec.num_tokens if self.spec.probe else None,
+            )
+            self._wanted[stack] = replace(
+                wanted,
+                head_mean=self.spec.rollout and layer.kind == "self",
+                output=attention is layer.attention and isinstance(attention, AttentionLayer),
+            )
+        wanted = self._wanted[stack]
+        return self.maps[0].wanted(layer, wanted) if self.maps else wanted
 
-    def _weighted(self, layer: CapturedLayer) -> tuple[AttentionLayer, Float[Tensor, " head"]]:
+    def _keep(self, layer: CapturedLayer, found: Computed, scores: Mapping[str, Tensor]) -> None:
+        where = {"layer": layer.layer, "module": layer.module}
+        numbers = torch.stack(list(scores.values()), dim=-1).tolist()
+        for text, rows in enumerate(self.rows):
+            for head, of_head in enumerate(numbers[text]):
+                by_name = dict(zip(scores, of_head, strict=True))
+                rows.append({**where, "head": head, "kind": layer.kind, **by_name})
+            if self.maps:
+                self.maps[text].take(layer, found, text)
+            if found.head_mean is not None:
+                self._roll_out(found.head_mean[text].double(), text)
+
+    def _weighted(
+        self, layer: CapturedLayer, attention: Attention
+    ) -> tuple[AttentionLayer, Float[Tensor, "text head"]]:
         """The layer with its weights times the values' norms, and mean_i sum_j ||p_ij v_j W_O||."""
         name = self.pretrained.name
-        if isinstance(layer, WeightsOfLayer):
+        if isinstance(attention, GivenWeights):
             raise UserError(f"weighted: {name} gives its weights alone, without the values")
-        in_dim = layer.num_heads * layer.value.shape[-1]
+        num_heads = attention.num_heads
+        in_dim = num_heads * attention.value.shape[-1]
         projection = output_projection(self.pretrained.model, layer.module, in_dim)
         if projection is None:
             raise UserError(f"weighted: no output projection was found for {layer.module} of {name}")
-        values = layer.value.repeat_interleave(layer.num_heads // layer.value.shape[0], dim=0)
-        norms = value_norms(values, projection_of_heads(projection, layer.num_heads))
-        totals = [
-            (layer.weights(queries).double() @ norms.unsqueeze(-1))[..., 0] for queries in layer.row_blocks()
-        ]
-        return weighted_by_values(layer, norms), torch.cat(totals, dim=1).mean(dim=1)
+        of_heads = projection_of_heads(projection, num_heads)
+        _, values = attention.expanded()
+        norms = torch.stack([value_norms(value, of_heads) for value in values]).to(values.dtype)
+        normed = replace(attention, key=attention.expanded()[0], value=norms.unsqueeze(-1))
+        found = attend(normed, Wanted(output=True))
+        assert found.output is not None
+        totals = found.output[..., 0].double().sum(dim=-1) / found.seeing.sum(dim=-1, keepdim=True)
+        return weighted_by_values(attention, norms), totals
 
-    def _roll_out(self, layer: CapturedLayer) -> None:
-        if isinstance(layer, WeightsOfLayer):
-            mean = layer.weights.mean(dim=0)
-        else:
-            mean = torch.cat([layer.weights(queries).mean(dim=0) for queries in layer.row_blocks()])
-        mean = mean.double()
-        if self.rolled is None:
-            self.rolled = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
-        self.rolled = roll_out(self.rolled, mean)
+    def _roll_out(self, mean: Tensor, text: int) -> None:
+        if text == len(self.rolled):
+            self.rolled.append(torch.eye(len(mean), dtype=mean.dtype, device=mean.device))
+        self.rolled[text] = roll_out(self.rolled[text], mean)
 
 
-def _read(
-    spec: HeadsSpec, texts: Texts, pretrained: Pretrained, session: Session
-) -> tuple[ModelText, ModelText | None]:
-    """What the model reads, and what its encoder reads where there is a decoder."""
+def _device_of(attention: Attention) -> torch.device:
+    return attention.query.device if isinstance(attention, AttentionLayer) else attention.weights.device
+
+
+def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
+    """What the model reads, and its encoder where there is a decoder; UserError for what does not fit."""
+    reading = _reading(spec, texts, pretrained, generator)
+    fewest = min(count for count in reading.counts if count)
+    if spec.skip_sink >= fewest:
+        raise UserError(f"skip_sink: must be below {fewest}, the number of tokens (got {spec.skip_sink})")
+    if spec.rollout:
+        refuse_bytes(spec, reading.counts[0] ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
+    return reading
+
+
+def _reading(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
     if spec.probe:
-        probe = repeated_probe(pretrained, int(spec.num_tokens or 0), session.generator)
-        return probe, probe if pretrained.has_decoder else None
+        probe = repeated_probe(pretrained, int(spec.num_tokens or 0), generator)
+        return Reading(probe, probe if pretrained.has_decoder else None)
     assert texts.text is not None
     text = pretrained.read(texts.text, "file" if spec.file else "sentence")
     if not pretrained.has_decoder:
         if texts.context is not None:
             raise UserError(f"context: {pretrained.name} has no decoder: it reads one text")
-        return text, None
+        return Reading(text)
     context = text if texts.context is None else pretrained.read(texts.context, "context")
-    return pretrained.shifted_right(text), context
+    return Reading(pretrained.shifted_right(text), context)
 
 
 def _grids(rows: list[Row], statistic: str) -> Iterator[tuple[str, NamedTensor]]:
@@ -163,40 +200,50 @@ def _chosen(spec: HeadsSpec, rows: list[Row]) -> list[Row]:
 
 
 def run(spec: HeadsSpec, texts: Texts, session: Session) -> Report:
-    """A row a head with every head statistic, or one statistic as a grid of layers and heads."""
-    source = model_source(spec)
-    pretrained = kept_pretrained(source, allow_download=spec.allow_download, device=choose_device(spec))
-    if spec.rollout and pretrained.has_decoder:
-        raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout is for one stack")
-    text, context = _read(spec, texts, pretrained, session)
-    fewest = min(len(side.ids) for side in (text, context) if side is not None)
-    if spec.skip_sink >= fewest:
-        raise UserError(f"skip_sink: must be below {fewest}, the number of tokens (got {spec.skip_sink})")
-    if spec.rollout:
-        refuse_bytes(spec, len(text.ids) ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
-    survey = Survey(spec, pretrained, text, context, session.progress)
-    how = capture(pretrained.model, pretrained.inputs(text, context), survey.take)
+    """A row for each head with every head statistic, or one statistic as a grid of layers and heads."""
+    return run_model(spec, texts, session)
 
-    first_key = torch.tensor([row["sink_mass"] for row in survey.rows])
+
+def report_each(
+    specs: Sequence[HeadsSpec],
+    readings: Sequence[Reading],
+    pretrained: Pretrained,
+    progress: Callable[[float], None] | None,
+) -> list[Report]:
+    """The survey of each of some texts of equal counts."""
+    if specs[0].rollout and pretrained.has_decoder:
+        raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout is for one stack")
+    survey = Survey(specs, readings, pretrained, progress)
+    how = capture(pretrained.model, pretrained.inputs(readings), survey.take)
+    return [
+        _report(spec, reading, survey, text, how)
+        for text, (spec, reading) in enumerate(zip(specs, readings, strict=True))
+    ]
+
+
+def _report(spec: HeadsSpec, reading: Reading, survey: Survey, text: int, how: str) -> Report:
+    rows = survey.rows[text]
+    first_key = torch.tensor([row["sink_mass"] for row in rows])
     model_figures = {"sink_rate": sink_rate(first_key, SINK_THRESHOLD), "sink_threshold": SINK_THRESHOLD}
     statistics: dict[str, Any] = {"model": model_figures}
     tensors: dict[str, NamedTensor] = {}
     if spec.statistic is None:
-        statistics = {"heads": _chosen(spec, survey.rows)} | statistics
+        statistics = {"heads": _chosen(spec, rows)} | statistics
     else:
-        tensors |= dict(_grids(survey.rows, spec.statistic))
-    if survey.rolled is not None:
-        tensors["rollout"] = named(survey.rolled, "query", "key")
-    read = Texts(text.tokens, context.tokens if context is not None else ())
-    if survey.maps is not None:
-        tensors |= survey.maps.tensors()
-        query, key = sides(spec, text, context)
+        tensors |= dict(_grids(rows, spec.statistic))
+    if survey.rolled:
+        tensors["rollout"] = named(survey.rolled[text], "query", "key")
+    read = Texts(reading.text.tokens, reading.context.tokens if reading.context is not None else ())
+    if survey.maps:
+        tensors |= survey.maps[text].tensors()
+        query, key = sides(spec, reading)
         read = Texts(query.tokens, key.tokens if spec.maps == "cross" else ())
-    return build_report(spec, read, tensors, statistics, _notes(spec, survey, pretrained, how))
+    notes = _notes(spec, len(rows), len(reading.text.ids), survey.pretrained.name, how)
+    return build_report(spec, read, tensors, statistics, notes)
 
 
-def _notes(spec: HeadsSpec, survey: Survey, pretrained: Pretrained, how: str) -> list[str]:
-    notes = [f"{pretrained.name}: {len(survey.rows)} heads, on {len(survey.text.ids)} tokens."]
+def _notes(spec: HeadsSpec, num_heads: int, num_tokens: int, name: str, how: str) -> list[str]:
+    notes = [f"{name}: {num_heads} heads, on {num_tokens} tokens."]
     if spec.model is None:
         notes.append(
             "This model ships with attn; it learned to copy random characters. --model FOLDER takes another."

@@ -1,24 +1,26 @@
 """self, multihead and cross with a pretrained model: the same report, from one layer of it."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attncli.attention.engines import attend
+from attncli.attention.layer import AttentionLayer
+from attncli.attention.results import Computed, Wanted
 from attncli.errors import UserError
-from attncli.experiments.attention_report import build_report, named, weight_statistics
+from attncli.experiments.attention_report import LeadingAxes, build_report, named, row_tensors
 from attncli.experiments.heads import EAGER_NOTE
 from attncli.experiments.memory import BYTES_PER_WEIGHT, refuse_bytes
-from attncli.experiments.model_files import model_source
-from attncli.experiments.sources import choose_device
 from attncli.experiments.texts import Texts, check_token
-from attncli.inputs.capture import CapturedLayer, WeightsOfLayer, capture
+from attncli.inputs.capture import CapturedLayer, Enough, capture
 from attncli.inputs.output_projections import output_projection
-from attncli.inputs.pretrained import ModelText, Pretrained, kept_pretrained
-from attncli.mechanisms.attention_layer import AttentionLayer
-from attncli.mechanisms.heads import merge_heads, repeat_heads
+from attncli.inputs.pretrained import Pretrained, Reading
+from attncli.mechanisms.heads import merge_heads
 from attncli.report import NamedTensor, Report
+from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import CrossSpec, MultiheadSpec, SelfSpec
 from attncli.statistics.moments import moments
 
@@ -26,7 +28,7 @@ ModelAttentionSpec = SelfSpec | MultiheadSpec | CrossSpec
 
 
 class ChosenLayer:
-    """Takes the layers as the model hands them over and keeps the one that was asked for."""
+    """Takes the layers as the model hands them over, and ends the run when it has the one asked for."""
 
     def __init__(self, spec: ModelAttentionSpec) -> None:
         self.spec = spec
@@ -39,152 +41,158 @@ class ChosenLayer:
         if layer.kind != self.kind:
             return
         self.num_layers = max(self.num_layers, layer.layer + 1)
-        if self.layer is None and layer.layer == self.spec.layer:
+        if layer.layer == self.spec.layer:
             self.layer = layer
+            raise Enough
 
 
-def _read(
-    spec: ModelAttentionSpec, texts: Texts, pretrained: Pretrained
-) -> tuple[ModelText, ModelText | None]:
-    """The texts for the queries and for the encoder, where there is a decoder."""
+def read(
+    spec: ModelAttentionSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator
+) -> Reading:
+    """The texts for the queries and, with a decoder, for the encoder; UserError for what does not fit."""
     assert texts.text is not None
     text = pretrained.read(texts.text, "file" if spec.file else "sentence")
     if not isinstance(spec, CrossSpec):
-        return text, text if pretrained.has_decoder else None
-    if not pretrained.has_decoder:
+        reading = Reading(text, text if pretrained.has_decoder else None)
+    elif not pretrained.has_decoder:
         raise UserError(f"model: {pretrained.name} has no cross-attention: it takes an encoder and a decoder")
-    assert texts.context is not None
-    context = pretrained.read(texts.context, "context_file" if spec.context_file else "context")
-    return pretrained.shifted_right(text), context
-
-
-def _dense(layer: AttentionLayer) -> tuple[dict[str, Tensor], Bool[Tensor, "query key"]]:
-    """query, key, value, scores, weights and output of all heads, expanded, and what is visible."""
-    num_queries, num_keys = layer.query.shape[1], layer.key.shape[1]
-    queries, keys = (torch.arange(count, device=layer.query.device) for count in (num_queries, num_keys))
-    key, value = (repeat_heads(shared, layer.num_heads) for shared in (layer.key, layer.value))
-    visible = layer.visibility.block(queries, keys)
-    weights = layer.weights(queries)
-    return {
-        "query": layer.query,
-        "key": key,
-        "value": value,
-        "scores": (layer.query @ key.mT).masked_fill(~visible, -torch.inf),
-        "scaled_scores": layer.scores(queries, keys),
-        "weights": weights,
-        "head_outputs": weights @ value,
-        **_bias(layer),
-    }, visible
-
-
-def _bias(layer: AttentionLayer) -> dict[str, Tensor]:
-    """What is added to the scores, for every head, query and key; nothing where nothing is."""
-    if layer.bias is None:
-        return {}
-    num_queries, num_keys = layer.query.shape[1], layer.key.shape[1]
-    return {"bias": layer.bias.expand(layer.num_heads, num_queries, num_keys)}
-
-
-def _score_rule(layer: AttentionLayer, head: int) -> dict[str, float | None]:
-    """How a head's scores are made of query · key, for who follows them."""
-    sink = None if layer.sink is None else layer.sink[head].item()
-    return {"scale": layer.scale, "softcap": layer.softcap, "sink": sink}
-
-
-AXES = {
-    "query": ("query", "dim"),
-    "key": ("key", "dim"),
-    "value": ("key", "dim"),
-    "scores": ("query", "key"),
-    "scaled_scores": ("query", "key"),
-    "weights": ("query", "key"),
-    "head_outputs": ("query", "dim"),
-    "bias": ("query", "key"),
-}
-EXPLAINING = ("query", "key", "value", "scaled_scores", "bias")
-
-
-def _output(
-    pretrained: Pretrained, layer: AttentionLayer, heads: Float[Tensor, "head query dim"]
-) -> Tensor | None:
-    merged = merge_heads(heads)
-    projection = output_projection(pretrained.model, layer.module, merged.shape[-1])
-    with torch.no_grad():
-        return None if projection is None else projection(merged)
-
-
-def _notes(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer, how: str) -> list[str]:
-    head = f", head {spec.head}" if not isinstance(spec, MultiheadSpec) else ""
-    notes = [f"{pretrained.name}, layer {layer.layer}{head}: {layer.module}."]
-    if isinstance(layer, AttentionLayer):
-        if layer.key.shape[0] != layer.num_heads:
-            shared = layer.num_heads // layer.key.shape[0]
-            notes.append(f"Each key/value head serves {shared} query heads (grouped-query attention).")
-        if layer.sink is not None:
-            notes.append("A sink outside the keys takes the rest of each row: rows sum to less than one.")
-        notes += [f"A query sees {layer.visibility.window} keys at most."] if layer.visibility.window else []
-    return [*notes, EAGER_NOTE] if how == "eager" else notes
-
-
-def run_model(spec: ModelAttentionSpec, texts: Texts) -> Report:
-    """Weights, scores, output and statistics of one layer (of one head of it, in self and cross)."""
-    source = model_source(spec)
-    pretrained = kept_pretrained(source, allow_download=spec.allow_download, device=choose_device(spec))
-    text, context = _read(spec, texts, pretrained)
+    else:
+        assert texts.context is not None
+        context = pretrained.read(texts.context, "context_file" if spec.context_file else "context")
+        reading = Reading(pretrained.shifted_right(text), context)
     check_token(spec.token, len(text.ids))
-    num_keys = len(text.ids) if not isinstance(spec, CrossSpec) or context is None else len(context.ids)
+    return reading
+
+
+def report_each(
+    specs: Sequence[ModelAttentionSpec],
+    readings: Sequence[Reading],
+    pretrained: Pretrained,
+    progress: object,
+) -> list[Report]:
+    """For each text weights, scores, output and statistics of one layer (in self and cross of one head)."""
+    spec = specs[0]
+    num_queries, num_context = readings[0].counts
+    num_keys = num_context if isinstance(spec, CrossSpec) else num_queries
     num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
-    needed = num_heads * len(text.ids) * num_keys * BYTES_PER_WEIGHT
+    needed = len(specs) * num_heads * num_queries * num_keys * BYTES_PER_WEIGHT
     refuse_bytes(spec, needed, "fewer tokens, or attn heads for statistics alone")
     chosen = ChosenLayer(spec)
-    how = capture(pretrained.model, pretrained.inputs(text, context), chosen.take)
+    how = capture(pretrained.model, pretrained.inputs(readings), chosen.take)
     layer = chosen.layer
     if layer is None:
         layers = f"{chosen.num_layers} layers of {chosen.kind}-attention"
         raise UserError(
             f"layer: must be below {chosen.num_layers} (got {spec.layer}): {pretrained.name} has {layers}"
         )
+    notes = _notes(spec, pretrained, layer, how)
+    computed = _computed(spec, pretrained, layer)
+    reports = []
+    for text, (own, reading) in enumerate(zip(specs, readings, strict=True)):
+        tensors, statistics = _tensors_and_statistics(own, pretrained, layer, computed, text)
+        if spec.explain:
+            ids = {"token_ids": named(reading.text.ids, "token")}
+            if isinstance(spec, CrossSpec) and reading.context is not None:
+                ids["context_token_ids"] = named(reading.context.ids, "key")
+            tensors = ids | tensors
+        context = reading.context.tokens if isinstance(spec, CrossSpec) and reading.context else ()
+        reports.append(build_report(own, Texts(reading.text.tokens, context), tensors, statistics, notes))
+    return reports
 
-    tensors, statistics = _tensors_and_statistics(spec, pretrained, layer)
-    if spec.explain:
-        ids = {"token_ids": named(text.ids, "token")}
-        if isinstance(spec, CrossSpec) and context is not None:
-            ids["context_token_ids"] = named(context.ids, "key")
-        tensors = ids | tensors
-    read = Texts(text.tokens, context.tokens if isinstance(spec, CrossSpec) and context else ())
-    return build_report(spec, read, tensors, statistics, _notes(spec, pretrained, layer, how))
+
+def _notes(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer, how: str) -> list[str]:
+    head = f", head {spec.head}" if not isinstance(spec, MultiheadSpec) else ""
+    notes = [f"{pretrained.name}, layer {layer.layer}{head}: {layer.module}."]
+    attention = layer.attention
+    if isinstance(attention, AttentionLayer):
+        if attention.group > 1:
+            notes.append(
+                f"Each key/value head serves {attention.group} query heads (grouped-query attention)."
+            )
+        if attention.rules.sink is not None:
+            notes.append("A sink outside the keys takes the rest of each row: rows sum to less than one.")
+        window = attention.visibility.window
+        notes += [f"A query sees {window} keys at most."] if window else []
+    return [*notes, EAGER_NOTE] if how == "eager" else notes
 
 
-def _tensors_and_statistics(
-    spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer
-) -> tuple[dict[str, NamedTensor], dict[str, Any]]:
-    if isinstance(layer, WeightsOfLayer):
-        dense, visible = {"weights": layer.weights}, (layer.weights > 0).any(dim=0)
-    else:
-        dense, visible = _dense(layer)
-    output = None
-    axes: tuple[str, ...] = ("head",)
-    num_heads, head = len(dense["weights"]), spec.head or 0
+def _computed(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer) -> Computed:
+    """Everything of all heads and texts; UserError for a head that is not there."""
+    num_heads, head = layer.attention.shape[1], spec.head or 0
     if head >= num_heads:
         raise UserError(
             f"head: must be below {num_heads} (got {head}): {pretrained.name} has {num_heads} heads"
         )
-    if isinstance(spec, MultiheadSpec):
-        if isinstance(layer, AttentionLayer):
-            output = _output(pretrained, layer, dense["head_outputs"])
-    else:
-        dense = {name: tensor[head] for name, tensor in dense.items()}
-        output = dense.pop("head_outputs", None)
-        axes = ()
-    shown = {name: tensor for name, tensor in dense.items() if spec.explain or name not in EXPLAINING}
-    tensors = {name: named(tensor, *axes, *AXES[name]) for name, tensor in shown.items()}
+    wanted = Wanted(rows=tuple(ROW_STATISTICS), top_k=spec.top_k, weights=True, received_mass=True)
+    if isinstance(layer.attention, AttentionLayer):
+        wanted = replace(wanted, output=True, scores=True)
+    return attend(layer.attention, wanted)
+
+
+def _tensors_and_statistics(
+    spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer, found: Computed, text: int
+) -> tuple[dict[str, NamedTensor], dict[str, Any]]:
+    """One text's part, of all heads or of one."""
+    head = spec.head or 0
+    own = (text,) if isinstance(spec, MultiheadSpec) else (text, head)
+    axes: tuple[str, ...] = ("head",) if isinstance(spec, MultiheadSpec) else ()
+    attention = layer.attention
+    tensors: dict[str, NamedTensor] = {}
+    statistics: dict[str, Any] = {}
+    output = None
+    if isinstance(attention, AttentionLayer):
+        assert found.scores is not None and found.raw_scores is not None and found.output is not None
+        if spec.explain:
+            key, value = attention.expanded()
+            for name, side, vectors in (
+                ("query", "query", attention.query),
+                ("key", "key", key),
+                ("value", "key", value),
+            ):
+                tensors[name] = named(vectors[own], *axes, side, "dim")
+        scores = {"scores": found.raw_scores[own], "scaled_scores": found.scores[own]}
+        statistics = {name: moments(tensor[tensor > -torch.inf]) for name, tensor in scores.items()}
+        shown = scores if spec.explain else {"scores": scores["scores"]}
+        tensors |= {name: named(tensor, *axes, "query", "key") for name, tensor in shown.items()}
+        output = found.output[own]
+    assert found.weights is not None
+    tensors["weights"] = named(found.weights[own], *axes, "query", "key")
+    if output is not None and isinstance(spec, MultiheadSpec):
+        tensors["head_outputs"] = named(output, "head", "query", "dim")
+        output = _projected(pretrained, layer, output)
+    if isinstance(attention, AttentionLayer) and spec.explain:
+        statistics["score_rule"] = _score_rule(attention, head)
+        if attention.rules.bias is not None:
+            tensors["bias"] = named(attention.rules.bias.expand(attention.shape)[own], *axes, "query", "key")
     if output is not None:
         tensors["output"] = named(output, "query", "dim")
-    statistics: dict[str, Any] = {
-        name: moments(dense[name][..., visible]) for name in ("scores", "scaled_scores") if name in dense
-    }
-    if spec.explain and isinstance(layer, AttentionLayer):
-        statistics["score_rule"] = _score_rule(layer, head)
-    return tensors, statistics | weight_statistics(
-        dense["weights"].double(), visible, top_k=spec.top_k, axes=axes
+    lead = LeadingAxes(has_batch=False, has_head=bool(axes))
+    return tensors, statistics | row_tensors(_part(found, text, None if axes else head), lead, None)
+
+
+def _part(found: Computed, text: int, head: int | None) -> Computed:
+    """The rows and keys of one text, of all heads or of one, with their leading axes."""
+    own = (slice(text, text + 1), slice(None) if head is None else slice(head, head + 1))
+
+    def part(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor[own]
+
+    return Computed(
+        rows={name: row[own] for name, row in found.rows.items()},
+        top_keys=part(found.top_keys),
+        top_weights=part(found.top_weights),
+        received_mass=part(found.received_mass),
     )
+
+
+def _projected(pretrained: Pretrained, layer: CapturedLayer, heads: Tensor) -> Tensor | None:
+    merged = merge_heads(heads)
+    projection = output_projection(pretrained.model, layer.module, merged.shape[-1])
+    with torch.no_grad():
+        return None if projection is None else projection(merged)
+
+
+def _score_rule(layer: AttentionLayer, head: int) -> dict[str, float | None]:
+    """How a head's scores are made of query · key, for who follows them."""
+    sink = None if layer.rules.sink is None else layer.rules.sink[0, head].item()
+    return {"scale": layer.scale, "softcap": layer.rules.softcap, "sink": sink}

@@ -49,9 +49,9 @@ def _head_note(spec: MultiheadSpec) -> str:
 def run(spec: MultiheadSpec, texts: Texts, session: Session) -> Report:
     """Weights (head, query, key), the output of each head, and the heads merged and unified."""
     if spec.model is not None:
-        from attncli.experiments.model_attention import run_model
+        from attncli.experiments.model_runs import run_model
 
-        return run_model(spec, texts)
+        return run_model(spec, texts, session)
     (source,) = embed(spec, texts, session)
     heads, projections = _heads(spec, source.vectors, session)
     drawn = session.draw(draw_parameters, *parameter_sizes(spec))

@@ -11,10 +11,9 @@ from attncli.experiments.explained.scale_demo import tensor_name
 from attncli.experiments.session import Session
 from attncli.experiments.sources import choose_device
 from attncli.experiments.texts import Texts
-from attncli.mechanisms.scaled_dot_product import scale_factors
+from attncli.mechanisms.scaling import scale_factors
 from attncli.report import NamedTensor, Report
 from attncli.spec.lessons import ScaleDemoSpec
-from attncli.statistics.entropy import entropy
 from attncli.statistics.moments import moments
 from attncli.statistics.saturation import softmax_gradient_norm
 
@@ -54,7 +53,6 @@ def run(spec: ScaleDemoSpec, texts: Texts, session: Session) -> Report:
     if any(isinf(figure) for row in variance for figure in row.values()):
         raise RunError(f"scale-demo: the scores overflow float32: use a smaller scale (got {spec.scale})")
     logits = torch.tensor(spec.logits, dtype=torch.float64)
-    everything = torch.ones(1, len(logits), dtype=torch.bool)
     sharpness = []
     for factor in spec.factors:
         weights = (logits * factor).softmax(dim=-1)
@@ -65,7 +63,7 @@ def run(spec: ScaleDemoSpec, texts: Texts, session: Session) -> Report:
                 "factor": factor,
                 "softmax": weights.tolist(),
                 "max_weight": weights.max().item(),
-                "entropy": entropy(weights.unsqueeze(0), everything).item(),
+                "entropy": torch.special.entr(weights).sum().item(),
                 "gradient_norm": softmax_gradient_norm(weights).item(),
             }
         )

@@ -3,6 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor
 
+from attncli.attention.visibility import Visibility
 from attncli.experiments.attending import attended
 from attncli.experiments.attention_report import (
     build_report,
@@ -16,8 +17,7 @@ from attncli.experiments.sources import Source, embed
 from attncli.experiments.texts import Texts
 from attncli.experiments.variants import draw_parameters, parameter_sizes
 from attncli.inputs.projections import draw_projections
-from attncli.mechanisms.masks import visible_keys
-from attncli.mechanisms.scaled_dot_product import attend_by_loop
+from attncli.mechanisms.attention_by_loop import attend_by_loop
 from attncli.report import NamedTensor, Report
 from attncli.spec.attention import AttentionSpec, SelfSpec
 from attncli.spec.variants import POSITIONS
@@ -47,7 +47,8 @@ def _loop_difference(
     *batch, num_tokens, _ = source.vectors.shape
     if num_tokens**2 * (batch[0] if batch else 1) > MAX_LOOP_CELLS:
         return None
-    visible = visible_keys(num_tokens, num_tokens, causal=spec.causal, window=spec.window)
+    visibility = Visibility(num_tokens, num_tokens, causal=spec.causal, window=spec.window)
+    (visible,) = visibility.whole(source.vectors.device)
     looped = attend_by_loop(source.vectors, visible, scale=spec.scale, softmax=spec.softmax)
     return (looped - output).abs().max().item()
 
@@ -55,9 +56,9 @@ def _loop_difference(
 def run(spec: SelfSpec, texts: Texts, session: Session) -> Report:
     """Weights and output of softmax(query key^T scale) value; without projection the loop form as well."""
     if spec.model is not None:
-        from attncli.experiments.model_attention import run_model
+        from attncli.experiments.model_runs import run_model
 
-        return run_model(spec, texts)
+        return run_model(spec, texts, session)
     (source,) = embed(spec, texts, session)
     vectors, projections = project(spec, source, source, session)
     drawn = session.draw(draw_parameters, *parameter_sizes(spec))

@@ -14,7 +14,9 @@ from attncli.experiments.texts import Texts, find_vectors, read_tokens, uses_vec
 from attncli.report import NamedTensor, Report
 from attncli.spec import Spec
 from attncli.spec.attention import AttentionSpec, SelfSpec
+from attncli.spec.heads import HeadsSpec
 from attncli.spec.lessons import AverageSpec
+from attncli.spec.model import ModelSpec
 from attncli.spec.text import TextSpec
 
 MAX_TOGETHER = 32
@@ -62,10 +64,31 @@ def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
     for i, spec in enumerate(specs):
         by_settings.setdefault(_settings(spec), []).append(i)
     for places in by_settings.values():
-        if len(places) == 1 or not _may_run_together(specs[places[0]]):
+        if len(places) > 1 and runs_on_model(specs[places[0]]):
+            yield from _run_on_model({i: cast(ModelSpec, specs[i]) for i in places})
+        elif len(places) == 1 or not _may_run_together(specs[places[0]]):
             yield from ({i: _run_alone(specs[i])} for i in places)
         else:
             yield from _run_group({i: cast(TextSpec, specs[i]) for i in places})
+
+
+def runs_on_model(spec: Spec) -> bool:
+    """Whether a pretrained model takes part: the tokens of a text are known when it is there."""
+    return isinstance(spec, HeadsSpec) or (isinstance(spec, AttentionSpec) and spec.model is not None)
+
+
+def _run_on_model(specs: Mapping[int, ModelSpec]) -> Iterator[dict[int, Outcome]]:
+    """The outcomes of experiments of equal settings on one model."""
+    read = dict(zip(specs, _read(list(specs.values())), strict=True))
+    texts = {i: text for i, text in read.items() if isinstance(text, Texts)}
+    for i, error in read.items():
+        if isinstance(error, UserError):
+            yield {i: error}
+    if texts:
+        load_experiment(specs[next(iter(texts))].experiment)
+        from attncli.experiments.model_runs import run_models
+
+        yield from run_models({i: specs[i] for i in texts}, texts)
 
 
 def _settings(spec: Spec) -> tuple[Any, ...]:
@@ -98,7 +121,7 @@ def _may_run_together(spec: Spec) -> bool:
     return spec.batch_size is None and spec.embedding != "previous" and not spec.given(*unknown)
 
 
-def _read(specs: Sequence[TextSpec]) -> list[Texts | UserError]:
+def _read(specs: Sequence[Spec]) -> list[Texts | UserError]:
     """The texts of experiments of equal settings; a file of word vectors is read once for all."""
     texts: list[Texts | UserError] = []
     try:

@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attncli.attention.score_rules import ScoreRules
 from attncli.experiments.attention_report import named
 from attncli.mechanisms.alibi import alibi_bias, alibi_slopes
 from attncli.mechanisms.differential import differential_lambda, in_halves, joined_halves
 from attncli.mechanisms.normalisation import rms_norm
 from attncli.mechanisms.relative_bias import relative_bias
 from attncli.mechanisms.rotary import rotate
-from attncli.mechanisms.score_rules import ScoreRules
 from attncli.report import NamedTensor
 from attncli.spec.attention import AttentionSpec, MultiheadSpec
 from attncli.spec.variants import PositionSpec
@@ -81,7 +81,7 @@ def meeting(spec: AttentionSpec, vectors: Vectors) -> dict[str, Float[Tensor, ".
 
 
 def score_rules(spec: AttentionSpec, drawn: VariantParameters, query: Float[Tensor, "..."]) -> ScoreRules:
-    """What happens to the scores of this query's texts; biases have a head axis in multihead alone."""
+    """What happens to the scores of this query's texts."""
     bias = None
     if isinstance(spec, PositionSpec):
         num_tokens = query.shape[-2]
@@ -91,8 +91,8 @@ def score_rules(spec: AttentionSpec, drawn: VariantParameters, query: Float[Tens
             distance = spec.max_distance
             bias = relative_bias(drawn.bias_table, num_tokens, max_distance=distance, causal=spec.causal)
     if bias is not None:
-        bias = bias.to(query) if isinstance(spec, MultiheadSpec) else bias[0].to(query)
-    sink = None if spec.sink is None else torch.tensor(spec.sink, dtype=torch.float64)
+        bias = bias.to(query).unsqueeze(0)
+    sink = None if spec.sink is None else torch.tensor([[spec.sink]], dtype=torch.float64)
     return ScoreRules(softcap=spec.softcap, bias=bias, temperature=spec.temperature, sink=sink)
 
 
@@ -121,7 +121,8 @@ def explained_variants(
         table = drawn.bias_table if axes else drawn.bias_table[0]
         tensors["bias_table"] = named(table, *axes, "bucket")
     if rules.bias is not None:
-        tensors["bias"] = NamedTensor((*axes, "query", "key"), rules.bias.numpy(force=True))
+        bias = rules.bias[0] if axes else rules.bias[0, 0]
+        tensors["bias"] = NamedTensor((*axes, "query", "key"), bias.numpy(force=True))
     if drawn.lambda_vectors is not None:
         tensors["lambda_vectors"] = NamedTensor(("vector", "dim"), drawn.lambda_vectors.numpy(force=True))
     return tensors

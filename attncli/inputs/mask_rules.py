@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
-from attncli.mechanisms.visibility import Visibility, row_blocks
+from attncli.attention.visibility import Visibility
 
+ROWS = 256
 MaskFunction = Callable[..., Any]
+Rule = Callable[[Tensor, Tensor], Tensor]
 
 
 def visibility_of_mask(
@@ -24,21 +26,37 @@ def visibility_of_mask(
     device: torch.device | str = "cpu",
     **others: Any,
 ) -> Visibility:
-    """What transformers asks of a mask (its AttentionMaskInterface), for one sequence and no cache."""
-    assert batch_size == 1 and q_offset == 0 and kv_offset == 0, "one sequence, from its start"
+    """What transformers asks of a mask (its AttentionMaskInterface), for whole texts without a cache."""
+    assert q_offset == 0 and kv_offset == 0, "from the start, without a cache"
     is_padded = attention_mask is not None and not attention_mask.all()
-    key_mask = attention_mask[0].bool() if attention_mask is not None and is_padded else None
+    key_mask = attention_mask.bool() if attention_mask is not None and is_padded else None
     if use_vmap:
         mask = sdpa_mask(
-            1, q_length, kv_length, 0, 0, mask_function, None, None, False, False, True, device=device
+            batch_size,
+            q_length,
+            kv_length,
+            0,
+            0,
+            mask_function,
+            None,
+            None,
+            False,
+            False,
+            True,
+            device=device,
         )
         assert mask is not None
-        return Visibility(q_length, kv_length, key_mask=key_mask, rule=lambda i, j: mask[0, 0, i, j])
-    zero = torch.zeros((), dtype=torch.long, device=device)
+        return Visibility(q_length, kv_length, key_mask=key_mask, rule=lambda i, j: mask[:, 0][:, i][:, :, j])
+    texts = torch.arange(batch_size, device=device).view(-1, 1, 1)
+    no_head = torch.zeros((), dtype=torch.long, device=device)
 
     def rule(queries: Tensor, keys: Tensor) -> Tensor:
-        visible: Tensor = mask_function(zero, zero, queries, keys)
-        return visible
+        visible: Tensor = mask_function(texts, no_head, queries.unsqueeze(-1), keys)
+        return (
+            visible.expand(-1, len(queries), len(keys))
+            if visible.ndim == 3
+            else visible.expand(1, len(queries), len(keys))
+        )
 
     known = _recognised(mask_function, rule, q_length, kv_length, device)
     causal, window = known if known is not None else (False, None)
@@ -47,7 +65,7 @@ def visibility_of_mask(
 
 def _recognised(
     mask_function: MaskFunction,
-    rule: Callable[[Tensor, Tensor], Tensor],
+    rule: Rule,
     num_queries: int,
     num_keys: int,
     device: torch.device | str,
@@ -60,10 +78,13 @@ def _recognised(
     if mask_function is causal_mask_function:
         return True, None
     queries, keys = (torch.arange(count, device=device) for count in (num_queries, num_keys))
-    causal = not bool(rule(queries[:1, None], keys).all()) and num_keys > 1 and not rule(queries[0], keys[1])
-    width = int(rule(queries[-1:, None], keys).sum())
+    causal = (
+        not bool(rule(queries[:1], keys).all()) and num_keys > 1 and not rule(queries[:1], keys[1:2]).any()
+    )
+    width = int(rule(queries[-1:], keys)[0].sum())
     guess = Visibility(num_queries, num_keys, causal, width if width < num_keys else None)
-    for block in row_blocks(num_queries, queries.device):
-        if not torch.equal(guess.block(block, keys), rule(block[:, None], keys).expand(len(block), num_keys)):
+    for block in torch.split(queries, ROWS):
+        entries = rule(block, keys)
+        if not torch.equal(guess.block(block, keys).expand_as(entries), entries):
             return None
     return guess.causal, guess.window

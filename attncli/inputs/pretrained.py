@@ -1,5 +1,6 @@
 """A pretrained transformers model and its tokenizer: safetensors only, no foreign code, no network."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +26,19 @@ class ModelText:
 
     tokens: tuple[str, ...]
     ids: Int[Tensor, " token"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a model reads; with an encoder and a decoder the context goes to the encoder."""
+
+    text: ModelText
+    context: ModelText | None = None
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Tokens of the text and of the context: what runs together has the same."""
+        return len(self.text.ids), 0 if self.context is None else len(self.context.ids)
 
 
 @dataclass(frozen=True)
@@ -70,14 +84,13 @@ class Pretrained:
         ids = torch.cat([torch.tensor([start]), text.ids[:-1]])
         return ModelText((*self.labels([start]), *text.tokens[:-1]), ids)
 
-    def inputs(self, text: ModelText, context: ModelText | None) -> dict[str, Tensor]:
-        """What the model's forward wants; with an encoder and a decoder the context goes to the encoder."""
-        device = self.model.device
-        read = text.ids if context is None else context.ids
-        inputs = {"input_ids": read, "attention_mask": torch.ones_like(read)}
-        if context is not None:
-            inputs["decoder_input_ids"] = text.ids
-        return {name: tensor.unsqueeze(0).to(device) for name, tensor in inputs.items()}
+    def inputs(self, readings: Sequence["Reading"]) -> dict[str, Tensor]:
+        """What the model's forward wants of texts of one length; a context goes to the encoder."""
+        first = torch.stack([one.text.ids if one.context is None else one.context.ids for one in readings])
+        inputs = {"input_ids": first, "attention_mask": torch.ones_like(first)}
+        if readings[0].context is not None:
+            inputs["decoder_input_ids"] = torch.stack([one.text.ids for one in readings])
+        return {name: tensor.to(self.model.device) for name, tensor in inputs.items()}
 
     def most_tokens(self) -> int | None:
         """How many tokens there are positions for; None where the model sets no limit."""

@@ -1,10 +1,8 @@
-"""Masks: True where a query may attend to a key."""
+"""Masks as whole matrices: True where a query may attend to a key."""
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
-
-from attncli.mechanisms.visibility import Visibility
 
 
 def causal_mask(num_queries: int, num_keys: int) -> Bool[Tensor, "query key"]:
@@ -18,15 +16,3 @@ def causal_mask(num_queries: int, num_keys: int) -> Bool[Tensor, "query key"]:
 def full_mask(num_queries: int, num_keys: int) -> Bool[Tensor, "query key"]:
     """Every query sees every key."""
     return torch.ones(num_queries, num_keys, dtype=torch.bool)
-
-
-def visible_keys(
-    num_queries: int, num_keys: int, *, causal: bool = False, window: int | None = None
-) -> Bool[Tensor, "query key"]:
-    """The whole matrix of a `Visibility`: query i sees key j where |i - j| < window, and j <= i with causal.
-
-    Sliding windows: Beltagy, Peters & Cohan 2020, Longformer (2004.05150); with causal the last `window` keys
-    as in Mistral 7B, Jiang et al. 2023 (2310.06825).
-    """
-    queries, keys = torch.arange(num_queries), torch.arange(num_keys)
-    return Visibility(num_queries, num_keys, causal=causal, window=window).block(queries, keys)

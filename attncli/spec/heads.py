@@ -2,33 +2,19 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from attncli.row_statistics import HEAD_STATISTICS
 from attncli.spec.fields import Contradiction, Count, Size, contradiction
 from attncli.spec.model import ModelSpec
 from attncli.spec.text import _check_file, _check_text
 
-HeadStatistic = Literal[
-    "entropy",
-    "normalized_entropy",
-    "max_weight",
-    "distance",
-    "participation",
-    "sink_mass",
-    "sink_mass_4",
-    "previous_token",
-    "current_token",
-    "duplicate_token",
-    "induction",
-    "previous_token_mul",
-    "current_token_mul",
-    "duplicate_token_mul",
-    "induction_mul",
-    "induction_stripe",
-    "value_norm",
-]
+if TYPE_CHECKING:
+    HeadStatistic = str
+else:
+    HeadStatistic = Literal[HEAD_STATISTICS]
 
 
 def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:

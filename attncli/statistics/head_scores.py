@@ -1,46 +1,88 @@
 """What a head does, as one number each: how much of its weight falls on a detection pattern.
 
-A pattern D (query, key) is 0 or 1. previous: j = i - 1; current: j = i; duplicate: j < i with the same
-token; induction: 1 <= j <= i with token[j - 1] = token[i]. The figures need the weight that falls on the
-pattern in each row, not D.
+A pattern D (query, key) is 0 or 1.
 """
+
+from dataclasses import dataclass
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
-def pattern_score(
-    mass: Float[Tensor, "head query"], has_pattern: Bool[Tensor, " query"]
-) -> Float[Tensor, " head"]:
-    """mean_i sum_j D_ij p_ij over the rows where the pattern is not empty; NaN where there is none."""
-    return mass[:, has_pattern].mean(dim=-1)
+@dataclass(frozen=True)
+class Places:
+    """Some rows and columns of the weights: positions, and the tokens that stand there in each text.
+
+    `first_key` is the first key that counts; `num_tokens` is how many tokens a text has, `repeat` how many of
+    them are repeated on the probe.
+    """
+
+    queries: Int[Tensor, "query 1"]
+    keys: Int[Tensor, " key"]
+    query_ids: Int[Tensor, "text query 1"]
+    key_ids: Int[Tensor, "text 1 key"]
+    ids_before: Int[Tensor, "text 1 key"]
+    first_key: int
+    num_tokens: int
+    repeat: int
+
+    @property
+    def counted(self) -> Bool[Tensor, " key"]:
+        """The keys that are not left out."""
+        return self.keys >= self.first_key
 
 
-def mul_score(
-    mass: Float[Tensor, "head query"], row_sums: Float[Tensor, "head query"]
-) -> Float[Tensor, " head"]:
-    """sum D p / sum p: the `mul` score of TransformerLens' head_detector, over all rows."""
-    return mass.sum(dim=-1) / row_sums.sum(dim=-1)
+Pattern = Bool[Tensor, "*#text #query key"]
 
 
-def induction_stripe(stripe: Float[Tensor, "head query"]) -> Float[Tensor, " head"]:
-    """Mean of the weights p[i, i + 1 - n], the diagonal at offset 1 - n, over the second r of [BOS] + r +
-    r, |r| = n.
+def first_four(at: Places) -> Pattern:
+    """j < 4. Xiao et al. 2023 (2309.17453) keep four sink tokens."""
+    return (at.keys < 4).unsqueeze(0)
+
+
+def previous_token(at: Places) -> Pattern:
+    """j = i - 1."""
+    return (at.keys == at.queries - 1) & at.counted
+
+
+def current_token(at: Places) -> Pattern:
+    """j = i."""
+    return (at.keys == at.queries) & at.counted
+
+
+def duplicate_token(at: Places) -> Pattern:
+    """j < i with the same token."""
+    return (at.key_ids == at.query_ids) & (at.keys < at.queries) & at.counted
+
+
+def induction(at: Places) -> Pattern:
+    """1 <= j <= i, and the token before j is that of i: what came after an earlier copy."""
+    return (at.ids_before == at.query_ids) & (at.keys <= at.queries) & at.counted
+
+
+def induction_stripe(at: Places) -> Pattern:
+    """j = i + 1 - n, for i in the second r of [BOS] + r + r, |r| = n.
 
     The key there came after the earlier copy of the query's token: a perfect induction head scores 1
     (Olsson et al. 2022, 2209.11895; TransformerLens' main demo).
     """
-    return stripe.mean(dim=-1)
+    return (at.keys == at.queries + 1 - at.repeat) & (at.queries >= at.num_tokens - at.repeat)
+
+
+def pattern_score(
+    mass: Float[Tensor, "*batch pattern"], num_rows: Int[Tensor, "*#batch pattern"]
+) -> Float[Tensor, "*batch pattern"]:
+    """mean_i sum_j D_ij p_ij over the rows where the pattern is not empty; NaN where there is none."""
+    return mass / num_rows
+
+
+def mul_score(
+    mass: Float[Tensor, "*batch pattern"], all_mass: Float[Tensor, "*batch 1"]
+) -> Float[Tensor, "*batch pattern"]:
+    """sum D p / sum p: the `mul` score of TransformerLens' head_detector, over all rows."""
+    return mass / all_mass
 
 
 def sink_rate(first_key_weight: Float[Tensor, " head"], threshold: float = 0.3) -> float:
     """Share of heads whose mean weight on the first key exceeds a threshold. Gu et al. 2024 (2410.10781)."""
     return (first_key_weight > threshold).double().mean().item()
-
-
-def repeated_positions(ids: Int[Tensor, " token"]) -> list[Int[Tensor, " _"]]:
-    """The positions of each token that occurs more than once, in order: pairs of them make two patterns."""
-    order = ids.argsort(stable=True)
-    ordered = ids[order]
-    starts = (ordered[1:] != ordered[:-1]).nonzero()[:, 0] + 1
-    return [positions for positions in order.tensor_split(starts.tolist()) if len(positions) > 1]

@@ -1,14 +1,14 @@
 """Weight that is collected by keys."""
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
+from attncli.statistics.rows import Rows
 
-def sink_mass(
-    weights: Float[Tensor, "*batch query key"], visible: Bool[Tensor, "query key"]
-) -> Float[Tensor, "*batch query"]:
+
+def sink_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
     """The weight on the first key. Xiao et al. 2023 (2309.17453): attention sinks."""
-    return weights[..., 0]
+    return rows.on_key(0)
 
 
 def outside_mass(

@@ -5,10 +5,10 @@ Everything is float64 but the softmax of eager attention, which some architectur
 
 import pytest
 import torch
-
 from attncli.experiments.head_figures import head_figures
 from attncli.experiments.head_rows import head_rows, weighted_by_values, without_first_keys
 from attncli.mechanisms.attention_layer import AttentionLayer
+
 from attncli.statistics.value_norms import value_norms
 from tests.eager import captured_layers, eager_weights, whole_weights
 from tests.naive_heads import naive_figures, skipped

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from attncli.streaming.tiles import TileSizes
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from attncli.errors import RunError, UserError
@@ -18,7 +19,6 @@ from attncli.report import Report
 from attncli.spec import SPECS
 from attncli.spec.validation import Given, build_spec
 from attncli.spec.variants import UNSTREAMED, VARIANTS
-from attncli.streaming.tiles import TileSizes
 from attncli.views.heading import heading
 from tests.experiments.running import run
 

@@ -3,20 +3,32 @@
 import pytest
 import torch
 
+from attncli.attention.layer import AttentionLayer
 from attncli.errors import UserError
-from attncli.inputs.capture import layer_kind, layer_number
-from attncli.mechanisms.attention_layer import AttentionLayer
-from tests.eager import captured_layers, eager_weights, whole_weights
-from tools.tiny_architectures import ARCHITECTURES, random_inputs
+from attncli.inputs.capture import CapturedLayer, layer_kind, layer_number
+from tests.eager import (
+    captured_layers,
+    eager_weights,
+    eager_weights_of_texts,
+    whole_weights,
+    whole_weights_of_texts,
+)
+from tools.tiny_architectures import ARCHITECTURES, HIDDEN, VOCABULARY, Architecture, random_inputs
 
 WITH_WEIGHTS = [name for name in ARCHITECTURES if name != "Mamba"]
 BY_EAGER = {"BLOOM", "DeBERTa-v2", "BigBird"}
+ALBERT = Architecture(
+    "AlbertModel", {**HIDDEN, "num_hidden_layers": 3, "embedding_size": 16, "intermediate_size": 40}
+)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-6)])
 @pytest.mark.parametrize("name", WITH_WEIGHTS)
-def test_weights_equal_eager_attention(name: str) -> None:
-    model = ARCHITECTURES[name].build()
+def test_weights_equal_eager_attention(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    """In float64 but for the softmax of eager attention, which some architectures compute in float32."""
+    model = ARCHITECTURES[name].build().to(dtype)
     inputs = random_inputs(model)
+    inputs = {key: part.to(dtype) if part.is_floating_point() else part for key, part in inputs.items()}
     how, layers = captured_layers(model, inputs)
     expected = eager_weights(model, inputs)
 
@@ -24,11 +36,14 @@ def test_weights_equal_eager_attention(name: str) -> None:
     assert layers.keys() == expected.keys()
     for place, weights in expected.items():
         assert weights.amax() > 0.1, "the oracle is not nearly uniform"
-        torch.testing.assert_close(whole_weights(layers[place]), weights, rtol=0, atol=1e-5)
+        ours = whole_weights(layers[place])
+        assert ours.dtype == dtype
+        torch.testing.assert_close(ours, weights, rtol=0, atol=tolerance, check_dtype=False)
 
 
+@pytest.mark.parametrize("with_output", [False, True])
 @pytest.mark.parametrize("name", [name for name in WITH_WEIGHTS if name not in BY_EAGER])
-def test_the_model_computes_what_it_would_have(name: str) -> None:
+def test_the_model_computes_what_it_would_have(name: str, with_output: bool) -> None:
     """The output of the model under capture, which the last layers' inputs depend on."""
     model = ARCHITECTURES[name].build()
     inputs = random_inputs(model)
@@ -39,7 +54,7 @@ def test_the_model_computes_what_it_would_have(name: str) -> None:
     hook = model.register_forward_hook(
         lambda _model, _inputs, output: outputs.append(output.last_hidden_state)
     )
-    captured_layers(model, inputs)
+    captured_layers(model, inputs, with_output=with_output)
     hook.remove()
     torch.testing.assert_close(outputs[0], expected, rtol=1e-3, atol=1e-4)
 
@@ -47,11 +62,14 @@ def test_the_model_computes_what_it_would_have(name: str) -> None:
 @pytest.mark.parametrize("name", ["Mistral", "ModernBERT", "Gemma 2", "GPT-OSS"])
 def test_sliding_windows_are_recognised(name: str) -> None:
     _, layers = captured_layers(*_model_and_inputs(name))
-    windows = {layer.visibility.window for layer in layers.values() if isinstance(layer, AttentionLayer)}
-    assert windows - {None} == {4 if name == "ModernBERT" else 5}
-    assert all(
-        layer.visibility.rule is None for layer in layers.values() if isinstance(layer, AttentionLayer)
-    )
+    seeing = [attention_of(layer).visibility for layer in layers.values()]
+    assert {visibility.window for visibility in seeing} - {None} == {4 if name == "ModernBERT" else 5}
+    assert all(visibility.rule is None for visibility in seeing)
+
+
+def attention_of(layer: CapturedLayer) -> AttentionLayer:
+    assert isinstance(layer.attention, AttentionLayer)
+    return layer.attention
 
 
 def _model_and_inputs(name: str) -> tuple[object, dict[str, torch.Tensor]]:
@@ -74,6 +92,91 @@ def test_padding_is_hidden(name: str) -> None:
             assert whole_weights(layers[place])[:, :5, -3:].sum() == 0
 
 
+def batch_of(name: str) -> dict[str, torch.Tensor]:
+    """Three texts of one length (or images), for a decoder beside an encoder three shorter ones."""
+    model = ARCHITECTURES[name].build()
+    generator = torch.Generator().manual_seed(11)
+    if model.main_input_name == "pixel_values":
+        return {"pixel_values": torch.randn(3, 3, 12, 12, generator=generator)}
+    tokens = torch.randint(3, VOCABULARY, (3, 13), generator=generator)
+    return {
+        "input_ids": tokens,
+        **({"decoder_input_ids": tokens.flip(1)[:, :7]} if model.config.is_encoder_decoder else {}),
+    }
+
+
+@pytest.mark.parametrize("name", WITH_WEIGHTS)
+def test_a_text_in_a_batch_has_the_weights_that_it_has_alone(name: str) -> None:
+    model = ARCHITECTURES[name].build()
+    inputs = batch_of(name)
+    how, together = captured_layers(model, inputs)
+    expected = eager_weights_of_texts(model, inputs)
+    assert how == ("eager" if name in BY_EAGER else "interface") and together.keys() == expected.keys()
+    for text in range(3):
+        own = {key: tensor[text : text + 1] for key, tensor in inputs.items()}
+        _, alone = captured_layers(model, own)
+        assert alone.keys() == together.keys()
+        for place, layer in together.items():
+            weights = whole_weights_of_texts(layer)
+            assert weights.shape == expected[place].shape and len(weights) == 3
+            torch.testing.assert_close(weights[text], whole_weights(alone[place]), rtol=0, atol=1e-5)
+            torch.testing.assert_close(weights[text], expected[place][text], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", [name for name in WITH_WEIGHTS if name != "ViT"])
+def test_a_padded_batch_has_the_weights_of_eager_attention(name: str, side: str) -> None:
+    """Texts of 13, 9 and 4 tokens.
+
+    Padding that sees no key gets nothing here and the mean of all values from eager attention: from then on
+    the two differ in its rows, and in no other.
+    """
+    model = ARCHITECTURES[name].build()
+    inputs = batch_of(name)
+    masks = {"": padding(13, (13, 9, 4), side)}
+    inputs["attention_mask"] = masks["encoder"] = masks[""]
+    if "decoder_input_ids" in inputs:
+        inputs["decoder_attention_mask"] = masks["decoder"] = padding(7, (7, 2, 5), side)
+    how, layers = captured_layers(model, inputs)
+    expected = eager_weights_of_texts(model, inputs)
+    assert how == ("eager" if name in BY_EAGER else "interface") and layers.keys() == expected.keys()
+    weights = {place: whole_weights_of_texts(layer) for place, layer in layers.items()}
+    seeing = {stack: torch.ones_like(mask, dtype=torch.bool) for stack, mask in masks.items()}
+    for place, got in weights.items():
+        layer = layers[place]
+        seeing[layer.stack] &= (got > 0).any(dim=-1).any(dim=1)
+        is_padding = masks["encoder" if layer.kind == "cross" else layer.stack] == 0
+        if name not in BY_EAGER:
+            assert (got[is_padding.view(3, 1, 1, -1).expand_as(got)] == 0).all()
+    for place, got in weights.items():
+        rows = seeing[layers[place].stack]
+        assert rows[masks[layers[place].stack] == 1].all(), "only padding may see nothing"
+        for text in range(3):
+            ours, theirs = (one[text][:, rows[text]] for one in (got, expected[place]))
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+def padding(num_tokens: int, lengths: tuple[int, ...], side: str) -> torch.Tensor:
+    """1 where a text has a token, 0 where it is filled up."""
+    mask = (torch.arange(num_tokens) < torch.tensor(lengths).unsqueeze(1)).long()
+    return mask if side == "right" else mask.flip(1)
+
+
+def test_layers_on_one_module_are_counted_by_their_calls() -> None:
+    model = ALBERT.build()
+    inputs = random_inputs(model)
+    how, layers = captured_layers(model, inputs)
+    expected = eager_weights(model, inputs)
+    assert how == "interface" and len({layer.module for layer in layers.values()}) == 1
+    assert [layer.layer for layer in layers.values()] == [0, 1, 2]
+    assert layers.keys() == expected.keys()
+    for place, weights in expected.items():
+        torch.testing.assert_close(whole_weights(layers[place]), weights, rtol=0, atol=1e-5)
+    assert (expected["decoder", "self", 0] - expected["decoder", "self", 2]).abs().max() > 0.01
+    _, again = captured_layers(model, inputs)
+    assert list(again) == list(layers), "a second run counts anew"
+
+
 def test_a_model_without_attention_is_refused() -> None:
     with pytest.raises(UserError, match="mamba gives no attention weights"):
         captured_layers(*_model_and_inputs("Mamba"))
@@ -82,10 +185,9 @@ def test_a_model_without_attention_is_refused() -> None:
 def test_one_layer_at_a_time_and_without_a_whole_mask() -> None:
     """Nothing that is handed over has an entry a query and key."""
     _, layers = captured_layers(*_model_and_inputs("Mistral"))
-    for layer in layers.values():
-        assert isinstance(layer, AttentionLayer)
-        assert layer.bias is None and layer.visibility.rule is None
-        assert layer.key.shape[0] == 2 and layer.query.shape[0] == 4, "key and value stay unexpanded"
+    for layer in map(attention_of, layers.values()):
+        assert layer.rules.bias is None and layer.visibility.rule is None
+        assert layer.key.shape[1] == 2 and layer.query.shape[1] == 4, "key and value stay unexpanded"
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
-
 from attncli.mechanisms.attention_layer import AttentionLayer
 from attncli.mechanisms.visibility import Visibility
+from torch import Tensor
 
 HEADS, KV_HEADS, QUERIES, DIM, VALUE_DIM = 6, 2, 263, 5, 7
 

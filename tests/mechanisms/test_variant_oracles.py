@@ -8,15 +8,17 @@ import torch
 from torch import Tensor
 from transformers.models.bloom.modeling_bloom import _get_alibi_slopes
 
+from attncli.experiments.attention_report import LeadingAxes
+from attncli.experiments.differential import attend_differentially
 from attncli.mechanisms.alibi import alibi_bias, alibi_slopes
-from attncli.mechanisms.differential import attend_differentially, differential_lambda
-from attncli.mechanisms.heads import repeat_heads, split_heads
-from attncli.mechanisms.masks import visible_keys
+from attncli.mechanisms.differential import differential_lambda
+from attncli.mechanisms.heads import split_heads
 from attncli.mechanisms.normalisation import rms_norm
 from attncli.mechanisms.relative_bias import relative_bias
 from attncli.mechanisms.rotary import rotate
-from attncli.mechanisms.scaled_dot_product import attend
-from attncli.mechanisms.score_rules import ScoreRules
+from attncli.spec import SPECS
+from attncli.spec.validation import Given, build_spec
+from tests.layers import attended, layer_of
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, Architecture, random_inputs
 
 ROTARY = {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}
@@ -64,13 +66,13 @@ def by_rotary_layer(name: str, module: Any, hidden: Tensor) -> Tensor:
             for vectors, norm in ((query, module.q_norm), (key, module.k_norm))
         )
     query, key = (rotate(vectors, base=BASES.get(name, 10000.0)) for vectors in (query, key))
-    key, value = repeat_heads(key, len(query)), repeat_heads(value, len(query))
     window = module.config.sliding_window if name == "Mistral" else getattr(module, "sliding_window", None)
-    visible = visible_keys(len(hidden), len(hidden), causal=True, window=window)
-    rules = ScoreRules(
-        softcap=getattr(module, "attn_logit_softcapping", None), sink=getattr(module, "sinks", None)
-    )
-    return attend(query, key, value, visible, scale=module.scaling, rules=rules).weights
+    sinks = getattr(module, "sinks", None)
+    rules = {
+        "softcap": getattr(module, "attn_logit_softcapping", None),
+        "sink": None if sinks is None else sinks.unsqueeze(0),
+    }
+    return attended(query, key, value, causal=True, window=window, scale=module.scaling, **rules).weights
 
 
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "Gemma 2", "GPT-OSS", "Qwen3"])
@@ -87,9 +89,8 @@ def test_alibi_of_bloom() -> None:
     for module, hidden, weights in inputs_of(MODELS["BLOOM"].build(), "self_attention"):
         fused = module.query_key_value(hidden).view(len(hidden), 4, 3, 8)
         query, key, value = (fused[:, :, part].transpose(0, 1) for part in range(3))
-        bias = alibi_bias(4, len(hidden)).float()
-        visible = visible_keys(len(hidden), len(hidden), causal=True)
-        ours = attend(query, key, value, visible, rules=ScoreRules(bias=bias)).weights
+        bias = alibi_bias(4, len(hidden)).float().unsqueeze(0)
+        ours = attended(query, key, value, causal=True, bias=bias).weights
         torch.testing.assert_close(ours, weights, rtol=0, atol=1e-5)
 
 
@@ -112,8 +113,7 @@ def test_relative_bias_of_t5(buckets: int, distance: int) -> None:
         query, key, value = (heads_of(part(hidden), 8) for part in (module.q, module.k, module.v))
         causal = module.is_decoder
         bias = relative_bias(tables[causal], len(hidden), max_distance=distance, causal=causal)
-        visible = visible_keys(len(hidden), len(hidden), causal=causal)
-        ours = attend(query, key, value, visible, scale="none", rules=ScoreRules(bias=bias)).weights
+        ours = attended(query, key, value, causal=causal, scale="none", bias=bias.unsqueeze(0)).weights
         torch.testing.assert_close(ours, weights, rtol=0, atol=1e-5)
         stacks.add(causal)
     assert stacks == {True, False}
@@ -133,8 +133,9 @@ def test_differential_attention_of_diffllama() -> None:
         query, key, value = (torch.cat(part.chunk(2), dim=-1) for part in (query, key, value))
         vectors = torch.stack([module.lambda_q1, module.lambda_k1, module.lambda_q2, module.lambda_k2])
         factor = differential_lambda(vectors, module.lambda_init)
-        visible = visible_keys(len(hidden), len(hidden), causal=True)
-        output = attend_differentially(query, key, value, visible, factor=factor).output
+        layer = layer_of(query, key, value, causal=True, scale=module.scaling)
+        spec = build_spec(SPECS["multihead"], {"differential": Given(True, "differential")})
+        output, _, _ = attend_differentially(spec, layer, LeadingAxes(False, True), factor)
         normed = rms_norm(output, eps=module.config.rms_norm_eps) * (1 - module.lambda_init)
         torch.testing.assert_close(normed.transpose(0, 1).flatten(1), merged[number], rtol=0, atol=1e-5)
 

@@ -2,6 +2,7 @@
 
 import cmath
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,20 +11,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from attncli.attention.engines import attend
+from attncli.attention.results import Wanted
+from attncli.experiments.attention_report import LeadingAxes
+from attncli.experiments.differential import attend_differentially
 from attncli.mechanisms.alibi import alibi_bias, alibi_slopes
-from attncli.mechanisms.differential import (
-    attend_differentially,
-    differential_lambda,
-    in_halves,
-    joined_halves,
-)
-from attncli.mechanisms.masks import causal_mask, full_mask, visible_keys
+from attncli.mechanisms.differential import differential_lambda, in_halves, joined_halves
+from attncli.mechanisms.masks import causal_mask, full_mask
 from attncli.mechanisms.normalisation import rms_norm
 from attncli.mechanisms.relative_bias import distance_buckets, relative_bias
 from attncli.mechanisms.rotary import rotary_angles, rotate
-from attncli.mechanisms.scaled_dot_product import attend
-from attncli.mechanisms.score_rules import ScoreRules
-from attncli.mechanisms.softcap import softcapped
+from attncli.spec import SPECS
+from attncli.spec.validation import Given, build_spec
+from tests.layers import attended, layer_of, visible_keys
 
 seeds = st.integers(0, 2**32)
 lengths = st.integers(1, 11)
@@ -35,11 +35,20 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def weights_of(scores: Tensor, mask: Tensor | None = None, **rules: object) -> Tensor:
-    """Weights for given scores: query is the scores, key the unit vectors."""
-    keys = torch.eye(scores.shape[-1], dtype=torch.float64)
-    mask = full_mask(*scores.shape) if mask is None else mask
-    return attend(scores, keys, keys, mask, scale="none", rules=ScoreRules(**rules)).weights  # type: ignore[arg-type]
+def one_hot_keys(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value whose scores are given: query is the scores, key the unit vectors."""
+    keys = torch.eye(scores.shape[-1], dtype=torch.float64).expand(*scores.shape[:-2], -1, -1)
+    return scores, keys, keys
+
+
+def weights_of(scores: Tensor, **rules: Any) -> Tensor:
+    """Weights for given scores."""
+    return attended(*one_hot_keys(scores), scale="none", **rules).weights
+
+
+def softcapped(scores: Tensor, cap: float) -> Tensor:
+    """What a soft cap makes of numbers."""
+    return attended(*one_hot_keys(scores.view(1, -1)), scale="none", softcap=cap).scores.view(scores.shape)
 
 
 # rope
@@ -159,8 +168,7 @@ def test_a_window_that_covers_all_is_no_window(queries: int, keys: int, beyond: 
 
 def test_a_window_of_one_passes_values_on() -> None:
     value = drawn(5, 3)
-    mask = visible_keys(5, 5, window=1)
-    assert torch.equal(attend(drawn(5, 2), drawn(5, 2), value, mask).output, value)
+    assert torch.equal(attended(drawn(5, 2), drawn(5, 2), value, window=1).output, value)
 
 
 # softcap, temperature, sink
@@ -173,7 +181,8 @@ def test_softcapped_scores_stay_below_the_cap_and_in_order(seed: int, cap: float
     capped = softcapped(scores, cap)
     assert (capped.abs() <= cap).all() and (capped.diff() >= 0).all()
     torch.testing.assert_close(softcapped(scores, 1e9), scores)
-    assert softcapped(torch.tensor(cap), cap).item() == pytest.approx(cap * math.tanh(1))
+    at_the_cap = softcapped(torch.tensor([cap], dtype=torch.float64), cap).item()
+    assert at_the_cap == pytest.approx(cap * math.tanh(1))
 
 
 @unhurried
@@ -192,11 +201,12 @@ def test_temperature_toward_zero_is_one_hot_and_toward_infinity_uniform(seed: in
 def test_temperature_divides_everything_that_the_softmax_takes(seed: int, temperature: float) -> None:
     scores, bias = drawn(2, 5, 5, seed=seed)
     finished = 2.0 * (scores / 2.0).tanh() + bias
-    ours = weights_of(scores, softcap=2.0, bias=bias, temperature=temperature)
+    rules = {"softcap": 2.0, "bias": bias.view(1, 1, 5, 5), "temperature": temperature}
+    ours = weights_of(scores, **rules)
     torch.testing.assert_close(ours, (finished / temperature).softmax(-1))
-    sink = torch.tensor(0.7, dtype=torch.float64)
+    sink = torch.tensor([[0.7]], dtype=torch.float64)
     whole = torch.cat([finished, sink.expand(5, 1)], dim=-1).div(temperature).softmax(-1)
-    with_sink = weights_of(scores, softcap=2.0, bias=bias, temperature=temperature, sink=sink)
+    with_sink = weights_of(scores, sink=sink, **rules)
     torch.testing.assert_close(with_sink, whole[:, :-1])
 
 
@@ -206,16 +216,18 @@ def test_a_sink_is_one_more_column_that_is_cut_off(seed: int, logit: float) -> N
     scores, sink = drawn(2, 5, 7, seed=seed), torch.tensor([logit, -logit], dtype=torch.float64)
     column = sink.view(2, 1, 1).expand(2, 5, 1)
     expected = torch.cat([scores, column], dim=-1).softmax(-1)[..., :-1]
-    rules = ScoreRules(sink=sink)
-    torch.testing.assert_close(rules.weights(scores), expected, rtol=1e-10, atol=0)
+    layer = layer_of(*one_hot_keys(scores), scale="none", sink=sink.unsqueeze(0))
+    found = attend(layer, Wanted(weights=True))
+    assert found.weights is not None and found.logsumexp is not None
+    torch.testing.assert_close(found.weights[0], expected, rtol=1e-10, atol=0)
     torch.testing.assert_close(
-        rules.logsumexp(scores), torch.cat([scores, column], dim=-1).logsumexp(-1), rtol=1e-12, atol=0
+        found.logsumexp[0], torch.cat([scores, column], dim=-1).logsumexp(-1), rtol=1e-12, atol=0
     )
 
 
 def test_a_sink_far_below_is_none_and_far_above_takes_all() -> None:
     scores = drawn(5, 5)
-    below, above = (weights_of(scores, sink=torch.tensor(s, dtype=torch.float64)) for s in (-1e4, 1e4))
+    below, above = (weights_of(scores, sink=torch.tensor([[s]], dtype=torch.float64)) for s in (-1e4, 1e4))
     torch.testing.assert_close(below, scores.softmax(-1))
     assert above.sum() == 0
 
@@ -243,7 +255,10 @@ def test_differential_attention_is_its_formula(seed: int, count: int, factor: fl
     half = 3
     query, key, value = drawn(3, count, 2 * half, seed=seed)
     mask = (causal_mask if causal else full_mask)(count, count)
-    ours = attend_differentially(query, key, value, mask, factor=factor)
+    layer = layer_of(query, key, value, causal=causal, scale=half**-0.5)
+    spec = build_spec(SPECS["self"], {"differential": Given(True, "differential")})
+    output, tensors, _ = attend_differentially(spec, layer, LeadingAxes(False, False), factor)
+    weights = torch.from_numpy(tensors["weights"].values)
     for i in range(count):
         seen = [j for j in range(count) if mask[i, j]]
         exponentials = [
@@ -253,11 +268,11 @@ def test_differential_attention_is_its_formula(seed: int, count: int, factor: fl
         expected = torch.zeros(2 * half, dtype=torch.float64)
         for j in seen:
             first, second = (row[j] / sum(row.values()) for row in exponentials)
-            assert ours.weights[i, j].item() == pytest.approx(first - factor * second, abs=1e-12)
+            assert weights[i, j].item() == pytest.approx(first - factor * second, abs=1e-12)
             expected += (first - factor * second) * value[j]
-        torch.testing.assert_close(ours.output[i], expected)
-    torch.testing.assert_close(ours.weights.sum(-1), torch.full((count,), 1 - factor, dtype=torch.float64))
-    assert (ours.weights[~mask] == 0).all()
+        torch.testing.assert_close(output[i], expected)
+    torch.testing.assert_close(weights.sum(-1), torch.full((count,), 1 - factor, dtype=torch.float64))
+    assert (weights[~mask] == 0).all()
 
 
 def test_lambda_of_equal_vectors_is_its_start() -> None:

@@ -3,31 +3,51 @@
 import pytest
 import torch
 
-from attncli.experiments.head_figures import head_figures
-from attncli.experiments.head_rows import head_rows
-from attncli.inputs.capture import WeightsOfLayer
-from attncli.statistics.head_scores import repeated_positions, sink_rate
+from attncli.attention.engines import attend
+from attncli.attention.engines.tile import GivenWeights
+from attncli.experiments.head_scores import head_scores, wanted_scores
+from attncli.row_statistics import HEAD_STATISTICS
+from attncli.statistics.head_scores import sink_rate
 from attncli.statistics.rollout import roll_out
-from tests.naive_heads import naive_mul_score, pattern
+from tests.naive_heads import naive_figures, naive_mul_score, pattern
 
 PATTERNS = ("previous_token", "current_token", "duplicate_token", "induction")
 
 
-def ideal(matrix: torch.Tensor) -> WeightsOfLayer:
+def scores_of_texts(
+    weights: torch.Tensor, ids: torch.Tensor, first_key: int = 0, repeat: int | None = None
+) -> dict[str, torch.Tensor]:
+    """The scores (text, head) of weights (text, head, query, key)."""
+    given = GivenWeights(weights, (weights > 0).any(dim=1))
+    wanted = wanted_scores(given, ids, first_key=first_key, repeat=repeat)
+    return head_scores(attend(given, wanted), wanted)
+
+
+def scores_of(weights: torch.Tensor, ids: torch.Tensor, repeat: int | None = None) -> dict[str, torch.Tensor]:
+    """The scores (head) of weights (head, query, key)."""
+    found = scores_of_texts(weights.unsqueeze(0), ids.unsqueeze(0), repeat=repeat)
+    return {name: score[0] for name, score in found.items()}
+
+
+def ideal(matrix: torch.Tensor) -> torch.Tensor:
     """One head that puts its weight evenly on a pattern, and on the first key where the pattern is empty."""
     weights = matrix.double()
     weights[weights.sum(-1) == 0, 0] = 1
-    return WeightsOfLayer("h.0", 0, "self", (weights / weights.sum(-1, keepdim=True)).unsqueeze(0))
+    return (weights / weights.sum(-1, keepdim=True)).unsqueeze(0)
+
+
+def causal_weights(*heads: int, num_tokens: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(*heads, num_tokens, num_tokens, generator=generator, dtype=torch.float64)
+    return scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf).softmax(-1)
 
 
 @pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("seed", range(3))
 def test_mul_scores_are_those_of_transformer_lens(name: str, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, 5, (19,), generator=generator)
-    scores = torch.randn(3, 19, 19, generator=generator, dtype=torch.float64)
-    weights = scores.masked_fill(~torch.ones(19, 19, dtype=torch.bool).tril(), -torch.inf).softmax(-1)
-    got = head_figures(head_rows(WeightsOfLayer("h.0", 0, "self", weights)), ids=ids)[f"{name}_mul"]
+    ids = torch.randint(0, 5, (19,), generator=torch.Generator().manual_seed(seed))
+    weights = causal_weights(3, num_tokens=19, seed=seed)
+    got = scores_of(weights, ids)[f"{name}_mul"]
     wanted = torch.tensor(pattern(ids.tolist(), name)).double()
     assert got.tolist() == pytest.approx([naive_mul_score(head, wanted) for head in weights])
 
@@ -35,7 +55,7 @@ def test_mul_scores_are_those_of_transformer_lens(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", PATTERNS)
 def test_an_ideal_head_scores_one_on_its_pattern(name: str) -> None:
     ids = torch.tensor([0, 3, 1, 4, 1, 5, 3, 1, 4])
-    figures = head_figures(head_rows(ideal(torch.tensor(pattern(ids.tolist(), name)))), ids=ids)
+    figures = scores_of(ideal(torch.tensor(pattern(ids.tolist(), name))), ids)
     assert figures[name].item() == pytest.approx(1)
     others = [other for other in PATTERNS if other != name]
     assert all(figures[other].item() < 0.9 for other in others)
@@ -44,30 +64,61 @@ def test_an_ideal_head_scores_one_on_its_pattern(name: str) -> None:
 def test_a_perfect_induction_head_scores_one_on_the_stripe() -> None:
     length = 5
     ids = torch.tensor([0, *range(1, 6), *range(1, 6)])
-    figures = head_figures(
-        head_rows(ideal(torch.tensor(pattern(ids.tolist(), "induction")))), ids=ids, repeat=length
-    )
+    figures = scores_of(ideal(torch.tensor(pattern(ids.tolist(), "induction"))), ids, repeat=length)
     assert figures["induction_stripe"].item() == pytest.approx(1)
     previous = ideal(torch.tensor(pattern(ids.tolist(), "previous_token")))
-    assert head_figures(head_rows(previous), ids=ids, repeat=length)["induction_stripe"].item() == 0
+    assert scores_of(previous, ids, repeat=length)["induction_stripe"].item() == 0
+    assert "induction_stripe" not in scores_of(previous, ids), "which is of the probe alone"
 
 
 def test_tokens_without_repetition_have_no_pattern() -> None:
     ids = torch.arange(4)
-    figures = head_figures(head_rows(ideal(torch.ones(4, 4).tril())), ids=ids)
-    assert figures["induction"].isnan().all() and figures["induction_mul"].item() == 0
-    assert repeated_positions(ids) == []
+    figures = scores_of(ideal(torch.ones(4, 4).tril()), ids)
+    for name in ("induction", "duplicate_token"):
+        assert figures[name].isnan().all() and figures[f"{name}_mul"].item() == 0
 
 
 def test_one_token() -> None:
-    figures = head_figures(head_rows(ideal(torch.ones(1, 1))), ids=torch.tensor([7]))
+    figures = scores_of(ideal(torch.ones(1, 1)), torch.tensor([7]))
     assert figures["entropy"].item() == 0 and figures["previous_token"].isnan().all()
     assert figures["sink_mass_4"].item() == 1
 
 
-def test_positions_of_repeated_tokens() -> None:
-    positions = repeated_positions(torch.tensor([4, 1, 4, 2, 1, 4]))
-    assert [place.tolist() for place in positions] == [[1, 4], [0, 2, 5]]
+@pytest.mark.parametrize("first_key", [0, 2])
+@pytest.mark.parametrize("num_tokens", [9, 40])
+def test_each_of_several_texts_is_scored_by_its_own_tokens(num_tokens: int, first_key: int) -> None:
+    """The tokens of one text occur elsewhere in another, so that every text has patterns of its own."""
+    generator = torch.Generator().manual_seed(num_tokens)
+    ids = torch.randint(0, 4, (3, num_tokens), generator=generator)
+    weights = causal_weights(3, 2, num_tokens=num_tokens, seed=first_key)
+    weights[..., :first_key] = 0
+    got = scores_of_texts(weights, ids, first_key)
+    for text in range(3):
+        naive = naive_figures(weights[text], ids[text].tolist(), first_key)
+        for name, numbers in naive.items():
+            assert got[name][text].tolist() == pytest.approx(numbers, rel=1e-12, nan_ok=True), name
+
+
+def test_the_stripe_is_the_diagonal_of_the_second_copy() -> None:
+    length = 6
+    weights = causal_weights(2, 3, num_tokens=2 * length + 1, seed=5)
+    copies = torch.stack([torch.randperm(20)[:length] for _ in range(2)])
+    ids = torch.cat([torch.full((2, 1), 99), copies, copies], dim=1)
+    got = scores_of_texts(weights, ids, repeat=length)["induction_stripe"]
+    queries = torch.arange(length + 1, 2 * length + 1)
+    torch.testing.assert_close(got, weights[..., queries, queries + 1 - length].mean(dim=-1))
+
+
+def test_every_name_has_a_score_and_in_this_order() -> None:
+    ids = torch.tensor([0, 1, 2, 1, 2])
+    scores = scores_of(causal_weights(2, num_tokens=5, seed=0), ids, repeat=2)
+    assert set(scores) == set(HEAD_STATISTICS) - {"value_norm"}, "which takes values"
+    across = GivenWeights(causal_weights(1, 2, num_tokens=5, seed=0), torch.ones(1, 5, 5).tril().bool())
+    wanted = wanted_scores(across, None)
+    found = head_scores(attend(across, wanted), wanted)
+    assert list(found) == [name for name in scores if name != "induction_stripe"]
+    compared = {"distance", *PATTERNS, *(f"{name}_mul" for name in PATTERNS)}
+    assert {name for name, score in found.items() if score.isnan().all()} == compared
 
 
 def test_sink_rate_counts_heads_above_the_threshold() -> None:

@@ -1,21 +1,45 @@
 """Statistics against scipy, autograd and sums written out."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 import torch
 
+from attncli.attention.engines.tile import tiles
 from attncli.mechanisms.masks import causal_mask, full_mask
-from attncli.statistics import ROW_STATISTICS
-from attncli.statistics.concentration import top_keys
+from attncli.row_statistics import ROW_STATISTICS, load_formula
+from attncli.statistics.concentration import KEYS_A_RANK, top_keys
 from attncli.statistics.moments import moments
+from attncli.statistics.rows import Rows
 from attncli.statistics.saturation import softmax_gradient_norm
 from attncli.statistics.sinks import received_mass
+from tests.layers import layer_of
 
 
-def weights_of(*shape: int, seed: int = 0, visible: torch.Tensor | None = None) -> torch.Tensor:
-    scores = 3 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return (scores if visible is None else scores.masked_fill(~visible, -torch.inf)).softmax(dim=-1)
+def scores_of(*shape: int, seed: int = 0) -> torch.Tensor:
+    return 3 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def given_rows(weights: torch.Tensor, visible: torch.Tensor) -> Rows:
+    """Rows that are there already, of queries and keys from the first on."""
+    return Rows(weights, visible.sum(-1), *(torch.arange(count) for count in weights.shape[-2:]))
+
+
+def statistic_of_scores(name: str, scores: torch.Tensor, **settings: Any) -> torch.Tensor:
+    """The same by an engine, which has more than the weights: what the softmax made them of."""
+    keys = torch.eye(scores.shape[-1], dtype=scores.dtype).expand(*scores.shape[:-2], -1, -1)
+    (found,) = [
+        statistic(name, tile.rows) for tile in tiles(layer_of(scores, keys, keys, scale="none", **settings))
+    ]
+    return found.reshape(scores.shape[:-1])
+
+
+def statistic(name: str, rows: Rows) -> torch.Tensor:
+    found: torch.Tensor = load_formula(ROW_STATISTICS[name].formula)(rows)
+    return found
 
 
 NAIVE = {
@@ -28,23 +52,77 @@ NAIVE = {
 }
 
 
+def naive_rows(name: str, weights: torch.Tensor, visible: torch.Tensor, first_query: int = 0) -> np.ndarray:
+    matrices = weights.reshape(-1, *weights.shape[-2:])
+    return np.array(
+        [
+            [
+                NAIVE[name](p.numpy(), i, int(seen.sum()))
+                for i, (p, seen) in enumerate(zip(matrix, visible, strict=True), first_query)
+            ]
+            for matrix in matrices
+        ]
+    )
+
+
 @pytest.mark.parametrize("name", ROW_STATISTICS)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("shape", [(5, 5), (3, 7, 7), (1, 1), (2, 3, 5, 5)])
 def test_every_row_statistic_is_its_formula(name: str, causal: bool, shape: tuple[int, ...]) -> None:
     visible = (causal_mask if causal else full_mask)(shape[-2], shape[-1])
-    weights = weights_of(*shape, visible=visible)
-    result = ROW_STATISTICS[name](weights, visible).reshape(-1, shape[-2])
-    for row, matrix in zip(result, weights.reshape(-1, *shape[-2:]), strict=True):
-        expected = [NAIVE[name](p.numpy(), i, int(visible[i].sum())) for i, p in enumerate(matrix)]
-        np.testing.assert_allclose(row, expected, rtol=1e-12, atol=1e-12)
+    scores = scores_of(*shape)
+    weights = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1)
+    expected = naive_rows(name, weights, visible)
+    for result in (
+        statistic(name, given_rows(weights, visible)),
+        statistic_of_scores(name, scores, causal=causal),
+    ):
+        np.testing.assert_allclose(result.reshape(-1, shape[-2]), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in ROW_STATISTICS if "entropy" not in name])
+@pytest.mark.parametrize("sink", [-3.0, 0.5, 40.0])
+def test_rows_beside_a_sink_sum_to_less_than_one(name: str, sink: float) -> None:
+    visible = full_mask(5, 7)
+    scores = scores_of(3, 5, 7, seed=4)
+    column = torch.full((3, 5, 1), sink, dtype=torch.float64)
+    weights = torch.cat([scores, column], dim=-1).softmax(dim=-1)[..., :-1]
+    result = statistic_of_scores(name, scores, sink=torch.tensor([[sink]]))
+    np.testing.assert_allclose(result, naive_rows(name, weights, visible), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("sink", [-3.0, 0.5, 40.0])
+def test_the_entropy_beside_a_sink_is_that_of_the_keys(sink: float) -> None:
+    """scipy would scale the rows up to one."""
+    visible, scores = full_mask(5, 7), scores_of(3, 5, 7, seed=4)
+    column = torch.full((3, 5, 1), sink, dtype=torch.float64)
+    weights = torch.cat([scores, column], dim=-1).softmax(dim=-1)[..., :-1].numpy()
+    entropy = scipy.special.entr(weights).sum(axis=-1)
+    given = given_rows(torch.from_numpy(weights), visible)
+    for name, expected in (("entropy", entropy), ("normalized_entropy", entropy / np.log(7))):
+        ours = statistic_of_scores(name, scores, sink=torch.tensor([[sink]]))
+        for result in (statistic(name, given), ours):
+            np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ROW_STATISTICS)
+def test_rows_may_leave_out_keys_that_have_no_weight(name: str) -> None:
+    """A tile of a causal layer or of a window has the keys that some of its queries see, and no others."""
+    scores = scores_of(3, 5, 11, seed=5)
+    visible = torch.zeros(5, 11, dtype=torch.bool)
+    visible[:, 4:9] = torch.ones(5, 5, dtype=torch.bool).tril()
+    weights = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1)
+    part = Rows(weights[..., 4:9], visible.sum(-1), torch.arange(4, 9), torch.arange(4, 9))
+    expected = naive_rows(name, weights, visible, first_query=4)
+    np.testing.assert_allclose(statistic(name, part), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_uniform_and_one_hot_rows() -> None:
     visible = full_mask(1, 7)
     uniform, one_hot = torch.full((1, 7), 1 / 7, dtype=torch.float64), torch.eye(7, dtype=torch.float64)[2:3]
     figures = {
-        name: (f(uniform, visible).item(), f(one_hot, visible).item()) for name, f in ROW_STATISTICS.items()
+        name: tuple(statistic(name, given_rows(weights, visible)).item() for weights in (uniform, one_hot))
+        for name in ROW_STATISTICS
     }
     assert figures["entropy"] == pytest.approx((np.log(7), 0))
     assert figures["normalized_entropy"] == pytest.approx((1, 0))
@@ -53,14 +131,33 @@ def test_uniform_and_one_hot_rows() -> None:
 
 def test_top_keys_name_the_earlier_of_equals_first_and_nothing_hidden() -> None:
     weights = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.2, 0.4, 0.4, 0], [0.1, 0.2, 0.3, 0.4]])
-    keys, values = top_keys(weights, causal_mask(4, 4), 3)
+    ranking = weights.masked_fill(~causal_mask(4, 4), -torch.inf)
+    keys = top_keys(ranking, 3)
     assert keys.tolist() == [[0, -1, -1], [0, 1, -1], [1, 2, 0], [3, 2, 1]]
-    assert values.nan_to_num(9).tolist()[0] == [1, 9, 9]
-    assert top_keys(weights, causal_mask(4, 4), 9)[0].shape == (4, 4)
+    assert torch.equal(ranking, weights.masked_fill(~causal_mask(4, 4), -torch.inf)), "left as it was"
+    beyond = top_keys(ranking, 9)
+    assert beyond.shape == (4, 9) and (beyond[:, 4:] == -1).all()
+    assert beyond[:, :4].tolist() == [[0, -1, -1, -1], [0, 1, -1, -1], [1, 2, 0, -1], [3, 2, 1, 0]]
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("num_keys", [5, KEYS_A_RANK, 3 * KEYS_A_RANK, 500])
+@pytest.mark.parametrize("levels", [1, 2, 4, 10**6])
+def test_top_keys_are_those_of_a_stable_sort(k: int, num_keys: int, levels: int) -> None:
+    """Both ways of finding them, with many equal entries and with none, and with rows that see little."""
+    generator = torch.Generator().manual_seed(levels)
+    ranking = torch.randint(0, levels, (2, 31, num_keys), generator=generator).double()
+    hidden = torch.rand(2, 31, num_keys, generator=generator) < 0.5
+    ranking[0] = ranking[0].masked_fill(hidden[0], -torch.inf)
+    ranking[1, 0], ranking[1, 1, 1:] = -torch.inf, -torch.inf
+    found = top_keys(ranking, k).numpy()
+    order = np.argsort(-ranking.numpy(), axis=-1, kind="stable")[..., :k]
+    values = np.take_along_axis(ranking.numpy(), order, axis=-1)
+    np.testing.assert_array_equal(found, np.where(values == -np.inf, -1, order))
 
 
 def test_received_mass_is_the_column_sum() -> None:
-    weights = weights_of(3, 5)
+    weights = scores_of(3, 5).softmax(dim=-1)
     np.testing.assert_allclose(received_mass(weights), weights.numpy().sum(axis=0))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from attncli.experiments.explained.row import Row
 from attncli.experiments.explained.terms import Numbers
-from attncli.mechanisms.scaled_dot_product import scale_factors
+from attncli.mechanisms.scaling import scale_factors
 from attncli.spec.attention import AttentionSpec
 
 BIASES = ("bias", "position_bias")

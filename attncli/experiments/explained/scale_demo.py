@@ -11,7 +11,7 @@ from attncli.experiments.explained.terms import (
     shapes_of,
     terms,
 )
-from attncli.mechanisms.scaled_dot_product import scale_factors
+from attncli.mechanisms.scaling import scale_factors
 from attncli.report import Cell, Report, Step
 from attncli.spec import Spec
 from attncli.spec.lessons import ScaleDemoSpec

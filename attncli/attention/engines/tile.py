@@ -1,0 +1,225 @@
+"""Tiles of whole rows: scores and weights of some texts, heads and queries with every key they may see."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attncli.attention.engines.scratch import Scratch
+from attncli.attention.layer import AttentionLayer
+from attncli.statistics.rows import Rows, Softmax
+
+TILE = 2**20
+"""Scores of a tile: 4 MB each of scores, exponents and weights."""
+LEAST_ROWS = 16
+"""Rows of a head in a tile; of very long rows fewer heads at a time, rather than fewer rows."""
+MOST_ROWS = 256
+"""Rows of a head in a tile at most: causal rows leave out the keys after the tile's last query."""
+LEAST_EXPONENT = -800.0
+"""exp of it is 0 in float64, and 0 times it is 0: a hidden score (-inf) adds nothing to an entropy."""
+LOG2_E = 1.4426950408889634
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where a tile lies."""
+
+    texts: slice
+    heads: slice
+    queries: slice
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The rows of a block with the keys that some of them see.
+
+    Scores and logsumexp are there where the weights came of scores; hidden scores are -inf, and `masked`
+    tells whether there are any; `blind` are queries that see no key, None where there is none. The tensors
+    are overwritten by the next tile.
+    """
+
+    block: Block
+    keys: slice
+    rows: Rows
+    masked: bool
+    blind: Bool[Tensor, "#text 1 query"] | None
+    scores: Float[Tensor, "text head query key"] | None = None
+    raw_scores: Float[Tensor, "text head query key"] | None = None
+    logsumexp: Float[Tensor, "text head query"] | None = None
+    seen: Bool[Tensor, "#text query key"] | None = None
+
+    @property
+    def weights(self) -> Float[Tensor, "text head query key"]:
+        """The weights of the rows."""
+        return self.rows.weights
+
+    def ranking(self) -> Float[Tensor, "text head query key"]:
+        """What the largest weights are found by: -inf where hidden."""
+        if self.scores is not None:
+            return self.scores
+        assert self.seen is not None
+        return self.weights.masked_fill(~self.seen.unsqueeze(1), -torch.inf)
+
+
+def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[Block]:
+    """All rows in tiles of about TILE entries: whole texts together, or some queries of all heads.
+
+    Heads that share a key/value head, `group` of them, stay together.
+    """
+    num_texts, num_heads, num_queries, num_keys = shape
+    if 0 in shape:
+        return
+    per_text = num_heads * num_queries * num_keys
+    texts, heads, queries = max(1, TILE // max(1, per_text)), num_heads, num_queries
+    if per_text > TILE or num_queries > MOST_ROWS:
+        texts = 1
+        heads = min(num_heads, max(1, TILE // (LEAST_ROWS * num_keys * group)) * group)
+        queries = min(MOST_ROWS, max(1, TILE // (heads * num_keys)))
+    for text in range(0, num_texts, texts):
+        own = slice(text, min(text + texts, num_texts))
+        for head in range(0, num_heads, heads):
+            together = slice(head, min(head + heads, num_heads))
+            for query in range(0, num_queries, queries):
+                yield Block(own, together, slice(query, min(query + queries, num_queries)))
+
+
+@dataclass(frozen=True)
+class GivenWeights:
+    """Weights that are there already, from a model that gives nothing else or from another tool.
+
+    `seen` tells which entries a query may see; weights may be negative, and rows may sum to anything.
+    """
+
+    weights: Float[Tensor, "text head query key"]
+    seen: Bool[Tensor, "#text query key"]
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Texts, heads, queries, keys."""
+        num_texts, num_heads, num_queries, num_keys = self.weights.shape
+        return num_texts, num_heads, num_queries, num_keys
+
+
+Source = AttentionLayer | GivenWeights
+
+
+def tiles(source: Source, *, keep_raw: bool = False) -> Iterator[Tile]:
+    """Every row, some at a time; with `keep_raw` query . key as well."""
+    if isinstance(source, GivenWeights):
+        for block in blocks(source.shape):
+            yield _given_tile(source, block)
+        return
+    dtype = torch.promote_types(source.query.dtype, torch.float32)
+    like = source.query.new_empty(0, dtype=dtype)
+    for block in blocks(source.shape, source.group):
+        size = _count(block.texts) * _count(block.heads) * _count(block.queries) * source.shape[3]
+        with Scratch(size, like, count=3).lent() as buffers:
+            yield _softmax_tile(source, block, buffers, keep_raw=keep_raw)
+
+
+def _count(part: slice) -> int:
+    return int(part.stop - part.start)
+
+
+def _given_tile(given: GivenWeights, block: Block) -> Tile:
+    weights = given.weights[block.texts, block.heads, block.queries]
+    seen = given.seen[block.texts if len(given.seen) > 1 else slice(None), block.queries]
+    positions = torch.arange(block.queries.start, block.queries.stop, device=weights.device)
+    columns = torch.arange(weights.shape[-1], device=weights.device)
+    rows = Rows(weights, seen.sum(dim=-1).unsqueeze(1), positions, columns)
+    blind = rows.visible == 0 if (rows.visible == 0).any() else None
+    return Tile(block, slice(0, weights.shape[-1]), rows, not bool(seen.all()), blind, seen=seen)
+
+
+def _softmax_tile(
+    layer: AttentionLayer, block: Block, buffers: Float[Tensor, "3 size"], *, keep_raw: bool
+) -> Tile:
+    """Scores, exponents and weights, each in a buffer of its own: one exponential of each score."""
+    seen = layer.visibility.of_texts(block.texts).seen_keys(block.queries, buffers)
+    shape = (_count(block.texts), _count(block.heads), _count(block.queries), len(seen.columns))
+    size = shape[0] * shape[1] * shape[2] * shape[3]
+    scores, exponents, weights = (buffer[:size].view(shape) for buffer in buffers)
+    raw = _scaled_products(layer, block, seen.keys, scores, keep_raw=keep_raw)
+    _apply_rules(layer, block, seen.keys, scores)
+    if seen.hidden is not None:
+        # Adding is several times as fast as filling by a mask that is broadcast over heads.
+        scores[..., seen.masked].add_(seen.hidden)
+
+    highest = scores.amax(dim=-1)
+    reference, sink = highest, layer.rules.softmax_sink
+    if sink is not None:
+        parts = zip((block.texts, block.heads), sink.shape, strict=True)
+        sink = sink.to(scores)[tuple(part if size > 1 else slice(None) for part, size in parts)].unsqueeze(-1)
+        reference = torch.maximum(highest, sink)
+    if seen.blind is not None:
+        reference = reference.masked_fill(seen.blind, 0.0)
+    torch.sub(scores, reference.unsqueeze(-1), out=exponents)
+    if seen.hidden is not None:
+        exponents.clamp_(min=LEAST_EXPONENT)
+    torch.mul(exponents, LOG2_E, out=weights).exp2_()  # takes a third of the time of exp
+    totals = weights.sum(dim=-1)
+    sums = None
+    if sink is not None:
+        keys_alone, totals = totals, totals + (sink - reference).exp()
+        sums = keys_alone / totals
+    if seen.blind is not None:
+        totals = totals.masked_fill(seen.blind, 1.0)
+    inverse = totals.reciprocal()
+    weights.mul_(inverse.unsqueeze(-1))
+    if sums is None:
+        sums = torch.ones_like(totals) if seen.blind is None else (~seen.blind).to(totals).expand_as(totals)
+
+    softmax = Softmax(exponents, totals.log(), None if sink is None else highest - reference, sums)
+    rows = Rows(weights, seen.visible, seen.positions, seen.columns, softmax)
+    return Tile(
+        block,
+        seen.keys,
+        rows,
+        seen.hidden is not None,
+        seen.blind,
+        scores,
+        raw,
+        reference + softmax.log_totals,
+    )
+
+
+def _scaled_products(
+    layer: AttentionLayer,
+    block: Block,
+    keys: slice,
+    into: Float[Tensor, "text head query key"],
+    *,
+    keep_raw: bool,
+) -> Float[Tensor, "text head query key"] | None:
+    """scale query . key, for groups of heads that share a key; gives query . key where it is to be kept."""
+    group = layer.group
+    kv_heads = slice(block.heads.start // group, -(-block.heads.stop // group))
+    query = layer.query[block.texts, block.heads, block.queries].to(into.dtype)
+    key = layer.key[block.texts, kv_heads, keys].to(into.dtype)
+    if not keep_raw:
+        query = query * layer.scale
+    num_texts, num_kv_heads = key.shape[:2]
+    products = into.view(num_texts, num_kv_heads, -1, into.shape[-1])
+    torch.matmul(query.reshape(num_texts, num_kv_heads, -1, query.shape[-1]), key.mT, out=products)
+    if not keep_raw:
+        return None
+    raw = into.clone()
+    into.mul_(layer.scale)
+    return raw
+
+
+def _apply_rules(
+    layer: AttentionLayer, block: Block, keys: slice, scores: Float[Tensor, "text head query key"]
+) -> None:
+    """From scaled scores to those that the softmax takes, in place."""
+    rules = layer.rules
+    if rules.softcap is not None:
+        scores.div_(rules.softcap).tanh_().mul_(rules.softcap)
+    if rules.bias is not None:
+        parts = (block.texts, block.heads, block.queries, keys)
+        own = (part if size > 1 else slice(None) for part, size in zip(parts, rules.bias.shape, strict=True))
+        scores.add_(rules.bias[tuple(own)])
+    if rules.temperature != 1.0:
+        scores.div_(rules.temperature)

@@ -1,0 +1,54 @@
+"""The engine for rows that do not fit: exact statistics from tiles, by online softmax.
+
+Rabe and Staats, arXiv:2112.05682; FlashAttention, arXiv:2205.14135.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from attncli.attention.engines.parts import moments_of_heads
+from attncli.attention.engines.rows import attend as attend_by_rows
+from attncli.attention.engines.tiles.passes import stream
+from attncli.attention.engines.tiles.tiles import TileSizes
+from attncli.attention.layer import AttentionLayer
+from attncli.attention.results import Computed, Wanted
+from attncli.row_statistics import ROW_STATISTICS
+
+FIELDS = ("sums", "logsumexp", "previous_token", "top_keys", "top_weights", "output")
+
+
+def attend(
+    layer: AttentionLayer,
+    wanted: Wanted,
+    progress: Callable[[float], None] | None = None,
+    sizes: TileSizes | None = None,
+) -> Computed:
+    """What is wanted of a layer without bias and rule. Memory is linear in the length.
+
+    On the CPU torch.get_num_threads() threads share the work; results do not depend on how many they are.
+    What running sums do not give takes a second pass, over whole rows.
+    """
+    others = tuple(name for name in wanted.rows if not ROW_STATISTICS[name].running)
+    second = replace(wanted, rows=others, top_k=0, previous_token=False, output=False, score_moments=False)
+    shares = 1.0 if second == Wanted() else 0.5
+    with torch.no_grad(), torch.inference_mode(mode=False):
+        sizes = sizes or TileSizes.suited_to(layer.shape[3])
+        first = None if progress is None else lambda done: progress(done * shares)
+        numbers = stream(layer, wanted.top_k, sizes, first)
+    found = {name: tensor.view(*layer.shape[:2], *tensor.shape[1:]) for name, tensor in numbers.items()}
+    visible = found["visible"][:, 0]
+    found["sums"] = found["sums"].masked_fill((visible == 0).unsqueeze(1), 0.0)
+    rest, rows = Computed(), found
+    if shares < 1:
+        last = None if progress is None else lambda done: progress(0.5 + done / 2)
+        rest = attend_by_rows(layer, second, last)
+        rows = found | rest.rows
+    return replace(
+        rest,
+        rows={name: rows[name] for name in wanted.rows},
+        visible=visible,
+        moments=moments_of_heads(*found["moments"].unbind(dim=-1), dtype=found["output"].dtype),
+        **{name: found[name] for name in FIELDS},
+    )

@@ -1,0 +1,49 @@
+"""The attention of one layer, sampled from a seed or captured from a model, and its rows of weights.
+
+score = (softcap(scale q k) + bias) / temperature; weight = exp(score) / (sum exp(score) + exp(sink)).
+Vaswani et al. 2017 (1706.03762), equation 1; the rules of the scores have their papers in score_rules.py.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.attention.score_rules import PLAIN, ScoreRules
+from attncli.attention.visibility import Visibility
+
+
+@dataclass(frozen=True)
+class AttentionLayer:
+    """Query, key and value of the heads of some texts, unexpanded, and how their scores are made.
+
+    Each key/value head serves num_heads / kv_heads query heads in a row (grouped-query attention, Ainslie et
+    al. 2023, 2305.13245).
+    """
+
+    query: Float[Tensor, "text head query dim"]
+    key: Float[Tensor, "text kv_head key dim"]
+    value: Float[Tensor, "text kv_head key value_dim"]
+    visibility: Visibility
+    scale: float
+    rules: ScoreRules = PLAIN
+
+    @property
+    def num_heads(self) -> int:
+        """Query heads."""
+        return self.query.shape[1]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key/value head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Texts, heads, queries, keys."""
+        return (*self.query.shape[:3], self.key.shape[2])
+
+    def expanded(self) -> tuple[Tensor, Tensor]:
+        """Key and value with as many heads as the query."""
+        key, value = (shared.repeat_interleave(self.group, dim=1) for shared in (self.key, self.value))
+        return key, value

@@ -1,0 +1,71 @@
+"""Detection patterns: which keys of each row count towards a head's score, as matrices of 0 and 1."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attncli.row_statistics import PATTERNS, load_formula
+from attncli.statistics.head_scores import Places
+
+MAX_KEPT_ENTRIES = 2**21
+"""Entries of patterns that stay from layer to layer: 8 MB, texts of some 600 tokens."""
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """The patterns of these names on some texts of one length, `ids` on both sides."""
+
+    names: tuple[str, ...]
+    ids: Int[Tensor, "text token"]
+    first_key: int = 0
+    repeat: int = 0
+
+    @cached_property
+    def _kept(self) -> dict[tuple[int, ...], Tensor]:
+        return {}
+
+    def block(self, texts: slice, queries: slice, keys: slice) -> Float[Tensor, "text pattern query key"]:
+        """For each text and pattern 1 where a key counts for a query, else 0."""
+        place = (texts.start, texts.stop, queries.start, queries.stop, keys.start, keys.stop)
+        if place not in self._kept:
+            masks = self._masks(texts, queries, keys)
+            block = torch.stack(
+                [mask.expand(texts.stop - texts.start, -1, -1) for mask in masks], dim=1
+            ).float()
+            if self.ids.numel() * self.ids.shape[1] * len(self.names) > MAX_KEPT_ENTRIES:
+                return block
+            self._kept[place] = block
+        return self._kept[place]
+
+    def _masks(self, texts: slice, queries: slice, keys: slice) -> list[Bool[Tensor, "#text query key"]]:
+        ids = self.ids[texts]
+        num_tokens = ids.shape[1]
+        ids_before = torch.nn.functional.pad(ids[:, :-1], (1, 0), value=-1)
+        at = Places(
+            torch.arange(queries.start, queries.stop, device=ids.device).unsqueeze(1),
+            torch.arange(keys.start, keys.stop, device=ids.device),
+            ids[:, queries, None],
+            ids[:, None, keys],
+            ids_before[:, None, keys],
+            self.first_key,
+            num_tokens,
+            self.repeat,
+        )
+        shape = (queries.stop - queries.start, keys.stop - keys.start)
+        masks = (load_formula(PATTERNS[name])(at) for name in self.names)
+        return [mask.expand(*mask.shape[:-2], *shape).reshape(-1, *shape) for mask in masks]
+
+    @cached_property
+    def rows(self) -> Bool[Tensor, "text pattern query"]:
+        """The rows in which a pattern is not empty."""
+        num_texts, num_tokens = self.ids.shape
+        step = max(1, MAX_KEPT_ENTRIES // (self.ids.numel() * len(self.names)))
+        found = []
+        for start in range(0, num_tokens, step):
+            queries = slice(start, min(start + step, num_tokens))
+            masks = self._masks(slice(0, num_texts), queries, slice(0, num_tokens))
+            found.append(torch.stack([mask.any(dim=-1).expand(num_texts, -1) for mask in masks], dim=1))
+        return torch.cat(found, dim=-1)

@@ -1,0 +1,97 @@
+"""The definition of what engines give: float64, whole matrices, a formula a line. Tests hold them to it."""
+
+import torch
+import torch.nn.functional as F
+
+from attncli.attention.layer import AttentionLayer
+from attncli.attention.results import Computed, Moments, Wanted
+from attncli.row_statistics import ROW_STATISTICS, load_formula
+from attncli.statistics.rows import Rows
+
+
+def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
+    """Everything that is wanted of a layer; memory is the square of the length."""
+    rules, (num_texts, num_heads, num_queries, num_keys) = layer.rules, layer.shape
+    key, value = (shared.double() for shared in layer.expanded())
+    raw = layer.query.double() @ key.mT
+    scores = raw * layer.scale
+    scores = scores if rules.softcap is None else rules.softcap * (scores / rules.softcap).tanh()
+    scores = scores if rules.bias is None else scores + rules.bias.double()
+    scores = scores / rules.temperature
+    seen = layer.visibility.whole(scores.device).expand(num_texts, -1, -1)
+    shown = seen.unsqueeze(1)
+    masked = scores.masked_fill(~shown, -torch.inf)
+    sink = torch.tensor([[-torch.inf]]) if rules.softmax_sink is None else rules.softmax_sink.double()
+    outside = sink.to(scores)[..., None, None].expand(num_texts, num_heads, num_queries, 1)
+    logsumexp = torch.cat([masked, outside], dim=-1).logsumexp(dim=-1)
+    weights = (masked - logsumexp.unsqueeze(-1)).exp().nan_to_num(0.0)
+    visible = seen.sum(dim=-1)
+    blind = (visible == 0).unsqueeze(1)
+    positions = layer.visibility.positions(slice(0, num_queries), scores.device)
+    rows = Rows(weights, visible.unsqueeze(1), positions, torch.arange(num_keys, device=scores.device))
+    statistics = {name: load_formula(ROW_STATISTICS[name].formula)(rows) for name in wanted.rows}
+    best = masked.sort(dim=-1, descending=True, stable=True)
+    ranked = F.pad(best.values[..., : wanted.top_k], (0, max(0, wanted.top_k - num_keys)), value=-torch.inf)
+    places = F.pad(best.indices[..., : wanted.top_k], (0, max(0, wanted.top_k - num_keys)))
+    entries = [[head[own] for head in text] for text, own in zip(scores, seen, strict=True)]
+    heights, widths = (
+        [-(-size // wanted.pooled)] * -(-size // -(-size // wanted.pooled)) if wanted.pooled else [size]
+        for size in (num_queries, num_keys)
+    )
+    pools = [
+        [block for block in torch.split(strip, widths[0], dim=-1)]
+        for strip in torch.split(weights, heights[0], dim=-2)
+    ]
+    every = slice(0, num_texts), slice(0, num_queries), slice(0, num_keys)
+    patterns = None if wanted.patterns is None else wanted.patterns.block(*every).double()
+    return Computed(
+        rows={name: row.masked_fill(blind, torch.nan) for name, row in statistics.items()},
+        sums=weights.sum(dim=-1),
+        logsumexp=logsumexp.masked_fill(blind, torch.nan),
+        visible=visible,
+        previous_token=_previous(weights, positions).masked_fill(blind, torch.nan),
+        top_keys=places.masked_fill(ranked == -torch.inf, -1),
+        top_weights=weights.gather(-1, places).masked_fill(ranked == -torch.inf, torch.nan),
+        output=weights @ value,
+        weights=weights,
+        raw_scores=raw.masked_fill(~shown, -torch.inf),
+        scores=masked,
+        kept_weights=weights[:, list(wanted.kept_heads)],
+        head_mean=weights.mean(dim=1),
+        moments=Moments(
+            *(
+                torch.stack([torch.stack([of(head) for head in text]) for text in entries])
+                for of in (_mean, _variance, _smallest, _largest)
+            )
+        ),
+        received_mass=weights.sum(dim=-2),
+        pooled_mean=torch.stack(
+            [torch.stack([b.mean(dim=(-2, -1)) for b in strip], -1) for strip in pools], -2
+        ),
+        pooled_max=torch.stack(
+            [torch.stack([b.amax(dim=(-2, -1)) for b in strip], -1) for strip in pools], -2
+        ),
+        pattern_mass=None if patterns is None else torch.einsum("thqk,tpqk->thp", weights, patterns),
+    )
+
+
+def _previous(weights: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    before, num_keys = positions - 1, weights.shape[-1]
+    found = weights.gather(-1, before.clamp(0, num_keys - 1).view(-1, 1).expand(*weights.shape[:3], 1))
+    return found.squeeze(-1).masked_fill((before < 0) | (before >= num_keys), torch.nan)
+
+
+def _mean(numbers: torch.Tensor) -> torch.Tensor:
+    return numbers.mean() if len(numbers) else numbers.new_tensor(torch.nan)
+
+
+def _variance(numbers: torch.Tensor) -> torch.Tensor:
+    return numbers.var() if len(numbers) > 1 else numbers.new_tensor(torch.nan)
+
+
+def _smallest(numbers: torch.Tensor) -> torch.Tensor:
+    return numbers.min() if len(numbers) else numbers.new_tensor(torch.nan)
+
+
+def _largest(numbers: torch.Tensor) -> torch.Tensor:
+    return numbers.max() if len(numbers) else numbers.new_tensor(torch.nan)

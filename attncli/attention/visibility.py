@@ -1,0 +1,139 @@
+"""Which keys a query sees, as a rule rather than a matrix: memory for the entries that are asked for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Queries = Int[Tensor, " query"]
+Keys = Int[Tensor, " key"]
+
+
+MAX_KEPT_QUERIES = 1024
+"""Up to here what a query block sees is kept: all layers of a model ask for it."""
+
+
+@dataclass(frozen=True)
+class SeenKeys:
+    """What some queries see: a run of keys, and the columns of it, `masked`, that are hidden from some.
+
+    `hidden` is to be added to scores: -inf or 0; None where all keys are seen. `visible` is
+    how many keys each query sees, `blind` where that is none, itself None where there is no such query.
+    """
+
+    keys: slice
+    masked: slice
+    hidden: Float[Tensor, "#text 1 query masked"] | None
+    visible: Int[Tensor, "#text 1 query"]
+    blind: Bool[Tensor, "#text 1 query"] | None
+    positions: Queries
+    columns: Keys
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """Query i, at position t, sees key j where every rule that is set agrees.
+
+    t = i, but with causal i + num_keys - num_queries, so that the last query stands at the last key. causal:
+    j <= t. window: |t - j| < window. key_mask: True for j (padding is False), for every text or for each.
+    rule: any other, a function of indices of queries and keys.
+    """
+
+    num_queries: int
+    num_keys: int
+    causal: bool = False
+    window: int | None = None
+    key_mask: Bool[Tensor, "#text key"] | None = None
+    rule: Callable[[Queries, Keys], Bool[Tensor, "#text query key"]] | None = None
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether every query sees every key."""
+        return not self.causal and self.window is None and self.key_mask is None and self.rule is None
+
+    @property
+    def shift(self) -> int:
+        """Where the first query stands among the keys."""
+        return self.num_keys - self.num_queries if self.causal else 0
+
+    def block(self, queries: Queries, keys: Keys) -> Bool[Tensor, "#text query key"]:
+        """True where these queries see these keys; for all texts alike, or for each."""
+        behind = queries.unsqueeze(-1) + self.shift - keys
+        visible = torch.ones_like(behind, dtype=torch.bool)
+        if self.causal:
+            visible &= behind >= 0
+        if self.window is not None:
+            visible &= behind.abs() < self.window
+        visible = visible.unsqueeze(0)
+        if self.key_mask is not None:
+            visible = visible & self.key_mask[:, keys].unsqueeze(1)
+        if self.rule is not None:
+            visible = visible & self.rule(queries, keys)
+        return visible
+
+    def whole(self, device: torch.device) -> Bool[Tensor, "#text query key"]:
+        """The matrix of all queries and keys."""
+        queries, keys = (torch.arange(count, device=device) for count in (self.num_queries, self.num_keys))
+        return self.block(queries, keys)
+
+    def span(self, queries: slice) -> tuple[slice, slice]:
+        """The keys that some of these queries may see, and those among them that not all of them see.
+
+        Causal rows end at the last query and windows begin at the first one's: what is outside costs nothing.
+        """
+        first, last = queries.start + self.shift, queries.stop - 1 + self.shift
+        begin, end = 0, self.num_keys
+        if self.window is not None:
+            begin, end = max(begin, first - self.window + 1), min(end, last + self.window)
+        if self.causal:
+            end = min(end, last + 1)
+        begin = min(begin, self.num_keys - 1)
+        keys = slice(begin, max(end, begin + 1))
+        if self.window is not None or self.key_mask is not None or self.rule is not None:
+            return keys, keys
+        masked = slice(max(begin, first + 1), keys.stop) if self.causal else slice(0, 0)
+        return keys, masked
+
+    @cached_property
+    def _kept(self) -> dict[tuple[int, int, torch.dtype, torch.device], SeenKeys]:
+        return {}
+
+    def seen_keys(self, queries: slice, like: Tensor) -> SeenKeys:
+        """What these queries see, for scores of this type."""
+        place = (queries.start, queries.stop, like.dtype, like.device)
+        found = self._kept.get(place)
+        if found is None:
+            found = self._seen_keys(queries, like)
+            if self.num_queries <= MAX_KEPT_QUERIES:
+                self._kept[place] = found
+        return found
+
+    def _seen_keys(self, queries: slice, like: Tensor) -> SeenKeys:
+        keys, masked = self.span(queries)
+        positions = self.positions(queries, like.device)
+        columns = torch.arange(keys.start, keys.stop, device=like.device)
+        always = keys.stop - keys.start - max(0, masked.stop - masked.start)
+        visible = torch.full_like(positions, always)[None, None]
+        hidden = blind = None
+        if masked.start < masked.stop:
+            seen = self.block(
+                positions - self.shift, torch.arange(masked.start, masked.stop, device=like.device)
+            )
+            hidden = like.new_zeros(seen.shape).masked_fill(~seen, -torch.inf).unsqueeze(1)
+            visible = always + seen.sum(dim=-1).unsqueeze(1)
+            blind = visible == 0 if (visible == 0).any() else None
+        own = slice(masked.start - keys.start, masked.stop - keys.start)
+        return SeenKeys(keys, own, hidden, visible, blind, positions, columns)
+
+    def positions(self, queries: slice, device: torch.device) -> Queries:
+        """Where these queries stand among the keys."""
+        return torch.arange(queries.start + self.shift, queries.stop + self.shift, device=device)
+
+    def of_texts(self, texts: slice) -> "Visibility":
+        """The same for some of the texts."""
+        if self.key_mask is None or len(self.key_mask) == 1:
+            return self
+        return replace(self, key_mask=self.key_mask[texts])

@@ -1,0 +1,89 @@
+"""Every statistic of a layer's heads, one number per text and head."""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attncli.attention.engines.tile import GivenWeights
+from attncli.attention.layer import AttentionLayer
+from attncli.attention.patterns import Patterns
+from attncli.attention.results import Computed, Wanted
+from attncli.row_statistics import PATTERNS, ROW_STATISTICS, WITH_SHARE
+from attncli.statistics.head_scores import mul_score, pattern_score
+
+Attention = AttentionLayer | GivenWeights
+
+
+def without_first_keys(attention: Attention, count: int) -> Attention:
+    """The attention with its first keys (and a learned sink, if there is one) hidden, the rest renormalised.
+
+    Otherwise every causal model looks like its first token, where heads park what they do not need (Xiao
+    et al. 2023, 2309.17453).
+    """
+    if count == 0:
+        return attention
+    if isinstance(attention, GivenWeights):
+        kept = attention.weights.clone()
+        kept[..., :count] = 0
+        kept = (kept / kept.sum(dim=-1, keepdim=True)).nan_to_num(0.0)
+        return GivenWeights(kept, (kept > 0).any(dim=1))
+    visibility = attention.visibility
+    kept_keys = (torch.arange(visibility.num_keys, device=attention.key.device) >= count).unsqueeze(0)
+    if visibility.key_mask is not None:
+        kept_keys = kept_keys & visibility.key_mask
+    rules = replace(attention.rules, sink=None)
+    return replace(attention, visibility=replace(visibility, key_mask=kept_keys), rules=rules)
+
+
+def weighted_by_values(layer: AttentionLayer, norms: Float[Tensor, "text head key"]) -> AttentionLayer:
+    """The layer with weights p_ij ||v_j W_O||, each row normalised: ln ||v_j W_O|| joins the scores.
+
+    A sink has no value.
+    """
+    logs = norms.clamp(min=torch.finfo(torch.float32).tiny).log().to(layer.query.dtype).unsqueeze(2)
+    bias = logs if layer.rules.bias is None else layer.rules.bias + logs
+    return replace(layer, rules=replace(layer.rules, bias=bias, sink=None))
+
+
+def wanted_scores(
+    attention: Attention,
+    ids: Int[Tensor, "text token"] | None,
+    *,
+    first_key: int = 0,
+    repeat: int | None = None,
+) -> Wanted:
+    """What `head_scores` needs. `ids` are the tokens on both sides; None in cross-attention, where positions
+    do not compare.
+
+    The first keys are out of the patterns. `repeat` is |r| on the repeated probe.
+    """
+    rows = tuple(name for name, known in ROW_STATISTICS.items() if ids is not None or not known.positional)
+    names = tuple(name for name in PATTERNS if repeat or name != "induction_stripe")
+    if ids is None:
+        num_texts, _, num_queries, num_keys = attention.shape
+        ids, names = torch.zeros(num_texts, max(num_queries, num_keys), dtype=torch.int64), ("sink_mass_4",)
+    patterns = Patterns(names, ids, first_key=first_key, repeat=repeat or 0)
+    return Wanted(rows=rows, patterns=patterns)
+
+
+def head_scores(found: Computed, wanted: Wanted) -> dict[str, Float[Tensor, "text head"]]:
+    """Means over the rows of the row statistics, and how much weight falls on each detection pattern.
+
+    What does not compare in cross-attention is NaN.
+    """
+    patterns, mass, sums = wanted.patterns, found.pattern_mass, found.sums
+    assert patterns is not None and mass is not None and sums is not None
+    nothing = torch.full_like(sums[..., 0], torch.nan)
+    means = torch.stack(list(found.rows.values())).nanmean(dim=-1)
+    scores = dict.fromkeys(ROW_STATISTICS, nothing) | dict(zip(found.rows, means, strict=True))
+    scores["sink_mass"] = scores.pop("sink_mass")  # beside that of the first four
+    num_rows = (patterns.rows[..., : sums.shape[-1]] & found.seeing.unsqueeze(1)).sum(dim=-1)
+    by_rows = pattern_score(mass, num_rows.unsqueeze(1)).unbind(dim=-1)
+    by_mass = mul_score(mass, sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
+    shares = dict(zip(patterns.names, by_mass, strict=True))
+    on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
+    stripe = {"induction_stripe": on_patterns.pop("induction_stripe")}
+    scores |= on_patterns | {f"{name}_mul": shares.get(name, nothing) for name in WITH_SHARE}
+    return scores | stripe if "induction_stripe" in patterns.names else scores

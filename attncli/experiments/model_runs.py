@@ -1,0 +1,92 @@
+"""Experiments on a pretrained model: one text, or several of equal counts of tokens at a time."""
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from types import ModuleType
+
+import torch
+
+from attncli.errors import UserError
+from attncli.experiments.model_files import model_source
+from attncli.experiments.session import Session
+from attncli.experiments.sources import choose_device
+from attncli.experiments.texts import Texts
+from attncli.inputs.pretrained import Pretrained, Reading, kept_pretrained
+from attncli.report import Report
+from attncli.spec.model import ModelSpec
+
+MAX_TEXTS = 32
+MAX_TOKENS = 4096
+"""Tokens of texts that run together: products of matrices with some thousand rows gain nothing by more."""
+
+Outcome = Report | UserError
+
+
+def _module(spec: ModelSpec) -> ModuleType:
+    """What runs an experiment on a model.
+
+    Its read(spec, texts, pretrained, generator) gives a Reading; its report_each(specs, readings, pretrained,
+    progress) gives a report for each of some readings of equal counts, whose settings differ in the texts.
+    """
+    name = "heads" if spec.experiment == "heads" else "model_attention"
+    return import_module(f"attncli.experiments.{name}")
+
+
+def _pretrained(spec: ModelSpec) -> Pretrained:
+    return kept_pretrained(model_source(spec), allow_download=spec.allow_download, device=choose_device(spec))
+
+
+def run_model(spec: ModelSpec, texts: Texts, session: Session) -> Report:
+    """The report of one experiment."""
+    module, pretrained = _module(spec), _pretrained(spec)
+    reading = module.read(spec, texts, pretrained, session.generator)
+    report: Report
+    (report,) = module.report_each([spec], [reading], pretrained, session.progress)
+    return report
+
+
+def run_models(specs: Mapping[int, ModelSpec], texts: Mapping[int, Texts]) -> Iterator[dict[int, Outcome]]:
+    """The outcomes by their places. Each text has the numbers that it has alone, within 1e-5 of their size.
+
+    Texts of equal counts run together, so that none is padded: a padded one would reach into its neighbours
+    in models that mix tokens outside of attention.
+    """
+    module = _module(next(iter(specs.values())))
+    try:
+        pretrained = _pretrained(next(iter(specs.values())))
+    except UserError as error:
+        yield dict.fromkeys(specs, error)
+        return
+    by_counts: dict[tuple[int, int], dict[int, Reading]] = {}
+    for place, spec in specs.items():
+        try:
+            generator = torch.Generator().manual_seed(spec.seed)
+            reading = module.read(spec, texts[place], pretrained, generator)
+        except UserError as error:
+            yield {place: error}
+        else:
+            by_counts.setdefault(reading.counts, {})[place] = reading
+    for counts, readings in by_counts.items():
+        step = max(1, min(MAX_TEXTS, MAX_TOKENS // max(counts)))
+        places = list(readings)
+        for start in range(0, len(places), step):
+            some = places[start : start + step]
+            yield _together(module, pretrained, {i: specs[i] for i in some}, {i: readings[i] for i in some})
+
+
+def _together(
+    module: ModuleType,
+    pretrained: Pretrained,
+    specs: Mapping[int, ModelSpec],
+    readings: Mapping[int, Reading],
+) -> dict[int, Outcome]:
+    try:
+        found = module.report_each(list(specs.values()), list(readings.values()), pretrained, None)
+        return dict(zip(specs, found, strict=True))
+    except UserError as error:
+        if len(specs) == 1:
+            return dict.fromkeys(specs, error)
+    outcomes: dict[int, Outcome] = {}
+    for place, spec in specs.items():  # which of them is to blame shows when each runs alone
+        outcomes |= _together(module, pretrained, {place: spec}, {place: readings[place]})
+    return outcomes

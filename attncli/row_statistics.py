@@ -1,0 +1,61 @@
+"""What is measured of a row of attention weights, by name. Every list of these names is read from here.
+
+A leaf without torch, so that settings can be checked before torch is imported: formulas are named by their
+place, `module:function`.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+
+class RowStatistic(NamedTuple):
+    """One number for each row, by a formula of `attncli.statistics.rows.Rows`."""
+
+    formula: str
+    signed: bool = False
+    """Whether rows with negative weights have it, too."""
+    positional: bool = False
+    """Whether it compares positions of queries and keys, which two texts do not share."""
+    running: bool = False
+    """Whether the engine `tiles` gets it from its running sums; any other takes it a second pass."""
+
+
+# In the order in which reports name them.
+ROW_STATISTICS = {
+    "entropy": RowStatistic("attncli.statistics.entropy:entropy", running=True),
+    "normalized_entropy": RowStatistic("attncli.statistics.entropy:normalized_entropy", running=True),
+    "max_weight": RowStatistic("attncli.statistics.concentration:max_weight", signed=True, running=True),
+    "sink_mass": RowStatistic("attncli.statistics.sinks:sink_mass", signed=True, running=True),
+    "distance": RowStatistic("attncli.statistics.distance:distance", positional=True, running=True),
+    "participation": RowStatistic("attncli.statistics.concentration:participation", running=True),
+}
+
+# Which keys of a row a head's score counts: a function of `attncli.statistics.head_scores.Places`.
+PATTERNS = {
+    "sink_mass_4": "attncli.statistics.head_scores:first_four",
+    "previous_token": "attncli.statistics.head_scores:previous_token",
+    "current_token": "attncli.statistics.head_scores:current_token",
+    "duplicate_token": "attncli.statistics.head_scores:duplicate_token",
+    "induction": "attncli.statistics.head_scores:induction",
+    "induction_stripe": "attncli.statistics.head_scores:induction_stripe",
+}
+WITH_SHARE = ("previous_token", "current_token", "duplicate_token", "induction")
+"""The patterns that are reported as a share of all weight, too: NAME_mul."""
+
+HEAD_STATISTICS = (
+    *ROW_STATISTICS,
+    *PATTERNS,
+    *(f"{name}_mul" for name in WITH_SHARE),
+    "value_norm",
+)
+"""What a survey of heads has a number of."""
+
+
+@cache
+def load_formula(place: str) -> Callable[..., Any]:
+    """The function that a table names."""
+    module, _, name = place.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function

@@ -1,0 +1,67 @@
+"""Some rows of attention weights, as the formulas of row statistics take them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """How rows came of their scores: weight = exp(exponent - log_total), every exponent at most 0.
+
+    `highest` is the row's largest exponent where a sink outside the keys may stand above it; else it is 0.
+    `sums` is what the weights of a row add up to.
+    """
+
+    exponents: Float[Tensor, "*batch query key"]
+    log_totals: Float[Tensor, "*batch query"]
+    highest: Float[Tensor, "*batch query"] | None
+    sums: Float[Tensor, "*batch query"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Weights p of some queries with a run of neighbouring keys; keys before and after it have weight 0.
+
+    `queries` and `keys` are positions, `visible` is how many keys each query may see. `softmax` is there
+    where the weights came of scores; weights from elsewhere may be negative.
+    """
+
+    weights: Float[Tensor, "*batch query key"]
+    visible: Int[Tensor, "*#batch query"]
+    queries: Int[Tensor, " query"]
+    keys: Int[Tensor, " key"]
+    softmax: Softmax | None = None
+
+    @cached_property
+    def sums(self) -> Float[Tensor, "*batch query"]:
+        """sum p: 1, or less where a sink outside the keys takes a share."""
+        return self.weights.sum(dim=-1) if self.softmax is None else self.softmax.sums
+
+    @cached_property
+    def entropy(self) -> Float[Tensor, "*batch query"]:
+        """-sum p ln p. From a softmax log_total sum p - sum p exponent, where nothing cancels."""
+        if self.softmax is None:
+            terms: Tensor = torch.special.entr(self.weights)
+            return terms.sum(dim=-1)
+        cross: Tensor = torch.linalg.vecdot(self.weights, self.softmax.exponents)
+        return self.sums * self.softmax.log_totals - cross
+
+    @property
+    def first_key(self) -> int:
+        """The position of the first column."""
+        return int(self.keys[0])
+
+    def on_key(self, position: int) -> Float[Tensor, "*batch query"]:
+        """The weight on one key."""
+        place = position - self.first_key
+        if not 0 <= place < len(self.keys):
+            return torch.zeros_like(self.weights[..., 0])
+        return self.weights[..., place]
+
+    def distances(self) -> Float[Tensor, "query key"]:
+        """|i - j|, in tokens."""
+        return (self.queries.unsqueeze(-1) - self.keys).abs().to(self.weights.dtype)

@@ -1,0 +1,160 @@
+"""What a call promises besides numbers: errors, progress, threads, interruption, state, repeatability."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from attncli import attention_statistics
+from attncli.attention.attention_statistics import computed_statistics
+from attncli.attention.engines import attend
+
+
+@pytest.fixture(params=[1, 2, 3])
+def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def everything(seed: int = 0) -> bytes:
+    generator = torch.Generator().manual_seed(seed)
+    query, key, value = (torch.randn(4, 1500, 8, generator=generator) for _ in range(3))
+    found = attention_statistics(query, key, value, causal=True, top_k=5, keys=True, pooled=64)
+    return b"".join(figure.numpy().tobytes() for figure in vars(found).values())
+
+
+def test_the_same_bytes_on_any_number_of_threads(num_threads: int) -> None:
+    assert everything() == everything()
+    torch.set_num_threads(1)
+    alone = everything()
+    torch.set_num_threads(num_threads)
+    assert everything() == alone
+
+
+def test_global_state_is_left_as_it_was(num_threads: int) -> None:
+    tensor = torch.randn(2, 600, 4, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = attention_statistics(tensor, tensor, tensor)
+    assert found.output is not None and not found.output.requires_grad
+    assert torch.equal(found.entropy, attention_statistics(tensor.detach(), tensor.detach()).entropy)
+    assert torch.get_num_threads() == num_threads and torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("num_tokens", [900, 1100])
+def test_progress_rises_to_one_in_the_calling_thread(num_threads: int, num_tokens: int) -> None:
+    seen: list[tuple[float, int]] = []
+    tensor = torch.randn(2, num_tokens, 4)
+    attention_statistics(
+        tensor, tensor, keys=True, progress=lambda done: seen.append((done, threading.get_ident()))
+    )
+    fractions = [fraction for fraction, _ in seen]
+    assert fractions == sorted(fractions) and len(fractions) > 3 and fractions[-1] == 1
+    assert {thread for _, thread in seen} == {threading.get_ident()}
+
+
+def test_an_interrupt_ends_the_call_at_once(num_threads: int) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    tensor = torch.randn(64, 4096, 16)
+    began = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        attention_statistics(tensor, tensor, progress=interrupt)
+    assert time.perf_counter() - began < 2  # the whole call takes several
+    assert torch.get_num_threads() == num_threads
+
+
+T = torch.zeros
+
+
+def unchecked(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None = None, **options: Any
+) -> object:
+    """A call without the type checks that tests switch on: a user has none."""
+    settings = dict(causal=False, window=None, softcap=None, scale=None, top_k=0, keys=False, pooled=None)
+    masks = options.pop("key_mask", None), options.pop("sink", None)
+    return computed_statistics(query, key, value, *masks, **{**settings, **options}, engine=attend)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ((T(3, 7), T(3, 5)), "key has dim 5, query has dim 7: they must be equal"),
+        ((T(3, 7), T(5, 7), T(3, 7)), "value has 3 rows, key has 5 keys: they must be equal"),
+        ((T(2, 3, 7), T(3, 7)), "key has 2 axes, query has 3"),
+        ((T(7), T(7)), "query has 1 axes"),
+        ((T(5, 3, 7), T(3, 3, 7)), r"key has leading axes \(3,\), query has \(5,\)"),
+        ((T(3, 3, 7), T(3, 3, 7), T(1, 3, 7)), r"value has leading axes \(1,\), key has \(3,\)"),
+        ((T(3, 7).long(), T(3, 7).long()), "query has type torch.int64"),
+        ((T(3, 7), T(3, 7).double()), "key is torch.float64 on cpu, query is torch.float32 on cpu"),
+        ((T(3, 7), T(3, 7) + torch.nan), "key has entries that are NaN"),
+        ((T(3, 7) + torch.inf, T(3, 7)), "query has entries that are NaN, infinite"),
+        ((T(3, 7), T(3, 7), T(3, 7) + torch.nan), "value has entries that are NaN"),
+        ((T(3, 0), T(3, 0)), "query has dim 0: it must be at least 1"),
+        ((T(3, 7) + 1e15, T(3, 7) + 1e15), "scores may reach"),
+    ],
+)
+def test_what_does_not_fit_is_named(tensors: tuple[torch.Tensor, ...], message: str) -> None:
+    query, key, value = (*tensors, None)[:3]
+    with pytest.raises(ValueError, match=message):
+        unchecked(query, key, value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 0}, r"window must be at least 1 \(got 0\)"),
+        ({"softcap": 0.0}, r"softcap must be between 1e-30 and 1e\+30 \(got 0.0\)"),
+        ({"scale": float("nan")}, "scale must be finite"),
+        ({"top_k": -1}, r"top_k must be at least 0 \(got -1\)"),
+        ({"softcap": 1e300}, "softcap must be between"),
+        ({"softcap": 1e-46}, "softcap must be between"),
+        ({"key_mask": torch.zeros(3)}, "key_mask has type torch.float32: it must be bool"),
+        ({"pooled": 0}, "pooled must be at least 1"),
+        (
+            {"key_mask": torch.ones(5, 3, dtype=torch.bool)},
+            r"key_mask has shape \(5, 3\): it must broadcast to",
+        ),
+        ({"sink": torch.zeros(3)}, r"sink has shape \(3,\): it must broadcast to"),
+        ({"sink": torch.tensor(torch.nan)}, "sink has NaN or infinite entries"),
+    ],
+)
+def test_settings_out_of_range_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        unchecked(T(2, 3, 7), T(2, 3, 7), **options)
+
+
+@pytest.mark.parametrize(("num_queries", "num_keys"), [(0, 3), (3, 0), (0, 0)])
+def test_empty_input_gives_empty_figures_and_nulls(num_queries: int, num_keys: int) -> None:
+    found = attention_statistics(
+        T(2, num_queries, 7), T(2, num_keys, 7), T(2, num_keys, 5), keys=True, pooled=4
+    )
+    assert found.output is not None and found.output.shape == (2, num_queries, 5)
+    assert found.entropy.isnan().all() and found.score_mean.isnan().all()
+
+
+def test_key_heads_are_shared_by_groups_of_query_heads() -> None:
+    query, key = torch.randn(2, 6, 19, 5), torch.randn(2, 3, 19, 5)
+    grouped = attention_statistics(query, key, key)
+    copied = attention_statistics(query, key.repeat_interleave(2, 1), key.repeat_interleave(2, 1))
+    assert torch.equal(grouped.entropy, copied.entropy)
+    assert grouped.output is not None and copied.output is not None
+    assert torch.equal(grouped.output, copied.output)
+
+
+@pytest.mark.parametrize("num_tokens", [50, 1100])
+def test_inference_mode_and_parameters_change_nothing(num_threads: int, num_tokens: int) -> None:
+    """Buffers are kept from call to call: one that was made in inference mode would spoil the next."""
+    generator = torch.Generator().manual_seed(1)
+    query = torch.randn(2, num_tokens, 6, generator=generator)
+    sink = torch.nn.Parameter(torch.randn(2, generator=generator))
+    before = attention_statistics(query, query, sink=sink.detach())
+    with torch.inference_mode():
+        inside = attention_statistics(query + 0, query + 0, sink=sink)
+    after = attention_statistics(query, query, sink=sink)
+    assert torch.equal(inside.entropy, before.entropy) and torch.equal(after.entropy, before.entropy)

@@ -1,0 +1,35 @@
+"""Tiles cover what is visible, say rightly where a mask is needed, and leave out what no query sees."""
+
+import pytest
+import torch
+from dense_attention import visible_entries
+
+from attncli.attention.engines.tiles.intervals import ALIGNMENT, KeptKeys
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [None, 1, 13, 60])
+@pytest.mark.parametrize(("num_queries", "num_keys"), [(97, 97), (31, 101), (101, 31)])
+def test_tiles_cover_the_visible_entries_once(
+    causal: bool, window: int | None, num_queries: int, num_keys: int
+) -> None:
+    kept = torch.rand(num_keys, generator=torch.Generator().manual_seed(num_keys)) < 0.8
+    seen = visible_entries(num_queries, num_keys, causal=causal, window=window, key_mask=kept)[:, kept]
+    visibility = KeptKeys(kept.nonzero()[:, 0], num_keys, num_queries, causal, window)
+    covered = torch.zeros_like(seen)
+    for start in range(0, num_queries, 11):
+        rows = slice(start, min(start + 11, num_queries))
+        interval = visibility.interval(rows)
+        for keys, seen_by_all in interval.tiles(17):
+            hidden = interval.hides(torch.arange(keys.start, keys.stop))
+            assert not (seen_by_all and hidden.any())
+            assert not covered[rows, keys].any()
+            covered[rows, keys] |= ~hidden
+    assert torch.equal(covered, seen)
+
+
+def test_the_work_of_a_window_does_not_grow_with_the_keys() -> None:
+    visibility = KeptKeys(torch.arange(10**6), 10**6, 10**6, True, 1000)
+    interval = visibility.interval(slice(700_000, 700_512))
+    computed = sum(keys.stop - keys.start for keys, _ in interval.tiles(2048))
+    assert 1000 + 511 <= computed <= 1000 + 512 + 2 * ALIGNMENT
