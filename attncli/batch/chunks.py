@@ -1,4 +1,4 @@
-"""A chunk of jobs, which is what an engine hands to a worker, and what comes back of it."""
+"""A chunk of jobs, which is what an executor hands to a worker, and what comes back of it."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Runs a plan and keeps every finished run: chunks to an engine, what comes back into the store."""
+"""Runs a plan and keeps every finished run: chunks to an executor, what comes back into the store."""
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ JOBS_A_LOOKUP = 256
 JOBS_A_WINDOW = 4096
 
 # Chunks and what computes one -> each chunk with what it gave, in any order, or why its worker could not.
-Engine = Callable[[Iterable[Chunk], Callable[[Chunk], ChunkResult]], Iterator[tuple[Chunk, Any]]]
+Executor = Callable[[Iterable[Chunk], Callable[[Chunk], ChunkResult]], Iterator[tuple[Chunk, Any]]]
 Tell = Callable[[str, list[str]], None]
 
 
@@ -86,10 +86,10 @@ class Driver:
         """Whether it ends here, with runs left: asked to, and something went wrong."""
         return self.fail_fast and bool(self.failed or self.broken)
 
-    def run(self, engine: Engine) -> None:
+    def run(self, executor: Executor) -> None:
         """Every run that is not done yet; with fail_fast until one fails or does not meet an expectation."""
         self._tell()
-        results = engine(self._chunks(), run_chunk)
+        results = executor(self._chunks(), run_chunk)
         try:
             for chunk, result in results:
                 self._take(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from attncli.batch.chunks import DONE
-from attncli.batch.driver import Driver, Engine
-from attncli.batch.engines import load_engine
+from attncli.batch.driver import Driver, Executor
+from attncli.batch.executors import load_executor
 from attncli.batch.expectations import Expectations
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Plan
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from attncli.batch.conditions import Condition
 
 
-def engine(workers: int | None, scheduler: str | None) -> Engine:
+def chosen_executor(workers: int | None, scheduler: str | None) -> Executor:
     """Where to compute: on a cluster, in some processes, or in this one."""
     if scheduler is not None:
         return partial(
-            load_engine("cluster").run_chunks,
+            load_executor("cluster").run_chunks,
             scheduler=scheduler,
             on_wait=lambda line: typer.echo(plain_text(line), err=True),
         )
     if workers is not None:
-        return partial(load_engine("workers").run_chunks, workers=workers)
-    run: Engine = load_engine("serial").run_chunks
+        return partial(load_executor("workers").run_chunks, workers=workers)
+    run: Executor = load_executor("serial").run_chunks
     return run
 
 
@@ -73,7 +73,7 @@ def keep(
             on_progress=lambda progress: line.show(lambda: counted(line, *progress)),
         )
         try:
-            driver.run(engine(workers, scheduler))
+            driver.run(chosen_executor(workers, scheduler))
         except KeyboardInterrupt:
             line.clear()
             typer.echo(plain_text(f"interrupted: {_kept(path, driver)}; the same command goes on"), err=True)

@@ -531,7 +531,7 @@ def test_names_that_a_store_has_not(attn: Attn, tmp_path: Path, flags: list[str]
     assert ended.code == 2 and ended.err.startswith(line)
 
 
-def test_engines_give_the_same_figures(attn: Attn, tmp_path: Path) -> None:
+def test_executors_give_the_same_figures(attn: Attn, tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
 
     def local_cluster():

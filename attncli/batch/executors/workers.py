@@ -17,7 +17,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Any, Generic, TypeVar
 
-from attncli.batch.engines.failures import C, Died, Pending, Queue
+from attncli.batch.executors.failures import C, Died, Pending, Queue
 from attncli.errors import RunError
 
 R = TypeVar("R")
@@ -39,7 +39,7 @@ class Worker(Generic[C]):
             name: os.environ.get(name, str(num_threads)) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
         }
         path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
-        command = [sys.executable, "-P", "-m", "attncli.batch.engines.worker", str(theirs.fileno())]
+        command = [sys.executable, "-P", "-m", "attncli.batch.executors.worker", str(theirs.fileno())]
         try:
             # A process group of its own: Ctrl-C is for this process, which then ends its workers.
             self.process = subprocess.Popen(
