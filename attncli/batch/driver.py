@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from attncli.batch.chunks import DONE, Chunk, ChunkResult, failed_chunk, run_chunk
-from attncli.batch.expectations import Expectations
+from attncli.batch.expectations import Checks, Expectations
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Job, Plan
 from attncli.batch.store import Store
@@ -148,19 +150,25 @@ class Driver:
         """Into the store first: what is told is there."""
         with uninterrupted():
             self.store.write(chunk, result)
-            failed = sum(outcome.status != DONE for outcome in result.outcomes)
-            self.failed += failed
-            self.done += len(result.outcomes) - failed
+            self.failed += len(result.errors)
+            self.done += result.num_done
         self._learn(len(chunk), result.seconds)
-        checks = [self.expectations.of(columns) for columns in result.columns]
-        for (job, item, *_), outcome in zip(chunk.runs(), result.outcomes, strict=True):
-            if outcome.status == DONE:
-                assert outcome.columns is not None and outcome.figures is not None
-                if self.expectations.conditions:
-                    self._check(job.name(item), checks[outcome.columns].broken(outcome.figures))
-            else:
-                self.on_failure(job.name(item), str(outcome.error).splitlines())
+        if result.errors or self.expectations.conditions:
+            self._report(chunk, result)
         self._tell()
+
+    def _report(self, chunk: Chunk, result: ChunkResult) -> None:
+        """What is wrong with the runs of a chunk, in their order."""
+        figures: dict[int, tuple[Checks, np.ndarray]] = {}
+        for table in result.tables:
+            checks = self.expectations.of(table.columns)
+            figures |= {number: (checks, row) for number, row in zip(table.places, table.values, strict=True)}
+        for number, (job, item, *_) in enumerate(chunk.runs()):
+            if number in result.errors:
+                self.on_failure(job.name(item), result.errors[number].splitlines())
+            else:
+                checks, row = figures[number]
+                self._check(job.name(item), checks.broken(row))
 
     def _check(self, name: str, broken: list[str]) -> None:
         if broken:

@@ -11,6 +11,8 @@ from attncli.errors import RunError, UserError
 
 SUFFIXES = (".db", ".sqlite", ".sqlite3")
 MAGIC = b"SQLite format 3\0"
+CACHE_KIB = 64 * 2**10
+LOG_PAGES = 16 * 2**10
 
 
 def is_store_name(path: str) -> bool:
@@ -98,6 +100,9 @@ def connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"file:{_quoted(path)}?mode=rw", uri=True)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
+    # Of many runs a chunk, each page would otherwise be read again and copied from the log after every chunk.
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
     return connection
 
 

@@ -205,7 +205,7 @@ def _show(
             if conditions:
                 from attncli.batch.figures import figures_of
 
-                ((columns, figures),) = figures_of([report])
+                columns, figures = figures_of(report)
                 lines = expectations.of(columns).broken(figures)
                 broken += bool(lines)
                 tell(source, lines)
