@@ -50,7 +50,8 @@ class Chunk:
 
 
 class ChunkResult(NamedTuple):
-    """What became of a chunk's runs, by their number in it, the versions that made them, and the time.
+    """What became of a chunk's runs, by their number in it, the versions that made them, and how long
+    a run took (0 where that is not known).
 
     Runs of the same columns stand in one table; a run is in a table or among the errors.
     """
@@ -59,7 +60,7 @@ class ChunkResult(NamedTuple):
     errors: dict[int, str]
     weights: "dict[int, np.ndarray]"
     environment: dict[str, str]
-    seconds: float
+    seconds_a_run: float
 
     @property
     def num_done(self) -> int:
@@ -79,7 +80,6 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
     """
     from attncli.experiments.together import run_in_buckets
 
-    begun = time.perf_counter()
     found = _Found(chunk)
     chains = [job.items() for job in chunk.jobs]
     firsts = list(accumulate(map(len, chains), initial=0))
@@ -89,7 +89,7 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
     for first, chain in zip(firsts, chains, strict=False):
         if len(chain) > 1:
             found.add(dict(enumerate(_chain_results(chain), start=first)))
-    return found.result(time.perf_counter() - begun)
+    return found.result()
 
 
 def _chain_results(chain: Sequence[Item]) -> "list[Report | UserError]":
@@ -108,6 +108,8 @@ class _Found:
     errors: dict[int, str] = field(default_factory=dict)
     weights: "dict[int, np.ndarray]" = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    times: list[tuple[float, int]] = field(default_factory=lambda: [(time.perf_counter(), 0)])
+    """The beginning and when each part was done, with how many runs were done by then."""
 
     def add(self, results: "Mapping[int, Report | UserError]") -> None:
         """Take the figures of reports, and the texts of errors."""
@@ -128,10 +130,16 @@ class _Found:
             for number, report in reports.items():
                 if "weights" in report.tensors:
                     self.weights[number] = report.tensors["weights"].values
+        self.times.append((time.perf_counter(), self.times[-1][1] + len(results)))
 
-    def result(self, seconds: float) -> ChunkResult:
+    def result(self) -> ChunkResult:
         """All of it, with one table for all runs of the same columns."""
         from attncli.batch.figures import joined
 
         tables = [joined(tables) for tables in self.tables.values()]
-        return ChunkResult(tables, self.errors, self.weights, self.environment, seconds)
+        return ChunkResult(tables, self.errors, self.weights, self.environment, self._seconds_a_run())
+
+    def _seconds_a_run(self) -> float:
+        """Without the first of several parts, which may have imported torch and loaded a model."""
+        (began, before), (ended, done) = self.times[1 if len(self.times) > 2 else 0], self.times[-1]
+        return (ended - began) / max(1, done - before)

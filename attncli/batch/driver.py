@@ -14,9 +14,10 @@ from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Job, Plan
 from attncli.batch.store import Store
 
-MAX_JOBS = 1024
-FIRST_JOBS = 16
-SECONDS_A_CHUNK = 0.5
+FEWEST_JOBS, MOST_JOBS = 16, 1024
+FIRST_JOBS = 16, 256
+SECONDS_OF_FIRST_CHUNK, SECONDS_A_CHUNK = 0.25, 1.0
+MAX_GROWTH = 4
 JOBS_A_LOOKUP = 256
 JOBS_A_WINDOW = 4096
 
@@ -60,6 +61,7 @@ def uninterrupted() -> Iterator[None]:
 class Driver:
     """One batch into one store.
 
+    `num_workers` take chunks from it, of jobs that take about `seconds_a_job`, as far as that is known.
     `on_failure` and `on_broken` get the name of each run that failed, or met an expectation not, with lines
     that say why.
     """
@@ -71,6 +73,8 @@ class Driver:
         store: Store,
         *,
         expectations: Expectations,
+        num_workers: int = 1,
+        seconds_a_job: float = 0.0,
         fail_fast: bool,
         on_failure: Tell,
         on_broken: Tell,
@@ -81,7 +85,10 @@ class Driver:
         self.fail_fast = fail_fast
         self.on_failure, self.on_broken, self.on_progress = on_failure, on_broken, on_progress
         self.kept = self.done = self.failed = self.broken = 0
-        self._jobs_a_chunk = FIRST_JOBS
+        self._num_workers = num_workers
+        self._jobs_left = plan.num_jobs
+        fewest, most = FIRST_JOBS
+        self._jobs_a_chunk = max(fewest, min(most, int(SECONDS_OF_FIRST_CHUNK / max(seconds_a_job, 1e-9))))
 
     @property
     def stopped(self) -> bool:
@@ -108,18 +115,24 @@ class Driver:
         self.on_progress(Progress(len(self.plan), self.kept, self.done, self.failed))
 
     def _chunks(self) -> Iterator[Chunk]:
-        """The jobs that have a run to do, as many together as take about half a second.
+        """The jobs that have a run to do, as many together as take about a second; fewer towards the end.
 
-        Of some thousand jobs at a time those of equal length come next to each other: they are computed
-        together.
+        Of some thousand jobs at a time those of equal length come next to each other, since they are computed
+        together, and the longest first, so that no worker is left with them.
         """
         undone = self._undone()
         while window := list(islice(undone, JOBS_A_WINDOW)):
-            window.sort(key=lambda job: _length(job[0]))
+            window.sort(key=lambda job: _length(job[0]), reverse=True)
             while window and not self.stopped:
-                size = self._jobs_a_chunk
+                size = min(self._jobs_a_chunk, self._fair_share(self._jobs_left + len(window)))
                 yield self._chunk(window[:size])
                 del window[:size]
+
+    def _fair_share(self, num_left: int) -> int:
+        """So many jobs that several workers end at about the same time."""
+        if self._num_workers == 1:
+            return num_left
+        return max(FEWEST_JOBS, num_left // (2 * self._num_workers))
 
     def _chunk(self, jobs: list[tuple[Job, tuple[bytes, ...]]]) -> Chunk:
         runs = (tuple(job for job, _ in jobs), tuple(keys for _, keys in jobs))
@@ -129,6 +142,7 @@ class Driver:
         """The jobs with their keys, but for those whose every run is done."""
         jobs = self.plan.jobs()
         while not self.stopped and (some := list(islice(jobs, JOBS_A_LOOKUP))):
+            self._jobs_left -= len(some)
             keys = [tuple(self.keys.of_job(job)) for job in some]
             statuses = self.store.statuses([key for of_job in keys for key in of_job])
             for job, of_job in zip(some, keys, strict=True):
@@ -152,7 +166,7 @@ class Driver:
             self.store.write(chunk, result)
             self.failed += len(result.errors)
             self.done += result.num_done
-        self._learn(len(chunk), result.seconds)
+        self._learn(result.seconds_a_run * chunk.num_runs / len(chunk))
         if result.errors or self.expectations.conditions:
             self._report(chunk, result)
         self._tell()
@@ -175,8 +189,8 @@ class Driver:
             self.broken += 1
             self.on_broken(name, broken)
 
-    def _learn(self, jobs: int, seconds: float) -> None:
-        """Larger chunks for small runs, by twice at most; one run that takes long is a chunk of its own."""
-        if seconds:
-            wanted = int(jobs * SECONDS_A_CHUNK / seconds)
-            self._jobs_a_chunk = max(1, min(wanted, 2 * self._jobs_a_chunk, MAX_JOBS))
+    def _learn(self, seconds_a_job: float) -> None:
+        """Larger chunks for small runs, step by step; one run that takes long is a chunk of its own."""
+        if seconds_a_job:
+            wanted = int(SECONDS_A_CHUNK / seconds_a_job)
+            self._jobs_a_chunk = max(1, min(wanted, MAX_GROWTH * self._jobs_a_chunk, MOST_JOBS))

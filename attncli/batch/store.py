@@ -56,6 +56,12 @@ class Store:
             ).fetchall()
         return found
 
+    def num_done(self) -> int:
+        """How many runs are done."""
+        query = "SELECT count(*) FROM runs WHERE status = ?"
+        (count,) = self._connection.execute(query, (DONE,)).fetchone()
+        return int(count)
+
     def figures(self, key: bytes) -> tuple[Columns, np.ndarray]:
         """The figures of a run that is done."""
         query = "SELECT shape, figures FROM runs WHERE key = ?"
