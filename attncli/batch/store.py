@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +34,15 @@ WHERE status != 'done'
 """
 
 
+class _Experiment(NamedTuple):
+    """An item, kept so that its identity is not another's: the number of its settings, and its own texts."""
+
+    item: Item
+    settings: int
+    sentence: str | None
+    context: str | None
+
+
 class Store:
     """An open store, written by this process alone."""
 
@@ -40,7 +50,7 @@ class Store:
         self.path = path
         self.rows, self.keeps_weights = rows, weights
         self._connection = connection
-        self._settings: dict[int, tuple[Item, int]] = {}
+        self._experiments: dict[int, _Experiment] = {}
         self._shapes: dict[Columns, int] = {}
         self._environments: dict[str, int] = {}
         self._weights = WeightFiles(path)
@@ -88,7 +98,7 @@ class Store:
         """What was not committed never happened, its numbers of settings and shapes included."""
         if self._connection.in_transaction:
             self._connection.rollback()
-        for known in (self._settings, self._shapes, self._environments):
+        for known in (self._experiments, self._shapes, self._environments):
             known.clear()
 
     def _rows(
@@ -108,17 +118,16 @@ class Store:
 
     def _about(self, job: Job, item: Item, key: bytes, place: int) -> tuple[object, ...]:
         """What is known of a run before it is computed."""
-        prompt, spec = job.prompt, item.spec
-        if prompt is None:
-            name, sentence, context = None, getattr(spec, "sentence", None), None
+        experiment = self._experiment(item)
+        if (prompt := job.prompt) is None:
+            name, sentence, context = None, experiment.sentence, experiment.context
         else:
-            name, sentence, context = prompt.id or str(prompt.line), prompt.sentence, prompt.context
-        if context is None:
-            context = getattr(spec, "context", None)
-        return place, key, name, item.source, self._settings_number(item), sentence, context
+            name, sentence = prompt.id or str(prompt.line), prompt.sentence
+            context = experiment.context if prompt.context is None else prompt.context
+        return place, key, name, item.source, experiment.settings, sentence, context
 
-    def _settings_number(self, item: Item) -> int:
-        known = self._settings.get(id(item))  # the item is kept, so that its number is not another's
+    def _experiment(self, item: Item) -> _Experiment:
+        known = self._experiments.get(id(item))
         if known is None:
             spec = item.spec
             text = json.dumps(resolved_settings(spec), ensure_ascii=False)
@@ -127,8 +136,10 @@ class Store:
                 "INSERT OR IGNORE INTO settings (experiment, seed, spec) VALUES (?, ?, ?)", values
             )
             query = "SELECT settings FROM settings WHERE experiment = ? AND seed = ? AND spec = ?"
-            known = self._settings[id(item)] = (item, *self._connection.execute(query, values).fetchone())
-        return known[1]
+            (settings,) = self._connection.execute(query, values).fetchone()
+            sentence, context = getattr(spec, "sentence", None), getattr(spec, "context", None)
+            known = self._experiments[id(item)] = _Experiment(item, settings, sentence, context)
+        return known
 
     def _environment(self, versions: dict[str, str]) -> int:
         text = json.dumps(versions)
