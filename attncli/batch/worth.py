@@ -21,15 +21,22 @@ CHARACTERS_A_TOKEN = 5
 SECONDS_TO_START, SECONDS_TO_START_WITH_MODEL = 2.0, 4.0
 BYTES_OF_A_WORKER = 300 * 10**6
 SHARE_OF_MEMORY = 1 / 3
+MAX_TOGETHER, MAX_SECONDS_TOGETHER, MAX_BYTES_TOGETHER = 256, 2.0, 512 * 2**20
 
 
 class Work(NamedTuple):
-    """What is left of a plan: jobs, seconds of one core, and what each further process costs."""
+    """What is left of a plan: jobs, seconds of one core, and what its largest run and its models take."""
 
     num_jobs: int
     seconds: float
-    seconds_to_start: float
-    worker_bytes: int
+    run_bytes: int
+    model_bytes: int | None = None
+    """None where no experiment has a model."""
+
+    @property
+    def seconds_a_job(self) -> float:
+        """On one core."""
+        return self.seconds / max(1, self.num_jobs)
 
 
 def num_workers(work: Work, *, cores: int, free_bytes: int) -> int:
@@ -38,13 +45,26 @@ def num_workers(work: Work, *, cores: int, free_bytes: int) -> int:
     One for each core, as long as each has more to do than its start takes, and together they fit into a third
     of the free memory.
     """
+    has_model = work.model_bytes is not None
+    worker_bytes = BYTES_OF_A_WORKER + work.run_bytes + (work.model_bytes or 0)
     most = min(
         cores,
         work.num_jobs,
-        int(work.seconds / work.seconds_to_start),
-        int(free_bytes * SHARE_OF_MEMORY / work.worker_bytes),
+        int(work.seconds / (SECONDS_TO_START_WITH_MODEL if has_model else SECONDS_TO_START)),
+        int(free_bytes * SHARE_OF_MEMORY / worker_bytes),
     )
     return most if most > 1 else 0
+
+
+def num_together(work: Work) -> int:
+    """Of how many jobs at a time the reports are kept, to compute them together and show them in order.
+
+    It follows from the plan alone: numbers that are computed together agree to the last bit only in the same
+    company.
+    """
+    fitting = MAX_BYTES_TOGETHER // max(1, work.run_bytes)
+    in_time = int(MAX_SECONDS_TOGETHER / max(work.seconds_a_job, 1e-9))
+    return max(1, min(MAX_TOGETHER, fitting, in_time))
 
 
 def estimated_work(plan: Plan, num_left: int) -> Work:
@@ -56,10 +76,8 @@ def estimated_work(plan: Plan, num_left: int) -> Work:
     return Work(
         num_jobs=round(plan.num_jobs * share),
         seconds=plan.num_prompts * share * sum(seconds_of_run(*cost) for cost in costs),
-        seconds_to_start=SECONDS_TO_START_WITH_MODEL if models else SECONDS_TO_START,
-        worker_bytes=BYTES_OF_A_WORKER
-        + sum(map(parameter_bytes, models))
-        + max(needed_bytes(spec, num_tokens, num_tokens) for spec, num_tokens in costs),
+        run_bytes=max(needed_bytes(spec, num_tokens, num_tokens) for spec, num_tokens in costs),
+        model_bytes=sum(map(parameter_bytes, models)) if models else None,
     )
 
 

@@ -77,7 +77,7 @@ def keep(
             store,
             expectations=expectations,
             num_workers=workers or 1,
-            seconds_a_job=work.seconds / max(1, work.num_jobs),
+            seconds_a_job=work.seconds_a_job,
             fail_fast=fail_fast,
             on_failure=tell_above,
             on_broken=tell_above,

@@ -12,7 +12,7 @@ from attncli.batch.executors import workers
 from attncli.batch.plan import make_plan
 from attncli.batch.prompts import PromptFile
 from attncli.batch.threads import VARIABLE, one_torch_thread
-from attncli.batch.worth import Work, estimated_work, num_workers, seconds_of_run
+from attncli.batch.worth import Work, estimated_work, num_together, num_workers, seconds_of_run
 from attncli.spec import SPECS
 from tests.batch.stores import assert_same_figures, tidy, write_batch
 from tests.conftest import Attn
@@ -23,16 +23,17 @@ GB = 10**9
 @pytest.mark.parametrize(
     ("work", "cores", "free_bytes", "expected"),
     [
-        (Work(20_000, 100.0, 2.0, GB), 2, 24 * GB, 2),
-        (Work(20_000, 100.0, 2.0, GB), 16, 240 * GB, 16),
-        (Work(20_000, 9.0, 2.0, GB), 16, 240 * GB, 4),  # each has as much to do as its start takes
-        (Work(20_000, 3.9, 2.0, GB), 16, 240 * GB, 0),
-        (Work(20_000, 100.0, 2.0, GB), 1, 24 * GB, 0),
-        (Work(3, 100.0, 2.0, GB), 16, 240 * GB, 3),
-        (Work(1, 100.0, 2.0, GB), 16, 240 * GB, 0),
-        (Work(0, 0.0, 2.0, GB), 16, 240 * GB, 0),
-        (Work(20_000, 100.0, 2.0, 2 * GB), 16, 24 * GB, 4),  # a third of the memory
-        (Work(20_000, 100.0, 2.0, 5 * GB), 16, 24 * GB, 0),
+        (Work(20_000, 100.0, GB // 2), 2, 24 * GB, 2),
+        (Work(20_000, 100.0, GB // 2), 16, 240 * GB, 16),
+        (Work(20_000, 9.0, GB // 2), 16, 240 * GB, 4),  # each has as much to do as its start takes
+        (Work(20_000, 3.9, GB // 2), 16, 240 * GB, 0),
+        (Work(20_000, 100.0, GB // 2), 1, 24 * GB, 0),
+        (Work(3, 100.0, GB // 2), 16, 240 * GB, 3),
+        (Work(1, 100.0, GB // 2), 16, 240 * GB, 0),
+        (Work(0, 0.0, GB // 2), 16, 240 * GB, 0),
+        (Work(20_000, 100.0, 0, 17 * GB // 10), 16, 24 * GB, 4),  # a third of the memory
+        (Work(20_000, 100.0, 0, 5 * GB), 16, 24 * GB, 0),
+        (Work(20_000, 9.0, 0, 10**8), 16, 24 * GB, 2),  # a model takes longer to load
     ],
 )
 def test_as_many_workers_as_help(work: Work, cores: int, free_bytes: int, expected: int) -> None:
@@ -57,8 +58,14 @@ def test_longer_texts_and_larger_models_take_longer(tmp_path: Path) -> None:
     assert seconds_of_run(heads, 100) == pytest.approx(worth.SECONDS_A_RUN + 2 * 1e6 * 100 / 2e10)
     (tmp_path / "x.yaml").write_text(f"experiment: heads\nmodel: {tmp_path}\nsentence: a b")
     work = estimated_work(make_plan([tmp_path / "x.yaml"], {}), 1)
-    assert work.seconds_to_start == worth.SECONDS_TO_START_WITH_MODEL
-    assert work.worker_bytes == worth.BYTES_OF_A_WORKER + 4_000_000
+    assert work.model_bytes == 4_000_000
+
+
+def test_what_is_shown_together_fits_into_memory() -> None:
+    assert num_together(Work(20_000, 20.0, 10**6)) == 256
+    assert num_together(Work(20_000, 2_000.0, 0)) == 20
+    assert num_together(Work(20, 1.0, 10**8)) == 5
+    assert num_together(Work(20, 100.0, 0)) == num_together(Work(1, 0.1, GB)) == 1
 
 
 @pytest.mark.parametrize(("seconds_a_run", "num_started"), [(1e-6, 0), (10.0, 2)])
