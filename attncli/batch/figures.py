@@ -92,9 +92,8 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
             # rows and keys are where a statistic stands in a report; its name is enough of a name.
             yield from walk.leaves("" if name in ("rows", "keys") else name, value)
     for name, tensor in tensors.items():
-        axes, values = walk.of_members(tensor)
-        if axes == PLACES:
-            yield _grid_leaf(name, values)
+        if walk.axes(tensor) == PLACES:
+            yield _grid_leaf(name, walk.values(tensor))
 
 
 class _Walk(NamedTuple):
@@ -105,17 +104,22 @@ class _Walk(NamedTuple):
     members: list[int] | None
     rows: bool
 
-    def of_members(self, tensor: NamedTensor) -> tuple[tuple[str, ...], np.ndarray]:
-        """The numbers of each report, and the axes after that of the reports."""
+    def axes(self, tensor: NamedTensor) -> tuple[str, ...]:
+        """The axes after that of the members."""
+        assert self.members is None or tensor.axes[0] == "batch", tensor.axes
+        return tensor.axes if self.members is None else tensor.axes[1:]
+
+    def values(self, tensor: NamedTensor) -> np.ndarray:
+        """The numbers of each member."""
         if self.members is None:
-            return tensor.axes, tensor.values[None]
-        assert tensor.axes[0] == "batch", tensor.axes
-        return tensor.axes[1:], tensor.values[self.members]
+            return tensor.values[None]
+        is_whole = self.members == list(range(len(tensor.values)))
+        return tensor.values if is_whole else tensor.values[self.members]
 
     def leaves(self, name: str, value: Any) -> Iterator[Leaf]:
         """Every number under this name."""
         if isinstance(value, NamedTensor):
-            axes, values = self.of_members(value)
+            axes, values = self.axes(value), self.values(value)
             if not axes:
                 yield self._scalar_leaf(name, values)
             elif axes == PLACES:
