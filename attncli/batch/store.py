@@ -200,9 +200,9 @@ def _refuse_other_keeping(path: Path, connection: sqlite3.Connection, *, rows: b
     errors = []
     for flag, asked, is_kept in zip(("--rows", "--weights"), (rows, weights), kept, strict=True):
         if asked and not is_kept:
-            errors.append(f"{flag}: {path} was begun without it: give another name, or --fresh to begin anew")
+            errors.append(f"{flag}: {path} was created without it: give another name, or --fresh")
         if is_kept and not asked:
-            errors.append(f"{flag}: {path} was begun with it: give it again, or --fresh to begin anew")
+            errors.append(f"{flag}: {path} was created with it: give it again, or --fresh")
     if errors:
         raise UserError(*errors)
 

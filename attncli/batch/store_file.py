@@ -34,11 +34,11 @@ def check_header(path: Path, *, any_version: bool = False) -> None:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     version, application = (int.from_bytes(header[at : at + 4], "big") for at in (60, 68))
     if not header.startswith(MAGIC) or application != APPLICATION_ID:
-        raise UserError(f"{path}: is no store of attn: it is left as it is, give another name")
+        raise UserError(f"{path}: is not an attn store: left unchanged, give another name")
     if version != SCHEMA_VERSION and not any_version:
         raise UserError(
             f"{path}: is a store of version {version}, and this attn writes version {SCHEMA_VERSION}: "
-            "it is left as it is (--fresh begins anew)"
+            "left unchanged (--fresh starts over)"
         )
 
 

@@ -169,7 +169,7 @@ def _refuse_flags(
     if workers is not None and scheduler is not None:
         errors.append("--workers: cannot be combined with --scheduler, which has its own")
     if store is not None and view is not None:
-        errors.append(f"--format: a store has none: attn export {store} -o FILE writes its figures")
+        errors.append(f"--format: needs no store: attn export {store} -o FILE reads one")
     if errors:
         raise UserError(*errors)
 

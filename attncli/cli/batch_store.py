@@ -88,7 +88,9 @@ def keep(
                 driver.run(chosen_executor(workers or 0, scheduler))
         except KeyboardInterrupt:
             line.clear()
-            typer.echo(plain_text(f"interrupted: {_kept(path, driver)}; the same command goes on"), err=True)
+            typer.echo(
+                plain_text(f"interrupted: {_kept(path, driver)}; rerun the same command to resume"), err=True
+            )
             raise
         line.clear()
         typer.echo(plain_text(_summary(path, driver, line)), err=True)

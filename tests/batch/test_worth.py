@@ -2,14 +2,18 @@
 
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from attncli.batch import worth
+from attncli.batch.chunks import Chunk, ChunkResult
+from attncli.batch.driver import Driver
 from attncli.batch.executors import workers
-from attncli.batch.plan import make_plan
+from attncli.batch.expectations import Expectations
+from attncli.batch.plan import Job, make_plan
 from attncli.batch.prompts import PromptFile
 from attncli.batch.threads import VARIABLE, one_torch_thread
 from attncli.batch.worth import Work, estimated_work, num_together, num_workers, seconds_of_run
@@ -105,3 +109,65 @@ def test_what_is_imported_later_has_one_thread(monkeypatch: pytest.MonkeyPatch) 
     with one_torch_thread():
         assert os.environ[VARIABLE] == "1"
     assert VARIABLE not in os.environ
+
+
+class NoKeys:
+    """Every run has the key of its place; none is done."""
+
+    def of_job(self, job: Job) -> list[bytes]:
+        return [job.place.to_bytes(4, "big")]
+
+
+class EmptyStore:
+    rows = keeps_weights = False
+
+    def statuses(self, keys: list[bytes]) -> dict[bytes, str]:
+        return {}
+
+    def write(self, chunk: Chunk, result: ChunkResult) -> None:
+        pass
+
+
+def sizes_of_chunks(folder: Path, seconds_a_run: float, **options: float) -> list[int]:
+    """How many of 5,000 sentences each chunk has, where every run takes that long."""
+    write_batch(folder, 5_000, "experiment: self\nembed_dim: 4\n")
+    sizes = []
+
+    def executor(chunks: Iterable[Chunk], work: object) -> Iterator[tuple[Chunk, ChunkResult]]:
+        for chunk in chunks:
+            lengths = [len(job.prompt.sentence.split()) for job in chunk.jobs if job.prompt is not None]
+            assert lengths == sorted(lengths, reverse=True)
+            sizes.append(len(chunk))
+            errors = dict.fromkeys(range(len(chunk)), "x")
+            yield chunk, ChunkResult([], errors, {}, {}, seconds_a_run)
+
+    with PromptFile(str(folder / "prompts.txt")) as prompts:
+        driver = Driver(
+            make_plan([folder / "sweep.yaml"], {}, prompts),
+            NoKeys(),
+            EmptyStore(),
+            expectations=Expectations([]),
+            fail_fast=False,
+            on_failure=lambda name, lines: None,
+            on_broken=lambda name, lines: None,
+            on_progress=lambda progress: None,
+            **options,
+        )
+        driver.run(executor)
+    assert sum(sizes) == 5_000
+    return sizes
+
+
+def test_chunks_grow_to_a_second_and_shrink_towards_the_end(tmp_path: Path) -> None:
+    sizes = sizes_of_chunks(tmp_path, 1e-3, num_workers=2, seconds_a_job=1e-3)
+    assert sizes[0] == 250 and max(sizes) == 1_000
+    assert all(size <= 16 for size in sizes[-2:])
+    alone = sizes_of_chunks(tmp_path, 1e-3, seconds_a_job=1e-3)
+    assert alone[0] == 250 and max(alone) == 1_000 and len(alone) <= 7
+
+
+def test_slow_runs_are_chunks_of_their_own_whatever_was_expected(tmp_path: Path) -> None:
+    sizes = sizes_of_chunks(tmp_path, 2.0, num_workers=2, seconds_a_job=1e-6)
+    assert sizes[0] == 256 and set(sizes[1:]) == {1}
+    sizes = sizes_of_chunks(tmp_path, 1e-4, num_workers=2, seconds_a_job=100.0)
+    assert sizes[:4] == [16, 64, 256, 1024]
