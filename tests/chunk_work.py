@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from attncli.batch.engines.failures import Died
+from attncli.batch.executors.failures import Died
 
 KILLER = 13
 WRONG = 7
@@ -15,7 +15,7 @@ WRONG = 7
 
 @dataclass(frozen=True)
 class Numbers:
-    """A chunk as the engines see it: it has a length and can be halved."""
+    """A chunk as the executors see it: it has a length and can be halved."""
 
     numbers: tuple[int, ...]
     folder: Path | None = None
@@ -92,7 +92,7 @@ def sends_much(chunk: Numbers) -> bytes:
 
 def older_attncli() -> None:
     """On a worker of its own: another version than here."""
-    from attncli.batch.engines import cluster
+    from attncli.batch.executors import cluster
 
     cluster.__version__ = "0.0.1"
 
@@ -101,4 +101,4 @@ def without_attncli() -> None:
     """On a worker of its own: as if nobody had installed it there."""
     import sys
 
-    sys.modules["attncli.batch.engines.cluster"] = None
+    sys.modules["attncli.batch.executors.cluster"] = None

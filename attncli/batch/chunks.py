@@ -1,8 +1,9 @@
-"""A chunk of jobs, which is what an engine hands to a worker, and what comes back of it."""
+"""A chunk of jobs, which is what an executor hands to a worker, and what comes back of it."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.batch.plan import Item, Job
@@ -12,7 +13,7 @@ from attncli.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
 
-    from attncli.batch.figures import Columns
+    from attncli.batch.figures import FigureTable
     from attncli.report import Report
 
 DONE, FAILED = "done", "failed"
@@ -30,6 +31,11 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.jobs)
 
+    @property
+    def num_runs(self) -> int:
+        """How many runs its jobs have together."""
+        return sum(map(len, self.keys))
+
     def split(self) -> list["Chunk"]:
         """Its halves, for another try after a worker died."""
         half = len(self.jobs) // 2
@@ -37,50 +43,34 @@ class Chunk:
         return [replace(self, jobs=self.jobs[part], keys=self.keys[part]) for part in parts]
 
     def runs(self) -> Iterator[tuple[Job, Item, bytes, int]]:
-        """Each run: its job, its experiment, its key and its place in the plan."""
+        """Each run by its number: its job, its experiment, its key and its place in the plan."""
         for job, keys in zip(self.jobs, self.keys, strict=True):
             for number, (item, key) in enumerate(zip(job.chain, keys, strict=True)):
                 yield job, item, key, job.place + number
 
 
-class Outcome(NamedTuple):
-    """One run as it ended: figures by the columns of that number in its ChunkResult, or what went wrong."""
-
-    status: str
-    error: str | None = None
-    columns: int | None = None
-    figures: "np.ndarray | None" = None
-    weights: "np.ndarray | None" = None
-
-
 class ChunkResult(NamedTuple):
-    """The outcomes of a chunk's runs, in their order, the columns and versions they share, and the time."""
+    """What became of a chunk's runs, by their number in it, the versions that made them, and how long
+    a run took (0 where that is not known).
 
-    outcomes: list[Outcome]
-    columns: "list[Columns]"
+    Runs of the same columns stand in one table; a run is in a table or among the errors.
+    """
+
+    tables: "list[FigureTable]"
+    errors: dict[int, str]
+    weights: "dict[int, np.ndarray]"
     environment: dict[str, str]
-    seconds: float
+    seconds_a_run: float
 
-
-class Numbered:
-    """The columns that the runs of a chunk share, each with its number, and the versions that made them."""
-
-    def __init__(self) -> None:
-        self.columns: dict[Columns, int] = {}
-        self.environment: dict[str, str] = {}
-        self._last: tuple[Columns, int] | None = None
-
-    def number(self, columns: "Columns", environment: Mapping[str, str]) -> int:
-        """The number of these columns; runs of a bucket share the very tuple, and need no look-up."""
-        if self._last is None or self._last[0] is not columns:
-            self.environment |= environment
-            self._last = (columns, self.columns.setdefault(columns, len(self.columns)))
-        return self._last[1]
+    @property
+    def num_done(self) -> int:
+        """How many runs have their figures."""
+        return sum(len(table.places) for table in self.tables)
 
 
 def failed_chunk(chunk: Chunk, error: str) -> ChunkResult:
     """The result of a chunk that a worker could not give."""
-    return ChunkResult([Outcome(FAILED, error) for _ in chunk.runs()], [], {}, 0.0)
+    return ChunkResult([], dict.fromkeys(range(chunk.num_runs), error), {}, {}, 0.0)
 
 
 def run_chunk(chunk: Chunk) -> ChunkResult:
@@ -90,20 +80,16 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
     """
     from attncli.experiments.together import run_in_buckets
 
-    begun = time.perf_counter()
-    numbered = Numbered()
-    outcomes: dict[int, list[Outcome]] = {}
+    found = _Found(chunk)
     chains = [job.items() for job in chunk.jobs]
+    firsts = list(accumulate(map(len, chains), initial=0))
     alone = [i for i, chain in enumerate(chains) if len(chain) == 1]
     for bucket in run_in_buckets([chains[i][0].spec for i in alone]):
-        found = _outcomes(list(bucket.values()), chunk, numbered)
-        outcomes |= {alone[place]: [outcome] for place, outcome in zip(bucket, found, strict=True)}
-    for i, chain in enumerate(chains):
+        found.add({firsts[alone[place]]: result for place, result in bucket.items()})
+    for first, chain in zip(firsts, chains, strict=False):
         if len(chain) > 1:
-            outcomes[i] = list(_outcomes(_chain_results(chain), chunk, numbered))
-    in_order = [outcome for i in range(len(chains)) for outcome in outcomes[i]]
-    seconds = time.perf_counter() - begun
-    return ChunkResult(in_order, list(numbered.columns), numbered.environment, seconds)
+            found.add(dict(enumerate(_chain_results(chain), start=first)))
+    return found.result()
 
 
 def _chain_results(chain: Sequence[Item]) -> "list[Report | UserError]":
@@ -113,23 +99,47 @@ def _chain_results(chain: Sequence[Item]) -> "list[Report | UserError]":
     return results
 
 
-def _outcomes(
-    results: "Sequence[Report | UserError]", chunk: Chunk, numbered: "Numbered"
-) -> Iterator[Outcome]:
-    """The figures of reports, and the texts of errors."""
-    from attncli.batch.figures import figures_of
+@dataclass
+class _Found:
+    """What is kept of the runs of a chunk that are done so far."""
 
-    reports = [result for result in results if not isinstance(result, UserError)]
-    figures = iter(figures_of(reports, rows=chunk.rows))
-    for result in results:
-        if isinstance(result, UserError):
-            yield Outcome(FAILED, "\n".join(result.lines))
-            continue
-        columns, values = next(figures)
-        weights = result.tensors.get("weights") if chunk.weights else None
-        yield Outcome(
-            DONE,
-            columns=numbered.number(columns, result.environment),
-            figures=values,
-            weights=weights.values if weights is not None else None,
-        )
+    chunk: Chunk
+    tables: "dict[int, list[FigureTable]]" = field(default_factory=dict)  # by their columns' identity
+    errors: dict[int, str] = field(default_factory=dict)
+    weights: "dict[int, np.ndarray]" = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    times: list[tuple[float, int]] = field(default_factory=lambda: [(time.perf_counter(), 0)])
+    """The beginning and when each part was done, with how many runs were done by then."""
+
+    def add(self, results: "Mapping[int, Report | UserError]") -> None:
+        """Take the figures of reports, and the texts of errors."""
+        from attncli.batch.figures import figure_tables
+
+        reports: dict[int, Report] = {}
+        for number, result in results.items():
+            if isinstance(result, UserError):
+                self.errors[number] = "\n".join(result.lines)
+            else:
+                reports[number] = result
+        numbers = list(reports)
+        for table in figure_tables(list(reports.values()), rows=self.chunk.rows):
+            own = table._replace(places=[numbers[place] for place in table.places])
+            self.tables.setdefault(id(table.columns), []).append(own)
+            self.environment |= reports[own.places[0]].environment
+        if self.chunk.weights:
+            for number, report in reports.items():
+                if "weights" in report.tensors:
+                    self.weights[number] = report.tensors["weights"].values
+        self.times.append((time.perf_counter(), self.times[-1][1] + len(results)))
+
+    def result(self) -> ChunkResult:
+        """All of it, with one table for all runs of the same columns."""
+        from attncli.batch.figures import joined
+
+        tables = [joined(tables) for tables in self.tables.values()]
+        return ChunkResult(tables, self.errors, self.weights, self.environment, self._seconds_a_run())
+
+    def _seconds_a_run(self) -> float:
+        """Without the first of several parts, which may have imported torch and loaded a model."""
+        (began, before), (ended, done) = self.times[1 if len(self.times) > 2 else 0], self.times[-1]
+        return (ended - began) / max(1, done - before)

@@ -1,4 +1,4 @@
-"""Runs a plan and keeps every finished run: chunks to an engine, what comes back into the store."""
+"""Runs a plan and keeps every finished run: chunks to an executor, what comes back into the store."""
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -6,20 +6,23 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from attncli.batch.chunks import DONE, Chunk, ChunkResult, failed_chunk, run_chunk
-from attncli.batch.expectations import Expectations
+from attncli.batch.expectations import Checks, Expectations
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Job, Plan
 from attncli.batch.store import Store
 
-MAX_JOBS = 1024
-FIRST_JOBS = 16
-SECONDS_A_CHUNK = 0.5
+FEWEST_JOBS, MOST_JOBS = 16, 1024
+FIRST_JOBS = 16, 256
+SECONDS_OF_FIRST_CHUNK, SECONDS_A_CHUNK = 0.25, 1.0
+MAX_GROWTH = 4
 JOBS_A_LOOKUP = 256
 JOBS_A_WINDOW = 4096
 
 # Chunks and what computes one -> each chunk with what it gave, in any order, or why its worker could not.
-Engine = Callable[[Iterable[Chunk], Callable[[Chunk], ChunkResult]], Iterator[tuple[Chunk, Any]]]
+Executor = Callable[[Iterable[Chunk], Callable[[Chunk], ChunkResult]], Iterator[tuple[Chunk, Any]]]
 Tell = Callable[[str, list[str]], None]
 
 
@@ -58,6 +61,7 @@ def uninterrupted() -> Iterator[None]:
 class Driver:
     """One batch into one store.
 
+    `num_workers` take chunks from it, of jobs that take about `seconds_a_job`, as far as that is known.
     `on_failure` and `on_broken` get the name of each run that failed, or met an expectation not, with lines
     that say why.
     """
@@ -69,6 +73,8 @@ class Driver:
         store: Store,
         *,
         expectations: Expectations,
+        num_workers: int = 1,
+        seconds_a_job: float = 0.0,
         fail_fast: bool,
         on_failure: Tell,
         on_broken: Tell,
@@ -79,17 +85,20 @@ class Driver:
         self.fail_fast = fail_fast
         self.on_failure, self.on_broken, self.on_progress = on_failure, on_broken, on_progress
         self.kept = self.done = self.failed = self.broken = 0
-        self._jobs_a_chunk = FIRST_JOBS
+        self._num_workers = num_workers
+        self._jobs_left = plan.num_jobs
+        fewest, most = FIRST_JOBS
+        self._jobs_a_chunk = max(fewest, min(most, int(SECONDS_OF_FIRST_CHUNK / max(seconds_a_job, 1e-9))))
 
     @property
     def stopped(self) -> bool:
         """Whether it ends here, with runs left: asked to, and something went wrong."""
         return self.fail_fast and bool(self.failed or self.broken)
 
-    def run(self, engine: Engine) -> None:
+    def run(self, executor: Executor) -> None:
         """Every run that is not done yet; with fail_fast until one fails or does not meet an expectation."""
         self._tell()
-        results = engine(self._chunks(), run_chunk)
+        results = executor(self._chunks(), run_chunk)
         try:
             for chunk, result in results:
                 self._take(
@@ -106,18 +115,24 @@ class Driver:
         self.on_progress(Progress(len(self.plan), self.kept, self.done, self.failed))
 
     def _chunks(self) -> Iterator[Chunk]:
-        """The jobs that have a run to do, as many together as take about half a second.
+        """The jobs that have a run to do, as many together as take about a second; fewer towards the end.
 
-        Of some thousand jobs at a time those of equal length come next to each other: they are computed
-        together.
+        Of some thousand jobs at a time those of equal length come next to each other, since they are computed
+        together, and the longest first, so that no worker is left with them.
         """
         undone = self._undone()
         while window := list(islice(undone, JOBS_A_WINDOW)):
-            window.sort(key=lambda job: _length(job[0]))
+            window.sort(key=lambda job: _length(job[0]), reverse=True)
             while window and not self.stopped:
-                size = self._jobs_a_chunk
+                size = min(self._jobs_a_chunk, self._fair_share(self._jobs_left + len(window)))
                 yield self._chunk(window[:size])
                 del window[:size]
+
+    def _fair_share(self, num_left: int) -> int:
+        """So many jobs that several workers end at about the same time."""
+        if self._num_workers == 1:
+            return num_left
+        return max(FEWEST_JOBS, num_left // (2 * self._num_workers))
 
     def _chunk(self, jobs: list[tuple[Job, tuple[bytes, ...]]]) -> Chunk:
         runs = (tuple(job for job, _ in jobs), tuple(keys for _, keys in jobs))
@@ -127,6 +142,7 @@ class Driver:
         """The jobs with their keys, but for those whose every run is done."""
         jobs = self.plan.jobs()
         while not self.stopped and (some := list(islice(jobs, JOBS_A_LOOKUP))):
+            self._jobs_left -= len(some)
             keys = [tuple(self.keys.of_job(job)) for job in some]
             statuses = self.store.statuses([key for of_job in keys for key in of_job])
             for job, of_job in zip(some, keys, strict=True):
@@ -148,27 +164,33 @@ class Driver:
         """Into the store first: what is told is there."""
         with uninterrupted():
             self.store.write(chunk, result)
-            failed = sum(outcome.status != DONE for outcome in result.outcomes)
-            self.failed += failed
-            self.done += len(result.outcomes) - failed
-        self._learn(len(chunk), result.seconds)
-        checks = [self.expectations.of(columns) for columns in result.columns]
-        for (job, item, *_), outcome in zip(chunk.runs(), result.outcomes, strict=True):
-            if outcome.status == DONE:
-                assert outcome.columns is not None and outcome.figures is not None
-                if self.expectations.conditions:
-                    self._check(job.name(item), checks[outcome.columns].broken(outcome.figures))
-            else:
-                self.on_failure(job.name(item), str(outcome.error).splitlines())
+            self.failed += len(result.errors)
+            self.done += result.num_done
+        self._learn(result.seconds_a_run * chunk.num_runs / len(chunk))
+        if result.errors or self.expectations.conditions:
+            self._report(chunk, result)
         self._tell()
+
+    def _report(self, chunk: Chunk, result: ChunkResult) -> None:
+        """What is wrong with the runs of a chunk, in their order."""
+        figures: dict[int, tuple[Checks, np.ndarray]] = {}
+        for table in result.tables:
+            checks = self.expectations.of(table.columns)
+            figures |= {number: (checks, row) for number, row in zip(table.places, table.values, strict=True)}
+        for number, (job, item, *_) in enumerate(chunk.runs()):
+            if number in result.errors:
+                self.on_failure(job.name(item), result.errors[number].splitlines())
+            else:
+                checks, row = figures[number]
+                self._check(job.name(item), checks.broken(row))
 
     def _check(self, name: str, broken: list[str]) -> None:
         if broken:
             self.broken += 1
             self.on_broken(name, broken)
 
-    def _learn(self, jobs: int, seconds: float) -> None:
-        """Larger chunks for small runs, by twice at most; one run that takes long is a chunk of its own."""
-        if seconds:
-            wanted = int(jobs * SECONDS_A_CHUNK / seconds)
-            self._jobs_a_chunk = max(1, min(wanted, 2 * self._jobs_a_chunk, MAX_JOBS))
+    def _learn(self, seconds_a_job: float) -> None:
+        """Larger chunks for small runs, step by step; one run that takes long is a chunk of its own."""
+        if seconds_a_job:
+            wanted = int(SECONDS_A_CHUNK / seconds_a_job)
+            self._jobs_a_chunk = max(1, min(wanted, MAX_GROWTH * self._jobs_a_chunk, MOST_JOBS))

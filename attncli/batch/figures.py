@@ -1,147 +1,184 @@
-"""The figures of reports: every statistic as a number with its layer, head and name, as in the tidy table.
+"""The statistics of reports as numbers, each with its layer, head and name, as in the tidy table.
 
-Row statistics come as their mean, minimum and maximum over the queries (and over a batch) of each head;
-what is no number there is left out of these.
+Row statistics come as their mean, minimum and maximum over the queries (and over a batch) of each head; what
+is no number there is excluded from these.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from attncli.batch.columns import (
+    Columns,
+    GridShape,
+    RowShape,
+    ScalarShape,
+    Shape,
+    SurveyShape,
+    columns_of_shapes,
+)
+from attncli.experiments.together import OwnPart
 from attncli.report import NamedTensor, Report
 
-SUMMARIES = ("mean", "min", "max")
 # Keys named by rank, and what is made of the rows for people, are no statistics of their own.
 LEFT_OUT = ("top_keys", "top_weights", "quantiles", "extremes")
 PLACES = ("layer", "head")
 
 
-class Column(NamedTuple):
-    """What one figure is; `token` is the query of a row statistic, or the key of received_mass."""
+class FigureTable(NamedTuple):
+    """The numbers of the reports at these places, a row each in float64; NaN where there is no number."""
 
-    statistic: str
-    layer: int | None = None
-    head: int | None = None
-    batch: int | None = None
-    token: int | None = None
+    columns: Columns
+    places: list[int]
+    values: np.ndarray
+
+
+def figure_tables(reports: Sequence[Report], *, rows: bool = False) -> list[FigureTable]:
+    """The numbers of reports. With `rows` every row's statistic comes, too.
+
+    Reports that were computed together share a table, made from the arrays that they share.
+    """
+    together: dict[int, list[int]] = {}
+    for place, report in enumerate(reports):
+        statistics = report.statistics
+        shared = id(statistics.whole) if isinstance(statistics, OwnPart) else -1 - place
+        together.setdefault(shared, []).append(place)
+    tables = []
+    for places in together.values():
+        leaves = list(_leaves([reports[place] for place in places], rows))
+        parts = [leaf.values for leaf in leaves]
+        values = np.concatenate(parts, axis=1) if parts else np.empty((len(places), 0))
+        values[~np.isfinite(values)] = np.nan
+        tables.append(FigureTable(columns_of_shapes(tuple(leaf.shape for leaf in leaves)), places, values))
+    return tables
+
+
+def joined(tables: Sequence[FigureTable]) -> FigureTable:
+    """Tables of the same columns as one."""
+    if len(tables) == 1:
+        return tables[0]
+    places = [place for table in tables for place in table.places]
+    return FigureTable(tables[0].columns, places, np.concatenate([table.values for table in tables]))
+
+
+def figures_of(report: Report, *, rows: bool = False) -> tuple[Columns, np.ndarray]:
+    """The columns of a report, and as many numbers."""
+    ((columns, _, values),) = figure_tables([report], rows=rows)
+    return columns, values[0]
 
 
 class Leaf(NamedTuple):
-    """Numbers of a report under one name; axes name theirs, and a scalar has none."""
+    """The numbers of some reports under one name (report, column), and what their columns follow from."""
 
-    name: str
-    axes: tuple[str, ...]
-    values: Any
-    layer: int | None
-    head: int | None
+    shape: Shape
+    values: np.ndarray
 
 
-Columns = tuple[Column, ...]
-
-
-def figures_of(reports: Sequence[Report], *, rows: bool = False) -> list[tuple[Columns, np.ndarray]]:
-    """For each report its columns and as many float64 figures (NaN for no number).
-
-    Reports of equal shapes are summarised together. With `rows` every row's statistic comes, too.
-    """
-    groups: dict[tuple[Any, ...], list[tuple[int, list[Leaf]]]] = {}
-    for number, report in enumerate(reports):
-        leaves = list(_leaves(report))
-        shapes = tuple((leaf.name, leaf.layer, leaf.head, np.shape(leaf.values)) for leaf in leaves)
-        groups.setdefault(shapes, []).append((number, leaves))
-    found: dict[int, tuple[Columns, np.ndarray]] = {}
-    for members in groups.values():
-        columns: list[Column] = []
-        parts: list[np.ndarray] = []
-        for leaves_alike in zip(*(leaves for _, leaves in members), strict=True):
-            stacked = np.array([leaf.values for leaf in leaves_alike], dtype=np.float64)
-            for more_columns, values in _columns(leaves_alike[0], stacked, rows):
-                columns += more_columns
-                parts.append(values)
-        table = np.concatenate(parts, axis=1) if parts else np.empty((len(members), 0))
-        table[~np.isfinite(table)] = np.nan
-        shared = tuple(columns)
-        found |= {number: (shared, table[i]) for i, (number, _) in enumerate(members)}
-    return [found[number] for number in range(len(reports))]
-
-
-def _leaves(report: Report) -> Iterator[Leaf]:
-    layer, head = (report.spec.get(place) for place in PLACES)
-    for name, value in report.statistics.items():
+def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
+    """The leaves of one report, or of several that are parts of the same whole."""
+    first = reports[0]
+    statistics, tensors = first.statistics, first.tensors
+    members = None
+    if isinstance(statistics, OwnPart) and isinstance(tensors, OwnPart):
+        members = [report.statistics.place for report in reports if isinstance(report.statistics, OwnPart)]
+        statistics, tensors = statistics.whole, tensors.whole
+    walk = _Walk(first.spec.get("layer"), first.spec.get("head"), members, rows)
+    for name, value in statistics.items():
         if name == "heads":
-            yield from _head_leaves(value)
+            yield _survey(value, len(reports))
         elif name not in LEFT_OUT:
             # rows and keys are where a statistic stands in a report; its name is enough of a name.
-            yield from _walk("" if name in ("rows", "keys") else name, value, layer, head)
-    for name, tensor in report.tensors.items():
-        if tensor.axes == PLACES:
-            yield Leaf(name, tensor.axes, tensor.values, None, None)
+            yield from walk.leaves("" if name in ("rows", "keys") else name, value)
+    for name, tensor in tensors.items():
+        if walk.axes(tensor) == PLACES:
+            yield _grid_leaf(name, walk.values(tensor))
 
 
-def _walk(name: str, value: Any, layer: int | None, head: int | None) -> Iterator[Leaf]:
-    if type(value) is float:  # most are, and abstract types are slow to ask
-        yield Leaf(name, (), value, layer, head)
-    elif isinstance(value, NamedTensor):
-        yield Leaf(name, value.axes, value.values, layer, head)
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            if key not in LEFT_OUT:
-                yield from _walk(f"{name}.{key}" if name else key, item, layer, head)
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _walk(f"{name}.{number}", item, layer, head)
-    elif value is None or isinstance(value, int | float):
-        yield Leaf(name, (), np.nan if value is None else value, layer, head)
+class _Walk(NamedTuple):
+    """What holds for all statistics of a report, or of the members of a whole with an axis for them."""
+
+    layer: int | None
+    head: int | None
+    members: list[int] | None
+    rows: bool
+
+    def axes(self, tensor: NamedTensor) -> tuple[str, ...]:
+        """The axes after that of the members."""
+        assert self.members is None or tensor.axes[0] == "batch", tensor.axes
+        return tensor.axes if self.members is None else tensor.axes[1:]
+
+    def values(self, tensor: NamedTensor) -> np.ndarray:
+        """The numbers of each member."""
+        if self.members is None:
+            return tensor.values[None]
+        is_whole = self.members == list(range(len(tensor.values)))
+        return tensor.values if is_whole else tensor.values[self.members]
+
+    def leaves(self, name: str, value: Any) -> Iterator[Leaf]:
+        """Every number under this name."""
+        if isinstance(value, NamedTensor):
+            axes, values = self.axes(value), self.values(value)
+            if not axes:
+                yield self._scalar_leaf(name, values)
+            elif axes == PLACES:
+                yield _grid_leaf(name, values)
+            else:
+                yield self._row_leaf(name, axes, values)
+        elif isinstance(value, Mapping):
+            for key, item in value.items():
+                if key not in LEFT_OUT:
+                    yield from self.leaves(f"{name}.{key}" if name else key, item)
+        elif isinstance(value, list):
+            for number, item in enumerate(value):
+                yield from self.leaves(f"{name}.{number}", item)
+        elif value is None or isinstance(value, int | float):
+            count = 1 if self.members is None else len(self.members)
+            yield self._scalar_leaf(name, np.full(count, np.nan if value is None else value))
+
+    def _scalar_leaf(self, name: str, values: np.ndarray) -> Leaf:
+        return Leaf(ScalarShape(name, self.layer, self.head), values.astype(np.float64)[:, None])
+
+    def _row_leaf(self, name: str, axes: tuple[str, ...], values: np.ndarray) -> Leaf:
+        count = len(values)
+        num_heads = values.shape[1 + axes.index("head")] if "head" in axes else None
+        by_head = values[:, None] if num_heads is None else np.moveaxis(values, 1 + axes.index("head"), 1)
+        num_batches = by_head.shape[2] if "batch" in axes else None
+        # Last axis whole and in one piece, so that a sum is added up in the same order in any company.
+        flat = np.ascontiguousarray(by_head, dtype=np.float64).reshape(count, num_heads or 1, -1)
+        summaries = _summaries(flat).reshape(count, -1)
+        if not self.rows:
+            return Leaf(RowShape(name, self.layer, self.head, num_heads), summaries)
+        num_tokens = flat.shape[2] // (num_batches or 1)
+        shape = RowShape(name, self.layer, self.head, num_heads, num_batches, num_tokens)
+        return Leaf(shape, np.concatenate([summaries, flat.reshape(count, -1)], axis=1))
 
 
-def _head_leaves(rows: Sequence[Mapping[str, Any]]) -> Iterator[Leaf]:
-    """The figures of a survey of heads; a stack and kind go into the name where there are several."""
-    stacks = [f"{row['module'].split('.')[0]}.{row['kind']}" for row in rows]
-    several = len({row["kind"] for row in rows}) > 1
-    for stack, row in zip(stacks, rows, strict=True):
-        for name, value in row.items():
-            if name not in PLACES and isinstance(value, int | float):
-                yield Leaf(f"{stack}.{name}" if several else name, (), value, row["layer"], row["head"])
+def _grid_leaf(name: str, values: np.ndarray) -> Leaf:
+    num_layers, num_heads = values.shape[1:]
+    return Leaf(GridShape(name, num_layers, num_heads), values.reshape(len(values), -1))
 
 
-def _columns(leaf: Leaf, stacked: np.ndarray, rows: bool) -> Iterator[tuple[list[Column], np.ndarray]]:
-    """The columns of a leaf, with the figures (report, column) of the stacked leaves."""
-    if leaf.axes == PLACES:
-        layers, heads = leaf.values.shape
-        yield (
-            [Column(leaf.name, layer, head) for layer in range(layers) for head in range(heads)],
-            stacked.reshape(len(stacked), -1),
-        )
-    elif not leaf.axes:
-        yield [Column(leaf.name, leaf.layer, leaf.head)], stacked[:, None]
-    else:
-        yield from _rows(leaf, stacked, rows)
-
-
-def _rows(leaf: Leaf, stacked: np.ndarray, rows: bool) -> Iterator[tuple[list[Column], np.ndarray]]:
-    """Mean, minimum and maximum of each head, and with `rows` every number."""
-    head_axis = leaf.axes.index("head") if "head" in leaf.axes else None
-    by_head = stacked[:, None] if head_axis is None else np.moveaxis(stacked, head_axis + 1, 1)
-    heads = [leaf.head] if head_axis is None else list(range(by_head.shape[1]))
-    # Last axis whole and in one piece, so that a sum is added up in the same order in any company.
-    flat = np.ascontiguousarray(by_head.reshape(len(stacked), len(heads), -1))
-    columns = [Column(f"{leaf.name}.{how}", leaf.layer, head) for head in heads for how in SUMMARIES]
-    yield columns, _summaries(flat).reshape(len(stacked), -1)
-    if not rows:
-        return
-    has_batch = "batch" in leaf.axes
-    num_batches = by_head.shape[2] if has_batch else 1
-    num_tokens = flat.shape[2] // num_batches
-    yield (
-        [
-            Column(leaf.name, leaf.layer, head, batch if has_batch else None, token)
-            for head in heads
-            for batch in range(num_batches)
-            for token in range(num_tokens)
-        ],
-        flat.reshape(len(stacked), -1),
+@lru_cache(maxsize=256)
+def _names_of_numbers(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name, of_type in zip(names, types, strict=True)
+        if name not in PLACES and issubclass(of_type, int | float)
     )
+
+
+def _survey(heads: Sequence[Mapping[str, Any]], num_reports: int) -> Leaf:
+    """The numbers of a survey of heads; a stack and kind go into the name where there are several."""
+    several = len({row["kind"] for row in heads}) > 1
+    shape, numbers = [], list[float]()
+    for row in heads:
+        names = _names_of_numbers(tuple(row), tuple(map(type, row.values())))
+        prefix = f"{row['module'].split('.')[0]}.{row['kind']}." if several else ""
+        shape.append((row["layer"], row["head"], prefix, names))
+        numbers += [row[name] for name in names]
+    return Leaf(SurveyShape(tuple(shape)), np.array([numbers] * num_reports, dtype=np.float64))
 
 
 def _summaries(flat: np.ndarray) -> np.ndarray:

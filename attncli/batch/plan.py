@@ -111,9 +111,15 @@ class Plan:
     chains_with_context: tuple[Chain, ...] = ()
     prompts: PromptFile | None = None
     num_prompts: int = 1
+    mean_characters: float = 0.0
 
     def __len__(self) -> int:
         return self.num_prompts * sum(map(len, self.chains))
+
+    @property
+    def num_jobs(self) -> int:
+        """How many jobs there are: what can be computed by itself."""
+        return self.num_prompts * len(self.chains)
 
     def jobs(self) -> Iterator[Job]:
         """Chain by chain, and for each the sentences: neighbours have equal settings."""
@@ -148,12 +154,12 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
     texts = {"sentence": Given(PLACEHOLDER, "--file", is_flag=True)}
     items = plan_files(paths, overrides, texts)
     _refuse_what_reads_nothing(items)
-    count, has_context = prompts.check(_prompt_check(items))
+    checked = prompts.check(_prompt_check(items))
     with_context: tuple[Chain, ...] = ()
-    if has_context:
+    if checked.has_context:
         texts |= {"context": Given(PLACEHOLDER, f"--file {prompts.label}: context", is_flag=True)}
         with_context = tuple(chains(plan_files(paths, overrides, texts)))
-    return Plan(tuple(chains(items)), with_context, prompts, count)
+    return Plan(tuple(chains(items)), with_context, prompts, checked.num_prompts, checked.mean_characters)
 
 
 def _refuse_what_reads_nothing(items: Sequence[Item]) -> None:

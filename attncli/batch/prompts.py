@@ -24,6 +24,14 @@ class Prompt(NamedTuple):
     id: str | None = None
 
 
+class CheckedPrompts(NamedTuple):
+    """How many prompts a file has, whether some have a context, and the mean length of a sentence."""
+
+    num_prompts: int
+    has_context: bool
+    mean_characters: float
+
+
 class PromptFile:
     """The sentences of a file, in bounded memory however long it is.
 
@@ -70,12 +78,12 @@ class PromptFile:
         for number, data in self._lines():
             yield self._prompt(number, data)
 
-    def check(self, check: Callable[[Prompt], None]) -> tuple[int, bool]:
-        """How many prompts there are, and whether some have a context; UserError with the bad lines.
+    def check(self, check: Callable[[Prompt], None]) -> CheckedPrompts:
+        """What the plan needs to know of the prompts; UserError with the bad lines.
 
         `check` raises a UserError for a prompt that the experiments cannot take.
         """
-        count, has_context, errors, num_errors = 0, False, list[str](), 0
+        count, characters, has_context, errors, num_errors = 0, 0, False, list[str](), 0
         for number, data in self._lines():
             try:
                 prompt = self._prompt(number, data)
@@ -88,6 +96,7 @@ class PromptFile:
                 errors += error.lines[: MAX_ERRORS - len(errors)]
                 continue
             count += 1
+            characters += len(prompt.sentence)
             has_context = has_context or prompt.context is not None
         if num_errors > len(errors):
             errors.append(f"{self.label}: and {num_errors - len(errors):,} errors more")
@@ -95,7 +104,7 @@ class PromptFile:
             raise UserError(*errors)
         if not count:
             raise UserError(f"--file {self.label}: holds no sentence")
-        return count, has_context
+        return CheckedPrompts(count, has_context, characters / count)
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """The lines that are not blank, with their numbers."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.batch.figures import Column, Columns
+from attncli.batch.columns import Column, Columns
 from attncli.batch.store import LITTLE_ENDIAN, columns_of
 from attncli.batch.store_file import check_header, connect_to_read
 from attncli.errors import RunError, UserError

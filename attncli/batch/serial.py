@@ -1,25 +1,73 @@
-"""One experiment after the other, in this process."""
+"""The reports of experiments in their order, computed in this process."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
-from attncli.batch.plan import Item
+from attncli.batch.plan import Chain, Item, Job
 from attncli.errors import RunError, UserError
 from attncli.experiments.session import Session
+from attncli.experiments.together import run_in_buckets
 from attncli.report import Report
 
 CONTINUED_NOTE = "Draws go on from the step before, on one generator."
 
+OnFailure = Callable[[Item, UserError], None]
+Progress = Callable[[float], None]
+
 
 def run_items(
-    items: Iterable[Item],
-    on_failure: Callable[[Item, UserError], None],
-    progress: Callable[[float], None] | None = None,
+    items: Iterable[Item], on_failure: OnFailure, progress: Progress | None = None
 ) -> Iterator[Report]:
     """The report of each experiment as it is done; a failed one is handed to `on_failure` and left out.
 
     A step that would go on from a failed one fails, too: its draws would be others than asked for.
     """
+    return (report for _, report in _one_by_one(items, on_failure, progress))
+
+
+def run_jobs(
+    jobs: Iterable[Job],
+    on_failure: OnFailure,
+    progress: Progress | None = None,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+    num_together: int = 1,
+) -> Iterator[tuple[Item, Report]]:
+    """Each experiment of a plan with its report, in the order of the plan, as `run_items` gives them.
+
+    Among `num_together` jobs at a time those of one experiment are computed together: no more reports than
+    those are in memory. Nothing more is given once `stopped` says so.
+    """
+    jobs = iter(jobs)
+    while window := list(islice(jobs, num_together)):
+        for chain, result in _together([job.items() for job in window]):
+            if result is None:
+                yield from _one_by_one((item for item in chain if not stopped()), on_failure, progress)
+            elif stopped():
+                return
+            elif isinstance(result, UserError):
+                on_failure(chain[0], result)
+            else:
+                yield chain[0], result
+        if stopped():
+            return
+
+
+def _together(chains: Sequence[Chain]) -> Iterator[tuple[Chain, Report | UserError | None]]:
+    """Each chain with its result where it is one experiment among others; None for what runs by itself."""
+    alone = [place for place, chain in enumerate(chains) if len(chain) == 1]
+    results: dict[int, Report | UserError] = {}
+    if len(alone) > 1:
+        for bucket in run_in_buckets([chains[place][0].spec for place in alone]):
+            results |= {alone[number]: result for number, result in bucket.items()}
+    for place, chain in enumerate(chains):
+        yield chain, results.pop(place, None)
+
+
+def _one_by_one(
+    items: Iterable[Item], on_failure: OnFailure, progress: Progress | None
+) -> Iterator[tuple[Item, Report]]:
     session = Session(progress)
     broken = False
     for item in items:
@@ -34,4 +82,6 @@ def run_items(
             broken = True
             on_failure(item, error)
             continue
-        yield report if item.reseed else replace(report, notes=(*report.notes, CONTINUED_NOTE))
+        if not item.reseed:
+            report = replace(report, notes=(*report.notes, CONTINUED_NOTE))
+        yield item, report

@@ -4,33 +4,43 @@ import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from attncli.batch.chunks import Chunk, ChunkResult, Outcome
-from attncli.batch.figures import Column, Columns
+from attncli.batch.chunks import DONE, FAILED, Chunk, ChunkResult
+from attncli.batch.columns import Column, Columns
 from attncli.batch.keys import resolved_settings
 from attncli.batch.plan import Item, Job
 from attncli.batch.store_file import check_header, connect, create_file, driving, remove
 from attncli.batch.weight_files import WeightFiles
 from attncli.errors import RunError, UserError
 
-LITTLE_ENDIAN = "<f8"
+LITTLE_ENDIAN = np.dtype("<f8")
 KEYS_A_QUERY = 500
 
 ADD_RUN = """
 INSERT INTO runs (run, key, id, source, settings, sentence, context, status, error, environment, shape,
     weights, figures)
-SELECT CASE WHEN EXISTS (SELECT 1 FROM runs WHERE run = :run) THEN NULL ELSE :run END,
-    :key, :id, :source, :settings, :sentence, :context, :status, :error, :environment, :shape,
-    :weights, :figures
+SELECT CASE WHEN EXISTS (SELECT 1 FROM runs WHERE run = ?1) THEN NULL ELSE ?1 END,
+    ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
 WHERE true
 ON CONFLICT (key) DO UPDATE SET status = excluded.status, error = excluded.error, source = excluded.source,
     environment = excluded.environment, shape = excluded.shape, weights = excluded.weights,
     figures = excluded.figures
 WHERE status != 'done'
 """
+
+
+class _Experiment(NamedTuple):
+    """An item, kept so that its identity is not another's: the number of its settings, and its own texts."""
+
+    item: Item
+    settings: int
+    sentence: str | None
+    context: str | None
 
 
 class Store:
@@ -40,7 +50,7 @@ class Store:
         self.path = path
         self.rows, self.keeps_weights = rows, weights
         self._connection = connection
-        self._settings: dict[int, tuple[Item, int]] = {}
+        self._experiments: dict[int, _Experiment] = {}
         self._shapes: dict[Columns, int] = {}
         self._environments: dict[str, int] = {}
         self._weights = WeightFiles(path)
@@ -56,6 +66,12 @@ class Store:
             ).fetchall()
         return found
 
+    def num_done(self) -> int:
+        """How many runs are done."""
+        query = "SELECT count(*) FROM runs WHERE status = ?"
+        (count,) = self._connection.execute(query, (DONE,)).fetchone()
+        return int(count)
+
     def figures(self, key: bytes) -> tuple[Columns, np.ndarray]:
         """The figures of a run that is done."""
         query = "SELECT shape, figures FROM runs WHERE key = ?"
@@ -66,19 +82,10 @@ class Store:
         """Every run of a chunk in one transaction: they are there, all of them, when this returns."""
         self._begin()
         try:
-            weights = self._weights.write(
-                {
-                    key.hex(): outcome.weights
-                    for (*_, key, _), outcome in zip(chunk.runs(), result.outcomes, strict=True)
-                }
-            )
-            environment = self._environment(result.environment) if result.environment else None
-            shapes = [self._shape(columns) for columns in result.columns]
-            rows = (
-                self._row(*run, outcome, environment, shapes, weights)
-                for run, outcome in zip(chunk.runs(), result.outcomes, strict=True)
-            )
-            self._connection.executemany(ADD_RUN, rows)
+            runs = list(chunk.runs())
+            weights = {runs[number][2].hex(): matrix for number, matrix in result.weights.items()}
+            rows = sorted(self._rows(runs, result, self._weights.write(weights)), key=itemgetter(0))
+            self._connection.executemany(ADD_RUN, rows)  # in the order of the table, which is quicker
             self._connection.commit()
         except BaseException:
             self._forget()
@@ -91,42 +98,36 @@ class Store:
         """What was not committed never happened, its numbers of settings and shapes included."""
         if self._connection.in_transaction:
             self._connection.rollback()
-        for known in (self._settings, self._shapes, self._environments):
+        for known in (self._experiments, self._shapes, self._environments):
             known.clear()
 
-    def _row(
-        self,
-        job: Job,
-        item: Item,
-        key: bytes,
-        place: int,
-        outcome: Outcome,
-        environment: int | None,
-        shapes: list[int],
-        weights: str | None,
-    ) -> dict[str, object]:
-        prompt, spec = job.prompt, item.spec
-        figures = outcome.figures
-        return {
-            "run": place,
-            "key": key,
-            "id": (prompt.id or str(prompt.line)) if prompt is not None else None,
-            "source": item.source,
-            "settings": self._settings_number(item),
-            "sentence": prompt.sentence if prompt is not None else getattr(spec, "sentence", None),
-            "context": getattr(spec, "context", None)
-            if prompt is None or prompt.context is None
-            else prompt.context,
-            "status": outcome.status,
-            "error": outcome.error,
-            "environment": environment,
-            "shape": shapes[outcome.columns] if outcome.columns is not None else None,
-            "weights": weights if outcome.weights is not None else None,
-            "figures": figures.astype(LITTLE_ENDIAN).tobytes() if figures is not None else None,
-        }
+    def _rows(
+        self, runs: Sequence[tuple[Job, Item, bytes, int]], result: ChunkResult, weights: str | None
+    ) -> Iterator[tuple[object, ...]]:
+        """What ADD_RUN takes, for each run of a chunk; `weights` is the file that has theirs."""
+        environment = self._environment(result.environment) if result.environment else None
+        for table in result.tables:
+            shape, width = self._shape(table.columns), LITTLE_ENDIAN.itemsize * len(table.columns)
+            figures = memoryview(table.values.astype(LITTLE_ENDIAN).tobytes())
+            for row, number in enumerate(table.places):
+                file = weights if number in result.weights else None
+                own = figures[row * width : (row + 1) * width]
+                yield (*self._about(*runs[number]), DONE, None, environment, shape, file, own)
+        for number, error in result.errors.items():
+            yield (*self._about(*runs[number]), FAILED, error, environment, None, None, None)
 
-    def _settings_number(self, item: Item) -> int:
-        known = self._settings.get(id(item))  # the item is kept, so that its number is not another's
+    def _about(self, job: Job, item: Item, key: bytes, place: int) -> tuple[object, ...]:
+        """What is known of a run before it is computed."""
+        experiment = self._experiment(item)
+        if (prompt := job.prompt) is None:
+            name, sentence, context = None, experiment.sentence, experiment.context
+        else:
+            name, sentence = prompt.id or str(prompt.line), prompt.sentence
+            context = experiment.context if prompt.context is None else prompt.context
+        return place, key, name, item.source, experiment.settings, sentence, context
+
+    def _experiment(self, item: Item) -> _Experiment:
+        known = self._experiments.get(id(item))
         if known is None:
             spec = item.spec
             text = json.dumps(resolved_settings(spec), ensure_ascii=False)
@@ -135,8 +136,10 @@ class Store:
                 "INSERT OR IGNORE INTO settings (experiment, seed, spec) VALUES (?, ?, ?)", values
             )
             query = "SELECT settings FROM settings WHERE experiment = ? AND seed = ? AND spec = ?"
-            known = self._settings[id(item)] = (item, *self._connection.execute(query, values).fetchone())
-        return known[1]
+            (settings,) = self._connection.execute(query, values).fetchone()
+            sentence, context = getattr(spec, "sentence", None), getattr(spec, "context", None)
+            known = self._experiments[id(item)] = _Experiment(item, settings, sentence, context)
+        return known
 
     def _environment(self, versions: dict[str, str]) -> int:
         text = json.dumps(versions)
@@ -197,9 +200,9 @@ def _refuse_other_keeping(path: Path, connection: sqlite3.Connection, *, rows: b
     errors = []
     for flag, asked, is_kept in zip(("--rows", "--weights"), (rows, weights), kept, strict=True):
         if asked and not is_kept:
-            errors.append(f"{flag}: {path} was begun without it: give another name, or --fresh to begin anew")
+            errors.append(f"{flag}: {path} was created without it: give another name, or --fresh")
         if is_kept and not asked:
-            errors.append(f"{flag}: {path} was begun with it: give it again, or --fresh to begin anew")
+            errors.append(f"{flag}: {path} was created with it: give it again, or --fresh")
     if errors:
         raise UserError(*errors)
 

@@ -11,6 +11,8 @@ from attncli.errors import RunError, UserError
 
 SUFFIXES = (".db", ".sqlite", ".sqlite3")
 MAGIC = b"SQLite format 3\0"
+CACHE_KIB = 64 * 2**10
+LOG_PAGES = 16 * 2**10
 
 
 def is_store_name(path: str) -> bool:
@@ -32,11 +34,11 @@ def check_header(path: Path, *, any_version: bool = False) -> None:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     version, application = (int.from_bytes(header[at : at + 4], "big") for at in (60, 68))
     if not header.startswith(MAGIC) or application != APPLICATION_ID:
-        raise UserError(f"{path}: is no store of attn: it is left as it is, give another name")
+        raise UserError(f"{path}: is not an attn store: left unchanged, give another name")
     if version != SCHEMA_VERSION and not any_version:
         raise UserError(
             f"{path}: is a store of version {version}, and this attn writes version {SCHEMA_VERSION}: "
-            "it is left as it is (--fresh begins anew)"
+            "left unchanged (--fresh starts over)"
         )
 
 
@@ -98,6 +100,9 @@ def connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"file:{_quoted(path)}?mode=rw", uri=True)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
+    # Of many runs a chunk, each page would otherwise be read again and copied from the log after every chunk.
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
     return connection
 
 

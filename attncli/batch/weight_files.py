@@ -18,12 +18,12 @@ class WeightFiles:
     def __init__(self, store: Path) -> None:
         self.folder = store.with_name(store.name + ENDING)
 
-    def write(self, weights: Mapping[str, np.ndarray | None]) -> str | None:
+    def write(self, weights: Mapping[str, np.ndarray]) -> str | None:
         """Save the matrices by their runs' keys, and give the file's name; None where there are none.
 
         The file is on the disk before its transaction is: a store never names half a file.
         """
-        found = {key: np.ascontiguousarray(matrix) for key, matrix in weights.items() if matrix is not None}
+        found = {key: np.ascontiguousarray(matrix) for key, matrix in weights.items()}
         if not found:
             return None
         from safetensors.numpy import save

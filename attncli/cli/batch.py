@@ -10,9 +10,11 @@ import typer
 
 from attncli.batch.plan import Item, Plan, make_plan
 from attncli.batch.prompts import PromptFile
-from attncli.batch.serial import run_items
+from attncli.batch.serial import run_jobs
 from attncli.batch.store_file import SUFFIXES as STORE_SUFFIXES
 from attncli.batch.store_file import is_store_name
+from attncli.batch.threads import one_torch_thread
+from attncli.batch.worth import estimated_work, num_together
 from attncli.cli.output import Color, Debug, Destination, Format, Precision, ScaleColors, SkipSink
 from attncli.errors import UserError
 from attncli.spec.overrides import parse_overrides
@@ -48,24 +50,30 @@ Sentences = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="A setting that goes before the files; repeatable.", metavar="KEY=VALUE"),
+    typer.Option("--set", help="A setting that overrides the files; repeatable.", metavar="KEY=VALUE"),
 ]
 Kept = Annotated[
     str | None,
     typer.Option(
         "--output",
         "-o",
-        help="Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite), "
-        "with which the same command goes on.",
+        help="Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite): "
+        "rerun the same command to resume.",
         metavar="FILE",
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, and exit.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Begin the store anew instead of going on.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start the store over instead of resuming.")]
 Rows = Annotated[bool, typer.Option("--rows", help="Keep the statistics of every row, too.")]
 Weights = Annotated[bool, typer.Option("--weights", help="Keep the weights as safetensors beside the store.")]
 Workers = Annotated[
-    int | None, typer.Option("--workers", help="Processes to compute in.", metavar="INTEGER", min=1)
+    int | None,
+    typer.Option(
+        "--workers",
+        help="Processes to compute in (default: one per core where the batch is worth their start).",
+        metavar="INTEGER",
+        min=1,
+    ),
 ]
 Scheduler = Annotated[
     str | None,
@@ -161,7 +169,7 @@ def _refuse_flags(
     if workers is not None and scheduler is not None:
         errors.append("--workers: cannot be combined with --scheduler, which has its own")
     if store is not None and view is not None:
-        errors.append(f"--format: a store has none: attn export {store} -o FILE writes its figures")
+        errors.append(f"--format: needs no store: attn export {store} -o FILE reads one")
     if errors:
         raise UserError(*errors)
 
@@ -180,16 +188,6 @@ def _show(
 
     expectations = Expectations(conditions)
     failed = broken = 0
-    source = ""
-
-    def items() -> Iterator[Item]:
-        nonlocal source
-        for job in plan.jobs():
-            for item in job.items():
-                if fail_fast and (failed or broken):
-                    return
-                source = str(item.source)
-                yield item
 
     def fail(item: Item, error: UserError) -> None:
         nonlocal failed
@@ -198,20 +196,27 @@ def _show(
             traceback.print_exception(error)
         tell(str(item.source), list(error.lines))
 
-    def checked(reports: "Iterator[Report]") -> "Iterator[Report]":
+    def checked(results: "Iterator[tuple[Item, Report]]") -> "Iterator[Report]":
         nonlocal broken
-        for report in reports:
+        for item, report in results:
             yield report
             if conditions:
                 from attncli.batch.figures import figures_of
 
-                ((columns, figures),) = figures_of([report])
+                columns, figures = figures_of(report)
                 lines = expectations.of(columns).broken(figures)
                 broken += bool(lines)
-                tell(source, lines)
+                tell(str(item.source), lines)
 
-    with progress_line() as progress:
-        to.write(checked(run_items(items(), fail, progress)))
+    with progress_line() as progress, one_torch_thread() if len(plan) > 1 else nullcontext():
+        results = run_jobs(
+            plan.jobs(),
+            fail,
+            progress,
+            stopped=lambda: fail_fast and bool(failed or broken),
+            num_together=num_together(estimated_work(plan, len(plan))),
+        )
+        to.write(checked(results))
     if failed:
         typer.echo(f"{failed} of {len(plan)} experiments failed", err=True)
     return exit_code(expectations.unmet(), broken=broken, failed=failed)

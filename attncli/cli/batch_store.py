@@ -1,7 +1,9 @@
 """`attn batch -o runs.db`: a batch into a store, with its progress and its summary on standard error."""
 
+import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,15 +11,18 @@ from typing import TYPE_CHECKING
 import typer
 
 from attncli.batch.chunks import DONE
-from attncli.batch.driver import Driver, Engine
-from attncli.batch.engines import load_engine
+from attncli.batch.driver import Driver, Executor
+from attncli.batch.executors import load_executor
 from attncli.batch.expectations import Expectations
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Plan
 from attncli.batch.store import open_store
 from attncli.batch.store_file import check_header, connect_to_read
+from attncli.batch.threads import one_torch_thread
 from attncli.batch.weight_files import WeightFiles, refuse_without_safetensors
+from attncli.batch.worth import estimated_work, num_workers
 from attncli.cli.batch import exit_code, tell
+from attncli.experiments.memory import available_bytes
 from attncli.views.plain_text import plain_text
 from attncli.views.progress import Line, cleared_line, counted, readable_rate, readable_seconds
 
@@ -25,17 +30,17 @@ if TYPE_CHECKING:
     from attncli.batch.conditions import Condition
 
 
-def engine(workers: int | None, scheduler: str | None) -> Engine:
+def chosen_executor(workers: int, scheduler: str | None) -> Executor:
     """Where to compute: on a cluster, in some processes, or in this one."""
     if scheduler is not None:
         return partial(
-            load_engine("cluster").run_chunks,
+            load_executor("cluster").run_chunks,
             scheduler=scheduler,
             on_wait=lambda line: typer.echo(plain_text(line), err=True),
         )
-    if workers is not None:
-        return partial(load_engine("workers").run_chunks, workers=workers)
-    run: Engine = load_engine("serial").run_chunks
+    if workers:
+        return partial(load_executor("workers").run_chunks, workers=workers)
+    run: Executor = load_executor("serial").run_chunks
     return run
 
 
@@ -62,21 +67,30 @@ def keep(
             line.clear()
             tell(name, lines)
 
+        work = estimated_work(plan, len(plan) - store.num_done())
+        if workers is None and scheduler is None:
+            cores = len(os.sched_getaffinity(0))
+            workers = num_workers(work, cores=cores, free_bytes=available_bytes())
         driver = Driver(
             plan,
             keys,
             store,
             expectations=expectations,
+            num_workers=workers or 1,
+            seconds_a_job=work.seconds_a_job,
             fail_fast=fail_fast,
             on_failure=tell_above,
             on_broken=tell_above,
             on_progress=lambda progress: line.show(lambda: counted(line, *progress)),
         )
         try:
-            driver.run(engine(workers, scheduler))
+            with one_torch_thread() if len(plan) > 1 else nullcontext():
+                driver.run(chosen_executor(workers or 0, scheduler))
         except KeyboardInterrupt:
             line.clear()
-            typer.echo(plain_text(f"interrupted: {_kept(path, driver)}; the same command goes on"), err=True)
+            typer.echo(
+                plain_text(f"interrupted: {_kept(path, driver)}; rerun the same command to resume"), err=True
+            )
             raise
         line.clear()
         typer.echo(plain_text(_summary(path, driver, line)), err=True)

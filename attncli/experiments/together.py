@@ -215,21 +215,21 @@ def _taken_apart(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) 
 class OwnPart(Mapping[str, Any]):
     """What one text has of the tensors or statistics of several, taken out when it is asked for."""
 
-    __slots__ = ("_place", "_whole")
+    __slots__ = ("place", "whole")
 
     def __init__(self, whole: Mapping[str, Any], place: int) -> None:
-        self._whole, self._place = whole, place
+        self.whole, self.place = whole, place
 
     def __getitem__(self, name: str) -> Any:
-        part = self._whole[name]
+        part = self.whole[name]
         if isinstance(part, NamedTensor):
             assert part.axes[0] == "batch", part.axes
-            own = part.values[self._place]
+            own = part.values[self.place]
             return NamedTensor(part.axes[1:], own) if own.ndim else own.item()
-        return OwnPart(part, self._place) if isinstance(part, Mapping) else part
+        return OwnPart(part, self.place) if isinstance(part, Mapping) else part
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._whole)
+        return iter(self.whole)
 
     def __len__(self) -> int:
-        return len(self._whole)
+        return len(self.whole)

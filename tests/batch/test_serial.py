@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from attncli.batch.plan import Item, plan_files
-from attncli.batch.serial import run_items
+from attncli.batch.plan import Item, Plan, make_plan, plan_files
+from attncli.batch.prompts import PromptFile
+from attncli.batch.serial import run_items, run_jobs
 from attncli.errors import UserError
 from attncli.report import Report
+from tests.experiments.test_together import assert_same
 
 
 def run_text(tmp_path: Path, *texts: str) -> tuple[list[Report], list[str]]:
@@ -72,3 +74,50 @@ def test_errors_of_all_files_are_told_before_anything_runs(tmp_path: Path) -> No
     with pytest.raises(UserError) as caught:
         run_text(tmp_path, "experiment: nonsense", "experiment: norm", "experiment: norm\neps: -1")
     assert len(caught.value.lines) == 2
+
+
+def mixed_plan(folder: Path, prompts: PromptFile) -> Plan:
+    """A chain of two and two experiments by themselves, on each sentence; `d` has no vector."""
+    (folder / "v.txt").write_text("a 1 2\nb 3 4\nc 5 6\n")
+    (folder / "x.yaml").write_text(
+        "steps: [{experiment: self, embedding: v.txt}, {experiment: average}, "
+        "{experiment: average, seed: 3}, {experiment: self, embedding: v.txt, seed: 1}]"
+    )
+    plan = make_plan([folder / "x.yaml"], {}, prompts)
+    assert [len(chain) for chain in plan.chains] == [2, 1, 1]
+    return plan
+
+
+SENTENCES = ("a b", "a b c", "d a", "b", "c a b", "b a", "a d", "c c c", "b c")
+
+
+@pytest.mark.parametrize("num_together", [1, 2, 7, 500])
+def test_jobs_together_are_what_each_is_alone_in_the_order_of_the_plan(
+    tmp_path: Path, num_together: int
+) -> None:
+    (tmp_path / "p.txt").write_text("\n".join(SENTENCES))
+    together: list[Report | UserError] = []
+    alone: list[Report | UserError] = []
+    with PromptFile(str(tmp_path / "p.txt")) as prompts:
+        plan = mixed_plan(tmp_path, prompts)
+        found = run_jobs(plan.jobs(), lambda _, error: together.append(error), num_together=num_together)
+        for _, report in found:
+            together.append(report)
+        for job in plan.jobs():
+            for report in run_items(job.items(), lambda _, error: alone.append(error)):
+                alone.append(report)
+    assert len(together) == len(alone) == 36
+    for got, expected in zip(together, alone, strict=True):
+        assert_same(got, expected)
+
+
+def test_nothing_is_given_once_it_is_stopped(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("\n".join(SENTENCES))
+    found, failed = [], []
+    with PromptFile(str(tmp_path / "p.txt")) as prompts:
+        plan = mixed_plan(tmp_path, prompts)
+        for _, report in run_jobs(
+            plan.jobs(), lambda item, _: failed.append(item), stopped=lambda: bool(failed), num_together=5
+        ):
+            found.append(report)
+    assert len(failed) == 1 and len(found) == 4

@@ -141,8 +141,8 @@ def test_rows_and_weights_are_kept_where_asked_for(attn: Attn, tmp_path: Path) -
     assert attn([*arguments, "-o", str(store), "--rows", "--weights"]).code == 0
     assert not orphan.exists() and (tmp_path / "runs.db-weights" / "notes.txt").exists()
     assert attn([*arguments, "-o", str(store)]).err.splitlines() == [
-        f"--rows: {store} was begun with it: give it again, or --fresh to begin anew",
-        f"--weights: {store} was begun with it: give it again, or --fresh to begin anew",
+        f"--rows: {store} was created with it: give it again, or --fresh",
+        f"--weights: {store} was created with it: give it again, or --fresh",
     ]
     assert attn([*arguments, "-o", str(store), "--fresh"]).code == 0
     assert not list((tmp_path / "runs.db-weights").glob("*.safetensors"))
@@ -191,7 +191,7 @@ def test_what_is_no_store_is_left_as_it_is(attn: Attn, tmp_path: Path, make, fre
     before = (store.read_bytes(), store.stat().st_mtime_ns)
     arguments = write_batch(tmp_path, 2)
     for command in ([*arguments, "-o", str(store), *fresh], ["results", str(store)], ["export", str(store)]):
-        line = f"{store}: is no store of attn: it is left as it is, give another name\n"
+        line = f"{store}: is not an attn store: left unchanged, give another name\n"
         assert attn(command) == (2, "", line)
     assert (store.read_bytes(), store.stat().st_mtime_ns) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["prompts.txt", "runs.db", "sweep.yaml"]
@@ -225,7 +225,7 @@ def test_a_second_driver_is_refused_and_a_dead_one_is_not(attn: Attn, tmp_path: 
         (["--fresh"], "--fresh: needs a store: -o FILE.db"),
         (["--rows", "-o", "x.json"], "--rows: needs a store: -o FILE.db"),
         (["--workers", "2"], "--workers: needs a store: -o FILE.db"),
-        (["-o", "x.db", "--format", "csv"], "--format: a store has none: attn export x.db -o FILE writes its figures"),
+        (["-o", "x.db", "--format", "csv"], "--format: needs no store: attn export x.db -o FILE reads one"),
         (["-o", "x.db", "--workers", "2", "--scheduler", "tcp://a:1"], "--workers: cannot be combined with --scheduler, which has its own"),
         (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),
         (["--expect", "entropy < low"], "--expect 'entropy < low': must end in a number (got low)"),
@@ -332,7 +332,7 @@ def test_an_interrupted_batch_goes_on(attn: Attn, tmp_path: Path, workers: list[
     assert process.returncode == 130, told
     count = len(done_runs(store))
     assert 0 < count < 2000
-    assert told == f"interrupted: {store} has {count:,} of 2,000 runs; the same command goes on\n"
+    assert told == f"interrupted: {store} has {count:,} of 2,000 runs; rerun the same command to resume\n"
     assert not (tmp_path / "runs.db-lock").exists()
     ended = attn([*arguments, "-o", str(store)])
     assert ended.code == 0 and f"{count:,} were there" in ended.err
@@ -531,7 +531,7 @@ def test_names_that_a_store_has_not(attn: Attn, tmp_path: Path, flags: list[str]
     assert ended.code == 2 and ended.err.startswith(line)
 
 
-def test_engines_give_the_same_figures(attn: Attn, tmp_path: Path) -> None:
+def test_executors_give_the_same_figures(attn: Attn, tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
 
     def local_cluster():

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from attncli.batch.engines.failures import C, Died, Queue, died_of
+from attncli.batch.executors.failures import C, Died, Queue, died_of
 
 R = TypeVar("R")
 

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from attncli import __version__
-from attncli.batch.engines.failures import C, Died, Pending, Queue, died_of
+from attncli.batch.executors.failures import C, Died, Pending, Queue, died_of
 from attncli.errors import RunError, UserError
 
 R = TypeVar("R")

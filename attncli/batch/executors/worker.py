@@ -1,4 +1,4 @@
-"""A worker process: python -m attncli.batch.engines.worker FD, started by the engine `workers`.
+"""A worker process: python -m attncli.batch.executors.worker FD, started by the executor `workers`.
 
 It is sent the function, then chunks; it says that it is there, then gives the result of each chunk.
 """
@@ -11,7 +11,7 @@ from threading import Thread
 from traceback import print_exc
 from typing import Any
 
-from attncli.batch.engines.failures import died_of
+from attncli.batch.executors.failures import died_of
 
 
 def _receive(pipe: "Connection[Any, Any]", messages: "SimpleQueue[Any]") -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 from signal import Signals
 from typing import Any, Generic, TypeVar
 
-from attncli.batch.engines.failures import C, Died, Pending, Queue
+from attncli.batch.executors.failures import C, Died, Pending, Queue
+from attncli.batch.threads import VARIABLE
 from attncli.errors import RunError
 
 R = TypeVar("R")
@@ -31,15 +32,12 @@ SECONDS_TO_DIE = 5
 class Worker(Generic[C]):
     """A process that works on chunks in the order in which they are sent."""
 
-    def __init__(self, work: Callable[[C], Any], num_threads: int) -> None:
+    def __init__(self, work: Callable[[C], Any]) -> None:
         self.pipe, theirs = Pipe()
         self.sent: deque[Pending[C]] = deque()
         self.started = False
-        threads = {
-            name: os.environ.get(name, str(num_threads)) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-        }
         path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
-        command = [sys.executable, "-P", "-m", "attncli.batch.engines.worker", str(theirs.fileno())]
+        command = [sys.executable, "-P", "-m", "attncli.batch.executors.worker", str(theirs.fileno())]
         try:
             # A process group of its own: Ctrl-C is for this process, which then ends its workers.
             self.process = subprocess.Popen(
@@ -47,7 +45,7 @@ class Worker(Generic[C]):
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, **threads, "PYTHONPATH": path},
+                env={VARIABLE: "1", **os.environ, "PYTHONPATH": path},
                 process_group=0,
             )
         finally:
@@ -83,12 +81,11 @@ class Worker(Generic[C]):
 def run_chunks(chunks: Iterable[C], work: Callable[[C], R], *, workers: int) -> Iterator[tuple[C, R | Died]]:
     """Each chunk with its result, as they are done. `work` is a function of a module; chunks can be pickled.
 
-    Chunks are pulled two a worker. Closing the iterator, or any exception, ends the workers at once. RunError
-    where no worker can be started.
+    Each worker has one torch thread, unless OMP_NUM_THREADS says how many. Chunks are pulled two a worker.
+    Closing the iterator, or any exception, ends the workers at once. RunError where no worker can be started.
     """
     queue = Queue.of(chunks)
-    cores = len(os.sched_getaffinity(0))
-    pool = Pool(work, max(1, cores // workers))
+    pool = Pool(work)
     try:
         # No more than there are chunks: each takes a second of a core to start.
         for pending in islice(iter(queue.take, None), workers):
@@ -102,15 +99,14 @@ def run_chunks(chunks: Iterable[C], work: Callable[[C], R], *, workers: int) -> 
 class Pool(Generic[C]):
     """The workers that live."""
 
-    def __init__(self, work: Callable[[C], Any], num_threads: int) -> None:
+    def __init__(self, work: Callable[[C], Any]) -> None:
         self.work = work
-        self.num_threads = num_threads
         self.workers: list[Worker[C]] = []
         self.failed_starts = 0
 
     def start(self) -> Worker[C]:
         """One more worker."""
-        self.workers.append(Worker(self.work, self.num_threads))
+        self.workers.append(Worker(self.work))
         return self.workers[-1]
 
     def end(self) -> None:

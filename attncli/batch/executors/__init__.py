@@ -1,0 +1,21 @@
+"""Where chunks of a plan are worked on: in this process, in others of this machine, or on a Dask cluster.
+
+Each executor has `run_chunks(chunks, work, ...)`, which pulls chunks as it needs them and yields each with
+what `work(chunk)` gave, in any order. A chunk whose worker died, or whose work raised, is split in halves,
+which are tried again; a chunk of one run that fails every time comes back with Died.
+"""
+
+from importlib import import_module
+from types import ModuleType
+
+# Loaded when asked for: the cluster needs an optional package.
+EXECUTORS = {
+    "serial": "attncli.batch.executors.serial",
+    "workers": "attncli.batch.executors.workers",
+    "cluster": "attncli.batch.executors.cluster",
+}
+
+
+def load_executor(name: str) -> ModuleType:
+    """The module of an executor, with its run_chunks."""
+    return import_module(EXECUTORS[name])

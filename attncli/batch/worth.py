@@ -1,0 +1,118 @@
+"""Whether a plan is worth starting workers for, from a rough estimate of the seconds that it takes."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from attncli.batch.plan import Plan
+from attncli.experiments.memory import needed_bytes, weights_bytes
+from attncli.experiments.model_files import model_source
+from attncli.experiments.texts import drawn_counts
+from attncli.spec import Spec
+from attncli.spec.attention import AttentionSpec
+from attncli.spec.heads import HeadsSpec
+from attncli.spec.model import ModelSpec
+
+# Measured on one core, and rounded: nothing here has to be better than within a factor of three or so.
+SECONDS_A_RUN = 3e-4
+SECONDS_A_BYTE = 5e-10
+SECONDS_A_WEIGHT = 1e-8
+OPERATIONS_A_SECOND = 2e10
+CHARACTERS_A_TOKEN = 5
+SECONDS_TO_START, SECONDS_TO_START_WITH_MODEL = 2.0, 4.0
+BYTES_OF_A_WORKER = 300 * 10**6
+SHARE_OF_MEMORY = 1 / 3
+MAX_TOGETHER, MAX_SECONDS_TOGETHER, MAX_BYTES_TOGETHER = 256, 2.0, 512 * 2**20
+
+
+class Work(NamedTuple):
+    """What is left of a plan: jobs, seconds of one core, and what its largest run and its models take."""
+
+    num_jobs: int
+    seconds: float
+    run_bytes: int
+    model_bytes: int | None = None
+    """None where no experiment has a model."""
+
+    @property
+    def seconds_a_job(self) -> float:
+        """On one core."""
+        return self.seconds / max(1, self.num_jobs)
+
+
+def num_workers(work: Work, *, cores: int, free_bytes: int) -> int:
+    """How many workers to start; 0 where this process does it sooner.
+
+    One for each core, as long as each has more to do than its start takes, and together they fit into a third
+    of the free memory.
+    """
+    has_model = work.model_bytes is not None
+    worker_bytes = BYTES_OF_A_WORKER + work.run_bytes + (work.model_bytes or 0)
+    most = min(
+        cores,
+        work.num_jobs,
+        int(work.seconds / (SECONDS_TO_START_WITH_MODEL if has_model else SECONDS_TO_START)),
+        int(free_bytes * SHARE_OF_MEMORY / worker_bytes),
+    )
+    return most if most > 1 else 0
+
+
+def num_together(work: Work) -> int:
+    """Of how many jobs at a time the reports are kept, to compute them together and show them in order.
+
+    It follows from the plan alone: numbers that are computed together agree to the last bit only in the same
+    company.
+    """
+    fitting = MAX_BYTES_TOGETHER // max(1, work.run_bytes)
+    in_time = int(MAX_SECONDS_TOGETHER / max(work.seconds_a_job, 1e-9))
+    return max(1, min(MAX_TOGETHER, fitting, in_time))
+
+
+def estimated_work(plan: Plan, num_left: int) -> Work:
+    """About how much the last `num_left` runs of a plan are, before anything is imported or loaded."""
+    specs = [item.spec for chain in plan.chains for item in chain]
+    costs = [(spec, _num_tokens(spec, plan)) for spec in specs]
+    share = num_left / len(plan)
+    models = {model for spec in specs if (model := _model(spec)) is not None}
+    return Work(
+        num_jobs=round(plan.num_jobs * share),
+        seconds=plan.num_prompts * share * sum(seconds_of_run(*cost) for cost in costs),
+        run_bytes=max(needed_bytes(spec, num_tokens, num_tokens) for spec, num_tokens in costs),
+        model_bytes=sum(map(parameter_bytes, models)) if models else None,
+    )
+
+
+def seconds_of_run(spec: Spec, num_tokens: int) -> float:
+    """About how long one run takes on one core, with texts of that many tokens."""
+    if (model := _model(spec)) is not None:
+        # Every parameter takes part in one product and one sum for each token.
+        return SECONDS_A_RUN + 2 * parameter_bytes(model) / 4 * num_tokens / OPERATIONS_A_SECOND
+    num_weights = weights_bytes(spec, num_tokens, num_tokens) / 4 if isinstance(spec, AttentionSpec) else 0
+    return (
+        SECONDS_A_RUN
+        + SECONDS_A_BYTE * needed_bytes(spec, num_tokens, num_tokens)
+        + SECONDS_A_WEIGHT * num_weights
+    )
+
+
+def parameter_bytes(model: str) -> int:
+    """What the parameters of a model folder take; 0 for a model of the hub, of which nothing is known."""
+    return sum(file.stat().st_size for file in Path(model).glob("*.safetensors"))
+
+
+def _model(spec: Spec) -> str | None:
+    """The model that an experiment looks into; None where it draws its weights."""
+    if isinstance(spec, HeadsSpec) or (isinstance(spec, ModelSpec) and spec.model is not None):
+        return model_source(spec)
+    return None
+
+
+def _num_tokens(spec: Spec, plan: Plan) -> int:
+    """About how many tokens the texts of an experiment have; the mean of a file of sentences."""
+    if num_drawn := max(drawn_counts(spec)):
+        return num_drawn
+    if plan.prompts is not None:
+        return round(plan.mean_characters / CHARACTERS_A_TOKEN) + 1
+    file = getattr(spec, "file", None)
+    if file is not None and Path(file).is_file():
+        return Path(file).stat().st_size // CHARACTERS_A_TOKEN + 1
+    return len(getattr(spec, "sentence", None) or "") // CHARACTERS_A_TOKEN + 1

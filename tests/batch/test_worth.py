@@ -1,0 +1,173 @@
+"""Workers are started where a plan is worth it, and torch has one thread wherever there are many runs."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from attncli.batch import worth
+from attncli.batch.chunks import Chunk, ChunkResult
+from attncli.batch.driver import Driver
+from attncli.batch.executors import workers
+from attncli.batch.expectations import Expectations
+from attncli.batch.plan import Job, make_plan
+from attncli.batch.prompts import PromptFile
+from attncli.batch.threads import VARIABLE, one_torch_thread
+from attncli.batch.worth import Work, estimated_work, num_together, num_workers, seconds_of_run
+from attncli.spec import SPECS
+from tests.batch.stores import assert_same_figures, tidy, write_batch
+from tests.conftest import Attn
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("work", "cores", "free_bytes", "expected"),
+    [
+        (Work(20_000, 100.0, GB // 2), 2, 24 * GB, 2),
+        (Work(20_000, 100.0, GB // 2), 16, 240 * GB, 16),
+        (Work(20_000, 9.0, GB // 2), 16, 240 * GB, 4),  # each has as much to do as its start takes
+        (Work(20_000, 3.9, GB // 2), 16, 240 * GB, 0),
+        (Work(20_000, 100.0, GB // 2), 1, 24 * GB, 0),
+        (Work(3, 100.0, GB // 2), 16, 240 * GB, 3),
+        (Work(1, 100.0, GB // 2), 16, 240 * GB, 0),
+        (Work(0, 0.0, GB // 2), 16, 240 * GB, 0),
+        (Work(20_000, 100.0, 0, 17 * GB // 10), 16, 24 * GB, 4),  # a third of the memory
+        (Work(20_000, 100.0, 0, 5 * GB), 16, 24 * GB, 0),
+        (Work(20_000, 9.0, 0, 10**8), 16, 24 * GB, 2),  # a model takes longer to load
+    ],
+)
+def test_as_many_workers_as_help(work: Work, cores: int, free_bytes: int, expected: int) -> None:
+    assert num_workers(work, cores=cores, free_bytes=free_bytes) == expected
+
+
+def test_work_follows_runs_sentences_and_what_is_left(tmp_path: Path) -> None:
+    write_batch(tmp_path, 50)
+    with PromptFile(str(tmp_path / "prompts.txt")) as prompts:
+        plan = make_plan([tmp_path / "sweep.yaml"], {}, prompts)
+        whole, half = estimated_work(plan, 100), estimated_work(plan, 50)
+    assert (whole.num_jobs, half.num_jobs) == (100, 50)
+    assert half.seconds == pytest.approx(whole.seconds / 2) and whole.seconds > 100 * worth.SECONDS_A_RUN
+    assert estimated_work(plan, 0).seconds == 0
+
+
+def test_longer_texts_and_larger_models_take_longer(tmp_path: Path) -> None:
+    multihead = SPECS["multihead"].model_validate({"sentence": "a b"})
+    assert seconds_of_run(multihead, 10) < 1e-3 < 0.02 < seconds_of_run(multihead, 512) < 1
+    (tmp_path / "model.safetensors").write_bytes(bytes(4_000_000))
+    heads = SPECS["heads"].model_validate({"model": str(tmp_path), "sentence": "a b"})
+    assert seconds_of_run(heads, 100) == pytest.approx(worth.SECONDS_A_RUN + 2 * 1e6 * 100 / 2e10)
+    (tmp_path / "x.yaml").write_text(f"experiment: heads\nmodel: {tmp_path}\nsentence: a b")
+    work = estimated_work(make_plan([tmp_path / "x.yaml"], {}), 1)
+    assert work.model_bytes == 4_000_000
+
+
+def test_what_is_shown_together_fits_into_memory() -> None:
+    assert num_together(Work(20_000, 20.0, 10**6)) == 256
+    assert num_together(Work(20_000, 2_000.0, 0)) == 20
+    assert num_together(Work(20, 1.0, 10**8)) == 5
+    assert num_together(Work(20, 100.0, 0)) == num_together(Work(1, 0.1, GB)) == 1
+
+
+@pytest.mark.parametrize(("seconds_a_run", "num_started"), [(1e-6, 0), (10.0, 2)])
+def test_a_batch_as_typed_starts_workers_where_they_are_worth_it(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds_a_run: float, num_started: int
+) -> None:
+    arguments = write_batch(tmp_path, 20)
+    assert attn([*arguments, "-o", str(tmp_path / "expected.db")]).code == 0
+    started = []
+    start = workers.Pool.start
+    monkeypatch.setattr(workers.Pool, "start", lambda pool: started.append(pool) or start(pool))
+    monkeypatch.setattr(worth, "SECONDS_A_RUN", seconds_a_run)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    assert attn([*arguments, "-o", str(tmp_path / "found.db")]).code == 0
+    assert len(started) == num_started
+    assert_same_figures(tidy(tmp_path / "found.db"), tidy(tmp_path / "expected.db"))
+
+
+def test_torch_has_one_thread_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.delenv(VARIABLE, raising=False)
+    torch.set_num_threads(3)
+    try:
+        with one_torch_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+        monkeypatch.setenv(VARIABLE, "3")
+        with one_torch_thread():
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_what_is_imported_later_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delitem(sys.modules, "torch")
+    with one_torch_thread():
+        assert os.environ[VARIABLE] == "1"
+    assert VARIABLE not in os.environ
+
+
+class NoKeys:
+    """Every run has the key of its place; none is done."""
+
+    def of_job(self, job: Job) -> list[bytes]:
+        return [job.place.to_bytes(4, "big")]
+
+
+class EmptyStore:
+    rows = keeps_weights = False
+
+    def statuses(self, keys: list[bytes]) -> dict[bytes, str]:
+        return {}
+
+    def write(self, chunk: Chunk, result: ChunkResult) -> None:
+        pass
+
+
+def sizes_of_chunks(folder: Path, seconds_a_run: float, **options: float) -> list[int]:
+    """How many of 5,000 sentences each chunk has, where every run takes that long."""
+    write_batch(folder, 5_000, "experiment: self\nembed_dim: 4\n")
+    sizes = []
+
+    def executor(chunks: Iterable[Chunk], work: object) -> Iterator[tuple[Chunk, ChunkResult]]:
+        for chunk in chunks:
+            lengths = [len(job.prompt.sentence.split()) for job in chunk.jobs if job.prompt is not None]
+            assert lengths == sorted(lengths, reverse=True)
+            sizes.append(len(chunk))
+            errors = dict.fromkeys(range(len(chunk)), "x")
+            yield chunk, ChunkResult([], errors, {}, {}, seconds_a_run)
+
+    with PromptFile(str(folder / "prompts.txt")) as prompts:
+        driver = Driver(
+            make_plan([folder / "sweep.yaml"], {}, prompts),
+            NoKeys(),
+            EmptyStore(),
+            expectations=Expectations([]),
+            fail_fast=False,
+            on_failure=lambda name, lines: None,
+            on_broken=lambda name, lines: None,
+            on_progress=lambda progress: None,
+            **options,
+        )
+        driver.run(executor)
+    assert sum(sizes) == 5_000
+    return sizes
+
+
+def test_chunks_grow_to_a_second_and_shrink_towards_the_end(tmp_path: Path) -> None:
+    sizes = sizes_of_chunks(tmp_path, 1e-3, num_workers=2, seconds_a_job=1e-3)
+    assert sizes[0] == 250 and max(sizes) == 1_000
+    assert all(size <= 16 for size in sizes[-2:])
+    alone = sizes_of_chunks(tmp_path, 1e-3, seconds_a_job=1e-3)
+    assert alone[0] == 250 and max(alone) == 1_000 and len(alone) <= 7
+
+
+def test_slow_runs_are_chunks_of_their_own_whatever_was_expected(tmp_path: Path) -> None:
+    sizes = sizes_of_chunks(tmp_path, 2.0, num_workers=2, seconds_a_job=1e-6)
+    assert sizes[0] == 256 and set(sizes[1:]) == {1}
+    sizes = sizes_of_chunks(tmp_path, 1e-4, num_workers=2, seconds_a_job=100.0)
+    assert sizes[:4] == [16, 64, 256, 1024]
