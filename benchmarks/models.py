@@ -75,7 +75,7 @@ def survey(model: PreTrainedModel, ids: Tensor) -> list[dict[str, Tensor]]:
         if not wanted:
             wanted.append(replace(wanted_scores(layer.attention, ids), output=True))
         found = attend(layer.attention, wanted[0])
-        scores.append({name: score[0] for name, score in head_scores(found, wanted[0]).items()})
+        scores.append(head_scores(found, wanted[0]))
         return found.output
 
     capture(model, {"input_ids": ids}, take)

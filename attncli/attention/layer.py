@@ -11,14 +11,14 @@ from torch import Tensor
 
 from attncli.attention.score_rules import PLAIN, ScoreRules
 from attncli.attention.visibility import Visibility
+from attncli.mechanisms.heads import repeat_heads
 
 
 @dataclass(frozen=True)
 class AttentionLayer:
     """Query, key and value of the heads of some texts, unexpanded, and how their scores are made.
 
-    Each key/value head serves num_heads / kv_heads query heads in a row (grouped-query attention, Ainslie et
-    al. 2023, 2305.13245).
+    Each key/value head serves `group` query heads in a row (grouped-query attention).
     """
 
     query: Float[Tensor, "text head query dim"]
@@ -45,5 +45,4 @@ class AttentionLayer:
 
     def expanded(self) -> tuple[Tensor, Tensor]:
         """Key and value with as many heads as the query."""
-        key, value = (shared.repeat_interleave(self.group, dim=1) for shared in (self.key, self.value))
-        return key, value
+        return repeat_heads(self.key, self.num_heads), repeat_heads(self.value, self.num_heads)

@@ -50,11 +50,6 @@ class Visibility:
     rule: Callable[[Queries, Keys], Bool[Tensor, "#text query key"]] | None = None
 
     @property
-    def sees_all(self) -> bool:
-        """Whether every query sees every key."""
-        return not self.causal and self.window is None and self.key_mask is None and self.rule is None
-
-    @property
     def shift(self) -> int:
         """Where the first query stands among the keys."""
         return self.num_keys - self.num_queries if self.causal else 0

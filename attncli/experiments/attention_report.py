@@ -94,7 +94,10 @@ def largest_difference(spec: TextSpec, one: Float[Tensor, "*shape"], other: Floa
 def row_tensors(
     found: Computed, lead: LeadingAxes, sink: Float[Tensor, "#text #head"] | None
 ) -> dict[str, dict[str, NamedTensor]]:
-    """The statistics of each row and of each key; what a sink takes is outside_mass, with the logsumexp."""
+    """The statistics of each row and of each key; what a sink takes is outside_mass, with the logsumexp.
+
+    As float64, which is what a saved report comes back with.
+    """
     rows = dict(found.rows)
     if found.logsumexp is not None:
         rows["logsumexp"] = found.logsumexp
@@ -102,7 +105,7 @@ def row_tensors(
             rows["outside_mass"] = outside_mass(found.logsumexp, sink)
     ranks = {"top_keys": found.top_keys, "top_weights": found.top_weights}
     statistics = {
-        "rows": {name: lead.named(tensor, "query") for name, tensor in rows.items()}
+        "rows": {name: lead.named(tensor.double(), "query") for name, tensor in rows.items()}
         | {name: lead.named(tensor, "query", "rank") for name, tensor in ranks.items() if tensor is not None}
     }
     return statistics | {"keys": {"received_mass": lead.named(found.received_mass, "key")}}

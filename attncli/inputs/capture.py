@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from attncli.attention.engines.fused import layer_output
+from attncli.attention.engines import attend
 from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.layer import AttentionLayer
+from attncli.attention.results import Wanted
 from attncli.attention.score_rules import ScoreRules
 from attncli.attention.visibility import Visibility
 from attncli.errors import UserError
@@ -143,7 +144,8 @@ def _attend_and_hand_over(
     )
     output = receiver.consume(receiver.numbering.layer(name, layer_kind(name), layer))
     if output is None:
-        output = layer_output(layer)
+        output = attend(layer, Wanted(output=True)).output
+        assert output is not None
     return output.transpose(1, 2).contiguous(), None
 
 

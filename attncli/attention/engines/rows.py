@@ -4,9 +4,39 @@ from collections.abc import Callable
 
 import torch
 
-from attncli.attention.engines.parts import PARTS, Part
+from attncli.attention.engines.matrices import (
+    HeadMean,
+    KeptHeads,
+    Matrices,
+    PatternMass,
+    PooledMaps,
+    ReceivedMass,
+)
+from attncli.attention.engines.parts import (
+    Output,
+    Part,
+    PreviousToken,
+    RowStatistics,
+    ScoreMoments,
+    TopKeys,
+)
 from attncli.attention.engines.tile import Source, blocks, tiles
 from attncli.attention.results import Computed, Wanted
+
+# Whether a part is asked for, and what makes it.
+PARTS: tuple[tuple[Callable[[Wanted], bool], Callable[[Source, Wanted], Part]], ...] = (
+    (lambda wanted: True, RowStatistics),
+    (lambda wanted: wanted.top_k > 0, TopKeys),
+    (lambda wanted: wanted.previous_token, PreviousToken),
+    (lambda wanted: wanted.output, Output),
+    (lambda wanted: wanted.weights or wanted.scores, Matrices),
+    (lambda wanted: bool(wanted.kept_heads), KeptHeads),
+    (lambda wanted: wanted.head_mean, HeadMean),
+    (lambda wanted: wanted.score_moments, ScoreMoments),
+    (lambda wanted: wanted.received_mass, ReceivedMass),
+    (lambda wanted: wanted.pooled is not None, PooledMaps),
+    (lambda wanted: wanted.patterns is not None, PatternMass),
+)
 
 
 def attend(source: Source, wanted: Wanted, progress: Callable[[float], None] | None = None) -> Computed:

@@ -23,10 +23,6 @@ class Interval:
         """True where the query does not see the key."""
         return (ranks < self.first[:, None]) | (ranks >= self.stop[:, None])
 
-    def within(self, start: int, stop: int) -> "Interval":
-        """The part of each interval that lies in start <= rank < stop."""
-        return Interval(self.first.clamp(start, stop), self.stop.clamp(start, stop))
-
     def tiles(self, width: int) -> Iterator[tuple[slice, bool]]:
         """Cover all the intervals with slices of at most `width` keys; whether all queries see all of each.
 

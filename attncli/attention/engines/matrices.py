@@ -1,0 +1,151 @@
+"""What the engine `rows` makes of whole tiles: matrices, maps of blocks, and sums over the queries."""
+
+from typing import Any
+
+import torch
+
+from attncli.attention.engines.parts import place_of, type_of
+from attncli.attention.engines.tile import Source, Tile
+from attncli.attention.results import Wanted
+from attncli.statistics.sinks import received_mass
+
+
+class Matrices:
+    """Whole matrices: weights, and scores where they are wanted; hidden scores are -inf."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        like = type_of(source)
+        self.weights = like.new_zeros(source.shape)
+        self.scores = {
+            name: like.new_full(source.shape, -torch.inf)
+            for name in ("scores", "raw_scores")
+            if wanted.scores
+        }
+
+    def add(self, tile: Tile) -> None:
+        place = (*place_of(tile), tile.keys)
+        self.weights[place] = tile.weights
+        if self.scores and tile.scores is not None and tile.raw_scores is not None:
+            raw = tile.raw_scores
+            hidden = tile.scores == -torch.inf
+            self.scores["scores"][place] = tile.scores
+            self.scores["raw_scores"][place] = raw.masked_fill(hidden, -torch.inf) if tile.masked else raw
+
+    def result(self) -> dict[str, Any]:
+        return {"weights": self.weights, **self.scores}
+
+
+class KeptHeads:
+    """The weights of some heads."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        num_texts, _, num_queries, num_keys = source.shape
+        self.heads = wanted.kept_heads
+        self.weights = type_of(source).new_zeros(num_texts, len(self.heads), num_queries, num_keys)
+
+    def add(self, tile: Tile) -> None:
+        texts, heads, queries = place_of(tile)
+        for number, head in enumerate(self.heads):
+            if heads.start <= head < heads.stop:
+                self.weights[texts, number, queries, tile.keys] = tile.weights[:, head - heads.start]
+
+    def result(self) -> dict[str, Any]:
+        return {"kept_weights": self.weights}
+
+
+class HeadMean:
+    """The mean of the heads' weights."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        num_texts, self.num_heads, num_queries, num_keys = source.shape
+        self.mean = type_of(source).new_zeros(num_texts, num_queries, num_keys)
+
+    def add(self, tile: Tile) -> None:
+        texts, _, queries = place_of(tile)
+        self.mean[texts, queries, tile.keys] += tile.weights.sum(dim=1) / self.num_heads
+
+    def result(self) -> dict[str, Any]:
+        return {"head_mean": self.mean}
+
+
+class ReceivedMass:
+    """The sum over queries of the weights on each key."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        num_texts, num_heads, _, num_keys = source.shape
+        self.like = type_of(source)
+        self.mass = self.like.new_zeros(num_texts, num_heads, num_keys, dtype=torch.float64)
+
+    def add(self, tile: Tile) -> None:
+        texts, heads, _ = place_of(tile)
+        self.mass[texts, heads, tile.keys] += received_mass(tile.weights)
+
+    def result(self) -> dict[str, Any]:
+        return {"received_mass": self.mass.to(self.like.dtype)}
+
+
+class PooledMaps:
+    """Mean and largest weight of blocks of ceil(length / pooled) queries and keys; the last are shorter."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        assert wanted.pooled is not None
+        num_texts, num_heads, *sizes = source.shape
+        self.sizes = sizes
+        self.steps = [max(1, -(-size // wanted.pooled)) for size in sizes]
+        self.counts = [-(-size // step) for size, step in zip(sizes, self.steps, strict=True)]
+        self.mass = type_of(source).new_zeros(num_texts, num_heads, *self.counts)
+        self.largest = torch.zeros_like(self.mass)
+
+    def add(self, tile: Tile) -> None:
+        texts, heads, queries = place_of(tile)
+        height, width = self.steps
+        before = tile.keys.start % width
+        first = tile.keys.start // width
+        num_blocks = -(-(before + tile.weights.shape[-1]) // width)
+        after = num_blocks * width - before - tile.weights.shape[-1]
+        padded = torch.nn.functional.pad(tile.weights, (before, after))
+        padded = padded.view(*padded.shape[:-1], num_blocks, width)
+        mass, largest = padded.sum(dim=-1), padded.amax(dim=-1)
+        columns = slice(first, first + num_blocks)
+        for row in range(queries.start // height, -(-queries.stop // height)):
+            own = slice(max(row * height - queries.start, 0), (row + 1) * height - queries.start)
+            self.mass[texts, heads, row, columns] += mass[:, :, own].sum(dim=2)
+            here = self.largest[texts, heads, row, columns]
+            torch.maximum(here, largest[:, :, own].amax(dim=2), out=here)
+
+    def result(self) -> dict[str, Any]:
+        starts = [torch.arange(0, size, step) for size, step in zip(self.sizes, self.steps, strict=True)]
+        numbers = [
+            (size - first).clamp(max=step)
+            for size, step, first in zip(self.sizes, self.steps, starts, strict=True)
+        ]
+        entries = (numbers[0].unsqueeze(-1) * numbers[1]).to(self.mass)
+        return {"pooled_mean": self.mass / entries, "pooled_max": self.largest}
+
+
+FEW_ENTRIES = 4096
+"""Of a head in a tile: beyond it, a product with few columns takes longer than one with each column."""
+
+
+class PatternMass:
+    """The weight of each head on each pattern: a product, since it is linear in the weights."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        assert wanted.patterns is not None
+        self.patterns = wanted.patterns
+        num_texts, num_heads, *_ = source.shape
+        self.like = type_of(source)
+        self.mass = self.like.new_zeros(num_texts, num_heads, len(self.patterns.names), dtype=torch.float64)
+
+    def add(self, tile: Tile) -> None:
+        texts, heads, queries = place_of(tile)
+        patterns = self.patterns.block(texts, queries, tile.keys).to(self.like.dtype)
+        flat = tile.weights.flatten(-2)
+        if len(flat) == 1 and flat.shape[-1] > FEW_ENTRIES:
+            mass = torch.stack([flat[0] @ pattern for pattern in patterns[0].flatten(-2)], dim=-1)
+        else:
+            mass = flat @ patterns.flatten(-2).mT
+        self.mass[texts, heads] += mass
+
+    def result(self) -> dict[str, Any]:
+        return {"pattern_mass": self.mass.to(self.like.dtype)}
