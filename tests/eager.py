@@ -42,7 +42,7 @@ def captured_layers(
 ) -> tuple[str, dict[tuple[str, str, int], CapturedLayer]]:
     """How they were captured, and each layer by the same keys.
 
-    The model goes on with its fused attention, or `with_output` with what `attn` computes of the layer.
+    The model goes on by itself, or with the output that is handed back.
     """
     layers: dict[tuple[str, str, int], CapturedLayer] = {}
 

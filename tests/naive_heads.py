@@ -30,13 +30,21 @@ def skipped(weights: Tensor, count: int) -> Tensor:
 
 
 def naive_figures(weights: Tensor, ids: list[int] | None, skip: int = 0) -> dict[str, list[float]]:
-    """The figures of each head of (head, query, key), the first keys skipped already."""
+    """The figures of each head of (head, query, key), the first keys skipped already.
+
+    A query sees a key where some head gives it weight.
+    """
     figures: dict[str, list[float]] = {}
+    visible = (weights > 0).any(dim=0).sum(dim=-1).tolist()
     for head in weights.double():
         rows = [(i, row) for i, row in enumerate(head.tolist()) if sum(row) > 0]
         entropies = [-sum(p * math.log(p) for p in row if p > 0) for _, row in rows]
+        several = [
+            (entropy, visible[i]) for entropy, (i, _) in zip(entropies, rows, strict=True) if visible[i] > 1
+        ]
         values = {
             "entropy": _mean(entropies),
+            "normalized_entropy": _mean([entropy / math.log(count) for entropy, count in several]),
             "max_weight": _mean([max(row) for _, row in rows]),
             "participation": _mean([1 / sum(p * p for p in row) for _, row in rows]),
             "sink_mass": _mean([row[0] for _, row in rows]),

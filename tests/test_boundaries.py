@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attncli"
+
 # What each room may import of ours. A package's __init__ holds no more than its version.
 ARROWS = {
     "cli": {"spec", "experiments", "batch", "saved", "views", "errors", "report"},

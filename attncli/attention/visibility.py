@@ -129,6 +129,22 @@ class Visibility:
 
     def of_texts(self, texts: slice) -> "Visibility":
         """The same for some of the texts."""
-        if self.key_mask is None or len(self.key_mask) == 1:
+        has_own_mask = self.key_mask is not None and len(self.key_mask) > 1
+        if not has_own_mask and self.rule is None:
             return self
-        return replace(self, key_mask=self.key_mask[texts])
+        mask = self.key_mask[texts] if has_own_mask and self.key_mask is not None else self.key_mask
+        return replace(
+            self, key_mask=mask, rule=None if self.rule is None else _RuleOfTexts(self.rule, texts)
+        )
+
+
+@dataclass(frozen=True)
+class _RuleOfTexts:
+    """A rule, of some of the texts where it tells them apart."""
+
+    rule: Callable[[Queries, Keys], Bool[Tensor, "#text query key"]]
+    texts: slice
+
+    def __call__(self, queries: Queries, keys: Keys) -> Bool[Tensor, "#some query key"]:
+        visible = self.rule(queries, keys)
+        return visible if len(visible) == 1 else visible[self.texts]

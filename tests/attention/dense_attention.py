@@ -43,7 +43,8 @@ def dense_statistics(
         key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
     num_queries, num_keys = query.shape[-2], key.shape[-2]
     scores = query @ key.mT * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    uncapped = scores
+    # What rounding errors of a product are bounded by: terms may cancel.
+    terms = query.abs() @ key.abs().mT * abs(1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
     seen = visible_entries(num_queries, num_keys, causal=causal, window=window, key_mask=key_mask)
@@ -81,7 +82,7 @@ def dense_statistics(
         "logsumexp": logsumexp,
         "visible": visible,
         "scores": scores,
-        "uncapped": uncapped,
+        "terms": terms,
         "seen": seen,
         "weights": weights,
         "top_keys": top_keys.masked_fill(top_weights < 0, -1),

@@ -71,8 +71,8 @@ SMALL_TILES = [1, 37, 300, 2000, 2**15, 2**20]
 def assert_agrees(found: AttentionStatistics, dense: dict[str, Any], dtype: torch.dtype) -> None:
     """The bounds of the issue. A weight is exp(score - logsumexp), so its relative error is the absolute
     error of that difference: 1e-5, or where float32 cannot hold large scores as well, the bound on them."""
-    # Rounding happens where scores are largest: before they are capped.
-    scores = dense["uncapped"][dense["seen"]]
+    # Rounding happens in the products, before scores are capped.
+    scores = dense["terms"][dense["seen"]]
     num_keys = dense["scores"].shape[-1]
     largest = float(scores.abs().max()) if scores.numel() else 0.0
     unit = 2.0**-23 if dtype == torch.float32 else 2.0**-52
@@ -111,7 +111,7 @@ def assert_names_the_top(top_keys: Tensor, dense: dict[str, Any], relative: floa
 def assert_moments(found: AttentionStatistics, dense: dict[str, Any], relative: float) -> None:
     heads = zip(
         dense["scores"].flatten(0, -3) if dense["scores"].ndim > 2 else [dense["scores"]],
-        dense["uncapped"].flatten(0, -3) if dense["uncapped"].ndim > 2 else [dense["uncapped"]],
+        dense["terms"].flatten(0, -3) if dense["terms"].ndim > 2 else [dense["terms"]],
         dense["seen"].flatten(0, -3) if dense["seen"].ndim > 2 else [dense["seen"]],
         found.score_mean.flatten(),
         found.score_variance.flatten(),
@@ -119,20 +119,20 @@ def assert_moments(found: AttentionStatistics, dense: dict[str, Any], relative: 
         found.score_max.flatten(),
         strict=True,
     )
-    for head, uncapped, seen, mean, variance, smallest, largest in heads:
+    for head, terms, seen, mean, variance, smallest, largest in heads:
         scores = head[seen]
         if not len(scores):
             assert all(figure.isnan() for figure in (mean, variance, smallest, largest))
             continue
-        reach = float(uncapped[seen].abs().max())
+        reach = float(terms[seen].max())
         for figure, expected in ((mean, scores.mean()), (smallest, scores.min()), (largest, scores.max())):
             assert abs(float(figure) - float(expected)) <= relative * reach
         if len(scores) == 1:
             assert variance.isnan()
         else:
-            # The last bit of the scores moves the variance of scores that differ by little.
-            last_bit = torch.finfo(variance.dtype).eps * reach
-            noise = (relative * reach / 10) ** 2 + 2 * last_bit * float(scores.std())
+            # The last bits of the scores, and of their squares, move the variance of scores that differ by little.
+            last_bit = torch.finfo(variance.dtype).eps
+            noise = last_bit * (reach**2 + 2 * reach * float(scores.std()))
             assert abs(float(variance) - float(scores.var())) <= relative * float(scores.var()) + noise
 
 

@@ -12,9 +12,17 @@ from attncli.experiments.memory import chosen_engine, weights_bytes
 from attncli.report import Report
 from attncli.spec import SPECS
 from attncli.spec.validation import Given, build_spec
-from attncli.statistics.moments import combined_moments, moments
+from attncli.statistics.moments import merged_moments, moments
 from attncli.statistics.quantiles import LEVELS, extreme_places, quantiles
 from tests.experiments.running import run
+
+
+@pytest.fixture(params=["rows", "tiles"])
+def by_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is streamed comes from either engine, however few keys there are."""
+    least = 1 if request.param == "tiles" else 10**9
+    monkeypatch.setattr("attncli.attention.engines.LEAST_KEYS_OF_TILES", least)
+
 
 CASES = [
     ("self", {"num_tokens": 301, "causal": True}),
@@ -25,9 +33,11 @@ CASES = [
     ("multihead", {"num_tokens": 31, "num_heads": 3, "embed_dim": 12, "batch_size": 2, "top_k": 0}),
     ("cross", {"num_tokens": 31, "num_context_tokens": 67}),
     ("cross", {"sentence": "a b a", "context": "c a d e f"}),
+    ("cross", {"num_tokens": 5, "num_context_tokens": 2, "top_k": 4}),
 ]
 
 
+@pytest.mark.usefixtures("by_engine")
 @pytest.mark.parametrize(("experiment", "settings"), CASES)
 def test_both_engines_report_the_same_figures(experiment: str, settings: dict[str, object]) -> None:
     dense, streamed = (run(experiment, engine=engine, **settings) for engine in ("dense", "streaming"))
@@ -43,7 +53,7 @@ def test_both_engines_report_the_same_figures(experiment: str, settings: dict[st
     assert list(dense.statistics["rows"]) == list(streamed.statistics["rows"])
     for name, tensor in dense.statistics["rows"].items():
         other = streamed.statistics["rows"][name]
-        assert other.axes == tensor.axes
+        assert other.axes == tensor.axes and other.values.shape == tensor.values.shape
         if name == "top_keys":
             assert (other.values == tensor.values).mean() > 0.98
         else:
@@ -52,6 +62,7 @@ def test_both_engines_report_the_same_figures(experiment: str, settings: dict[st
     np.testing.assert_allclose(*received, rtol=1e-4)
 
 
+@pytest.mark.usefixtures("by_engine")
 def test_pooled_maps_are_block_means_and_maxima_of_the_weights() -> None:
     dense, streamed = (run("self", engine=engine, num_tokens=128) for engine in ("dense", "streaming"))
     blocks = dense.tensors["weights"].values.reshape(64, 2, 64, 2)
@@ -123,12 +134,14 @@ def test_what_streaming_cannot_do_is_refused(settings: dict[str, object]) -> Non
         run("self", engine="streaming", **settings)
 
 
+@pytest.mark.usefixtures("by_engine")
 @pytest.mark.parametrize("settings", [{"temperature": 1e300}, {"scale": 1e-200}, {"scale": -1e-30}])
 def test_scores_that_are_scaled_to_nothing_are_reported_by_both(settings: dict[str, object]) -> None:
     dense, streamed = (run("self", engine=engine, **settings) for engine in ("dense", "streaming"))
     assert streamed.statistics["scores"] == pytest.approx(dense.statistics["scores"], rel=1e-5)
 
 
+@pytest.mark.usefixtures("by_engine")
 @pytest.mark.parametrize("temperature", [1e-6, 1e-10])
 def test_no_key_has_more_than_the_largest_weight(temperature: float) -> None:
     settings = {"num_tokens": 9, "causal": True, "temperature": temperature}
@@ -136,6 +149,7 @@ def test_no_key_has_more_than_the_largest_weight(temperature: float) -> None:
     assert (rows["sink_mass"].values <= rows["max_weight"].values).all()
 
 
+@pytest.mark.usefixtures("by_engine")
 @pytest.mark.parametrize("engine", ["dense", "streaming"])
 def test_a_sink_beyond_float32_is_refused(engine: str) -> None:
     for settings in ({"sink": 1e39}, {"sink": -1e30, "temperature": 1e-10}):
@@ -143,19 +157,41 @@ def test_a_sink_beyond_float32_is_refused(engine: str) -> None:
             run("self", engine=engine, **settings)
 
 
+@pytest.mark.usefixtures("by_engine")
 def test_overflow_is_refused_when_streaming_too() -> None:
     with pytest.raises(RunError, match="overflow float32"):
         run("self", engine="streaming", scale=1e38)
 
 
 @pytest.mark.parametrize("sizes", [(5, 7, 11), (1, 1, 3), (2,), (1,)])
-def test_combined_moments_are_those_of_all(sizes: tuple[int, ...]) -> None:
+def test_merged_moments_are_those_of_all(sizes: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(3)
     groups = [3 * torch.randn(size, generator=generator, dtype=torch.float64) + size for size in sizes]
     parts = [moments(group) for group in groups]
-    columns = [torch.tensor([part[name] for part in parts]) for name in ("mean", "variance", "min", "max")]
-    together = combined_moments(torch.tensor(sizes), *columns)
-    assert together == pytest.approx(moments(torch.cat(groups)), nan_ok=True, rel=1e-6)
+    mean, variance, lowest, highest = (
+        torch.tensor([part[name] for part in parts], dtype=torch.float64)
+        for name in ("mean", "variance", "min", "max")
+    )
+    counts = torch.tensor(sizes)
+    together = merged_moments(counts, mean, variance * (counts - 1), lowest, highest)
+    found = {name: number.item() for name, number in together.items()}
+    assert found == pytest.approx(moments(torch.cat(groups)), nan_ok=True, rel=1e-12)
+
+
+def test_merged_moments_leave_out_what_is_empty_and_keep_batches_apart() -> None:
+    """An empty group has no mean, no range, and no part in the others'."""
+    null = torch.nan
+    counts = torch.tensor([[3, 0, 2], [0, 0, 0], [0, 1, 0]])
+    groups = [torch.tensor([1.0, 2.0, 6.0]), torch.tensor([-4.0, 5.0])]
+    mean = torch.tensor([[3.0, null, 0.5], [null, null, null], [null, 7.0, null]])
+    squares = torch.tensor([[14.0, null, 40.5], [null, null, null], [null, 0.0, null]])
+    lowest = torch.tensor([[1.0, null, -4.0], [null, null, null], [null, 7.0, null]])
+    highest = torch.tensor([[6.0, null, 5.0], [null, null, null], [null, 7.0, null]])
+    found = merged_moments(counts, mean, squares, lowest, highest)
+    first = {name: numbers[0].item() for name, numbers in found.items()}
+    assert first == pytest.approx(moments(torch.cat(groups)), rel=1e-12)
+    assert all(numbers[1].isnan() for numbers in found.values())
+    assert found["mean"][2] == found["min"][2] == found["max"][2] == 7 and found["variance"][2].isnan()
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 1000])

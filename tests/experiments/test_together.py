@@ -50,7 +50,7 @@ def with_ranking_of(got: Report, expected: Report) -> Report:
     return replace(got, statistics={**got.statistics, "rows": rows})
 
 
-def assert_same(got: object, expected: object, where: str = "") -> None:
+def assert_same(got: object, expected: object, where: str = "", tolerance: float = 1e-6) -> None:
     """Equal within 1e-6 of the largest number that they stand beside; everything else exactly."""
     assert type(got) is type(expected) or isinstance(got, Mapping), where
     if isinstance(expected, Report):
@@ -58,29 +58,30 @@ def assert_same(got: object, expected: object, where: str = "") -> None:
         if "top_keys" in expected.statistics.get("rows", {}):
             got = with_ranking_of(got, expected)
         for name, value in expected.fields().items():
-            assert_same(got.fields()[name], value, name)
+            assert_same(got.fields()[name], value, name, tolerance)
     elif isinstance(expected, NamedTensor):
         assert got.axes == expected.axes, where
         assert got.values.dtype == expected.values.dtype, where
-        assert_same(got.values, expected.values, where)
+        assert_same(got.values, expected.values, where, tolerance)
     elif isinstance(expected, np.ndarray):
         assert got.shape == expected.shape, where
         finite = np.abs(expected[np.isfinite(expected)])
         largest = max(1.0, float(finite.max())) if finite.size else 1.0
-        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6 * largest, err_msg=where)
+        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * largest, err_msg=where)
     elif isinstance(expected, Mapping):
         assert list(got) == list(expected), where
         if set(expected) == {"mean", "variance", "min", "max"}:  # of float32 scores, exact to their last bits
             largest = max(1, abs(expected["min"]), abs(expected["max"]))
-            assert got == pytest.approx(expected, rel=1e-6, abs=1e-6 * largest, nan_ok=True), where
+            close = pytest.approx(expected, rel=tolerance, abs=tolerance * largest, nan_ok=True)
+            assert got == close, where
             return
         for name, value in expected.items():
-            assert_same(got[name], value, f"{where}.{name}")
-    elif isinstance(expected, list):
+            assert_same(got[name], value, f"{where}.{name}", tolerance)
+    elif isinstance(expected, list | tuple):
         for i, (one, other) in enumerate(zip(got, expected, strict=True)):
-            assert_same(one, other, f"{where}[{i}]")
+            assert_same(one, other, f"{where}[{i}]", tolerance)
     elif isinstance(expected, float):
-        assert got == pytest.approx(expected, rel=1e-6, abs=1e-6, nan_ok=True), where
+        assert got == pytest.approx(expected, rel=tolerance, abs=tolerance, nan_ok=True), where
     elif isinstance(expected, UserError):
         assert got.lines == expected.lines and type(got) is type(expected)
     else:

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from attncli.streaming.tiles import TileSizes
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from attncli.attention.engines.tiles.tiles import TileSizes
 from attncli.errors import RunError, UserError
 from attncli.experiments.attending import attended
 from attncli.experiments.memory import chosen_engine
-from attncli.mechanisms.masks import visible_keys
 from attncli.report import Report
 from attncli.spec import SPECS
 from attncli.spec.validation import Given, build_spec
 from attncli.spec.variants import UNSTREAMED, VARIANTS
 from attncli.views.heading import heading
 from tests.experiments.running import run
+from tests.layers import visible_keys
 
 SENTENCE = "a rose is a rose is a rose is a rose"
 ON: dict[str, Any] = {
@@ -131,6 +131,7 @@ def test_dense_and_streaming_agree_in_float64(
     variant: str, sizes: tuple[int, int], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TileSizes, "suited_to", lambda _: TileSizes(*sizes))
+    monkeypatch.setattr("attncli.attention.engines.LEAST_KEYS_OF_TILES", 1)
     on = {key: ON[key] for key in (STREAMED if variant == "all of them" else [variant])}
     generator = torch.Generator().manual_seed(5)
     vectors = {

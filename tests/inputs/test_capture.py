@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from attncli.attention.engines import tile
 from attncli.attention.layer import AttentionLayer
 from attncli.errors import UserError
 from attncli.inputs.capture import CapturedLayer, layer_kind, layer_number
@@ -160,6 +161,35 @@ def padding(num_tokens: int, lengths: tuple[int, ...], side: str) -> torch.Tenso
     """1 where a text has a token, 0 where it is filled up."""
     mask = (torch.arange(num_tokens) < torch.tensor(lengths).unsqueeze(1)).long()
     return mask if side == "right" else mask.flip(1)
+
+
+@pytest.mark.parametrize("with_numbers", [False, True])
+@pytest.mark.parametrize("num_heads", [1, 4])
+@pytest.mark.parametrize("num_texts", [1, 3])
+@pytest.mark.parametrize("name", ["BERT", "Llama"])
+def test_masks_that_are_matrices_hide_what_they_hide_from_eager_attention(
+    name: str, num_texts: int, num_heads: int, with_numbers: bool
+) -> None:
+    """For all texts alike or for each, for all heads alike or for each, with numbers to add or without."""
+    model = ARCHITECTURES[name].build()
+    generator = torch.Generator().manual_seed(num_heads)
+    seen = torch.rand(num_texts, num_heads, 13, 13, generator=generator) < 0.6
+    seen |= torch.eye(13, dtype=torch.bool)
+    added = 2.0 * with_numbers * torch.randn(seen.shape, generator=generator)
+    mask = added.masked_fill(~seen, torch.finfo(torch.float32).min)
+    inputs = {**batch_of(name), "attention_mask": mask.expand(3, -1, -1, -1)}
+    how, layers = captured_layers(model, inputs)
+    expected = eager_weights_of_texts(model, inputs)
+    assert how == "interface" and layers.keys() == expected.keys()
+    for place, weights in expected.items():
+        got = whole_weights_of_texts(layers[place])
+        torch.testing.assert_close(got, weights, rtol=0, atol=1e-5)
+        assert (got[~seen.expand_as(got)] == 0).all()
+        with pytest.MonkeyPatch.context() as patch:  # as many small tiles as a long text has large ones
+            patch.setattr(tile, "TILE", 500)
+            patch.setattr(tile, "MOST_ROWS", 5)
+            in_tiles = whole_weights_of_texts(layers[place])
+        torch.testing.assert_close(in_tiles, got, rtol=0, atol=1e-6)
 
 
 def test_layers_on_one_module_are_counted_by_their_calls() -> None:

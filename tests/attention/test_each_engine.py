@@ -1,0 +1,429 @@
+"""The reference against rows written out, both engines against the reference, texts against each alone."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from naive_attention import naive
+from torch import Tensor
+
+from attncli.attention import reference
+from attncli.attention.engines import attend, engine_for, rows, tile, tiles
+from attncli.attention.engines.tile import GivenWeights
+from attncli.attention.engines.tiles.tiles import TileSizes
+from attncli.attention.layer import AttentionLayer
+from attncli.attention.patterns import Patterns
+from attncli.attention.results import Computed, Wanted
+from attncli.row_statistics import PATTERNS, ROW_STATISTICS
+from tests.layers import layer_of
+
+TEXTS, HEADS, KV_HEADS, DIM, VALUE_DIM = 3, 4, 2, 5, 3
+SCALE = 0.3
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def kept(count: int, *spans: tuple[int, int]) -> Tensor:
+    """True where a text has keys: from and to, negative ones from the end."""
+    places = torch.arange(count)
+    ends = [(first % (count + 1), stop % (count + 1)) for first, stop in spans]
+    return torch.stack([(places >= first) & (places < stop) for first, stop in ends])
+
+
+Settings = dict[str, Any]
+
+# What is special about a layer of n queries; n + more keys where it says so.
+CASES: dict[str, Callable[[int], Settings]] = {
+    "full": lambda n: {},
+    "causal": lambda n: {"causal": True},
+    "window": lambda n: {"causal": True, "window": 5},
+    "both ways": lambda n: {"window": 3},
+    "window of one": lambda n: {"window": 1},
+    "padding right": lambda n: {"key_mask": kept(n, (0, n), (0, n - 4), (0, n // 2))},
+    "padding left": lambda n: {"key_mask": kept(n, (0, n), (4, n), (n // 2, n))},
+    "padding of all": lambda n: {"key_mask": kept(n, (3, n))},
+    "causal padding right": lambda n: {"causal": True, "key_mask": kept(n, (0, n - 2), (0, n), (0, 1))},
+    "causal padding left": lambda n: {"causal": True, "key_mask": kept(n, (n - 1, n), (2, n), (0, n))},
+    "all hidden": lambda n: {"key_mask": kept(n, (0, 0), (0, n), (n, n))},
+    "window padding": lambda n: {"causal": True, "window": 4, "key_mask": kept(n, (5, n), (0, 3), (0, n))},
+    "rule": lambda n: {"rule": lambda i, j: ((i.unsqueeze(1) + j) % 3 > 0).unsqueeze(0)},
+    "rule and padding": lambda n: {
+        "rule": lambda i, j: ((i.unsqueeze(1) * j) % 4 < 2).unsqueeze(0),
+        "key_mask": kept(n, (0, n), (4, n), (0, 2)),
+    },
+    "rule of each text": lambda n: {
+        "rule": lambda i, j: (i.unsqueeze(1) + j + torch.arange(TEXTS).view(-1, 1, 1)) % 3 > 0
+    },
+    "softcap": lambda n: {"softcap": 2.0, "causal": True},
+    "temperature": lambda n: {"temperature": 0.4, "causal": True},
+    "sink": lambda n: {"sink": torch.linspace(-1, 6, HEADS).view(1, HEADS)},
+    "sink of each text": lambda n: {"sink": drawn(TEXTS, HEADS, seed=3) * 3, "causal": True},
+    "sink for all": lambda n: {"sink": torch.tensor([[0.7]], dtype=torch.float64), "window": 4},
+    "sink far above": lambda n: {"sink": torch.tensor([[60.0]]), "temperature": 2.0},
+    "sink and blind rows": lambda n: {
+        "sink": torch.linspace(-1, 3, HEADS).view(1, HEADS),
+        "causal": True,
+        "key_mask": kept(n, (2, n), (0, n), (n, n)),
+    },
+    "bias": lambda n: {"bias": 2 * drawn(1, HEADS, n, n, seed=4)},
+    "bias of each text": lambda n: {"bias": 2 * drawn(TEXTS, 1, n, n, seed=4), "causal": True},
+    "bias of keys": lambda n: {"bias": drawn(TEXTS, HEADS, 1, n, seed=4), "window": 4},
+    "everything": lambda n: {
+        "softcap": 3.0,
+        "temperature": 1.7,
+        "causal": True,
+        "window": 7,
+        "sink": drawn(1, HEADS, seed=5),
+        "key_mask": kept(n, (0, n), (3, n), (0, n - 1)),
+    },
+    "everything with a bias": lambda n: {
+        "softcap": 3.0,
+        "temperature": 1.7,
+        "causal": True,
+        "sink": drawn(1, HEADS, seed=5),
+        "bias": drawn(1, HEADS, n, n, seed=6),
+        "rule": lambda i, j: ((i.unsqueeze(1) + 2 * j) % 5 > 0).unsqueeze(0),
+        "key_mask": kept(n, (0, n), (3, n), (0, n - 1)),
+    },
+    "fewer keys": lambda n: {"more": -6},
+    "more keys": lambda n: {"more": 8, "key_mask": kept(n + 8, (0, n + 8), (3, n), (0, n))},
+    "causal with fewer keys": lambda n: {"more": -4, "causal": True},
+    "causal with more keys": lambda n: {"more": 5, "causal": True, "window": 6},
+    "one key": lambda n: {"more": 1 - n},
+    "a key head for each": lambda n: {"kv_heads": HEADS, "causal": True},
+    "one key head": lambda n: {"kv_heads": 1, "causal": True},
+    "one text": lambda n: {"texts": 1, "causal": True},
+    "scores of ten thousand": lambda n: {"reach": 1e4, "causal": True},
+    "equal rows": lambda n: {"reach": 0.0, "causal": True},
+    "ties": lambda n: {"whole_numbers": True, "window": 9},
+    "ties beside padding": lambda n: {"whole_numbers": True, "key_mask": kept(n, (0, n), (4, n), (0, 3))},
+}
+BY_ROWS_ALONE = [name for name, settings in CASES.items() if {"bias", "rule"} & settings(9).keys()]
+
+
+def made(case: str, num_queries: int, dtype: torch.dtype) -> AttentionLayer:
+    settings = CASES[case](num_queries)
+    num_keys = num_queries + settings.pop("more", 0)
+    texts, kv_heads = settings.pop("texts", TEXTS), settings.pop("kv_heads", KV_HEADS)
+    query = 2 * drawn(texts, HEADS, num_queries, DIM, seed=7)
+    key = 2 * drawn(texts, kv_heads, num_keys, DIM, seed=8)
+    value = drawn(texts, kv_heads, num_keys, VALUE_DIM, seed=9)
+    if settings.pop("whole_numbers", False):  # whose products are exact in any order and precision
+        query, key = query.sign(), key.sign()
+    if (reach := settings.pop("reach", None)) is not None:
+        query = query * reach / (query @ key.repeat_interleave(HEADS // kv_heads, 1).mT * SCALE).abs().max()
+    if "bias" in settings:
+        settings["bias"] = settings["bias"].to(dtype)
+    query, key, value = (part.to(dtype) for part in (query, key, value))
+    return layer_of(query, key, value, scale=0.5 if "ties" in case else SCALE, **settings)
+
+
+def everything(layer: AttentionLayer, top_k: int = 4) -> Wanted:
+    num_texts, _, num_queries, num_keys = layer.shape
+    num_tokens = max(num_queries, num_keys)
+    ids = torch.randint(0, 4, (num_texts, num_tokens), generator=torch.Generator().manual_seed(2))
+    repeat = min(3, num_tokens - 1)
+    names = tuple(name for name in PATTERNS if repeat or name != "induction_stripe")
+    return Wanted(
+        rows=tuple(ROW_STATISTICS),
+        top_k=top_k,
+        previous_token=True,
+        output=True,
+        weights=True,
+        scores=True,
+        kept_heads=(2, 0),
+        head_mean=True,
+        score_moments=True,
+        received_mass=True,
+        pooled=4,
+        patterns=Patterns(names, ids, first_key=1, repeat=repeat),
+    )
+
+
+def by_name(found: Computed) -> dict[str, Any]:
+    """Every number that there is, by its name."""
+    named = {**vars(found), **found.rows, **(vars(found.moments) if found.moments else {})}
+    return {name: number for name, number in named.items() if isinstance(number, Tensor)}
+
+
+SCORES = ("raw_scores", "scores", "logsumexp", "mean", "smallest", "largest", "variance")
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any], tolerance: float, exact_keys: bool) -> None:
+    """Within the tolerance of the number itself or of the largest of its kind that there may be.
+
+    A weight is exp(score - logsumexp): its relative error is the absolute one of that difference. Hence
+    scores beyond a hundred, which a type cannot hold that well, widen the bound.
+    """
+    scores, raw = (np.asarray(expected[name]) for name in ("scores", "raw_scores"))
+    reach = float(np.abs(scores[np.isfinite(scores)]).max(initial=1.0))
+    largest_product = float(np.abs(raw[np.isfinite(raw)]).max(initial=1.0))
+    relative = tolerance * max(1.0, reach / 100)
+    sizes = dict.fromkeys(SCORES, reach / 10) | {
+        "raw_scores": largest_product / 10,
+        "variance": reach**2 / 10,
+        "entropy": 1.0,
+        "normalized_entropy": 1 / math.log(2),
+    }
+    for name, ours in found.items():
+        theirs = np.asarray(expected[name])
+        assert ours.shape == theirs.shape, name
+        if name == "top_keys" and not exact_keys:
+            assert_names_the_top(ours, expected, relative)
+        elif not ours.is_floating_point():
+            np.testing.assert_array_equal(ours, theirs, err_msg=name)
+        else:
+            atol = relative * sizes.get(name, 0.1)
+            np.testing.assert_allclose(ours.double(), theirs, rtol=relative, atol=atol, err_msg=name)
+
+
+def assert_names_the_top(top_keys: Tensor, expected: dict[str, Any], relative: float) -> None:
+    """The keys have the largest weights, up to ties within the tolerance, and none comes twice."""
+    weights, top_weights = (torch.as_tensor(expected[name]) for name in ("weights", "top_weights"))
+    named = weights.gather(-1, top_keys.clamp(min=0)).masked_fill(top_keys < 0, torch.nan)
+    torch.testing.assert_close(named, top_weights, rtol=2 * relative, atol=relative, equal_nan=True)
+    ordered = top_keys.sort(-1).values
+    assert not ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any()
+
+
+@contextmanager
+def tiles_of_rows(size: int, most_rows: int, least_rows: int) -> Iterator[None]:
+    """The engine `rows` with tiles of another size."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tile, "TILE", size)
+        patch.setattr(tile, "MOST_ROWS", most_rows)
+        patch.setattr(tile, "LEAST_ROWS", least_rows)
+        yield
+
+
+SIZES_OF_ROWS = [(1, 1, 1), (70, 3, 2), (500, 7, 1), (1500, 11, 2), (2**20, 256, 16)]
+SIZES_OF_TILES = [TileSizes(4, 7), TileSizes(11, 32), TileSizes()]
+PRECISIONS = [(torch.float64, 1e-12), (torch.float32, 1e-5)]
+
+
+def in_both_precisions(sizes: list[Any], of_float32: list[Any]) -> list[tuple[Any, torch.dtype, float]]:
+    return [(size, *PRECISIONS[0]) for size in sizes] + [(size, *PRECISIONS[1]) for size in of_float32]
+
+
+@pytest.mark.parametrize("num_queries", [1, 11])
+@pytest.mark.parametrize("case", CASES)
+def test_the_reference_is_rows_written_out(case: str, num_queries: int) -> None:
+    if num_queries == 1 and CASES[case](9).get("more", 0) < 0:
+        pytest.skip("no key would be left")
+    layer = made(case, num_queries, torch.float64)
+    wanted = everything(layer, top_k=4)
+    found = by_name(reference.attend(layer, wanted))
+    expected = naive(layer, wanted)
+    assert found.keys() == expected.keys()
+    assert_same(found, expected, 1e-12, exact_keys=True)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "tolerance"), in_both_precisions(SIZES_OF_ROWS, SIZES_OF_ROWS[2:]), ids=str
+)
+@pytest.mark.parametrize("case", CASES)
+def test_rows_are_those_of_the_reference(
+    case: str, sizes: tuple[int, int, int], dtype: torch.dtype, tolerance: float
+) -> None:
+    layer = made(case, 15, dtype)
+    wanted = everything(layer)
+    with tiles_of_rows(*sizes):
+        found = by_name(rows.attend(layer, wanted))
+    expected = by_name(reference.attend(layer, wanted))
+    assert found.keys() == expected.keys()
+    assert {number.dtype for number in found.values() if number.is_floating_point()} == {dtype}
+    is_exact = dtype == torch.float64 or "ties" in case or case == "equal rows"
+    assert_same(found, expected, tolerance, exact_keys=is_exact)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "tolerance"), in_both_precisions(SIZES_OF_TILES, SIZES_OF_TILES[1:]), ids=str
+)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in BY_ROWS_ALONE])
+def test_tiles_are_those_of_the_reference(
+    case: str, sizes: TileSizes, dtype: torch.dtype, tolerance: float
+) -> None:
+    layer = made(case, 15, dtype)
+    wanted = everything(layer)
+    found = by_name(tiles.attend(layer, wanted, None, sizes))
+    expected = by_name(reference.attend(layer, wanted))
+    assert found.keys() == expected.keys()
+    # Equal scores come out of a tile as nearly equal ones, in any order.
+    is_exact = dtype == torch.float64 and "ties" not in case and case != "equal rows"
+    assert_same(found, expected, tolerance, exact_keys=is_exact)
+
+
+@pytest.mark.parametrize("engine", [rows.attend, tiles.attend])
+@pytest.mark.parametrize("top_k", [0, 1, 40])
+def test_ranks_beyond_the_keys_are_null(engine: Callable[..., Computed], top_k: int) -> None:
+    layer = made("causal", 9, torch.float64)
+    wanted = everything(layer, top_k)
+    found = engine(layer, Wanted(top_k=top_k))
+    expected = naive(layer, wanted)
+    if top_k:
+        assert_same(
+            {"top_keys": found.top_keys, "top_weights": found.top_weights}, expected, 1e-12, exact_keys=True
+        )
+    else:
+        assert found.top_keys is None or found.top_keys.shape[-1] == 0
+
+
+@pytest.mark.parametrize("case", ["full", "causal", "everything with a bias", "sink", "bias of keys"])
+def test_the_sizes_of_users(case: str) -> None:
+    """More rows than a tile takes."""
+    layer = made(case, 263, torch.float64)
+    wanted = everything(layer)
+    found, expected = by_name(rows.attend(layer, wanted)), by_name(reference.attend(layer, wanted))
+    assert_same(found, expected, 1e-12, exact_keys=True)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("num_queries", [1, 23])
+@pytest.mark.parametrize("case", CASES)
+def test_the_output_alone(case: str, num_queries: int, dtype: torch.dtype, tolerance: float) -> None:
+    if num_queries == 1 and CASES[case](9).get("more", 0) < 0:
+        pytest.skip("no key would be left")
+    layer = made(case, num_queries, dtype)
+    expected = by_name(reference.attend(layer, everything(layer)))
+    output = attend(layer, Wanted(output=True)).output
+    assert output is not None and output.dtype == dtype
+    assert_same({"output": output}, expected, tolerance, exact_keys=True)
+
+
+def one_text(layer: AttentionLayer, text: int) -> AttentionLayer:
+    """A text of a batch as a layer of its own."""
+
+    def own(part: Tensor | None) -> Tensor | None:
+        return part if part is None or len(part) == 1 else part[text : text + 1]
+
+    rule, rules = layer.visibility.rule, layer.rules
+    alone = None if rule is None else lambda i, j: own(rule(i, j))
+    return replace(
+        layer,
+        **{name: own(getattr(layer, name)) for name in ("query", "key", "value")},
+        visibility=replace(layer.visibility, key_mask=own(layer.visibility.key_mask), rule=alone),
+        rules=replace(rules, bias=own(rules.bias), sink=own(rules.sink)),
+    )
+
+
+@pytest.mark.parametrize("sizes", SIZES_OF_ROWS[2::2], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_a_text_has_the_numbers_that_it_has_alone(case: str, sizes: tuple[int, int, int]) -> None:
+    layer = made(case, 13, torch.float64)
+    wanted = everything(layer)
+    assert wanted.patterns is not None
+    with tiles_of_rows(*sizes):
+        together = by_name(rows.attend(layer, wanted))
+        for text in range(len(layer.query)):
+            ids = wanted.patterns.ids[text : text + 1]
+            alone = rows.attend(
+                one_text(layer, text), replace(wanted, patterns=replace(wanted.patterns, ids=ids))
+            )
+            ours = {name: number[text : text + 1] for name, number in together.items()}
+            assert_same(ours, by_name(alone), 1e-13, exact_keys=True)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in BY_ROWS_ALONE])
+def test_a_text_in_tiles_has_the_numbers_that_it_has_alone(case: str) -> None:
+    layer = made(case, 13, torch.float64)
+    wanted = Wanted(rows=tuple(ROW_STATISTICS), output=True, score_moments=True, received_mass=True, pooled=4)
+    together = by_name(tiles.attend(layer, wanted, None, TileSizes(5, 4)))
+    for text in range(len(layer.query)):
+        alone = by_name(tiles.attend(one_text(layer, text), wanted, None, TileSizes(5, 4)))
+        for name, number in together.items():
+            assert torch.equal(number[text].nan_to_num(9.0), alone[name][0].nan_to_num(9.0)), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("case", ["causal", "sink", "bias", "everything"])
+def test_half_precision_is_computed_in_float32(case: str, dtype: torch.dtype) -> None:
+    layer = made(case, 23, dtype)
+    wanted = everything(layer)
+    found = by_name(rows.attend(layer, wanted))
+    assert {number.dtype for number in found.values() if number.is_floating_point()} == {torch.float32}
+    assert_same(found, by_name(reference.attend(layer, wanted)), 1e-5, exact_keys=False)
+
+
+@pytest.mark.parametrize("sizes", SIZES_OF_ROWS, ids=str)
+@pytest.mark.parametrize(
+    "case", ["full", "causal padding left", "sink", "rule of each text", "ties", "one text"]
+)
+def test_given_weights_have_the_numbers_of_the_layer(case: str, sizes: tuple[int, int, int]) -> None:
+    """Those that need no scores; queries and keys of given weights stand at their places."""
+    layer = made(case, 13, torch.float64)
+    wanted = replace(everything(layer), output=False, scores=False, score_moments=False)
+    expected = by_name(reference.attend(layer, wanted))
+    given = GivenWeights(expected["weights"], layer.visibility.whole(torch.device("cpu")))
+    with tiles_of_rows(*sizes):
+        found = by_name(rows.attend(given, wanted))
+    assert expected.keys() - found.keys() == {
+        *("output", "scores", "raw_scores", "logsumexp", "mean", "variance", "smallest", "largest")
+    }
+    assert_same(found, expected, 1e-12, exact_keys=True)
+
+
+@pytest.mark.parametrize("sizes", SIZES_OF_ROWS, ids=str)
+def test_given_weights_may_be_negative(sizes: tuple[int, int, int]) -> None:
+    """A hidden entry, which is 0, is above a negative weight and yet never among the largest."""
+    weights = drawn(2, 3, 7, 7).tril()
+    seen = torch.ones(1, 7, 7, dtype=torch.bool).tril()
+    wanted = Wanted(rows=("max_weight", "sink_mass"), top_k=3, received_mass=True, weights=True)
+    with tiles_of_rows(*sizes):
+        found = rows.attend(GivenWeights(weights, seen), wanted)
+    assert found.top_keys is not None and found.weights is not None
+    for place in np.ndindex(2, 3, 7):
+        own = weights[place][: place[-1] + 1].tolist()
+        best = sorted(range(len(own)), key=lambda j: -own[j])[:3]
+        assert found.top_keys[place].tolist() == best + [-1] * (3 - len(best))
+        assert found.rows["sink_mass"][place] == own[0]
+    assert torch.equal(found.weights, weights)
+    torch.testing.assert_close(found.received_mass, weights.sum(dim=2))
+    torch.testing.assert_close(found.sums, weights.sum(dim=3))
+
+
+def test_nothing_is_computed_that_nobody_wants() -> None:
+    layer = made("causal", 9, torch.float64)
+    for engine in (rows.attend, tiles.attend):
+        found = by_name(engine(layer, Wanted()))
+        assert {"sums", "logsumexp", "visible"} <= found.keys()
+        assert not {"weights", "scores", "received_mass", "pooled_mean", "pattern_mass"} & found.keys()
+    assert by_name(rows.attend(layer, Wanted())).keys() == {"sums", "logsumexp", "visible"}
+
+
+@pytest.mark.parametrize("case", ["causal", "sink and blind rows", "fewer keys"])
+def test_statistics_without_running_sums_take_tiles_a_second_pass(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("distance", "participation"):
+        monkeypatch.setitem(ROW_STATISTICS, name, ROW_STATISTICS[name]._replace(running=False))
+    layer = made(case, 23, torch.float64)
+    wanted = Wanted(rows=("participation", "entropy", "distance"))
+    found = tiles.attend(layer, wanted, None, TileSizes(5, 4))
+    expected = reference.attend(layer, wanted)
+    assert list(found.rows) == list(wanted.rows)
+    for name, row in found.rows.items():
+        torch.testing.assert_close(row, expected.rows[name], rtol=1e-12, atol=1e-13, equal_nan=True)
+
+
+def test_a_layer_is_computed_by_the_engine_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    for case in CASES:
+        layer = made(case, 23, torch.float64)
+        assert engine_for(layer, Wanted()) == "rows", "short rows"
+        with monkeypatch.context() as patch:
+            patch.setattr("attncli.attention.engines.LEAST_KEYS_OF_TILES", 1)
+            assert engine_for(layer, Wanted()) == ("rows" if case in BY_ROWS_ALONE else "tiles")
+            whole_rows = [
+                Wanted(weights=True),
+                Wanted(scores=True),
+                Wanted(kept_heads=(0,)),
+                Wanted(head_mean=True),
+                everything(layer),
+            ]
+            assert {engine_for(layer, wanted) for wanted in whole_rows} == {"rows"}

@@ -1,0 +1,113 @@
+"""Head scores of models against plain loops over transformers' eager weights.
+
+Everything is float64 but the softmax of eager attention, which some architectures compute in float32.
+"""
+
+import pytest
+import torch
+
+from attncli.attention.engines import attend
+from attncli.attention.layer import AttentionLayer
+from attncli.attention.results import Wanted
+from attncli.experiments.head_scores import (
+    Attention,
+    head_scores,
+    wanted_scores,
+    weighted_by_values,
+    without_first_keys,
+)
+from attncli.statistics.value_norms import value_norms
+from tests.eager import captured_layers, eager_weights_of_texts, whole_weights, whole_weights_of_texts
+from tests.naive_heads import naive_figures, skipped
+from tools.tiny_architectures import ARCHITECTURES, random_inputs
+
+NAMES = [name for name in ARCHITECTURES if name != "Mamba"]
+
+
+def few_tokens(num_tokens: int, num_texts: int = 1) -> torch.Tensor:
+    """Tokens that repeat, so that no pattern is empty."""
+    generator = torch.Generator().manual_seed(num_tokens)
+    return torch.randint(3, 9, (num_texts, num_tokens), generator=generator)
+
+
+def scores_of(attention: Attention, ids: torch.Tensor | None, first_key: int = 0) -> dict[str, torch.Tensor]:
+    wanted = wanted_scores(attention, ids, first_key=first_key)
+    return head_scores(attend(attention, wanted), wanted)
+
+
+@pytest.mark.parametrize("num_texts", [1, 3])
+@pytest.mark.parametrize("skip", [0, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_equal_plain_loops(name: str, skip: int, num_texts: int) -> None:
+    model = ARCHITECTURES[name].build().double()
+    inputs = random_inputs(model)
+    ids = None
+    if "input_ids" in inputs:
+        ids = inputs["input_ids"] = few_tokens(23, num_texts)
+    else:
+        generator = torch.Generator().manual_seed(3)
+        inputs = {
+            key: torch.randn(num_texts, *tensor.shape[1:], generator=generator, dtype=torch.float64)
+            for key, tensor in inputs.items()
+        }
+    if "decoder_input_ids" in inputs:
+        inputs["decoder_input_ids"] = few_tokens(11, num_texts)
+    _, layers = captured_layers(model, inputs)
+    expected = eager_weights_of_texts(model, inputs)
+    for place, layer in layers.items():
+        stack, kind, _ = place
+        read = ids if stack == "encoder" or "decoder_input_ids" not in inputs else inputs["decoder_input_ids"]
+        tokens = None if kind == "cross" or read is None else read
+        got = scores_of(without_first_keys(layer.attention, skip), tokens, skip)
+        weights = skipped(expected[place], skip)
+        for text in range(num_texts):
+            naive = naive_figures(weights[text], None if tokens is None else tokens[text].tolist(), skip)
+            for score, numbers in naive.items():
+                torch.testing.assert_close(
+                    got[score][text].double(),
+                    torch.tensor(numbers).double(),
+                    rtol=1e-6,
+                    atol=1e-7,
+                    equal_nan=True,
+                    msg=score,
+                )
+
+
+@pytest.mark.parametrize("name", ["BERT", "Llama", "Mistral", "Gemma 2", "GPT-OSS", "T5"])
+def test_weighted_rows_are_normalised_products(name: str) -> None:
+    model = ARCHITECTURES[name].build().double()
+    inputs = {key: tensor.repeat(2, 1) for key, tensor in random_inputs(model).items()}
+    inputs["input_ids"][1] = inputs["input_ids"][1].flip(0)
+    _, layers = captured_layers(model, inputs)
+    for layer in layers.values():
+        attention = layer.attention
+        assert isinstance(attention, AttentionLayer)
+        values = attention.value.repeat_interleave(attention.group, dim=1)
+        projection = torch.randn(attention.num_heads, 5, values.shape[-1], dtype=torch.float64)
+        norms = torch.stack([value_norms(text, projection) for text in values])
+        explicit = torch.stack(
+            [
+                torch.stack([(text[h] @ projection[h].mT).norm(dim=-1) for h in range(attention.num_heads)])
+                for text in values
+            ]
+        )
+        torch.testing.assert_close(norms, explicit)
+        products = whole_weights_of_texts(layer) * explicit.unsqueeze(2)
+        expected = products / products.sum(dim=-1, keepdim=True)
+        found = attend(weighted_by_values(attention, norms), Wanted(rows=("entropy",), weights=True))
+        torch.testing.assert_close(found.weights, expected)
+        torch.testing.assert_close(found.rows["entropy"].double(), torch.special.entr(expected).sum(-1))
+
+
+def test_float32_stays_close_to_float64() -> None:
+    """A longer text in several blocks, with a window."""
+    model = ARCHITECTURES["Mistral"].build()
+    inputs = {"input_ids": few_tokens(301)}
+    _, layers = captured_layers(model, inputs)
+    for layer in layers.values():
+        got = scores_of(layer.attention, inputs["input_ids"])
+        naive = naive_figures(whole_weights(layer), inputs["input_ids"][0].tolist())
+        for score, numbers in naive.items():
+            torch.testing.assert_close(
+                got[score][0].double(), torch.tensor(numbers).double(), rtol=1e-4, atol=1e-5
+            )
