@@ -116,7 +116,11 @@ def _dense(spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes) -> Att
     wanted = Wanted(weights=True, scores=True, score_moments=True)
     if spec.softmax:
         wanted = replace(
-            wanted, rows=tuple(ROW_STATISTICS), top_k=spec.top_k, output=True, received_mass=True
+            wanted,
+            rows=tuple(ROW_STATISTICS),
+            top_k=min(spec.top_k, layer.shape[3]),
+            output=True,
+            received_mass=True,
         )
     found = attend(layer, wanted)
     weights, output = found.weights, found.output
