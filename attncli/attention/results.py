@@ -36,7 +36,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean, unbiased variance and range of the scores over the visible entries of each head.
+    """Mean, unbiased variance and range of the scores over the visible entries of each head, in float64.
 
     NaN where there are none, the variance below two of them.
     """

@@ -1,7 +1,7 @@
 """Which keys a query sees, as a rule rather than a matrix: memory for the entries that are asked for."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -31,6 +31,8 @@ class SeenKeys:
     blind: Bool[Tensor, "#text 1 query"] | None
     positions: Queries
     columns: Keys
+    shared: dict[str, Tensor] = field(default_factory=dict)
+    """What formulas have computed of these places alone."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Some rows of attention weights, as the formulas of row statistics take them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -35,6 +35,10 @@ class Rows:
     queries: Int[Tensor, " query"]
     keys: Int[Tensor, " key"]
     softmax: Softmax | None = None
+    first_key: int = 0
+    """The position of the first column."""
+    shared: dict[str, Tensor] = field(default_factory=dict)
+    """What depends on places alone: rows at the same places in other layers have it, too."""
 
     @cached_property
     def sums(self) -> Float[Tensor, "*batch query"]:
@@ -50,11 +54,6 @@ class Rows:
         cross: Tensor = torch.linalg.vecdot(self.weights, self.softmax.exponents)
         return self.sums * self.softmax.log_totals - cross
 
-    @property
-    def first_key(self) -> int:
-        """The position of the first column."""
-        return int(self.keys[0])
-
     def on_key(self, position: int) -> Float[Tensor, "*batch query"]:
         """The weight on one key."""
         place = position - self.first_key
@@ -64,4 +63,14 @@ class Rows:
 
     def distances(self) -> Float[Tensor, "query key"]:
         """|i - j|, in tokens."""
-        return (self.queries.unsqueeze(-1) - self.keys).abs().to(self.weights.dtype)
+        if "distances" not in self.shared:
+            apart = (self.queries.unsqueeze(-1) - self.keys).abs()
+            self.shared["distances"] = apart.to(self.weights.dtype)
+        return self.shared["distances"]
+
+    def most_entropy(self) -> Float[Tensor, "*#batch query"]:
+        """ln(number of visible keys), the entropy of a uniform row; NaN below two of them."""
+        if "most_entropy" not in self.shared:
+            logarithms = self.visible.to(self.weights.dtype).log()
+            self.shared["most_entropy"] = logarithms.masked_fill(self.visible < 2, torch.nan)
+        return self.shared["most_entropy"]

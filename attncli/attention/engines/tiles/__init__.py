@@ -49,6 +49,6 @@ def attend(
         rest,
         rows={name: rows[name] for name in wanted.rows},
         visible=visible,
-        moments=moments_of_heads(*found["moments"].unbind(dim=-1), dtype=found["output"].dtype),
+        moments=moments_of_heads(*found["moments"].unbind(dim=-1)),
         **{name: found[name] for name in FIELDS if wanted.top_k or not name.startswith("top_")},
     )
