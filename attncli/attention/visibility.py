@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,7 +32,7 @@ class SeenKeys:
     blind: Bool[Tensor, "#text 1 query"] | None
     positions: Queries
     columns: Keys
-    shared: dict[str, Tensor] = field(default_factory=dict)
+    shared: dict[str, Any] = field(default_factory=dict)
     """What formulas have computed of these places alone."""
 
 

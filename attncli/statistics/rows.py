@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -35,9 +36,7 @@ class Rows:
     queries: Int[Tensor, " query"]
     keys: Int[Tensor, " key"]
     softmax: Softmax | None = None
-    first_key: int = 0
-    """The position of the first column."""
-    shared: dict[str, Tensor] = field(default_factory=dict)
+    shared: dict[str, Any] = field(default_factory=dict)
     """What depends on places alone: rows at the same places in other layers have it, too."""
 
     @cached_property
@@ -56,7 +55,9 @@ class Rows:
 
     def on_key(self, position: int) -> Float[Tensor, "*batch query"]:
         """The weight on one key."""
-        place = position - self.first_key
+        if "first_key" not in self.shared:
+            self.shared["first_key"] = int(self.keys[0])
+        place = position - self.shared["first_key"]
         if not 0 <= place < len(self.keys):
             return torch.zeros_like(self.weights[..., 0])
         return self.weights[..., place]
@@ -66,11 +67,13 @@ class Rows:
         if "distances" not in self.shared:
             apart = (self.queries.unsqueeze(-1) - self.keys).abs()
             self.shared["distances"] = apart.to(self.weights.dtype)
-        return self.shared["distances"]
+        distances: Tensor = self.shared["distances"]
+        return distances
 
     def most_entropy(self) -> Float[Tensor, "*#batch query"]:
         """ln(number of visible keys), the entropy of a uniform row; NaN below two of them."""
         if "most_entropy" not in self.shared:
             logarithms = self.visible.to(self.weights.dtype).log()
             self.shared["most_entropy"] = logarithms.masked_fill(self.visible < 2, torch.nan)
-        return self.shared["most_entropy"]
+        most: Tensor = self.shared["most_entropy"]
+        return most

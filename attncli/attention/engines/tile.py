@@ -173,7 +173,7 @@ def _softmax_tile(
 
     softmax = Softmax(exponents, totals.log(), None if sink is None else highest - reference, sums)
     places = (seen.visible, seen.positions, seen.columns)
-    rows = Rows(weights, *places, softmax, seen.keys.start, seen.shared)
+    rows = Rows(weights, *places, softmax, seen.shared)
     return Tile(
         block,
         seen.keys,
