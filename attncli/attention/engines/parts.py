@@ -166,7 +166,7 @@ class ScoreMoments:
         centred = scores - mean.to(scores.dtype).unsqueeze(-1)
         if hidden is not None:
             centred.masked_fill_(hidden, 0.0)
-        squares = torch.linalg.vector_norm(centred, dim=-1).double().square()
+        squares = torch.linalg.vector_norm(centred, dim=-1, dtype=torch.float64).square()
         found = (count.expand_as(mean), mean, squares, lowest, tile.scores.amax(dim=-1))
         for numbers, new in zip(self.numbers, found, strict=True):
             numbers[place_of(tile)] = new.double()
