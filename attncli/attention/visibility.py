@@ -21,8 +21,8 @@ MAX_KEPT_QUERIES = 1024
 class SeenKeys:
     """What some queries see: a run of keys, and the columns of it, `masked`, that are hidden from some.
 
-    `hidden` is to be added to scores: -inf or 0; None where all keys are seen. `visible` is how many keys each
-    query sees, `blind` where that is none, itself None where there is no such query.
+    `hidden` is to be added to scores: -inf or 0; None where all keys are seen. `visible` is how many keys
+    each query sees, `blind` where that is none, itself None where there is no such query.
     """
 
     keys: slice
