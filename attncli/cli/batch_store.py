@@ -120,7 +120,7 @@ def _summary(path: Path, driver: Driver, line: Line) -> str:
     return ", ".join(parts)
 
 
-def told_of(plan: Plan, path: Path) -> Iterator[str]:
+def lines_about(plan: Plan, path: Path) -> Iterator[str]:
     """How many of a plan's runs a store has already; nothing of it is changed."""
     if not path.exists():
         yield f"{path} is not there yet"

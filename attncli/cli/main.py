@@ -75,7 +75,7 @@ def _stop(signal_number: int, frame: object) -> None:
 
 
 def main() -> None:
-    """`attn`, as installed. The collector rests until what is imported has been: see load_experiment."""
+    """`attn`, as installed. Garbage collection is off until the imports are done: see load_experiment."""
     gc.disable()
     signal.signal(signal.SIGTERM, _stop)
     if (
