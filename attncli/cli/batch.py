@@ -45,42 +45,35 @@ STORE_FLAGS = (
     flag("--weights", "Keep the weights as safetensors beside the store."),
     option(
         "--workers",
-        help="Processes to compute in (default: one per core where the batch is worth their start).",
-        metavar="INTEGER",
+        "Processes to compute in (default: one per core where the batch is worth their start).",
+        "INTEGER",
         kind=int,
         min=1,
     ),
-    option("--scheduler", help="Compute on a Dask cluster: tcp://host:port.", metavar="ADDRESS"),
+    option("--scheduler", "Compute on a Dask cluster: tcp://host:port.", "ADDRESS"),
 )
 PARAMETERS = (
-    argument(
-        "files",
-        help="Config files, each with one experiment, steps or a sweep.",
-        metavar="FILE...",
-        several=True,
-    ),
+    argument("files", "Config files, each with one experiment, steps or a sweep.", "FILE...", nargs=-1),
     option(
-        *("sentences", "--file"),
-        help="Run each experiment on every sentence of a file: one per line, or JSON Lines (.jsonl) with "
+        "sentences --file",
+        "Run each experiment on every sentence of a file: one per line, or JSON Lines (.jsonl) with "
         "sentence, context and id; - reads stdin.",
-        metavar="FILE",
+        "FILE",
     ),
-    option(
-        "--set", help="A setting that overrides the files; repeatable.", metavar="KEY=VALUE", kind=list[str]
-    ),
+    option("--set", "A setting that overrides the files; repeatable.", "KEY=VALUE", kind=list[str]),
     flag("--dry-run", "Check everything, print the plan, and exit."),
     option(
-        *("--output", "-o"),
-        help="Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite): "
+        "--output -o",
+        "Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite): "
         "rerun the same command to resume.",
-        metavar="FILE",
+        "FILE",
     ),
     *STORE_FLAGS,
     flag("--fail-fast", "Stop at the first run that fails."),
     option(
         "--expect",
-        help='What must hold of every run, or exit 1: "entropy.mean < 2"; repeatable.',
-        metavar="CONDITION",
+        'What must hold of every run, or exit 1: "entropy.mean < 2"; repeatable.',
+        "CONDITION",
         kind=list[str],
     ),
     *(FORMAT, PRECISION, COLOR, SCALE_COLORS, SKIP_SINK),
@@ -139,7 +132,7 @@ def _refuse_flags(store: Path | None, of_store: dict[str, Any], view: str | None
         raise UserError(*errors)
 
 
-def tell(name: str, lines: list[str]) -> None:
+def print_errors(name: str, lines: list[str]) -> None:
     """What is wrong with a run, on standard error."""
     for line in lines:
         typer.echo(plain_text(f"{name}: {line}"), err=True)
@@ -159,7 +152,7 @@ def _show(
         failed += 1
         if debug:
             traceback.print_exception(error)
-        tell(str(item.source), list(error.lines))
+        print_errors(str(item.source), list(error.lines))
 
     def checked(results: "Iterator[tuple[Item, Report]]") -> "Iterator[Report]":
         nonlocal broken
@@ -171,7 +164,7 @@ def _show(
                 columns, figures = figures_of(report)
                 lines = expectations.of(columns).broken(figures)
                 broken += bool(lines)
-                tell(str(item.source), lines)
+                print_errors(str(item.source), lines)
 
     with progress_line() as progress, one_torch_thread() if len(plan) > 1 else nullcontext():
         results = run_jobs(
@@ -197,4 +190,4 @@ def exit_code(unmet: list[str], *, broken: int, failed: int) -> int:
     return BROKEN if broken or unmet else FINISHED_WITH_FAILURES if failed else 0
 
 
-command = partial(Command, run=run_files, parameters=PARAMETERS, examples=EXAMPLES, no_args_is_help=True)
+command = partial(Command, run=run_files, parameters=PARAMETERS, examples=EXAMPLES)

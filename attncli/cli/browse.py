@@ -30,9 +30,9 @@ NEEDS_TERMINAL = (
 LEFT_OUT = ("statistic", "top")
 REPORT = argument(
     "report",
-    help="A saved report (.json, .jsonl) or an array (.npz, .npy, .safetensors) as in attn show; "
+    "A saved report (.json, .jsonl) or an array (.npz, .npy, .safetensors) as in attn show; "
     "without it a model is surveyed.",
-    metavar="REPORT",
+    "REPORT",
     required=False,
 )
 

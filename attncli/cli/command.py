@@ -10,14 +10,16 @@ from typer.models import ArgumentInfo, OptionInfo
 # The headings of long help in their order; one that is not here is an experiment's own and leads.
 GROUPS = ("Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options")
 MAX_UNGROUPED = 20
+NAME_WIDTH = 30
 
 Parameter = TyperArgument | TyperOption
 
 
 def option(
-    *names: str,
+    names: str,
     help: str,
     metavar: str | None = None,
+    *,
     kind: Any = str,
     default: Any = None,
     choices: Iterable[str] = (),
@@ -25,13 +27,13 @@ def option(
     group: str | None = None,
     expose_value: bool = True,
 ) -> TyperOption:
-    """An option; its value is None, or the default, where it is not given.
+    """An option by its names, as `--output -o`; its value is None, or the default, where it is not given.
 
     `kind` is str, int, bool (a flag) or list[str] (a repeatable one); `choices` are what a shell completes.
     """
     words = list(choices)
     return TyperOption(
-        param_decls=list(names),
+        param_decls=names.split(),
         type_descriptor=TypeDescriptor(kind, OptionInfo(min=min), None),
         help=help,
         metavar=metavar or "|".join(words) or None,
@@ -48,25 +50,26 @@ def option(
 
 def flag(name: str, help: str) -> TyperOption:
     """A switch that is off unless it is given."""
-    return option(name, help=help, kind=bool, default=False)
+    return option(name, help, kind=bool, default=False)
 
 
-def argument(
-    name: str, *, help: str, metavar: str, required: bool = True, several: bool = False
-) -> TyperArgument:
-    """An argument, or as many as there are."""
+def argument(name: str, help: str, metavar: str, *, required: bool = True, nargs: int = 1) -> TyperArgument:
+    """An argument; with nargs -1 as many as there are."""
     return TyperArgument(
         param_decls=[name],
-        type_descriptor=TypeDescriptor(list[str] if several else str, ArgumentInfo(), None),
+        type_descriptor=TypeDescriptor(str if nargs == 1 else list[str], ArgumentInfo(), None),
         help=help,
         metavar=metavar,
         required=required,
-        nargs=-1 if several else 1,
+        nargs=nargs,
     )
 
 
 class Command(TyperCommand):
-    """A command whose help leads with examples, and shows its options in groups where there are many."""
+    """A command whose help leads with examples, and shows its options in groups where there are many.
+
+    Without what it must be given it shows its help.
+    """
 
     def __init__(
         self,
@@ -75,32 +78,34 @@ class Command(TyperCommand):
         run: Callable[..., int | None],
         parameters: Sequence[Parameter],
         examples: Sequence[str],
-        *,
-        no_args_is_help: bool = False,
     ) -> None:
         super().__init__(
             name,
             callback=run,
             params=list(parameters),
             help="\n".join((f"{summary}.\n\n\b\nExamples:", *(f"  {line}" for line in examples))),
-            no_args_is_help=no_args_is_help,
+            no_args_is_help=any(parameter.required for parameter in parameters),
             rich_markup_mode=None,
         )
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The arguments; then the options, in groups where there are more than fill a screen."""
+        is_long = len(self.params) > MAX_UNGROUPED
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             title = "Arguments"
             if isinstance(parameter, TyperOption):
-                is_long = len(self.params) > MAX_UNGROUPED
                 title = (parameter.rich_help_panel if is_long else None) or "Options"
-            record = parameter.get_help_record(ctx)
-            if record is not None:
+            if record := parameter.get_help_record(ctx):
                 sections.setdefault(title, []).append(record)
+        names = [name for title in sections.keys() - {"Arguments"} for name, _ in sections[title]]
+        width = min(max(map(len, names)), NAME_WIDTH)
         for title in sorted(sections, key=_place):
+            (first, text), *others = sections[title]
+            # Padded, so that descriptions begin in the same column in every group.
+            padded = first if title == "Arguments" else first.ljust(width)
             with formatter.section(title):
-                formatter.write_dl(sections[title])
+                formatter.write_dl([(padded, text), *others], col_max=NAME_WIDTH)
 
 
 def _place(title: str) -> tuple[bool, int]:

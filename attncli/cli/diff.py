@@ -28,9 +28,9 @@ EXAMPLES = (
     "attn diff a.yaml b.yaml -o difference.html",
 )
 PARAMETERS = (
-    argument("a", help="A config file, a saved report (.json), or an experiment's name.", metavar="A"),
-    argument("b", help="The same; A again where only --set tells them apart.", metavar="[B]", required=False),
-    option("--set", help="A setting of B. Repeatable.", metavar="KEY=VALUE", kind=list[str]),
+    argument("a", "A config file, a saved report (.json), or an experiment's name.", "A"),
+    argument("b", "The same; A again where only --set tells them apart.", "[B]", required=False),
+    option("--set", "A setting of B. Repeatable.", "KEY=VALUE", kind=list[str]),
 )
 
 
@@ -101,5 +101,4 @@ command = partial(
     run=run_diff,
     parameters=[*PARAMETERS, *OUTPUT_FLAGS, DEBUG],
     examples=EXAMPLES,
-    no_args_is_help=True,
 )

@@ -11,35 +11,29 @@ from attncli.views import COLOR_DEPTHS, SCALES, VIEWS, Display
 MAX_PRECISION = 15
 COLORS = ("auto", "always", "never", *COLOR_DEPTHS[1:])
 
+# What every command that shows reports has; help puts them together.
 FORMAT = option(
     "--format",
-    help="How to write reports. [default: by the suffix of -o, else table]",
+    "How to write reports. [default: by the suffix of -o, else table]",
     choices=VIEWS,
     group="Output",
 )
-OUTPUT = option(
-    *("--output", "-o"), help="Write to a file, whole or not at all.", metavar="FILE", group="Output"
-)
-PRECISION = option("--precision", help="Decimals in tables.", metavar="INTEGER", default="4", group="Output")
-COLOR = option(
-    "--color", help="Colour in tables and heatmaps.", choices=COLORS, default="auto", group="Output"
-)
+OUTPUT = option("--output -o", "Write to a file, whole or not at all.", "FILE", group="Output")
+PRECISION = option("--precision", "Decimals in tables.", "INTEGER", default="4", group="Output")
+COLOR = option("--color", "Colour in tables and heatmaps.", choices=COLORS, default="auto", group="Output")
 SCALE_COLORS = option(
     "--scale-colors",
-    help="How colours spread over numbers; row: over each row by itself.",
+    "How colours spread over numbers; row: over each row by itself.",
     choices=SCALES,
     default="linear",
     group="Output",
 )
 SKIP_SINK = option(
-    "--skip-sink",
-    help="Exclude the first N keys from the colour scale. [default: 0]",
-    metavar="INTEGER",
-    group="Output",
+    "--skip-sink", "Exclude the first N keys from the colour scale. [default: 0]", "INTEGER", group="Output"
 )
 DEBUG_HELP = "Show a traceback with an error."
 # No command gets it: main looks for it by itself.
-DEBUG = option("--debug", help=DEBUG_HELP, kind=bool, default=False, expose_value=False)
+DEBUG = option("--debug", DEBUG_HELP, kind=bool, default=False, expose_value=False)
 
 COLOR_FLAGS = (COLOR, SCALE_COLORS, SKIP_SINK)
 OUTPUT_FLAGS = (FORMAT, OUTPUT, PRECISION, *COLOR_FLAGS)

@@ -23,7 +23,7 @@ from attncli.views import PICTURES
 if TYPE_CHECKING:
     from attncli.report import Report
 
-CONFIG = option("--config", help="Read settings from a YAML file; flags override the file.", metavar="FILE")
+CONFIG = option("--config", "Read settings from a YAML file; flags override the file.", "FILE")
 SHOW_CONFIG = flag("--show-config", "Print the resolved settings, each with its origin, and exit.")
 
 
@@ -101,5 +101,5 @@ def command(name: str, summary: str) -> Command:
 
     if bare is not None:
         description = f"{fields[bare].description}"
-        parameters.append(argument("argument", help=description, metavar="[NAME]", required=False))
+        parameters.append(argument("argument", description, "[NAME]", required=False))
     return Command(name, summary, run, parameters, spec_class.examples)

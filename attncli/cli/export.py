@@ -15,12 +15,8 @@ EXAMPLES = (
     "attn export runs.db --format jsonl | head",
 )
 FORMATS = ("csv", "jsonl", "parquet")
-STORE = argument("store", help="What `attn batch -o` kept.", metavar="STORE")
-FORMAT = option(
-    "--format",
-    help="How to write it. [default: by the suffix of -o, else csv]",
-    metavar="|".join(FORMATS),
-)
+STORE = argument("store", "What `attn batch -o` kept.", "STORE")
+FORMAT = option("--format", "How to write it. [default: by the suffix of -o, else csv]", "|".join(FORMATS))
 
 
 def _format(view: str | None, path: Path | None) -> str:
@@ -63,5 +59,4 @@ command = partial(
     run=export_store,
     parameters=[STORE, OUTPUT, FORMAT, DEBUG],
     examples=EXAMPLES,
-    no_args_is_help=True,
 )

@@ -18,18 +18,18 @@ EXAMPLES = (
 )
 WHERE = option(
     "--where",
-    help="Only statistics where this holds: a setting, layer, head, id or statistic, a comparison and a "
+    "Only statistics where this holds: a setting, layer, head, id or statistic, a comparison and a "
     'value, as "causal = true"; repeatable.',
-    metavar="CONDITION",
+    "CONDITION",
     kind=list[str],
 )
 GROUP_BY = option(
     "--group-by",
-    help="One row for each value of a setting, of layer, head or id; repeatable. [default: experiment]",
-    metavar="NAME",
+    "One row for each value of a setting, of layer, head or id; repeatable. [default: experiment]",
+    "NAME",
     kind=list[str],
 )
-STATISTIC = option("--statistic", help="Only this statistic; repeatable.", metavar="NAME", kind=list[str])
+STATISTIC = option("--statistic", "Only this statistic; repeatable.", "NAME", kind=list[str])
 
 
 def show_results(
@@ -67,5 +67,4 @@ command = partial(
     run=show_results,
     parameters=[STORE, WHERE, GROUP_BY, STATISTIC, FORMAT, OUTPUT, PRECISION, COLOR, DEBUG],
     examples=EXAMPLES,
-    no_args_is_help=True,
 )

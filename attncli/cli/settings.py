@@ -30,7 +30,7 @@ def _option(spec_class: type[Spec], key: str) -> TyperOption:
         return option(f"{name}/--no-{name[2:]}", help=description, kind=bool, group=group)
     return option(
         name,
-        help=description,
+        description,
         kind=list[str] if _is_list(field) else str,
         metavar=metavar(key, field),
         choices=_choices(field.annotation),

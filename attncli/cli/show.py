@@ -25,26 +25,16 @@ EXAMPLES = (
 )
 FILE = argument(
     "file",
-    help="A saved report (.json, .jsonl; - reads stdin), or an array (.npz, .npy, .safetensors): "
+    "A saved report (.json, .jsonl; - reads stdin), or an array (.npz, .npy, .safetensors): "
     "query × key, head × query × key, or layer × head × query × key.",
-    metavar="FILE",
+    "FILE",
 )
 ARRAY_FLAGS = (
-    option(
-        "--tokens",
-        help="An array's tokens: one per line, or a JSON list.",
-        metavar="FILE",
-        group="Input",
-    ),
-    option(
-        "--context-tokens",
-        help="Those of its keys, where they are others.",
-        metavar="FILE",
-        group="Input",
-    ),
-    option("--array", help="The array, where a file has several.", metavar="NAME", group="Input"),
+    option("--tokens", "An array's tokens: one per line, or a JSON list.", "FILE", group="Input"),
+    option("--context-tokens", "The tokens of its keys, where they differ.", "FILE", group="Input"),
+    option("--array", "The array, where a file has several.", "NAME", group="Input"),
 )
-REPORT = option("--report", help="The report, where a file has several; from 0.", metavar="INTEGER")
+REPORT = option("--report", "The report, where a file has several; from 0.", "INTEGER")
 
 
 def opened(
@@ -95,5 +85,4 @@ command = partial(
     run=show,
     parameters=[FILE, *ARRAY_FLAGS, REPORT, *OUTPUT_FLAGS, DEBUG],
     examples=EXAMPLES,
-    no_args_is_help=True,
 )

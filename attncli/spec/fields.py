@@ -104,7 +104,8 @@ class Spec(BaseModel):
 
     def sampled_counts(self) -> tuple[int, int]:
         """The numbers of random queries and keys; zeros where there are texts instead."""
-        return 0, 0
+        counts = [source.num_tokens or 0 for source in self.text_sources()] or [0]
+        return counts[0], counts[-1]
 
     def has_table(self) -> bool:
         """Whether there is a table of words' vectors, which the next experiment may keep."""

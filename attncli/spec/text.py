@@ -89,9 +89,6 @@ class TextSpec(Spec):
     def text_sources(self) -> tuple[TextSource, ...]:
         return (TextSource("sentence", self.sentence, self.file, self.num_tokens),)
 
-    def sampled_counts(self) -> tuple[int, int]:
-        return self.num_tokens or 0, self.num_tokens or 0
-
     def has_table(self) -> bool:
         return self.embedding not in ("gaussian", "integers")
 

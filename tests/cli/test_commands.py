@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -39,6 +40,18 @@ def test_every_command_has_help_that_leads_with_examples(attn: Attn, name: str) 
     assert f"attn {name}" in ended.out
     if name != "config":
         assert ended.out.index("Examples:") < ended.out.index("Options:")
+
+
+def test_long_help_has_groups_whose_descriptions_begin_in_one_column(attn: Attn) -> None:
+    out = attn(["self", "--help"]).out
+    found = re.findall(r"^(\S.*):$", out, re.MULTILINE)
+    assert found == ["Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options"]
+    groups = dict(zip(found, re.split(r"^\S.*:$", out, flags=re.MULTILINE)[1:], strict=True))
+    for flag, group in {"--softcap": "Variants", "--head ": "Model", "--top-k": "Output"}.items():
+        assert [title for title, text in groups.items() if flag in text] == [group]
+    columns = {match.end() for line in out.splitlines() if (match := re.match(r"  --?\w\S*( \S+)*  +", line))}
+    assert len(columns) == 1
+    assert re.findall(r"^(\S.*):$", attn(["norm", "--help"]).out, re.MULTILINE) == ["Options"]
 
 
 @pytest.mark.parametrize("name", SPECS)
