@@ -28,7 +28,7 @@ ARROWS = {
     "inputs": {"attention", "mechanisms", "errors"},
     "attention": {"mechanisms", "statistics", "row_statistics"},
     "saved": {"errors", "report"},
-    "views": {"report"},
+    "views": {"report", "spec"},
     "spec": {"row_statistics", "errors"},
     "mechanisms": set(),
     "statistics": {"row_statistics"},
