@@ -16,11 +16,11 @@ from attncli.batch.store_file import is_store_name
 from attncli.batch.threads import one_torch_thread
 from attncli.batch.worth import estimated_work, num_together
 from attncli.cli.output import Color, Debug, Destination, Format, Precision, ScaleColors, SkipSink
+from attncli.cli.progress import progress_line
 from attncli.errors import UserError
+from attncli.plain_text import plain_text
 from attncli.spec.overrides import parse_overrides
 from attncli.views import SUFFIXES, view_of_suffix
-from attncli.views.plain_text import plain_text
-from attncli.views.progress import progress_line
 
 if TYPE_CHECKING:
     from attncli.batch.conditions import Condition

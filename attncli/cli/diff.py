@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision, ScaleColors, SkipSink
+from attncli.cli.progress import progress_line
 from attncli.errors import UserError, nearest
 from attncli.spec import SPECS, Spec
 from attncli.spec.config_file import ConfigFile
 from attncli.spec.overrides import Overrides, overridden, parse_overrides, unknown_overrides
 from attncli.spec.validation import Given, build_spec
 from attncli.views import PICTURES
-from attncli.views.progress import progress_line
 
 if TYPE_CHECKING:
     from attncli.report import Report

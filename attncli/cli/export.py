@@ -31,7 +31,7 @@ Format = Annotated[
 
 
 def _format(view: str | None, path: Path | None) -> str:
-    from attncli.views.tidy import SUFFIXES
+    from attncli.batch.tidy_writers import SUFFIXES
 
     if view is not None and view not in FORMATS:
         raise UserError(f"--format: must be one of {', '.join(FORMATS)} (got {view}){nearest(view, FORMATS)}")
@@ -59,7 +59,7 @@ def export_store(
         raise UserError('--format parquet: needs: pip install "attncli[parquet]"')
     from attncli.batch.reading import reading
     from attncli.batch.tidy import tidy_blocks, tidy_columns
-    from attncli.views.tidy import WRITERS
+    from attncli.batch.tidy_writers import WRITERS
 
     with reading(Path(store)) as reader:
         columns, blocks, write = tidy_columns(reader), tidy_blocks(reader), WRITERS[chosen]

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from attncli.plain_text import plain_text
 from attncli.report import Report
-from attncli.views.plain_text import plain_text
 
 HEADING_KEYS = (
     "pitfall",

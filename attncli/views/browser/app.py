@@ -10,6 +10,7 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.widgets import Static
 
+from attncli.plain_text import plain_text
 from attncli.views.browser.choice import Choice
 from attncli.views.browser.figures_panel import FiguresPanel
 from attncli.views.browser.head_map import HeadMap
@@ -19,7 +20,6 @@ from attncli.views.browser.panel import Panel
 from attncli.views.browser.token_bars import TokenBars
 from attncli.views.heading import heading
 from attncli.views.numbers import scalar
-from attncli.views.plain_text import plain_text
 
 WIDE = 120
 TOKENS_A_PAGE = 10

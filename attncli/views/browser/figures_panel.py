@@ -2,10 +2,10 @@
 
 from rich.segment import Segment
 
+from attncli.plain_text import plain_text
 from attncli.views.browser.panel import Panel, fitted
 from attncli.views.browser.tones import BOLD, DIM
 from attncli.views.numbers import scalar
-from attncli.views.plain_text import plain_text
 
 PRECISION = 4
 

@@ -10,8 +10,8 @@ from attncli.views.browser.labels import position_of
 from attncli.views.browser.panel import Panel, fitted
 from attncli.views.browser.tones import CHOSEN, DIM
 from attncli.views.colormaps import Shading
-from attncli.views.palettes import NONE, levels
 from attncli.views.pooling import pooled
+from attncli.views.terminal.palettes import NONE, levels
 
 LONGEST_LABEL = 16
 MARK_EVERY = 10

@@ -3,12 +3,12 @@
 import numpy as np
 from rich.segment import Segment
 
+from attncli.plain_text import plain_text
 from attncli.views.browser.panel import Panel, fitted
 from attncli.views.browser.tones import CHOSEN, DIM
 from attncli.views.colormaps import shading
 from attncli.views.numbers import scalar
-from attncli.views.palettes import levels
-from attncli.views.plain_text import plain_text
+from attncli.views.terminal.palettes import levels
 
 CELL = 2
 PRECISION = 4

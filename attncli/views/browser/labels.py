@@ -2,9 +2,9 @@
 
 from functools import lru_cache
 
+from attncli.plain_text import plain_text
 from attncli.views.browser.atlas import Grid
 from attncli.views.matrices import Matrix, tokens_of
-from attncli.views.plain_text import plain_text
 
 
 @lru_cache(maxsize=8)

@@ -10,8 +10,8 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attncli.views.colormaps import COOLWARM, VIRIDIS, colours
-from attncli.views.half_blocks import LOWER, NO_NUMBER, RAMP, UPPER
-from attncli.views.palettes import LEVELS, NAMED_DIVERGING, NAMED_STEPS, NONE, nearest_fixed
+from attncli.views.terminal.half_blocks import LOWER, NO_NUMBER, RAMP, UPPER
+from attncli.views.terminal.palettes import LEVELS, NAMED_DIVERGING, NAMED_STEPS, NONE, nearest_fixed
 
 BOLD, DIM, CHOSEN = Style(bold=True), Style(dim=True), Style(reverse=True, bold=True)
 
