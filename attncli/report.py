@@ -26,6 +26,43 @@ AXES = (
     "vector",
 )
 
+# Tensors that a report holds for its steps alone; of several sizes each has its number after the name.
+EXPLAINED = frozenset(
+    {
+        "token_ids",
+        "context_token_ids",
+        "query_projection",
+        "key_projection",
+        "value_projection",
+        "projected_query",
+        "projected_key",
+        "query",
+        "key",
+        "value",
+        "raw_scores",
+        "scaled_scores",
+        "second_scaled_scores",
+        "bias",
+        "bias_table",
+        "first_weights",
+        "second_weights",
+        "lambda_vectors",
+        "merged",
+        "output_projection",
+        "output_bias",
+    }
+)
+
+
+def whole_head_name(layer: int, head: int) -> str:
+    """What a report with maps of blocks calls the whole weights of one head."""
+    return f"weights_{layer}_{head}"
+
+
+def pair_names(name: str) -> tuple[str, str]:
+    """What a report calls a tensor that was computed wrongly and rightly."""
+    return f"wrong_{name}", f"right_{name}"
+
 
 @dataclass(frozen=True)
 class NamedTensor:
@@ -84,24 +121,6 @@ class Step:
     values: Mapping[str, Cell] = field(default_factory=dict)
     tables: tuple[Terms, ...] = ()
 
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> "Step":
-        """The step that `asdict`, and JSON after it, made this data of."""
-        shapes = tuple(Shape(**_with_tuples(shape)) for shape in data["shapes"])
-        tables = tuple(
-            Terms(**_with_tuples(table) | {name: _tuples(table[name]) for name in ("rows", "totals")})
-            for table in data["tables"]
-        )
-        return cls(data["title"], data["formula"], data["prose"], shapes, data["values"], tables)
-
-
-def _tuples(rows: Any) -> tuple[tuple[Cell, ...], ...]:
-    return tuple(tuple(row) for row in rows)
-
-
-def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-
 
 @dataclass(frozen=True)
 class Report:
@@ -120,6 +139,20 @@ class Report:
     statistics: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
+
+    @property
+    def explained(self) -> frozenset[str]:
+        """The tensors that are there for the steps alone: what is shown beside the steps leaves them out."""
+        if not self.steps:
+            return frozenset()
+        return frozenset(n for n in self.tensors if n in EXPLAINED or n.rpartition("_")[0] in EXPLAINED)
+
+    @property
+    def pairs(self) -> dict[str, tuple[str, str]]:
+        """The names of the tensors that were computed wrongly and rightly, by the name that they share."""
+        shared = {name.partition("_")[2] for name in self.tensors}
+        pairs = {name: pair_names(name) for name in sorted(shared)}
+        return {name: pair for name, pair in pairs.items() if set(pair) <= self.tensors.keys()}
 
     def fields(self) -> dict[str, Any]:
         """The report as its JSON form names it, with arrays still in it."""

@@ -8,7 +8,7 @@ from attncli.experiments.pitfalls.table import PITFALLS
 from attncli.experiments.session import Session
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Report, pair_names
 from attncli.spec.pitfalls import PitfallsSpec
 
 
@@ -41,7 +41,7 @@ def _tensors(shown: Shown) -> dict[str, NamedTensor]:
     pairs = {**shown.more, shown.name: (shown.axes, shown.wrong, shown.right)}
     tensors: dict[str, NamedTensor] = {}
     for name, (axes, wrong, right) in pairs.items():
-        sides = {name: right} if wrong is right else {f"wrong_{name}": wrong, f"right_{name}": right}
+        sides = {name: right} if wrong is right else dict(zip(pair_names(name), (wrong, right), strict=True))
         tensors |= {side: named(tensor, *axes) for side, tensor in sides.items()}
     return tensors
 

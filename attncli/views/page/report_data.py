@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from attncli.plain_text import plain_text
-from attncli.report import NamedTensor, Report, plain
+from attncli.report import NamedTensor, Report, Tensors, plain
 from attncli.views.heading import heading
+from attncli.views.matrices import shared_axes, whole_heads
 from attncli.views.page.encoding import encoded
 
 # Beyond these a page takes too long to open: what is left out is named on it.
@@ -22,7 +23,7 @@ ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 def report_data(report: Report) -> dict[str, Any]:
     """What the page's script reads of one report."""
     tensors = {name: tensor for name, tensor in report.tensors.items() if not _is_too_large(tensor)}
-    statistics = {name: value for name, value in report.statistics.items() if name not in ("rows", "keys")}
+    statistics = {name: value for name, value in report.statistics.items() if not isinstance(value, Tensors)}
     return {
         "heading": heading(report),
         "experiment": report.experiment,
@@ -36,8 +37,9 @@ def report_data(report: Report) -> dict[str, Any]:
             for name, tensor in report.tensors.items()
             if name not in tensors
         ],
-        "rows": [tensor_data(name, tensor) for name, tensor in report.statistics.get("rows", {}).items()],
-        "keys": [tensor_data(name, tensor) for name, tensor in report.statistics.get("keys", {}).items()],
+        "whole_heads": {name: "{}:{}".format(*place) for place, name in whole_heads(report).items()},
+        "rows": [tensor_data(name, tensor) for name, tensor in report.tensors_of("rows").items()],
+        "keys": [tensor_data(name, tensor) for name, tensor in report.tensors_of("keys").items()],
         "statistics": _sanitised(plain(statistics)),
         "steps": _sanitised(plain(report.fields().get("steps", []))),
         "notes": [plain_text(note) for note in report.notes],
@@ -46,11 +48,10 @@ def report_data(report: Report) -> dict[str, Any]:
 
 def tensor_data(name: str, tensor: NamedTensor) -> dict[str, Any]:
     """A tensor with its name and axes; where every matrix of it is the same, one, and `shared` says so."""
-    leading, values, axes = tensor.axes[:-2], tensor.values, tensor.axes
-    shared: tuple[str, ...] = ()
-    if leading and len(values) > 1 and (values == values[(0,) * len(leading)]).all():
-        values, axes, shared = values[(0,) * len(leading)], tensor.axes[-2:], leading
-    return {"name": plain_text(name), "axes": list(axes), "shared": list(shared), **encoded(values)}
+    shared = shared_axes(tensor)
+    values = tensor.values[(0,) * len(shared)]
+    axes = list(tensor.axes[len(shared) :])
+    return {"name": plain_text(name), "axes": axes, "shared": list(shared), **encoded(values)}
 
 
 def page_json(data: Any) -> str:

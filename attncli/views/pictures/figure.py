@@ -13,10 +13,11 @@ from matplotlib.font_manager import fontManager
 
 from attncli.report import Report
 from attncli.views import Display
+from attncli.views.curves import Curves
 from attncli.views.heading import heading
-from attncli.views.pictures.line_charts import LinesBlock
+from attncli.views.pictures.line_charts import ChartBlock
 from attncli.views.pictures.maps import MapsBlock
-from attncli.views.pictures.parts import Maps, Part, parts_of
+from attncli.views.pictures.parts import Maps, parts_of
 from attncli.views.pictures.place import Block
 from attncli.views.pictures.ticks import heading_lines
 
@@ -54,8 +55,8 @@ def settings() -> Any:
     }
 
 
-def _block(part: Part, display: Display) -> Block:
-    return MapsBlock(part, display) if isinstance(part, Maps) else LinesBlock(part)
+def _block(part: Maps | Curves, display: Display) -> Block:
+    return MapsBlock(part, display) if isinstance(part, Maps) else ChartBlock(part)
 
 
 def _rows(blocks: list[Block]) -> list[list[Block]]:

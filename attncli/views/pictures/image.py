@@ -7,7 +7,7 @@ from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from attncli.views.colormaps import COOLWARM, VIRIDIS, Shading, colours
+from attncli.views.colormaps import Shading, colour_map
 from attncli.views.pictures.place import axes_at
 
 NO_NUMBER = (237, 237, 237)
@@ -15,7 +15,7 @@ NO_NUMBER = (237, 237, 237)
 
 def image(shades: np.ndarray, is_diverging: bool) -> np.ndarray:
     """Red, green and blue, from 0 to 255, of places on the map; grey for no number."""
-    table = np.concatenate([colours(COOLWARM if is_diverging else VIRIDIS), [NO_NUMBER]]).astype(np.uint8)
+    table = np.concatenate([colour_map(is_diverging), [NO_NUMBER]]).astype(np.uint8)
     is_number = ~np.isnan(shades)
     levels = np.multiply(shades, 255, where=is_number, out=np.full(shades.shape, 256.0))
     rgb: np.ndarray = table[levels.round().astype(np.int16)]
@@ -39,9 +39,9 @@ def draw_bar(figure: Figure, shade: Shading, place: tuple[float, float, float, f
         low, high = min(low, 0.0), max(high, 0.0) or 1.0
     is_log = shade.scale == "log" and shade.low < shade.high
     norm = LogNorm(low, high) if is_log else Normalize(low, high)
-    colour_map = ListedColormap(colours(COOLWARM if shade.is_diverging else VIRIDIS) / 255)
+    colours = ListedColormap(colour_map(shade.is_diverging) / 255)
     axes = axes_at(figure, *place)
-    bar = figure.colorbar(ScalarMappable(norm, colour_map), cax=axes, format=FuncFormatter(_bar_number))
+    bar = figure.colorbar(ScalarMappable(norm, colours), cax=axes, format=FuncFormatter(_bar_number))
     bar.ax.minorticks_off()
     if shade.scale == "row":
         ends = ("-largest", "largest") if shade.is_diverging else ("least", "most")

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from attncli.views import Display
 from attncli.views.colormaps import shading
-from attncli.views.matrices import Matrix
+from attncli.views.matrices import Matrix, place_names
 from attncli.views.pictures.image import draw_bar, draw_image, image
 from attncli.views.pictures.parts import Maps
 from attncli.views.pictures.place import axes_at
@@ -78,8 +78,8 @@ class MapsBlock:
             return labels(first.rows, num_rows), labels(first.columns, num_columns)
         leftmost = self.maps.matrices[:: self.columns]
         if len(first.place) == 1:
-            return [f"{matrix.place[0][0]} {matrix.place[0][1]}" for matrix in leftmost], []
-        rows = [", ".join(f"{axis} {number}" for axis, number in matrix.place[:-1]) for matrix in leftmost]
+            return place_names(matrix.place[0] for matrix in leftmost), []
+        rows = [", ".join(place_names(matrix.place[:-1])) for matrix in leftmost]
         return rows, [str(column) for column in range(self.columns)]
 
     def _panel(self, first: Matrix) -> tuple[float, float]:
@@ -122,9 +122,7 @@ class MapsBlock:
             )
             draw_image(axes, shades, self.shading.is_diverging, 100 * self.panel_height)
             if num_panels > 1:
-                axes.set_title(
-                    ", ".join(f"{axis} {place}" for axis, place in matrix.place), loc="left", pad=3
-                )
+                axes.set_title(", ".join(place_names(matrix.place)), loc="left", pad=3)
             is_lowest = number + self.columns >= num_panels
             set_labels(axes.yaxis, matrix.axes[0], self.row_labels if column == 0 else [], self.panel_height)
             set_labels(axes.xaxis, matrix.axes[1], self.column_labels if is_lowest else [], self.panel_width)

@@ -8,8 +8,7 @@ from unicodedata import bidirectional
 from matplotlib.axis import Axis
 from rich.cells import cell_len
 
-from attncli.plain_text import plain_text
-from attncli.views.tables.columns import shortened
+from attncli.views.labels import token_texts
 
 CHARACTER, LABEL_HEIGHT = 0.068, 0.13
 TITLE_CHARACTER, TITLE_HEIGHT = 0.075, 0.2
@@ -26,7 +25,7 @@ def labels(tokens: tuple[str, ...], size: int) -> list[str]:
     """Position and token of each place, the token shortened; the position alone where there are no tokens."""
     if not tokens:
         return [str(place) for place in range(size)]
-    return [_label(place, shortened(plain_text(token), LONGEST_LABEL)) for place, token in enumerate(tokens)]
+    return [_label(place, text) for place, text in enumerate(token_texts(tokens, size, LONGEST_LABEL))]
 
 
 def _label(place: int, token: str) -> str:

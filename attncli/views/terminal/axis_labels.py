@@ -1,82 +1,20 @@
 """Labels along the sides of a picture: position and token; long tokens shortened, told in full below it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.cells import cell_len
 
 from attncli.plain_text import plain_text
-from attncli.views.tables.columns import shortened
+from attncli.views.sides import Side
 from attncli.views.terminal.blocks import ScreenLine, text_line
 
 MOST_VERTICAL = 8
 TICK_CELLS = 10
 
 
-@dataclass(frozen=True)
-class Side:
-    """An axis with a label for each of its places: its name, how many, and tokens if it has any.
-
-    `step`: positions of the text that one place stands for, the last of `positions` (0: as many as places).
-    `noun`: what its tokens are called.
-    """
-
-    name: str
-    count: int
-    tokens: tuple[str, ...] = ()
-    step: int = 1
-    positions: int = 0
-    noun: str = "token"
-
-    @property
-    def digits(self) -> int:
-        """Digits of the last position."""
-        return len(str(max(self.last, 0)))
-
-    @property
-    def last(self) -> int:
-        """The last position; -1 where there is none."""
-        return (self.positions or self.count) - 1
-
-    def texts(self, most: int | None) -> list[str]:
-        """The tokens as plain text of at most that many cells; empty where there are none."""
-        if not self.tokens:
-            return [""] * self.count
-        return [shortened(plain_text(token), most) for token in self.tokens]
-
-    def shortened_places(self, most: int | None) -> list[int]:
-        """The places whose token is longer than that."""
-        texts = map(plain_text, self.tokens)
-        return [place for place, text in enumerate(texts) if shortened(text, most) != text]
-
-
-def row_labels(side: Side, block: int, rows_per_line: int, most: int | None) -> list[str]:
-    """A label a line: `4 the`; `4 the, 5 cat` where it has two rows; `8-15` where it has blocks of rows."""
-    digits, step = side.digits, block * rows_per_line
-    if block == 1 and side.tokens and rows_per_line == 1:
-        return [f"{i:>{digits}} {text}" for i, text in enumerate(side.texts(most))]
-    if block == 1 and side.tokens:
-        one = None if most is None else max(4, (most - digits - 3) // 2)
-        texts = side.texts(one)
-        return [
-            ", ".join(f"{i:>{digits}} {texts[i]}" for i in range(start, min(start + step, side.count)))
-            for start in range(0, side.count, step)
-        ]
-    return [
-        _span(start * side.step, min((start + step) * side.step - 1, side.last), digits)
-        for start in range(0, side.count, step)
-    ]
-
-
-def _span(first: int, last: int, digits: int) -> str:
-    return f"{first:>{digits}}" if first == last else f"{first:>{digits}}-{last}"
-
-
 def label_width(side: Side, most: int | None, *, in_pairs: bool) -> int:
     """Cells that the labels may take: of single rows, of blocks of rows, and of two rows a line."""
-    labels = row_labels(side, 1, 1, most)
-    if in_pairs:
-        labels += row_labels(side, 1, 2, most)
+    labels = side.labels(most) + (side.labels(most, rows_per_line=2) if in_pairs else [])
     return max([span_width(side), *map(cell_len, labels)])
 
 

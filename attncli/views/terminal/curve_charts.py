@@ -1,12 +1,10 @@
-"""The curves of a report: the softmax over its points, and each row of weights that a factor sharpens."""
+"""The curves of a report as charts in a terminal."""
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
-
-import numpy as np
+from collections.abc import Iterator
 
 from attncli.report import Report
 from attncli.views import Display
+from attncli.views.curves import Curve, curves_of
 from attncli.views.terminal.blocks import BOLD, ScreenLine, beside, styled, text_line
 from attncli.views.terminal.line_chart import Ends, chart
 
@@ -18,57 +16,32 @@ SMALL_COLUMNS = 14, 30
 GAP = 2
 
 
-class Curve(NamedTuple):
-    """A title and the points; curves of one group share the ends of y."""
-
-    title: str
-    x: np.ndarray
-    y: np.ndarray
-
-
-def _curves_over_points(report: Report) -> list[Curve]:
-    """Tensors that count points: the first is where, the others what is there."""
-    points = {name: t.values for name, t in report.tensors.items() if t.axes == ("point",)}
-    names = list(points)
-    return [Curve(f"{name} over {names[0]}", points[names[0]], points[name]) for name in names[1:]]
-
-
-def _sharpened_rows(report: Report) -> list[tuple[str, list[Curve]]]:
-    """Lists of rows of which each has a list of numbers: a curve a row."""
-    groups = []
-    for name, rows in report.statistics.items():
-        if not isinstance(rows, list) or not rows or not isinstance(rows[0], Mapping):
-            continue
-        columns = [key for key, value in rows[0].items() if isinstance(value, list)]
-        first = next(iter(rows[0]))
-        for column in columns:
-            curves = []
-            for row in rows:
-                y = np.array(row[column], dtype=np.float64)
-                curves.append(Curve(f"{first} {row[first]:g}", np.arange(len(y)), y))
-            groups.append((f"{name}: {column} by {first}", curves))
-    return groups
-
-
 def curve_lines(report: Report, display: Display) -> Iterator[list[ScreenLine]]:
-    """A line chart for each group of curves, those of one group side by side with one axis of y."""
-    for curve in _curves_over_points(report):
-        width = MOST_COLUMNS if display.width is None else min(display.width, MOST_COLUMNS)
-        ends = Ends(float(curve.y.min()), float(curve.y.max()))
-        title = styled(text_line(curve.title), BOLD, display.has_color)
-        yield [title, *_chart(curve, ends, max(width - LABEL_CELLS, MOST_COLUMNS // 4), ROWS, display)]
-    for name, curves in _sharpened_rows(report):
-        ends = Ends(0.0, max(float(curve.y.max()) for curve in curves))
-        columns = _small_columns(len(curves), display.width)
-        lines = [styled(text_line(name), BOLD, display.has_color)]
-        charts = [
-            [text_line(curve.title), *_chart(curve, ends, columns, SMALL_ROWS, display)] for curve in curves
-        ]
-        while charts:
-            across = _fitting(charts, display.width)
-            lines += beside(charts[:across], GAP)
-            charts = charts[across:]
-        yield lines
+    """A line chart for each curve over points; those of a table's rows side by side with one axis of y."""
+    for group in curves_of(report):
+        lines = [styled(text_line(group.title), BOLD, display.has_color)]
+        yield lines + (_small_charts if group.is_of_rows else _one_chart)(group.curves, display)
+
+
+def _one_chart(curves: list[Curve], display: Display) -> list[ScreenLine]:
+    (curve,) = curves
+    width = MOST_COLUMNS if display.width is None else min(display.width, MOST_COLUMNS)
+    ends = Ends(float(curve.y.min()), float(curve.y.max()))
+    return _chart(curve, ends, max(width - LABEL_CELLS, MOST_COLUMNS // 4), ROWS, display)
+
+
+def _small_charts(curves: list[Curve], display: Display) -> list[ScreenLine]:
+    ends = Ends(0.0, max(float(curve.y.max()) for curve in curves))
+    columns = _small_columns(len(curves), display.width)
+    charts = [
+        [text_line(curve.label), *_chart(curve, ends, columns, SMALL_ROWS, display)] for curve in curves
+    ]
+    lines: list[ScreenLine] = []
+    while charts:
+        across = _fitting(charts, display.width)
+        lines += beside(charts[:across], GAP)
+        charts = charts[across:]
+    return lines
 
 
 def _chart(curve: Curve, ends: Ends, columns: int, rows: int, display: Display) -> list[ScreenLine]:

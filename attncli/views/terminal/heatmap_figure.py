@@ -10,7 +10,8 @@ from attncli.views import Display
 from attncli.views.colormaps import shading
 from attncli.views.matrices import Matrix
 from attncli.views.pooling import pooled
-from attncli.views.terminal.axis_labels import Side, label_width, span_width, wide_enough
+from attncli.views.sides import Side
+from attncli.views.terminal.axis_labels import label_width, span_width, wide_enough
 from attncli.views.terminal.blocks import BOLD, ScreenLine, beside, text_line, wrapped
 from attncli.views.terminal.half_blocks import cell_lines, character_lines, half_block_lines
 from attncli.views.terminal.heatmap_layout import GAP, atlas, one, place_width, several

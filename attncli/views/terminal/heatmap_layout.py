@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from attncli.views.matrices import Matrix
-from attncli.views.terminal.axis_labels import Side, column_header, row_labels
+from attncli.views.matrices import Matrix, place_names
+from attncli.views.sides import Side
+from attncli.views.terminal.axis_labels import column_header
 from attncli.views.terminal.blocks import ScreenLine, beside, text_line
 from attncli.views.terminal.heatmap_plan import Plan
 from attncli.views.terminal.heatmap_subject import Subject
@@ -13,7 +14,7 @@ GAP = 2
 
 def _labelled(side: Side, plan: Plan, most: int | None, header: int) -> list[ScreenLine]:
     """The labels of the rows, below the axis's name and beside the lines of the column header."""
-    texts = row_labels(side, plan.block[0], plan.rows_per_line, most)
+    texts = side.labels(most, plan.block[0], plan.rows_per_line)
     above = [""] * (header - 1) + [side.name]
     return [text_line(text) for text in (*above, *texts)]
 
@@ -41,11 +42,11 @@ def several(subject: Subject, plan: Plan, maps: list[list[ScreenLine]], most: in
 
 
 def _panel_title(subject: Subject, matrix: Matrix) -> str:
-    return ", ".join("{} {}".format(*matrix.place[i]) for i in subject.varying)
+    return ", ".join(place_names(matrix.place[i] for i in subject.varying))
 
 
 def _row_place(matrix: Matrix) -> str:
-    return ", ".join(f"{axis} {number}" for axis, number in matrix.place[:-1])
+    return ", ".join(place_names(matrix.place[:-1]))
 
 
 def place_width(subject: Subject) -> int:
@@ -78,8 +79,8 @@ def atlas(subject: Subject, plan: Plan, maps: list[list[ScreenLine]]) -> list[Sc
 
 def _head_titles(subject: Subject, heads: range, cells: int) -> list[ScreenLine]:
     """`head 3`, or `3` above narrow thumbnails."""
-    names = [subject.matrices[head].place[-1] for head in heads]
-    titles = [f"{axis} {number}" for axis, number in names]
+    places = [subject.matrices[head].place[-1] for head in heads]
+    titles = place_names(places)
     if max(map(len, titles)) > cells:
-        titles = [str(number) for _, number in names]
+        titles = [str(number) for _, number in places]
     return [text_line(title.ljust(cells)) for title in titles]

@@ -1,15 +1,13 @@
 """What a picture shows: the matrices of a tensor, their numbers, and their two sides with labels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from attncli.report import NamedTensor, Report
+from attncli.report import Report
 from attncli.views.matrices import Matrix
-from attncli.views.terminal.axis_labels import Side
-
-BLOCK_AXES = {"query_block": "query", "key_block": "key"}
+from attncli.views.sides import Side, sides_of
 
 
 @dataclass(frozen=True)
@@ -49,37 +47,6 @@ def subject_of(report: Report, matrices: Sequence[Matrix], skip_sink: int) -> Su
     rows, columns = sides_of(report, matrices[0])
     skipped = min(-(-skip_sink // columns.step), columns.count) if columns.name.startswith("key") else 0
     return Subject(matrices, rows, columns, skipped)
-
-
-def sides_of(report: Report, matrix: Matrix) -> tuple[Side, Side]:
-    """Rows and columns with their tokens; an axis of blocks counts the positions in them."""
-    rows, columns = (
-        Side(
-            axis, count, tokens, noun="context token" if axis == "key" and report.context_tokens else "token"
-        )
-        for axis, count, tokens in zip(
-            matrix.axes, matrix.values.shape, (matrix.rows, matrix.columns), strict=True
-        )
-    )
-    return _in_positions(report, rows), _in_positions(report, columns)
-
-
-def _in_positions(report: Report, side: Side) -> Side:
-    if side.name not in BLOCK_AXES:
-        return side
-    num_positions = _length(report, BLOCK_AXES[side.name])
-    if not num_positions:
-        return side
-    return replace(side, step=-(-num_positions // side.count), positions=num_positions)
-
-
-def _length(report: Report, axis: str) -> int:
-    """How many queries or keys there were: there is a number, or a token, for each."""
-    group = report.statistics.get("rows" if axis == "query" else "keys", {})
-    for tensor in group.values():
-        if isinstance(tensor, NamedTensor) and tensor.axes[-1] == axis:
-            return int(tensor.values.shape[-1])
-    return len(report.context_tokens or report.tokens) if axis == "key" else len(report.tokens)
 
 
 def numbers_of(matrix: Matrix, skipped: int) -> np.ndarray:

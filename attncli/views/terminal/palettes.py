@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attncli.views.colormaps import COOLWARM, VIRIDIS, colours
+from attncli.views.colormaps import colour_map
 
 LEVELS = 256
 NONE = LEVELS  # the level of a cell without a number
@@ -60,15 +60,25 @@ def _named(number: int, first: int) -> str:
     return str(first + number if number < 8 else first + 60 + number - 8)
 
 
-def _named_palette(steps: tuple[int, ...]) -> Palette:
-    numbers = [steps[level * len(steps) // LEVELS] for level in range(LEVELS)]
+def level_colours(depth: str, is_diverging: bool) -> list[tuple[int, ...]]:
+    """The colour of each level: the number of one of the terminal's, or red, green and blue in 24 bits."""
+    if depth == "16":
+        steps = NAMED_DIVERGING if is_diverging else NAMED_STEPS
+        return [(steps[level * len(steps) // LEVELS],) for level in range(LEVELS)]
+    table = colour_map(is_diverging)
+    return [(n,) for n in nearest_fixed(table)] if depth == "256" else list(map(tuple, table.tolist()))
+
+
+def _named_palette(is_diverging: bool) -> Palette:
+    steps = NAMED_DIVERGING if is_diverging else NAMED_STEPS
     # A pure step at each end and for each one between, three mixtures from step to step.
     mixtures = [(f"{_named(steps[0], 40)}", " ")]
     for below, above in pairwise(steps):
         mixtures += [(f"{_named(above, 30)};{_named(below, 40)}", shade) for shade in SHADES]
         mixtures.append((f"{_named(above, 40)}", " "))
     fills = [mixtures[level * len(mixtures) // LEVELS] for level in range(LEVELS)]
-    foregrounds, backgrounds = ([_named(n, first) for n in numbers] for first in (30, 40))
+    numbers = level_colours("16", is_diverging)
+    foregrounds, backgrounds = ([_named(n, first) for (n,) in numbers] for first in (30, 40))
     return Palette((*foregrounds, "39"), (*backgrounds, "49"), (*fills, ("49", " ")))
 
 
@@ -76,12 +86,9 @@ def _named_palette(steps: tuple[int, ...]) -> Palette:
 def palette(colors: str, is_diverging: bool) -> Palette:
     """The escape parameters of 256 levels and of no number, for a depth other than `none`."""
     if colors == "16":
-        return _named_palette(NAMED_DIVERGING if is_diverging else NAMED_STEPS)
-    table = colours(COOLWARM if is_diverging else VIRIDIS)
-    if colors == "256":
-        texts = [f"5;{number}" for number in nearest_fixed(table)]
-    else:
-        texts = [f"2;{red};{green};{blue}" for red, green, blue in table.tolist()]
+        return _named_palette(is_diverging)
+    kind = 5 if colors == "256" else 2
+    texts = [";".join(map(str, (kind, *colour))) for colour in level_colours(colors, is_diverging)]
     backgrounds = (*(f"48;{t}" for t in texts), "49")
     return Palette((*(f"38;{t}" for t in texts), "39"), backgrounds, tuple((b, " ") for b in backgrounds))
 

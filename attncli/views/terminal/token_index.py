@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from rich.cells import cell_len, chop_cells
 
 from attncli.plain_text import plain_text
-from attncli.views.terminal.axis_labels import MOST_VERTICAL, Side
+from attncli.views.sides import Side
+from attncli.views.terminal.axis_labels import MOST_VERTICAL
 from attncli.views.terminal.heatmap_plan import Plan
 
 Mentioned = Mapping[tuple[str, int], str]

@@ -5,9 +5,9 @@ import pytest
 from textual.pilot import Pilot
 
 from attncli.views.browser.app import Browser
-from attncli.views.browser.figures_panel import FiguresPanel
 from attncli.views.browser.head_map import HeadMap
 from attncli.views.browser.head_picker import HeadPicker
+from attncli.views.browser.statistics_panel import StatisticsPanel
 from attncli.views.browser.token_bars import TokenBars
 from tests.experiments.running import run
 from tests.views.browser.browsing import (
@@ -47,7 +47,7 @@ def test_ranking_follows_the_reports_statistic() -> None:
 def test_a_click_chooses_a_head_and_a_statistic() -> None:
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
         await pilot.click(HeadPicker, offset=(2 + 2 * 3, 2))
-        await pilot.click(FiguresPanel, offset=(2, 2))
+        await pilot.click(StatisticsPanel, offset=(2, 2))
 
     choice = driven(survey(), steps)
     assert choice.place == (1, 3)

@@ -264,4 +264,4 @@ def test_statistics_of_the_other_stack_stay_out() -> None:
     ]
     for maps, entropy in (("encoder", 0.25), ("self", 0.5), ("cross", 0.75)):
         report = Report("heads", {"maps": maps}, {}, tensors={"weights": weights}, statistics={"heads": rows})
-        assert grids(report)[0].figures["entropy"].item() == entropy
+        assert grids(report)[0].statistics["entropy"].item() == entropy

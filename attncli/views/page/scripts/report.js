@@ -1,29 +1,20 @@
 // What a report says beside its maps, and how its maps are shaded.
 
-const FULL_HEAD = /^(.+)_(\d+)_(\d+)$/;
-
 function readReport(index) {
   const data = JSON.parse(sources[index].textContent);
   for (const kind of ["tensors", "rows", "keys"]) data[kind] = data[kind].map((tensor) => new Tensor(tensor));
   data.matrices = data.tensors.filter((tensor) => tensor.isMatrix && tensor.shape.every((size) => size > 0));
-  const isPooled = data.matrices.some(({ name }) => name.startsWith("pooled_"));
-  data.full = new Map();
-  for (const tensor of isPooled ? data.matrices : []) {
-    const [, , layer, head] = FULL_HEAD.exec(tensor.name) ?? [];
-    if (layer !== undefined) data.full.set(`${layer}:${head}`, tensor);
-  }
-  data.matrices = data.matrices.filter((tensor) => ![...data.full.values()].includes(tensor));
+  const isFull = ({ name }) => Object.hasOwn(data.whole_heads, name);
+  data.full = new Map(data.matrices.filter(isFull).map((tensor) => [data.whole_heads[tensor.name], tensor]));
+  data.matrices = data.matrices.filter((tensor) => !isFull(tensor));
   return data;
 }
 
 // The survey's rows about the heads that the maps show: an encoder's, a decoder's, or those across.
 function surveyed({ statistics, settings }) {
   const rows = Array.isArray(statistics.heads) ? statistics.heads : [];
-  if (settings.maps === "cross") return rows.filter(({ kind }) => kind === "cross");
-  const isInDecoder = ({ module = "" }) => module.startsWith("decoder");
-  const hasDecoder = rows.some(isInDecoder);
-  const isShown = (row) => !hasDecoder || isInDecoder(row) === (settings.maps !== "encoder");
-  return rows.filter((row) => row.kind !== "cross" && isShown(row));
+  const stacks = ["encoder", "cross"].includes(settings.maps) ? [settings.maps] : ["self", "decoder"];
+  return rows.filter(({ stack = "self" }) => stacks.includes(stack));
 }
 
 // Figures by which heads may be sorted: those of the survey, else means of the statistics of rows.

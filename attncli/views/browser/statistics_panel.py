@@ -10,7 +10,7 @@ from attncli.views.numbers import scalar
 PRECISION = 4
 
 
-class FiguresPanel(Panel):
+class StatisticsPanel(Panel):
     """A click on a statistic of the head sorts by it."""
 
     def heading(self) -> str:
@@ -20,12 +20,12 @@ class FiguresPanel(Panel):
 
     def _lines(self) -> list[tuple[str, float | None]]:
         choice = self.choice
-        of_head = [(name, float(figure[choice.place])) for name, figure in choice.grid.figures.items()]
-        of_token = [(name, value) for name, value in choice.token_figures.items()]
+        of_head = [(name, float(values[choice.place])) for name, values in choice.grid.statistics.items()]
+        of_token = choice.token_statistics
         if not of_token:
             return [*of_head]
         side = "key" if choice.is_received else "row"
-        return [*of_head, (f"{side} {choice.token_labels[choice.token].strip()}", None), *of_token]
+        return [*of_head, (f"{side} {choice.token_labels[choice.token].strip()}", None), *of_token.items()]
 
     def num_lines(self) -> int:
         """Those of the head, then those of the row or key."""
@@ -38,13 +38,13 @@ class FiguresPanel(Panel):
             return [Segment(fitted(name, width), BOLD)]
         shown = scalar(value, PRECISION)
         room = max(width - len(shown) - 1, 0)
-        is_chosen = number < len(self.choice.grid.figures) and name == self.choice.statistic
+        is_chosen = number < len(self.choice.grid.statistics) and name == self.choice.statistic
         style = BOLD if is_chosen else None
         return [Segment(fitted(plain_text(name), room), style or DIM), Segment(f" {shown}", style)]
 
     def clicked(self, line: int, x: int) -> bool:
         """Sort by the statistic under the mouse."""
-        names = list(self.choice.grid.figures)
+        names = list(self.choice.grid.statistics)
         if not 0 <= line < len(names):
             return False
         self.choice.choose_statistic(names[line])
