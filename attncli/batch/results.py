@@ -11,7 +11,7 @@ import numpy as np
 from attncli.batch.conditions import Condition
 from attncli.batch.reading import FailedRun, Reader, Runs
 from attncli.errors import UserError, nearest
-from attncli.report import Report
+from attncli.report import Report, Statistic, Table
 
 COLUMN_NAMES = ("layer", "head")
 RUN_NAMES = ("run", "id")
@@ -167,14 +167,14 @@ def results(
     """The summary as a report; UserError for names that the store has not."""
     summary = Summary(reader, where=where, group_by=group_by, statistics=statistics)
     counts = reader.counts()
-    found: dict[str, Any] = {}
+    found: dict[str, Statistic] = {}
     if rows := summary.rows():
-        found["figures"] = rows
-    failed = [
+        found["figures"] = Table(rows)
+    failed = Table(
         {"run": f"run {run.run}", "id": run.id or "", "source": run.source, "error": run.error}
         for run in reader.failed()
         if summary.keeps(run)
-    ]
+    )
     if failed:
         found["failed"] = failed
     asked = {"store": str(path), "where": list(map(str, where)), "group_by": list(group_by)}

@@ -1,23 +1,15 @@
 """The JSON form of a report: its names and types, as pydantic checks them."""
 
+from collections.abc import Callable
+from types import NoneType
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Strict,
-    Tag,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
 
-from attncli.report import AXES, Cell, NamedTensor, Shape, Step, Table, Terms
+from attncli.report import AXES, NamedTensor, Numbers, Shape, Step, Table, Terms
 from attncli.saved.boxes import as_array
 
 LONGEST_NAME = 100
-KINDS_OF_STATISTICS = ("numbers", "tensors", "table")
 
 
 def is_plain_name(name: str) -> bool:
@@ -25,10 +17,15 @@ def is_plain_name(name: str) -> bool:
     return name.isprintable() and 0 < len(name) <= LONGEST_NAME
 
 
-def _plain_name(name: str) -> str:
-    if not is_plain_name(name):
-        raise ValueError("must be a plain name")
-    return name
+def _that(is_right: Callable[[Any], bool], message: str) -> AfterValidator:
+    """Refuses a value that is not right."""
+
+    def check(value: Any) -> Any:
+        if not is_right(value):
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
 
 
 def _known_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -40,47 +37,35 @@ def _known_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
     return axes
 
 
-def _cell(value: Any) -> Any:
-    if isinstance(value, dict | list):
-        raise ValueError("must be a number, a text or null")
-    return value
+def _statistic(value: Any) -> Any:
+    """Told by its shape: a table is a list; a group of tensors, whose axes stand elsewhere, holds lists."""
+    if isinstance(value, list):
+        return _table(value)
+    if not isinstance(value, dict) or not value:
+        raise ValueError("must be an object or a list, with something in it")
+    if any(isinstance(item, list) for item in value.values()):
+        return value
+    for name, item in value.items():
+        if isinstance(item, dict | str):
+            raise ValueError(f"{name} must be a number")
+    return Numbers(value)
 
 
-def _cell_of_step(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("must be a number, a text or null")
-    return _cell(value)
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, dict | list | str):
-        raise ValueError("must be a number or null")
-    return value
-
-
-def _cell_of_table(value: Any) -> Any:
-    return [_cell(item) for item in value] if isinstance(value, list) else _cell(value)
-
-
-def _table(rows: list[dict[str, Any]]) -> Table:
+def _table(rows: list[Any]) -> Table:
     """Rows with the same names, whose cells are numbers, texts or lists of so many numbers."""
     kinds: dict[str, Any] = {}
     for number, row in enumerate(rows):
-        if list(row) != list(rows[0]):
-            raise ValueError(f"row {number} has other names than row 0")
+        if not isinstance(row, dict) or not row or list(row) != list(rows[0]):
+            raise ValueError(f"row {number} has other names than row 0, or none")
         for name, cell in row.items():
-            kind = len(cell) if isinstance(cell, list) else isinstance(cell, str)
-            if (type(kind), kind) != kinds.setdefault(name, (type(kind), kind)):
-                raise ValueError(f"row {number}: {name} is of another kind than in row 0")
+            kind = len(cell) if isinstance(cell, list) else str if isinstance(cell, str) else None
+            items = cell if isinstance(cell, list) else [cell]
+            is_plain = not any(isinstance(item, dict | list) for item in items)
+            if not is_plain or kinds.setdefault(name, kind) != kind:
+                raise ValueError(f"row {number}: {name} is of another kind than in row 0, or none of a cell")
+    if not rows:
+        raise ValueError("is empty")
     return Table(rows)
-
-
-def kind_of_statistic(value: Any) -> str:
-    """Which of the kinds of statistics a value looks like: it is told by its shape."""
-    if isinstance(value, list):
-        return "table"
-    has_lists = isinstance(value, dict) and any(isinstance(item, list) for item in value.values())
-    return "tensors" if has_lists else "numbers"
 
 
 # JSON has lists alone: a tuple is made of one, though all else is strict.
@@ -88,15 +73,8 @@ Texts = Annotated[tuple[str, ...], Strict(False)]
 Axes = Annotated[Texts, AfterValidator(_known_axes)]
 Count = Annotated[int, Field(ge=0)]
 Counts = Annotated[tuple[Count, ...], Strict(False)]
-StepCell = Annotated[Any, AfterValidator(_cell_of_step)]
-Rows = Annotated[tuple[Annotated[tuple[StepCell, ...], Strict(False)], ...], Strict(False)]
-Row = Annotated[dict[str, Annotated[Any, AfterValidator(_cell_of_table)]], Field(min_length=1)]
-SavedStatistic = Annotated[
-    Annotated[dict[str, Annotated[Any, AfterValidator(_number)]], Field(min_length=1), Tag("numbers")]
-    | Annotated[dict[str, Any], Tag("tensors")]
-    | Annotated[list[Row], Field(min_length=1), AfterValidator(_table), Tag("table")],
-    Discriminator(kind_of_statistic),
-]
+IsCell = _that(lambda cell: type(cell) in (str, int, float, NoneType), "must be a number, a text or null")
+Rows = Annotated[tuple[Annotated[tuple[Annotated[Any, IsCell], ...], Strict(False)], ...], Strict(False)]
 
 
 class Saved(BaseModel):
@@ -112,7 +90,7 @@ class SavedTensor(Saved):
     values: Any
 
     @model_validator(mode="after")
-    def _box(self) -> "SavedTensor":
+    def _as_array(self) -> "SavedTensor":
         self.values = as_array(self.values, len(self.axes))
         return self
 
@@ -161,28 +139,27 @@ class SavedStep(Saved):
     formula: str
     prose: str
     shapes: list[SavedShape]
-    values: dict[str, StepCell]
+    values: dict[str, Annotated[Any, IsCell]]
     tables: list[SavedTerms]
 
     def step(self) -> Step:
         """As a report holds it."""
-        values: dict[str, Cell] = self.values
         shapes = tuple(Shape(**dict(shape)) for shape in self.shapes)
         tables = tuple(Terms(**dict(table)) for table in self.tables)
-        return Step(self.title, self.formula, self.prose, shapes, values, tables)
+        return Step(self.title, self.formula, self.prose, shapes, self.values, tables)
 
 
 class SavedReport(Saved):
-    """A whole report."""
+    """A whole report; of its statistics those that are tensors have their axes apart."""
 
     schema_version: int
-    experiment: Annotated[str, AfterValidator(_plain_name)]
+    experiment: Annotated[str, _that(is_plain_name, "must be a plain name")]
     spec: dict[str, Any]
     environment: dict[str, str]
     tokens: Texts
     context_tokens: Texts
     tensors: dict[str, SavedTensor]
-    statistics: dict[str, SavedStatistic]
+    statistics: dict[str, Annotated[Any, AfterValidator(_statistic)]]
     statistic_axes: dict[str, dict[str, Axes]]
     steps: list[SavedStep] = []
     notes: Texts

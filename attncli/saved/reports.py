@@ -8,11 +8,11 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from attncli.errors import UserError, nearest
-from attncli.report import SCHEMA_VERSION, Numbers, Report, Statistic, Table
+from attncli.report import SCHEMA_VERSION, Report
 from attncli.saved.boxes import LARGEST
 from attncli.saved.content import read_text
 from attncli.saved.documents import documents
-from attncli.saved.models import KINDS_OF_STATISTICS, SavedReport, is_plain_name, kind_of_statistic
+from attncli.saved.models import SavedReport, is_plain_name
 from attncli.saved.sizes import GROUPS, check_sizes, group_of_tensors
 from attncli.spec.validation import expectation
 
@@ -81,9 +81,9 @@ def _refuse_other_forms(data: Any) -> None:
 
 def _refuse_names_and_numbers(value: Any, path: Path = ()) -> None:
     """ValueError for names that are not plain, numbers too large and deep nesting, outside of tensors."""
-    is_tensor = len(path) == 3 and (path[::2] == ("tensors", "values") or path[1] in GROUPS)
-    if is_tensor and path[0] in ("tensors", "statistics"):
-        return
+    match path:
+        case ("tensors", _, "values") | ("statistics", "rows" | "keys", _):
+            return
     if len(path) > DEEPEST:
         raise ValueError(f"{_place(path)}is nested too deeply")
     if isinstance(value, dict):
@@ -94,25 +94,20 @@ def _refuse_names_and_numbers(value: Any, path: Path = ()) -> None:
     elif isinstance(value, list):
         for number, item in enumerate(value):
             _refuse_names_and_numbers(item, (*path, number))
-    elif isinstance(value, float | int) and abs(value) > (
-        LARGEST if isinstance(value, float) else LARGEST_WHOLE
-    ):
+    elif isinstance(value, float | int) and abs(value) > {float: LARGEST}.get(type(value), LARGEST_WHOLE):
         raise ValueError(f"{_place(path)}is a number too large")
 
 
 def _report(saved: SavedReport) -> Report:
     """As a report holds it all."""
-    for name in saved.statistic_axes:
-        if name not in GROUPS or name not in saved.statistics:
-            raise ValueError(f"statistic_axes: {name} is no group of tensors among the statistics")
-    statistics: dict[str, Statistic] = {}
-    for name, value in saved.statistics.items():
-        if name in saved.statistic_axes and isinstance(value, dict):
-            statistics[name] = group_of_tensors(name, value, saved.statistic_axes[name])
-        elif name in GROUPS or kind_of_statistic(value) == "tensors":
-            raise ValueError(f"statistics.{name}: its axes are missing in statistic_axes")
-        else:
-            statistics[name] = Numbers(value) if isinstance(value, dict) else Table(value)
+    groups = {name: value for name, value in saved.statistics.items() if type(value) is dict}
+    if wrong := sorted(groups.keys() ^ saved.statistic_axes.keys() | groups.keys() - GROUPS.keys()):
+        raise ValueError(
+            f"statistic_axes: {wrong[0]} is missing, or is no group of tensors among the statistics"
+        )
+    tensors = {
+        name: group_of_tensors(name, groups[name], axes) for name, axes in saved.statistic_axes.items()
+    }
     return Report(
         saved.experiment,
         saved.spec,
@@ -120,17 +115,15 @@ def _report(saved: SavedReport) -> Report:
         saved.tokens,
         saved.context_tokens,
         tensors={name: tensor.tensor() for name, tensor in saved.tensors.items()},
-        statistics=statistics,
+        statistics={name: tensors.get(name, value) for name, value in saved.statistics.items()},
         notes=saved.notes,
         steps=tuple(step.step() for step in saved.steps),
     )
 
 
 def _line(error: ErrorDetails) -> str:
-    """The place and, in our words, what is wrong there. The kind of a statistic is no part of its place."""
+    """The place and, in our words, what is wrong there."""
     path = error["loc"]
-    if path[0] == "statistics" and path[2:3] and path[2] in KINDS_OF_STATISTICS:
-        path = (*path[:2], *path[3:])
     if error["type"] == "missing":
         return f"{_place(path[:-1])}{path[-1]} is missing"
     if error["type"] == "extra_forbidden":

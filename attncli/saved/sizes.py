@@ -1,4 +1,4 @@
-"""Whether the tensors of a report fit one another; ValueError, which begins with the place, where they do not."""
+"""Whether the tensors of a report fit one another; ValueError with the place in front where they do not."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ GROUPS = {"rows": ("query", "key"), "keys": ("key", "query")}
 def group_of_tensors(group: str, values: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Tensors:
     """A number for each query or key of each batch and head; of a query's first keys, one for each rank."""
     if unpaired := sorted(values.keys() ^ axes.keys()):
-        raise ValueError(f"statistic_axes.{group}: {unpaired[0]} is missing, or is no statistic")
+        raise ValueError(f"statistic_axes.{group}: {unpaired[0]} is missing, or unknown")
     found = Tensors()
     for name, numbers in values.items():
         last = (GROUPS[group][0], "rank") if name in RANKED else GROUPS[group][:1]
@@ -51,7 +51,9 @@ def check_sizes(report: Report) -> None:
         for name, own in zip((*known, *members), sizes, strict=True):
             if own != sizes[0]:
                 wanted = ", ".join(f"{axis} {size}" for axis, size in sizes[0])
-                raise ValueError(f"statistics.{group}.{name}: must have the axes {wanted}, as the others")
+                raise ValueError(
+                    f"statistics.{group}.{name}: must have the axes {wanted}, as what it belongs to"
+                )
     if any(name in groups["rows"] for name in RANKED):
         _check_ranks(groups["rows"], num_keys if weights is None else weights.values.shape[-1])
 
