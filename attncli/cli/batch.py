@@ -19,11 +19,11 @@ from attncli.batch.worth import estimated_work, num_together
 from attncli.cli.command import Command, argument, flag, option
 from attncli.cli.display import COLOR, DEBUG_HELP, FORMAT, PRECISION, SCALE_COLORS, SKIP_SINK
 from attncli.cli.output import Destination, refuse_what_is_no_file
+from attncli.cli.progress import progress_line
 from attncli.errors import UserError
+from attncli.plain_text import plain_text
 from attncli.spec.overrides import parse_overrides
 from attncli.views import SUFFIXES, view_of_suffix
-from attncli.views.plain_text import plain_text
-from attncli.views.progress import progress_line
 
 if TYPE_CHECKING:
     from attncli.batch.conditions import Condition

@@ -22,9 +22,9 @@ from attncli.batch.threads import one_torch_thread
 from attncli.batch.weight_files import WeightFiles, refuse_without_safetensors
 from attncli.batch.worth import estimated_work, num_workers
 from attncli.cli.batch import exit_code, print_errors
+from attncli.cli.progress import ProgressLine, cleared_line, counted, readable_rate, readable_seconds
 from attncli.experiments.memory import available_bytes
-from attncli.views.plain_text import plain_text
-from attncli.views.progress import Line, cleared_line, counted, readable_rate, readable_seconds
+from attncli.plain_text import plain_text
 
 if TYPE_CHECKING:
     from attncli.batch.conditions import Condition
@@ -103,7 +103,7 @@ def _kept(path: Path, driver: Driver) -> str:
     return f"{path} has {driver.kept + driver.done:,} of {len(driver.plan):,} runs"
 
 
-def _summary(path: Path, driver: Driver, line: Line) -> str:
+def _summary(path: Path, driver: Driver, line: ProgressLine) -> str:
     now = driver.done + driver.failed
     parts = [_kept(path, driver)]
     if now:

@@ -97,7 +97,7 @@ def browse_reports(reports: tuple[Report, ...], name: str, sort: str | None, dis
         heads = " (attn heads --maps self keeps them)" if reports[0].experiment == "heads" else ""
         raise UserError(f"{name}: nothing to browse: it holds no maps between queries and keys{heads}")
     if sort is not None:
-        refuse_unknown("--sort", sort, maps[0].figures)
+        refuse_unknown("--sort", sort, maps[0].statistics)
     choice = Choice(maps, scale=display.scale_colors, skip_sink=display.skip_sink, sort=sort)
     return browse(choice, colors=display.colors)
 

@@ -9,6 +9,7 @@ from attncli.cli.command import Command, argument, option
 from attncli.cli.display import DEBUG, OUTPUT_FLAGS
 from attncli.cli.experiment import with_maps
 from attncli.cli.output import Destination
+from attncli.cli.progress import progress_line
 from attncli.errors import UserError, nearest
 from attncli.spec import SPECS
 from attncli.spec.config_file import ConfigFile
@@ -16,7 +17,6 @@ from attncli.spec.fields import Spec
 from attncli.spec.overrides import Overrides, overridden, parse_overrides, unknown_overrides
 from attncli.spec.validation import Given, build_spec
 from attncli.views import PICTURES
-from attncli.views.progress import progress_line
 
 if TYPE_CHECKING:
     from attncli.report import Report

@@ -50,7 +50,7 @@ def running(spec: Spec) -> "Iterator[Iterator[Report]]":
     """The report of one experiment, made when it is asked for; progress on standard error."""
     from attncli.batch.plan import Item
     from attncli.batch.serial import run_items
-    from attncli.views.progress import progress_line
+    from attncli.cli.progress import progress_line
 
     def fail(item: Item, error: UserError) -> None:
         raise error

@@ -20,7 +20,7 @@ FORMAT = option("--format", "How to write it. [default: by the suffix of -o, els
 
 
 def _format(view: str | None, path: Path | None) -> str:
-    from attncli.views.tidy import SUFFIXES
+    from attncli.batch.tidy_writers import SUFFIXES
 
     if view is not None:
         refuse_unknown("--format", view, FORMATS)
@@ -46,7 +46,7 @@ def export_store(store: str, output: str | None, format: str | None) -> None:
         raise UserError('--format parquet: needs: pip install "attncli[parquet]"')
     from attncli.batch.reading import reading
     from attncli.batch.tidy import tidy_blocks, tidy_columns
-    from attncli.views.tidy import WRITERS
+    from attncli.batch.tidy_writers import WRITERS
 
     with reading(Path(store)) as reader:
         columns, blocks = tidy_columns(reader), tidy_blocks(reader)

@@ -13,7 +13,7 @@ import typer
 from attncli.cli.app import build_app
 from attncli.cli.output import ClosedPipe
 from attncli.errors import UserError
-from attncli.views.plain_text import plain_text
+from attncli.plain_text import plain_text
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 

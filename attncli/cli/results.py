@@ -55,7 +55,7 @@ def show_results(
 
 def _write_rows(rows: Table, groups: Sequence[str], to: Destination) -> None:
     """The summary as one table, where the view of reports would give one line per number."""
-    from attncli.views.tidy import write_csv
+    from attncli.batch.tidy_writers import write_csv
 
     columns = dict.fromkeys(["statistic", *groups, "figures", "mean", "min", "max"], "text")
     blocks = [{name: [row[name] for row in rows] for name in columns}]

@@ -54,22 +54,31 @@ MESSAGES: dict[str, Callable[[dict[str, Any]], str]] = {
     "bool_type": lambda _: "must be true or false",
     "string_type": lambda _: "must be text",
     "list_type": lambda _: "must be a list",
+    "tuple_type": lambda _: "must be a list",
+    "dict_type": lambda _: "must be an object",
+    "model_type": lambda _: "must be an object",
     "too_short": lambda context: f"must hold at least {context['min_length']}",
     "literal_error": lambda context: f"must be one of {_choices(context)}",
 }
 
 
-def error_message(error: ErrorDetails) -> str:
-    """One line in our own words for an error of pydantic's: what the value must be, and what it is."""
+def expectation(error: ErrorDetails) -> str:
+    """In our own words what pydantic wanted of a value."""
     context = error.get("ctx", {})
     if error["type"] == "value_error":
         return str(context["error"])
     say = MESSAGES.get(error["type"])
-    expected = say(context) if say else error["msg"]
+    return say(context) if say else error["msg"]
+
+
+def error_message(error: ErrorDetails) -> str:
+    """One line for an error of pydantic's: what the value must be, and what it is."""
+    if error["type"] == "value_error":
+        return expectation(error)
     hint = ""
     if error["type"] == "literal_error" and isinstance(error["input"], str):
-        hint = nearest(error["input"], _choices(context).replace(" or ", ", ").split(", "))
-    return f"{expected} (got {_shown(error['input'])}){hint}"
+        hint = nearest(error["input"], _choices(error["ctx"]).replace(" or ", ", ").split(", "))
+    return f"{expectation(error)} (got {_shown(error['input'])}){hint}"
 
 
 def _field_errors(spec_class: type[Spec], values: Mapping[str, Any]) -> tuple[Spec | None, dict[str, str]]:

@@ -45,6 +45,11 @@ COOLWARM = (
 )
 
 
+def colour_map(is_diverging: bool) -> np.ndarray:
+    """The colours of amounts, or of numbers of both signs."""
+    return colours(COOLWARM if is_diverging else VIRIDIS)
+
+
 def colours(hexadecimal: str) -> np.ndarray:
     """The 256 colours of a map, of shape (256, 3), each red, green, blue from 0 to 255."""
     return np.frombuffer(bytes.fromhex(hexadecimal), dtype=np.uint8).reshape(256, 3)

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, product
 from typing import Any, TextIO
 
+from attncli.plain_text import plain_text
 from attncli.report import NamedTensor, Report, plain
 from attncli.views import Display
-from attncli.views.plain_text import plain_text
 
 AXES = (
     "batch",

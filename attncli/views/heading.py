@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from attncli.plain_text import plain_text
 from attncli.report import Report
 from attncli.spec import SPECS
-from attncli.views.plain_text import plain_text
 
 # Of reports that no experiment made: weights from another tool.
 OTHER_KEYS = ("file", "array")
