@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from attncli.report import Report
 
 MAX_PRECISION = 15
+MAX_DIGITS = 9
 COLORS = ("auto", "always", "never", *COLOR_DEPTHS[1:])
 
 Format = Annotated[
@@ -90,12 +91,14 @@ class Destination:
     ) -> None:
         refuse_unknown("--color", color, COLORS)
         refuse_unknown("--scale-colors", scale_colors, SCALES)
-        if not precision.isdecimal() or int(precision) > MAX_PRECISION:
+        if not precision.isdecimal() or len(precision) > MAX_DIGITS or int(precision) > MAX_PRECISION:
             raise UserError(
-                f"--precision: must be a whole number from 0 to {MAX_PRECISION} (got {precision})"
+                f"--precision: must be a whole number from 0 to {MAX_PRECISION} (got {precision:.60})"
             )
         if skip_sink is not None and not skip_sink.isdecimal():
-            raise UserError(f"--skip-sink: must be a whole number (got {skip_sink})")
+            raise UserError(f"--skip-sink: must be a whole number (got {skip_sink:.60})")
+        if skip_sink is not None and len(skip_sink) > MAX_DIGITS:
+            raise UserError(f"--skip-sink: must have at most {MAX_DIGITS} digits (got {skip_sink:.60})")
         if output == "":
             raise UserError("-o: must be the name of a file (got an empty text)")
         self.path = Path(output) if output is not None else None

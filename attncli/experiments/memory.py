@@ -9,11 +9,13 @@ from attncli.spec.attention import AttentionSpec, MultiheadSpec
 from attncli.spec.heads import HeadsSpec
 from attncli.spec.lessons import AverageSpec, NormSpec, ScaleDemoSpec
 from attncli.spec.pitfalls import PitfallsSpec
+from attncli.spec.variants import PositionSpec
 
 # Bytes that a number takes at the peak, from scores to a printed report, measured and rounded up.
 BYTES_PER_WEIGHT = 80
 BYTES_PER_VECTOR_ENTRY = 80
 BYTES_PER_PARAMETER = 8
+BYTES_PER_TOP_KEY = 40
 MAX_DENSE_BYTES = 64 * 2**20
 ALWAYS_THERE_BYTES = 16 * 2**20
 """Less than the import of torch takes: not worth asking the machine for each of many small experiments."""
@@ -43,10 +45,14 @@ def _attention_bytes(spec: AttentionSpec, num_queries: int, num_keys: int) -> in
     parameters = spec.embed_dim * heads * (2 * spec.head_dim + 2 * spec.value_dim)
     is_dense = chosen_engine(spec, num_queries, num_keys) == "dense"
     maps = 2 if spec.differential else 1
+    buckets = heads * spec.num_buckets if isinstance(spec, PositionSpec) and spec.relative_bias else 0
+    top_keys = batch * heads * num_queries * spec.top_k
     return (
         (batch * heads * maps * num_queries * num_keys * BYTES_PER_WEIGHT if is_dense else 0)
         + batch * tokens * widths * BYTES_PER_VECTOR_ENTRY
+        + top_keys * BYTES_PER_TOP_KEY
         + parameters * BYTES_PER_PARAMETER
+        + buckets * (BYTES_PER_VECTOR_ENTRY if spec.explain else BYTES_PER_PARAMETER)
     )
 
 
@@ -59,7 +65,12 @@ def needed_bytes(spec: Spec, num_queries: int, num_keys: int) -> int:
             return _attention_bytes(spec, num_queries, num_keys)
         case AverageSpec():
             vectors = (spec.batch_size or 1) * num_queries * spec.embed_dim
-            return num_queries**2 * BYTES_PER_WEIGHT + vectors * BYTES_PER_VECTOR_ENTRY
+            top_keys = (spec.batch_size or 1) * num_queries * spec.top_k
+            return (
+                num_queries**2 * BYTES_PER_WEIGHT
+                + vectors * BYTES_PER_VECTOR_ENTRY
+                + top_keys * BYTES_PER_TOP_KEY
+            )
         case PitfallsSpec():
             pairs = 2 * num_queries * (num_queries + spec.embed_dim) + 4 * spec.embed_dim**2
             return pairs * BYTES_PER_WEIGHT

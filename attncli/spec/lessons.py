@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from attncli.spec.explain import ExplainRowSpec, ExplainSpec
-from attncli.spec.fields import Contradiction, Count, Scale, Size, contradiction
+from attncli.spec.fields import MAX_SIZE, Contradiction, Count, Scale, Size, contradiction
 from attncli.spec.text import TOKENIZERS, TextSpec
 
 
@@ -39,7 +39,7 @@ def _as_list(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
-SIZE_SCHEMA = {"type": "integer", "exclusiveMinimum": 0}
+SIZE_SCHEMA = {"type": "integer", "exclusiveMinimum": 0, "maximum": MAX_SIZE}
 Sizes = Annotated[
     list[Size],
     BeforeValidator(_as_list),

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from attncli.errors import RunError, UserError
+from attncli.experiments import memory
 from tests.experiments.running import run
 
 SENTENCE = "the cat walks on the street"
@@ -158,6 +159,25 @@ def test_norm_agrees_with_torch_where_the_convention_is_its() -> None:
 def test_sizes_that_do_not_fit_are_refused_with_what_they_need(experiment: str) -> None:
     with pytest.raises(UserError, match=r"needs about [\d.e+]+ [EPTG]B of memory and .* are free"):
         run(experiment, num_tokens=10_000_000)
+
+
+BILLION = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("experiment", "settings"),
+    [
+        ("self", {"relative_bias": True, "num_buckets": BILLION, "max_distance": BILLION, "explain": True}),
+        ("multihead", {"relative_bias": True, "num_buckets": BILLION, "max_distance": BILLION}),
+        *((name, {"top_k": BILLION}) for name in ("self", "multihead", "cross", "average")),
+    ],
+)
+def test_the_table_of_a_bias_and_named_keys_are_counted(
+    monkeypatch: pytest.MonkeyPatch, experiment: str, settings: dict[str, object]
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 20 * 10**9)
+    with pytest.raises(UserError, match=r"needs about [\d.e+]+ [GT]B of memory and 20 GB are free"):
+        run(experiment, **settings)
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
