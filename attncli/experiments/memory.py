@@ -46,7 +46,7 @@ def _attention_bytes(spec: AttentionSpec, num_queries: int, num_keys: int) -> in
     is_dense = chosen_engine(spec, num_queries, num_keys) == "dense"
     maps = 2 if spec.differential else 1
     buckets = heads * spec.num_buckets if isinstance(spec, PositionSpec) and spec.relative_bias else 0
-    top_keys = batch * heads * num_queries * spec.top_k
+    top_keys = batch * heads * num_queries * min(spec.top_k, num_keys)
     return (
         (batch * heads * maps * num_queries * num_keys * BYTES_PER_WEIGHT if is_dense else 0)
         + batch * tokens * widths * BYTES_PER_VECTOR_ENTRY
@@ -65,7 +65,7 @@ def needed_bytes(spec: Spec, num_queries: int, num_keys: int) -> int:
             return _attention_bytes(spec, num_queries, num_keys)
         case AverageSpec():
             vectors = (spec.batch_size or 1) * num_queries * spec.embed_dim
-            top_keys = (spec.batch_size or 1) * num_queries * spec.top_k
+            top_keys = (spec.batch_size or 1) * num_queries * min(spec.top_k, num_queries)
             return (
                 num_queries**2 * BYTES_PER_WEIGHT
                 + vectors * BYTES_PER_VECTOR_ENTRY

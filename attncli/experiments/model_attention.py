@@ -13,7 +13,7 @@ from attncli.attention.results import Computed, Wanted
 from attncli.errors import UserError
 from attncli.experiments.attention_report import LeadingAxes, build_report, named, row_tensors
 from attncli.experiments.heads import EAGER_NOTE
-from attncli.experiments.memory import BYTES_PER_WEIGHT, refuse_bytes
+from attncli.experiments.memory import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT, refuse_bytes
 from attncli.experiments.texts import Texts, check_token
 from attncli.inputs.capture import CapturedLayer, Enough, capture
 from attncli.inputs.output_projections import output_projection
@@ -75,7 +75,8 @@ def report_each(
     num_queries, num_context = readings[0].counts
     num_keys = num_context if isinstance(spec, CrossSpec) else num_queries
     num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
-    needed = len(specs) * num_heads * num_queries * num_keys * BYTES_PER_WEIGHT
+    of_a_row = num_keys * BYTES_PER_WEIGHT + min(spec.top_k, num_keys) * BYTES_PER_TOP_KEY
+    needed = len(specs) * num_heads * num_queries * of_a_row
     refuse_bytes(spec, needed, "fewer tokens, or attn heads for statistics alone")
     chosen = ChosenLayer(spec)
     how = capture(pretrained.model, pretrained.inputs(readings), chosen.take)
