@@ -2,12 +2,16 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attncli.cli.output import Debug, Destination, write_bytes
 from attncli.errors import UserError, nearest
+from attncli.views.plain_text import plain_text
+
+if TYPE_CHECKING:
+    from attncli.batch.reading import Reader
 
 EXAMPLES = """
   attn export runs.db -o tidy.parquet
@@ -28,6 +32,10 @@ Format = Annotated[
         metavar="|".join(FORMATS),
     ),
 ]
+AllRuns = Annotated[
+    bool,
+    typer.Option("--all", help="Include runs of earlier plans, with the last plan that names each as plan."),
+]
 
 
 def _format(view: str | None, path: Path | None) -> str:
@@ -46,7 +54,11 @@ def _format(view: str | None, path: Path | None) -> str:
 
 
 def export_store(
-    store: StoreFile, output: Output = None, format: Format = None, debug: Debug = False
+    store: StoreFile,
+    output: Output = None,
+    format: Format = None,
+    all_runs: AllRuns = False,
+    debug: Debug = False,
 ) -> None:
     """A row a figure: run, id, layer, head, statistic, value."""
     if output == "":
@@ -61,9 +73,16 @@ def export_store(
     from attncli.batch.tidy import tidy_blocks, tidy_columns
     from attncli.views.tidy import WRITERS
 
-    with reading(Path(store)) as reader:
+    with reading(Path(store), all_runs=all_runs) as reader:
         columns, blocks, write = tidy_columns(reader), tidy_blocks(reader), WRITERS[chosen]
         write_bytes(path, lambda stream: write(columns, blocks, stream))
+        tell_of_earlier_runs(store, reader)
+
+
+def tell_of_earlier_runs(store: str, reader: "Reader") -> None:
+    """Say on standard error that the last batch did not plan all runs, where it is so."""
+    if earlier := reader.earlier_runs():
+        typer.echo(plain_text(f"{store}: {earlier}"), err=True)
 
 
 def build(name: str, summary: str) -> Any:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attncli.cli.export import StoreFile
+from attncli.cli.export import AllRuns, StoreFile, tell_of_earlier_runs
 from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision, write_bytes
 
 EXAMPLES = """
@@ -42,6 +42,7 @@ def show_results(
     where: Where = None,
     group_by: GroupBy = None,
     statistic: Statistic = None,
+    all_runs: AllRuns = False,
     format: Format = None,
     output: Output = None,
     precision: Precision = "4",
@@ -57,13 +58,15 @@ def show_results(
     from attncli.batch.results import results
 
     path = Path(store)
-    with reading(path) as reader:
-        groups = group_by or ["experiment"]
+    # Two runs of one id are two sentences where they are of different plans.
+    groups = list(dict.fromkeys([*(group_by or ["experiment"]), *(["plan"] if all_runs else [])]))
+    with reading(path, all_runs=all_runs) as reader:
         report = results(path, reader, where=conditions, group_by=groups, statistics=statistic or [])
-    if to.view == "csv":
-        _write_rows(report.statistics.get("figures", []), groups, to)
-    else:
-        to.write([report])
+        if to.view == "csv":
+            _write_rows(report.statistics.get("figures", []), groups, to)
+            tell_of_earlier_runs(store, reader)
+        else:
+            to.write([report])
 
 
 def _write_rows(rows: list[dict[str, Any]], groups: list[str], to: Destination) -> None:
