@@ -4,7 +4,7 @@ Row statistics come as their mean, minimum and maximum over the queries (and ove
 is no number there is excluded from these.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,11 +20,10 @@ from attncli.batch.columns import (
     columns_of_shapes,
 )
 from attncli.experiments.together import OwnPart
-from attncli.report import NamedTensor, Report
+from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Statistic, Table, Tensors
 
 # Keys named by rank, and what is made of the rows for people, are no statistics of their own.
 LEFT_OUT = ("top_keys", "top_weights", "quantiles", "extremes")
-PLACES = ("layer", "head")
 
 
 class FigureTable(NamedTuple):
@@ -86,11 +85,10 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
         statistics, tensors = statistics.whole, tensors.whole
     walk = _Walk(first.spec.get("layer"), first.spec.get("head"), members, rows)
     for name, value in statistics.items():
-        if name == "heads":
+        if name == "heads" and isinstance(value, Table):
             yield _survey(value, len(reports))
         elif name not in LEFT_OUT:
-            # rows and keys are where a statistic stands in a report; its name is enough of a name.
-            yield from walk.leaves("" if name in ("rows", "keys") else name, value)
+            yield from walk.leaves(name, value)
     for name, tensor in tensors.items():
         if walk.axes(tensor) == PLACES:
             yield _grid_leaf(name, walk.values(tensor))
@@ -116,26 +114,28 @@ class _Walk(NamedTuple):
         is_whole = self.members == list(range(len(tensor.values)))
         return tensor.values if is_whole else tensor.values[self.members]
 
-    def leaves(self, name: str, value: Any) -> Iterator[Leaf]:
-        """Every number under this name."""
-        if isinstance(value, NamedTensor):
-            axes, values = self.axes(value), self.values(value)
-            if not axes:
-                yield self._scalar_leaf(name, values)
-            elif axes == PLACES:
-                yield _grid_leaf(name, values)
-            else:
-                yield self._row_leaf(name, axes, values)
-        elif isinstance(value, Mapping):
-            for key, item in value.items():
-                if key not in LEFT_OUT:
-                    yield from self.leaves(f"{name}.{key}" if name else key, item)
-        elif isinstance(value, list):
-            for number, item in enumerate(value):
-                yield from self.leaves(f"{name}.{number}", item)
-        elif value is None or isinstance(value, int | float):
-            count = 1 if self.members is None else len(self.members)
-            yield self._scalar_leaf(name, np.full(count, np.nan if value is None else value))
+    def leaves(self, group: str, found: Statistic) -> Iterator[Leaf]:
+        """Every number of a group of statistics; those of rows and keys by their own name alone."""
+        if isinstance(found, Tensors):
+            for name, tensor in found.items():
+                if axes := self.axes(tensor):
+                    yield from () if name in LEFT_OUT else [self._row_leaf(name, axes, self.values(tensor))]
+                else:
+                    yield self._scalar_leaf(f"{group}.{name}", self.values(tensor))
+        elif isinstance(found, Numbers):
+            yield from self._scalar_leaves(group, found)
+        else:
+            for number, row in enumerate(found):
+                yield from self._scalar_leaves(f"{group}.{number}", row)
+
+    def _scalar_leaves(self, before: str, cells: Row) -> Iterator[Leaf]:
+        count = 1 if self.members is None else len(self.members)
+        for name, cell in cells.items():
+            listed = {f".{i}": item for i, item in enumerate(cell)} if isinstance(cell, list) else {"": cell}
+            for place, item in listed.items():
+                if not isinstance(item, str):
+                    numbers = np.full(count, np.nan if item is None else item)
+                    yield self._scalar_leaf(f"{before}.{name}{place}", numbers)
 
     def _scalar_leaf(self, name: str, values: np.ndarray) -> Leaf:
         return Leaf(ScalarShape(name, self.layer, self.head), values.astype(np.float64)[:, None])
@@ -169,13 +169,15 @@ def _names_of_numbers(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[
     )
 
 
-def _survey(heads: Sequence[Mapping[str, Any]], num_reports: int) -> Leaf:
+def _survey(heads: Table, num_reports: int) -> Leaf:
     """The numbers of a survey of heads; a stack and kind go into the name where there are several."""
-    several = len({row["kind"] for row in heads}) > 1
-    shape, numbers = [], list[float]()
+    several = len({row["stack"] for row in heads}) > 1
+    shape: list[Any] = []
+    numbers: list[Any] = []
     for row in heads:
         names = _names_of_numbers(tuple(row), tuple(map(type, row.values())))
-        prefix = f"{row['module'].split('.')[0]}.{row['kind']}." if several else ""
+        stack = "decoder" if row["stack"] == "cross" else row["stack"]
+        prefix = f"{stack}.{row['kind']}." if several else ""
         shape.append((row["layer"], row["head"], prefix, names))
         numbers += [row[name] for name in names]
     return Leaf(SurveyShape(tuple(shape)), np.array([numbers] * num_reports, dtype=np.float64))

@@ -11,7 +11,7 @@ import numpy as np
 from attncli.batch.conditions import Condition
 from attncli.batch.reading import FailedRun, Reader, RunInfo, Runs
 from attncli.errors import UserError, nearest
-from attncli.report import Report
+from attncli.report import Report, Statistic, Table
 
 COLUMN_NAMES = ("layer", "head")
 RUN_NAMES = ("run", "id", "plan")
@@ -166,15 +166,15 @@ def results(
     """The summary as a report; UserError for names that the store has not."""
     summary = Summary(reader, where=where, group_by=group_by, statistics=statistics)
     counts = reader.counts()
-    found: dict[str, Any] = {}
+    found: dict[str, Statistic] = {}
     if rows := summary.rows():
-        found["figures"] = rows
-    failed = [
+        found["figures"] = Table(rows)
+    failed = Table(
         {"run": f"run {run.run}", "id": run.id or ""}
         | ({"plan": run.plan} if reader.all_runs else {})
         | {"source": source, "error": error}
         for run, source, error in filter(summary.keeps, reader.failed())
-    ]
+    )
     if failed:
         found["failed"] = failed
     asked = {"store": str(path), "where": list(map(str, where)), "group_by": list(group_by)}

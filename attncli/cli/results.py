@@ -7,6 +7,7 @@ import typer
 
 from attncli.cli.export import AllRuns, StoreFile, tell_of_earlier_runs
 from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision, write_bytes
+from attncli.report import Table
 
 EXAMPLES = """
   attn results runs.db
@@ -63,13 +64,13 @@ def show_results(
     with reading(path, all_runs=all_runs) as reader:
         report = results(path, reader, where=conditions, group_by=groups, statistics=statistic or [])
         if to.view == "csv":
-            _write_rows(report.statistics.get("figures", []), groups, to)
+            _write_rows(report.table("figures"), groups, to)
             tell_of_earlier_runs(store, reader)
         else:
             to.write([report])
 
 
-def _write_rows(rows: list[dict[str, Any]], groups: list[str], to: Destination) -> None:
+def _write_rows(rows: Table, groups: list[str], to: Destination) -> None:
     """The summary as one table, where the view of reports would give a line a number."""
     from attncli.views.tidy import write_csv
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from attncli.inputs.capture import CapturedLayer, Enough, capture
 from attncli.inputs.output_projections import output_projection
 from attncli.inputs.pretrained import Pretrained, Reading
 from attncli.mechanisms.heads import merge_heads
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Numbers, Report, Statistic
 from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import CrossSpec, MultiheadSpec, SelfSpec
 from attncli.statistics.moments import moments
@@ -133,14 +132,14 @@ def _computed(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedL
 
 def _tensors_and_statistics(
     spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer, found: Computed, text: int
-) -> tuple[dict[str, NamedTensor], dict[str, Any]]:
+) -> tuple[dict[str, NamedTensor], dict[str, Statistic]]:
     """One text's part, of all heads or of one."""
     head = spec.head or 0
     own = (text,) if isinstance(spec, MultiheadSpec) else (text, head)
     axes: tuple[str, ...] = ("head",) if isinstance(spec, MultiheadSpec) else ()
     attention = layer.attention
     tensors: dict[str, NamedTensor] = {}
-    statistics: dict[str, Any] = {}
+    statistics: dict[str, Statistic] = {}
     output = None
     if isinstance(attention, AttentionLayer):
         assert found.scores is not None and found.raw_scores is not None and found.output is not None
@@ -153,7 +152,7 @@ def _tensors_and_statistics(
             ):
                 tensors[name] = named(vectors[own], *axes, side, "dim")
         scores = {"scores": found.raw_scores[own], "scaled_scores": found.scores[own]}
-        statistics = {name: moments(tensor[tensor > -torch.inf]) for name, tensor in scores.items()}
+        statistics = {name: Numbers(moments(tensor[tensor > -torch.inf])) for name, tensor in scores.items()}
         shown = scores if spec.explain else {"scores": scores["scores"]}
         tensors |= {name: named(tensor, *axes, "query", "key") for name, tensor in shown.items()}
         output = found.output[own]
@@ -194,7 +193,7 @@ def _projected(pretrained: Pretrained, layer: CapturedLayer, heads: Tensor) -> T
         return None if projection is None else projection(merged)
 
 
-def _score_rule(layer: AttentionLayer, head: int) -> dict[str, float | None]:
+def _score_rule(layer: AttentionLayer, head: int) -> Numbers:
     """How a head's scores are made of query · key, for who follows them."""
     sink = None if layer.rules.sink is None else layer.rules.sink[0, head].item()
-    return {"scale": layer.scale, "softcap": layer.rules.softcap, "sink": sink}
+    return Numbers(scale=layer.scale, softcap=layer.rules.softcap, sink=sink)

@@ -4,14 +4,14 @@ Texts that run together are a batch: mechanisms and statistics broadcast over it
 that it has alone, and one report with a batch axis is taken apart into a report a text.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from attncli.errors import UserError
 from attncli.experiments.memory import chosen_engine, needed_bytes, refuse_what_does_not_fit
 from attncli.experiments.session import Session, SessionOfSeveral, check_before_reading, load_experiment
 from attncli.experiments.texts import Texts, find_vectors, read_tokens, uses_vector_file, with_vectors
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors
 from attncli.spec import Spec
 from attncli.spec.attention import AttentionSpec, SelfSpec
 from attncli.spec.heads import HeadsSpec
@@ -40,6 +40,7 @@ Where another one is set they run by themselves: what it draws or reports may no
 """
 
 Outcome = Report | UserError
+Part = TypeVar("Part")
 
 
 def run_together(specs: Sequence[Spec]) -> list[Outcome]:
@@ -206,27 +207,37 @@ def _taken_apart(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) 
             report.environment,
             text.tokens,
             text.context_tokens,
-            OwnPart(report.tensors, i),
-            OwnPart(report.statistics, i),
+            OwnPart(report.tensors, i, _own_tensor),
+            OwnPart(report.statistics, i, _own_statistic),
             report.notes,
         )
 
 
-class OwnPart(Mapping[str, Any]):
+def _own_tensor(tensor: NamedTensor, place: int) -> NamedTensor:
+    assert tensor.axes[0] == "batch", tensor.axes
+    return NamedTensor(tensor.axes[1:], tensor.values[place])
+
+
+def _own_statistic(found: Statistic, place: int) -> Statistic:
+    """A number for each text is the text's own number."""
+    if not isinstance(found, Tensors):
+        return found
+    own = Tensors((name, _own_tensor(tensor, place)) for name, tensor in found.items())
+    if any(tensor.axes for tensor in own.values()):
+        return own
+    return Numbers((name, tensor.values.item()) for name, tensor in own.items())
+
+
+class OwnPart(Mapping[str, Part]):
     """What one text has of the tensors or statistics of several, taken out when it is asked for."""
 
-    __slots__ = ("place", "whole")
+    __slots__ = ("place", "take", "whole")
 
-    def __init__(self, whole: Mapping[str, Any], place: int) -> None:
-        self.whole, self.place = whole, place
+    def __init__(self, whole: Mapping[str, Part], place: int, take: Callable[[Part, int], Part]) -> None:
+        self.whole, self.place, self.take = whole, place, take
 
-    def __getitem__(self, name: str) -> Any:
-        part = self.whole[name]
-        if isinstance(part, NamedTensor):
-            assert part.axes[0] == "batch", part.axes
-            own = part.values[self.place]
-            return NamedTensor(part.axes[1:], own) if own.ndim else own.item()
-        return OwnPart(part, self.place) if isinstance(part, Mapping) else part
+    def __getitem__(self, name: str) -> Part:
+        return self.take(self.whole[name], self.place)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.whole)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from attncli.report import NamedTensor
+from attncli.report import NamedTensor, Numbers, Statistic, Table, Tensors
 from attncli.saved.parts import Part
 from attncli.saved.tensors import read_axes
 
@@ -14,14 +14,14 @@ RANKED = ("top_keys", "top_weights")
 GROUPS = {"rows": "query", "keys": "key"}
 
 
-def read_statistics(part: Part, axes_part: Part, tensors: Mapping[str, NamedTensor]) -> dict[str, Any]:
+def read_statistics(part: Part, axes_part: Part, tensors: Mapping[str, NamedTensor]) -> dict[str, Statistic]:
     """Every statistic in its order; the tensors among them with the axes that stand beside them."""
     axes = axes_part.mapping()
     groups = part.mapping()
     for name in axes:
         if name not in GROUPS or name not in groups:
             raise axes_part.wrong(f"{name} is no group of tensors among the statistics")
-    found: dict[str, Any] = {}
+    found: dict[str, Statistic] = {}
     for name, item in groups.items():
         if name in GROUPS:
             if name not in axes:
@@ -33,9 +33,9 @@ def read_statistics(part: Part, axes_part: Part, tensors: Mapping[str, NamedTens
     return found
 
 
-def _tensors(part: Part, axes_part: Part, along: str) -> dict[str, NamedTensor]:
+def _tensors(part: Part, axes_part: Part, along: str) -> Tensors:
     """A number for each query or key of each batch and head; of a query's first keys, one for each rank."""
-    found = {}
+    found = Tensors()
     members = _filled(part).mapping()
     axes_of = axes_part.fields(tuple(members))
     for name, item in members.items():
@@ -82,19 +82,19 @@ def _check_ranks(part: Part, rows: Mapping[str, NamedTensor], weights: NamedTens
         raise _at(part, "rows", "top_keys").wrong(f"names a key beyond the {weights.values.shape[-1]} keys")
 
 
-def _numbers(part: Part) -> dict[str, Any]:
+def _numbers(part: Part) -> Numbers:
     members = _filled(part).mapping()
     for item in members.values():
         if isinstance(item.value, str):
             raise item.wrong("must be a number (got a text)")
-    return {name: item.scalar() for name, item in members.items()}
+    return Numbers((name, item.scalar()) for name, item in members.items())
 
 
-def _table(part: Part) -> list[dict[str, Any]]:
+def _table(part: Part) -> Table:
     """Rows with the same names, whose cells are numbers, texts or lists of so many numbers."""
-    rows = [
+    rows = Table(
         {name: _cell(item) for name, item in _filled(row).mapping().items()} for row in _filled(part).items()
-    ]
+    )
     kinds: dict[str, Any] = {}
     for number, row in enumerate(rows):
         if list(row) != list(rows[0]):

@@ -28,7 +28,7 @@ def check_tokens(part: Part, report: Report) -> None:
     sides = {"query": report.tokens, "token": report.tokens, "key": report.context_tokens or report.tokens}
     tensors = {f"tensors.{name}": tensor for name, tensor in report.tensors.items()}
     for group in ("rows", "keys"):
-        members = report.statistics.get(group, {})
+        members = report.tensors_of(group)
         tensors |= {f"statistics.{group}.{name}": tensor for name, tensor in members.items()}
     for place, tensor in tensors.items():
         for axis, size in zip(tensor.axes, tensor.values.shape, strict=True):

@@ -1,11 +1,11 @@
 """The curves of a report: the softmax over its points, and each row of weights that a factor sharpens."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from attncli.report import Report
+from attncli.report import Report, Table
 from attncli.views import Display
 from attncli.views.blocks import BOLD, Line, beside, styled, text_line
 from attncli.views.line_chart import Ends, chart
@@ -37,7 +37,7 @@ def _sharpened_rows(report: Report) -> list[tuple[str, list[Curve]]]:
     """Lists of rows of which each has a list of numbers: a curve a row."""
     groups = []
     for name, rows in report.statistics.items():
-        if not isinstance(rows, list) or not rows or not isinstance(rows[0], Mapping):
+        if not isinstance(rows, Table) or not rows:
             continue
         columns = [key for key, value in rows[0].items() if isinstance(value, list)]
         first = next(iter(rows[0]))

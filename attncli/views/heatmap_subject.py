@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attncli.report import NamedTensor, Report
+from attncli.report import Report
 from attncli.views.axis_labels import Side
 from attncli.views.matrices import Matrix
 
@@ -75,9 +75,8 @@ def _in_positions(report: Report, side: Side) -> Side:
 
 def _length(report: Report, axis: str) -> int:
     """How many queries or keys there were: there is a number, or a token, for each."""
-    group = report.statistics.get("rows" if axis == "query" else "keys", {})
-    for tensor in group.values():
-        if isinstance(tensor, NamedTensor) and tensor.axes[-1] == axis:
+    for tensor in report.tensors_of("rows" if axis == "query" else "keys").values():
+        if tensor.axes[-1] == axis:
             return int(tensor.values.shape[-1])
     return len(report.context_tokens or report.tokens) if axis == "key" else len(report.tokens)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attncli.report import NamedTensor, Report, plain
+from attncli.report import NamedTensor, Report, Tensors, plain
 from attncli.views.heading import heading
 from attncli.views.page_arrays import encoded
 from attncli.views.plain_text import plain_text
@@ -22,7 +22,7 @@ ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 def report_data(report: Report) -> dict[str, Any]:
     """What the page's script reads of one report."""
     tensors = {name: tensor for name, tensor in report.tensors.items() if not _is_too_large(tensor)}
-    statistics = {name: value for name, value in report.statistics.items() if name not in ("rows", "keys")}
+    statistics = {name: value for name, value in report.statistics.items() if not isinstance(value, Tensors)}
     return {
         "heading": heading(report),
         "experiment": report.experiment,
@@ -36,8 +36,8 @@ def report_data(report: Report) -> dict[str, Any]:
             for name, tensor in report.tensors.items()
             if name not in tensors
         ],
-        "rows": [tensor_data(name, tensor) for name, tensor in report.statistics.get("rows", {}).items()],
-        "keys": [tensor_data(name, tensor) for name, tensor in report.statistics.get("keys", {}).items()],
+        "rows": [tensor_data(name, tensor) for name, tensor in report.tensors_of("rows").items()],
+        "keys": [tensor_data(name, tensor) for name, tensor in report.tensors_of("keys").items()],
         "statistics": _sanitised(plain(statistics)),
         "steps": _sanitised(plain(report.fields().get("steps", []))),
         "notes": [plain_text(note) for note in report.notes],

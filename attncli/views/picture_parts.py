@@ -1,12 +1,12 @@
 """What a picture of a report shows: groups of matrices that share their colours, and lines."""
 
 from collections.abc import Iterator
-from itertools import groupby, islice
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Report, Table
 from attncli.views.matrices import Matrix, matrices_of
 
 MAP_ENDS = (("query", "key"), ("query_block", "key_block"), ("layer", "head"))
@@ -47,7 +47,7 @@ def parts_of(report: Report) -> Iterator[Part]:
     for name, tensor in drawn:
         yield _maps(report, name, tensor)
     if not drawn:
-        for name, tensor in _head_figures(report.statistics.get("heads", [])):
+        for name, tensor in _head_figures(report.table("heads")):
             yield _maps(report, name, tensor)
     yield from _curves(report)
 
@@ -65,26 +65,17 @@ def _maps(report: Report, name: str, tensor: NamedTensor) -> Maps:
     return Maps(name, matrices, total)
 
 
-def _head_figures(rows: list[dict[str, Any]]) -> Iterator[tuple[str, NamedTensor]]:
-    """Each figure by layer and head, for each stack of the model by itself."""
-    if not rows or not all(isinstance(rows[0].get(axis), int) for axis in ("layer", "head")):
-        return
-
-    def stack(row: dict[str, Any]) -> str:
-        module = str(row.get("module", "")).split(".")[0]
-        return f"{module} {row.get('kind')}" if module in ("encoder", "decoder") else ""
-
-    names = [name for name, value in rows[0].items() if isinstance(value, float) or value is None]
-    for label, members in groupby(sorted(rows, key=stack), key=stack):
-        placed = {(row["layer"], row["head"]): row for row in members}
-        layers, heads = (max(place[i] for place in placed) + 1 for i in (0, 1))
-        for name in names:
-            grid = np.full((layers, heads), np.nan)
-            for place, row in placed.items():
-                if row[name] is not None:
-                    grid[place] = row[name]
-            if not np.isnan(grid).all():
-                yield f"{name} {label}".strip(), NamedTensor(("layer", "head"), grid)
+def _head_figures(heads: Table) -> Iterator[tuple[str, NamedTensor]]:
+    """Each statistic by layer and head, for each stack of the model by itself."""
+    names = (
+        [name for name, value in heads[0].items() if isinstance(value, float) or value is None]
+        if heads
+        else []
+    )
+    for name in names:
+        for stack, grid in heads.grids(name).items():
+            if not np.isnan(grid.values).all():
+                yield f"{name} {stack}".strip(), grid
 
 
 def _curves(report: Report) -> Iterator[Lines]:
@@ -93,10 +84,10 @@ def _curves(report: Report) -> Iterator[Lines]:
     if x is not None and y is not None and x.values.shape == y.values.shape and x.values.ndim == 1:
         line = Line("", x.values.tolist(), y.values.tolist())
         yield Lines("softmax over a row of logits", "logit", [line], marked=False)
-    rows = report.statistics.get("sharpness", [])
-    if rows and isinstance(rows[0].get("softmax"), list) and "factor" in rows[0]:
-        lines = [
-            Line(f"factor {row['factor']:g}", list(range(len(row["softmax"]))), row["softmax"])
-            for row in rows
-        ]
+    lines = [
+        Line(f"factor {row['factor']:g}", list(range(len(weights))), np.array(weights, float).tolist())
+        for row in report.table("sharpness")
+        if isinstance(weights := row["softmax"], list)
+    ]
+    if lines:
         yield Lines("softmax of the logits times a factor", "logit's place", lines, marked=True)

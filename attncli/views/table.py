@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from attncli.report import NamedTensor, Report
+from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table, Tensors
 from attncli.views import Display
 from attncli.views.columns import Column, column_groups, shortened
 from attncli.views.grid import grid
@@ -26,7 +26,6 @@ COLUMN_LABEL_WIDTH = 9
 MAX_GROUPS = 8
 MAX_CELLS = 50_000
 MAX_VECTOR_ROWS = 24
-PLACES = ("layer", "head")
 # Columns of tables of rows that hold a position, and the axis that it is on.
 POSITIONS = {"query": "query", "gained_key": "key", "lost_key": "key"}
 MAX_VECTOR_COLUMNS = 64
@@ -62,7 +61,7 @@ class TableWriter:
         if self.report.steps:
             StepsWriter(self.console, self.display, self.row_label_width).write(self.report.steps)
         # Thousands of rows come with their quantiles, which are shown instead.
-        rows = self.report.statistics.get("rows", {}) if "quantiles" not in self.report.statistics else {}
+        rows = self.report.tensors_of("rows") if "quantiles" not in self.report.statistics else Tensors()
         stated = "difference" if self.report.experiment == "diff" else "weights"
         for matrix in matrices(self.report):
             if self._is_shown_elsewhere(matrix.name):
@@ -102,7 +101,7 @@ class TableWriter:
             return
         num_rows = len(matrix)
         rows = self._label_column(axes[0], num_rows)
-        received = self.report.statistics.get("keys", {}).get("received_mass") if index is not None else None
+        received = self.report.tensors_of("keys").get("received_mass") if index is not None else None
         footer = list(received.values[index]) if received is not None else []
         label = Column(rows.header, [*rows.cells, *(["received mass"] if footer else [])], left=True)
         columns = self._matrix_columns(axes[1], matrix, footer) if matrix.size <= MAX_CELLS else []
@@ -255,38 +254,33 @@ class TableWriter:
 
     def _statistics(self) -> None:
         """Mappings of numbers with the same names share a table; a list of mappings is a table of its own."""
-        tables: dict[tuple[str, ...], list[tuple[str, Mapping[str, Any]]]] = {}
+        tables: dict[tuple[str, ...], list[tuple[str, Row]]] = {}
         for name, value in self.report.statistics.items():
-            if name in ("rows", "keys"):
-                continue
-            if isinstance(value, list):
-                numbered = [(str(number), row) for number, row in enumerate(value)]
-                self._table_of_mappings(name, numbered)
-            else:
+            if isinstance(value, Table):
+                self._table_of_mappings(name, [(str(number), row) for number, row in enumerate(value)])
+            elif isinstance(value, Numbers):
                 tables.setdefault(tuple(value), []).append((name, value))
         for labelled in tables.values():
             self._table_of_mappings("statistics", labelled)
 
-    def _table_of_mappings(self, title: str, labelled: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    def _table_of_mappings(self, title: str, labelled: Sequence[tuple[str, Row]]) -> None:
         names = list(labelled[0][1])
         if isinstance(labelled[0][1][names[0]], str):
-            labelled = [(plain_text(row[names[0]]), row) for _, row in labelled]
+            labelled = [(plain_text(str(row[names[0]])), row) for _, row in labelled]
             del names[0]
         elif set(PLACES) <= set(names):
             labelled = [(" ".join(f"{place} {row[place]}" for place in PLACES), row) for _, row in labelled]
-            names = [name for name in names if name not in PLACES]
+            names = [name for name in names if name not in (*PLACES, "stack")]
         label = Column(("", ""), [name for name, _ in labelled], left=True)
         columns = [column for name in names for column in self._number_columns(name, labelled)]
         self._groups(title, label, columns)
 
-    def _number_columns(
-        self, name: str, labelled: Sequence[tuple[str, Mapping[str, Any]]]
-    ) -> Iterator[Column]:
+    def _number_columns(self, name: str, labelled: Sequence[tuple[str, Row]]) -> Iterator[Column]:
         values = [row[name] for _, row in labelled]
         header = _two_lines(name)
-        if isinstance(values[0], list):
-            for i in range(len(values[0])):
-                yield Column((name, str(i)), [fixed(value[i], self.display.precision) for value in values])
+        if lists := [value for value in values if isinstance(value, list)]:
+            for i in range(len(lists[0])):
+                yield Column((name, str(i)), [fixed(value[i], self.display.precision) for value in lists])
         elif any(isinstance(value, str) for value in values):
             # A setting may be a word in one row and a number, or nothing, in the next: scale sqrt and 0.5.
             most = MAX_TEXT if self.display.width is not None else None
@@ -294,9 +288,8 @@ class TableWriter:
                 value if isinstance(value, str) else scalar(value, self.display.precision) for value in values
             ]
             yield Column(header, [shortened(plain_text(text), most) for text in texts], left=True)
-        elif name in POSITIONS and all(isinstance(value, int) for value in values):
-            cells = [self._token_label(POSITIONS[name], value) for value in values]
-            yield Column(header, cells, left=True)
+        elif name in POSITIONS and len(places := [v for v in values if isinstance(v, int)]) == len(values):
+            yield Column(header, [self._token_label(POSITIONS[name], place) for place in places], left=True)
         else:
             yield Column(header, [scalar(value, self.display.precision) for value in values])
 

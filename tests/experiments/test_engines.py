@@ -21,7 +21,7 @@ from tests.experiments.running import run
 def by_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is streamed comes from either engine, however few keys there are."""
     least = 1 if request.param == "tiles" else 10**9
-    monkeypatch.setattr("attncli.attention.engines.LEAST_KEYS_OF_TILES", least)
+    monkeypatch.setattr("attncli.attention.engines.tiles.LEAST_KEYS", least)
 
 
 CASES = [

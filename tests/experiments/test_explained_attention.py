@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from attncli.errors import UserError
-from attncli.report import Report, Step
+from attncli.report import Report
+from attncli.saved.reports import reports_of
 from attncli.spec.variants import VARIANTS as VARIANT_KEYS
 from tests.conftest import Attn
 from tests.experiments.recomputed_steps import Recomputed
@@ -192,8 +193,8 @@ def test_a_head_that_is_not_there_is_one_clear_line(attn: Attn) -> None:
 
 def test_steps_come_back_from_json_as_they_were(attn: Attn) -> None:
     report = explained("multihead", causal=True, token=2, sentence=LONG)
-    data = json.loads(json.dumps(report.to_data()))
-    assert tuple(Step.from_data(step) for step in data["steps"]) == report.steps
+    (back,) = reports_of(json.dumps(report.to_data()), "saved").reports
+    assert back.steps == report.steps
     assert "steps" not in run("multihead").to_data()
     shown = json.loads(attn(["multihead", "--explain", "--causal", "--format", "json"]).out)
     assert shown["steps"][0]["title"] == "Tokens"

@@ -103,7 +103,7 @@ def test_encoder_decoder_and_cross(tmp_path: Path) -> None:
         "no distance across"
     )
     grids = run("heads", model=str(folder), sentence=SENTENCE, statistic="entropy").tensors
-    assert set(grids) == {"entropy encoder self", "entropy decoder self", "entropy decoder cross"}
+    assert set(grids) == {"entropy encoder", "entropy decoder", "entropy cross"}
 
 
 def test_rollout_is_the_product_over_layers(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_models_that_do_not_read_text_are_refused(attn: Attn, tmp_path: Path) ->
 
 def test_every_statistic_can_be_asked_for() -> None:
     row = run("heads", weighted="true").statistics["heads"][0]
-    assert set(HeadStatistic.__args__) == set(row) - {"layer", "module", "head", "kind"}
+    assert set(HeadStatistic.__args__) == set(row) - {"layer", "module", "head", "kind", "stack"}
 
 
 def test_same_seed_same_bytes(attn: Attn) -> None:

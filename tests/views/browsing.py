@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 from textual.pilot import Pilot
 
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Report, Table
 from attncli.views.browser.app import Browser
 from attncli.views.browser.atlas import grids
 from attncli.views.browser.choice import Choice
@@ -28,18 +28,19 @@ def random_weights(*shape: int) -> np.ndarray:
 def survey(tokens: tuple[str, ...] = WORDS) -> Report:
     """15 heads with two statistics, of which no order is that of the heads."""
     weights = random_weights(LAYERS, HEADS, len(tokens), len(tokens))
-    rows = [
+    rows = Table(
         {
             "layer": layer,
             "module": f"h.{layer}",
             "head": head,
             "kind": "self",
+            "stack": "self",
             "entropy": ((layer * HEADS + head) * 4) % 15 / 15,
             "induction": float(weights[layer, head, 1, 0]),
         }
         for layer in range(LAYERS)
         for head in range(HEADS)
-    ]
+    )
     tensors = {"weights": NamedTensor(("layer", "head", "query", "key"), weights)}
     return Report("heads", {"maps": "self"}, {}, tokens, tensors=tensors, statistics={"heads": rows})
 

@@ -5,7 +5,7 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Report, Table
 from attncli.views.browser.app import MOVES, Browser
 from attncli.views.browser.atlas import Grid, grids
 from attncli.views.browser.choice import Choice
@@ -254,14 +254,10 @@ def test_no_key_fails_on_odd_matrices(values: np.ndarray) -> None:
 def test_statistics_of_the_other_stack_stay_out() -> None:
     """With an encoder and a decoder a layer and head stand twice among the rows."""
     weights = NamedTensor(("layer", "head", "query", "key"), random_weights(1, 1, 2, 2))
-    rows = [
-        {"layer": 0, "head": 0, "module": module, "kind": kind, "entropy": entropy}
-        for module, kind, entropy in (
-            ("encoder.0", "self", 0.25),
-            ("decoder.0", "self", 0.5),
-            ("decoder.1", "cross", 0.75),
-        )
-    ]
+    rows = Table(
+        {"layer": 0, "head": 0, "stack": stack, "entropy": entropy}
+        for stack, entropy in (("encoder", 0.25), ("decoder", 0.5), ("cross", 0.75))
+    )
     for maps, entropy in (("encoder", 0.25), ("self", 0.5), ("cross", 0.75)):
         report = Report("heads", {"maps": maps}, {}, tensors={"weights": weights}, statistics={"heads": rows})
         assert grids(report)[0].figures["entropy"].item() == entropy

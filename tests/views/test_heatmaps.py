@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.colors import CenteredNorm, Normalize
 
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Numbers, Report, Tensors
 from tests.experiments.running import run
 from tests.views.screens import cells_of, halves, width_of
 from tests.views.test_views import GOLDEN, HOSTILE, LESSON, shown
@@ -223,8 +223,8 @@ def test_the_sink_is_left_blank_where_asked() -> None:
 
 def test_blocks_of_a_streamed_run_are_labelled_by_position() -> None:
     maps = np.tril(RNG.uniform(0.1, 1, (4, 4)))
-    received = {"received_mass": NamedTensor(("key",), np.ones(10))}
-    entropy = {"entropy": NamedTensor(("query",), np.ones(10))}
+    received = Tensors(received_mass=NamedTensor(("key",), np.ones(10)))
+    entropy = Tensors(entropy=NamedTensor(("query",), np.ones(10)))
     tensor = NamedTensor(("query_block", "key_block"), maps)
     report = Report(
         "self", {}, {}, tensors={"pooled_max": tensor}, statistics={"rows": entropy, "keys": received}
@@ -253,7 +253,7 @@ def test_curves_are_line_charts() -> None:
 
 
 def test_a_report_without_matrix_or_curve_says_so() -> None:
-    text = shown("heatmap", [Report("self", {}, {}, statistics={"scores": {"mean": 1.0}})], width=80)
+    text = shown("heatmap", [Report("self", {}, {}, statistics={"scores": Numbers(mean=1.0)})], width=80)
     assert "--format table" in text
 
 

@@ -57,7 +57,7 @@ def _weights_alone(row: Row) -> Step:
         "This model hands over its weights alone: query, key and scores stay inside, so that the row cannot "
         "be worked out term by term."
     )
-    entropies = row.report.statistics["rows"]["entropy"].values[..., row.token].ravel()
+    entropies = row.report.tensors_of("rows")["entropy"].values[..., row.token].ravel()
     values = {"entropy": cell(entropies[row.head])}
     shapes = shapes_of(row.tensors, "weights")
     return Step("Weights", "w_i = softmax(scores_i)", prose, shapes, values, (table,))

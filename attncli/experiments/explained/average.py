@@ -171,12 +171,12 @@ def _side_by_side(spec: AverageSpec, row: Row) -> Step:
         ("way", *map(str, dims)),
         (list(ways), *([output[dim] for output in ways.values()] for dim in dims)),
     )
-    agreement = row.report.statistics["agreement"]
+    agreement = row.report.numbers("agreement")
     said = {
         "loop_vs_matmul": "largest difference of loop and matrix, over all tokens",
         "loop_vs_softmax": "largest difference of loop and softmax, over all tokens",
     }
-    values = {said[name]: cell(value) for name, value in agreement.items() if value is not None}
+    values = {said[name]: found for name, value in agreement.items() if (found := cell(value)) is not None}
     prose = "The ways agree to rounding: attention is a mean whose weights are computed from the words."
     if spec.aggregate == "sum":
         prose = "Both ways agree to rounding. A softmax row sums to one: that way averages and cannot sum."

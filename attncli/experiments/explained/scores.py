@@ -91,7 +91,7 @@ def scale_step(spec: AttentionSpec, row: Row, rule: Rule) -> Step:
     if rule.is_scale_alone and not row.place:
         for name in ("scores", "scaled_scores"):
             said = f"variance of all visible {name.replace('_', ' ')}"
-            values[said] = cell(row.report.statistics[name]["variance"])
+            values[said] = cell(row.report.numbers(name)["variance"])
     raw, scaled = row.raw_scores(), rule.scaled(row)
     if rule.is_scale_alone:
         values |= compared(row, scaled)
