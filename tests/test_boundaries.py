@@ -28,7 +28,7 @@ ARROWS = {
     "inputs": {"attention", "mechanisms", "errors"},
     "attention": {"mechanisms", "statistics", "row_statistics"},
     "saved": {"spec", "errors", "report"},
-    "views": {"plain_text", "report"},
+    "views": {"plain_text", "report", "spec"},
     "spec": {"row_statistics", "errors"},
     "mechanisms": set(),
     "statistics": {"row_statistics"},

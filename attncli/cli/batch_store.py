@@ -21,7 +21,7 @@ from attncli.batch.store_file import check_header, connect_to_read
 from attncli.batch.threads import one_torch_thread
 from attncli.batch.weight_files import WeightFiles, refuse_without_safetensors
 from attncli.batch.worth import estimated_work, num_workers
-from attncli.cli.batch import exit_code, tell
+from attncli.cli.batch import exit_code, print_errors
 from attncli.cli.progress import ProgressLine, cleared_line, counted, readable_rate, readable_seconds
 from attncli.experiments.memory import available_bytes
 from attncli.plain_text import plain_text
@@ -63,9 +63,9 @@ def keep(
     keys = RunKeys(plan)
     with cleared_line() as line, open_store(path, fresh=fresh, rows=rows, weights=weights) as store:
 
-        def tell_above(name: str, lines: list[str]) -> None:
+        def print_above(name: str, lines: list[str]) -> None:
             line.clear()
-            tell(name, lines)
+            print_errors(name, lines)
 
         work = estimated_work(plan, len(plan) - store.num_done())
         if workers is None and scheduler is None:
@@ -79,8 +79,8 @@ def keep(
             num_workers=workers or 1,
             seconds_a_job=work.seconds_a_job,
             fail_fast=fail_fast,
-            on_failure=tell_above,
-            on_broken=tell_above,
+            on_failure=print_above,
+            on_broken=print_above,
             on_progress=lambda progress: line.show(lambda: counted(line, *progress)),
         )
         try:
@@ -120,7 +120,7 @@ def _summary(path: Path, driver: Driver, line: ProgressLine) -> str:
     return ", ".join(parts)
 
 
-def told_of(plan: Plan, path: Path) -> Iterator[str]:
+def lines_about(plan: Plan, path: Path) -> Iterator[str]:
     """How many of a plan's runs a store has already; nothing of it is changed."""
     if not path.exists():
         yield f"{path} is not there yet"

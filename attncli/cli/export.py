@@ -1,40 +1,29 @@
 """`attn export`: the tidy table of a store as a file."""
 
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
 
-import typer
+from attncli.cli.command import Command, argument, option
+from attncli.cli.display import DEBUG, OUTPUT, refuse_unknown
+from attncli.cli.output import refuse_what_is_no_file, written_stream
+from attncli.errors import UserError
 
-from attncli.cli.output import Debug, Destination, write_bytes
-from attncli.errors import UserError, nearest
-
-EXAMPLES = """
-  attn export runs.db -o tidy.parquet
-  attn export runs.db -o tidy.csv
-  attn export runs.db --format jsonl | head"""
-
+EXAMPLES = (
+    "attn export runs.db -o tidy.parquet",
+    "attn export runs.db -o tidy.csv",
+    "attn export runs.db --format jsonl | head",
+)
 FORMATS = ("csv", "jsonl", "parquet")
-
-StoreFile = Annotated[str, typer.Argument(help="What `attn batch -o` kept.", metavar="STORE")]
-Output = Annotated[
-    str | None, typer.Option("--output", "-o", help="Write to a file, whole or not at all.", metavar="FILE")
-]
-Format = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        help="How to write it. [default: by the suffix of -o, else csv]",
-        metavar="|".join(FORMATS),
-    ),
-]
+STORE = argument("store", "What `attn batch -o` kept.", "STORE")
+FORMAT = option("--format", "How to write it. [default: by the suffix of -o, else csv]", "|".join(FORMATS))
 
 
 def _format(view: str | None, path: Path | None) -> str:
     from attncli.batch.tidy_writers import SUFFIXES
 
-    if view is not None and view not in FORMATS:
-        raise UserError(f"--format: must be one of {', '.join(FORMATS)} (got {view}){nearest(view, FORMATS)}")
+    if view is not None:
+        refuse_unknown("--format", view, FORMATS)
     if path is None:
         if view == "parquet":
             raise UserError("--format parquet: needs -o FILE")
@@ -45,16 +34,14 @@ def _format(view: str | None, path: Path | None) -> str:
     return chosen
 
 
-def export_store(
-    store: StoreFile, output: Output = None, format: Format = None, debug: Debug = False
-) -> None:
-    """A row a figure: run, id, layer, head, statistic, value."""
+def export_store(store: str, output: str | None, format: str | None) -> None:
+    """One row per statistic of a run: run, id, layer, head, statistic, value."""
     if output == "":
         raise UserError("-o: must be the name of a file (got an empty text)")
     path = Path(output) if output is not None else None
     chosen = _format(format, path)
     if path is not None:
-        Destination.refuse_what_is_no_file(path)
+        refuse_what_is_no_file(path)
     if chosen == "parquet" and find_spec("pyarrow") is None:
         raise UserError('--format parquet: needs: pip install "attncli[parquet]"')
     from attncli.batch.reading import reading
@@ -62,12 +49,14 @@ def export_store(
     from attncli.batch.tidy_writers import WRITERS
 
     with reading(Path(store)) as reader:
-        columns, blocks, write = tidy_columns(reader), tidy_blocks(reader), WRITERS[chosen]
-        write_bytes(path, lambda stream: write(columns, blocks, stream))
+        columns, blocks = tidy_columns(reader), tidy_blocks(reader)
+        with written_stream(path, is_binary=True) as stream:
+            WRITERS[chosen](columns, blocks, stream)
 
 
-def build(name: str, summary: str) -> Any:
-    """The Typer command."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(name, help=f"{summary}.\n\n\b\nExamples:{EXAMPLES}\n", no_args_is_help=True)(export_store)
-    return typer.main.get_command(app)
+command = partial(
+    Command,
+    run=export_store,
+    parameters=[STORE, OUTPUT, FORMAT, DEBUG],
+    examples=EXAMPLES,
+)

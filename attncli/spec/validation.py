@@ -91,7 +91,7 @@ def _field_errors(spec_class: type[Spec], values: Mapping[str, Any]) -> tuple[Sp
 
 
 def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[str]:
-    """What is wrong with a setting by itself, for the first experiment that has it: a line, or none."""
+    """What is wrong with a setting by itself, for the first experiment that has it: one line, or none."""
     specs = list(specs)
     spec_class = next((spec for spec in specs if key in spec.model_fields), None)
     if spec_class is None:
@@ -102,10 +102,10 @@ def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[
 
 
 def build_spec(spec_class: type[Spec], given: Mapping[str, Given]) -> Spec:
-    """The validated settings of an experiment; UserError with a line for each thing that is wrong.
+    """The validated settings of an experiment; UserError with one line for each thing that is wrong.
 
-    A value of None counts as not given. Contradictions among the settings that are valid are told together
-    with those that are not.
+    A value of None counts as not given. Contradictions among the settings that are valid are reported
+    together with those that are not.
     """
     known = spec_class.model_fields
     lines = []

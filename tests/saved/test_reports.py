@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncli.errors import UserError
-from attncli.experiments import EXPERIMENTS
 from attncli.report import AXES, Report
 from attncli.saved.reports import read_reports, reports_of
+from attncli.spec import SPECS
 from attncli.views import VIEWS, csv
 from tests.experiments.running import ROOT, run, run_file
 from tests.views.test_views import CASES, HOSTILE, shown
@@ -43,7 +43,7 @@ SMALL = small_report()
 
 
 def test_the_cases_have_every_experiment() -> None:
-    assert {experiment for experiment, _ in ALL_CASES.values()} == set(EXPERIMENTS)
+    assert {experiment for experiment, _ in ALL_CASES.values()} == set(SPECS)
 
 
 @pytest.mark.parametrize("case", ALL_CASES)
