@@ -6,11 +6,12 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
 
-from attncli.report import AXES, NamedTensor, Numbers, Report, Shape, Step, Table, Terms
+from attncli.report import AXES, PLACES, NamedTensor, Numbers, Report, Shape, Step, Table, Terms
 from attncli.saved.boxes import as_array
 from attncli.saved.sizes import with_axes
 
 LONGEST_NAME = 100
+MOST_PLACES = 4096  # Layers, or heads: a survey becomes a grid of them.
 
 
 def is_plain_name(name: str) -> bool:
@@ -64,6 +65,8 @@ def _table(rows: list[Any]) -> Table:
             is_plain = not any(isinstance(item, dict | list) for item in items)
             if not is_plain or kinds.setdefault(name, kind) != kind:
                 raise ValueError(f"row {number}: {name} is of another kind than in row 0, or none of a cell")
+            if name in PLACES and isinstance(cell, int) and cell >= MOST_PLACES:
+                raise ValueError(f"row {number}: {name} must be below {MOST_PLACES} (got {cell})")
     if not rows:
         raise ValueError("is empty")
     return Table(rows)

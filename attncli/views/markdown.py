@@ -10,8 +10,8 @@ from attncli.views import Display
 from attncli.views.tables.elements import Column, Drawing, Grid, Paragraph, Section, Values
 from attncli.views.tables.sections import sections
 
-# What is markup anywhere, the middle of an address that GitHub would link, what begins a list or underline.
-MARKUP = re.compile(r"[\\`*_\[\]<>|~&$#]|(?<=:)/(?=/)|(?<=www)\.|^[-+=]|(?<=[0-9])[.)](?= |$)")
+# What is markup anywhere, the middle of an address that GitHub would link, what begins a list or a rule.
+MARKUP = re.compile(r"[\\`*_\[\]<>|~&$#]|(?<=:)/(?=/)|(?<=www)\.|^[-+](?=[ -]|$)|(?<=[0-9])[.)](?= |$)")
 
 
 def escaped(text: str) -> str:
