@@ -1,9 +1,8 @@
 """`attn batch -o runs.db`: a batch into a store, with its progress and its summary on standard error."""
 
 import os
-import sqlite3
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from attncli.batch.executors import load_executor
 from attncli.batch.expectations import Expectations
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Plan
-from attncli.batch.store import open_store
+from attncli.batch.store import Store, open_store
 from attncli.batch.store_file import check_header, connect_to_read
 from attncli.batch.threads import one_torch_thread
 from attncli.batch.weight_files import WeightFiles, refuse_without_safetensors
@@ -127,14 +126,8 @@ def lines_about(plan: Plan, path: Path) -> Iterator[str]:
         return
     check_header(path)
     keys = RunKeys(plan)
-    connection: sqlite3.Connection = connect_to_read(path)
-    try:
-        query = "SELECT 1 FROM runs WHERE key = ? AND status = ?"
-        done = sum(
-            connection.execute(query, (key, DONE)).fetchone() is not None
-            for job in plan.jobs()
-            for key in keys.of_job(job)
-        )
-    finally:
-        connection.close()
+    with closing(connect_to_read(path)) as connection:
+        store = Store(path, connection, rows=False, weights=False)
+        statuses = (store.statuses([*keys.of_job(job)]) for job in plan.jobs())
+        done = sum(list(each.values()).count(DONE) for each in statuses)
     yield f"{path} has {done:,} of them, {len(plan) - done:,} are left"

@@ -5,8 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from attncli.cli.command import Command, argument, option
-from attncli.cli.display import DEBUG, OUTPUT, refuse_unknown
-from attncli.cli.output import refuse_what_is_no_file, written_stream
+from attncli.cli.display import DEBUG, OUTPUT
+from attncli.cli.output import checked_path, chosen_format, written_stream
 from attncli.errors import UserError
 
 EXAMPLES = (
@@ -19,34 +19,18 @@ STORE = argument("store", "What `attn batch -o` kept.", "STORE")
 FORMAT = option("--format", "How to write it. [default: by the suffix of -o, else csv]", "|".join(FORMATS))
 
 
-def _format(view: str | None, path: Path | None) -> str:
-    from attncli.batch.tidy_writers import SUFFIXES
-
-    if view is not None:
-        refuse_unknown("--format", view, FORMATS)
-    if path is None:
-        if view == "parquet":
-            raise UserError("--format parquet: needs -o FILE")
-        return view or "csv"
-    chosen = view or SUFFIXES.get(path.suffix.lower())
-    if chosen is None:
-        raise UserError(f"-o {path}: the suffix must be one of {', '.join(SUFFIXES)}, or give --format")
-    return chosen
-
-
 def export_store(store: str, output: str | None, format: str | None) -> None:
     """One row per statistic of a run: run, id, layer, head, statistic, value."""
-    if output == "":
-        raise UserError("-o: must be the name of a file (got an empty text)")
-    path = Path(output) if output is not None else None
-    chosen = _format(format, path)
-    if path is not None:
-        refuse_what_is_no_file(path)
+    from attncli.batch.tidy_writers import SUFFIXES, WRITERS
+
+    path = checked_path(output)
+    chosen = chosen_format(format, path, FORMATS, SUFFIXES, "csv")
+    if chosen == "parquet" and path is None:
+        raise UserError("--format parquet: needs -o FILE")
     if chosen == "parquet" and find_spec("pyarrow") is None:
         raise UserError('--format parquet: needs: pip install "attncli[parquet]"')
     from attncli.batch.reading import reading
     from attncli.batch.tidy import tidy_blocks, tidy_columns
-    from attncli.batch.tidy_writers import WRITERS
 
     with reading(Path(store)) as reader:
         columns, blocks = tidy_columns(reader), tidy_blocks(reader)
