@@ -1,7 +1,7 @@
 """A chunk of jobs, which is what an executor hands to a worker, and what comes back of it."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,12 +19,24 @@ if TYPE_CHECKING:
 DONE, FAILED = "done", "failed"
 
 
+class Run(NamedTuple):
+    """One experiment of a job, its key and its place in the plan."""
+
+    job: Job
+    item: Item
+    key: bytes
+    place: int
+
+
 @dataclass(frozen=True)
 class Chunk:
-    """Jobs that go to a worker together, with the keys of their runs, and what is to be kept of each."""
+    """Jobs that go to a worker together, with the keys of their runs, and what is to be kept of each.
+
+    A run without a key is computed only because others draw on from it: it is done, or stands elsewhere.
+    """
 
     jobs: tuple[Job, ...]
-    keys: tuple[tuple[bytes, ...], ...]
+    keys: tuple[tuple[bytes | None, ...], ...]
     rows: bool = False
     weights: bool = False
 
@@ -42,18 +54,25 @@ class Chunk:
         parts = (slice(None, half), slice(half, None))
         return [replace(self, jobs=self.jobs[part], keys=self.keys[part]) for part in parts]
 
-    def runs(self) -> Iterator[tuple[Job, Item, bytes, int]]:
-        """Each run by its number: its job, its experiment, its key and its place in the plan."""
-        for job, keys in zip(self.jobs, self.keys, strict=True):
-            for number, (item, key) in enumerate(zip(job.chain, keys, strict=True)):
-                yield job, item, key, job.place + number
+    def runs(self) -> dict[int, Run]:
+        """The runs that are to be kept, by their number."""
+        each = (
+            (job, item, key, job.place + number)
+            for job, keys in zip(self.jobs, self.keys, strict=True)
+            for number, (item, key) in enumerate(zip(job.chain, keys, strict=True))
+        )
+        return {
+            number: Run(job, item, key, place)
+            for number, (job, item, key, place) in enumerate(each)
+            if key is not None
+        }
 
 
 class ChunkResult(NamedTuple):
     """What became of a chunk's runs, by their number in it, the versions that made them, and how long
     a run took (0 where that is not known).
 
-    Runs of the same columns stand in one table; a run is in a table or among the errors.
+    Runs of the same columns stand in one table; a run to be kept is in a table or among the errors.
     """
 
     tables: "list[FigureTable]"
@@ -70,7 +89,7 @@ class ChunkResult(NamedTuple):
 
 def failed_chunk(chunk: Chunk, error: str) -> ChunkResult:
     """The result of a chunk that a worker could not give."""
-    return ChunkResult([], dict.fromkeys(range(chunk.num_runs), error), {}, {}, 0.0)
+    return ChunkResult([], dict.fromkeys(chunk.runs(), error), {}, {}, 0.0)
 
 
 def run_chunk(chunk: Chunk) -> ChunkResult:
@@ -80,7 +99,7 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
     """
     from attncli.experiments.together import run_in_buckets
 
-    found = _Found(chunk)
+    found = _Found(chunk, chunk.runs().keys())
     chains = [job.items() for job in chunk.jobs]
     firsts = list(accumulate(map(len, chains), initial=0))
     alone = [i for i, chain in enumerate(chains) if len(chain) == 1]
@@ -104,6 +123,7 @@ class _Found:
     """What is kept of the runs of a chunk that are done so far."""
 
     chunk: Chunk
+    wanted: Collection[int]
     tables: "dict[int, list[FigureTable]]" = field(default_factory=dict)  # by their columns' identity
     errors: dict[int, str] = field(default_factory=dict)
     weights: "dict[int, np.ndarray]" = field(default_factory=dict)
@@ -117,6 +137,8 @@ class _Found:
 
         reports: dict[int, Report] = {}
         for number, result in results.items():
+            if number not in self.wanted:
+                continue
             if isinstance(result, UserError):
                 self.errors[number] = "\n".join(result.lines)
             else:

@@ -1,14 +1,14 @@
 """Runs a plan and keeps every finished run: chunks to an executor, what comes back into the store."""
 
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.batch.chunks import DONE, Chunk, ChunkResult, failed_chunk, run_chunk
+from attncli.batch.chunks import Chunk, ChunkResult, failed_chunk, run_chunk
 from attncli.batch.expectations import Checks, Expectations
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Job, Plan
@@ -24,10 +24,12 @@ JOBS_A_WINDOW = 4096
 # Chunks and what computes one -> each chunk with what it gave, in any order, or why its worker could not.
 Executor = Callable[[Iterable[Chunk], Callable[[Chunk], ChunkResult]], Iterator[tuple[Chunk, Any]]]
 Tell = Callable[[str, list[str]], None]
+# A job, and the keys of its runs that are to be done.
+JobLeft = tuple[Job, tuple[bytes | None, ...]]
 
 
 class Progress(NamedTuple):
-    """How far a batch has come: runs of the plan, those that were there already, done now, and failed now."""
+    """How far a batch has come: runs of the plan, those that were done before, done now, and failed now."""
 
     planned: int
     kept: int
@@ -59,7 +61,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 class Driver:
-    """One batch into one store.
+    """One batch into one store, which has taken its plan: `num_runs`, and `num_done` of these done.
 
     `num_workers` take chunks from it, of jobs that take about `seconds_a_job`, as far as that is known.
     `on_failure` and `on_broken` get the name of each run that failed, or met an expectation not, with lines
@@ -72,6 +74,8 @@ class Driver:
         keys: RunKeys,
         store: Store,
         *,
+        num_runs: int,
+        num_done: int,
         expectations: Expectations,
         num_workers: int = 1,
         seconds_a_job: float = 0.0,
@@ -84,7 +88,8 @@ class Driver:
         self.expectations = expectations
         self.fail_fast = fail_fast
         self.on_failure, self.on_broken, self.on_progress = on_failure, on_broken, on_progress
-        self.kept = self.done = self.failed = self.broken = 0
+        self.num_runs, self.kept = num_runs, num_done
+        self.done = self.failed = self.broken = 0
         self._num_workers = num_workers
         self._jobs_left = plan.num_jobs
         fewest, most = FIRST_JOBS
@@ -112,7 +117,7 @@ class Driver:
                 results.close()
 
     def _tell(self) -> None:
-        self.on_progress(Progress(len(self.plan), self.kept, self.done, self.failed))
+        self.on_progress(Progress(self.num_runs, self.kept, self.done, self.failed))
 
     def _chunks(self) -> Iterator[Chunk]:
         """The jobs that have a run to do, as many together as take about a second; fewer towards the end.
@@ -134,31 +139,32 @@ class Driver:
             return num_left
         return max(FEWEST_JOBS, num_left // (2 * self._num_workers))
 
-    def _chunk(self, jobs: list[tuple[Job, tuple[bytes, ...]]]) -> Chunk:
+    def _chunk(self, jobs: list[JobLeft]) -> Chunk:
         runs = (tuple(job for job, _ in jobs), tuple(keys for _, keys in jobs))
         return Chunk(*runs, rows=self.store.rows, weights=self.store.keeps_weights)
 
-    def _undone(self) -> Iterator[tuple[Job, tuple[bytes, ...]]]:
-        """The jobs with their keys, but for those whose every run is done."""
+    def _undone(self) -> Iterator[JobLeft]:
+        """The jobs with a run that is neither done nor stands in the plan before."""
         jobs = self.plan.jobs()
         while not self.stopped and (some := list(islice(jobs, JOBS_A_LOOKUP))):
             self._jobs_left -= len(some)
-            keys = [tuple(self.keys.of_job(job)) for job in some]
-            statuses = self.store.statuses([key for of_job in keys for key in of_job])
+            keys = [self.keys.of_job(job) for job in some]
+            planned = self.store.planned([key for of_job in keys for key in of_job])
             for job, of_job in zip(some, keys, strict=True):
-                if all(statuses.get(key) == DONE for key in of_job):
-                    self._keep(job, of_job)
-                else:
-                    yield job, of_job
-            self._tell()
+                left = tuple(self._left(job, of_job, planned))
+                if any(left):
+                    yield job, left
 
-    def _keep(self, job: Job, keys: Iterable[bytes]) -> None:
-        """Count runs that are done; what is expected holds for them, too."""
-        for item, key in zip(job.chain, keys, strict=True):
-            self.kept += 1
-            if self.expectations.conditions:
+    def _left(
+        self, job: Job, keys: Sequence[bytes], planned: Mapping[bytes, tuple[int, bool]]
+    ) -> Iterator[bytes | None]:
+        """The keys of the runs that are to be done here; what is expected must hold of the others, too."""
+        for place, (item, key) in enumerate(zip(job.chain, keys, strict=True), start=job.place):
+            first, is_done = planned[key]
+            if place == first and is_done and self.expectations.conditions:
                 columns, figures = self.store.figures(key)
                 self._check(job.name(item), self.expectations.of(columns).broken(figures))
+            yield None if is_done or place != first else key
 
     def _take(self, chunk: Chunk, result: ChunkResult) -> None:
         """Into the store first: what is told is there."""
@@ -177,12 +183,13 @@ class Driver:
         for table in result.tables:
             checks = self.expectations.of(table.columns)
             figures |= {number: (checks, row) for number, row in zip(table.places, table.values, strict=True)}
-        for number, (job, item, *_) in enumerate(chunk.runs()):
+        for number, run in chunk.runs().items():
+            name = run.job.name(run.item)
             if number in result.errors:
-                self.on_failure(job.name(item), result.errors[number].splitlines())
+                self.on_failure(name, result.errors[number].splitlines())
             else:
                 checks, row = figures[number]
-                self._check(job.name(item), checks.broken(row))
+                self._check(name, checks.broken(row))
 
     def _check(self, name: str, broken: list[str]) -> None:
         if broken:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from attncli.batch.conditions import Condition
-from attncli.batch.reading import FailedRun, Reader, Runs
+from attncli.batch.reading import FailedRun, Reader, RunInfo, Runs
 from attncli.errors import UserError, nearest
 from attncli.report import Report, Statistic, Table
 
 COLUMN_NAMES = ("layer", "head")
-RUN_NAMES = ("run", "id")
+RUN_NAMES = ("run", "id", "plan")
 
 Group = tuple[Any, ...]
 
@@ -95,12 +95,12 @@ class Summary:
             if total.count
         ]
 
-    def _run_value(self, name: str, run: int, id_: str | None, settings: int) -> Any:
+    def _run_value(self, name: str, run: RunInfo) -> Any:
         if name in COLUMN_NAMES:
             return None
         if name in RUN_NAMES:
-            return run if name == "run" else id_
-        value = self.reader.settings[settings].get(name)
+            return getattr(run, name)
+        value = self.reader.settings[run.settings].get(name)
         return ",".join(map(str, value)) if isinstance(value, list) else value
 
     def _cells(self, runs: Runs, kept: np.ndarray) -> Iterator[tuple[tuple[Group, Group], np.ndarray]]:
@@ -112,8 +112,8 @@ class Summary:
                 places = (column.layer if heads[0] else None, column.head if heads[1] else None)
                 by_column.setdefault((column.statistic, *places), []).append(i)
         by_run: dict[Group, list[int]] = {}
-        for i, about in enumerate(zip(runs.runs, runs.ids, runs.settings, strict=True)):
-            group = tuple(self._run_value(name, *about) for name in self.group_by)
+        for i, run in enumerate(runs.runs):
+            group = tuple(self._run_value(name, run) for name in self.group_by)
             by_run.setdefault(group, []).append(i)
         for (of_run, rows), (of_column, columns) in product(by_run.items(), by_column.items()):
             where = np.ix_(rows, columns)
@@ -128,8 +128,7 @@ class Summary:
                     [condition.holds(getattr(c, condition.name)) for c in runs.columns], dtype=bool
                 )
             elif condition.name in {*self._settings, *RUN_NAMES}:
-                about = zip(runs.runs, runs.ids, runs.settings, strict=True)
-                holds = [condition.holds(self._run_value(condition.name, *a)) for a in about]
+                holds = [condition.holds(self._run_value(condition.name, run)) for run in runs.runs]
                 kept &= np.array(holds, dtype=bool)[:, None]
             else:
                 kept &= _where_statistic(runs, condition)
@@ -139,7 +138,7 @@ class Summary:
         """Whether a run that failed meets what is said of settings; what is said of figures it cannot."""
         return all(
             condition.name in {*self._settings, *RUN_NAMES}
-            and condition.holds(self._run_value(condition.name, failed.run, failed.id, failed.settings))
+            and condition.holds(self._run_value(condition.name, failed.run))
             for condition in self.where
         )
 
@@ -171,9 +170,10 @@ def results(
     if rows := summary.rows():
         found["figures"] = Table(rows)
     failed = Table(
-        {"run": f"run {run.run}", "id": run.id or "", "source": run.source, "error": run.error}
-        for run in reader.failed()
-        if summary.keeps(run)
+        {"run": f"run {run.run}", "id": run.id or ""}
+        | ({"plan": run.plan} if reader.all_runs else {})
+        | {"source": source, "error": error}
+        for run, source, error in filter(summary.keeps, reader.failed())
     )
     if failed:
         found["failed"] = failed
@@ -181,6 +181,8 @@ def results(
     environments = [f"{name} {version}" for e in reader.environments() for name, version in e.items()]
     versions = ", ".join(dict.fromkeys(environments))
     notes = [f"{counts['done']:,} runs are done, {counts['failed']:,} failed; made with {versions}."]
+    if earlier := reader.earlier_runs():
+        notes.append(f"{earlier.capitalize()}.")
     if not rows and counts["done"]:
         notes.append("No figure meets these conditions.")
     return Report("results", asked, {}, statistics=found, notes=tuple(notes))

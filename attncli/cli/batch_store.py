@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from attncli.batch.chunks import DONE
 from attncli.batch.driver import Driver, Executor
 from attncli.batch.executors import load_executor
 from attncli.batch.expectations import Expectations
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Plan
-from attncli.batch.store import Store, open_store
+from attncli.batch.store import count_planned, note_planned, open_store
 from attncli.batch.store_file import check_header, connect_to_read
 from attncli.batch.threads import one_torch_thread
 from attncli.batch.weight_files import WeightFiles, refuse_without_safetensors
@@ -66,7 +65,8 @@ def keep(
             line.clear()
             print_errors(name, lines)
 
-        work = estimated_work(plan, len(plan) - store.num_done())
+        num_runs, num_done = store.take_plan(plan, keys)
+        work = estimated_work(plan, num_runs - num_done)
         if workers is None and scheduler is None:
             cores = len(os.sched_getaffinity(0))
             workers = num_workers(work, cores=cores, free_bytes=available_bytes())
@@ -74,6 +74,8 @@ def keep(
             plan,
             keys,
             store,
+            num_runs=num_runs,
+            num_done=num_done,
             expectations=expectations,
             num_workers=workers or 1,
             seconds_a_job=work.seconds_a_job,
@@ -99,7 +101,7 @@ def keep(
 
 
 def _kept(path: Path, driver: Driver) -> str:
-    return f"{path} has {driver.kept + driver.done:,} of {len(driver.plan):,} runs"
+    return f"{path} has {driver.kept + driver.done:,} of {driver.num_runs:,} runs"
 
 
 def _summary(path: Path, driver: Driver, line: ProgressLine) -> str:
@@ -125,9 +127,9 @@ def lines_about(plan: Plan, path: Path) -> Iterator[str]:
         yield f"{path} is not there yet"
         return
     check_header(path)
-    keys = RunKeys(plan)
     with closing(connect_to_read(path)) as connection:
-        store = Store(path, connection, rows=False, weights=False)
-        statuses = (store.statuses([*keys.of_job(job)]) for job in plan.jobs())
-        done = sum(list(each.values()).count(DONE) for each in statuses)
-    yield f"{path} has {done:,} of them, {len(plan) - done:,} are left"
+        connection.execute("PRAGMA query_only = OFF")  # the plan goes into a temporary table
+        note_planned(connection, plan, RunKeys(plan))
+        num_runs, num_done = count_planned(connection)
+    repeated = f", {len(plan) - num_runs:,} repeat another" if len(plan) > num_runs else ""
+    yield f"{path} has {num_done:,} of them, {num_runs - num_done:,} are left{repeated}"

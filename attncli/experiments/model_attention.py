@@ -21,7 +21,7 @@ from attncli.mechanisms.heads import merge_heads
 from attncli.report import NamedTensor, Numbers, Report, Statistic
 from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import CrossSpec, MultiheadSpec, SelfSpec
-from attncli.spec.sizes import BYTES_PER_WEIGHT
+from attncli.spec.sizes import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
 from attncli.statistics.moments import moments
 
 ModelAttentionSpec = SelfSpec | MultiheadSpec | CrossSpec
@@ -75,7 +75,8 @@ def report_each(
     num_queries, num_context = readings[0].counts
     num_keys = num_context if isinstance(spec, CrossSpec) else num_queries
     num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
-    needed = len(specs) * num_heads * num_queries * num_keys * BYTES_PER_WEIGHT
+    of_a_row = num_keys * BYTES_PER_WEIGHT + min(spec.top_k, num_keys) * BYTES_PER_TOP_KEY
+    needed = len(specs) * num_heads * num_queries * of_a_row
     refuse_bytes(spec, needed, "fewer tokens, or attn heads for statistics alone")
     chosen = ChosenLayer(spec)
     how = capture(pretrained.model, pretrained.inputs(readings), chosen.take)

@@ -86,7 +86,7 @@ class Survey:
             ids = self.encoder_ids if in_encoder else self.ids
             wanted = wanted_scores(
                 attention,
-                None if layer.kind == "cross" or ids is None else ids.to(_device_of(attention)),
+                None if layer.kind == "cross" else ids,
                 first_key=self.spec.skip_sink,
                 repeat=self.spec.num_tokens if self.spec.probe else None,
             )
@@ -160,7 +160,3 @@ class Survey:
         if text == len(self.rolled):
             self.rolled.append(torch.eye(len(mean), dtype=mean.dtype, device=mean.device))
         self.rolled[text] = roll_out(self.rolled[text], mean)
-
-
-def _device_of(attention: Attention) -> torch.device:
-    return attention.query.device if isinstance(attention, AttentionLayer) else attention.weights.device

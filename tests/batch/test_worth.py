@@ -121,8 +121,8 @@ class NoKeys:
 class EmptyStore:
     rows = keeps_weights = False
 
-    def statuses(self, keys: list[bytes]) -> dict[bytes, str]:
-        return {}
+    def planned(self, keys: list[bytes]) -> dict[bytes, tuple[int, bool]]:
+        return {key: (int.from_bytes(key, "big"), False) for key in keys}
 
     def write(self, chunk: Chunk, result: ChunkResult) -> None:
         pass
@@ -146,6 +146,8 @@ def sizes_of_chunks(folder: Path, seconds_a_run: float, **options: float) -> lis
             make_plan([folder / "sweep.yaml"], {}, prompts),
             NoKeys(),
             EmptyStore(),
+            num_runs=5_000,
+            num_done=0,
             expectations=Expectations([]),
             fail_fast=False,
             on_failure=lambda name, lines: None,
