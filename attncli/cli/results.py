@@ -7,7 +7,7 @@ from typing import Any
 
 from attncli.cli.command import Command, option
 from attncli.cli.display import COLOR, DEBUG, FORMAT, OUTPUT, PRECISION
-from attncli.cli.export import ALL_RUNS, STORE, tell_of_earlier_runs
+from attncli.cli.export import ALL_RUNS, STORE, note_earlier_runs
 from attncli.cli.output import Destination, written_stream
 from attncli.report import Table
 
@@ -56,7 +56,7 @@ def show_results(
         report = results(path, reader, where=conditions, group_by=groups, statistics=statistic)
         if to.view == "csv":
             _write_rows(report.table("figures"), groups, to)
-            tell_of_earlier_runs(store, reader)
+            note_earlier_runs(store, reader)
         else:
             to.write([report])
 
