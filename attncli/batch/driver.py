@@ -171,7 +171,7 @@ class Driver:
         self._show_progress()
 
     def _check(self, name: str, columns: Columns, figures: bytes) -> None:
-        if broken := self.expectations.of(columns).broken(np.frombuffer(figures, FLOAT)):
+        if broken := self.expectations.broken(columns, np.frombuffer(figures, FLOAT)):
             self.broken += 1
             self.tell(name, broken)
 

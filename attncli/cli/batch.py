@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from attncli.report import Report
 
 BROKEN, FINISHED_WITH_FAILURES = 1, 3
+MAX_WORKERS = 1024
 
 EXAMPLES = """
   attn batch configs/lessons/causal.yaml
@@ -73,6 +74,7 @@ Workers = Annotated[
         help="Processes to compute in (default: one per core where the batch is worth their start).",
         metavar="INTEGER",
         min=1,
+        max=MAX_WORKERS,
     ),
 ]
 Scheduler = Annotated[
@@ -203,8 +205,7 @@ def _show(
             if conditions:
                 from attncli.batch.figures import figures_of
 
-                columns, figures = figures_of(report)
-                lines = expectations.of(columns).broken(figures)
+                lines = expectations.broken(*figures_of(report))
                 broken += bool(lines)
                 tell(str(item.source), lines)
 
