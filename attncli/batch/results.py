@@ -81,7 +81,7 @@ class Summary:
         for runs in self.reader.done():
             kept = self._kept(runs)
             by_column, by_run = _grouped(runs.columns, self._of_column), _grouped(runs.runs, self._of_run)
-            for ((statistic, *places), columns), (about, rows) in product(by_column.items(), by_run.items()):
+            for (about, rows), ((statistic, *places), columns) in product(by_run.items(), by_column.items()):
                 if not self.statistics or statistic in self.statistics:
                     where = np.ix_(rows, columns)
                     parts = zip(self.group_by, places, about, strict=True)
