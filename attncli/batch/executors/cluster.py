@@ -78,15 +78,12 @@ def run_chunks(
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without Dask's own log on stderr: what goes wrong is told in a line."""
-    names = [name for name in logging.Logger.manager.loggerDict if name.partition(".")[0] == "distributed"]
-    before = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        for name, level in before.items():
-            logging.getLogger(name).setLevel(level)
+        logging.disable(before)
 
 
 async def _try_to_connect(distributed: Any, scheduler: str) -> None:
