@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from attncli.report import Report
 
 BROKEN, FINISHED_WITH_FAILURES = 1, 3
+MAX_WORKERS = 1024
 
 EXAMPLES = (
     "attn batch configs/lessons/causal.yaml",
@@ -49,6 +50,7 @@ STORE_FLAGS = (
         "INTEGER",
         kind=int,
         min=1,
+        max=MAX_WORKERS,
     ),
     option("--scheduler", "Compute on a Dask cluster: tcp://host:port.", "ADDRESS"),
 )
@@ -161,8 +163,7 @@ def _show(
             if conditions:
                 from attncli.batch.figures import figures_of
 
-                columns, figures = figures_of(report)
-                lines = expectations.of(columns).broken(figures)
+                lines = expectations.broken(*figures_of(report))
                 broken += bool(lines)
                 print_errors(str(item.source), lines)
 

@@ -80,9 +80,8 @@ def keep(
             num_workers=workers or 1,
             seconds_a_job=work.seconds_a_job,
             fail_fast=fail_fast,
-            on_failure=print_above,
-            on_broken=print_above,
-            on_progress=lambda progress: line.show(lambda: counted(line, *progress)),
+            tell=print_above,
+            on_progress=lambda *progress: line.show(lambda: counted(line, *progress)),
         )
         try:
             with one_torch_thread() if len(plan) > 1 else nullcontext():
