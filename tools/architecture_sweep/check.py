@@ -16,8 +16,15 @@ from .folders import LONG, SHORT, NotTestable, save_model, text_of
 from .oracle import Layer, layers_of_text
 from .tiny_config import model_class
 
-TOLERANCE = 1e-4
-"""Of weights; of an output and of statistics relative to the largest."""
+TOLERANCE = 1e-3
+"""Of weights; of an output relative to its largest. Right is mostly 1e-6, the worst 1e-4 where scores are in
+the hundreds; wrong is above 0.01."""
+
+RETURNS = "transformers returns"
+"""How a reason starts where the model runs, but eager attention gives nothing to compare with."""
+
+BEFORE_SINK = ("granite_swa", "granitemoe_swa")
+"""Their eager attention returns weights that sum to 1, and takes the share of the sink off the output."""
 
 ROW_STATISTICS = ("entropy", "max_weight", "participation", "sink_mass")
 
@@ -66,6 +73,7 @@ class Check:
         self.folder = folder
         self.texts = [text_of(SHORT), text_of(LONG), text_of(SHORT, seed=1)]
         self.truth: dict[str, list[Layer]] = {}
+        self.no_weights: set[str] = set()
 
     def run(self) -> Result:
         """All of them, in order; a model that is not testable is still asked about."""
@@ -76,18 +84,23 @@ class Check:
             self.result.reason = str(error)
             self._ask_anyway()
             return self._judged()
+        self.no_weights = {
+            layer.stack for own in self.truth.values() for layer in own if not layer.is_distribution
+        }
+        self.truth = {
+            text: [layer for layer in own if layer.is_distribution] for text, own in self.truth.items()
+        }
         layers = self.truth[self.texts[1]]
+        self.no_weights -= {layer.stack for layer in layers}
         for stack in dict.fromkeys(layer.stack for layer in layers):
             own = [layer for layer in layers if layer.stack == stack]
             self.result.stacks[stack] = (len(own), max(layer.weights.shape[0] for layer in own))
-        if not all(layer.is_distribution for layers in self.truth.values() for layer in layers):
-            self.result.reason = "eager attention returns no distributions over the keys"
-        elif not layers:
-            self.result.reason = "transformers returns no weights"
-        if self.result.reason:
-            self._ask_anyway()
-        else:
+        if layers:
             self._compare()
+        else:
+            kind = "no distributions over the keys" if self.no_weights else "no weights"
+            self.result.reason = f"{RETURNS} {kind}"
+            self._ask_anyway()
         return self._judged()
 
     def _ask_anyway(self) -> None:
@@ -98,17 +111,17 @@ class Check:
         self._kept(answer, "heads")
         if answer.reports:
             self.result.how = "eager" if answer.is_dense else "interface"
-            if "distributions" in self.result.reason:
+            if self.no_weights:
                 self.result.wrong.append("heads: shows numbers that are no weights")
 
     def _judged(self) -> Result:
         result = self.result
         if result.wrong:
             result.verdict = "wrong"
+        elif result.reason and not (result.refused and result.reason.startswith(RETURNS)):
+            result.verdict = "not testable"
         elif result.refused and result.weights is None:
             result.verdict = "refused"
-        elif result.reason:
-            result.verdict = "not testable"
         else:
             result.verdict = "partly refused" if result.refused else "right"
         return result
@@ -128,6 +141,10 @@ class Check:
         for folder, text in zip((self.folder, alias), self.texts, strict=False):
             for stack in stacks:
                 self._heads(folder, text, stack)
+        for stack in sorted(self.no_weights):
+            answer = ask(["heads", "--model", self.folder, "--sentence", self.texts[0], "--maps", stack])
+            if answer.reports:
+                self.result.wrong.append(f"heads --maps {stack}: shows numbers that are no weights")
         first = "encoder" if "encoder" in stacks else stacks[0]
         for folder, place, text in zip((self.folder, alias), (0, -1), self.texts, strict=False):
             own = [layer for layer in self.truth[text] if layer.stack == first]
@@ -163,6 +180,8 @@ class Check:
         if shown.shape != expected.shape:
             self.result.wrong.append(f"{what}: shape {shown.shape} instead of {expected.shape}")
             return
+        if self.result.name in BEFORE_SINK:
+            shown = shown / shown.sum(axis=-1, keepdims=True)
         difference = float(np.abs(shown - expected).max())
         self.result.weights = _largest(self.result.weights, difference)
         if not difference <= TOLERANCE:
@@ -181,6 +200,8 @@ class Check:
                 f"{what}: {counts[0]} heads of {parts[0]} instead of {counts[1]} of {parts[1]}"
             )
             return
+        if self.result.name in BEFORE_SINK:
+            return
         places = {
             (layer.module, layer.number, head): layer.weights[head] for layer, head in heads if layer.module
         }
@@ -189,7 +210,7 @@ class Check:
             if weights is None:
                 continue
             for name, value in _statistics(weights).items():
-                if not abs(row[name] - value) <= TOLERANCE * max(1, abs(value)) * 10:
+                if not abs(row[name] - value) <= TOLERANCE * max(1, abs(value)):
                     place = f"{row['module']}, head {row['head']}"
                     self.result.wrong.append(
                         f"{what}: {name} of {place}: {row[name]:.4g} instead of {value:.4g}"

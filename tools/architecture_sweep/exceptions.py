@@ -37,6 +37,7 @@ NO_TYPES = "the defaults name no kinds of layers"
 WIDTH = "the size of one part must be that of another"
 
 EXCEPTIONS: dict[str, Special] = {
+    "bamba": Special("the defaults name no layer with attention", {"attn_layer_indices": [1]}),
     "big_bird": Special(
         "few enough blocks, so that 100 tokens are attended sparsely, and 19 fully",
         {"block_size": 4, "num_random_blocks": 1},
@@ -125,6 +126,10 @@ EXCEPTIONS: dict[str, Special] = {
         {"layer_types": FULL_AND_SLIDING * 2, "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0]},
     ),
     "gradium_phonon_tts": Special(WIDTH, {"flow_head_config": {"condition_dim": 64}}),
+    "granitemoehybrid": Special(
+        "the defaults name no layer with attention",
+        {"layer_types": ["linear_attention", "full_attention"]},
+    ),
     "layoutlmv3": Special("coordinates and shapes share the width", {"coordinate_size": 12, "shape_size": 8}),
     "lfm2_moe": Special(NO_TYPES, {"layer_types": ["conv", "full_attention"]}),
     "lilt": Special("the width is cut by six", {"hidden_size": 48}),
@@ -133,7 +138,7 @@ EXCEPTIONS: dict[str, Special] = {
         {"audio_config": {"hidden_sizes": [16] * 4, "depths": [1] * 4}},
     ),
     "mamba2": Special(WIDTH, {"num_heads": 8, "head_dim": 16, "hidden_size": 64}),
-    "mistral4": Special("a half of each head turns", {"qk_nope_head_dim": 16}),
+    "mistral4": Special("a half of each head turns", {"qk_nope_head_dim": 16, "head_dim": 32}),
     "molmo2": Special(
         "the adapter names layers of the image part", {"adapter_config": {"vision_feature_layer": [-1, -2]}}
     ),
@@ -147,6 +152,7 @@ EXCEPTIONS: dict[str, Special] = {
     "qwen4_exp_text": Special("the defaults name no index", QWEN4_INDEX),
     "step3p7": Special("the defaults name no window", {"text_config": {"sliding_window": 8}}),
     "qwen3_omni_moe_thinker": Special("the defaults lack a token", {"vision_start_token_id": 90}),
+    "recurrent_gemma": Special("the third layer has attention", {"num_hidden_layers": 3}),
     "reformer": Special(
         "positions are a product, their vectors a sum",
         {

@@ -13,6 +13,9 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 from .folders import NotTestable, inputs, one_line
 
+NOT_LAYERS = ("decoder_ngram_attentions",)
+"""Second weights of layers that have others, of queries that predict tokens further on."""
+
 STACKS = {"encoder_attentions": "encoder", "cross_attentions": "cross"}
 SIBLING = "output.dense"
 """W_O of models like BERT, whose attention module returns the heads before it."""
@@ -108,7 +111,7 @@ def layers_of_text(folder: Path, text: str) -> list[Layer]:
         raise NotTestable(one_line(error)) from error
     found: list[Layer] = []
     for name, values in outputs.items():
-        if name.endswith("attentions") and isinstance(values, tuple | list):
+        if name.endswith("attentions") and name not in NOT_LAYERS and isinstance(values, tuple | list):
             found += _stack(STACKS.get(name, "self"), [v for v in values if isinstance(v, Tensor)], calls)
     return found or _stack("self", calls.weights(ids.shape[1]), calls)
 

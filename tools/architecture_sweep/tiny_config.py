@@ -216,7 +216,7 @@ def changes(config: PreTrainedConfig, sizes: Sizes) -> dict[str, Any]:
             found[name] = _rope(_with_sections(value) if sizes.rotary_sections else value, HEAD_DIM // 2)
         elif name == "layer_types" and "use_sliding_window" in values:
             kinds = ["full_attention", "sliding_attention"]
-            found |= {name: kinds * (layers // 2), "use_sliding_window": True}
+            found |= {name: kinds * (layers // 2), "use_sliding_window": True, "sliding_window": WINDOW}
         elif isinstance(value, list | tuple) and len(value) in lengths and len(value) > layers:
             found[name] = list(islice(cycle(_kinds(value)), layers))
         elif re.fullmatch(r".*_(layers|indexes|indices)", name) and isinstance(value, list | tuple) and value:
