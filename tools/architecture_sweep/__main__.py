@@ -19,8 +19,9 @@ import torch
 
 from attncli.experiments import EXPERIMENTS
 
-from .check import Result, check
-from .tiny_config import architectures, model_class
+from .check import check
+from .classes import architectures, model_class
+from .result import Result
 
 MEMORY_LIMIT = 16 * 2**30
 FORK = multiprocessing.get_context("fork")

@@ -3,66 +3,24 @@
 import json
 import warnings
 from collections import Counter
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from transformers.utils import logging
 
 from .asking import Answer, ask
+from .classes import model_class
 from .folders import LONG, SHORT, NotTestable, save_model, text_of
-from .oracle import Layer, layers_of_text
-from .tiny_config import model_class
+from .oracle import Layer, layers_of_text, row_statistics
+from .result import RETURNS, Result, largest
 
 TOLERANCE = 1e-3
 """Of weights; of an output relative to its largest. Right is mostly 1e-6, the worst 1e-4 where scores are in
 the hundreds; wrong is above 0.01."""
 
-RETURNS = "transformers returns"
-"""How a reason starts where the model runs, but eager attention gives nothing to compare with."""
-
 BEFORE_SINK = ("granite_swa", "granitemoe_swa")
 """Their eager attention returns weights that sum to 1, and takes the share of the sink off the output."""
-
-ROW_STATISTICS = ("entropy", "max_weight", "participation", "sink_mass")
-
-
-@dataclass
-class Result:
-    """What was found out about one architecture.
-
-    verdict: right, wrong (a wrong number or label, or an internal error), partly refused, refused, or not
-    testable (transformers cannot run it on a text, or returns no weights to compare with). `stacks`: layers
-    and heads of each. Differences are the largest there are; None where there is nothing to compare.
-    """
-
-    name: str
-    model: str
-    verdict: str = ""
-    how: str = ""
-    stacks: dict[str, tuple[int, int]] = field(default_factory=dict)
-    weights: float | None = None
-    output: float | None = None
-    output_shown: bool = False
-    wrong: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-    reason: str = ""
-
-    def to_json(self) -> str:
-        """One line."""
-        return json.dumps(asdict(self))
-
-
-def _largest(known: float | None, difference: float) -> float:
-    return (
-        difference
-        if known is None
-        else float(np.fmax(known, difference))
-        if difference == difference
-        else np.inf
-    )
 
 
 class Check:
@@ -83,7 +41,7 @@ class Check:
         except NotTestable as error:
             self.result.reason = str(error)
             self._ask_anyway()
-            return self._judged()
+            return self.result.judged()
         self.no_weights = {
             layer.stack for own in self.truth.values() for layer in own if not layer.is_distribution
         }
@@ -101,7 +59,7 @@ class Check:
             kind = "no distributions over the keys" if self.no_weights else "no weights"
             self.result.reason = f"{RETURNS} {kind}"
             self._ask_anyway()
-        return self._judged()
+        return self.result.judged()
 
     def _ask_anyway(self) -> None:
         """Where there is nothing to compare with, a refusal is the right answer, an internal error none."""
@@ -113,18 +71,6 @@ class Check:
             self.result.how = "eager" if answer.is_dense else "interface"
             if self.no_weights:
                 self.result.wrong.append("heads: shows numbers that are no weights")
-
-    def _judged(self) -> Result:
-        result = self.result
-        if result.wrong:
-            result.verdict = "wrong"
-        elif result.reason and not (result.refused and result.reason.startswith(RETURNS)):
-            result.verdict = "not testable"
-        elif result.refused and result.weights is None:
-            result.verdict = "refused"
-        else:
-            result.verdict = "partly refused" if result.refused else "right"
-        return result
 
     def _kept(self, answer: Answer, what: str) -> bool:
         """Whether there are reports; if not, the line is noted."""
@@ -146,6 +92,9 @@ class Check:
             if answer.reports:
                 self.result.wrong.append(f"heads --maps {stack}: shows numbers that are no weights")
         first = "encoder" if "encoder" in stacks else stacks[0]
+        if "cross" in stacks and first != "encoder":
+            self._no_encoder()
+            return
         for folder, place, text in zip((self.folder, alias), (0, -1), self.texts, strict=False):
             own = [layer for layer in self.truth[text] if layer.stack == first]
             self._multihead(folder, text, own[place])
@@ -154,6 +103,12 @@ class Check:
         elif own[0].number > 0:
             self._default_layer()
         self._orders(first)
+
+    def _no_encoder(self) -> None:
+        """With a decoder, multihead shows the encoder; where that has no weights, nothing else."""
+        answer = ask(["multihead", "--model", self.folder, "--sentence", self.texts[0]])
+        if self._kept(answer, "multihead"):
+            self.result.wrong.append("multihead: shows another stack than the encoder, which has no weights")
 
     def _heads(self, folder: Path, text: str, stack: str) -> None:
         what = f"heads --maps {stack}, {len(text.split()) + 2} tokens"
@@ -183,7 +138,7 @@ class Check:
         if self.result.name in BEFORE_SINK:
             shown = shown / shown.sum(axis=-1, keepdims=True)
         difference = float(np.abs(shown - expected).max())
-        self.result.weights = _largest(self.result.weights, difference)
+        self.result.weights = largest(self.result.weights, difference)
         if not difference <= TOLERANCE:
             self.result.wrong.append(f"{what}: weights off by {difference:.2g}")
 
@@ -209,7 +164,7 @@ class Check:
             weights = places.get((row["module"], row["layer"], row["head"]))
             if weights is None:
                 continue
-            for name, value in _statistics(weights).items():
+            for name, value in row_statistics(weights).items():
                 if not abs(row[name] - value) <= TOLERANCE * max(1, abs(value)):
                     place = f"{row['module']}, head {row['head']}"
                     self.result.wrong.append(
@@ -229,7 +184,7 @@ class Check:
         candidates = [own for own in layer.outputs if output is not None and own.shape == output.shape]
         if output is not None and candidates:
             differences = [float(np.abs(output - own.numpy()).max() / own.abs().max()) for own in candidates]
-            self.result.output = _largest(self.result.output, min(differences))
+            self.result.output = largest(self.result.output, min(differences))
             if not min(differences) <= TOLERANCE:
                 self.result.wrong.append(f"{what}: output off by {min(differences):.2g} of its largest")
 
@@ -261,18 +216,6 @@ class Check:
             self._maps(f"batch, text {number}", answer.tensor("weights", number), own)
         if known:  # what is wrong alone is wrong together
             self.result.wrong = known
-
-
-def _statistics(weights: torch.Tensor) -> dict[str, float]:
-    """Means over the rows of a head, by their definitions."""
-    p = weights.double()
-    figures = {
-        "entropy": -torch.special.xlogy(p, p).sum(-1),
-        "max_weight": p.amax(-1),
-        "participation": 1 / p.square().sum(-1),
-        "sink_mass": p[:, 0],
-    }
-    return {name: float(figures[name].mean()) for name in ROW_STATISTICS}
 
 
 def _short(values: list[Any]) -> str:

@@ -127,3 +127,15 @@ def _stack(stack: str, weights: list[Tensor], calls: Calls) -> list[Layer]:
         Layer(stack, name, number, tensor[0], calls.outputs_of(name, call) if name else ())
         for (name, call), number, tensor in zip(sources, numbers, weights, strict=True)
     ]
+
+
+def row_statistics(weights: Tensor) -> dict[str, float]:
+    """Means over the rows of a head, by their definitions."""
+    p = weights.double()
+    figures = {
+        "entropy": -torch.special.xlogy(p, p).sum(-1),
+        "max_weight": p.amax(-1),
+        "participation": 1 / p.square().sum(-1),
+        "sink_mass": p[:, 0],
+    }
+    return {name: float(figure.mean()) for name, figure in figures.items()}

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from .check import Result
+from .result import Result
 
 HEADER = (
     "| architecture | result | how | layers x heads | weights | output | remarks |\n"

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
-import transformers
 from transformers import CONFIG_MAPPING, PreTrainedConfig
-from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
+from .classes import model_class
 from .exceptions import EXCEPTIONS
 
 VOCABULARY, HEADS, HEAD_DIM, WINDOW = 100, 4, 16, 8
@@ -87,7 +86,8 @@ RULES: tuple[tuple[str, Callable[[int, Sizes], int]], ...] = (
     ),
     (r"n_group|topk_group|num_expert_group|(.*_)?shared_experts|n_shared_experts|zero_expert_num", same(1)),
     (r"first_k_dense_replace|num_dense_layers|num_nextn_predict_layers|moe_layer_start_index", same(1)),
-    (r"index_topk|index_n_heads", same(WINDOW)),
+    (r"index_topk|index_n_heads|index_block_size", same(WINDOW)),
+    (r"index_topk_blocks", same(2)),
     (
         r".*(max_position_embeddings|n_positions|n_ctx|max_seq_len|max_source_positions|max_target_positions)"
         r"|max_2d_position_embeddings|model_max_length|max_sequence_length|max_length",
@@ -108,24 +108,6 @@ RULES: tuple[tuple[str, Callable[[int, Sizes], int]], ...] = (
     (r"num_(image_)?(patches|query_tokens|queries)|.*_num_latents|.*seq_len(gth)?", same(16)),
     (r"max_window_layers", same(1)),
 )
-
-
-def model_class(model_type: str) -> str | None:
-    """The class that AutoModel makes of a model type; None where its main input is not tokens."""
-    names = MODEL_MAPPING_NAMES[model_type]
-    for name in names if isinstance(names, tuple | list) else (names,):
-        try:
-            if getattr(transformers, name).main_input_name == "input_ids":
-                return str(name)
-        except (AttributeError, ImportError, TypeError):  # its class is not there, or needs another package
-            continue
-    return None
-
-
-def architectures() -> dict[str, str]:
-    """Every model type that reads tokens, and its class. Imports all of transformers: ten seconds."""
-    classes = {model_type: model_class(model_type) for model_type in sorted(MODEL_MAPPING_NAMES)}
-    return {model_type: name for model_type, name in classes.items() if name is not None}
 
 
 def _num_layers(values: Mapping[str, Any]) -> set[int]:
