@@ -34,6 +34,8 @@ DOTS3_SLIDING = {
 }
 
 NO_TYPES = "the defaults name no kinds of layers"
+ONE_TYPE = "the defaults have one kind of layers"
+MINIMAX_SPARSE = {"layer_types": ["full_attention", "minimax_m3_sparse"]}
 WIDTH = "the size of one part must be that of another"
 
 EXCEPTIONS: dict[str, Special] = {
@@ -76,8 +78,13 @@ EXCEPTIONS: dict[str, Special] = {
         NO_TYPES, {"text_config": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2}}
     ),
     "dots1": Special(
-        "the defaults name no number of experts",
-        {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+        "the defaults name no number of experts, and one kind of layers",
+        {
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "layer_types": FULL_AND_SLIDING,
+        },
     ),
     "deepseek_v2": Special("the defaults name no experts for a token", {"num_experts_per_tok": 2}),
     "diffusion_gemma": Special(
@@ -130,7 +137,10 @@ EXCEPTIONS: dict[str, Special] = {
         "the defaults name no layer with attention",
         {"layer_types": ["linear_attention", "full_attention"]},
     ),
+    "laguna": Special(ONE_TYPE, {"layer_types": FULL_AND_SLIDING * 2}),
     "layoutlmv3": Special("coordinates and shapes share the width", {"coordinate_size": 12, "shape_size": 8}),
+    "lfm2": Special(ONE_TYPE, {"layer_types": ["conv", "full_attention"] * 2}),
+    "lfm2_vl": Special(ONE_TYPE, {"text_config": {"layer_types": ["conv", "full_attention"] * 2}}),
     "lfm2_moe": Special(NO_TYPES, {"layer_types": ["conv", "full_attention"]}),
     "lilt": Special("the width is cut by six", {"hidden_size": 48}),
     "muse_spark": Special(
@@ -138,6 +148,9 @@ EXCEPTIONS: dict[str, Special] = {
         {"audio_config": {"hidden_sizes": [16] * 4, "depths": [1] * 4}},
     ),
     "mamba2": Special(WIDTH, {"num_heads": 8, "head_dim": 16, "hidden_size": 64}),
+    "mellum": Special(ONE_TYPE, {"layer_types": FULL_AND_SLIDING}),
+    "minimax_m3_vl": Special(ONE_TYPE, {"text_config": MINIMAX_SPARSE}),
+    "minimax_m3_vl_text": Special(ONE_TYPE, MINIMAX_SPARSE),
     "mistral4": Special("a half of each head turns", {"qk_nope_head_dim": 16, "head_dim": 32}),
     "molmo2": Special(
         "the adapter names layers of the image part", {"adapter_config": {"vision_feature_layer": [-1, -2]}}

@@ -33,6 +33,7 @@ RIGHT = {
 
 RIGHT_OR_REFUSED = {
     "inkling2_text": "an argument of its own: sinks",
+    "minimax_m3_vl_text": "a mask for eager attention alone, else an argument: block_indices",
     "diffllama": "two calls in each layer, their difference",
     "hrm_text": "each layer runs several times",
     "deepseek_v32": "the model changes the mask: an index chooses keys",
