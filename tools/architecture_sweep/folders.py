@@ -87,27 +87,41 @@ def _built(model_type: str, sizes: Sizes) -> PreTrainedModel:
     model.train(False)
     _sharpen(model)
     model.config.use_cache = False
-    ids = torch.arange(10, 10 + SHORT).unsqueeze(0)
-    given = inputs(ids, has_decoder=bool(model.config.is_encoder_decoder), start=None)
-    with torch.no_grad():
-        model(**given, output_attentions=True)
     return model
 
 
+@torch.no_grad()
+def _run(model: PreTrainedModel) -> None:
+    ids = torch.arange(10, 10 + SHORT).unsqueeze(0)
+    given = inputs(ids, has_decoder=bool(model.config.is_encoder_decoder), start=None)
+    model(**given, output_attentions=True)
+
+
+def _save(model: PreTrainedModel, folder: Path) -> None:
+    if model.config.is_encoder_decoder and getattr(model.config, "decoder_start_token_id", None) is None:
+        model.config.decoder_start_token_id = PLAIN_TOKENS["pad"]
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+
+
 def save_model(model_type: str, folder: Path) -> None:
-    """A folder with config, safetensors and tokenizer; NotTestable where no sizes make it run."""
-    errors = []
+    """A folder with config, safetensors and tokenizer.
+
+    NotTestable where no sizes make it run; the folder is there all the same if it could be built.
+    """
+    errors, built = [], []
     for sizes in ATTEMPTS:
         try:
             model = _built(model_type, sizes)
+            built.append(model)
+            _run(model)
         except NotTestable:
             raise
         except Exception as error:  # whatever transformers says to sizes that are not its own
             errors.append(error)
             continue
-        if model.config.is_encoder_decoder and getattr(model.config, "decoder_start_token_id", None) is None:
-            model.config.decoder_start_token_id = PLAIN_TOKENS["pad"]
-        model.save_pretrained(folder)
-        save_tokenizer(folder)
+        _save(model, folder)
         return
+    if built:
+        _save(built[-1], folder)
     raise NotTestable(one_line(errors[0]))
