@@ -100,7 +100,7 @@ def main() -> None:
         import_module(module)
     lines = chosen.results.read_text().splitlines() if chosen.results.exists() else []
     done = {json.loads(line)["name"]: line for line in lines}
-    names = chosen.only or [name for name in architectures() if name not in done]
+    names = list(dict.fromkeys(chosen.only or ())) or [name for name in architectures() if name not in done]
     if chosen.only:
         kept = [line for name, line in done.items() if name not in names]
         chosen.results.write_text("".join(line + "\n" for line in kept))
