@@ -1,0 +1,1 @@
+"""Every text architecture of transformers, tiny and random: `attn` beside its own eager attention."""

@@ -1,0 +1,141 @@
+"""What transformers' own eager attention gives, from a model that is loaded anew for each text."""
+
+import itertools
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+
+from .folders import NotTestable, inputs, one_line
+
+NOT_LAYERS = ("decoder_ngram_attentions",)
+"""Second weights of layers that have others, of queries that predict tokens further on."""
+
+STACKS = {"encoder_attentions": "encoder", "cross_attentions": "cross"}
+SIBLING = "output.dense"
+"""W_O of models like BERT, whose attention module returns the heads before it."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The attention of one layer: where it is, its weights, and what its module gave as output."""
+
+    stack: str
+    module: str
+    number: int
+    weights: Tensor
+    outputs: tuple[Tensor, ...]
+
+    @property
+    def is_distribution(self) -> bool:
+        """Whether rows are over the keys, not negative, and sum to at most 1."""
+        rows = self.weights
+        return bool(rows.ndim == 3 and (rows > -1e-6).all() and (rows.sum(-1) < 1 + 1e-3).all())
+
+
+@dataclass
+class Calls:
+    """Every module's outputs in the order of its calls, and the call that each tensor came from first."""
+
+    outputs: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    source: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    def note(self, name: str, output: Any) -> None:
+        parts = output if isinstance(output, tuple | list) else (output,)
+        self.outputs[name].append(parts)  # kept, so that no other tensor gets the number of one
+        for part in parts:
+            if isinstance(part, Tensor):
+                self.source.setdefault(id(part), (name, len(self.outputs[name]) - 1))
+
+    def weights(self, num_tokens: int) -> list[Tensor]:
+        """Each tensor among the outputs that may be weights of heads, once, in the order of calls."""
+        size = (num_tokens, num_tokens)
+        parts = [part for calls in self.outputs.values() for call in calls for part in call]
+        found = {id(part): part for part in parts if isinstance(part, Tensor) and part.ndim == 4}
+        return [found[i] for i in self.source if i in found and found[i].shape[2:] == size]
+
+    def outputs_of(self, name: str, call: int) -> tuple[Tensor, ...]:
+        """What an attention module gave, what modules right in it gave, and W_O beside it; one sequence each.
+
+        W_O is in it, beside it (BERT), or in it with a norm and the residual after it (ALBERT).
+        """
+        names = [name, f"{name.rpartition('.')[0]}.{SIBLING}"]
+        names += [each for each in self.outputs if each.rpartition(".")[0] == name]
+        found = [self.outputs[each][call] for each in names if len(self.outputs.get(each, ())) > call]
+        return tuple(parts[0][0] for parts in found if isinstance(parts[0], Tensor) and parts[0].ndim == 3)
+
+
+def _numbers(modules: list[str]) -> list[int]:
+    """The layer that each module's name tells, where a number in it rises; else their order."""
+    for place in range(8):
+        numbers = [[int(part) for part in re.findall(r"(?<![A-Za-z0-9])\d+", name)] for name in modules]
+        if any(len(found) <= place for found in numbers):
+            break
+        rising = [found[place] for found in numbers]
+        if all(a < b for a, b in itertools.pairwise(rising)):
+            return rising
+    return list(range(len(modules)))
+
+
+def load(folder: Path) -> PreTrainedModel:
+    """The model with eager attention from the start."""
+    model: PreTrainedModel = AutoModel.from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.float32, use_safetensors=True
+    )
+    model.config.use_cache = False
+    return model
+
+
+def layers_of_text(folder: Path, text: str) -> list[Layer]:
+    """Each layer's attention, by stack (encoder, self, cross) and number; NotTestable where eager fails.
+
+    From what the model returns as attentions; where it returns none, from what its modules return.
+    """
+    try:
+        model = load(folder)
+        ids = torch.tensor([AutoTokenizer.from_pretrained(folder)(text)["input_ids"]])
+        has_decoder = bool(model.config.is_encoder_decoder)
+        start = getattr(model.config, "decoder_start_token_id", None)
+        given = inputs(ids, has_decoder=has_decoder, start=start)
+        calls = Calls()
+        for name, module in model.named_modules():
+            _watch(module, name, calls)
+        with torch.no_grad():
+            outputs = model(**given, output_attentions=True)
+    except Exception as error:
+        raise NotTestable(one_line(error)) from error
+    found: list[Layer] = []
+    for name, values in outputs.items():
+        if name.endswith("attentions") and name not in NOT_LAYERS and isinstance(values, tuple | list):
+            found += _stack(STACKS.get(name, "self"), [v for v in values if isinstance(v, Tensor)], calls)
+    return found or _stack("self", calls.weights(ids.shape[1]), calls)
+
+
+def _watch(module: nn.Module, name: str, calls: Calls) -> None:
+    module.register_forward_hook(lambda _module, _inputs, output: calls.note(name, output))
+
+
+def _stack(stack: str, weights: list[Tensor], calls: Calls) -> list[Layer]:
+    sources = [calls.source.get(id(tensor), ("", 0)) for tensor in weights]
+    numbers = _numbers([name for name, _ in sources])
+    return [
+        Layer(stack, name, number, tensor[0], calls.outputs_of(name, call) if name else ())
+        for (name, call), number, tensor in zip(sources, numbers, weights, strict=True)
+    ]
+
+
+def row_statistics(weights: Tensor) -> dict[str, float]:
+    """Means over the rows of a head, by their definitions."""
+    p = weights.double()
+    figures = {
+        "entropy": -torch.special.xlogy(p, p).sum(-1),
+        "max_weight": p.amax(-1),
+        "participation": 1 / p.square().sum(-1),
+        "sink_mass": p[:, 0],
+    }
+    return {name: float(figure.mean()) for name, figure in figures.items()}

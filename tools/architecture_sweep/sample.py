@@ -1,0 +1,60 @@
+"""Architectures for `make test`: at least one for each class of behaviour that the sweep has found."""
+
+RIGHT = {
+    "bert": "an encoder",
+    "gpt2": "a decoder, its projections in one",
+    "qwen2": "grouped-query, a window in some layers",
+    "gemma2": "softcap, a window in every other layer",
+    "gpt_oss": "a sink in the weights",
+    "granite_swa": "a sink that eager attention takes off the output",
+    "deepseek_v3": "keys and values of different sizes",
+    "phimoe": "experts",
+    "modernbert": "windows in both directions",
+    "t5": "a bias for positions; encoder, decoder, across",
+    "bart": "encoder, decoder, across",
+    "florence2": "the same inside a model for images",
+    "seamless_m4t": "an encoder under another name",
+    "mvp": "the same by eager attention",
+    "bloom": "ALiBi by eager attention",
+    "deberta-v2": "disentangled attention by eager attention",
+    "falcon": "masks of another kind once attention is switched",
+    "albert": "one module for all layers",
+    "longcat_flash": "two attention modules in a layer",
+    "openai-gpt": "modules that return lists",
+    "xlnet": "no limit of tokens, written as -1",
+    "big_bird": "the model changes with the texts it reads",
+    "bitnet": "a norm between the heads and W_O",
+    "qwen3_next": "a gate between the heads and W_O; no attention in the first layer",
+    "jamba": "no attention in the first layer",
+    "minimax": "layers whose attention is linear",
+    "nllb-moe": "the model looks into the mask",
+}
+"""These must be right, and nothing of them refused; each with what it stands for."""
+
+RIGHT_OR_REFUSED = {
+    "inkling2_text": "an argument of its own: sinks",
+    "minimax_m3_vl_text": "a mask for eager attention alone, else an argument: block_indices",
+    "diffllama": "two calls in each layer, their difference",
+    "hrm_text": "each layer runs several times",
+    "deepseek_v32": "the model changes the mask: an index chooses keys",
+    "deepseek_v4": "keys that stand for several tokens",
+    "t5gemma2": "the decoder's own and the encoder's keys in one",
+    "molmo2": "the model takes the mask for a tensor",
+    "git": "the model adds the mask itself",
+    "bigbird_pegasus": "one stack attends sparsely, the others not",
+    "squeezebert": "scores instead of weights",
+    "prophetnet": "scores instead of weights, and several queries for a token",
+    "longformer": "weights of a band",
+    "longt5": "blocks of weights in the encoder",
+    "pegasus_x": "weights in two parts in the encoder",
+    "funnel": "queries and keys that become fewer",
+    "canine": "characters, then blocks of them",
+    "blt": "bytes and patches, in four stacks",
+    "fastspeech2_conformer": "frames of sound for tokens",
+    "reformer": "buckets of keys",
+    "mamba": "no attention",
+    "clip": "an image that belongs to the text",
+}
+"""These may be refused, wholly or in part, but what is shown of them must be right."""
+
+SAMPLE = (*RIGHT, *RIGHT_OR_REFUSED)
