@@ -10,6 +10,7 @@ from attncli.attention.engines import attend
 from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.results import Wanted
 from attncli.inputs.capture import CapturedLayer, capture
+from tools.tiny_architectures import loaded
 
 STACKS = {"attentions": "decoder", "encoder_attentions": "encoder", "decoder_attentions": "decoder"}
 
@@ -56,7 +57,7 @@ def captured_layers(
             return None
         return attend(layer.attention, Wanted(output=True)).output
 
-    return capture(model, inputs, keep), layers
+    return capture(loaded(model), inputs, keep, layers.clear), layers
 
 
 def whole_weights_of_texts(layer: CapturedLayer) -> Tensor:

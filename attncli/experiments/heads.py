@@ -15,6 +15,7 @@ from attncli.experiments.session import Session
 from attncli.experiments.survey import Row, Survey
 from attncli.experiments.texts import Texts
 from attncli.inputs.capture import capture
+from attncli.inputs.captured_layers import layer_stack
 from attncli.inputs.pretrained import Pretrained, Reading
 from attncli.inputs.probes import repeated_probe
 from attncli.report import NamedTensor, Report
@@ -57,7 +58,7 @@ def _grids(rows: list[Row], statistic: str) -> Iterator[tuple[str, NamedTensor]]
     """The statistic by layer and head, a matrix for each stack and kind of attention."""
     stacks: dict[str, dict[int, list[float]]] = {}
     for row in rows:
-        stack = row["module"].split(".")[0] if row["module"].startswith(("encoder", "decoder")) else ""
+        stack = layer_stack(row["module"])
         layers = stacks.setdefault(f"{stack} {row['kind']}".strip(), {})
         layers.setdefault(row["layer"], []).append(row[statistic])
     for stack, layers in stacks.items():
@@ -91,7 +92,7 @@ def report_each(
     if specs[0].rollout and pretrained.has_decoder:
         raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout is for one stack")
     survey = Survey(specs, readings, pretrained, progress)
-    how = capture(pretrained.model, pretrained.inputs(readings), survey.take)
+    how = capture(pretrained.loaded, pretrained.inputs(readings), survey.take, survey.restart)
     return [
         _report(spec, reading, survey, text, how)
         for text, (spec, reading) in enumerate(zip(specs, readings, strict=True))

@@ -47,13 +47,18 @@ class Survey:
         self.ids = torch.stack([one.text.ids for one in readings])
         contexts = [one.context for one in readings if one.context is not None]
         self.encoder_ids = torch.stack([one.ids for one in contexts]) if contexts else None
-        self.rows: list[list[Row]] = [[] for _ in readings]
+        self._each = list(zip(specs, readings, strict=True))
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the layers so far: they come again, another way."""
+        self.rows: list[list[Row]] = [[] for _ in self._each]
         self.layers_done = 0
         self.rolled: list[Tensor] = []
         self.maps: list[HeadMaps] = []
         self._wanted: dict[tuple[str, str], Wanted] = {}
         if self.spec.maps != "none":
-            self.maps = [HeadMaps(own, *sides(own, one)) for own, one in zip(specs, readings, strict=True)]
+            self.maps = [HeadMaps(own, *sides(own, one)) for own, one in self._each]
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
         """The statistics of one layer, and its output where that is not of other weights."""

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from attncli.errors import UserError
 from attncli.experiments.together import run_together
-from attncli.inputs.capture import Consumer, capture
+from attncli.inputs.capture import capture
 from attncli.report import Report
 from tests.experiments.test_together import alone, assert_same, spec_of
 from tests.model_folders import save_model
@@ -109,9 +110,9 @@ def test_texts_of_equal_counts_run_at_once(
     specs = [spec_of(experiment, model=model, sentence=text) for text in ["a b", "c d e", "f g", "h i", "k"]]
     sizes: list[int] = []
 
-    def counted(model: object, inputs: Mapping[str, torch.Tensor], consume: Consumer) -> str:
+    def counted(model: object, inputs: Mapping[str, torch.Tensor], *consumer: Any) -> str:
         sizes.append(len(inputs["input_ids"]))
-        return capture(model, inputs, consume)
+        return capture(model, inputs, *consumer)
 
     module = "heads" if experiment == "heads" else "model_attention"
     monkeypatch.setattr(f"attncli.experiments.{module}.capture", counted)
