@@ -40,8 +40,12 @@ class LoadedModel:
 
 
 def _state_of(model: PreTrainedModel) -> object:
-    """The modules and their settings, which no run may change."""
+    """The modules and their settings, which no run may change; names with _ are transformers' own notes."""
     return [
-        (name, type(module), {key: value for key, value in vars(module).items() if isinstance(value, PLAIN)})
+        (
+            name,
+            type(module),
+            {key: value for key, value in vars(module).items() if key[0] != "_" and isinstance(value, PLAIN)},
+        )
         for name, module in model.named_modules()
     ]

@@ -158,10 +158,12 @@ class Check:
         if self.result.name in BEFORE_SINK:
             return
         places = {
-            (layer.module, layer.number, head): layer.weights[head] for layer, head in heads if layer.module
+            (layer.module, layer.stack == "cross", layer.number, head): layer.weights[head]
+            for layer, head in heads
+            if layer.module
         }
         for row in rows:
-            weights = places.get((row["module"], row["layer"], row["head"]))
+            weights = places.get((row["module"], row["kind"] == "cross", row["layer"], row["head"]))
             if weights is None:
                 continue
             for name, value in row_statistics(weights).items():
