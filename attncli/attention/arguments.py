@@ -58,14 +58,11 @@ def layer_of(
         )
         for shared in (key, value)
     )
-    logits = (
-        None
-        if sink is None
-        else _expanded("sink", sink.detach(), batch).reshape(num_texts, num_heads).double()
-    )
-    if logits is not None and not (logits < math.inf).all():
-        raise ValueError("sink has NaN or infinite entries: a logit is finite, or -inf for none")
-    masks = None
+    logits = masks = None
+    if sink is not None:
+        logits = _expanded("sink", sink.detach(), batch).reshape(num_texts, num_heads).double()
+        if not (logits < math.inf).all():
+            raise ValueError("sink has NaN or infinite entries: a logit is finite, or -inf for none")
     if key_mask is not None:
         masks = _expanded("key_mask", key_mask, torch.Size([*batch, num_keys])).reshape(
             num_texts, num_heads, num_keys

@@ -16,8 +16,8 @@ class Wanted:
     """What to compute beside the logsumexp and the sum of each row.
 
     `rows` are names of row statistics, `previous_token` asks for the weight on the key before each query,
-    `weights` and `scores` ask for whole matrices, `kept_heads` for the
-    weights of some heads, `pooled` for maps of at most that many blocks along each side.
+    `weights` and `scores` ask for whole matrices, `kept_heads` for the weights of some heads, `pooled` for
+    maps of at most that many blocks along each side.
     """
 
     rows: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean, unbiased variance and range of the scores over the visible entries of each head.
+    """Mean, unbiased variance and range of the scores over the visible entries of each head, in float64.
 
     NaN where there are none, the variance below two of them.
     """

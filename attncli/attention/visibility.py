@@ -1,8 +1,9 @@
 """Which keys a query sees, as a rule rather than a matrix: memory for the entries that are asked for."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,8 +21,8 @@ MAX_KEPT_QUERIES = 1024
 class SeenKeys:
     """What some queries see: a run of keys, and the columns of it, `masked`, that are hidden from some.
 
-    `hidden` is to be added to scores: -inf or 0; None where all keys are seen. `visible` is
-    how many keys each query sees, `blind` where that is none, itself None where there is no such query.
+    `hidden` is to be added to scores: -inf or 0; None where all keys are seen. `visible` is how many keys
+    each query sees, `blind` where that is none, itself None where there is no such query.
     """
 
     keys: slice
@@ -31,6 +32,8 @@ class SeenKeys:
     blind: Bool[Tensor, "#text 1 query"] | None
     positions: Queries
     columns: Keys
+    shared: dict[str, Any] = field(default_factory=dict)
+    """What formulas have computed of these places alone."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,11 @@ def _dense(spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes) -> Att
     wanted = Wanted(weights=True, scores=True, score_moments=True)
     if spec.softmax:
         wanted = replace(
-            wanted, rows=tuple(ROW_STATISTICS), top_k=spec.top_k, output=True, received_mass=True
+            wanted,
+            rows=tuple(ROW_STATISTICS),
+            top_k=min(spec.top_k, layer.shape[3]),
+            output=True,
+            received_mass=True,
         )
     found = attend(layer, wanted)
     weights, output = found.weights, found.output
@@ -180,7 +184,7 @@ def score_statistics(
 
 
 def _of_all_heads(moments: Moments, counts: Tensor, *, by_text: bool) -> dict[str, Any]:
-    squares = moments.variance.double() * (counts - 1)
+    squares = moments.variance * (counts - 1)
     parts = (counts, moments.mean, squares, moments.smallest, moments.largest)
     if by_text:
         merged = merged_moments(*parts)
@@ -191,10 +195,10 @@ def _of_all_heads(moments: Moments, counts: Tensor, *, by_text: bool) -> dict[st
 
 def _divided(moments: Moments, factor: float) -> Moments:
     """The moments of numbers that were multiplied by a factor, of either sign, before it."""
-    one, other = moments.smallest.double() / factor, moments.largest.double() / factor
+    one, other = moments.smallest / factor, moments.largest / factor
     return Moments(
-        moments.mean.double() / factor,
-        moments.variance.double() / factor**2,
+        moments.mean / factor,
+        moments.variance / factor**2,
         torch.minimum(one, other),
         torch.maximum(one, other),
     )

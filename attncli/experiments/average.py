@@ -42,7 +42,8 @@ def _row_statistics(
     rules = ScoreRules(bias=None if scores is None else scores[None, None].to(value))
     visibility = Visibility(value.shape[-2], value.shape[-2], causal=causal)
     layer = AttentionLayer(zeros, zeros, value, visibility, scale=1.0, rules=rules)
-    wanted = Wanted(rows=tuple(ROW_STATISTICS), top_k=top_k, received_mass=True)
+    ranks = min(top_k, layer.shape[3])
+    wanted = Wanted(rows=tuple(ROW_STATISTICS), top_k=ranks, received_mass=True)
     return row_tensors(attend(layer, wanted), lead, None)
 
 

@@ -47,7 +47,7 @@ def attend_differentially(
     tensors["weights"] = weights
     statistics["differential"] = {"lambda_init": spec.lambda_init, "lambda": factor}
     difference = GivenWeights(weights, seen)
-    wanted = Wanted(rows=SIGNED, top_k=spec.top_k, received_mass=True)
+    wanted = Wanted(rows=SIGNED, top_k=min(spec.top_k, layer.shape[3]), received_mass=True)
     statistics |= row_tensors(attend(difference, wanted), lead, None)
     named = {name: lead.named(tensor, "query", "key") for name, tensor in tensors.items()}
     return lead.back(weights @ layer.expanded()[1]), named, statistics

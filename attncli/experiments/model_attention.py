@@ -167,7 +167,8 @@ def _computed(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedL
         raise UserError(
             f"head: must be below {num_heads} (got {head}): {pretrained.name} has {num_heads} heads"
         )
-    wanted = Wanted(rows=tuple(ROW_STATISTICS), top_k=spec.top_k, weights=True, received_mass=True)
+    ranks = min(spec.top_k, layer.attention.shape[3])
+    wanted = Wanted(rows=tuple(ROW_STATISTICS), top_k=ranks, weights=True, received_mass=True)
     if isinstance(layer.attention, AttentionLayer):
         wanted = replace(wanted, output=True, scores=True)
     return attend(layer.attention, wanted)

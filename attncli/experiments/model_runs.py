@@ -16,8 +16,11 @@ from attncli.report import Report
 from attncli.spec.model import ModelSpec
 
 MAX_TEXTS = 32
-MAX_TOKENS = 4096
-"""Tokens of texts that run together: products of matrices with some thousand rows gain nothing by more."""
+MAX_WEIGHTS = 2**17
+"""Weights of a head in texts that run together: 8 texts of 128 tokens, whose matrices may all be asked for.
+
+Products of matrices with a thousand rows gain nothing from more of them.
+"""
 
 Outcome = Report | UserError
 
@@ -67,7 +70,7 @@ def run_models(specs: Mapping[int, ModelSpec], texts: Mapping[int, Texts]) -> It
         else:
             by_counts.setdefault(reading.counts, {})[place] = reading
     for counts, readings in by_counts.items():
-        step = max(1, min(MAX_TEXTS, MAX_TOKENS // max(counts)))
+        step = max(1, min(MAX_TEXTS, MAX_WEIGHTS // max(counts) ** 2))
         places = list(readings)
         for start in range(0, len(places), step):
             some = places[start : start + step]

@@ -1,6 +1,5 @@
 """How spread out a row of weights is."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -14,5 +13,4 @@ def entropy(rows: Rows) -> Float[Tensor, "*batch query"]:
 
 def normalized_entropy(rows: Rows) -> Float[Tensor, "*batch query"]:
     """Entropy over ln(number of visible keys): 1 where a row is uniform; NaN where one key is visible."""
-    most = rows.visible.to(rows.weights.dtype).log()
-    return rows.entropy / most.masked_fill(rows.visible < 2, torch.nan)
+    return rows.entropy / rows.most_entropy()

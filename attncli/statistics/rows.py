@@ -1,7 +1,8 @@
 """Some rows of attention weights, as the formulas of row statistics take them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -35,6 +36,8 @@ class Rows:
     queries: Int[Tensor, " query"]
     keys: Int[Tensor, " key"]
     softmax: Softmax | None = None
+    shared: dict[str, Any] = field(default_factory=dict)
+    """What depends on places alone: rows at the same places in other layers have it, too."""
 
     @cached_property
     def sums(self) -> Float[Tensor, "*batch query"]:
@@ -50,18 +53,27 @@ class Rows:
         cross: Tensor = torch.linalg.vecdot(self.weights, self.softmax.exponents)
         return self.sums * self.softmax.log_totals - cross
 
-    @property
-    def first_key(self) -> int:
-        """The position of the first column."""
-        return int(self.keys[0])
-
     def on_key(self, position: int) -> Float[Tensor, "*batch query"]:
         """The weight on one key."""
-        place = position - self.first_key
+        if "first_key" not in self.shared:
+            self.shared["first_key"] = int(self.keys[0])
+        place = position - self.shared["first_key"]
         if not 0 <= place < len(self.keys):
             return torch.zeros_like(self.weights[..., 0])
         return self.weights[..., place]
 
     def distances(self) -> Float[Tensor, "query key"]:
         """|i - j|, in tokens."""
-        return (self.queries.unsqueeze(-1) - self.keys).abs().to(self.weights.dtype)
+        if "distances" not in self.shared:
+            apart = (self.queries.unsqueeze(-1) - self.keys).abs()
+            self.shared["distances"] = apart.to(self.weights.dtype)
+        distances: Tensor = self.shared["distances"]
+        return distances
+
+    def most_entropy(self) -> Float[Tensor, "*#batch query"]:
+        """ln(number of visible keys), the entropy of a uniform row; NaN below two of them."""
+        if "most_entropy" not in self.shared:
+            logarithms = self.visible.to(self.weights.dtype).log()
+            self.shared["most_entropy"] = logarithms.masked_fill(self.visible < 2, torch.nan)
+        most: Tensor = self.shared["most_entropy"]
+        return most

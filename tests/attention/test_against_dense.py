@@ -130,7 +130,7 @@ def assert_moments(found: AttentionStatistics, dense: dict[str, Any], relative: 
         if len(scores) == 1:
             assert variance.isnan()
         else:
-            # The last bits of the scores, and of their squares, move the variance of scores that differ by little.
+            # The last bits of scores and of their squares move the variance of scores that differ by little.
             last_bit = torch.finfo(variance.dtype).eps
             noise = last_bit * (reach**2 + 2 * reach * float(scores.std()))
             assert abs(float(variance) - float(scores.var())) <= relative * float(scores.var()) + noise

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from attncli.attention.engines.parts import place_of, type_of
 from attncli.attention.engines.tile import Source, Tile
@@ -124,7 +125,7 @@ class PooledMaps:
 
 
 FEW_ENTRIES = 4096
-"""Of a head in a tile: beyond it, a product with few columns takes longer than one with each column."""
+"""Entries of a head in a tile up to which a product of matrices costs more to start than to do."""
 
 
 class PatternMass:
@@ -134,18 +135,26 @@ class PatternMass:
         assert wanted.patterns is not None
         self.patterns = wanted.patterns
         num_texts, num_heads, *_ = source.shape
-        self.like = type_of(source)
-        self.mass = self.like.new_zeros(num_texts, num_heads, len(self.patterns.names), dtype=torch.float64)
+        self.shape = (num_texts, num_heads, len(self.patterns.names))
+        self.dtype = type_of(source).dtype
+        self.mass: Tensor | None = None
 
     def add(self, tile: Tile) -> None:
         texts, heads, queries = place_of(tile)
-        patterns = self.patterns.block(texts, queries, tile.keys).to(self.like.dtype)
+        patterns = self.patterns.block(texts, queries, tile.keys).to(tile.weights.dtype)
         flat = tile.weights.flatten(-2)
-        if len(flat) == 1 and flat.shape[-1] > FEW_ENTRIES:
-            mass = torch.stack([flat[0] @ pattern for pattern in patterns[0].flatten(-2)], dim=-1)
-        else:
+        if len(flat) > 1:
             mass = flat @ patterns.flatten(-2).mT
+        elif flat.shape[-1] > FEW_ENTRIES:  # one by one: products with few columns take longer than with one
+            mass = torch.stack([flat @ pattern for pattern in patterns[0].flatten(-2)], dim=-1)
+        else:  # without a product of matrices, for which threads would have to wake up
+            mass = (flat.unsqueeze(1) * patterns.flatten(-2).unsqueeze(2)).sum(dim=-1).mT
+        if self.mass is None:
+            if mass.shape == self.shape:
+                self.mass = mass.double()
+                return
+            self.mass = mass.new_zeros(self.shape, dtype=torch.float64)
         self.mass[texts, heads] += mass
 
     def result(self) -> dict[str, Any]:
-        return {"pattern_mass": self.mass.to(self.like.dtype)}
+        return {"pattern_mass": None if self.mass is None else self.mass.to(self.dtype)}

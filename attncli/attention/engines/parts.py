@@ -63,7 +63,7 @@ class RowStatistics:
         self.formulas = {name: load_formula(ROW_STATISTICS[name].formula) for name in wanted.rows}
         self.rows = {name: Whole(shape, like) for name in wanted.rows}
         self.sums, self.logsumexp = Whole(shape, like), Whole(shape, like)
-        self.visible = torch.empty(num_texts, num_queries, dtype=torch.int64, device=like.device)
+        self.visible = Whole((num_texts, num_queries), like)
 
     def add(self, tile: Tile) -> None:
         place = place_of(tile)
@@ -73,12 +73,13 @@ class RowStatistics:
         for whole, row in found:
             whole.put(place, row if tile.blind is None else row.masked_fill(tile.blind, torch.nan))
         self.sums.put(place, tile.rows.sums)
-        self.visible[place[0], place[2]] = tile.rows.visible[:, 0]
+        num_texts = place[0].stop - place[0].start
+        self.visible.put((place[0], place[2]), tile.rows.visible[:, 0].expand(num_texts, -1))
 
     def result(self) -> dict[str, Any]:
         rows = {name: whole.tensor for name, whole in self.rows.items()}
         shared = {"sums": self.sums.tensor, "logsumexp": self.logsumexp.tensor}
-        return {"rows": rows, "visible": self.visible, **shared}
+        return {"rows": rows, "visible": self.visible.tensor, **shared}
 
 
 class PreviousToken:
@@ -161,20 +162,20 @@ class ScoreMoments:
             scores = scores.masked_fill(hidden, 0.0)
         else:
             hidden, lowest = None, scores.amin(dim=-1)
-        mean = scores.sum(dim=-1) / count.clamp(min=1)
-        centred = scores - mean.unsqueeze(-1)
+        mean = scores.sum(dim=-1, dtype=torch.float64) / count.clamp(min=1)
+        centred = scores - mean.to(scores.dtype).unsqueeze(-1)
         if hidden is not None:
             centred.masked_fill_(hidden, 0.0)
-        squares = torch.linalg.vector_norm(centred, dim=-1).double().square()
+        squares = torch.linalg.vector_norm(centred, dim=-1, dtype=torch.float64).square()
         found = (count.expand_as(mean), mean, squares, lowest, tile.scores.amax(dim=-1))
         for numbers, new in zip(self.numbers, found, strict=True):
             numbers[place_of(tile)] = new.double()
 
     def result(self) -> dict[str, Any]:
-        return {"moments": moments_of_heads(*self.numbers, dtype=self.like.dtype)}
+        return {"moments": moments_of_heads(*self.numbers)}
 
 
-def moments_of_heads(count: Tensor, *blocks: Tensor, dtype: torch.dtype) -> Moments:
+def moments_of_heads(count: Tensor, *blocks: Tensor) -> Moments:
     """From counts, means, squared deviations and ranges of blocks to the moments of each head."""
     merged = merged_moments(count.long(), *blocks)
-    return Moments(*(merged[name].to(dtype) for name in ("mean", "variance", "min", "max")))
+    return Moments(*(merged[name] for name in ("mean", "variance", "min", "max")))

@@ -172,7 +172,8 @@ def _softmax_tile(
         sums = torch.ones_like(totals) if seen.blind is None else (~seen.blind).to(totals).expand_as(totals)
 
     softmax = Softmax(exponents, totals.log(), None if sink is None else highest - reference, sums)
-    rows = Rows(weights, seen.visible, seen.positions, seen.columns, softmax)
+    places = (seen.visible, seen.positions, seen.columns)
+    rows = Rows(weights, *places, softmax, seen.shared)
     return Tile(
         block,
         seen.keys,

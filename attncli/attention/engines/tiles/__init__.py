@@ -16,8 +16,6 @@ from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Computed, Wanted
 from attncli.row_statistics import ROW_STATISTICS
 
-FIELDS = ("sums", "logsumexp", "previous_token", "top_keys", "top_weights", "output")
-
 
 def attend(
     layer: AttentionLayer,
@@ -45,10 +43,19 @@ def attend(
         last = None if progress is None else lambda done: progress(0.5 + done / 2)
         rest = attend_by_rows(layer, second, last)
         rows = found | rest.rows
+    asked = {
+        "sums": True,
+        "logsumexp": True,
+        "previous_token": wanted.previous_token,
+        "top_keys": wanted.top_k > 0,
+        "top_weights": wanted.top_k > 0,
+        "output": wanted.output,
+    }
+    moments = moments_of_heads(*found["moments"].unbind(dim=-1)) if wanted.score_moments else None
     return replace(
         rest,
         rows={name: rows[name] for name in wanted.rows},
         visible=visible,
-        moments=moments_of_heads(*found["moments"].unbind(dim=-1), dtype=found["output"].dtype),
-        **{name: found[name] for name in FIELDS},
+        moments=moments,
+        **{name: found[name] for name, is_asked in asked.items() if is_asked},
     )
