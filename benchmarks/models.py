@@ -28,7 +28,6 @@ from attncli.attention.engines import attend
 from attncli.attention.results import Wanted
 from attncli.experiments.head_scores import head_scores, wanted_scores
 from attncli.inputs.capture import CapturedLayer, capture
-from attncli.inputs.loaded_model import LoadedModel
 
 MOST_TOKENS = 8192
 VOCABULARY = 30_000
@@ -79,7 +78,7 @@ def survey(model: PreTrainedModel, ids: Tensor) -> list[dict[str, Tensor]]:
         scores.append(head_scores(found, wanted[0]))
         return found.output
 
-    capture(LoadedModel(model, lambda: model), {"input_ids": ids}, take)
+    capture(model, {"input_ids": ids}, take)
     return scores
 
 

@@ -10,7 +10,6 @@ from attncli.attention.engines import attend
 from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.results import Wanted
 from attncli.inputs.capture import CapturedLayer, capture
-from tools.tiny_architectures import loaded
 
 STACKS = {"attentions": "decoder", "encoder_attentions": "encoder", "decoder_attentions": "decoder"}
 
@@ -57,7 +56,7 @@ def captured_layers(
             return None
         return attend(layer.attention, Wanted(output=True)).output
 
-    return capture(loaded(model), inputs, keep, layers.clear), layers
+    return capture(model, inputs, keep), layers
 
 
 def whole_weights_of_texts(layer: CapturedLayer) -> Tensor:

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tiny_architectures import ARCHITECTURES, Architecture, loaded, random_inputs
+from tiny_architectures import ARCHITECTURES, Architecture, random_inputs
 
 from attncli.attention.engines import attend
 from attncli.attention.results import Wanted
@@ -50,7 +50,7 @@ def row(name: str, architecture: Architecture) -> str:
     model = architecture.build()
     layers: list[CapturedLayer] = []
     try:
-        how = capture(loaded(model), random_inputs(model), layers.append, layers.clear)
+        how = capture(model, random_inputs(model), layers.append)
     except UserError:
         return f"| {name} | refused | - | - | it has no attention weights |\n"
     pairs = zip(_in_order(layers), _eager(model), strict=True)

@@ -1,7 +1,6 @@
 """A tiny randomly initialised model of each architecture, made on the spot: no download."""
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,8 +8,6 @@ import torch
 import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
-
-from attncli.inputs.loaded_model import LoadedModel
 
 VOCABULARY = 61
 HIDDEN = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": VOCABULARY}
@@ -141,19 +138,3 @@ def random_inputs(model: PreTrainedModel, num_tokens: int = 13) -> dict[str, Ten
         "input_ids": tokens,
         **({"decoder_input_ids": tokens[:, :7]} if model.config.is_encoder_decoder else {}),
     }
-
-
-def loaded(model: PreTrainedModel) -> LoadedModel:
-    """A model that can be loaded anew, which here is made of its config and parameters."""
-    config = deepcopy(model.config)
-
-    def load_eager() -> PreTrainedModel:
-        # transformers leaves this without types.
-        again: PreTrainedModel = type(model)._from_config(  # type: ignore[no-untyped-call]
-            deepcopy(config), attn_implementation="eager", dtype=model.dtype
-        )
-        again.load_state_dict(model.state_dict())
-        again.train(False)
-        return again
-
-    return LoadedModel(model, load_eager)

@@ -1,6 +1,7 @@
 """The survey of a model's heads: what each does, measured on a text or on a probe."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -91,8 +92,9 @@ def report_each(
     """The survey of each of some texts of equal counts."""
     if specs[0].rollout and pretrained.has_decoder:
         raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout is for one stack")
-    survey = Survey(specs, readings, pretrained, progress)
-    how = capture(pretrained.loaded, pretrained.inputs(readings), survey.take, survey.restart)
+    with ExitStack() as hooks:
+        survey = Survey(specs, readings, pretrained, progress, hooks)
+        how = capture(pretrained.model, pretrained.inputs(readings), survey.take)
     return [
         _report(spec, reading, survey, text, how)
         for text, (spec, reading) in enumerate(zip(specs, readings, strict=True))

@@ -1,6 +1,7 @@
 """self, multihead and cross with a pretrained model: the same report, from one layer of it."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -33,16 +34,13 @@ class ChosenLayer:
     first that there is: not all layers of a model attend.
     """
 
-    def __init__(self, spec: ModelAttentionSpec, pretrained: Pretrained) -> None:
+    def __init__(self, spec: ModelAttentionSpec, pretrained: Pretrained, hooks: ExitStack) -> None:
         self.spec = spec
         self.pretrained = pretrained
+        self.hooks = hooks
         self.kind = "cross" if isinstance(spec, CrossSpec) else "self"
         self.stack = "encoder" if pretrained.has_decoder and self.kind == "self" else None
         self.number = spec.layer if "layer" in spec.model_fields_set else None
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget the layers so far: they come again, another way."""
         self.layer: CapturedLayer | None = None
         self.output: Tensor | None = None
         self.numbers: list[int] = []
@@ -58,7 +56,7 @@ class ChosenLayer:
         projection = self._projection(layer)
         if projection is None:
             raise Enough
-        self._hook = projection.register_forward_hook(self._take_output)
+        self.hooks.enter_context(projection.register_forward_hook(self._take_output))
 
     def _projection(self, layer: CapturedLayer) -> nn.Module | None:
         attention = layer.attention
@@ -69,7 +67,6 @@ class ChosenLayer:
 
     def _take_output(self, module: nn.Module, inputs: object, output: Tensor) -> None:
         """What W_O made of the heads, and of gates and norms that are between."""
-        self._hook.remove()
         assert self.layer is not None
         num_texts, _, num_queries, _ = self.layer.attention.shape
         self.output = output.reshape(num_texts, num_queries, -1)
@@ -124,8 +121,9 @@ def report_each(
     num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
     needed = len(specs) * num_heads * num_queries * num_keys * BYTES_PER_WEIGHT
     refuse_bytes(spec, needed, "fewer tokens, or attn heads for statistics alone")
-    chosen = ChosenLayer(spec, pretrained)
-    how = capture(pretrained.loaded, pretrained.inputs(readings), chosen.take, chosen.restart)
+    with ExitStack() as hooks:
+        chosen = ChosenLayer(spec, pretrained, hooks)
+        how = capture(pretrained.model, pretrained.inputs(readings), chosen.take)
     layer = chosen.chosen()
     notes = _notes(spec, pretrained, layer, how)
     computed = _computed(spec, pretrained, layer)

@@ -1,12 +1,13 @@
 """What is measured of a model's heads while it runs: a row for each head, for each text."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncli.attention.engines import attend
 from attncli.attention.engines.tile import GivenWeights
@@ -24,11 +25,15 @@ from attncli.experiments.head_scores import (
 from attncli.inputs.capture import CapturedLayer
 from attncli.inputs.output_projections import output_projection, projection_of_heads
 from attncli.inputs.pretrained import Pretrained, Reading
+from attncli.mechanisms.heads import merge_heads
 from attncli.spec.heads import HeadsSpec
 from attncli.statistics.rollout import roll_out
 from attncli.statistics.value_norms import value_norms
 
 Row = dict[str, Any]
+
+ROUNDING = 1e-3
+"""By how much what W_O takes may differ from the heads, relative to the largest entry."""
 
 
 class Survey:
@@ -40,25 +45,22 @@ class Survey:
         readings: Sequence[Reading],
         pretrained: Pretrained,
         progress: Callable[[float], None] | None,
+        hooks: ExitStack,
     ) -> None:
         self.spec = specs[0]
+        self.hooks = hooks
         self.progress = progress
         self.pretrained = pretrained
         self.ids = torch.stack([one.text.ids for one in readings])
         contexts = [one.context for one in readings if one.context is not None]
         self.encoder_ids = torch.stack([one.ids for one in contexts]) if contexts else None
-        self._each = list(zip(specs, readings, strict=True))
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget the layers so far: they come again, another way."""
-        self.rows: list[list[Row]] = [[] for _ in self._each]
+        self.rows: list[list[Row]] = [[] for _ in readings]
         self.layers_done = 0
         self.rolled: list[Tensor] = []
         self.maps: list[HeadMaps] = []
         self._wanted: dict[tuple[str, str], Wanted] = {}
         if self.spec.maps != "none":
-            self.maps = [HeadMaps(own, *sides(own, one)) for own, one in self._each]
+            self.maps = [HeadMaps(own, *sides(own, one)) for own, one in zip(specs, readings, strict=True)]
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
         """The statistics of one layer, and its output where that is not of other weights."""
@@ -122,6 +124,7 @@ class Survey:
         projection = output_projection(self.pretrained.model, layer.module, in_dim)
         if projection is None:
             raise UserError(f"weighted: no output projection was found for {layer.module} of {name}")
+        self._compare_with_input(projection, layer.module, layer.attention)
         of_heads = projection_of_heads(projection, num_heads)
         _, values = attention.expanded()
         norms = torch.stack([value_norms(value, of_heads) for value in values]).to(values.dtype)
@@ -130,6 +133,21 @@ class Survey:
         assert found.output is not None
         totals = found.output[..., 0].double().sum(dim=-1) / found.seeing.sum(dim=-1, keepdim=True)
         return weighted_by_values(attention, norms), totals
+
+    def _compare_with_input(self, projection: nn.Module, module: str, attention: Attention) -> None:
+        """UserError, as the model runs on, where W_O takes something else than the heads: gated ones, say."""
+        heads = attend(attention, Wanted(output=True)).output
+        assert heads is not None
+        merged = merge_heads(heads)
+
+        def compare(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            hook.remove()
+            difference = (inputs[0].reshape(merged.shape) - merged).abs().max()
+            if not difference <= ROUNDING * merged.abs().max():
+                place = f"{module} of {self.pretrained.name}"
+                raise UserError(f"weighted: {place} changes the heads before W_O: leave weighted out")
+
+        hook = self.hooks.enter_context(projection.register_forward_pre_hook(compare))
 
     def _roll_out(self, mean: Tensor, text: int) -> None:
         if text == len(self.rolled):

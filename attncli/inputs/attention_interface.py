@@ -4,7 +4,6 @@ An attention function registered with transformers' AttentionInterface hands the
 computes the output along with whatever it wants, so that the model goes on. One layer is alive at a time.
 """
 
-import weakref
 from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.utils.generic import ModelOutput
 
 from attncli.attention.engines import attend
 from attncli.attention.layer import AttentionLayer
@@ -47,14 +47,13 @@ WITHOUT_EFFECT = frozenset(
 """What modules pass to an attention function and no weight depends on: masks and positions are in already."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Receiver:
     """Who gets the layers of the model that runs now, and what its modules are called."""
 
     consume: Consumer
     names: Mapping[nn.Module, str]
     numbering: Numbering
-    last_query: "weakref.ref[Tensor] | None" = None
 
 
 _receiver: ContextVar[_Receiver] = ContextVar("receiver")
@@ -80,9 +79,6 @@ def _attend_and_hand_over(
     for argument, given in others.items():
         if given is not None and argument not in WITHOUT_EFFECT:
             raise CannotShow(f"{name} passes {argument} to its attention, which attn does not know")
-    if receiver.last_query is not None and receiver.last_query() is query:
-        raise CannotShow(f"{name} attends twice with one query")
-    receiver.last_query = weakref.ref(query)
     num_queries, num_keys = query.shape[2], key.shape[2]
     bias = position_bias
     if isinstance(attention_mask, Visibility):
@@ -132,13 +128,17 @@ AttentionMaskInterface.register(NAME, visibility_of_mask)
 
 def run_by_interface(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer, numbering: Numbering
-) -> None:
-    """Each layer goes to `consume`; CannotShow for arguments that attn does not know, and other shapes."""
+) -> ModelOutput:
+    """The model's outputs; each layer goes to `consume`.
+
+    CannotShow for arguments that attn does not know, and for queries and keys that are not the tokens.
+    """
     model.set_attn_implementation(NAME)
     if model not in _names:
         _names[model] = WeakKeyDictionary({module: name for name, module in model.named_modules()})
     token = _receiver.set(_Receiver(consume, _names[model], numbering))
     try:
-        model(**inputs)
+        outputs: ModelOutput = model(**inputs)
+        return outputs
     finally:
         _receiver.reset(token)

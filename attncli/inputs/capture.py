@@ -1,50 +1,113 @@
 """The attention of each layer of a transformers model, handed over while the model runs.
 
-By transformers' AttentionInterface where the model uses it for all of its layers and passes nothing that attn
-does not know. All others run with eager attention, whose weights (dense) are handed over instead.
+By transformers' AttentionInterface where the model computes with it what it computes with its own eager
+attention. All others run with that, whose weights (dense) are handed over.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
+from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.utils.generic import ModelOutput
 
 from attncli.errors import UserError
 from attncli.inputs.attention_interface import run_by_interface
 from attncli.inputs.captured_layers import CannotShow, CapturedLayer, Consumer, Enough, Numbering, TokenCounts
-from attncli.inputs.eager_attention import run_eagerly
-from attncli.inputs.loaded_model import LoadedModel
+from attncli.inputs.eager_attention import eager_copy, returned_weights, run_eagerly
 
 __all__ = ["CapturedLayer", "Consumer", "Enough", "capture"]
 
+Way = Literal["interface", "eager"]
 
-def _nothing() -> None:
-    """A consumer that keeps nothing needs no restart."""
+TRIAL_TOKENS = 8
+TOLERANCE = 1e-2
+"""By how much a token's vector may differ, relative to its length: rounding is far below it."""
+
+_ways: MutableMapping[PreTrainedModel, dict[tuple[torch.Size, ...], Way]] = WeakKeyDictionary()
+"""The way of each model, by the shapes of what it was tried on."""
 
 
 @torch.inference_mode()
-def capture(
-    loaded: LoadedModel,
-    inputs: Mapping[str, Tensor],
-    consume: Consumer,
-    restart: Callable[[], None] = _nothing,
-) -> str:
-    """Run the model on texts of one length; each layer's attention goes to `consume`. `interface` or `eager`:
-    which way.
+def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Way:
+    """Run the model on texts of one length; each layer's attention goes to `consume`. Which way it came.
 
-    Where the interface turns out not to do after some layers, `restart` is called, and all layers are handed
-    over anew. UserError where the model yields neither, or no weights of its tokens.
+    UserError where the model yields no weights of its tokens; MemoryError.
     """
-    if not loaded.is_eager:
-        if _by_interface(loaded, inputs, consume):
-            return "interface"
-        restart()
-    _by_eager(loaded, inputs, consume)
-    return "eager"
+    model.config.use_cache = False
+    with _model_errors(model.config.model_type):
+        way = _way(model, inputs)
+        with suppress(Enough):
+            if way == "interface":
+                run_by_interface(model, inputs, _guarded(consume), _numbering(model, inputs))
+            else:
+                for layer in _eager_layers(model, inputs):
+                    _guarded(consume)(layer)
+    return way
 
 
-class _OfConsumer(Exception):
+def _numbering(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Numbering:
+    return Numbering(bool(model.config.is_encoder_decoder), TokenCounts.of_inputs(inputs))
+
+
+def _way(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
+    """Tried on the first tokens of the first text."""
+    few = {name: _first_tokens(name, tensor) for name, tensor in inputs.items()}
+    ways = _ways.setdefault(model, {})
+    shapes = tuple(tensor.shape for tensor in few.values())
+    if shapes not in ways:
+        ways[shapes] = _tried(model, few)
+    return ways[shapes]
+
+
+def _first_tokens(name: str, tensor: Tensor) -> Tensor:
+    if name.endswith("mask"):
+        num_tokens = min(TRIAL_TOKENS, tensor.shape[-1])
+        return torch.ones(1, num_tokens, dtype=torch.long, device=tensor.device)
+    return tensor[:1, :TRIAL_TOKENS] if tensor.ndim == 2 else tensor
+
+
+def _tried(model: PreTrainedModel, few: Mapping[str, Tensor]) -> Way:
+    """`interface` where that gives as many layers as eager attention, and the model's output is the same."""
+    numbering = _numbering(model, few)
+    try:
+        output = run_by_interface(model, few, lambda _: None, numbering)
+    except (
+        Exception
+    ) as error:  # whatever a model makes of a mask that is none, or of an attention not its own
+        _raise_if_memory(error)
+        return "eager"
+    try:
+        expected = eager_copy(model)(**few, output_attentions=True)
+    except Exception as error:  # there is nothing to compare with
+        _raise_if_memory(error)
+        return "interface"
+    num_layers = sum(map(len, numbering.taken.values()))
+    num_expected = len(list(returned_weights(expected))) or num_layers
+    return "interface" if 0 < num_layers == num_expected and _agree(output, expected) else "eager"
+
+
+def _agree(output: ModelOutput, expected: ModelOutput) -> bool:
+    ours, theirs = output[0], expected[0]
+    return bool(((ours - theirs).norm(dim=-1) <= TOLERANCE * theirs.norm(dim=-1)).all())
+
+
+def _eager_layers(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> list[CapturedLayer]:
+    """From a fresh copy for each text, since some models change with what they read (BigBird)."""
+    layers = run_eagerly(eager_copy(model), inputs, _numbering(model, inputs))
+    if not layers:
+        copy = eager_copy(model)
+        copy(**inputs)  # parts that it replaces by others now would have no hooks for their weights
+        layers = run_eagerly(copy, inputs, _numbering(model, inputs))
+    if not layers:
+        raise CannotShow("it gives no attention weights: it has none, or transformers hides them")
+    return layers
+
+
+class _ConsumerError(Exception):
     """Carries an error of the consumer's own through the model."""
 
 
@@ -52,62 +115,34 @@ def _guarded(consume: Consumer) -> Consumer:
     def guarded(layer: CapturedLayer) -> Tensor | None:
         try:
             return consume(layer)
-        except Enough:
+        except (Enough, UserError):
             raise
         except Exception as error:
-            raise _OfConsumer from error
+            _raise_if_memory(error)
+            raise _ConsumerError from error
 
     return guarded
 
 
-def _numbering(loaded: LoadedModel, inputs: Mapping[str, Tensor]) -> Numbering:
-    return Numbering(bool(loaded.model.config.is_encoder_decoder), TokenCounts.of_inputs(inputs))
-
-
-def _by_interface(loaded: LoadedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> bool:
-    """Whether every layer came, or as many as the consumer wanted."""
-    numbering = _numbering(loaded, inputs)
-    loaded.model.config.use_cache = False
+@contextmanager
+def _model_errors(kind: str) -> Iterator[None]:
+    """What a model fails with as a UserError of one line."""
     try:
-        run_by_interface(loaded.model, inputs, _guarded(consume), numbering)
-    except Enough:
-        return True
-    except _OfConsumer as error:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except _ConsumerError as error:
         assert error.__cause__ is not None
         raise error.__cause__ from None
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception:  # whatever a model makes of a mask that is none, or of an attention that is not its own
-        return False
-    return bool(numbering.taken) and not numbering.lacks_a_stack
-
-
-def _by_eager(loaded: LoadedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> None:
-    kind = loaded.model.config.model_type
-    try:
-        layers = _eager_layers(loaded, inputs)
-        if not layers and loaded.has_changed:  # parts that are new have no hooks for their weights
-            layers = _eager_layers(loaded, inputs)
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
     except CannotShow as error:
-        raise UserError(f"model: {kind} cannot be shown: {error}") from None
+        raise UserError(f"model: {kind} cannot be shown, use another: {error}") from None
     except Exception as error:  # whatever a model lacks that is no text
-        raise UserError(f"model: {kind} cannot run on text alone: {_one_line(error)}") from None
-    if not layers:
-        raise UserError(f"model: {kind} gives no attention weights: it has none, or transformers hides them")
-    with suppress(Enough):
-        for layer in layers:
-            consume(layer)
+        _raise_if_memory(error)
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UserError(f"model: {kind} cannot run on text alone, use another: {reason}") from None
 
 
-def _eager_layers(loaded: LoadedModel, inputs: Mapping[str, Tensor]) -> list[CapturedLayer]:
-    loaded.make_eager()
-    loaded.model.config.use_cache = False
-    if loaded.changes_itself:
-        loaded.model(**inputs)  # before transformers puts its hooks on the parts
-    return run_eagerly(loaded.model, inputs, _numbering(loaded, inputs))
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+def _raise_if_memory(error: Exception) -> None:
+    """Where torch finds no memory it raises an error of its own, on a CPU a plain RuntimeError."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        raise MemoryError from error

@@ -13,7 +13,7 @@ from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.layer import AttentionLayer
 
 CROSS = re.compile(r"cross|encoder_attn|encdec|encoder_decoder", re.IGNORECASE)
-STACK = re.compile(r"(?:^|\.)\w*?(encoder|decoder)(?:\.|$)")
+STACK = re.compile(r"(?:^|\.)\w*?(encoder|decoder)(?:_attentions|\.|$)")
 
 
 class CannotShow(Exception):
@@ -58,7 +58,10 @@ def layer_kind(module: str) -> str:
 
 @cache
 def layer_stack(module: str) -> str:
-    """`encoder` or `decoder`, by the first part of a module's name that ends so; empty where none does."""
+    """`encoder` or `decoder`, by the first part of a module's name that ends so; empty where none does.
+
+    Weights whose module is not known have the name of the output that holds them: `encoder_attentions`.
+    """
     part = STACK.search(module)
     return part[1] if part else ""
 
@@ -127,9 +130,3 @@ class Numbering:
                 f"{module} has {got[0]} queries and {got[1]} keys where the texts have {expected[0]} and "
                 f"{expected[1]} tokens"
             )
-
-    @property
-    def lacks_a_stack(self) -> bool:
-        """Whether there are an encoder and a decoder, and one of them or what is across gave no layer."""
-        stacks = {("encoder", "self"), ("decoder", "self"), ("decoder", "cross")}
-        return self.has_two_stacks and not stacks <= self.taken.keys()

@@ -1,12 +1,15 @@
 """A model that computes its attention itself: the weights that it returns, checked, as dense matrices."""
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from copy import deepcopy
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 from transformers import PreTrainedModel
+from transformers.utils.generic import ModelOutput
 
 from attncli.attention.engines.tile import GivenWeights
 from attncli.inputs.captured_layers import CannotShow, CapturedLayer, Numbering
@@ -23,12 +26,40 @@ ROUNDING = 1e-3
 """By how much a row may sum to more than 1, or a weight be in the future."""
 
 
+def eager_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """The model built anew with eager attention, on the same parameters.
+
+    Attention is not switched in the model that is there: some choose masks and modules as they are built, and
+    some (Falcon) ignore a switch in a part of them.
+    """
+    with torch.device("meta"):  # as from_pretrained builds it: no memory is taken, nothing initialised
+        # transformers leaves this without types.
+        copy: PreTrainedModel = type(model)._from_config(  # type: ignore[no-untyped-call]
+            deepcopy(model.config), attn_implementation="eager", dtype=model.dtype
+        )
+    parts = dict(model.named_modules(remove_duplicate=False))
+    for name, part in copy.named_modules(remove_duplicate=False):
+        own = parts[name]
+        for key, tensor in chain(own.named_parameters(recurse=False), own.named_buffers(recurse=False)):
+            setattr(part, key, tensor)
+    copy.train(False)
+    return copy
+
+
+def returned_weights(outputs: ModelOutput) -> Iterator[tuple[str, Any]]:
+    """The weights of each layer, and the name of the output that holds them."""
+    for name, values in outputs.items():
+        for weights in values if name in OUTPUTS and isinstance(values, tuple | list) else ():
+            if weights is not None:
+                yield name, weights
+
+
 def run_eagerly(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], numbering: Numbering
 ) -> list[CapturedLayer]:
     """The weights that eager attention returns, each with the name of the module that made it.
 
-    The model must have been loaded with eager attention. CannotShow where these are no weights of the tokens.
+    CannotShow where these are no weights of the tokens.
     """
     # By identity and weakly: the number of a tensor that is gone would name another one.
     sources: MutableMapping[Tensor, str] = WeakIdKeyDictionary()
@@ -39,28 +70,22 @@ def run_eagerly(
                 sources[tensor] = name
 
     modules = dict(model.named_modules())
-    hooks = [
+    for name, module in modules.items():
         module.register_forward_hook(lambda _module, _inputs, output, name=name: note(name, output))
-        for name, module in modules.items()
-    ]
-    try:
-        outputs = model(**inputs, output_attentions=True)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    layers = []
-    for output, values in outputs.items():
-        stack, kind = OUTPUTS.get(output, (None, ""))
-        for weights in values if kind and isinstance(values, tuple | list) else ():
-            if weights is None:
-                continue
-            if not isinstance(weights, Tensor) or weights.ndim != 4:
-                raise CannotShow(f"{output} holds no weights of text, head, query and key")
-            name = sources.get(weights, output)
-            given = GivenWeights(weights, (weights > 0).any(dim=1))
-            layer = numbering.layer(name, kind, given, stack)
-            _check(layer, weights, modules.get(name))
-            layers.append(layer)
+    layers: list[CapturedLayer] = []
+    known: MutableMapping[Tensor, None] = WeakIdKeyDictionary()
+    for output, weights in returned_weights(model(**inputs, output_attentions=True)):
+        if not isinstance(weights, Tensor) or weights.ndim != 4:
+            raise CannotShow(f"{output} holds no weights of text, head, query and key")
+        if weights in known:
+            raise CannotShow(f"{output} holds the weights of {sources.get(weights, 'a layer')} twice")
+        known[weights] = None
+        stack, kind = OUTPUTS[output]
+        name = sources.get(weights, output)
+        given = GivenWeights(weights, (weights > 0).any(dim=1))
+        layer = numbering.layer(name, kind, given, stack)
+        _check(layer, weights, modules.get(name))
+        layers.append(layer)
     return layers
 
 

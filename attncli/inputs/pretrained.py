@@ -13,7 +13,6 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTo
 from transformers.utils import logging
 
 from attncli.errors import UserError
-from attncli.inputs.loaded_model import LoadedModel
 
 UNTRAINED_PARTS = ("pooler",)
 """Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
@@ -47,13 +46,8 @@ class Pretrained:
     """A model without its head (attention needs no logits), in evaluation mode, and its tokenizer."""
 
     name: str
-    loaded: LoadedModel
+    model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-
-    @property
-    def model(self) -> PreTrainedModel:
-        """The copy that is in memory."""
-        return self.loaded.model
 
     @property
     def has_decoder(self) -> bool:
@@ -125,8 +119,8 @@ def load_pretrained(model: str, *, allow_download: bool, device: torch.device) -
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": not allow_download}
-
-    def load(**more: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, **options)
         loaded, info = AutoModel.from_pretrained(
             model,
             use_safetensors=True,
@@ -134,13 +128,7 @@ def load_pretrained(model: str, *, allow_download: bool, device: torch.device) -
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # told below, in one line
             **options,
-            **more,
         )
-        return loaded.eval().to(device), info
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model, **options)
-        loaded, info = load()
     except Exception as error:  # a damaged config may fail in any way; the reason is told in one line
         raise UserError(f"model: {model}: cannot be loaded: {_one_line(error)}") from None
     missing = [
@@ -154,8 +142,7 @@ def load_pretrained(model: str, *, allow_download: bool, device: torch.device) -
     name = Path(model).name or model
     if loaded.main_input_name != "input_ids":
         raise UserError(f"model: {name} takes {loaded.main_input_name}, not text")
-    again = LoadedModel(loaded, lambda: load(attn_implementation="eager")[0])
-    return Pretrained(name, again, tokenizer)
+    return Pretrained(name, loaded.eval().to(device), tokenizer)
 
 
 def kept_pretrained(model: str, *, allow_download: bool, device: torch.device) -> Pretrained:

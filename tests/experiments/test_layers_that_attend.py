@@ -41,3 +41,13 @@ def test_the_output_is_what_the_model_has(tmp_path: Path, name: str, module: str
 def test_no_limit_is_written_as_minus_one(tmp_path: Path) -> None:
     save_model("xlnet", tmp_path)
     assert len(run("heads", model=str(tmp_path), sentence=text_of(11)).tokens) == 11
+
+
+@pytest.mark.parametrize("name", ["bitnet", "qwen3_next"])
+def test_weighted_is_refused_where_something_comes_before_the_output_projection(
+    tmp_path: Path, name: str
+) -> None:
+    save_model(name, tmp_path)
+    with pytest.raises(UserError, match=r"weighted: .*self_attn of .* changes the heads before W_O"):
+        run("heads", model=str(tmp_path), sentence=text_of(7), weighted="true")
+    assert run("heads", model=str(tmp_path), sentence=text_of(7)).statistics["heads"]

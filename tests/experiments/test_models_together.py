@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from attncli.errors import UserError
 from attncli.experiments.together import run_together
-from attncli.inputs.capture import capture
+from attncli.inputs.capture import Consumer, capture
 from attncli.report import Report
 from tests.experiments.test_together import alone, assert_same, spec_of
 from tests.model_folders import save_model
@@ -110,9 +109,9 @@ def test_texts_of_equal_counts_run_at_once(
     specs = [spec_of(experiment, model=model, sentence=text) for text in ["a b", "c d e", "f g", "h i", "k"]]
     sizes: list[int] = []
 
-    def counted(model: object, inputs: Mapping[str, torch.Tensor], *consumer: Any) -> str:
+    def counted(model: object, inputs: Mapping[str, torch.Tensor], consume: Consumer) -> str:
         sizes.append(len(inputs["input_ids"]))
-        return capture(model, inputs, *consumer)
+        return capture(model, inputs, consume)
 
     module = "heads" if experiment == "heads" else "model_attention"
     monkeypatch.setattr(f"attncli.experiments.{module}.capture", counted)

@@ -1,4 +1,4 @@
-"""When the interface will not do, eager attention of a model loaded for it; what that gives is checked."""
+"""The interface where it gives what eager attention gives, else that, checked."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,37 +6,45 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaAttention
 
 from attncli.errors import UserError
 from attncli.inputs.attention_interface import NAME
 from attncli.inputs.capture import CapturedLayer, capture
-from attncli.inputs.captured_layers import Numbering, TokenCounts, layer_stack
-from attncli.inputs.loaded_model import LoadedModel
+from attncli.inputs.captured_layers import layer_stack
+from attncli.inputs.eager_attention import eager_copy
 from tests.eager import captured_layers, eager_weights, whole_weights
-from tools.tiny_architectures import ARCHITECTURES, Architecture, loaded, random_inputs
+from tools.tiny_architectures import ARCHITECTURES, USUAL, Architecture, random_inputs
 
-TIED = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 61}
-DIFF_LLAMA = Architecture("DiffLlamaModel", {**TIED, "intermediate_size": 40, "num_key_value_heads": 2})
+DIFF_LLAMA = Architecture("DiffLlamaModel", {**USUAL, "num_key_value_heads": 2})
+BIG_BIRD = Architecture("BigBirdModel", {**USUAL, "block_size": 4, "num_random_blocks": 1})
+UNKNOWN = {"sinks": torch.ones(3)}
 
 
-def inputs_and_loaded(name: str) -> tuple[dict[str, Tensor], LoadedModel]:
+def model_and_inputs(name: str, num_tokens: int = 13) -> tuple[PreTrainedModel, dict[str, Tensor]]:
     model = ARCHITECTURES[name].build()
-    return random_inputs(model), loaded(model)
+    return model, random_inputs(model, num_tokens)
+
+
+def nothing(_: CapturedLayer) -> None:
+    """Takes a layer."""
 
 
 @pytest.mark.parametrize("argument", ["sinks", "indices", "block_indices", "new_in_transformers_6"])
 def test_an_argument_that_is_not_known_leads_to_eager_attention(argument: str) -> None:
-    inputs, source = inputs_and_loaded("Llama")
-    assert capture(source, inputs | {argument: torch.ones(3)}, lambda _: None) == "eager"
+    model, inputs = model_and_inputs("Llama")
+    assert capture(model, inputs | {argument: torch.ones(3)}, nothing) == "eager"
 
 
-@pytest.mark.parametrize("more", [{"position_ids": torch.arange(13).unsqueeze(0)}, {"sinks": None}])
+@pytest.mark.parametrize("more", [{"position_ids": torch.arange(13).unsqueeze(0)}, {"use_cache": None}])
 def test_arguments_that_change_no_weight_are_ignored(more: dict[str, Any]) -> None:
-    inputs, source = inputs_and_loaded("Llama")
-    assert capture(source, inputs | more, lambda _: None) == "interface"
+    model, inputs = model_and_inputs("Llama")
+    inputs |= {name: value for name, value in more.items() if value is not None}
+    assert capture(model, inputs, nothing) == "interface"
 
 
-def test_two_calls_with_one_query_are_no_two_layers() -> None:
+def test_two_calls_of_a_module_are_no_two_layers_where_eager_attention_has_one() -> None:
     model = DIFF_LLAMA.build()
     inputs = random_inputs(model)
     how, layers = captured_layers(model, inputs)
@@ -45,42 +53,100 @@ def test_two_calls_with_one_query_are_no_two_layers() -> None:
         torch.testing.assert_close(whole_weights(layers[place]), weights, rtol=0, atol=1e-5)
 
 
-def test_layers_come_anew_where_the_interface_fails_halfway() -> None:
-    inputs, source = inputs_and_loaded("BERT")
+def by_interface(model: PreTrainedModel) -> bool:
+    return bool(model.config._attn_implementation == NAME)
 
-    def fail(module: Any, _: object) -> None:
-        if source.model.config._attn_implementation == NAME:
+
+def fails(model: PreTrainedModel) -> None:
+    def fail(_module: Any, _inputs: Any) -> None:
+        if by_interface(model):
             raise AttributeError("'Visibility' object has no attribute 'dtype'")
 
-    source.model.get_submodule("encoder.layer.1").register_forward_pre_hook(fail)
+    model.get_submodule("encoder.layer.1").register_forward_pre_hook(fail)
+
+
+def computes_something_else(model: PreTrainedModel) -> None:
+    model.get_submodule("encoder.layer.1.output").register_forward_hook(
+        lambda _module, _inputs, output: output.roll(1, -1) if by_interface(model) else output
+    )
+
+
+def leaves_a_layer_out(model: PreTrainedModel) -> None:
+    part = model.get_submodule("encoder.layer.1.attention.self")
+    part.forward = lambda hidden, *_, **__: (torch.zeros_like(hidden), None)  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("change", [fails, computes_something_else, leaves_a_layer_out])
+def test_each_layer_comes_once_where_the_interface_will_not_do(
+    change: Callable[[PreTrainedModel], None],
+) -> None:
+    model, inputs = model_and_inputs("BERT")
+    assert capture(model, inputs, nothing) == "interface"
+    model, inputs = model_and_inputs("BERT")
+    change(model)
     layers: list[CapturedLayer] = []
-    seen: list[int] = []
+    assert capture(model, inputs, layers.append) == "eager"
+    assert [(layer.layer, layer.module) for layer in layers] == [
+        (number, f"encoder.layer.{number}.attention.self") for number in range(2)
+    ]
 
-    def take(layer: CapturedLayer) -> None:
-        seen.append(layer.layer)
-        layers.append(layer)
 
-    assert capture(source, inputs, take, layers.clear) == "eager"
-    assert seen == [0, 0, 1] and [layer.layer for layer in layers] == [0, 1]
-    assert source.is_eager
-    layers.clear()
-    assert capture(source, inputs, layers.append) == "eager" and len(layers) == 2
+def test_a_way_is_tried_once_for_all_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = []
+
+    def counted(model: PreTrainedModel) -> PreTrainedModel:
+        copies.append(eager_copy(model))
+        return copies[-1]
+
+    monkeypatch.setattr("attncli.inputs.capture.eager_copy", counted)
+    model = ARCHITECTURES["Llama"].build()
+    for num_tokens in (13, 8, 40):
+        capture(model, random_inputs(model, num_tokens), nothing)
+    assert len(copies) == 1
+    capture(model, random_inputs(model, 2), nothing)
+    assert len(copies) == 2, "of fewer tokens all are tried"
+
+
+def test_the_eager_copy_shares_its_parameters() -> None:
+    model, inputs = model_and_inputs("T5")
+    copy = eager_copy(model)
+    assert copy is not model and copy.config._attn_implementation == "eager" and not copy.training
+    shared = dict(model.state_dict(keep_vars=True))
+    assert {name: tensor.data_ptr() for name, tensor in copy.state_dict().items()} == {
+        name: tensor.data_ptr() for name, tensor in shared.items()
+    }
+    with torch.no_grad():
+        model.set_attn_implementation("eager")
+        torch.testing.assert_close(copy(**inputs)[0], model(**inputs)[0], rtol=0, atol=0)
 
 
 def test_a_model_that_needs_more_than_a_text_is_refused() -> None:
-    _, source = inputs_and_loaded("ViT")
-    with pytest.raises(UserError, match=r"model: vit cannot run on text alone: \w+Error: "):
-        capture(source, {"input_ids": torch.arange(5).unsqueeze(0)}, lambda _: None)
+    model, _ = model_and_inputs("ViT")
+    with pytest.raises(UserError, match=r"model: vit cannot run on text alone, use another: \w+Error: "):
+        capture(model, {"input_ids": torch.arange(5).unsqueeze(0)}, nothing)
 
 
-def test_an_error_of_the_consumer_is_its_own() -> None:
-    inputs, source = inputs_and_loaded("BERT")
+@pytest.mark.parametrize("more", [{}, UNKNOWN], ids=["interface", "eager"])
+def test_an_error_of_the_consumer_is_its_own(more: dict[str, Tensor]) -> None:
+    model, inputs = model_and_inputs("Llama")
 
     def fail(_: CapturedLayer) -> None:
         raise KeyError("our own")
 
     with pytest.raises(KeyError, match="our own"):
-        capture(source, inputs, fail)
+        capture(model, inputs | more, fail)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA"), RuntimeError("can't allocate memory: 9")])
+def test_no_memory_is_no_reason_for_eager_attention(error: Exception) -> None:
+    model, inputs = model_and_inputs("Llama")
+
+    def fail(_module: Any, _inputs: Any) -> None:
+        raise error
+
+    model.get_submodule("layers.1").register_forward_pre_hook(fail)
+    with pytest.raises(MemoryError):
+        capture(model, inputs, nothing)
 
 
 BROKEN: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
@@ -93,38 +159,49 @@ BROKEN: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 }
 
 
+def change_weights(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]) -> None:
+    """Of Llama's eager attention."""
+    forward = LlamaAttention.forward
+
+    def changed(self: LlamaAttention, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        output, weights = forward(self, *args, **kwargs)
+        return output, None if weights is None else change(weights)
+
+    monkeypatch.setattr(LlamaAttention, "forward", changed)
+
+
 @pytest.mark.parametrize("kind", BROKEN)
-def test_what_eager_attention_gives_is_checked(kind: str) -> None:
-    inputs, source = inputs_and_loaded("Llama")
-    source.make_eager()
+def test_what_eager_attention_gives_is_checked(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = model_and_inputs("Llama")
     change, message = BROKEN[kind]
-    source.model.get_submodule("layers.1.self_attn").register_forward_hook(
-        lambda _module, _inputs, output: (output[0], change(output[1]))
-    )
-    with pytest.raises(UserError, match=f"model: llama cannot be shown: .*{message}") as caught:
-        capture(source, inputs, lambda _: None)
-    assert kind == "flat" or "layers.1.self_attn" in str(caught.value)
+    change_weights(monkeypatch, change)
+    with pytest.raises(UserError, match=f"model: llama cannot be shown, use another: .*{message}") as caught:
+        capture(model, inputs | UNKNOWN, nothing)
+    assert kind == "flat" or "layers.0.self_attn" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_eager_attention_is_loaded_once_for_many_texts() -> None:
-    inputs, source = inputs_and_loaded("Llama")
-    models = []
-    for _ in range(3):
-        assert capture(source, inputs | {"sinks": torch.ones(3)}, lambda _: None) == "eager"
-        models.append(source.model)
-    assert models[0] is models[1] is models[2]
+def test_no_layer_comes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = model_and_inputs("Llama")
+    first: list[Tensor] = []
+
+    def change(weights: Tensor) -> Tensor:
+        first.append(weights)
+        return first[0]
+
+    change_weights(monkeypatch, change)
+    with pytest.raises(UserError, match=r"attentions holds the weights of layers.0.self_attn twice"):
+        capture(model, inputs | UNKNOWN, nothing)
 
 
-def test_a_model_that_has_changed_itself_is_loaded_anew() -> None:
-    inputs, source = inputs_and_loaded("BLOOM")
-    assert capture(source, inputs, lambda _: None) == "eager"
-    first = source.model
-    capture(source, inputs, lambda _: None)
-    assert source.model is first, "kept for the next texts"
-    first.get_submodule("h.0.self_attention").attention_type = "original_full"  # as BigBird does
-    capture(source, inputs, lambda _: None)
-    assert source.model is not first
+def test_a_model_that_changes_with_a_text_is_the_same_for_the_next() -> None:
+    model = BIG_BIRD.build()
+    for num_tokens in (48, 13, 48):
+        inputs = random_inputs(model, num_tokens)
+        how, layers = captured_layers(model, inputs)
+        assert how == "eager" and len(layers) == 2
+        for place, weights in eager_weights(BIG_BIRD.build(), inputs).items():
+            torch.testing.assert_close(whole_weights(layers[place]), weights, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -135,17 +212,9 @@ def test_a_model_that_has_changed_itself_is_loaded_anew() -> None:
         ("language_model.encoder.layers.0.self_attn", "encoder"),
         ("text_encoder.layers.1.self_attn", "encoder"),
         ("text_decoder.layers.1.cross_attention", "decoder"),
+        ("encoder_attentions", "encoder"),
         ("h.0.attn", ""),
     ],
 )
 def test_a_stack_is_that_of_the_module(module: str, stack: str) -> None:
     assert layer_stack(module) == stack
-
-
-def test_stacks_that_give_nothing_are_missed() -> None:
-    _, layers = captured_layers(model := ARCHITECTURES["BART"].build(), inputs := random_inputs(model))
-    numbering = Numbering(has_two_stacks=True, counts=TokenCounts.of_inputs(inputs))
-    for layer in [layer for layer in layers.values() if layer.layer == 0]:
-        assert numbering.lacks_a_stack
-        numbering.layer(layer.module, layer.kind, layer.attention)
-    assert not numbering.lacks_a_stack
