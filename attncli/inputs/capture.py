@@ -17,7 +17,7 @@ from transformers.utils.generic import ModelOutput
 from attncli.errors import UserError
 from attncli.inputs.attention_interface import run_by_interface
 from attncli.inputs.captured_layers import CannotShow, CapturedLayer, Consumer, Enough, Numbering, TokenCounts
-from attncli.inputs.eager_attention import eager_copy, returned_weights, run_eagerly
+from attncli.inputs.eager_attention import eager_copy, fault_of, returned_weights, run_eagerly
 
 __all__ = ["CapturedLayer", "Consumer", "Enough", "capture"]
 
@@ -86,7 +86,7 @@ def _tried(model: PreTrainedModel, few: Mapping[str, Tensor]) -> Way:
         _raise_if_memory(error)
         return "interface"
     num_layers = sum(map(len, numbering.taken.values()))
-    num_expected = len(list(returned_weights(expected))) or num_layers
+    num_expected = sum(not fault_of(weights) for _, weights in returned_weights(expected)) or num_layers
     return "interface" if 0 < num_layers == num_expected and _agree(output, expected) else "eager"
 
 

@@ -106,11 +106,9 @@ class Numbering:
     def layer(
         self, module: str, kind: str, attention: AttentionLayer | GivenWeights, stack: str | None = None
     ) -> CapturedLayer:
-        """The layer that this call of a module is."""
-        if not self.has_two_stacks:
-            stack = ""
-        elif stack is None:
-            stack = layer_stack(module)
+        """The layer that this call of a module is; its stack, where none is given, by the module's name."""
+        if stack is None:
+            stack = layer_stack(module) if self.has_two_stacks else ""
         self._check_counts(module, stack, kind, attention)
         taken = self.taken[stack, kind]
         number = layer_number(module)

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
@@ -75,27 +75,32 @@ def run_eagerly(
     layers: list[CapturedLayer] = []
     known: MutableMapping[Tensor, None] = WeakIdKeyDictionary()
     for output, weights in returned_weights(model(**inputs, output_attentions=True)):
-        if not isinstance(weights, Tensor) or weights.ndim != 4:
-            raise CannotShow(f"{output} holds no weights of text, head, query and key")
-        if weights in known:
-            raise CannotShow(f"{output} holds the weights of {sources.get(weights, 'a layer')} twice")
-        known[weights] = None
         stack, kind = OUTPUTS[output]
-        name = sources.get(weights, output)
+        name = sources.get(weights, output) if isinstance(weights, Tensor) else output
+        fault = fault_of(weights)
+        if not fault and weights in known:
+            fault = "the same weights twice"
+        if fault:
+            raise CannotShow(f"{name} returns {fault}")
+        known[weights] = None
         given = GivenWeights(weights, (weights > 0).any(dim=1))
         layer = numbering.layer(name, kind, given, stack)
-        _check(layer, weights, modules.get(name))
+        may_be_causal = kind == "self" and layer.stack != "encoder"
+        if may_be_causal and getattr(modules.get(name), "is_causal", False):
+            future = torch.triu(weights, diagonal=1)
+            if not future.max() <= ROUNDING:
+                raise CannotShow(f"{name} is causal, and returns weights that look into the future")
         layers.append(layer)
     return layers
 
 
-def _check(layer: CapturedLayer, weights: Tensor, module: nn.Module | None) -> None:
+def fault_of(weights: Any) -> str:
+    """What these are instead of distributions over keys; empty where they are."""
+    if not isinstance(weights, Tensor) or weights.ndim != 4:
+        return "no weights of text, head, query and key"
     least, sums = weights.min(), weights.sum(dim=-1)
     if not least >= 0:
-        raise CannotShow(f"{layer.module} returns negative weights, as {least:.3g}: scores, perhaps")
+        return f"negative weights, as {least:.3g}: scores, perhaps"
     if not sums.max() <= 1 + ROUNDING:
-        raise CannotShow(f"{layer.module} returns rows that sum to more than 1, as {sums.max():.4g}")
-    if layer.kind == "self" and layer.stack != "encoder" and getattr(module, "is_causal", False):
-        future = torch.triu(weights[0], diagonal=1)
-        if not future.max() <= ROUNDING:
-            raise CannotShow(f"{layer.module} is causal, and returns weights that look into the future")
+        return f"rows that sum to more than 1, as {sums.max():.4g}"
+    return ""

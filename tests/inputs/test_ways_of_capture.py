@@ -154,7 +154,7 @@ BROKEN: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "unnormalised": (lambda p: 2 * p, "rows that sum to more than 1"),
     "not finite": (lambda p: p * torch.nan, "returns negative weights"),
     "window": (lambda p: p[..., :5], "has 13 queries and 5 keys where the texts have 13 and 13 tokens"),
-    "flat": (lambda p: p[:, 0], "attentions holds no weights of text, head, query and key"),
+    "flat": (lambda p: p[:, 0], "returns no weights of text, head, query and key"),
     "future": (lambda p: p.flip(-1), "is causal, and returns weights that look into the future"),
 }
 
@@ -190,7 +190,7 @@ def test_no_layer_comes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         return first[0]
 
     change_weights(monkeypatch, change)
-    with pytest.raises(UserError, match=r"attentions holds the weights of layers.0.self_attn twice"):
+    with pytest.raises(UserError, match=r"layers.0.self_attn returns the same weights twice"):
         capture(model, inputs | UNKNOWN, nothing)
 
 
