@@ -25,6 +25,26 @@ AXES = (
     "bucket",
     "vector",
 )
+PLACES = ("layer", "head")
+"""The axes on which a survey has its heads."""
+
+# Tensors that a report holds for its steps alone; of several sizes each has its number after the name.
+EXPLAINED = frozenset({
+    "token_ids", "context_token_ids", "query_projection", "key_projection", "value_projection",
+    "projected_query", "projected_key", "query", "key", "value", "raw_scores", "scaled_scores",
+    "second_scaled_scores", "bias", "bias_table", "first_weights", "second_weights", "lambda_vectors",
+    "merged", "output_projection", "output_bias",
+})  # fmt: skip
+
+
+def whole_head_name(layer: int, head: int) -> str:
+    """What a report with maps of blocks calls the whole weights of one head."""
+    return f"weights_{layer}_{head}"
+
+
+def pair_names(name: str) -> tuple[str, str]:
+    """What a report calls a tensor that was computed wrongly and rightly."""
+    return f"wrong_{name}", f"right_{name}"
 
 
 @dataclass(frozen=True)
@@ -41,8 +61,9 @@ class NamedTensor:
         assert len(self.axes) == self.values.ndim, f"{self.axes} for {self.values.shape}"
 
 
-Cell = str | int | float | None
-"""What stands in a table of a step: text, a number, or None for no number (a hidden score)."""
+Number = int | float | None
+Cell = str | Number
+"""What stands in a table: text, a number, or None for no number (a hidden score)."""
 
 
 @dataclass(frozen=True)
@@ -84,32 +105,51 @@ class Step:
     values: Mapping[str, Cell] = field(default_factory=dict)
     tables: tuple[Terms, ...] = ()
 
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> "Step":
-        """The step that `asdict`, and JSON after it, made this data of."""
-        shapes = tuple(Shape(**_with_tuples(shape)) for shape in data["shapes"])
-        tables = tuple(
-            Terms(**_with_tuples(table) | {name: _tuples(table[name]) for name in ("rows", "totals")})
-            for table in data["tables"]
-        )
-        return cls(data["title"], data["formula"], data["prose"], shapes, data["values"], tables)
+
+class Numbers(dict[str, Number]):
+    """Single numbers by their names."""
 
 
-def _tuples(rows: Any) -> tuple[tuple[Cell, ...], ...]:
-    return tuple(tuple(row) for row in rows)
+class Tensors(dict[str, NamedTensor]):
+    """Tensors by their names: a number for each query in the group `rows`, for each key in `keys`."""
 
 
-def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+Row = Mapping[str, Cell | list[Cell]]
+
+
+class Table(list[Row]):
+    """Rows of named cells, all with the same names; a cell may be a list of numbers."""
+
+    def grids(self, name: str) -> dict[str, NamedTensor]:
+        """Of a survey of heads, a column by layer and head: a grid for each stack, NaN where no head is.
+
+        The stack, in the order of the rows, is empty where there is but one.
+        """
+        stacks: dict[str, dict[tuple[int, ...], Cell | list[Cell]]] = {}
+        for row in self:
+            place = tuple(index for axis in PLACES if isinstance(index := row.get(axis), int))
+            if len(place) == len(PLACES) and min(place) >= 0:
+                stacks.setdefault(str(row.get("stack")), {})[place] = row.get(name)
+        return {
+            stack if len(stacks) > 1 else "": NamedTensor(PLACES, _grid(cells))
+            for stack, cells in stacks.items()
+        }
+
+
+def _grid(cells: Mapping[tuple[int, ...], Cell | list[Cell]]) -> np.ndarray:
+    grid = np.full(np.max(list(cells), axis=0) + 1, np.nan)
+    for place, cell in cells.items():
+        if isinstance(cell, int | float):
+            grid[place] = cell
+    return grid
+
+
+Statistic = Numbers | Tensors | Table
 
 
 @dataclass(frozen=True)
 class Report:
-    """What one experiment found.
-
-    `statistics` maps names to numbers, to further mappings, to lists of rows (mappings) and, in `rows` and
-    `keys`, to tensors with a number for each query or key. `steps` are there where asked to explain.
-    """
+    """What one experiment found. `steps` are there where asked to explain."""
 
     experiment: str
     spec: Mapping[str, Any]
@@ -117,9 +157,23 @@ class Report:
     tokens: tuple[str, ...] = ()
     context_tokens: tuple[str, ...] = ()
     tensors: Mapping[str, NamedTensor] = field(default_factory=dict)
-    statistics: Mapping[str, Any] = field(default_factory=dict)
+    statistics: Mapping[str, Statistic] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
+
+    @property
+    def explained(self) -> frozenset[str]:
+        """The tensors that are there for the steps alone: what is shown beside the steps leaves them out."""
+        if not self.steps:
+            return frozenset()
+        return frozenset(n for n in self.tensors if n in EXPLAINED or n.rpartition("_")[0] in EXPLAINED)
+
+    @property
+    def pairs(self) -> dict[str, tuple[str, str]]:
+        """The names of the tensors that were computed wrongly and rightly, by the name that they share."""
+        shared = {name.partition("_")[2] for name in self.tensors}
+        pairs = {name: pair_names(name) for name in sorted(shared)}
+        return {name: pair for name, pair in pairs.items() if set(pair) <= self.tensors.keys()}
 
     def fields(self) -> dict[str, Any]:
         """The report as its JSON form names it, with arrays still in it."""
@@ -142,13 +196,26 @@ class Report:
 
     def _statistic_axes(self) -> dict[str, dict[str, tuple[str, ...]]]:
         """The axes of the tensors among the statistics, which stand there as bare numbers."""
-        found: dict[str, dict[str, tuple[str, ...]]] = {}
-        for group, members in self.statistics.items():
-            if isinstance(members, Mapping):
-                tensors = {name: item.axes for name, item in members.items() if isinstance(item, NamedTensor)}
-                if tensors:
-                    found[group] = tensors
-        return found
+        return {
+            group: {name: tensor.axes for name, tensor in members.items()}
+            for group, members in self.statistics.items()
+            if isinstance(members, Tensors)
+        }
+
+    def tensors_of(self, group: str) -> Tensors:
+        """The tensors of a group of statistics, `rows` or `keys`; none where there is no such group."""
+        found = self.statistics.get(group)
+        return found if isinstance(found, Tensors) else Tensors()
+
+    def numbers(self, name: str) -> Numbers:
+        """The statistic of that name as numbers; none where there is no such statistic."""
+        found = self.statistics.get(name)
+        return found if isinstance(found, Numbers) else Numbers()
+
+    def table(self, name: str) -> Table:
+        """The statistic of that name as a table; an empty one where there is none."""
+        found = self.statistics.get(name)
+        return found if isinstance(found, Table) else Table()
 
     def to_data(self) -> dict[str, Any]:
         """The report as what JSON can hold: lists, texts and numbers; None for no number."""

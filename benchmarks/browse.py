@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Report, Table
 from attncli.views.browser.app import Browser
 from attncli.views.browser.atlas import grids
 from attncli.views.browser.choice import Choice
@@ -53,11 +53,11 @@ def report_of(layers: int, heads: int, tokens: int) -> Report:
     scores = generator.normal(0, 3, (layers, heads, tokens, tokens)).astype(np.float32)
     weights = np.exp(scores) * np.tri(tokens, dtype=np.float32)
     weights /= weights.sum(axis=-1, keepdims=True)
-    rows = [
-        {"layer": layer, "head": head, "kind": "self", "entropy": float(generator.random())}
+    rows = Table(
+        {"layer": layer, "head": head, "stack": "self", "entropy": float(generator.random())}
         for layer in range(layers)
         for head in range(heads)
-    ]
+    )
     tensors = {"weights": NamedTensor(("layer", "head", "query", "key"), weights)}
     words = tuple(f"token{i % 97}" for i in range(tokens))
     return Report("heads", {}, {}, words, tensors=tensors, statistics={"heads": rows})

@@ -25,7 +25,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConf
 from transformers.modeling_utils import PreTrainedModel
 
 from attncli.attention.engines import attend
-from attncli.attention.results import Wanted
+from attncli.attention.results import Computed, Wanted
 from attncli.experiments.head_scores import head_scores, wanted_scores
 from attncli.inputs.capture import CapturedLayer, capture
 
@@ -68,18 +68,19 @@ def tokens(num_tokens: int) -> Tensor:
 
 def survey(model: PreTrainedModel, ids: Tensor) -> list[dict[str, Tensor]]:
     """Ours: every head statistic, a layer at a time."""
-    scores: list[dict[str, Tensor]] = []
+    layers: list[Computed] = []
     wanted: list[Wanted] = []
 
     def take(layer: CapturedLayer) -> Tensor | None:
         if not wanted:
             wanted.append(replace(wanted_scores(layer.attention, ids), output=True))
         found = attend(layer.attention, wanted[0])
-        scores.append(head_scores(found, wanted[0]))
+        layers.append(replace(found, output=None))
         return found.output
 
     capture(model, {"input_ids": ids}, take)
-    return scores
+    scores = head_scores(layers, wanted[0])
+    return [{name: score[number] for name, score in scores.items()} for number in range(len(layers))]
 
 
 def patterns(ids: Tensor) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Report, Table
 from attncli.views import Display, load_view
 
 NUM_LAYERS, NUM_HEADS = 12, 12
@@ -62,7 +62,11 @@ def attn_page(path: Path, heads: np.ndarray, *, whole: bool) -> None:
         }
         for layer in range(NUM_LAYERS):
             tensors[f"weights_{layer}_{layer}"] = NamedTensor(("query", "key"), heads[layer, layer])
-    rows = [{"layer": i, "head": j, "entropy": 1.0} for i in range(NUM_LAYERS) for j in range(NUM_HEADS)]
+    rows = Table(
+        {"layer": i, "head": j, "stack": "self", "entropy": 1.0}
+        for i in range(NUM_LAYERS)
+        for j in range(NUM_HEADS)
+    )
     report = Report("heads", {}, {}, tokens(num_tokens), (), tensors, {"heads": rows})
     with path.open("w", encoding="utf-8") as stream:
         load_view("html")([report], stream, Display())

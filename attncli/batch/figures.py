@@ -4,7 +4,7 @@ Row statistics come as their mean, minimum and maximum over the queries (and ove
 is no number there is excluded from these.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -12,19 +12,18 @@ import numpy as np
 
 from attncli.batch.columns import (
     Columns,
-    GridShape,
-    RowShape,
-    ScalarShape,
     Shape,
-    SurveyShape,
     columns_of_shapes,
+    grid_columns,
+    one_column,
+    row_columns,
+    survey_columns,
 )
 from attncli.experiments.together import OwnPart
-from attncli.report import NamedTensor, Report
+from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
 
 # Keys named by rank, and what is made of the rows for people, are no statistics of their own.
 LEFT_OUT = ("top_keys", "top_weights", "quantiles", "extremes")
-PLACES = ("layer", "head")
 
 
 class FigureTable(NamedTuple):
@@ -48,19 +47,10 @@ def figure_tables(reports: Sequence[Report], *, rows: bool = False) -> list[Figu
     tables = []
     for places in together.values():
         leaves = list(_leaves([reports[place] for place in places], rows))
-        parts = [leaf.values for leaf in leaves]
-        values = np.concatenate(parts, axis=1) if parts else np.empty((len(places), 0))
+        values = np.concatenate([np.empty((len(places), 0)), *(numbers for _, numbers in leaves)], axis=1)
         values[~np.isfinite(values)] = np.nan
-        tables.append(FigureTable(columns_of_shapes(tuple(leaf.shape for leaf in leaves)), places, values))
+        tables.append(FigureTable(columns_of_shapes(tuple(shape for shape, _ in leaves)), places, values))
     return tables
-
-
-def joined(tables: Sequence[FigureTable]) -> FigureTable:
-    """Tables of the same columns as one."""
-    if len(tables) == 1:
-        return tables[0]
-    places = [place for table in tables for place in table.places]
-    return FigureTable(tables[0].columns, places, np.concatenate([table.values for table in tables]))
 
 
 def figures_of(report: Report, *, rows: bool = False) -> tuple[Columns, np.ndarray]:
@@ -69,95 +59,70 @@ def figures_of(report: Report, *, rows: bool = False) -> tuple[Columns, np.ndarr
     return columns, values[0]
 
 
-class Leaf(NamedTuple):
-    """The numbers of some reports under one name (report, column), and what their columns follow from."""
-
-    shape: Shape
-    values: np.ndarray
+Leaf = tuple[Shape, np.ndarray]
+"""What the columns of some numbers follow from, and the numbers (report, column)."""
 
 
 def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
-    """The leaves of one report, or of several that are parts of the same whole."""
+    """The numbers of one report, or of several that are parts of the same whole, under one name each."""
     first = reports[0]
-    statistics, tensors = first.statistics, first.tensors
-    members = None
+    statistics, tensors, members = first.statistics, first.tensors, None
     if isinstance(statistics, OwnPart) and isinstance(tensors, OwnPart):
         members = [report.statistics.place for report in reports if isinstance(report.statistics, OwnPart)]
         statistics, tensors = statistics.whole, tensors.whole
-    walk = _Walk(first.spec.get("layer"), first.spec.get("head"), members, rows)
-    for name, value in statistics.items():
-        if name == "heads":
-            yield _survey(value, len(reports))
-        elif name not in LEFT_OUT:
-            # rows and keys are where a statistic stands in a report; its name is enough of a name.
-            yield from walk.leaves("" if name in ("rows", "keys") else name, value)
+    place = first.spec.get("layer"), first.spec.get("head")
+    for group, found in statistics.items():
+        if group == "heads" and isinstance(found, Table):
+            yield _survey(found, len(reports))
+        elif isinstance(found, Tensors):
+            for name, tensor in found.items():
+                axes, values = _of_members(tensor, members)
+                if not axes:
+                    yield (one_column, f"{group}.{name}", *place), values.astype(np.float64)[:, None]
+                elif name not in LEFT_OUT:
+                    yield _row_leaf(name, axes, values, place, rows)
+        elif group not in LEFT_OUT:
+            for name, number in _single_numbers(group, found):
+                yield (one_column, name, *place), np.full((len(reports), 1), number, dtype=np.float64)
     for name, tensor in tensors.items():
-        if walk.axes(tensor) == PLACES:
-            yield _grid_leaf(name, walk.values(tensor))
+        axes, values = _of_members(tensor, members)
+        if axes == PLACES:
+            yield (grid_columns, name, *values.shape[1:]), values.reshape(len(values), -1)
 
 
-class _Walk(NamedTuple):
-    """What holds for all statistics of a report, or of the members of a whole with an axis for them."""
-
-    layer: int | None
-    head: int | None
-    members: list[int] | None
-    rows: bool
-
-    def axes(self, tensor: NamedTensor) -> tuple[str, ...]:
-        """The axes after that of the members."""
-        assert self.members is None or tensor.axes[0] == "batch", tensor.axes
-        return tensor.axes if self.members is None else tensor.axes[1:]
-
-    def values(self, tensor: NamedTensor) -> np.ndarray:
-        """The numbers of each member."""
-        if self.members is None:
-            return tensor.values[None]
-        is_whole = self.members == list(range(len(tensor.values)))
-        return tensor.values if is_whole else tensor.values[self.members]
-
-    def leaves(self, name: str, value: Any) -> Iterator[Leaf]:
-        """Every number under this name."""
-        if isinstance(value, NamedTensor):
-            axes, values = self.axes(value), self.values(value)
-            if not axes:
-                yield self._scalar_leaf(name, values)
-            elif axes == PLACES:
-                yield _grid_leaf(name, values)
-            else:
-                yield self._row_leaf(name, axes, values)
-        elif isinstance(value, Mapping):
-            for key, item in value.items():
-                if key not in LEFT_OUT:
-                    yield from self.leaves(f"{name}.{key}" if name else key, item)
-        elif isinstance(value, list):
-            for number, item in enumerate(value):
-                yield from self.leaves(f"{name}.{number}", item)
-        elif value is None or isinstance(value, int | float):
-            count = 1 if self.members is None else len(self.members)
-            yield self._scalar_leaf(name, np.full(count, np.nan if value is None else value))
-
-    def _scalar_leaf(self, name: str, values: np.ndarray) -> Leaf:
-        return Leaf(ScalarShape(name, self.layer, self.head), values.astype(np.float64)[:, None])
-
-    def _row_leaf(self, name: str, axes: tuple[str, ...], values: np.ndarray) -> Leaf:
-        count = len(values)
-        num_heads = values.shape[1 + axes.index("head")] if "head" in axes else None
-        by_head = values[:, None] if num_heads is None else np.moveaxis(values, 1 + axes.index("head"), 1)
-        num_batches = by_head.shape[2] if "batch" in axes else None
-        # Last axis whole and in one piece, so that a sum is added up in the same order in any company.
-        flat = np.ascontiguousarray(by_head, dtype=np.float64).reshape(count, num_heads or 1, -1)
-        summaries = _summaries(flat).reshape(count, -1)
-        if not self.rows:
-            return Leaf(RowShape(name, self.layer, self.head, num_heads), summaries)
-        num_tokens = flat.shape[2] // (num_batches or 1)
-        shape = RowShape(name, self.layer, self.head, num_heads, num_batches, num_tokens)
-        return Leaf(shape, np.concatenate([summaries, flat.reshape(count, -1)], axis=1))
+def _of_members(tensor: NamedTensor, members: list[int] | None) -> tuple[tuple[str, ...], np.ndarray]:
+    """The axes of a tensor, and the numbers of each member of a whole, or of the only report there is."""
+    if members is None:
+        return tensor.axes, tensor.values[None]
+    assert tensor.axes[0] == "batch", tensor.axes
+    is_whole = members == list(range(len(tensor.values)))
+    return tensor.axes[1:], tensor.values if is_whole else tensor.values[members]
 
 
-def _grid_leaf(name: str, values: np.ndarray) -> Leaf:
-    num_layers, num_heads = values.shape[1:]
-    return Leaf(GridShape(name, num_layers, num_heads), values.reshape(len(values), -1))
+def _single_numbers(group: str, found: Numbers | Table) -> Iterator[tuple[str, Any]]:
+    """Every number by its full name: the rows of a table, and the numbers of a list, by their place."""
+    rows = {group: found} if isinstance(found, Numbers) else {f"{group}.{i}": r for i, r in enumerate(found)}
+    for before, row in rows.items():
+        for name, cell in row.items():
+            listed = {f".{i}": item for i, item in enumerate(cell)} if isinstance(cell, list) else {"": cell}
+            for place, item in listed.items():
+                if not isinstance(item, str):
+                    yield f"{before}.{name}{place}", np.nan if item is None else item
+
+
+def _row_leaf(
+    name: str, axes: tuple[str, ...], values: np.ndarray, place: tuple[int | None, int | None], rows: bool
+) -> Leaf:
+    """A number for each row: summaries of each head, then with `rows` every row."""
+    count = len(values)
+    num_heads = values.shape[1 + axes.index("head")] if "head" in axes else None
+    by_head = values[:, None] if num_heads is None else np.moveaxis(values, 1 + axes.index("head"), 1)
+    num_batches = by_head.shape[2] if "batch" in axes else None
+    # Last axis whole and in one piece, so that a sum is added up in the same order in any company.
+    flat = np.ascontiguousarray(by_head, dtype=np.float64).reshape(count, num_heads or 1, -1)
+    numbers = [_summaries(flat).reshape(count, -1), *([flat.reshape(count, -1)] if rows else [])]
+    num_tokens = flat.shape[2] // (num_batches or 1) if rows else 0
+    return (row_columns, name, *place, num_heads, num_batches, num_tokens), np.concatenate(numbers, axis=1)
 
 
 @lru_cache(maxsize=256)
@@ -169,16 +134,18 @@ def _names_of_numbers(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[
     )
 
 
-def _survey(heads: Sequence[Mapping[str, Any]], num_reports: int) -> Leaf:
+def _survey(heads: Table, num_reports: int) -> Leaf:
     """The numbers of a survey of heads; a stack and kind go into the name where there are several."""
-    several = len({row["kind"] for row in heads}) > 1
-    shape, numbers = [], list[float]()
+    several = len({row["stack"] for row in heads}) > 1
+    shape: list[Any] = []
+    numbers: list[Any] = []
     for row in heads:
         names = _names_of_numbers(tuple(row), tuple(map(type, row.values())))
-        prefix = f"{row['module'].split('.')[0]}.{row['kind']}." if several else ""
+        stack = "decoder" if row["stack"] == "cross" else row["stack"]
+        prefix = f"{stack}.{row['kind']}." if several else ""
         shape.append((row["layer"], row["head"], prefix, names))
         numbers += [row[name] for name in names]
-    return Leaf(SurveyShape(tuple(shape)), np.array([numbers] * num_reports, dtype=np.float64))
+    return (survey_columns, tuple(shape)), np.array([numbers] * num_reports, dtype=np.float64)
 
 
 def _summaries(flat: np.ndarray) -> np.ndarray:

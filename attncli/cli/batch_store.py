@@ -1,30 +1,28 @@
 """`attn batch -o runs.db`: a batch into a store, with its progress and its summary on standard error."""
 
 import os
-import sqlite3
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from attncli.batch.chunks import DONE
 from attncli.batch.driver import Driver, Executor
 from attncli.batch.executors import load_executor
 from attncli.batch.expectations import Expectations
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Plan
-from attncli.batch.store import open_store
+from attncli.batch.store import count_planned, note_planned, open_store
 from attncli.batch.store_file import check_header, connect_to_read
 from attncli.batch.threads import one_torch_thread
 from attncli.batch.weight_files import WeightFiles, refuse_without_safetensors
 from attncli.batch.worth import estimated_work, num_workers
-from attncli.cli.batch import exit_code, tell
+from attncli.cli.batch import exit_code, print_errors
+from attncli.cli.progress import ProgressLine, cleared_line, counted, readable_rate, readable_seconds
 from attncli.experiments.memory import available_bytes
-from attncli.views.plain_text import plain_text
-from attncli.views.progress import Line, cleared_line, counted, readable_rate, readable_seconds
+from attncli.plain_text import plain_text
 
 if TYPE_CHECKING:
     from attncli.batch.conditions import Condition
@@ -63,11 +61,12 @@ def keep(
     keys = RunKeys(plan)
     with cleared_line() as line, open_store(path, fresh=fresh, rows=rows, weights=weights) as store:
 
-        def tell_above(name: str, lines: list[str]) -> None:
+        def print_above(name: str, lines: list[str]) -> None:
             line.clear()
-            tell(name, lines)
+            print_errors(name, lines)
 
-        work = estimated_work(plan, len(plan) - store.num_done())
+        num_runs, num_done = store.take_plan(plan, keys)
+        work = estimated_work(plan, num_runs - num_done)
         if workers is None and scheduler is None:
             cores = len(os.sched_getaffinity(0))
             workers = num_workers(work, cores=cores, free_bytes=available_bytes())
@@ -75,13 +74,14 @@ def keep(
             plan,
             keys,
             store,
+            num_runs=num_runs,
+            num_done=num_done,
             expectations=expectations,
             num_workers=workers or 1,
             seconds_a_job=work.seconds_a_job,
             fail_fast=fail_fast,
-            on_failure=tell_above,
-            on_broken=tell_above,
-            on_progress=lambda progress: line.show(lambda: counted(line, *progress)),
+            tell=print_above,
+            on_progress=lambda *progress: line.show(lambda: counted(line, *progress)),
         )
         try:
             with one_torch_thread() if len(plan) > 1 else nullcontext():
@@ -100,10 +100,10 @@ def keep(
 
 
 def _kept(path: Path, driver: Driver) -> str:
-    return f"{path} has {driver.kept + driver.done:,} of {len(driver.plan):,} runs"
+    return f"{path} has {driver.kept + driver.done:,} of {driver.num_runs:,} runs"
 
 
-def _summary(path: Path, driver: Driver, line: Line) -> str:
+def _summary(path: Path, driver: Driver, line: ProgressLine) -> str:
     now = driver.done + driver.failed
     parts = [_kept(path, driver)]
     if now:
@@ -120,21 +120,15 @@ def _summary(path: Path, driver: Driver, line: Line) -> str:
     return ", ".join(parts)
 
 
-def told_of(plan: Plan, path: Path) -> Iterator[str]:
+def lines_about(plan: Plan, path: Path) -> Iterator[str]:
     """How many of a plan's runs a store has already; nothing of it is changed."""
     if not path.exists():
         yield f"{path} is not there yet"
         return
     check_header(path)
-    keys = RunKeys(plan)
-    connection: sqlite3.Connection = connect_to_read(path)
-    try:
-        query = "SELECT 1 FROM runs WHERE key = ? AND status = ?"
-        done = sum(
-            connection.execute(query, (key, DONE)).fetchone() is not None
-            for job in plan.jobs()
-            for key in keys.of_job(job)
-        )
-    finally:
-        connection.close()
-    yield f"{path} has {done:,} of them, {len(plan) - done:,} are left"
+    with closing(connect_to_read(path)) as connection:
+        connection.execute("PRAGMA query_only = OFF")  # the plan goes into a temporary table
+        note_planned(connection, plan, RunKeys(plan))
+        num_runs, num_done = count_planned(connection)
+    repeated = f", {len(plan) - num_runs:,} repeat another" if len(plan) > num_runs else ""
+    yield f"{path} has {num_done:,} of them, {num_runs - num_done:,} are left{repeated}"

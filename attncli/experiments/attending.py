@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,9 +13,9 @@ from attncli.attention.results import MAP_SIZE, Computed, Moments, Wanted
 from attncli.attention.score_rules import PLAIN
 from attncli.attention.visibility import Visibility
 from attncli.errors import RunError
-from attncli.experiments.attention_report import LeadingAxes, row_tensors
+from attncli.experiments.attention_report import LeadingAxes, named, row_tensors
 from attncli.experiments.differential import attend_differentially
-from attncli.experiments.memory import chosen_engine, readable_bytes, weights_bytes
+from attncli.experiments.memory import readable_bytes
 from attncli.experiments.row_summaries import with_summaries
 from attncli.experiments.variants import (
     NOTHING_DRAWN,
@@ -29,7 +28,7 @@ from attncli.experiments.variants import (
     window_of,
 )
 from attncli.mechanisms.scaling import scale_factors
-from attncli.report import NamedTensor
+from attncli.report import NamedTensor, Numbers, Statistic, Tensors
 from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import AttentionSpec
 from attncli.statistics.moments import merged_moments
@@ -47,7 +46,7 @@ class Attended:
 
     output: Float[Tensor, "*batch query value_dim"]
     tensors: dict[str, NamedTensor]
-    statistics: dict[str, Any]
+    statistics: dict[str, Statistic]
     notes: tuple[str, ...] = ()
 
 
@@ -68,7 +67,7 @@ def attended(
     counts = vectors["query"].shape[-2], vectors["key"].shape[-2]
     lead = LeadingAxes.of(vectors["query"], axes)
     layer = _layer(spec, meeting(spec, vectors), lead, causal, drawn)
-    if chosen_engine(spec, *counts) == "streaming":
+    if spec.chosen_engine(*counts) == "streaming":
         result = _streaming(spec, layer, lead, progress)
     elif spec.differential:
         factor = factor_of_second(spec, drawn)
@@ -155,7 +154,7 @@ def _streaming(
     statistics = score_statistics(spec, layer, lead, found) | row_tensors(
         found, lead, layer.rules.softmax_sink
     )
-    size = readable_bytes(weights_bytes(spec, *layer.shape[2:]))
+    size = readable_bytes(4 * spec.num_weights(*layer.shape[2:]))
     note = (
         f"Streamed: the weights would take {size}. The statistics are exact; the maps show blocks of weights."
     )
@@ -164,7 +163,7 @@ def _streaming(
 
 def score_statistics(
     spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes, found: Computed
-) -> dict[str, Any]:
+) -> dict[str, Statistic]:
     """The moments of all heads' scores before and after scaling; of each text where several run together."""
     assert found.moments is not None and found.visible is not None
     factor = layer.scale / layer.rules.temperature
@@ -183,14 +182,14 @@ def score_statistics(
     }
 
 
-def _of_all_heads(moments: Moments, counts: Tensor, *, by_text: bool) -> dict[str, Any]:
+def _of_all_heads(moments: Moments, counts: Tensor, *, by_text: bool) -> Statistic:
     squares = moments.variance * (counts - 1)
     parts = (counts, moments.mean, squares, moments.smallest, moments.largest)
     if by_text:
         merged = merged_moments(*parts)
-        return {name: NamedTensor(("batch",), tensor.numpy(force=True)) for name, tensor in merged.items()}
+        return Tensors({name: named(tensor) for name, tensor in merged.items()})
     merged = merged_moments(*(part.flatten() for part in parts))
-    return {name: tensor.item() for name, tensor in merged.items()}
+    return Numbers({name: tensor.item() for name, tensor in merged.items()})
 
 
 def _divided(moments: Moments, factor: float) -> Moments:

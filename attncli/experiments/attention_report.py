@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,9 +13,9 @@ from attncli.experiments.explained import explained_steps
 from attncli.experiments.sources import Source
 from attncli.experiments.texts import Texts
 from attncli.inputs.projections import Projection
-from attncli.report import NamedTensor, Report
-from attncli.spec import Spec
+from attncli.report import NamedTensor, Report, Statistic, Tensors
 from attncli.spec.attention import AttentionSpec
+from attncli.spec.fields import Spec
 from attncli.spec.text import TextSpec
 from attncli.statistics.sinks import outside_mass
 
@@ -59,12 +58,12 @@ def build_report(
     spec: Spec,
     texts: Texts,
     tensors: Mapping[str, NamedTensor],
-    statistics: Mapping[str, Any],
+    statistics: Mapping[str, Statistic],
     notes: Iterable[str],
 ) -> Report:
     """A report with the settings and versions that it came from, and its steps where asked to explain."""
     environment = {"attncli": __version__, "torch": torch.__version__}
-    settings = spec.model_dump(mode="json", exclude=set(spec.unsaid_keys()))
+    settings = spec.model_dump(mode="json", exclude=set(spec.unreported_keys()))
     report = Report(
         spec.experiment,
         settings,
@@ -83,17 +82,9 @@ def has_axis_of_texts(spec: TextSpec, num_dims: int, num_axes: int) -> bool:
     return spec.batch_size is None and num_dims > num_axes
 
 
-def largest_difference(spec: TextSpec, one: Float[Tensor, "*shape"], other: Float[Tensor, "*shape"]) -> Any:
-    """max |one - other|; where several texts run together, of each text. The last axes are token and dim."""
-    difference = (one - other).abs()
-    if not has_axis_of_texts(spec, difference.dim(), 2):
-        return difference.max().item()
-    return named(difference.flatten(1).amax(dim=1))
-
-
 def row_tensors(
     found: Computed, lead: LeadingAxes, sink: Float[Tensor, "#text #head"] | None
-) -> dict[str, dict[str, NamedTensor]]:
+) -> dict[str, Tensors]:
     """The statistics of each row and of each key; what a sink takes is outside_mass, with the logsumexp.
 
     As float64, which is what a saved report comes back with.
@@ -104,11 +95,12 @@ def row_tensors(
         if sink is not None:
             rows["outside_mass"] = outside_mass(found.logsumexp, sink)
     ranks = {"top_keys": found.top_keys, "top_weights": found.top_weights}
-    statistics = {
-        "rows": {name: lead.named(tensor.double(), "query") for name, tensor in rows.items()}
-        | {name: lead.named(tensor, "query", "rank") for name, tensor in ranks.items() if tensor is not None}
+    of_rows = {name: lead.named(tensor.double(), "query") for name, tensor in rows.items()}
+    of_rows |= {
+        name: lead.named(tensor, "query", "rank") for name, tensor in ranks.items() if tensor is not None
     }
-    return statistics | {"keys": {"received_mass": lead.named(found.received_mass, "key")}}
+    received = {"received_mass": lead.named(found.received_mass, "key")}
+    return {"rows": Tensors(of_rows), "keys": Tensors(received)}
 
 
 def explained_ids(

@@ -1,6 +1,7 @@
 """Averaging: attention whose scores are all zero, computed in three ways."""
 
-from typing import Any
+from collections.abc import Mapping
+from math import nan
 
 import torch
 from jaxtyping import Float
@@ -14,7 +15,6 @@ from attncli.attention.visibility import Visibility
 from attncli.experiments.attention_report import (
     LeadingAxes,
     build_report,
-    largest_difference,
     named,
     row_tensors,
 )
@@ -23,7 +23,7 @@ from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
 from attncli.mechanisms.averaging import average_by_loop, averaging_weights, softmax_averaging_weights
 from attncli.mechanisms.masks import causal_mask, full_mask
-from attncli.report import Report
+from attncli.report import Numbers, Report, Statistic, Tensors
 from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.lessons import AverageSpec
 
@@ -34,7 +34,7 @@ def _row_statistics(
     causal: bool,
     scores: Float[Tensor, "token token"] | None,
     top_k: int,
-) -> dict[str, Any]:
+) -> dict[str, Tensors]:
     """Those of attention whose query and key are zero, with these scores instead where there are some."""
     lead = LeadingAxes.of(vectors, ())
     value = lead.layered(vectors)
@@ -45,6 +45,19 @@ def _row_statistics(
     ranks = min(top_k, layer.shape[3])
     wanted = Wanted(rows=tuple(ROW_STATISTICS), top_k=ranks, received_mass=True)
     return row_tensors(attend(layer, wanted), lead, None)
+
+
+def _agreement(
+    spec: AverageSpec, looped: Float[Tensor, "*batch token dim"], others: Mapping[str, Tensor | None]
+) -> Statistic:
+    """max |looped - other|, NaN where there is no other; of each text where several run together."""
+    differences = {
+        name: torch.full_like(looped, nan) if other is None else (looped - other).abs()
+        for name, other in others.items()
+    }
+    if spec.batch_size is None and looped.dim() > 2:
+        return Tensors({name: named(each.flatten(1).amax(dim=1)) for name, each in differences.items()})
+    return Numbers((name, each.max().item()) for name, each in differences.items())
 
 
 def run(spec: AverageSpec, texts: Texts, session: Session) -> Report:
@@ -69,13 +82,11 @@ def run(spec: AverageSpec, texts: Texts, session: Session) -> Report:
 
     looped = average_by_loop(vectors, visible.to(vectors.device), mean=mean)
     product = weights.to(vectors.device) @ vectors
-    statistics: dict[str, Any] = {}
+    statistics: dict[str, Statistic] = {}
     if spec.method == "all":
         by_softmax = softmax_weights.to(vectors.device) @ vectors
-        statistics["agreement"] = {
-            "loop_vs_matmul": largest_difference(spec, looped, product),
-            "loop_vs_softmax": largest_difference(spec, looped, by_softmax) if mean else None,
-        }
+        others = {"loop_vs_matmul": product, "loop_vs_softmax": by_softmax if mean else None}
+        statistics["agreement"] = _agreement(spec, looped, others)
         if not mean:
             notes.append("A softmax row sums to one, so that way averages and cannot sum.")
     if mean:

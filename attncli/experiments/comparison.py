@@ -1,6 +1,6 @@
 """Two reports side by side: the weights of A, of B and their difference, and how far each row moved."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from attncli import __version__
 from attncli.errors import UserError
 from attncli.experiments.alignment import Alignment, align, align_positions
-from attncli.report import NamedTensor, Report
+from attncli.report import Cell, NamedTensor, Numbers, Report, Statistic, Table, Tensors
 from attncli.statistics.divergence import jensen_shannon
 
 MAX_CHANGED_ROWS = 10
@@ -66,17 +66,19 @@ def _compared_weights(
     return tensors, query, key
 
 
-def _changed_rows(distance: NamedTensor, difference: np.ndarray) -> list[dict[str, Any]]:
+def _changed_rows(distance: NamedTensor, difference: np.ndarray) -> Table:
     """The rows that moved furthest, each with the key that gained most and the key that lost most."""
     flat = np.where(np.isnan(distance.values), -1, distance.values).ravel()
-    rows = []
+    rows = Table()
     for place in np.argsort(-flat, kind="stable")[:MAX_CHANGED_ROWS]:
         if flat[place] < ROUNDING:
             break
         index = np.unravel_index(place, distance.values.shape)
         moved = difference[index]
         most = {"gained": int(np.nanargmax(moved)), "lost": int(np.nanargmin(moved))}
-        row: dict[str, Any] = {axis: int(i) for axis, i in zip(distance.axes, index, strict=True)}
+        row: dict[str, Cell | list[Cell]] = {
+            axis: int(i) for axis, i in zip(distance.axes, index, strict=True)
+        }
         row["jensen_shannon"] = float(distance.values[index])
         for name, key in most.items():
             row[f"{name}_key"] = key
@@ -85,7 +87,7 @@ def _changed_rows(distance: NamedTensor, difference: np.ndarray) -> list[dict[st
     return rows
 
 
-def _by_head(distance: NamedTensor) -> list[dict[str, Any]]:
+def _by_head(distance: NamedTensor) -> Table:
     """The mean and the largest distance of each head, the head that moved most first."""
     axes = distance.axes[:-1]
     rows = []
@@ -93,52 +95,50 @@ def _by_head(distance: NamedTensor) -> list[dict[str, Any]]:
         own = distance.values[index][~np.isnan(distance.values[index])]
         if len(own):
             place = {axis: int(i) for axis, i in zip(axes, index, strict=True)}
-            rows.append(
-                {**place, "mean_jensen_shannon": float(own.mean()), "max_jensen_shannon": float(own.max())}
-            )
-    return sorted(rows, key=lambda row: -row["mean_jensen_shannon"])
+            rows.append((place, float(own.mean()), float(own.max())))
+    return Table(
+        {**place, "mean_jensen_shannon": mean, "max_jensen_shannon": largest}
+        for place, mean, largest in sorted(rows, key=lambda row: -row[1])
+    )
 
 
-def _figures(statistics: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
-    """Every number by its name, as `scores.variance`; of the rows' statistics the mean over rows."""
-    for name, value in statistics.items():
-        if name == "keys" or name.startswith("top_"):
-            continue
-        if isinstance(value, Mapping):
-            yield from _figures(value, "" if name == "rows" else f"{before}{name}.")
-        elif isinstance(value, NamedTensor):
-            numbers = value.values[np.isfinite(value.values)]
-            if len(numbers):
-                yield f"{before}{name}.mean", float(numbers.mean())
-        elif isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
-            yield f"{before}{name}", float(value)
+def _single_numbers(report: Report) -> Iterator[tuple[str, float]]:
+    """Every number by its name, as `scores.variance`; of the statistics of rows the mean over rows."""
+    for group, found in report.statistics.items():
+        if isinstance(found, Numbers):
+            for name, value in found.items():
+                if value is not None and np.isfinite(value):
+                    yield f"{group}.{name}", float(value)
+    for name, tensor in report.tensors_of("rows").items():
+        numbers = tensor.values[np.isfinite(tensor.values)]
+        if len(numbers) and not name.startswith("top_"):
+            yield f"{name}.mean", float(numbers.mean())
 
 
-def _side_by_side(a: Report, b: Report) -> list[dict[str, Any]]:
-    of_a, of_b = dict(_figures(a.statistics)), dict(_figures(b.statistics))
-    return [
+def _side_by_side(a: Report, b: Report) -> Table:
+    of_a, of_b = dict(_single_numbers(a)), dict(_single_numbers(b))
+    return Table(
         {"statistic": name, "a": of_a[name], "b": of_b[name], "difference": of_b[name] - of_a[name]}
         for name in of_a
         if name in of_b
-    ]
+    )
 
 
-def _heads_difference(a: Report, b: Report) -> list[dict[str, Any]]:
+def _heads_difference(a: Report, b: Report) -> Table:
     """B - A of every statistic of the heads that both surveys have."""
-    of_b = {(row["layer"], row["head"], row["kind"]): row for row in b.statistics.get("heads", ())}
-    rows = []
-    for row in a.statistics.get("heads", ()):
-        other = of_b.get((row["layer"], row["head"], row["kind"]))
-        if other is None:
-            continue
-        place = {name: row[name] for name in ("layer", "head", "kind")}
+    where = ("layer", "head", "stack", "kind")
+    of_b = {tuple(map(row.get, where)): row for row in b.table("heads")}
+    found = Table()
+    for row in a.table("heads"):
+        other = of_b.get(tuple(map(row.get, where)), {})
         numbers = {
-            name: other[name] - value
+            name: of_other - value
             for name, value in row.items()
-            if isinstance(value, float) and isinstance(other.get(name), float)
+            if isinstance(value, float) and isinstance(of_other := other.get(name), float)
         }
-        rows.append(place | numbers)
-    return rows
+        if other:
+            found.append({name: row[name] for name in where} | numbers)
+    return found
 
 
 def _changed_settings(a: Report, b: Report) -> str:
@@ -173,7 +173,7 @@ def compare(a: Report, b: Report) -> Report:
         without = "A" if tensor_a is None else "B"
         raise UserError(f"diff: {without} has no weights to compare with those of the other side")
     tensors: dict[str, NamedTensor] = {}
-    statistics: dict[str, Any] = {}
+    statistics: dict[str, Statistic] = {}
     notes = [_changed_settings(a, b)]
     tokens: tuple[str, ...] = ()
     context_tokens: tuple[str, ...] = ()
@@ -183,7 +183,7 @@ def compare(a: Report, b: Report) -> Report:
             torch.from_numpy(tensors["weights_a"].values), torch.from_numpy(tensors["weights_b"].values)
         )
         distance = NamedTensor(tensor_a.axes[:-1], distances.numpy())
-        statistics["rows"] = {"jensen_shannon": distance}
+        statistics["rows"] = Tensors(jensen_shannon=distance)
         statistics["changed_rows"] = _changed_rows(distance, tensors["difference"].values)
         if distance.values.ndim > 1:
             statistics["by_head"] = _by_head(distance)

@@ -1,7 +1,6 @@
 """Differential attention in a report: two softmaxes, and the statistics that their difference has."""
 
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
@@ -10,7 +9,7 @@ from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Wanted
 from attncli.experiments.attention_report import LeadingAxes, row_tensors
-from attncli.report import NamedTensor
+from attncli.report import NamedTensor, Numbers, Statistic
 from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import AttentionSpec
 from attncli.statistics.moments import moments
@@ -20,7 +19,7 @@ SIGNED = tuple(name for name, statistic in ROW_STATISTICS.items() if statistic.s
 
 def attend_differentially(
     spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes, factor: float
-) -> tuple[Tensor, dict[str, NamedTensor], dict[str, Any]]:
+) -> tuple[Tensor, dict[str, NamedTensor], dict[str, Statistic]]:
     """The output, the tensors of both halves and of the whole, and the statistics; `factor` is lambda.
 
     scores and scaled_scores are those of the first half, second_scores and second_scaled_scores the other's.
@@ -31,7 +30,7 @@ def attend_differentially(
     seen = layer.visibility.whole(layer.query.device)
     everywhere = seen.unsqueeze(1).expand(layer.shape)
     tensors = {}
-    statistics: dict[str, Any] = {}
+    statistics: dict[str, Statistic] = {}
     for prefix, half in zip(("", "second_"), found, strict=True):
         if spec.explain:
             tensors[f"{prefix}scaled_scores"] = half.scores
@@ -40,12 +39,12 @@ def attend_differentially(
             tensors[f"{prefix or 'first_'}weights"] = half.weights
         for name, scores in (("scores", half.raw_scores), ("scaled_scores", half.scores)):
             assert scores is not None
-            statistics[f"{prefix}{name}"] = moments(scores[everywhere])
+            statistics[f"{prefix}{name}"] = Numbers(moments(scores[everywhere]))
     first, second = (half.weights for half in found)
     assert first is not None and second is not None
     weights = first - factor * second
     tensors["weights"] = weights
-    statistics["differential"] = {"lambda_init": spec.lambda_init, "lambda": factor}
+    statistics["differential"] = Numbers({"lambda_init": spec.lambda_init, "lambda": factor})
     difference = GivenWeights(weights, seen)
     wanted = Wanted(rows=SIGNED, top_k=min(spec.top_k, layer.shape[3]), received_mass=True)
     statistics |= row_tensors(attend(difference, wanted), lead, None)

@@ -12,7 +12,7 @@ from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.results import Wanted
 from attncli.experiments.attention_report import LeadingAxes, row_tensors
 from attncli.experiments.row_summaries import with_summaries
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Report, Statistic, Tensors
 from attncli.row_statistics import ROW_STATISTICS
 
 # How far a row's sum may be from one: bfloat16 weights round by 2^-9 of themselves.
@@ -61,7 +61,7 @@ def _no_distribution(array: np.ndarray) -> str:
     return ""
 
 
-def _statistics(array: np.ndarray, axes: tuple[str, ...]) -> dict[str, Any]:
+def _statistics(array: np.ndarray, axes: tuple[str, ...]) -> dict[str, Statistic]:
     """Those of a layer's heads; the layers, where there are several, run together as texts do."""
     weights = torch.from_numpy(array)
     lead = LeadingAxes(has_batch=array.ndim == 4, has_head=array.ndim >= 3)
@@ -69,9 +69,9 @@ def _statistics(array: np.ndarray, axes: tuple[str, ...]) -> dict[str, Any]:
     wanted = Wanted(rows=tuple(ROW_STATISTICS), top_k=min(TOP_K, array.shape[-1]), received_mass=True)
     found = attend(GivenWeights(layered.double(), (layered > 0).any(dim=1)), wanted)
     return {
-        group: {
-            name: NamedTensor((*axes[:-2], *tensor.axes[array.ndim - 2 :]), tensor.values)
+        group: Tensors(
+            (name, NamedTensor((*axes[:-2], *tensor.axes[array.ndim - 2 :]), tensor.values))
             for name, tensor in members.items()
-        }
+        )
         for group, members in row_tensors(found, lead, None).items()
     }

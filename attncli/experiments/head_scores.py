@@ -1,5 +1,6 @@
-"""Every statistic of a layer's heads, one number per text and head."""
+"""Every statistic of the heads of some layers, one number per layer, text and head."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -64,23 +65,30 @@ def wanted_scores(
     if ids is None:
         num_texts, _, num_queries, num_keys = attention.shape
         ids, names = torch.zeros(num_texts, max(num_queries, num_keys), dtype=torch.int64), ("sink_mass_4",)
-    patterns = Patterns(names, ids, first_key=first_key, repeat=repeat or 0)
+    device = attention.query.device if isinstance(attention, AttentionLayer) else attention.weights.device
+    patterns = Patterns(names, ids.to(device), first_key=first_key, repeat=repeat or 0)
     return Wanted(rows=rows, patterns=patterns)
 
 
-def head_scores(found: Computed, wanted: Wanted) -> dict[str, Float[Tensor, "text head"]]:
+def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
     """Means over the rows of the row statistics, and how much weight falls on each detection pattern.
 
-    What does not compare in cross-attention is NaN.
+    The layers have the same shapes; what was wanted of them is the same. What does not compare in
+    cross-attention is NaN.
     """
-    patterns, mass, sums = wanted.patterns, found.pattern_mass, found.sums
-    assert patterns is not None and mass is not None and sums is not None
+    patterns = wanted.patterns
+    assert patterns is not None
+    sums, mass = (
+        torch.stack([getattr(found, name) for found in layers]) for name in ("sums", "pattern_mass")
+    )
+    seeing = torch.stack([found.seeing for found in layers])
     nothing = torch.full_like(sums[..., 0], torch.nan)
-    means = torch.stack(list(found.rows.values())).nanmean(dim=-1)
-    scores = dict.fromkeys(ROW_STATISTICS, nothing) | dict(zip(found.rows, means, strict=True))
+    scores = dict.fromkeys(ROW_STATISTICS, nothing) | {
+        name: torch.stack([found.rows[name] for found in layers]).nanmean(dim=-1) for name in wanted.rows
+    }
     scores["sink_mass"] = scores.pop("sink_mass")  # beside that of the first four
-    num_rows = (patterns.rows[..., : sums.shape[-1]] & found.seeing.unsqueeze(1)).sum(dim=-1)
-    by_rows = pattern_score(mass, num_rows.unsqueeze(1)).unbind(dim=-1)
+    num_rows = (patterns.rows[..., : sums.shape[-1]] & seeing.unsqueeze(2)).sum(dim=-1)
+    by_rows = pattern_score(mass, num_rows.unsqueeze(2)).unbind(dim=-1)
     by_mass = mul_score(mass, sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
     shares = dict(zip(patterns.names, by_mass, strict=True))
     on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))

@@ -1,10 +1,9 @@
 """The survey of a model's heads: what each does, measured on a text or on a probe."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from math import inf
 
-import numpy as np
 import torch
 
 from attncli.errors import UserError
@@ -13,13 +12,12 @@ from attncli.experiments.head_maps import sides
 from attncli.experiments.memory import refuse_bytes
 from attncli.experiments.model_runs import run_model
 from attncli.experiments.session import Session
-from attncli.experiments.survey import Row, Survey
+from attncli.experiments.survey import HeadRow, Survey
 from attncli.experiments.texts import Texts
 from attncli.inputs.capture import capture
-from attncli.inputs.captured_layers import layer_stack
 from attncli.inputs.pretrained import Pretrained, Reading
 from attncli.inputs.probes import repeated_probe
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Numbers, Report, Statistic, Table
 from attncli.spec.heads import HeadsSpec
 from attncli.statistics.head_scores import sink_rate
 
@@ -55,27 +53,11 @@ def _reading(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: t
     return Reading(pretrained.shifted_right(text), context)
 
 
-def _grids(rows: list[Row], statistic: str) -> Iterator[tuple[str, NamedTensor]]:
-    """The statistic by layer and head, a matrix for each stack and kind of attention."""
-    stacks: dict[str, dict[int, list[float]]] = {}
-    for row in rows:
-        stack = layer_stack(row["module"])
-        layers = stacks.setdefault(f"{stack} {row['kind']}".strip(), {})
-        layers.setdefault(row["layer"], []).append(row[statistic])
-    for stack, layers in stacks.items():
-        width = max(map(len, layers.values()))
-        grid = np.full((max(layers) + 1, width), np.nan)
-        for layer, numbers in layers.items():
-            grid[layer, : len(numbers)] = numbers
-        name = statistic if len(stacks) == 1 else f"{statistic} {stack}"
-        yield name, NamedTensor(("layer", "head"), grid)
-
-
-def _chosen(spec: HeadsSpec, rows: list[Row]) -> list[Row]:
+def _chosen(spec: HeadsSpec, rows: list[HeadRow]) -> Table:
     key = spec.sort
     if key is not None:
-        rows = sorted(rows, key=lambda row: -row[key] if row[key] == row[key] else np.inf)
-    return rows[: spec.top]
+        rows = sorted(rows, key=lambda row: -row[key] if row[key] == row[key] else inf)
+    return Table(rows[: spec.top])
 
 
 def run(spec: HeadsSpec, texts: Texts, session: Session) -> Report:
@@ -95,22 +77,22 @@ def report_each(
     with ExitStack() as hooks:
         survey = Survey(specs, readings, pretrained, progress, hooks)
         how = capture(pretrained.model, pretrained.inputs(readings), survey.take)
-    return [
-        _report(spec, reading, survey, text, how)
-        for text, (spec, reading) in enumerate(zip(specs, readings, strict=True))
-    ]
+    texts = zip(specs, readings, survey.rows(), strict=True)
+    return [_report(spec, reading, survey, rows, n, how) for n, (spec, reading, rows) in enumerate(texts)]
 
 
-def _report(spec: HeadsSpec, reading: Reading, survey: Survey, text: int, how: str) -> Report:
-    rows = survey.rows[text]
+def _report(
+    spec: HeadsSpec, reading: Reading, survey: Survey, rows: list[HeadRow], text: int, how: str
+) -> Report:
     first_key = torch.tensor([row["sink_mass"] for row in rows])
-    model_figures = {"sink_rate": sink_rate(first_key, SINK_THRESHOLD), "sink_threshold": SINK_THRESHOLD}
-    statistics: dict[str, Any] = {"model": model_figures}
+    sinks = Numbers(sink_rate=sink_rate(first_key, SINK_THRESHOLD), sink_threshold=SINK_THRESHOLD)
+    statistics: dict[str, Statistic] = {"model": sinks}
     tensors: dict[str, NamedTensor] = {}
     if spec.statistic is None:
         statistics = {"heads": _chosen(spec, rows)} | statistics
     else:
-        tensors |= dict(_grids(rows, spec.statistic))
+        grids = Table(rows).grids(spec.statistic)
+        tensors |= {f"{spec.statistic} {stack}".strip(): grid for stack, grid in grids.items()}
     if survey.rolled:
         tensors["rollout"] = named(survey.rolled[text], "query", "key")
     read = Texts(reading.text.tokens, reading.context.tokens if reading.context is not None else ())

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +13,15 @@ from attncli.attention.results import Computed, Wanted
 from attncli.errors import UserError
 from attncli.experiments.attention_report import LeadingAxes, build_report, named, row_tensors
 from attncli.experiments.heads import EAGER_NOTE
-from attncli.experiments.memory import BYTES_PER_WEIGHT, refuse_bytes
+from attncli.experiments.memory import refuse_bytes
 from attncli.experiments.texts import Texts, check_token
 from attncli.inputs.capture import CapturedLayer, Enough, capture
 from attncli.inputs.output_projections import output_projection
 from attncli.inputs.pretrained import Pretrained, Reading
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Numbers, Report, Statistic
 from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import CrossSpec, MultiheadSpec, SelfSpec
+from attncli.spec.sizes import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
 from attncli.statistics.moments import moments
 
 ModelAttentionSpec = SelfSpec | MultiheadSpec | CrossSpec
@@ -119,7 +119,8 @@ def report_each(
     num_queries, num_context = readings[0].counts
     num_keys = num_context if isinstance(spec, CrossSpec) else num_queries
     num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
-    needed = len(specs) * num_heads * num_queries * num_keys * BYTES_PER_WEIGHT
+    of_a_row = num_keys * BYTES_PER_WEIGHT + min(spec.top_k, num_keys) * BYTES_PER_TOP_KEY
+    needed = len(specs) * num_heads * num_queries * of_a_row
     refuse_bytes(spec, needed, "fewer tokens, or attn heads for statistics alone")
     with ExitStack() as hooks:
         chosen = ChosenLayer(spec, pretrained, hooks)
@@ -178,14 +179,14 @@ def _tensors_and_statistics(
     found: Computed,
     projected: Tensor | None,
     text: int,
-) -> tuple[dict[str, NamedTensor], dict[str, Any]]:
+) -> tuple[dict[str, NamedTensor], dict[str, Statistic]]:
     """One text's part, of all heads or of one."""
     head = spec.head or 0
     own = (text,) if isinstance(spec, MultiheadSpec) else (text, head)
     axes: tuple[str, ...] = ("head",) if isinstance(spec, MultiheadSpec) else ()
     attention = layer.attention
     tensors: dict[str, NamedTensor] = {}
-    statistics: dict[str, Any] = {}
+    statistics: dict[str, Statistic] = {}
     output = None
     if isinstance(attention, AttentionLayer):
         assert found.scores is not None and found.raw_scores is not None and found.output is not None
@@ -198,7 +199,7 @@ def _tensors_and_statistics(
             ):
                 tensors[name] = named(vectors[own], *axes, side, "dim")
         scores = {"scores": found.raw_scores[own], "scaled_scores": found.scores[own]}
-        statistics = {name: moments(tensor[tensor > -torch.inf]) for name, tensor in scores.items()}
+        statistics = {name: Numbers(moments(tensor[tensor > -torch.inf])) for name, tensor in scores.items()}
         shown = scores if spec.explain else {"scores": scores["scores"]}
         tensors |= {name: named(tensor, *axes, "query", "key") for name, tensor in shown.items()}
         output = found.output[own]
@@ -232,7 +233,7 @@ def _part(found: Computed, text: int, head: int | None) -> Computed:
     )
 
 
-def _score_rule(layer: AttentionLayer, head: int) -> dict[str, float | None]:
+def _score_rule(layer: AttentionLayer, head: int) -> Numbers:
     """How a head's scores are made of query · key, for who follows them."""
     sink = None if layer.rules.sink is None else layer.rules.sink[0, head].item()
-    return {"scale": layer.scale, "softcap": layer.rules.softcap, "sink": sink}
+    return Numbers(scale=layer.scale, softcap=layer.rules.softcap, sink=sink)

@@ -9,19 +9,19 @@ from attncli.experiments.session import Session
 from attncli.experiments.sources import choose_device
 from attncli.experiments.texts import Texts
 from attncli.mechanisms.normalisation import batch_norm, layer_norm, rms_norm
-from attncli.report import Report
+from attncli.report import Numbers, Report
 from attncli.spec.lessons import NormSpec
 
 
-def _first_feature_and_example(data: Float[Tensor, "batch feature"]) -> dict[str, float]:
+def _first_feature_and_example(data: Float[Tensor, "batch feature"]) -> Numbers:
     """Mean and unbiased standard deviation of feature 0 over the batch and of example 0 over its features."""
     feature, example = data[:, 0], data[0]
-    return {
-        "feature0_mean": feature.mean().item(),
-        "feature0_std": feature.std().item() if len(feature) > 1 else float("nan"),
-        "example0_mean": example.mean().item(),
-        "example0_std": example.std().item() if len(example) > 1 else float("nan"),
-    }
+    return Numbers(
+        feature0_mean=feature.mean().item(),
+        feature0_std=feature.std().item() if len(feature) > 1 else None,
+        example0_mean=example.mean().item(),
+        example0_std=example.std().item() if len(example) > 1 else None,
+    )
 
 
 def _difference(ours: Tensor, theirs: Tensor) -> float:
@@ -36,7 +36,7 @@ def run(spec: NormSpec, texts: Texts, session: Session) -> Report:
     unbiased = spec.variance == "unbiased"
     outputs = {"input": data}
     figures = {}
-    agreement: dict[str, float | None] = {}
+    agreement = Numbers()
     if spec.kind in ("batch", "all"):
         batch = batch_norm(data, eps=spec.eps, momentum=spec.momentum, unbiased=unbiased)
         outputs |= {"batch_norm": batch.output, "batch_norm_eval": batch.eval_output}

@@ -12,7 +12,7 @@ from attncli.experiments.session import Session
 from attncli.experiments.sources import choose_device
 from attncli.experiments.texts import Texts
 from attncli.mechanisms.scaling import scale_factors
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Numbers, Report, Statistic, Table
 from attncli.spec.lessons import ScaleDemoSpec
 from attncli.statistics.moments import moments
 from attncli.statistics.saturation import softmax_gradient_norm
@@ -53,7 +53,7 @@ def run(spec: ScaleDemoSpec, texts: Texts, session: Session) -> Report:
     if any(isinf(figure) for row in variance for figure in row.values()):
         raise RunError(f"scale-demo: the scores overflow float32: use a smaller scale (got {spec.scale})")
     logits = torch.tensor(spec.logits, dtype=torch.float64)
-    sharpness = []
+    sharpness = Table()
     for factor in spec.factors:
         weights = (logits * factor).softmax(dim=-1)
         if not weights.isfinite().all():
@@ -75,7 +75,10 @@ def run(spec: ScaleDemoSpec, texts: Texts, session: Session) -> Report:
         "curve_logits": named(curve_logits, "point"),
         "curve_weights": named(curve_logits.softmax(dim=-1), "point"),
     }
-    statistics = {"variance": variance if len(variance) > 1 else variance[0], "sharpness": sharpness}
+    statistics: dict[str, Statistic] = {
+        "variance": Table(variance) if len(variance) > 1 else Numbers(variance[0]),
+        "sharpness": sharpness,
+    }
     notes = [
         "Scaling keeps the scores at unit variance, whatever head_dim is, so that softmax stays diffuse.",
         "gradient_norm is the Frobenius norm of the softmax Jacobian: it vanishes as the row saturates.",

@@ -18,7 +18,7 @@ from attncli.experiments.texts import Texts
 from attncli.experiments.variants import draw_parameters, parameter_sizes
 from attncli.inputs.projections import draw_projections
 from attncli.mechanisms.attention_by_loop import attend_by_loop
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Numbers, Report
 from attncli.spec.attention import AttentionSpec, SelfSpec
 from attncli.spec.variants import POSITIONS
 
@@ -82,5 +82,5 @@ def run(spec: SelfSpec, texts: Texts, session: Session) -> Report:
         if difference is None:
             notes.append(f"The loop form is left out beyond {MAX_LOOP_CELLS} weights.")
         else:
-            statistics["agreement"] = {"loop_vs_matmul": difference}
+            statistics["agreement"] = Numbers(loop_vs_matmul=difference)
     return build_report(spec, texts, tensors, statistics, [*notes, *attention.notes])

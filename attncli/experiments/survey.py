@@ -1,9 +1,9 @@
 """What is measured of a model's heads while it runs: a row for each head, for each text."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -30,7 +30,17 @@ from attncli.spec.heads import HeadsSpec
 from attncli.statistics.rollout import roll_out
 from attncli.statistics.value_norms import value_norms
 
-Row = dict[str, Any]
+HeadRow = dict[str, Any]
+"""Where a head stands, and its statistics by name."""
+
+
+class SurveyedLayer(NamedTuple):
+    """Where a layer stands, what was computed of its heads, and the norms of their values where asked for."""
+
+    where: dict[str, Any]
+    found: Computed
+    norms: Float[Tensor, "text head"] | None
+
 
 ROUNDING = 1e-3
 """By how much what W_O takes may differ from the heads, relative to the largest entry."""
@@ -54,41 +64,37 @@ class Survey:
         self.ids = torch.stack([one.text.ids for one in readings])
         contexts = [one.context for one in readings if one.context is not None]
         self.encoder_ids = torch.stack([one.ids for one in contexts]) if contexts else None
-        self.rows: list[list[Row]] = [[] for _ in readings]
-        self.layers_done = 0
+        self.layers: list[SurveyedLayer] = []
         self.rolled: list[Tensor] = []
         self.maps: list[HeadMaps] = []
-        self._wanted: dict[tuple[str, str], Wanted] = {}
+        self._wanted: dict[str, Wanted] = {}
         if self.spec.maps != "none":
             self.maps = [HeadMaps(own, *sides(own, one)) for own, one in zip(specs, readings, strict=True)]
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
         """The statistics of one layer, and its output where that is not of other weights."""
         attention = without_first_keys(layer.attention, self.spec.skip_sink)
-        scores = {}
+        norms = None
         if self.spec.weighted:
-            attention, scores["value_norm"] = self._weighted(layer, attention)
-        wanted = self._what_is_wanted(layer, attention)
-        found = attend(attention, wanted)
-        scores |= head_scores(found, wanted)
-        self._keep(layer, found, scores)
+            attention, norms = self._weighted(layer, attention)
+        found = attend(attention, self._what_is_wanted(layer, attention))
+        self._keep(layer, found, norms)
         if self.progress is not None:
             config = self.pretrained.model.config
             num_stacks = 3 if self.pretrained.has_decoder else 1  # encoder, decoder, across
             num_layers = num_stacks * getattr(config, "num_hidden_layers", 1)
-            self.layers_done += 1
-            self.progress(min(1.0, self.layers_done / num_layers))
+            self.progress(min(1.0, len(self.layers) / num_layers))
         return found.output
 
     def _what_is_wanted(self, layer: CapturedLayer, attention: Attention) -> Wanted:
         """The same for all layers of a stack and kind, and so are the patterns in it; but for the maps."""
-        stack = layer.stack, layer.kind
+        stack = layer.stack_name
         if stack not in self._wanted:
             in_encoder = layer.stack == "encoder" and self.encoder_ids is not None
             ids = self.encoder_ids if in_encoder else self.ids
             wanted = wanted_scores(
                 attention,
-                None if layer.kind == "cross" or ids is None else ids.to(_device_of(attention)),
+                None if layer.kind == "cross" else ids,
                 first_key=self.spec.skip_sink,
                 repeat=self.spec.num_tokens if self.spec.probe else None,
             )
@@ -100,17 +106,42 @@ class Survey:
         wanted = self._wanted[stack]
         return self.maps[0].wanted(layer, wanted) if self.maps else wanted
 
-    def _keep(self, layer: CapturedLayer, found: Computed, scores: Mapping[str, Tensor]) -> None:
-        where = {"layer": layer.layer, "module": layer.module}
-        numbers = torch.stack(list(scores.values()), dim=-1).tolist()
-        for text, rows in enumerate(self.rows):
-            for head, of_head in enumerate(numbers[text]):
-                by_name = dict(zip(scores, of_head, strict=True))
-                rows.append({**where, "head": head, "kind": layer.kind, **by_name})
+    def _keep(self, layer: CapturedLayer, found: Computed, norms: Tensor | None) -> None:
+        where = {"layer": layer.layer, "module": layer.module, "kind": layer.kind, "stack": layer.stack_name}
+        kept = Computed(found.rows, found.sums, visible=found.visible, pattern_mass=found.pattern_mass)
+        self.layers.append(SurveyedLayer(where, kept, norms))
+        for text in range(len(self.ids)):
             if self.maps:
                 self.maps[text].take(layer, found, text)
             if found.head_mean is not None:
                 self._roll_out(found.head_mean[text].double(), text)
+
+    def rows(self) -> list[list[HeadRow]]:
+        """For each text a row for each head, in the order of the layers."""
+        numbers: dict[int, dict[str, Tensor]] = {}
+        for alike in self._alike():
+            wanted = self._wanted[self.layers[alike[0]].where["stack"]]
+            scores = head_scores([self.layers[number].found for number in alike], wanted)
+            for place, number in enumerate(alike):
+                norms = self.layers[number].norms
+                first = {} if norms is None else {"value_norm": norms}
+                numbers[number] = first | {name: score[place] for name, score in scores.items()}
+        texts: list[list[HeadRow]] = [[] for _ in self.ids]
+        for number, layer in enumerate(self.layers):
+            by_head = torch.stack(list(numbers[number].values()), dim=-1).tolist()
+            for rows, heads in zip(texts, by_head, strict=True):
+                for head, of_head in enumerate(heads):
+                    by_name = dict(zip(numbers[number], of_head, strict=True))
+                    rows.append({**layer.where, "head": head, **by_name})
+        return texts
+
+    def _alike(self) -> list[list[int]]:
+        """The places of the layers of the same stack and shapes, whose statistics are computed together."""
+        found: dict[tuple[Any, ...], list[int]] = {}
+        for number, layer in enumerate(self.layers):
+            assert layer.found.sums is not None
+            found.setdefault((layer.where["stack"], layer.found.sums.shape), []).append(number)
+        return list(found.values())
 
     def _weighted(
         self, layer: CapturedLayer, attention: Attention
@@ -153,7 +184,3 @@ class Survey:
         if text == len(self.rolled):
             self.rolled.append(torch.eye(len(mean), dtype=mean.dtype, device=mean.device))
         self.rolled[text] = roll_out(self.rolled[text], mean)
-
-
-def _device_of(attention: Attention) -> torch.device:
-    return attention.query.device if isinstance(attention, AttentionLayer) else attention.weights.device

@@ -4,18 +4,15 @@ Texts that run together are a batch: mechanisms and statistics broadcast over it
 that it has alone, and one report with a batch axis is taken apart into a report a text.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from attncli.errors import UserError
-from attncli.experiments.memory import chosen_engine, needed_bytes, refuse_what_does_not_fit
+from attncli.experiments.memory import refuse_what_does_not_fit
 from attncli.experiments.session import Session, SessionOfSeveral, check_before_reading, load_experiment
 from attncli.experiments.texts import Texts, find_vectors, read_tokens, uses_vector_file, with_vectors
-from attncli.report import NamedTensor, Report
-from attncli.spec import Spec
-from attncli.spec.attention import AttentionSpec, SelfSpec
-from attncli.spec.heads import HeadsSpec
-from attncli.spec.lessons import AverageSpec
+from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors
+from attncli.spec.fields import Spec
 from attncli.spec.model import ModelSpec
 from attncli.spec.text import TextSpec
 
@@ -40,6 +37,7 @@ Where another one is set they run by themselves: what it draws or reports may no
 """
 
 Outcome = Report | UserError
+Part = TypeVar("Part")
 
 
 def run_together(specs: Sequence[Spec]) -> list[Outcome]:
@@ -64,17 +62,12 @@ def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
     for i, spec in enumerate(specs):
         by_settings.setdefault(_settings(spec), []).append(i)
     for places in by_settings.values():
-        if len(places) > 1 and runs_on_model(specs[places[0]]):
+        if len(places) > 1 and specs[places[0]].model_source() is not None:
             yield from _run_on_model({i: cast(ModelSpec, specs[i]) for i in places})
         elif len(places) == 1 or not _may_run_together(specs[places[0]]):
             yield from ({i: _run_alone(specs[i])} for i in places)
         else:
             yield from _run_group({i: cast(TextSpec, specs[i]) for i in places})
-
-
-def runs_on_model(spec: Spec) -> bool:
-    """Whether a pretrained model takes part: the tokens of a text are known when it is there."""
-    return isinstance(spec, HeadsSpec) or (isinstance(spec, AttentionSpec) and spec.model is not None)
 
 
 def _run_on_model(specs: Mapping[int, ModelSpec]) -> Iterator[dict[int, Outcome]]:
@@ -85,7 +78,7 @@ def _run_on_model(specs: Mapping[int, ModelSpec]) -> Iterator[dict[int, Outcome]
         if isinstance(error, UserError):
             yield {i: error}
     if texts:
-        load_experiment(specs[next(iter(texts))].experiment)
+        load_experiment(specs[next(iter(texts))])
         from attncli.experiments.model_runs import run_models
 
         yield from run_models({i: specs[i] for i in texts}, texts)
@@ -110,15 +103,9 @@ def _run_group(specs: Mapping[int, TextSpec]) -> Iterator[dict[int, Outcome]]:
 
 
 def _may_run_together(spec: Spec) -> bool:
-    """Whether the report of several texts can be taken apart, and computing them together gains anything."""
-    if isinstance(spec, AttentionSpec):
-        by_loop = isinstance(spec, SelfSpec) and spec.projection == "none"
-        if spec.model is not None or by_loop:
-            return False
-    elif not isinstance(spec, AverageSpec):
-        return False
+    """Whether texts run together under these settings, and it is known and tested how."""
     unknown = type(spec).model_fields.keys() - KEYS_TOGETHER
-    return spec.batch_size is None and spec.embedding != "previous" and not spec.given(*unknown)
+    return spec.can_run_together() and not spec.given(*unknown)
 
 
 def _read(specs: Sequence[Spec]) -> list[Texts | UserError]:
@@ -166,10 +153,10 @@ def _buckets(specs: Mapping[int, TextSpec], texts: Mapping[int, Texts]) -> Itera
 
 
 def _bucket_size(spec: Spec, num_queries: int, num_keys: int) -> int:
-    streams = isinstance(spec, AttentionSpec) and chosen_engine(spec, num_queries, num_keys) == "streaming"
+    streams = spec.chosen_engine(num_queries, num_keys) == "streaming"
     if streams or max(num_queries, num_keys) > MAX_TOKENS_TOGETHER:
         return 1
-    fitting = MAX_BYTES_TOGETHER // max(1, needed_bytes(spec, num_queries, num_keys))
+    fitting = MAX_BYTES_TOGETHER // max(1, spec.needed_bytes(num_queries, num_keys))
     return max(1, min(MAX_TOGETHER, fitting))
 
 
@@ -179,7 +166,7 @@ def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts]) -> list[Outcome]:
         return [_run_alone(specs[0], texts[0])]
     try:
         refuse_what_does_not_fit(specs[0], *texts[0].counts())
-        run = load_experiment(specs[0].experiment)
+        run = load_experiment(specs[0])
         session = SessionOfSeveral([spec.seed for spec in specs])
         together = run(specs[0], texts[0]._replace(others=tuple(texts[1:])), session)
     except UserError:  # which of them is to blame shows when each runs alone
@@ -206,27 +193,37 @@ def _taken_apart(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) 
             report.environment,
             text.tokens,
             text.context_tokens,
-            OwnPart(report.tensors, i),
-            OwnPart(report.statistics, i),
+            OwnPart(report.tensors, i, _own_tensor),
+            OwnPart(report.statistics, i, _own_statistic),
             report.notes,
         )
 
 
-class OwnPart(Mapping[str, Any]):
+def _own_tensor(tensor: NamedTensor, place: int) -> NamedTensor:
+    assert tensor.axes[0] == "batch", tensor.axes
+    return NamedTensor(tensor.axes[1:], tensor.values[place])
+
+
+def _own_statistic(found: Statistic, place: int) -> Statistic:
+    """A number for each text is the text's own number."""
+    if not isinstance(found, Tensors):
+        return found
+    own = Tensors((name, _own_tensor(tensor, place)) for name, tensor in found.items())
+    if any(tensor.axes for tensor in own.values()):
+        return own
+    return Numbers((name, tensor.values.item()) for name, tensor in own.items())
+
+
+class OwnPart(Mapping[str, Part]):
     """What one text has of the tensors or statistics of several, taken out when it is asked for."""
 
-    __slots__ = ("place", "whole")
+    __slots__ = ("place", "take", "whole")
 
-    def __init__(self, whole: Mapping[str, Any], place: int) -> None:
-        self.whole, self.place = whole, place
+    def __init__(self, whole: Mapping[str, Part], place: int, take: Callable[[Part, int], Part]) -> None:
+        self.whole, self.place, self.take = whole, place, take
 
-    def __getitem__(self, name: str) -> Any:
-        part = self.whole[name]
-        if isinstance(part, NamedTensor):
-            assert part.axes[0] == "batch", part.axes
-            own = part.values[self.place]
-            return NamedTensor(part.axes[1:], own) if own.ndim else own.item()
-        return OwnPart(part, self.place) if isinstance(part, Mapping) else part
+    def __getitem__(self, name: str) -> Part:
+        return self.take(self.whole[name], self.place)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.whole)

@@ -38,6 +38,11 @@ class CapturedLayer:
     layer: int
     attention: AttentionLayer | GivenWeights
 
+    @property
+    def stack_name(self) -> str:
+        """encoder, decoder or cross; self in a model of one stack."""
+        return self.kind if self.kind == "cross" or not self.stack else self.stack
+
 
 Consumer = Callable[[CapturedLayer], Float[Tensor, "text head query value_dim"] | None]
 """Takes a layer and gives its output, or None where it has not computed it."""

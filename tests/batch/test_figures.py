@@ -9,7 +9,7 @@ import numpy as np
 from attncli.batch.columns import Column
 from attncli.batch.figures import figure_tables, figures_of
 from attncli.experiments.together import run_together
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Numbers, Report, Table, Tensors
 from attncli.spec import SPECS
 from tests.experiments.running import run
 
@@ -99,14 +99,14 @@ def test_the_survey_of_heads_has_layer_and_head() -> None:
 
 
 def test_stacks_of_an_encoder_and_a_decoder_keep_apart() -> None:
-    rows = [
-        {"layer": 0, "module": f"{stack}.block.0", "head": 0, "kind": kind, "entropy": value}
+    rows = Table(
+        {"layer": 0, "head": 0, "kind": kind, "stack": stack, "entropy": value}
         for stack, kind, value in (
             ("encoder", "self", 1.0),
             ("decoder", "self", 2.0),
-            ("decoder", "cross", 3.0),
+            ("cross", "cross", 3.0),
         )
-    ]
+    )
     found = by_name(Report("heads", {}, {}, statistics={"heads": rows}))
     assert found == {
         Column("encoder.self.entropy", 0, 0): 1.0,
@@ -117,7 +117,9 @@ def test_stacks_of_an_encoder_and_a_decoder_keep_apart() -> None:
 
 def test_infinite_numbers_are_none() -> None:
     tensor = NamedTensor(("query",), np.array([1.0, np.inf, 3.0]))
-    report = Report("self", {}, {}, statistics={"rows": {"entropy": tensor}, "agreement": {"a": None}})
+    report = Report(
+        "self", {}, {}, statistics={"rows": Tensors(entropy=tensor), "agreement": Numbers(a=None)}
+    )
     found = by_name(report)
     assert found[Column("entropy.mean")] == 2 and found[Column("entropy.max")] == 3
     assert math.isnan(found[Column("agreement.a")])
@@ -125,12 +127,12 @@ def test_infinite_numbers_are_none() -> None:
 
 def test_a_survey_of_many_heads_is_read_in_a_moment() -> None:
     names = ("entropy", "normalized_entropy", "max_weight", "distance", *(f"other_{i}" for i in range(13)))
-    rows = [
-        {"layer": layer, "module": "m", "head": head, "kind": "self"}
+    rows = Table(
+        {"layer": layer, "module": "m", "head": head, "kind": "self", "stack": "self"}
         | {name: layer + head / 100 + i for i, name in enumerate(names)}
         for layer in range(6)
         for head in range(12)
-    ]
+    )
     reports = [Report("heads", {}, {}, statistics={"heads": rows}) for _ in range(20)]
     began = time.thread_time()
     tables = figure_tables(reports)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from attncli.errors import UserError
-from attncli.report import Report, Step
+from attncli.report import Report
+from attncli.saved.reports import reports_of
 from attncli.spec.variants import VARIANTS as VARIANT_KEYS
 from tests.conftest import Attn
 from tests.experiments.recomputed_steps import Recomputed
@@ -172,7 +173,7 @@ def test_a_token_that_is_not_there_is_one_clear_line(attn: Attn, experiment: str
     ended = attn([experiment, "--explain", "--token", "-1"])
     assert ended.err == "--token: must be at least 0 (got -1)\n"
     ended = attn([experiment, "--token", "1"])
-    assert ended.err == "--token: needs explain: it chooses what is worked out\n"
+    assert ended.err == "--token: needs explain: it chooses what is explained\n"
 
 
 def test_a_head_or_token_that_a_model_lacks_is_one_clear_line(tmp_path: Path) -> None:
@@ -187,13 +188,13 @@ def test_a_head_that_is_not_there_is_one_clear_line(attn: Attn) -> None:
     ended = attn(["multihead", "--explain", "--head", "8"])
     assert (ended.code, ended.err) == (2, "--head: must be below 8, the number of heads (got 8)\n")
     ended = attn(["multihead", "--head", "1"])
-    assert ended.err == "--head: needs explain: it chooses what is worked out\n"
+    assert ended.err == "--head: needs explain: it chooses what is explained\n"
 
 
 def test_steps_come_back_from_json_as_they_were(attn: Attn) -> None:
     report = explained("multihead", causal=True, token=2, sentence=LONG)
-    data = json.loads(json.dumps(report.to_data()))
-    assert tuple(Step.from_data(step) for step in data["steps"]) == report.steps
+    (back,) = reports_of(json.dumps(report.to_data()), "saved").reports
+    assert back.steps == report.steps
     assert "steps" not in run("multihead").to_data()
     shown = json.loads(attn(["multihead", "--explain", "--causal", "--format", "json"]).out)
     assert shown["steps"][0]["title"] == "Tokens"

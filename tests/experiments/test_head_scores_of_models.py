@@ -32,7 +32,7 @@ def few_tokens(num_tokens: int, num_texts: int = 1) -> torch.Tensor:
 
 def scores_of(attention: Attention, ids: torch.Tensor | None, first_key: int = 0) -> dict[str, torch.Tensor]:
     wanted = wanted_scores(attention, ids, first_key=first_key)
-    return head_scores(attend(attention, wanted), wanted)
+    return {name: scores[0] for name, scores in head_scores([attend(attention, wanted)], wanted).items()}
 
 
 @pytest.mark.parametrize("num_texts", [1, 3])

@@ -14,8 +14,9 @@ from attncli.experiments import together
 from attncli.experiments.draws import KeptDraws
 from attncli.experiments.session import Session
 from attncli.experiments.together import run_together
-from attncli.report import NamedTensor, Report
-from attncli.spec import SPECS, Spec
+from attncli.report import NamedTensor, Report, Tensors
+from attncli.spec import SPECS
+from attncli.spec.fields import Spec
 from attncli.spec.validation import Given, build_spec
 
 VECTORS = "configs/lessons/made-up.50d.txt"
@@ -46,7 +47,7 @@ def with_ranking_of(got: Report, expected: Report) -> Report:
     at_ours, at_theirs = (np.take_along_axis(weights, keys, axis=-1) for keys in ranks)
     np.testing.assert_allclose(at_ours, at_theirs, atol=1e-6)
     assert ((ours.values < 0) == (theirs.values < 0)).all()
-    rows = {**got.statistics["rows"], "top_keys": theirs}
+    rows = Tensors(got.statistics["rows"] | {"top_keys": theirs})
     return replace(got, statistics={**got.statistics, "rows": rows})
 
 

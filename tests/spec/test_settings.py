@@ -1,12 +1,14 @@
 """What settings mean: YAML without surprises, defaults that follow, the schema."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 
+from attncli.errors import UserError
 from attncli.spec import SPECS
 from attncli.spec.config_file import ConfigFile
 from attncli.spec.resolved import resolved_yaml
@@ -29,7 +31,7 @@ def test_scalars_mean_what_the_key_says(tmp_path: Path) -> None:
         "  - {experiment: self, sentence: 1e3, embed_dim: '16', head_dim: null}\n"
         "  - {experiment: norm, eps: 1e-5}\n"
     )
-    first, second, third = (step.spec for step in ConfigFile(path).steps())
+    first, second, third = (entry.spec for entry in ConfigFile(path).entries())
     assert (first.sentence, first.seed, first.scale, first.causal) == ("yes", 12, 0.1, True)
     assert (second.sentence, second.embed_dim, second.head_dim) == ("1e3", 16, 16)
     assert third.eps == 1e-5
@@ -57,7 +59,11 @@ def test_embed_dim_comes_from_the_vector_file(tmp_path: Path) -> None:
 def test_a_step_reseeds_only_with_a_seed_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("defaults: {seed: 5}\nsteps: [{experiment: norm}, {experiment: norm, seed: 5}]\n")
-    assert [(step.reseed, step.spec.seed) for step in ConfigFile(path).steps()] == [(False, 5), (True, 5)]
+    entries = ConfigFile(path).entries()
+    assert [(entry.reseed, entry.spec.seed) for entry in entries] == [
+        (False, 5),
+        (True, 5),
+    ]
 
 
 def test_specs_are_frozen() -> None:
@@ -89,15 +95,15 @@ def test_resolved_settings_can_be_run_again(
     (tmp_path / "elsewhere").mkdir()
     path = tmp_path / "elsewhere" / "again.yaml"
     path.write_text(text)
-    (step,) = ConfigFile(path).steps()
+    (entry,) = ConfigFile(path).entries()
     changed = {"embedding": str(tmp_path / "v.txt")} if "embedding" in given else {}
-    assert step.spec.model_dump() == spec.model_dump() | changed
+    assert entry.spec.model_dump() == spec.model_dump() | changed
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_files_are_valid_by_our_schema_and_by_us(path: Path) -> None:
     jsonschema.validate(yaml.safe_load(path.read_text()), config_schema())
-    ConfigFile(path).steps()
+    ConfigFile(path).entries()
     modeline = path.read_text().splitlines()[0].removeprefix("# yaml-language-server: $schema=")
     assert (path.parent / modeline).resolve() == ROOT / "configs" / "schema.json"
 
@@ -114,3 +120,21 @@ def test_the_shipped_schema_is_fresh() -> None:
 def test_the_schema_refuses_what_we_refuse(bad: dict[str, object]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(bad, config_schema())
+
+
+def integer_settings() -> Iterator[tuple[str, str]]:
+    for experiment, spec in SPECS.items():
+        for key, about in spec.model_json_schema()["properties"].items():
+            if any(form.get("type") == "integer" for form in [about, *about.get("anyOf", ())]):
+                yield experiment, key
+
+
+@pytest.mark.parametrize(("experiment", "key"), list(integer_settings()))
+def test_every_whole_number_has_a_bound_that_is_told(experiment: str, key: str) -> None:
+    bound = f"less than {2**63}" if key == "seed" else "at most 1000000000"
+    for text in (str(10**20), "9" * 5000):
+        with pytest.raises(UserError) as refused:
+            spec_of(experiment, **{key: text})
+        (line,) = (line for line in refused.value.lines if "got 99" in line or "got 10" in line)
+        told = "a smaller whole number" if len(text) > 4300 else bound
+        assert line.startswith(f"here: {key}: must be {told} (got {text[:20]}") and len(line) < 150

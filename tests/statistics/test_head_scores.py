@@ -20,7 +20,7 @@ def scores_of_texts(
     """The scores (text, head) of weights (text, head, query, key)."""
     given = GivenWeights(weights, (weights > 0).any(dim=1))
     wanted = wanted_scores(given, ids, first_key=first_key, repeat=repeat)
-    return head_scores(attend(given, wanted), wanted)
+    return {name: scores[0] for name, scores in head_scores([attend(given, wanted)], wanted).items()}
 
 
 def scores_of(weights: torch.Tensor, ids: torch.Tensor, repeat: int | None = None) -> dict[str, torch.Tensor]:
@@ -115,7 +115,7 @@ def test_every_name_has_a_score_and_in_this_order() -> None:
     assert set(scores) == set(HEAD_STATISTICS) - {"value_norm"}, "which takes values"
     across = GivenWeights(causal_weights(1, 2, num_tokens=5, seed=0), torch.ones(1, 5, 5).tril().bool())
     wanted = wanted_scores(across, None)
-    found = head_scores(attend(across, wanted), wanted)
+    found = head_scores([attend(across, wanted)], wanted)
     assert list(found) == [name for name in scores if name != "induction_stripe"]
     compared = {"distance", *PATTERNS, *(f"{name}_mul" for name in PATTERNS)}
     assert {name for name, score in found.items() if score.isnan().all()} == compared

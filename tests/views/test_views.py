@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Numbers, Report
 from attncli.views import BINARY, VIEWS, Display, load_view
 from tests.experiments.running import run
 from tests.same_text import assert_same_text
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parent / "tables" / "golden"
 LESSON = (
     "Mathematics catalogues everything not self-contradictory; within its vast inventory, physics is an "
     "island of structures rich enough to contain their own beholders."
@@ -119,7 +119,7 @@ def test_precision_is_the_tables_alone() -> None:
 def test_a_tiny_figure_keeps_its_exponent_and_no_zero_is_negative() -> None:
     tensor = NamedTensor(("query", "key"), np.array([[-1e-9, 12345678.9], [0.25, -0.5]]))
     report = Report(
-        "self", {}, {}, tensors={"weights": tensor}, statistics={"agreement": {"difference": 1.5e-8}}
+        "self", {}, {}, tensors={"weights": tensor}, statistics={"agreement": Numbers(difference=1.5e-8)}
     )
     text = shown("table", [report], width=80)
     assert "1.5000e-08" in text and "-0.0000" not in text and "1.2346e+07" in text

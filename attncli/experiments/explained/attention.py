@@ -15,13 +15,11 @@ from attncli.experiments.explained.softmax import (
 from attncli.experiments.explained.terms import cell, shapes_of, terms
 from attncli.experiments.explained.tokens import token_steps
 from attncli.report import Report, Step
-from attncli.spec import Spec
 from attncli.spec.attention import AttentionSpec
 
 
-def steps(spec: Spec, report: Report) -> tuple[Step, ...]:
+def steps(spec: AttentionSpec, report: Report) -> tuple[Step, ...]:
     """From tokens to the output of the worked query; UserError where there is no such query."""
-    assert isinstance(spec, AttentionSpec)
     row = worked_row(spec, report)
     first = token_steps(spec, row)
     if "query" not in row.tensors:
@@ -57,7 +55,7 @@ def _weights_alone(row: Row) -> Step:
         "This model hands over its weights alone: query, key and scores stay inside, so that the row cannot "
         "be worked out term by term."
     )
-    entropies = row.report.statistics["rows"]["entropy"].values[..., row.token].ravel()
+    entropies = row.report.tensors_of("rows")["entropy"].values[..., row.token].ravel()
     values = {"entropy": cell(entropies[row.head])}
     shapes = shapes_of(row.tensors, "weights")
     return Step("Weights", "w_i = softmax(scores_i)", prose, shapes, values, (table,))

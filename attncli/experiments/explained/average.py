@@ -15,13 +15,11 @@ from attncli.experiments.explained.terms import (
 )
 from attncli.experiments.explained.tokens import token_steps
 from attncli.report import Cell, Report, Step, Terms
-from attncli.spec import Spec
 from attncli.spec.lessons import AverageSpec
 
 
-def steps(spec: Spec, report: Report) -> tuple[Step, ...]:
+def steps(spec: AverageSpec, report: Report) -> tuple[Step, ...]:
     """Tokens and vectors, each way that was asked for, and where there are three what they agree on."""
-    assert isinstance(spec, AverageSpec)
     row = worked_row(spec, report)
     ways = []
     if spec.method in ("loop", "all"):
@@ -171,12 +169,12 @@ def _side_by_side(spec: AverageSpec, row: Row) -> Step:
         ("way", *map(str, dims)),
         (list(ways), *([output[dim] for output in ways.values()] for dim in dims)),
     )
-    agreement = row.report.statistics["agreement"]
+    agreement = row.report.numbers("agreement")
     said = {
         "loop_vs_matmul": "largest difference of loop and matrix, over all tokens",
         "loop_vs_softmax": "largest difference of loop and softmax, over all tokens",
     }
-    values = {said[name]: cell(value) for name, value in agreement.items() if value is not None}
+    values = {said[name]: found for name, value in agreement.items() if (found := cell(value)) is not None}
     prose = "The ways agree to rounding: attention is a mean whose weights are computed from the words."
     if spec.aggregate == "sum":
         prose = "Both ways agree to rounding. A softmax row sums to one: that way averages and cannot sum."

@@ -54,7 +54,7 @@ def rule_of(spec: AttentionSpec, row: Row) -> Rule:
     """The rule of a row: a model's layer has its own, which its report holds."""
     bias = next((name for name in BIASES if name in row.tensors), None)
     if spec.model is not None:
-        layer = row.report.statistics["score_rule"]
-        return Rule(float(layer["scale"]), layer["softcap"], bias, 1.0, layer["sink"])
+        layer = row.report.numbers("score_rule")
+        return Rule(layer["scale"] or 0.0, layer["softcap"], bias, 1.0, layer["sink"])
     each, product = scale_factors(spec.scale, row.of_query("query").shape[-1])
     return Rule(each * each * product, spec.softcap, bias, spec.temperature, spec.sink)

@@ -12,8 +12,7 @@ from attncli.experiments.explained.terms import (
     terms,
 )
 from attncli.mechanisms.scaling import scale_factors
-from attncli.report import Cell, Report, Step
-from attncli.spec import Spec
+from attncli.report import Cell, Report, Row, Step
 from attncli.spec.lessons import ScaleDemoSpec
 
 FIGURES = ("query", "key", "raw_scores", "scaled_scores")
@@ -24,11 +23,10 @@ def tensor_name(figure: str, number: int, spec: ScaleDemoSpec) -> str:
     return figure if len(spec.head_dim) == 1 else f"{figure}_{number}"
 
 
-def steps(spec: Spec, report: Report) -> tuple[Step, ...]:
+def steps(spec: ScaleDemoSpec, report: Report) -> tuple[Step, ...]:
     """One score for each head_dim, all their variances, and each factor's softmax."""
-    assert isinstance(spec, ScaleDemoSpec)
     scores = [_score(spec, report, number) for number in range(len(spec.head_dim))]
-    sharpened = [_sharpened(report, row) for row in report.statistics["sharpness"]]
+    sharpened = [_sharpened(report, row) for row in report.table("sharpness")]
     return (*scores, _variances(spec, report), *sharpened)
 
 
@@ -90,7 +88,7 @@ def _variances(spec: ScaleDemoSpec, report: Report) -> Step:
     return Step("Variance", "variance = Σ (x - mean)² / (n - 1)", prose, (), values, (table,))
 
 
-def _sharpened(report: Report, figures: dict[str, object]) -> Step:
+def _sharpened(report: Report, figures: Row) -> Step:
     # A row of a table holds numbers and lists; this one is a number.
     factor = float(figures["factor"])  # type: ignore[arg-type]
     logits = part(report.tensors["logits"])

@@ -91,7 +91,7 @@ def scale_step(spec: AttentionSpec, row: Row, rule: Rule) -> Step:
     if rule.is_scale_alone and not row.place:
         for name in ("scores", "scaled_scores"):
             said = f"variance of all visible {name.replace('_', ' ')}"
-            values[said] = cell(row.report.statistics[name]["variance"])
+            values[said] = cell(row.report.numbers(name)["variance"])
     raw, scaled = row.raw_scores(), rule.scaled(row)
     if rule.is_scale_alone:
         values |= compared(row, scaled)
@@ -158,7 +158,7 @@ def mask_step(spec: AttentionSpec, row: Row, rule: Rule) -> Step:
     shapes = shapes_of(row.tensors, row.name("scaled_scores"))
     if not everywhere.any():
         prose = "Nothing is hidden: every query sees every key."
-        if "causal" in type(spec).model_fields.keys() - spec.idle_keys():
+        if "causal" in type(spec).model_fields.keys() - spec.unused_keys():
             prose += " A decoder would hide the future: --causal."
         return Step("Mask", "s_ij, for every j", prose, shapes, values)
     prose = (

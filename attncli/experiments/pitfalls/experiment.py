@@ -1,14 +1,12 @@
 """The classic mistakes of attention: a line each, or one of them, wrong beside right."""
 
-from typing import Any
-
 from attncli.experiments.attention_report import build_report, named
-from attncli.experiments.pitfalls.shown import Numbers, Shown
+from attncli.experiments.pitfalls.shown import Shown, Start
 from attncli.experiments.pitfalls.table import PITFALLS
 from attncli.experiments.session import Session
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Numbers, Report, Row, Table, pair_names
 from attncli.spec.pitfalls import PitfallsSpec
 
 
@@ -22,14 +20,14 @@ def run(spec: PitfallsSpec, texts: Texts, session: Session) -> Report:
 
     def shown(name: str) -> Shown:
         session.generator.set_state(state)
-        return PITFALLS[name].show(Numbers(spec, texts.tokens, source.vectors, session.generator))
+        return PITFALLS[name].show(Start(spec, texts.tokens, source.vectors, session.generator))
 
     if spec.pitfall is None:
         rows = [_line(name, shown(name)) for name in PITFALLS]
         note = "attn pitfalls NAME shows one, wrong beside right, and how to notice it."
-        return build_report(spec, texts, {}, {"pitfalls": rows}, [note])
+        return build_report(spec, texts, {}, {"pitfalls": Table(rows)}, [note])
     pitfall, both = PITFALLS[spec.pitfall], shown(spec.pitfall)
-    statistics: dict[str, Any] = {"wrong": both.wrong_figures, "right": both.right_figures}
+    statistics = {"wrong": Numbers(both.wrong_figures), "right": Numbers(both.right_figures)}
     notes = [pitfall.mistake, f"It shows in {pitfall.figure}. How to notice it: {pitfall.notice}"]
     if both.wrong_figures[pitfall.figure] == both.right_figures[pitfall.figure]:
         notes.append("Here the figure is the same both ways: these settings do not bring the mistake out.")
@@ -41,12 +39,12 @@ def _tensors(shown: Shown) -> dict[str, NamedTensor]:
     pairs = {**shown.more, shown.name: (shown.axes, shown.wrong, shown.right)}
     tensors: dict[str, NamedTensor] = {}
     for name, (axes, wrong, right) in pairs.items():
-        sides = {name: right} if wrong is right else {f"wrong_{name}": wrong, f"right_{name}": right}
+        sides = {name: right} if wrong is right else dict(zip(pair_names(name), (wrong, right), strict=True))
         tensors |= {side: named(tensor, *axes) for side, tensor in sides.items()}
     return tensors
 
 
-def _line(name: str, shown: Shown) -> dict[str, Any]:
+def _line(name: str, shown: Shown) -> Row:
     figure = PITFALLS[name].figure
     return {
         "pitfall": name,

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from attncli.experiments.pitfalls.shown import Figures, Numbers, Shown, projected_scores
+from attncli.experiments.pitfalls.shown import Figures, Shown, Start, projected_scores
 from attncli.mechanisms.heads import merge_heads, split_heads
+from attncli.report import Table
 
 
 def _merged_wrongly(heads: Tensor) -> Tensor:
@@ -13,7 +14,7 @@ def _merged_wrongly(heads: Tensor) -> Tensor:
     return heads.contiguous().view(num_tokens, num_heads * dim)
 
 
-def merged_heads(numbers: Numbers) -> Shown:
+def merged_heads(numbers: Start) -> Shown:
     """view alone against transpose and view: split and merged again, the input must come back."""
     num_heads, dim = numbers.spec.num_heads, numbers.vectors.shape[-1] // numbers.spec.num_heads
     heads = split_heads(numbers.vectors, num_heads)
@@ -42,7 +43,7 @@ def merged_heads(numbers: Numbers) -> Shown:
     )
 
 
-def vocabulary_labels(numbers: Numbers) -> Shown:
+def vocabulary_labels(numbers: Start) -> Shown:
     """Rows named by the sorted vocabulary against rows named by the sentence's words in their order."""
     weights = projected_scores(numbers).softmax(dim=-1)
     count = len(numbers.tokens)
@@ -66,5 +67,5 @@ def vocabulary_labels(numbers: Numbers) -> Shown:
         weights,
         {"rows_named_wrongly": named, "labels": len(vocabulary)},
         {"rows_named_wrongly": 0, "labels": count},
-        statistics={"readings": readings},
+        statistics={"readings": Table(readings)},
     )

@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attncli.inputs.projections import draw_linear
+from attncli.report import Table
 from attncli.spec.pitfalls import PitfallsSpec
 
 Figures = dict[str, float | int]
 
 
 @dataclass(frozen=True)
-class Numbers:
+class Start:
     """What a wrong and a right computation start from alike: the tokens, their vectors, a generator."""
 
     spec: PitfallsSpec
@@ -38,7 +38,7 @@ class Shown:
     wrong_figures: Figures
     right_figures: Figures
     more: Mapping[str, tuple[tuple[str, ...], Tensor, Tensor]] = field(default_factory=dict)
-    statistics: Mapping[str, Any] = field(default_factory=dict)
+    statistics: Mapping[str, Table] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Pitfall:
     mistake: str
     figure: str
     notice: str
-    show: Callable[[Numbers], Shown]
+    show: Callable[[Start], Shown]
 
 
-def projected_scores(numbers: Numbers) -> Float[Tensor, "query key"]:
+def projected_scores(numbers: Start) -> Float[Tensor, "query key"]:
     """(x W_Q) (x W_K)^T / sqrt(d), with projections as torch.nn.Linear starts them."""
     dim = numbers.vectors.shape[-1]
     query, key = (

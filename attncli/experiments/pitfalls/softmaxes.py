@@ -5,8 +5,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.experiments.pitfalls.shown import (
-    Numbers,
     Shown,
+    Start,
     figures_of_both,
     projected_scores,
     weight_on_future,
@@ -26,7 +26,7 @@ def _column_sum_error(weights: Weights) -> Tensor:
     return (weights.sum(dim=-2) - 1).abs().max()
 
 
-def softmax_twice(numbers: Numbers) -> Shown:
+def softmax_twice(numbers: Start) -> Shown:
     """softmax(softmax(s)) against softmax(s), over masked scores of zero: exp(0) = 1 lets the future in."""
     count = len(numbers.tokens)
     right = softmax_averaging_weights(causal_mask(count, count))
@@ -35,7 +35,7 @@ def softmax_twice(numbers: Numbers) -> Shown:
     return Shown("weights", AXES, wrong, right, *figures_of_both(wrong, right, figures))
 
 
-def wrong_axis(numbers: Numbers) -> Shown:
+def wrong_axis(numbers: Start) -> Shown:
     """softmax over the queries against softmax over the keys."""
     scores = projected_scores(numbers)
     wrong, right = scores.softmax(dim=-2), scores.softmax(dim=-1)
@@ -43,7 +43,7 @@ def wrong_axis(numbers: Numbers) -> Shown:
     return Shown("weights", AXES, wrong, right, *figures_of_both(wrong, right, figures))
 
 
-def late_mask(numbers: Numbers) -> Shown:
+def late_mask(numbers: Start) -> Shown:
     """Zeros after the softmax against -inf before it: the rows lose what the hidden keys took."""
     scores = projected_scores(numbers)
     visible = causal_mask(*scores.shape).to(scores.device)

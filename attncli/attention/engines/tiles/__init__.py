@@ -10,11 +10,35 @@ import torch
 
 from attncli.attention.engines.parts import moments_of_heads
 from attncli.attention.engines.rows import attend as attend_by_rows
+from attncli.attention.engines.tile import GivenWeights, Source
 from attncli.attention.engines.tiles.passes import stream
 from attncli.attention.engines.tiles.tiles import TileSizes
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Computed, Wanted
 from attncli.row_statistics import ROW_STATISTICS
+
+LEAST_KEYS = 1024
+"""Keys of a row from which tiles were measured to be faster than whole rows."""
+
+
+def suits(source: Source, wanted: Wanted) -> bool:
+    """Whether rows are long and nothing is wanted that takes them whole; or there is no key at all."""
+    if 0 in source.shape:
+        return True
+    if (
+        isinstance(source, GivenWeights)
+        or source.rules.bias is not None
+        or source.visibility.rule is not None
+    ):
+        return False
+    takes_whole_rows = (
+        wanted.weights
+        or wanted.scores
+        or wanted.kept_heads
+        or wanted.head_mean
+        or wanted.patterns is not None
+    )
+    return not takes_whole_rows and source.shape[3] >= LEAST_KEYS
 
 
 def attend(

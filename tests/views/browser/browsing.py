@@ -1,0 +1,103 @@
+"""A small survey, and the browser driven on it by keys and the mouse."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+from textual.pilot import Pilot
+
+from attncli.report import NamedTensor, Report, Table
+from attncli.views.browser.app import Browser
+from attncli.views.browser.atlas import grids
+from attncli.views.browser.choice import Choice
+from attncli.views.browser.panel import Panel
+from attncli.views.browser.token_bars import TokenBars
+
+LAYERS, HEADS, TOKENS = 3, 5, 7
+WORDS = ("the", "cat", "walks", "on", "the", "street", "today")
+HOSTILE = ("[/INST]", "[red]x[/red]", ":smile:", "\x1b[31mred", "a\u202eb", "日本語", "👨\u200d👩")
+
+Steps = Callable[[Browser, "Pilot[None]"], Awaitable[None]]
+
+
+def random_weights(*shape: int) -> np.ndarray:
+    weights = np.random.default_rng(0).random(shape).astype(np.float32)
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def survey(tokens: tuple[str, ...] = WORDS) -> Report:
+    """15 heads with two statistics, of which no order is that of the heads."""
+    weights = random_weights(LAYERS, HEADS, len(tokens), len(tokens))
+    rows = Table(
+        {
+            "layer": layer,
+            "module": f"h.{layer}",
+            "head": head,
+            "kind": "self",
+            "stack": "self",
+            "entropy": ((layer * HEADS + head) * 4) % 15 / 15,
+            "induction": float(weights[layer, head, 1, 0]),
+        }
+        for layer in range(LAYERS)
+        for head in range(HEADS)
+    )
+    tensors = {"weights": NamedTensor(("layer", "head", "query", "key"), weights)}
+    return Report("heads", {"maps": "self"}, {}, tokens, tensors=tensors, statistics={"heads": rows})
+
+
+def driven(
+    report: Report, steps: Steps, *, size: tuple[int, int] = (80, 24), depth: str = "truecolor"
+) -> Choice:
+    """The choice after those steps on a screen of that size."""
+    choice = Choice(grids(report))
+
+    async def drive() -> None:
+        app = Browser(choice, depth=depth)
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            await steps(app, pilot)
+
+    asyncio.run(drive())
+    return choice
+
+
+def after(report: Report, *keys: str) -> Choice:
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press(*keys)
+
+    return driven(report, steps)
+
+
+def shown(panel: Panel) -> list[str]:
+    """The lines of a panel as they stand on the screen."""
+    lines = [panel.render_line(y).text for y in range(panel.size.height)]
+    return [line for line in lines if line.strip()]
+
+
+def screen_text(report: Report, *keys: str, size: tuple[int, int] = (80, 24), depth: str = "none") -> str:
+    texts: list[str] = []
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press(*keys)
+        await pilot.pause()
+        update = app.screen._compositor.render_full_update()
+        assert update is not None
+        texts.extend("".join(strip.text for strip in line) for line in update.strips)
+
+    driven(report, steps, size=size, depth=depth)
+    return "\n".join(texts)
+
+
+def bars_of(report: Report, *keys: str) -> dict[str, str]:
+    """The numbers beside the bars, by label."""
+    found: dict[str, str] = {}
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press(*keys)
+        await pilot.pause()
+        for line in shown(app.query_one(TokenBars))[1:]:
+            position, token, number, *_ = line.split()
+            found[f"{position} {token}"] = number
+
+    driven(report, steps, size=(160, 50))
+    return found
