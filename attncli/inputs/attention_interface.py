@@ -32,6 +32,7 @@ WITHOUT_EFFECT = frozenset(
         "cu_seq_lens_q",
         "deterministic",
         "dropout",
+        "input_ids",
         "max_length_k",
         "max_length_q",
         "output_attentions",

@@ -6,6 +6,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from textwrap import TextWrapper
 
 import transformers
 
@@ -14,6 +15,7 @@ from .result import Result
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- sweep: tools/architecture_sweep -->\n", "<!-- end of sweep -->\n"
 MOST_CHARACTERS = 200
+WRAPPED = TextWrapper(119, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 REASONS = {
     "cannot run on text alone": "needs an image, sound or boxes beside the text",
@@ -48,7 +50,8 @@ def _by_reason(results: Iterable[Result]) -> dict[str, list[str]]:
 
 
 def _list(by_reason: Mapping[str, list[str]]) -> str:
-    return "".join(f"- {reason}: {', '.join(names)}\n" for reason, names in by_reason.items())
+    lines = (f"- {reason}: {', '.join(names)}" for reason, names in by_reason.items())
+    return "".join(WRAPPED.fill(line) + "\n" for line in lines)
 
 
 def _largest(results: Iterable[Result]) -> str:
@@ -65,11 +68,12 @@ def section(results: list[Result]) -> str:
         by_verdict[result.verdict].append(result)
     right = by_verdict["right"]
     counts = ", ".join(f"{len(found)} {verdict}" for verdict, found in sorted(by_verdict.items()))
-    text = f"transformers {transformers.__version__}, {len(results)} architectures: {counts}.\n"
-    for way, said in (("interface", "interface"), ("eager", "eager attention, dense")):
-        names = [one.name for one in right if one.how == way]
-        text += f"\nRight by {said} ({len(names)}): {', '.join(names)}.\n"
-    text += f"\nOf all these, {_largest(right)}.\n"
+    ways = {"interface": "by the interface", "eager": "by eager attention, dense"}
+    by_way = {said: [one.name for one in right if one.how == way] for way, said in ways.items()}
+    text = (
+        f"transformers {transformers.__version__}, {len(results)} architectures: {counts}.\n\n"
+        f"Right ({len(right)}), {_largest(right)}:\n\n{_list(by_way)}"
+    )
     for verdict in ("wrong", "partly refused", "refused", "not testable"):
         if found := by_verdict[verdict]:
             text += f"\n{verdict.capitalize()} ({len(found)}):\n\n{_list(_by_reason(found))}"
