@@ -28,6 +28,24 @@ AXES = (
 PLACES = ("layer", "head")
 """The axes on which a survey has its heads."""
 
+# Tensors that a report holds for its steps alone; of several sizes each has its number after the name.
+EXPLAINED = frozenset({
+    "token_ids", "context_token_ids", "query_projection", "key_projection", "value_projection",
+    "projected_query", "projected_key", "query", "key", "value", "raw_scores", "scaled_scores",
+    "second_scaled_scores", "bias", "bias_table", "first_weights", "second_weights", "lambda_vectors",
+    "merged", "output_projection", "output_bias",
+})  # fmt: skip
+
+
+def whole_head_name(layer: int, head: int) -> str:
+    """What a report with maps of blocks calls the whole weights of one head."""
+    return f"weights_{layer}_{head}"
+
+
+def pair_names(name: str) -> tuple[str, str]:
+    """What a report calls a tensor that was computed wrongly and rightly."""
+    return f"wrong_{name}", f"right_{name}"
+
 
 @dataclass(frozen=True)
 class NamedTensor:
@@ -142,6 +160,20 @@ class Report:
     statistics: Mapping[str, Statistic] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
+
+    @property
+    def explained(self) -> frozenset[str]:
+        """The tensors that are there for the steps alone: what is shown beside the steps leaves them out."""
+        if not self.steps:
+            return frozenset()
+        return frozenset(n for n in self.tensors if n in EXPLAINED or n.rpartition("_")[0] in EXPLAINED)
+
+    @property
+    def pairs(self) -> dict[str, tuple[str, str]]:
+        """The names of the tensors that were computed wrongly and rightly, by the name that they share."""
+        shared = {name.partition("_")[2] for name in self.tensors}
+        pairs = {name: pair_names(name) for name in sorted(shared)}
+        return {name: pair for name, pair in pairs.items() if set(pair) <= self.tensors.keys()}
 
     def fields(self) -> dict[str, Any]:
         """The report as its JSON form names it, with arrays still in it."""

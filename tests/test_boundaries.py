@@ -13,8 +13,8 @@ PACKAGE = ROOT / "attncli"
 
 # What each room may import of ours. A package's __init__ holds no more than its version.
 ARROWS = {
-    "cli": {"spec", "experiments", "batch", "saved", "views", "errors", "report"},
-    "batch": {"spec", "experiments", "errors", "report"},
+    "cli": {"spec", "experiments", "batch", "saved", "views", "plain_text", "errors", "report"},
+    "batch": {"spec", "experiments", "plain_text", "errors", "report"},
     "experiments": {
         "spec",
         "inputs",
@@ -27,16 +27,17 @@ ARROWS = {
     },
     "inputs": {"attention", "mechanisms", "errors"},
     "attention": {"mechanisms", "statistics", "row_statistics"},
-    "saved": {"errors", "report"},
-    "views": {"report"},
+    "saved": {"spec", "errors", "report"},
+    "views": {"plain_text", "report", "spec"},
     "spec": {"row_statistics", "errors"},
     "mechanisms": set(),
     "statistics": {"row_statistics"},
     "row_statistics": set(),
+    "plain_text": set(),
     "errors": set(),
     "report": set(),
 }
-TORCH_FREE = ("cli", "spec", "saved", "views", "batch", "row_statistics", "report", "errors")
+TORCH_FREE = ("cli", "spec", "saved", "views", "batch", "row_statistics", "report", "plain_text", "errors")
 
 
 def room_of(path: Path) -> str:

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from attncli.cli.experiment import default_text, flag_name, metavar
+from attncli.cli.settings import default_text, flag_name, metavar
 from attncli.spec import SPECS
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 INTRODUCTION = """# Settings
 
-Every flag is a key of a config file: `--head-dim 16` is `head_dim: 16`. A flag goes before the file, the file
-before the default; `--show-config` prints what holds and where it came from.
+Every flag is a key of a config file: `--head-dim 16` is `head_dim: 16`. Flags override the file, and the file
+overrides the defaults; `--show-config` prints what holds and where it came from.
 
 Made by `python tools/settings_page.py`.
 """

@@ -9,7 +9,7 @@ from typing import Any
 from attncli.batch.plan import Item, Job, Plan
 from attncli.batch.prompts import Prompt
 from attncli.errors import UserError
-from attncli.spec import Spec
+from attncli.spec.fields import Spec
 from attncli.spec.model import is_model_folder
 from attncli.spec.text import PATH_KEYS, is_vector_file
 
@@ -26,7 +26,7 @@ def canonical(value: Any) -> bytes:
 
 def resolved_settings(spec: Spec) -> dict[str, Any]:
     """Every setting that has a say, but for the texts, which stand beside them."""
-    return spec.model_dump(mode="json", exclude={*spec.idle_keys(), *TEXT_KEYS})
+    return spec.model_dump(mode="json", exclude={*spec.unused_keys(), *TEXT_KEYS})
 
 
 @cache

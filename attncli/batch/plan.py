@@ -8,8 +8,9 @@ from typing import NamedTuple
 from attncli.batch.prompts import Prompt, PromptFile
 from attncli.errors import UserError
 from attncli.experiments.texts import check_text
-from attncli.spec import SPECS, Spec
-from attncli.spec.config_file import ConfigFile, has_table
+from attncli.spec import SPECS
+from attncli.spec.config_file import ConfigFile
+from attncli.spec.fields import Spec
 from attncli.spec.overrides import Overrides, unknown_overrides
 from attncli.spec.validation import Given
 
@@ -34,18 +35,20 @@ def plan_files(
 ) -> list[Item]:
     """The experiments of all files in order; UserError with every error of every file.
 
-    Overrides go before the files' settings, and texts too, where an experiment reads them.
+    Overrides override the files' settings, and so do texts, where an experiment reads them.
     """
     items: list[Item] = []
     errors: list[str] = []
     overrides = overrides or {}
     for path in paths:
         try:
-            steps = ConfigFile(path, {**overrides, **(texts or {})}).steps()
+            entries = ConfigFile(path, {**overrides, **(texts or {})}).entries()
         except UserError as error:
             errors += error.lines
             continue
-        items += [Item(step.spec, step.source, step.starts, step.starts or step.reseed) for step in steps]
+        items += [
+            Item(entry.spec, entry.source, entry.starts, entry.starts or entry.reseed) for entry in entries
+        ]
     if not errors:
         errors += unknown_overrides(overrides, {type(item.spec) for item in items})
     if errors:
@@ -56,13 +59,13 @@ def plan_files(
 def chains(items: Sequence[Item]) -> Iterator[Chain]:
     """The items in the smallest runs of neighbours that need nothing of one another.
 
-    A step that draws on belongs to the one before; one with `embedding: previous` to the last that has a
-    table of words. The seed of a step that draws on is the one it stands on.
+    An item that goes on with the generator of the one before belongs to it and has its seed; one with
+    `embedding: previous` belongs to the last that has a table of words.
     """
     starts = [i for i, item in enumerate(items) if item.starts_file or item.reseed]
     for i, item in enumerate(items):
         if getattr(item.spec, "embedding", None) == "previous":
-            table = next(j for j in range(i - 1, -1, -1) if has_table(items[j].spec))
+            table = next(j for j in range(i - 1, -1, -1) if items[j].spec.has_table())
             starts = [start for start in starts if not table < start <= i]
     for start, end in zip(starts, [*starts[1:], len(items)], strict=True):
         chain: list[Item] = []

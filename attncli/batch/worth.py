@@ -4,13 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attncli.batch.plan import Plan
-from attncli.experiments.memory import needed_bytes, weights_bytes
-from attncli.experiments.model_files import model_source
-from attncli.experiments.texts import drawn_counts
-from attncli.spec import Spec
-from attncli.spec.attention import AttentionSpec
-from attncli.spec.heads import HeadsSpec
-from attncli.spec.model import ModelSpec
+from attncli.spec.fields import Spec
 
 # Measured on one core, and rounded: nothing here has to be better than within a factor of three or so.
 SECONDS_A_RUN = 3e-4
@@ -72,25 +66,24 @@ def estimated_work(plan: Plan, num_left: int) -> Work:
     specs = [item.spec for chain in plan.chains for item in chain]
     costs = [(spec, _num_tokens(spec, plan)) for spec in specs]
     share = num_left / len(plan)
-    models = {model for spec in specs if (model := _model(spec)) is not None}
+    models = {model for spec in specs if (model := spec.model_source()) is not None}
     return Work(
         num_jobs=round(plan.num_jobs * share),
         seconds=plan.num_prompts * share * sum(seconds_of_run(*cost) for cost in costs),
-        run_bytes=max(needed_bytes(spec, num_tokens, num_tokens) for spec, num_tokens in costs),
+        run_bytes=max(spec.needed_bytes(num_tokens, num_tokens) for spec, num_tokens in costs),
         model_bytes=sum(map(parameter_bytes, models)) if models else None,
     )
 
 
 def seconds_of_run(spec: Spec, num_tokens: int) -> float:
     """About how long one run takes on one core, with texts of that many tokens."""
-    if (model := _model(spec)) is not None:
+    if (model := spec.model_source()) is not None:
         # Every parameter takes part in one product and one sum for each token.
         return SECONDS_A_RUN + 2 * parameter_bytes(model) / 4 * num_tokens / OPERATIONS_A_SECOND
-    num_weights = weights_bytes(spec, num_tokens, num_tokens) / 4 if isinstance(spec, AttentionSpec) else 0
     return (
         SECONDS_A_RUN
-        + SECONDS_A_BYTE * needed_bytes(spec, num_tokens, num_tokens)
-        + SECONDS_A_WEIGHT * num_weights
+        + SECONDS_A_BYTE * spec.needed_bytes(num_tokens, num_tokens)
+        + SECONDS_A_WEIGHT * spec.num_weights(num_tokens, num_tokens)
     )
 
 
@@ -99,17 +92,10 @@ def parameter_bytes(model: str) -> int:
     return sum(file.stat().st_size for file in Path(model).glob("*.safetensors"))
 
 
-def _model(spec: Spec) -> str | None:
-    """The model that an experiment looks into; None where it draws its weights."""
-    if isinstance(spec, HeadsSpec) or (isinstance(spec, ModelSpec) and spec.model is not None):
-        return model_source(spec)
-    return None
-
-
 def _num_tokens(spec: Spec, plan: Plan) -> int:
     """About how many tokens the texts of an experiment have; the mean of a file of sentences."""
-    if num_drawn := max(drawn_counts(spec)):
-        return num_drawn
+    if num_sampled := max(spec.sampled_counts()):
+        return num_sampled
     if plan.prompts is not None:
         return round(plan.mean_characters / CHARACTERS_A_TOKEN) + 1
     file = getattr(spec, "file", None)

@@ -1,6 +1,5 @@
 """The commands of `attn`, each imported when it is called, so that help and completion are quick."""
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -8,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from attncli import __version__
+from attncli.spec import EXPERIMENTS
 
 HELP = """See attention at work: query, key, value, scores, weights and output, as tables and data.
 
@@ -20,29 +20,22 @@ Examples:
 """
 
 
-class Command(NamedTuple):
-    """A row of the help, and the module of this room whose `build` makes the command."""
+class CommandRow(NamedTuple):
+    """A row of the help, and the module of this room whose `command(name, summary)` makes the command."""
 
     summary: str
     module: str
 
 
 COMMANDS = {
-    "average": Command("Average each token with its past, in three ways", "experiment"),
-    "self": Command("Self-attention of one sentence, with one head", "experiment"),
-    "multihead": Command("Multi-head attention of one sentence", "experiment"),
-    "cross": Command("Cross-attention from a sentence to a context", "experiment"),
-    "scale-demo": Command("Why scores are scaled: variance and sharpness", "experiment"),
-    "norm": Command("Batch, layer and RMS normalisation", "experiment"),
-    "heads": Command("What each head of a pretrained model does", "experiment"),
-    "pitfalls": Command("Classic mistakes, each beside what is right", "experiment"),
-    "show": Command("A saved report, or attention weights of others, in any view", "show"),
-    "browse": Command("Look through heads and tokens in the terminal", "browse"),
-    "diff": Command("Two experiments or saved reports side by side", "diff"),
-    "batch": Command("Run the experiments of config files", "batch"),
-    "results": Command("A summary of what a batch has kept", "results"),
-    "export": Command("The figures of a batch as a tidy table", "export"),
-    "config": Command("The schema of config files", "config"),
+    **{name: CommandRow(row.summary, "experiment") for name, row in EXPERIMENTS.items()},
+    "show": CommandRow("A saved report, or weights from another tool, in any view", "show"),
+    "browse": CommandRow("Look through heads and tokens in the terminal", "browse"),
+    "diff": CommandRow("Two experiments or saved reports side by side", "diff"),
+    "batch": CommandRow("Run the experiments of config files", "batch"),
+    "results": CommandRow("A summary of what a batch has kept", "results"),
+    "export": CommandRow("The statistics of a batch as a tidy table", "export"),
+    "config": CommandRow("The schema of config files", "config"),
 }
 
 
@@ -58,14 +51,13 @@ class LazyGroup(TyperGroup):
         """The command of that name, built now; None where there is none."""
         if cmd_name not in COMMANDS:
             return None
-        command = COMMANDS[cmd_name]
-        build: Callable[[str, str], Any] = import_module(f"attncli.cli.{command.module}").build
-        return build(cmd_name, command.summary)
+        row = COMMANDS[cmd_name]
+        return import_module(f"attncli.cli.{row.module}").command(cmd_name, row.summary)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The names and summaries, with nothing imported."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, command.summary) for name, command in COMMANDS.items()])
+            formatter.write_dl([(name, row.summary) for name, row in COMMANDS.items()])
 
 
 def _print_version(wanted: bool) -> None:

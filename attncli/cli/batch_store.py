@@ -19,10 +19,10 @@ from attncli.batch.store_file import check_header, connect_to_read
 from attncli.batch.threads import one_torch_thread
 from attncli.batch.weight_files import WeightFiles, refuse_without_safetensors
 from attncli.batch.worth import estimated_work, num_workers
-from attncli.cli.batch import exit_code, tell
+from attncli.cli.batch import exit_code, print_errors
+from attncli.cli.progress import ProgressLine, cleared_line, counted, readable_rate, readable_seconds
 from attncli.experiments.memory import available_bytes
-from attncli.views.plain_text import plain_text
-from attncli.views.progress import Line, cleared_line, counted, readable_rate, readable_seconds
+from attncli.plain_text import plain_text
 
 if TYPE_CHECKING:
     from attncli.batch.conditions import Condition
@@ -61,15 +61,16 @@ def keep(
     keys = RunKeys(plan)
     with cleared_line() as line, open_store(path, fresh=fresh, rows=rows, weights=weights) as store:
 
-        def tell_above(name: str, lines: list[str]) -> None:
+        def print_above(name: str, lines: list[str]) -> None:
             line.clear()
-            tell(name, lines)
+            print_errors(name, lines)
 
         num_runs, num_done = store.take_plan(plan, keys)
         work = estimated_work(plan, num_runs - num_done)
         if workers is None and scheduler is None:
             cores = len(os.sched_getaffinity(0))
             workers = num_workers(work, cores=cores, free_bytes=available_bytes())
+        workers = min(workers or 0, plan.num_jobs)
         driver = Driver(
             plan,
             keys,
@@ -77,15 +78,15 @@ def keep(
             num_runs=num_runs,
             num_done=num_done,
             expectations=expectations,
-            num_workers=workers or 1,
+            num_workers=max(workers, 1),
             seconds_a_job=work.seconds_a_job,
             fail_fast=fail_fast,
-            tell=tell_above,
+            tell=print_above,
             on_progress=lambda *progress: line.show(lambda: counted(line, *progress)),
         )
         try:
             with one_torch_thread() if len(plan) > 1 else nullcontext():
-                driver.run(chosen_executor(workers or 0, scheduler))
+                driver.run(chosen_executor(workers, scheduler))
         except KeyboardInterrupt:
             line.clear()
             typer.echo(
@@ -103,7 +104,7 @@ def _kept(path: Path, driver: Driver) -> str:
     return f"{path} has {driver.kept + driver.done:,} of {driver.num_runs:,} runs"
 
 
-def _summary(path: Path, driver: Driver, line: Line) -> str:
+def _summary(path: Path, driver: Driver, line: ProgressLine) -> str:
     now = driver.done + driver.failed
     parts = [_kept(path, driver)]
     if now:
@@ -120,7 +121,7 @@ def _summary(path: Path, driver: Driver, line: Line) -> str:
     return ", ".join(parts)
 
 
-def told_of(plan: Plan, path: Path) -> Iterator[str]:
+def lines_about(plan: Plan, path: Path) -> Iterator[str]:
     """How many of a plan's runs a store has already; nothing of it is changed."""
     if not path.exists():
         yield f"{path} is not there yet"

@@ -1,30 +1,31 @@
 """`attn config`: what config files may hold."""
 
 import json
-from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
+from attncli.cli.command import Command
 from attncli.spec.schema import config_schema
 
-SCHEMA_HELP = """Print the JSON Schema of config files, for editors.
-
-\b
-Examples:
-  attn config schema > attn.schema.json
-  # in a config file: # yaml-language-server: $schema=attn.schema.json
-"""
+SCHEMA_SUMMARY = "Print the JSON Schema of config files, for editors"
+SCHEMA_EXAMPLES = (
+    "attn config schema > attn.schema.json",
+    "# in a config file: # yaml-language-server: $schema=attn.schema.json",
+)
 
 
 def _schema() -> None:
     typer.echo(json.dumps(config_schema(), indent=2))
 
 
-def build(name: str, summary: str) -> Any:
-    """The Typer group."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True, help=f"{summary}.")
-    app.callback()(lambda: None)
-    app.command("schema", help=SCHEMA_HELP)(_schema)
-    command = typer.main.get_command(app)
-    command.name = name
-    return command
+def command(name: str, summary: str) -> TyperGroup:
+    """`attn config` with its one command."""
+    schema = Command("schema", SCHEMA_SUMMARY, _schema, [], SCHEMA_EXAMPLES)
+    return TyperGroup(
+        name=name,
+        help=f"{summary}.",
+        commands={"schema": schema},
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )

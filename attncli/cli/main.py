@@ -1,4 +1,4 @@
-"""The entry point: every way to end, each with its exit code and at most one clear line an error."""
+"""The entry point: every way to end, each with its exit code and at most one clear line per error."""
 
 import gc
 import io
@@ -13,12 +13,12 @@ import typer
 from attncli.cli.app import build_app
 from attncli.cli.output import ClosedPipe
 from attncli.errors import UserError
-from attncli.views.plain_text import plain_text
+from attncli.plain_text import plain_text
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 
 
-def _tell(*lines: str) -> None:
+def _print_errors(*lines: str) -> None:
     for line in lines:
         print(plain_text(line), file=sys.stderr)
 
@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(ended.__context__, BrokenPipeError):
             return DONE
         raise
-    except Exception as error:  # every way to fail is told in a line; the last one is a mistake of ours
+    except Exception as error:  # every failure is reported in one line; the last kind is a mistake of ours
         if "--debug" in arguments:
             traceback.print_exc()
         return _failed(error)
@@ -53,19 +53,19 @@ def _failed(error: Exception) -> int:
             _forget_stdout()
             return DONE
         case UserError():
-            _tell(*error.lines)
+            _print_errors(*error.lines)
             return error.exit_code
         case typer.TyperException():
-            _tell(*error.format_message().splitlines())
+            _print_errors(*error.format_message().splitlines())
             return error.exit_code
         case OSError():
-            _tell(f"cannot write: {error.strerror}")
+            _print_errors(f"cannot write: {error.strerror}")
             _forget_stdout()
         case MemoryError():
-            _tell("out of memory: use fewer tokens or smaller sizes")
+            _print_errors("out of memory: use fewer tokens or smaller sizes")
         case _:
             kind = type(error).__name__
-            _tell(f"internal error: {kind}: {error} (--debug shows where; please report it)")
+            _print_errors(f"internal error: {kind}: {error} (--debug shows where; please report it)")
     return FAILED
 
 
@@ -75,7 +75,7 @@ def _stop(signal_number: int, frame: object) -> None:
 
 
 def main() -> None:
-    """`attn`, as installed. The collector rests until what is imported has been: see load_experiment."""
+    """`attn`, as installed. Garbage collection is off until the imports are done: see load_experiment."""
     gc.disable()
     signal.signal(signal.SIGTERM, _stop)
     if (

@@ -1,86 +1,79 @@
 """`attn results`: a summary table of a store."""
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from attncli.cli.export import AllRuns, StoreFile, tell_of_earlier_runs
-from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision, write_bytes
+from attncli.cli.command import Command, option
+from attncli.cli.display import COLOR, DEBUG, FORMAT, OUTPUT, PRECISION
+from attncli.cli.export import ALL_RUNS, STORE, note_earlier_runs
+from attncli.cli.output import Destination, written_stream
 from attncli.report import Table
 
-EXAMPLES = """
-  attn results runs.db
-  attn results runs.db --statistic entropy.mean --group-by num_heads --group-by causal
-  attn results runs.db --where "head = 3" --where "entropy.mean < 1.5"
-  attn results runs.db --format json -o summary.json"""
-
-Where = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--where",
-        help="Only figures where this holds: a setting, layer, head, id or statistic, a comparison and a "
-        'value, as "causal = true"; repeatable.',
-        metavar="CONDITION",
-    ),
-]
-GroupBy = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--group-by",
-        help="A row for each value of a setting, of layer, head or id; repeatable. [default: experiment]",
-        metavar="NAME",
-    ),
-]
-Statistic = Annotated[
-    list[str] | None,
-    typer.Option("--statistic", help="Only this statistic; repeatable.", metavar="NAME"),
-]
+EXAMPLES = (
+    "attn results runs.db",
+    "attn results runs.db --statistic entropy.mean --group-by num_heads --group-by causal",
+    'attn results runs.db --where "head = 3" --where "entropy.mean < 1.5"',
+    "attn results runs.db --format json -o summary.json",
+)
+WHERE = option(
+    "--where",
+    "Only statistics where this holds: a setting, layer, head, id or statistic, a comparison and a "
+    'value, as "causal = true"; repeatable.',
+    "CONDITION",
+    kind=list[str],
+)
+GROUP_BY = option(
+    "--group-by",
+    "One row for each value of a setting, of layer, head or id; repeatable. [default: experiment]",
+    "NAME",
+    kind=list[str],
+)
+STATISTIC = option("--statistic", "Only this statistic; repeatable.", "NAME", kind=list[str])
 
 
 def show_results(
-    store: StoreFile,
-    where: Where = None,
-    group_by: GroupBy = None,
-    statistic: Statistic = None,
-    all_runs: AllRuns = False,
-    format: Format = None,
-    output: Output = None,
-    precision: Precision = "4",
-    color: Color = "auto",
-    debug: Debug = False,
+    store: str,
+    where: Sequence[str],
+    group_by: Sequence[str],
+    statistic: Sequence[str],
+    all: bool,
+    **flags: Any,
 ) -> None:
-    """Count, mean, minimum and maximum of the figures, by group."""
+    """Count, mean, minimum and maximum of the statistics, by group."""
     from attncli.batch.conditions import parse_conditions
 
-    conditions = parse_conditions(where or [], "--where", numbers_only=False)
-    to = Destination(format, output, precision, color, several=False)
+    conditions = parse_conditions(where, "--where", numbers_only=False)
+    to = Destination(**flags)
     from attncli.batch.reading import reading
     from attncli.batch.results import results
 
     path = Path(store)
     # Two runs of one id are two sentences where they are of different plans.
-    groups = list(dict.fromkeys([*(group_by or ["experiment"]), *(["plan"] if all_runs else [])]))
-    with reading(path, all_runs=all_runs) as reader:
-        report = results(path, reader, where=conditions, group_by=groups, statistics=statistic or [])
+    groups = list(dict.fromkeys([*(group_by or ["experiment"]), *(["plan"] if all else [])]))
+    with reading(path, all_runs=all) as reader:
+        report = results(path, reader, where=conditions, group_by=groups, statistics=statistic)
         if to.view == "csv":
             _write_rows(report.table("figures"), groups, to)
-            tell_of_earlier_runs(store, reader)
+            note_earlier_runs(store, reader)
         else:
             to.write([report])
 
 
-def _write_rows(rows: Table, groups: list[str], to: Destination) -> None:
-    """The summary as one table, where the view of reports would give a line a number."""
-    from attncli.views.tidy import write_csv
+def _write_rows(rows: Table, groups: Sequence[str], to: Destination) -> None:
+    """The summary as one table, where the view of reports would give one line per number."""
+    from attncli.batch.tidy_writers import write_csv
 
     columns = dict.fromkeys(["statistic", *groups, "figures", "mean", "min", "max"], "text")
     blocks = [{name: [row[name] for row in rows] for name in columns}]
-    write_bytes(to.path, lambda stream: write_csv(columns, blocks, stream))
+    with written_stream(to.path, is_binary=True) as stream:
+        write_csv(columns, blocks, stream)
 
 
-def build(name: str, summary: str) -> Any:
-    """The Typer command."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(name, help=f"{summary}.\n\n\b\nExamples:{EXAMPLES}\n", no_args_is_help=True)(show_results)
-    return typer.main.get_command(app)
+command = partial(
+    Command,
+    run=show_results,
+    parameters=[STORE, WHERE, GROUP_BY, STATISTIC, ALL_RUNS, FORMAT, OUTPUT, PRECISION, COLOR, DEBUG],
+    examples=EXAMPLES,
+)

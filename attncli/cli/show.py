@@ -1,11 +1,12 @@
 """`attn show`: what was computed before, by attn or by somebody else, in any view."""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from attncli.cli.output import Color, Debug, Destination, Format, Output, Precision, ScaleColors, SkipSink
+from attncli.cli.command import Command, argument, option
+from attncli.cli.display import DEBUG, OUTPUT_FLAGS
+from attncli.cli.output import Destination
 from attncli.errors import UserError
 from attncli.experiments.memory import available_bytes
 from attncli.saved.arrays import is_array_file, read_array
@@ -14,37 +15,26 @@ from attncli.saved.reports import SavedReports, read_reports
 from attncli.saved.tokens import read_tokens
 from attncli.saved.weights import checked_weights
 
-EXAMPLES = """
-  attn self --sentence "the cat sleeps" -o cat.json
-  attn show cat.json
-  attn show cat.json -o cat.csv
-  attn show lessons.jsonl --report 3
-  attn show weights.npz --array attention --tokens tokens.txt
-  attn heads --format json | attn show -"""
-
-File = Annotated[
-    str,
-    typer.Argument(
-        help="A saved report (.json, .jsonl; - reads stdin), or an array (.npz, .npy, .safetensors): "
-        "query × key, head × query × key, or layer × head × query × key.",
-        metavar="FILE",
-    ),
-]
-Tokens = Annotated[
-    str | None,
-    typer.Option("--tokens", help="An array's tokens: a line each, or a JSON list.", metavar="FILE"),
-]
-ContextTokens = Annotated[
-    str | None,
-    typer.Option("--context-tokens", help="Those of its keys, where they are others.", metavar="FILE"),
-]
-ArrayName = Annotated[
-    str | None, typer.Option("--array", help="The array, where a file has several.", metavar="NAME")
-]
-ReportNumber = Annotated[
-    str | None,
-    typer.Option("--report", help="The report, where a file has several; from 0.", metavar="INTEGER"),
-]
+EXAMPLES = (
+    'attn self --sentence "the cat sleeps" -o cat.json',
+    "attn show cat.json",
+    "attn show cat.json -o cat.csv",
+    "attn show lessons.jsonl --report 3",
+    "attn show weights.npz --array attention --tokens tokens.txt",
+    "attn heads --format json | attn show -",
+)
+FILE = argument(
+    "file",
+    "A saved report (.json, .jsonl; - reads stdin), or an array (.npz, .npy, .safetensors): "
+    "query × key, head × query × key, or layer × head × query × key.",
+    "FILE",
+)
+ARRAY_FLAGS = (
+    option("--tokens", "An array's tokens: one per line, or a JSON list.", "FILE", group="Input"),
+    option("--context-tokens", "The tokens of its keys, where they differ.", "FILE", group="Input"),
+    option("--array", "The array, where a file has several.", "NAME", group="Input"),
+)
+REPORT = option("--report", "The report, where a file has several; from 0.", "INTEGER")
 
 
 def opened(
@@ -80,33 +70,19 @@ def _one(saved: SavedReports, file: str, number: str) -> SavedReports:
     return SavedReports((saved.reports[int(number)],), several=False)
 
 
-def show(
-    file: File,
-    tokens: Tokens = None,
-    context_tokens: ContextTokens = None,
-    array: ArrayName = None,
-    report: ReportNumber = None,
-    format: Format = None,
-    output: Output = None,
-    precision: Precision = "4",
-    color: Color = "auto",
-    scale_colors: ScaleColors = "linear",
-    skip_sink: SkipSink = None,
-    debug: Debug = False,
-) -> int:
+def show(file: str, report: str | None, **flags: Any) -> None:
     """Read everything, so that nothing is written of a damaged file; then show it."""
-    to = Destination(
-        format, output, precision, color, several=False, scale_colors=scale_colors, skip_sink=skip_sink
-    )
-    saved = opened(file, tokens, context_tokens, array)
+    arrays = {parameter.name: flags.pop(parameter.name) for parameter in ARRAY_FLAGS}
+    to = Destination(**flags)
+    saved = opened(file, **arrays)
     if report is not None:
         saved = _one(saved, file, report)
     to.write(saved.reports, several=saved.several)
-    return 0
 
 
-def build(name: str, summary: str) -> Any:
-    """The Typer command."""
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(name, help=f"{summary}.\n\n\b\nExamples:{EXAMPLES}\n", no_args_is_help=True)(show)
-    return typer.main.get_command(app)
+command = partial(
+    Command,
+    run=show,
+    parameters=[FILE, *ARRAY_FLAGS, REPORT, *OUTPUT_FLAGS, DEBUG],
+    examples=EXAMPLES,
+)

@@ -15,7 +15,7 @@ from attncli.attention.visibility import Visibility
 from attncli.errors import RunError
 from attncli.experiments.attention_report import LeadingAxes, named, row_tensors
 from attncli.experiments.differential import attend_differentially
-from attncli.experiments.memory import chosen_engine, readable_bytes, weights_bytes
+from attncli.experiments.memory import readable_bytes
 from attncli.experiments.row_summaries import with_summaries
 from attncli.experiments.variants import (
     NOTHING_DRAWN,
@@ -67,7 +67,7 @@ def attended(
     counts = vectors["query"].shape[-2], vectors["key"].shape[-2]
     lead = LeadingAxes.of(vectors["query"], axes)
     layer = _layer(spec, meeting(spec, vectors), lead, causal, drawn)
-    if chosen_engine(spec, *counts) == "streaming":
+    if spec.chosen_engine(*counts) == "streaming":
         result = _streaming(spec, layer, lead, progress)
     elif spec.differential:
         factor = factor_of_second(spec, drawn)
@@ -154,7 +154,7 @@ def _streaming(
     statistics = score_statistics(spec, layer, lead, found) | row_tensors(
         found, lead, layer.rules.softmax_sink
     )
-    size = readable_bytes(weights_bytes(spec, *layer.shape[2:]))
+    size = readable_bytes(4 * spec.num_weights(*layer.shape[2:]))
     note = (
         f"Streamed: the weights would take {size}. The statistics are exact; the maps show blocks of weights."
     )

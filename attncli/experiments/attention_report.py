@@ -14,8 +14,8 @@ from attncli.experiments.sources import Source
 from attncli.experiments.texts import Texts
 from attncli.inputs.projections import Projection
 from attncli.report import NamedTensor, Report, Statistic, Tensors
-from attncli.spec import Spec
 from attncli.spec.attention import AttentionSpec
+from attncli.spec.fields import Spec
 from attncli.spec.text import TextSpec
 from attncli.statistics.sinks import outside_mass
 
@@ -63,7 +63,7 @@ def build_report(
 ) -> Report:
     """A report with the settings and versions that it came from, and its steps where asked to explain."""
     environment = {"attncli": __version__, "torch": torch.__version__}
-    settings = spec.model_dump(mode="json", exclude=set(spec.unsaid_keys()))
+    settings = spec.model_dump(mode="json", exclude=set(spec.unreported_keys()))
     report = Report(
         spec.experiment,
         settings,

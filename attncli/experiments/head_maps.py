@@ -10,7 +10,7 @@ from attncli.errors import UserError
 from attncli.experiments.memory import refuse_bytes
 from attncli.inputs.capture import CapturedLayer
 from attncli.inputs.pretrained import ModelText, Reading
-from attncli.report import NamedTensor
+from attncli.report import NamedTensor, whole_head_name
 from attncli.spec.heads import HeadsSpec
 
 WHOLE_TOKENS = 128
@@ -81,7 +81,7 @@ class HeadMaps:
         for layer, head in self.asked:
             if (layer, head) in self.full:
                 weights = self.full[layer, head].numpy()
-                found[f"weights_{layer}_{head}"] = NamedTensor(("query", "key"), weights)
+                found[whole_head_name(layer, head)] = NamedTensor(("query", "key"), weights)
         return found
 
     def _refuse_heads_that_are_not_there(self) -> None:

@@ -12,7 +12,7 @@ from attncli.attention.results import Computed, Wanted
 from attncli.errors import UserError
 from attncli.experiments.attention_report import LeadingAxes, build_report, named, row_tensors
 from attncli.experiments.heads import EAGER_NOTE
-from attncli.experiments.memory import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT, refuse_bytes
+from attncli.experiments.memory import refuse_bytes
 from attncli.experiments.texts import Texts, check_token
 from attncli.inputs.capture import CapturedLayer, Enough, capture
 from attncli.inputs.output_projections import output_projection
@@ -21,6 +21,7 @@ from attncli.mechanisms.heads import merge_heads
 from attncli.report import NamedTensor, Numbers, Report, Statistic
 from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import CrossSpec, MultiheadSpec, SelfSpec
+from attncli.spec.sizes import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
 from attncli.statistics.moments import moments
 
 ModelAttentionSpec = SelfSpec | MultiheadSpec | CrossSpec

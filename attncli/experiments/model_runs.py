@@ -7,7 +7,6 @@ from types import ModuleType
 import torch
 
 from attncli.errors import UserError
-from attncli.experiments.model_files import model_source
 from attncli.experiments.session import Session
 from attncli.experiments.sources import choose_device
 from attncli.experiments.texts import Texts
@@ -25,23 +24,15 @@ Products of matrices with a thousand rows gain nothing from more of them.
 Outcome = Report | UserError
 
 
-def _module(spec: ModelSpec) -> ModuleType:
-    """What runs an experiment on a model.
-
-    Its read(spec, texts, pretrained, generator) gives a Reading; its report_each(specs, readings, pretrained,
-    progress) gives a report for each of some readings of equal counts, whose settings differ in the texts.
-    """
-    name = "heads" if spec.experiment == "heads" else "model_attention"
-    return import_module(f"attncli.experiments.{name}")
-
-
 def _pretrained(spec: ModelSpec) -> Pretrained:
-    return kept_pretrained(model_source(spec), allow_download=spec.allow_download, device=choose_device(spec))
+    source = spec.model_source()
+    assert source is not None, "without a model nothing runs here"
+    return kept_pretrained(source, allow_download=spec.allow_download, device=choose_device(spec))
 
 
 def run_model(spec: ModelSpec, texts: Texts, session: Session) -> Report:
     """The report of one experiment."""
-    module, pretrained = _module(spec), _pretrained(spec)
+    module, pretrained = import_module(spec.model_module), _pretrained(spec)
     reading = module.read(spec, texts, pretrained, session.generator)
     report: Report
     (report,) = module.report_each([spec], [reading], pretrained, session.progress)
@@ -54,9 +45,10 @@ def run_models(specs: Mapping[int, ModelSpec], texts: Mapping[int, Texts]) -> It
     Texts of equal counts run together, so that none is padded: a padded one would reach into its neighbours
     in models that mix tokens outside of attention.
     """
-    module = _module(next(iter(specs.values())))
+    first = next(iter(specs.values()))
+    module = import_module(first.model_module)
     try:
-        pretrained = _pretrained(next(iter(specs.values())))
+        pretrained = _pretrained(first)
     except UserError as error:
         yield dict.fromkeys(specs, error)
         return

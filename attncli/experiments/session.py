@@ -4,15 +4,15 @@ import gc
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from attncli.experiments import EXPERIMENTS
 from attncli.experiments.memory import refuse_what_does_not_fit
-from attncli.experiments.model_files import check_model
-from attncli.experiments.texts import Texts, drawn_counts, read_texts
+from attncli.experiments.texts import Texts, read_texts
+from attncli.inputs.model_folder import check_model_folder, check_packages
 from attncli.report import Report
-from attncli.spec import Spec
-from attncli.spec.model import ModelSpec
+from attncli.spec.fields import Spec
+from attncli.spec.model import is_model_folder
 
 if TYPE_CHECKING:
     import torch
@@ -22,18 +22,17 @@ if TYPE_CHECKING:
 Drawn = TypeVar("Drawn")
 
 
-def load_experiment(name: str) -> Callable[[Spec, Texts, "Session"], Report]:
+def load_experiment(spec: Spec) -> Callable[[Spec, Texts, "Session"], Report]:
     """The function of an experiment, with torch behind it.
 
-    The collector rests meanwhile and never looks at what was imported: it would walk over a million objects
-    that live as long as the process, during the import and at its end (a third of a short run's time).
+    Garbage collection is off meanwhile and never looks at what was imported: it would walk over a million
+    objects that live as long as the process, during the import and at its end: a third of a short run.
     """
-    module = EXPERIMENTS[name]
-    if module in sys.modules:
-        run: Callable[[Spec, Texts, Session], Report] = sys.modules[module].run
+    if spec.module in sys.modules:
+        run: Callable[[Spec, Texts, Session], Report] = sys.modules[spec.module].run
         return run
     gc.disable()
-    run = import_module(module).run
+    run = import_module(spec.module).run
     gc.freeze()
     gc.enable()
     return run
@@ -41,9 +40,12 @@ def load_experiment(name: str) -> Callable[[Spec, Texts, "Session"], Report]:
 
 def check_before_reading(spec: Spec) -> None:
     """UserError for what asks too much, and for a model that is not there, before any text is read."""
-    refuse_what_does_not_fit(spec, *drawn_counts(spec))
-    if isinstance(spec, ModelSpec):
-        check_model(spec)
+    refuse_what_does_not_fit(spec, *spec.sampled_counts())
+    source = spec.model_source()
+    if source is not None:
+        check_packages()
+        if is_model_folder(source):
+            check_model_folder(Path(source))
 
 
 class Session:
@@ -71,7 +73,7 @@ class Session:
     def run_texts(self, spec: Spec, texts: Texts, *, reseed: bool) -> Report:
         """The report of an experiment whose texts are read already."""
         refuse_what_does_not_fit(spec, *texts.counts())
-        run = load_experiment(spec.experiment)
+        run = load_experiment(spec)
         import torch
 
         if reseed or not self._started:

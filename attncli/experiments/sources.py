@@ -12,7 +12,7 @@ from attncli.errors import UserError
 from attncli.experiments.session import Session
 from attncli.experiments.texts import Texts
 from attncli.inputs.embeddings import DRAWN, Vocabulary, draw_table
-from attncli.spec import Spec
+from attncli.spec.fields import Spec
 from attncli.spec.text import TextSpec
 
 

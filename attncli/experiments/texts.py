@@ -9,9 +9,7 @@ import numpy as np
 from attncli.errors import UserError
 from attncli.inputs.text import read_text, tokenize
 from attncli.inputs.word_vectors import WordVectors, find_word_vectors, word_vectors
-from attncli.spec import Spec
-from attncli.spec.attention import AttentionSpec, CrossSpec
-from attncli.spec.heads import HeadsSpec
+from attncli.spec.fields import Spec, TextSource
 from attncli.spec.text import TextSpec, is_vector_file
 
 
@@ -38,15 +36,13 @@ class Texts(NamedTuple):
         return len(self.tokens), len(self.context_tokens or self.tokens)
 
 
-def _tokens(
-    spec: TextSpec, key: str, text: str | None, file: str | None, count: int | None
-) -> tuple[str, ...]:
-    if count is not None:
-        return tuple(f"x{i}" for i in range(count))
-    if file is not None:
-        return tuple(tokenize(read_text(file), spec.tokenizer, key="file"))
-    assert text is not None, "without a file or a count there is a text"
-    return tuple(tokenize(text, spec.tokenizer, key=key))
+def _tokens(source: TextSource, tokenizer: str) -> tuple[str, ...]:
+    if source.num_tokens is not None:
+        return tuple(f"x{i}" for i in range(source.num_tokens))
+    if source.file is not None:
+        return tuple(tokenize(read_text(source.file), tokenizer, key="file"))
+    assert source.text is not None, "without a file or a count there is a text"
+    return tuple(tokenize(source.text, tokenizer, key=source.key))
 
 
 def check_text(spec: Spec, key: str, text: str) -> None:
@@ -55,41 +51,27 @@ def check_text(spec: Spec, key: str, text: str) -> None:
         tokenize(text, spec.tokenizer, key=key)
 
 
-def drawn_counts(spec: Spec) -> tuple[int, int]:
-    """The numbers of random queries and keys that a spec asks for; zeros where it names texts."""
-    if not isinstance(spec, TextSpec) or spec.num_tokens is None:
-        return 0, 0
-    num_keys = spec.num_context_tokens if isinstance(spec, CrossSpec) else None
-    return spec.num_tokens, num_keys or spec.num_tokens
-
-
 def check_token(token: int | None, count: int) -> None:
-    """UserError where the token to work out is not among that many."""
+    """UserError where the token to explain is not among that many."""
     if token is not None and token >= count:
         raise UserError(f"token: must be below {count}, the number of tokens (got {token})")
 
 
-def _whole_text(text: str | None, file: str | None) -> str | None:
-    return text if file is None else read_text(file)
-
-
 def read_tokens(spec: Spec) -> Texts:
     """The tokens that a spec names; with a model the texts as they are. UserError for what cannot be read."""
-    if isinstance(spec, HeadsSpec):
-        return Texts(text=_whole_text(spec.sentence, spec.file), context=spec.context)
-    if isinstance(spec, AttentionSpec) and spec.model is not None:
-        text = _whole_text(spec.sentence, spec.file)
-        if isinstance(spec, CrossSpec):
-            return Texts(text=text, context=_whole_text(spec.context, spec.context_file))
-        return Texts(text=text)
+    sources = spec.text_sources()
+    if spec.model_source() is not None:
+        text, context = [*map(_whole_text, sources), None][:2]
+        return Texts(text=text, context=context)
     if not isinstance(spec, TextSpec):
         return Texts()
-    tokens = _tokens(spec, "sentence", spec.sentence, spec.file, spec.num_tokens)
+    tokens, context_tokens = [*(_tokens(source, spec.tokenizer) for source in sources), ()][:2]
     check_token(getattr(spec, "token", None), len(tokens))
-    context: tuple[str, ...] = ()
-    if isinstance(spec, CrossSpec):
-        context = _tokens(spec, "context", spec.context, spec.context_file, spec.num_context_tokens)
-    return Texts(tokens, context)
+    return Texts(tokens, context_tokens)
+
+
+def _whole_text(source: TextSource) -> str | None:
+    return source.text if source.file is None else read_text(source.file)
 
 
 def find_vectors(spec: TextSpec, tokens: Iterable[str]) -> dict[str, np.ndarray]:

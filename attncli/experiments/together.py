@@ -8,14 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from attncli.errors import UserError
-from attncli.experiments.memory import chosen_engine, needed_bytes, refuse_what_does_not_fit
+from attncli.experiments.memory import refuse_what_does_not_fit
 from attncli.experiments.session import Session, SessionOfSeveral, check_before_reading, load_experiment
 from attncli.experiments.texts import Texts, find_vectors, read_tokens, uses_vector_file, with_vectors
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors
-from attncli.spec import Spec
-from attncli.spec.attention import AttentionSpec, SelfSpec
-from attncli.spec.heads import HeadsSpec
-from attncli.spec.lessons import AverageSpec
+from attncli.spec.fields import Spec
 from attncli.spec.model import ModelSpec
 from attncli.spec.text import TextSpec
 
@@ -65,17 +62,12 @@ def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
     for i, spec in enumerate(specs):
         by_settings.setdefault(_settings(spec), []).append(i)
     for places in by_settings.values():
-        if len(places) > 1 and runs_on_model(specs[places[0]]):
+        if len(places) > 1 and specs[places[0]].model_source() is not None:
             yield from _run_on_model({i: cast(ModelSpec, specs[i]) for i in places})
         elif len(places) == 1 or not _may_run_together(specs[places[0]]):
             yield from ({i: _run_alone(specs[i])} for i in places)
         else:
             yield from _run_group({i: cast(TextSpec, specs[i]) for i in places})
-
-
-def runs_on_model(spec: Spec) -> bool:
-    """Whether a pretrained model takes part: the tokens of a text are known when it is there."""
-    return isinstance(spec, HeadsSpec) or (isinstance(spec, AttentionSpec) and spec.model is not None)
 
 
 def _run_on_model(specs: Mapping[int, ModelSpec]) -> Iterator[dict[int, Outcome]]:
@@ -86,7 +78,7 @@ def _run_on_model(specs: Mapping[int, ModelSpec]) -> Iterator[dict[int, Outcome]
         if isinstance(error, UserError):
             yield {i: error}
     if texts:
-        load_experiment(specs[next(iter(texts))].experiment)
+        load_experiment(specs[next(iter(texts))])
         from attncli.experiments.model_runs import run_models
 
         yield from run_models({i: specs[i] for i in texts}, texts)
@@ -111,15 +103,9 @@ def _run_group(specs: Mapping[int, TextSpec]) -> Iterator[dict[int, Outcome]]:
 
 
 def _may_run_together(spec: Spec) -> bool:
-    """Whether the report of several texts can be taken apart, and computing them together gains anything."""
-    if isinstance(spec, AttentionSpec):
-        by_loop = isinstance(spec, SelfSpec) and spec.projection == "none"
-        if spec.model is not None or by_loop:
-            return False
-    elif not isinstance(spec, AverageSpec):
-        return False
+    """Whether texts run together under these settings, and it is known and tested how."""
     unknown = type(spec).model_fields.keys() - KEYS_TOGETHER
-    return spec.batch_size is None and spec.embedding != "previous" and not spec.given(*unknown)
+    return spec.can_run_together() and not spec.given(*unknown)
 
 
 def _read(specs: Sequence[Spec]) -> list[Texts | UserError]:
@@ -167,10 +153,10 @@ def _buckets(specs: Mapping[int, TextSpec], texts: Mapping[int, Texts]) -> Itera
 
 
 def _bucket_size(spec: Spec, num_queries: int, num_keys: int) -> int:
-    streams = isinstance(spec, AttentionSpec) and chosen_engine(spec, num_queries, num_keys) == "streaming"
+    streams = spec.chosen_engine(num_queries, num_keys) == "streaming"
     if streams or max(num_queries, num_keys) > MAX_TOKENS_TOGETHER:
         return 1
-    fitting = MAX_BYTES_TOGETHER // max(1, needed_bytes(spec, num_queries, num_keys))
+    fitting = MAX_BYTES_TOGETHER // max(1, spec.needed_bytes(num_queries, num_keys))
     return max(1, min(MAX_TOGETHER, fitting))
 
 
@@ -180,7 +166,7 @@ def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts]) -> list[Outcome]:
         return [_run_alone(specs[0], texts[0])]
     try:
         refuse_what_does_not_fit(specs[0], *texts[0].counts())
-        run = load_experiment(specs[0].experiment)
+        run = load_experiment(specs[0])
         session = SessionOfSeveral([spec.seed for spec in specs])
         together = run(specs[0], texts[0]._replace(others=tuple(texts[1:])), session)
     except UserError:  # which of them is to blame shows when each runs alone

@@ -15,7 +15,7 @@ from attncli.mechanisms.normalisation import rms_norm
 from attncli.mechanisms.relative_bias import relative_bias
 from attncli.mechanisms.rotary import rotate
 from attncli.report import NamedTensor
-from attncli.spec.attention import AttentionSpec, MultiheadSpec
+from attncli.spec.attention import AttentionSpec
 from attncli.spec.variants import PositionSpec
 
 LAMBDA_DEVIATION = 0.1
@@ -37,7 +37,7 @@ def parameter_sizes(spec: AttentionSpec) -> tuple[tuple[int, int] | None, int | 
     """Heads and buckets of the table, and the size of the vectors behind lambda; None where not asked for."""
     table = None
     if isinstance(spec, PositionSpec) and spec.relative_bias:
-        table = num_heads(spec), spec.num_buckets
+        table = spec.query_heads(), spec.num_buckets
     return table, spec.head_dim // 2 if spec.differential else None
 
 
@@ -52,11 +52,6 @@ def draw_parameters(
         None if table is None else torch.randn(table, generator=generator),
         None if half is None else LAMBDA_DEVIATION * torch.randn(4, half, generator=generator),
     )
-
-
-def num_heads(spec: AttentionSpec) -> int:
-    """Query heads: self and cross have one."""
-    return spec.num_heads if isinstance(spec, MultiheadSpec) else 1
 
 
 def window_of(spec: AttentionSpec) -> int | None:
@@ -86,7 +81,7 @@ def score_rules(spec: AttentionSpec, drawn: VariantParameters, query: Float[Tens
     if isinstance(spec, PositionSpec):
         num_tokens = query.shape[-2]
         if spec.alibi:
-            bias = alibi_bias(num_heads(spec), num_tokens)
+            bias = alibi_bias(spec.query_heads(), num_tokens)
         if drawn.bias_table is not None:
             distance = spec.max_distance
             bias = relative_bias(drawn.bias_table, num_tokens, max_distance=distance, causal=spec.causal)
@@ -132,7 +127,7 @@ def variant_notes(spec: AttentionSpec) -> Iterator[str]:
     """A line on each variant that is on: what it does to the numbers above."""
     on = spec.variants_on()
     if isinstance(spec, PositionSpec):
-        yield from _position_notes(spec, num_heads(spec))
+        yield from _position_notes(spec, spec.query_heads())
     if "qk_norm" in on:
         yield "Query and key have a root mean square of one, so scores cannot grow with their lengths."
     if "softcap" in on:

@@ -1,19 +1,27 @@
 """JSON -> Report, the inverse of its JSON form; what is damaged is one line that names the place."""
 
+import reprlib
 from dataclasses import dataclass
+from typing import Any
 
-from attncli.errors import UserError
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from attncli.errors import UserError, nearest
 from attncli.report import SCHEMA_VERSION, Report
+from attncli.saved.boxes import LARGEST
 from attncli.saved.content import read_text
 from attncli.saved.documents import documents
-from attncli.saved.parts import Part, is_plain_name
-from attncli.saved.statistics import read_statistics
-from attncli.saved.steps import read_steps
-from attncli.saved.tensors import check_tokens, read_tensor
+from attncli.saved.models import SavedReport, is_plain_name
+from attncli.saved.sizes import check_sizes
+from attncli.spec.validation import expectation
 
 # Bytes of memory for a byte of JSON at the peak, measured on matrices of weights and rounded up.
 BYTES_PER_BYTE = 5
-FIELDS = tuple(Report("", {}, {}).fields())
+DEEPEST, LARGEST_WHOLE = 22, 2**63 - 1
+KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+
+Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -41,37 +49,72 @@ def reports_of(text: str, name: str) -> SavedReports:
                     f"{name}: holds a list after another document: give one list, or a report a line"
                 )
             several = True
-            found += [to_report(Part(item, f"{name}: report {i}")) for i, item in enumerate(data)]
+            found += [to_report(item, f"{name}: report {i}") for i, item in enumerate(data)]
         else:
-            found.append(to_report(Part(data, f"{name}: report {number}" if number else name)))
+            found.append(to_report(data, f"{name}: report {number}" if number else name))
     return SavedReports(tuple(found), several or len(found) > 1)
 
 
-def to_report(part: Part) -> Report:
+def to_report(data: Any, document: str) -> Report:
     """The report that a JSON object holds."""
-    if not isinstance(part.value, dict):
-        raise part.wrong(f"is no saved report: it must be an object {part.got()}")
-    if "schema_version" not in part.value:
-        raise part.wrong("is no saved report: schema_version is missing")
-    version = part.value["schema_version"]
-    if type(version) is not int or version != SCHEMA_VERSION:
-        raise part.wrong(f"schema_version: this attn reads version {SCHEMA_VERSION} (got {version!r:.20})")
-    names = (*FIELDS, "steps") if "steps" in part.value else FIELDS
-    fields = part.fields(names)
-    experiment = fields["experiment"].text()
-    if not is_plain_name(experiment):
-        raise fields["experiment"].wrong("must be a plain name")
-    tensors = {name: read_tensor(item) for name, item in fields["tensors"].mapping().items()}
-    report = Report(
-        experiment,
-        {name: item.plain() for name, item in fields["spec"].mapping().items()},
-        {name: item.text() for name, item in fields["environment"].mapping().items()},
-        fields["tokens"].texts(),
-        fields["context_tokens"].texts(),
-        tensors=tensors,
-        statistics=read_statistics(fields["statistics"], fields["statistic_axes"], tensors),
-        notes=fields["notes"].texts(),
-        steps=read_steps(fields["steps"]) if "steps" in fields else (),
-    )
-    check_tokens(part, report)
+    try:
+        _refuse_other_forms(data)
+        _refuse_names_and_numbers(data)
+        report = SavedReport.model_validate(data).found()
+        check_sizes(report)
+    except ValidationError as failure:
+        raise UserError(f"{document}: {_line(failure.errors(include_url=False)[0])}") from None
+    except ValueError as error:
+        raise UserError(f"{document}: {error}") from None
     return report
+
+
+def _refuse_other_forms(data: Any) -> None:
+    if not isinstance(data, dict):
+        raise ValueError(f"is no saved report: it must be an object {_got(data)}")
+    if "schema_version" not in data:
+        raise ValueError("is no saved report: schema_version is missing")
+    version = data["schema_version"]
+    if type(version) is not int or version != SCHEMA_VERSION:
+        raise ValueError(f"schema_version: this attn reads version {SCHEMA_VERSION} (got {version!r:.20})")
+
+
+def _refuse_names_and_numbers(value: Any, path: Path = ()) -> None:
+    """ValueError for names that are not plain, numbers too large and deep nesting, outside of tensors."""
+    match path:
+        case ("tensors", _, "values") | ("statistics", "rows" | "keys", _):
+            return
+    if len(path) > DEEPEST:
+        raise ValueError(f"{_place(path)}is nested too deeply")
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if not is_plain_name(name):
+                raise ValueError(f"{_place(path)}has a name that is not plain: {reprlib.repr(name)}")
+            _refuse_names_and_numbers(item, (*path, name))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            _refuse_names_and_numbers(item, (*path, number))
+    elif isinstance(value, float | int) and abs(value) > {float: LARGEST}.get(type(value), LARGEST_WHOLE):
+        raise ValueError(f"{_place(path)}is a number too large")
+
+
+def _line(error: ErrorDetails) -> str:
+    """The place and, in our words, what is wrong there."""
+    path = error["loc"]
+    if error["type"] == "missing":
+        return f"{_place(path[:-1])}{path[-1]} is missing"
+    if error["type"] == "extra_forbidden":
+        hint = nearest(str(path[-1]), SavedReport.model_fields)
+        return f"{_place(path[:-1])}unknown name {reprlib.repr(path[-1])}{hint}"
+    got = "" if error["type"] == "value_error" else f" {_got(error['input'])}"
+    return f"{_place(path)}{expectation(error)}{got}"
+
+
+def _place(path: Path) -> str:
+    """`tensors.weights: `, `tokens[1]: `; nothing for the whole document."""
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return f"{place.removeprefix('.')}: " if path else ""
+
+
+def _got(value: Any) -> str:
+    return f"(got {KINDS.get(type(value)) or reprlib.repr(value)})"

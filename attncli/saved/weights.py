@@ -6,8 +6,8 @@ import numpy as np
 
 from attncli.errors import UserError
 from attncli.report import NamedTensor
+from attncli.saved.boxes import LARGEST
 from attncli.saved.content import refuse_size
-from attncli.saved.parts import LARGEST
 
 # The axes of an array by how many it has.
 AXES = {2: ("query", "key"), 3: ("head", "query", "key"), 4: ("layer", "head", "query", "key")}

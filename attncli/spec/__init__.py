@@ -1,23 +1,45 @@
 """The settings of each experiment: what may be asked, and reading it with errors that point to the place."""
 
-from attncli.spec.attention import CrossSpec, MultiheadSpec, SelfSpec
-from attncli.spec.fields import Spec
-from attncli.spec.heads import HeadsSpec
-from attncli.spec.lessons import AverageSpec, NormSpec, ScaleDemoSpec
-from attncli.spec.pitfalls import PitfallsSpec
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 
-SPECS: dict[str, type[Spec]] = {
-    spec.experiment: spec
-    for spec in (
-        AverageSpec,
-        SelfSpec,
-        MultiheadSpec,
-        CrossSpec,
-        ScaleDemoSpec,
-        NormSpec,
-        HeadsSpec,
-        PitfallsSpec,
-    )
+if TYPE_CHECKING:
+    from attncli.spec.fields import Spec
+
+
+class Experiment(NamedTuple):
+    """A row of `attn --help`, which imports no pydantic; and the Spec, which says everything else."""
+
+    summary: str
+    spec: str
+
+
+EXPERIMENTS = {
+    "average": Experiment("Average each token with its past, in three ways", "lessons.AverageSpec"),
+    "self": Experiment("Self-attention of one sentence, with one head", "attention.SelfSpec"),
+    "multihead": Experiment("Multi-head attention of one sentence", "attention.MultiheadSpec"),
+    "cross": Experiment("Cross-attention from a sentence to a context", "attention.CrossSpec"),
+    "scale-demo": Experiment("Why scores are scaled: variance and sharpness", "lessons.ScaleDemoSpec"),
+    "norm": Experiment("Batch, layer and RMS normalisation", "lessons.NormSpec"),
+    "heads": Experiment("What each head of a pretrained model does", "heads.HeadsSpec"),
+    "pitfalls": Experiment("Classic mistakes, each beside what is right", "pitfalls.PitfallsSpec"),
 }
 
-__all__ = ["SPECS", "Spec"]
+
+class Specs(Mapping[str, "type[Spec]"]):
+    """The Spec of each experiment, imported when it is asked for."""
+
+    def __getitem__(self, experiment: str) -> "type[Spec]":
+        module, _, name = EXPERIMENTS[experiment].spec.rpartition(".")
+        spec_class: type[Spec] = getattr(import_module(f"attncli.spec.{module}"), name)
+        return spec_class
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(EXPERIMENTS)
+
+    def __len__(self) -> int:
+        return len(EXPERIMENTS)
+
+
+SPECS = Specs()

@@ -1,81 +1,76 @@
 """The settings of self-, multi-head and cross-attention."""
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from attncli.spec.explain import ExplainRowSpec
-from attncli.spec.fields import Contradiction, Count, Scale, Size, Spec, contradiction
-from attncli.spec.model import HeadSpec, LayerSpec
-from attncli.spec.text import CONTEXT, TOKENIZERS, TextSpec, _check_file, _check_text
+from attncli.spec.fields import Contradiction, Count, Group, Size, Spec, TextSource, contradiction
+from attncli.spec.model import HeadSpec
+from attncli.spec.projections import ProjectedSpec
+from attncli.spec.sizes import (
+    BYTES_PER_PARAMETER,
+    BYTES_PER_TOP_KEY,
+    BYTES_PER_VECTOR_ENTRY,
+    BYTES_PER_WEIGHT,
+    MAX_DENSE_BYTES,
+)
+from attncli.spec.text import CONTEXT, check_file, check_text
 from attncli.spec.variants import UNSTREAMED, PositionSpec, VariantSpec
 
-Projection = Literal["query", "key", "value"]
 
-
-def _default_tokenizer(data: dict[str, Any]) -> Literal["words", "model"]:
-    return "words" if data["model"] is None else "model"
-
-
-class PlainAttentionSpec(TextSpec, LayerSpec, ExplainRowSpec):
-    """How query, key and value are made, and what is done with them."""
-
-    tokenizer: Literal["words", "whitespace", "model"] = Field(
-        default_factory=_default_tokenizer,
-        description=f"{TOKENIZERS}; model: its own (default: words, or model where there is one)",
-    )
-    projection: Literal["linear", "uniform", "none"] = Field(
-        "linear",
-        description="how query, key, value are made: linear (as torch.nn.Linear), uniform (U[0,1)), none",
-    )
-    projection_order: list[Projection] = Field(
-        ["query", "key", "value"], description="the order in which the projections are drawn"
-    )
-    head_dim: Size = Field(
-        default_factory=lambda data: data["embed_dim"],
-        description="size of query and key (default: embed_dim)",
-    )
-    value_dim: Size = Field(
-        default_factory=lambda data: data["head_dim"], description="size of value (default: head_dim)"
-    )
-    scale: Scale = Field(
-        "sqrt",
-        description="factor on the scores: sqrt (1/sqrt(head_dim)), fourth-root (query and key each by "
-        "head_dim^-1/4), none, or a number",
-    )
-    softmax: bool = Field(True, description="normalise the scores; without it the weights are the scores")
-    engine: Literal["auto", "dense", "streaming"] = Field(
-        "auto",
-        description="how it is computed: dense keeps the weights, streaming exact statistics in memory "
-        "linear in the length; auto streams weights beyond 64 MiB",
-    )
-    top_k: Count = Field(3, description="keys named for each query")
-
-    @field_validator("projection_order")
-    @classmethod
-    def _order_is_complete(cls, value: list[Projection]) -> list[Projection]:
-        if sorted(value) != ["key", "query", "value"]:
-            raise ValueError(f"must name query, key and value once each (got {', '.join(value)})")
-        return value
-
-    def contradictions(self) -> Iterator[Contradiction]:
-        yield from super().contradictions()
-        if (self.tokenizer == "model") != (self.model is not None):
-            message = (
-                "needs model" if self.model is None else f"must be model with model (got {self.tokenizer})"
-            )
-            yield contradiction("tokenizer", message, "model")
-        if self.projection == "none":
-            for key in self.given("head_dim", "value_dim", "projection_order"):
-                message = (
-                    "needs projection linear or uniform: without one the embeddings are used as they are"
-                )
-                yield contradiction(key, message, "projection")
-
-
-class AttentionSpec(VariantSpec, PlainAttentionSpec):
+class AttentionSpec(VariantSpec, ProjectedSpec):
     """Attention with whatever variants are on, by an engine that can do them."""
+
+    # fmt: off
+    heading_keys = (
+        "file", "model", "layer", "batch_size", "embedding", "embed_dim", "projection", "num_heads",
+        "num_kv_heads", "head_dim", "value_dim", "scale", "softmax", "causal", "rope", "rope_base", "alibi",
+        "relative_bias", "window", "qk_norm", "softcap", "temperature", "sink", "differential", "lambda_init",
+        "seed",
+    )
+    # fmt: on
+
+    def query_heads(self) -> int:
+        """How many query heads there are."""
+        return 1
+
+    def num_weights(self, num_queries: int, num_keys: int) -> int:
+        return (self.batch_size or 1) * self.query_heads() * num_queries * num_keys
+
+    def chosen_engine(self, num_queries: int, num_keys: int) -> str:
+        """dense or streaming; auto streams weights beyond 64 MiB, unless a setting needs the matrix."""
+        if self.engine != "auto":
+            return self.engine
+        is_large = self.num_weights(num_queries, num_keys) * 4 > MAX_DENSE_BYTES
+        return "streaming" if is_large and not self.needs_dense() else "dense"
+
+    def needed_bytes(self, num_queries: int, num_keys: int) -> int:
+        if self.model is not None:
+            return 0  # known when the model is there
+        sizes = self.query_heads() * (self.head_dim + self.value_dim)
+        vector_entries = (self.batch_size or 1) * (num_queries + num_keys) * (self.embed_dim + sizes)
+        is_dense = self.chosen_engine(num_queries, num_keys) == "dense"
+        maps = (2 if self.differential else 1) if is_dense else 0
+        return (
+            maps * self.num_weights(num_queries, num_keys) * BYTES_PER_WEIGHT
+            + self.num_weights(num_queries, min(self.top_k, num_keys)) * BYTES_PER_TOP_KEY
+            + vector_entries * BYTES_PER_VECTOR_ENTRY
+            + 2 * self.embed_dim * sizes * BYTES_PER_PARAMETER
+            + self.query_heads()
+            * self.bias_buckets()
+            * (BYTES_PER_VECTOR_ENTRY if self.explain else BYTES_PER_PARAMETER)
+        )
+
+    def memory_advice(self, num_queries: int, num_keys: int) -> str:
+        if self.chosen_engine(num_queries, num_keys) == "streaming":
+            return "smaller sizes"
+        if needs := self.needs_dense():
+            return f"smaller sizes, or engine streaming without {' and '.join(needs)}"
+        return "engine streaming or smaller sizes"
+
+    def can_run_together(self) -> bool:
+        return super().can_run_together() and self.model is None
 
     def needs_dense(self) -> dict[str, str]:
         """The settings that streaming cannot do, and what to say about each."""
@@ -105,17 +100,31 @@ class AttentionSpec(VariantSpec, PlainAttentionSpec):
 
 
 class SelfSpec(PositionSpec, AttentionSpec, HeadSpec):
-    experiment: ClassVar[str] = "self"
+    experiment = "self"
+    module = "attncli.experiments.self_attention"
+    examples = (
+        'attn self --sentence "the cat walks on the street"',
+        "attn self --num-tokens 8 --embed-dim 32 --head-dim 16 --causal",
+        "attn self --projection none --scale none --embed-dim 2 --format json",
+        "attn self --causal --explain --token 3",
+        "attn self --file book.txt --embedding glove.6B.50d.txt --unknown zero",
+    )
+
+    def can_run_together(self) -> bool:
+        # Without projections the loop form is computed as well, of one text at a time.
+        return super().can_run_together() and self.projection != "none"
 
 
 def _default_head_dim(data: dict[str, Any]) -> int:
-    # A remainder is a contradiction, told below; the size must be valid for that to be reached.
+    # A remainder is a contradiction, reported below; the size must be valid for that to be reached.
     embed_dim, num_heads = int(data["embed_dim"]), int(data["num_heads"])
     return max(1, embed_dim // num_heads)
 
 
 class HeadCounts(Spec):
     """How many heads: defined before the sizes that follow from it."""
+
+    group = "Projections"
 
     num_heads: Size = Field(8, description="heads")
     num_kv_heads: Size = Field(
@@ -125,8 +134,16 @@ class HeadCounts(Spec):
 
 
 class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
-    experiment: ClassVar[str] = "multihead"
-    worked_keys: ClassVar[frozenset[str]] = frozenset({"token", "head"})
+    experiment = "multihead"
+    module = "attncli.experiments.multihead"
+    group = "Projections"
+    explained_keys = frozenset({"token", "head"})
+    examples = (
+        'attn multihead --sentence "the cat walks on the street" --num-heads 4',
+        "attn multihead --num-heads 8 --num-kv-heads 2 --causal",
+        "attn multihead --explain --head 2 --token 0",
+        "attn multihead --embedding glove.6B.50d.txt --head-dim 50 -o heads.json",
+    )
 
     head_dim: Size = Field(
         default_factory=_default_head_dim,
@@ -135,7 +152,12 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     output_projection: bool = Field(
         True, description="unify the heads with a linear layer, back to embed_dim"
     )
-    head: Count | None = Field(None, description="the head, from 0, that explain works out (default: 0)")
+    head: Annotated[Count | None, Group("Output")] = Field(
+        None, description="the head, from 0, that is explained (default: 0)"
+    )
+
+    def query_heads(self) -> int:
+        return self.num_heads
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
@@ -161,7 +183,13 @@ def _default_context(data: dict[str, Any]) -> str | None:
 
 
 class CrossSpec(AttentionSpec, HeadSpec):
-    experiment: ClassVar[str] = "cross"
+    experiment = "cross"
+    module = "attncli.experiments.cross"
+    group = "Input"
+    examples = (
+        'attn cross --sentence "the cat sleeps" --context "die katze schläft gern"',
+        "attn cross --num-tokens 3 --num-context-tokens 5 --embed-dim 8",
+    )
 
     num_context_tokens: Size | None = Field(
         default_factory=lambda data: data["num_tokens"],
@@ -172,8 +200,12 @@ class CrossSpec(AttentionSpec, HeadSpec):
         default_factory=_default_context, description="the text for the keys and values"
     )
 
-    _context = field_validator("context")(_check_text)
-    _context_file = field_validator("context_file")(_check_file)
+    _context = field_validator("context")(check_text)
+    _context_file = field_validator("context_file")(check_file)
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        context = TextSource("context", self.context, self.context_file, self.num_context_tokens)
+        return *super().text_sources(), context
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()

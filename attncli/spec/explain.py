@@ -1,4 +1,4 @@
-"""The settings of following a computation in steps."""
+"""The settings of an explanation: the computation, step by step."""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -9,27 +9,31 @@ from attncli.spec.fields import Contradiction, Count, Spec, contradiction
 
 
 class ExplainSpec(Spec):
-    """Whether the computation is followed in steps."""
+    """Whether the computation is explained."""
+
+    group = "Output"
+    # The module of the explanation; its steps(spec, report) gives the steps of a report.
+    explained_by: ClassVar[str]
 
     explain: bool = Field(
-        False, description="follow the computation in steps, each with its formula, shapes and numbers"
+        False, description="show the computation in steps, each with its formula, shapes and numbers"
     )
 
 
 class ExplainRowSpec(ExplainSpec):
-    """Which row of the weights is worked out, too."""
+    """Which row of the weights is explained, too."""
 
-    worked_keys: ClassVar[frozenset[str]] = frozenset({"token"})
+    explained_keys: ClassVar[frozenset[str]] = frozenset({"token"})
 
     token: Count | None = Field(
-        None, description="the query, from 0, whose row explain works out (default: the last)"
+        None, description="the query, from 0, whose row is explained (default: the last)"
     )
 
-    def idle_keys(self) -> frozenset[str]:
-        return super().idle_keys() | (frozenset() if self.explain else self.worked_keys)
+    def unused_keys(self) -> frozenset[str]:
+        return super().unused_keys() | (frozenset() if self.explain else self.explained_keys)
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
         if not self.explain:
-            for key in self.given(*sorted(self.worked_keys)):
-                yield contradiction(key, "needs explain: it chooses what is worked out", "explain")
+            for key in self.given(*sorted(self.explained_keys)):
+                yield contradiction(key, "needs explain: it chooses what is explained", "explain")

@@ -1,4 +1,4 @@
-"""The field types that several experiments share, and the settings that all of them have."""
+"""The field types that several experiments share, and what every Spec says of its experiment."""
 
 from collections.abc import Iterator
 from math import isfinite
@@ -40,6 +40,12 @@ Scale = Annotated[
 ]
 
 
+class Group(NamedTuple):
+    """The heading of help for a field that stands elsewhere than the others of its class."""
+
+    title: str
+
+
 class Contradiction(NamedTuple):
     """Settings that are fine alone and make no sense together."""
 
@@ -49,8 +55,17 @@ class Contradiction(NamedTuple):
 
 
 def contradiction(key: str, message: str, *others: str) -> Contradiction:
-    """A contradiction that is told at `key` and involves the other keys, too."""
+    """A contradiction that is reported at `key` and involves the other keys, too."""
     return Contradiction(key, message, frozenset((key, *others)))
+
+
+class TextSource(NamedTuple):
+    """Where a text comes from: the setting `key` itself, a file, or that many random vectors."""
+
+    key: str
+    text: str | None
+    file: str | None = None
+    num_tokens: int | None = None
 
 
 class Spec(BaseModel):
@@ -59,21 +74,75 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     experiment: ClassVar[str]
+    # The module of the experiment; its run(spec, texts, session) gives the Report.
+    module: ClassVar[str]
+    # Command lines for help.
+    examples: ClassVar[tuple[str, ...]]
+    # The setting whose value may stand on the command line without its flag.
+    argument: ClassVar[str | None] = None
+    # The heading of help for the fields of this class.
+    group: ClassVar[str] = "Options"
+    # The settings that the first line of a report shows, in this order.
+    heading_keys: ClassVar[tuple[str, ...]] = ("seed",)
 
     seed: int = Field(0, ge=0, lt=2**63, description="the generator's seed")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where it is computed")
+
+    @classmethod
+    def group_of(cls, key: str) -> str:
+        """The heading of help for a setting: its own, else that of the class that declares it."""
+        own = (data.title for data in cls.model_fields[key].metadata if isinstance(data, Group))
+        bases = (base for base in reversed(cls.__mro__) if issubclass(base, Spec))
+        return next(own, next(base.group for base in bases if key in base.model_fields))
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Every impossible combination of settings that are each valid."""
         yield from ()
 
-    def idle_keys(self) -> frozenset[str]:
-        """The settings that have no say under the others: neither shown nor to be given."""
+    def unused_keys(self) -> frozenset[str]:
+        """The settings that the others leave without effect: neither shown nor to be given."""
         return frozenset()
 
-    def unsaid_keys(self) -> frozenset[str]:
-        """The settings that a report leaves out: the idle ones, and variants that are off."""
-        return self.idle_keys()
+    def unreported_keys(self) -> frozenset[str]:
+        """The settings that a report leaves out: the unused ones, and variants that are off."""
+        return self.unused_keys()
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        """The text that the experiment reads, and maybe a context."""
+        return ()
+
+    def sampled_counts(self) -> tuple[int, int]:
+        """The numbers of random queries and keys; zeros where there are texts instead."""
+        counts = [source.num_tokens or 0 for source in self.text_sources()] or [0]
+        return counts[0], counts[-1]
+
+    def has_table(self) -> bool:
+        """Whether there is a table of words' vectors, which the next experiment may keep."""
+        return False
+
+    def model_source(self) -> str | None:
+        """The folder or hub id of the pretrained model that takes part; None where there is none."""
+        return None
+
+    def needed_bytes(self, num_queries: int, num_keys: int) -> int:
+        """About how much memory the experiment takes at its peak; 0 where it is checked later or small."""
+        return 0
+
+    def memory_advice(self, num_queries: int, num_keys: int) -> str:
+        """What to use where there is less memory than that."""
+        return "smaller sizes"
+
+    def num_weights(self, num_queries: int, num_keys: int) -> int:
+        """How many weights all heads have on all sequences."""
+        return 0
+
+    def chosen_engine(self, num_queries: int, num_keys: int) -> str:
+        """dense or streaming."""
+        return "dense"
+
+    def can_run_together(self) -> bool:
+        """Whether several texts gain by running together, and their report can be taken apart."""
+        return False
 
     def given(self, *keys: str) -> list[str]:
         """Those of the keys that the user set to something else than their defaults, in this order."""

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
 from attncli.row_statistics import HEAD_STATISTICS
-from attncli.spec.fields import Contradiction, Count, Size, contradiction
+from attncli.spec.fields import Contradiction, Count, Size, TextSource, contradiction
 from attncli.spec.model import ModelSpec
-from attncli.spec.text import _check_file, _check_text
+from attncli.spec.text import check_file, check_text
 
 if TYPE_CHECKING:
     HeadStatistic = str
@@ -25,14 +26,16 @@ def _default_length(data: dict[str, Any]) -> int | None:
     return 24 if data["probe"] else None
 
 
-class HeadsSpec(ModelSpec):
-    experiment: ClassVar[str] = "heads"
+class SurveyTextSpec(ModelSpec):
+    """What the model reads: a text, or random tokens that come twice."""
+
+    group = "Input"
 
     sentence: str | None = Field(None, description="the text that the model reads")
     file: str | None = Field(None, description="a text file instead of the sentence; - reads stdin")
     probe: Literal["repeated"] | None = Field(
         default_factory=_default_probe,
-        description="a made text: repeated is [BOS] + r + r, r random tokens (default without a text)",
+        description="a synthetic text: repeated is [BOS] + r + r, r random tokens (default without a text)",
     )
     num_tokens: Size | None = Field(
         default_factory=_default_length, description="tokens of r in the probe (default: 24)"
@@ -40,7 +43,39 @@ class HeadsSpec(ModelSpec):
     context: str | None = Field(
         None, description="the text for the encoder, where there is a decoder (default: the sentence)"
     )
-    skip_sink: Count = Field(0, description="first keys to leave out, the other weights renormalised")
+
+    _text = field_validator("sentence", "context")(check_text)
+    _file = field_validator("file")(check_file)
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return TextSource("sentence", self.sentence, self.file), TextSource("context", self.context)
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        for first, second in (("sentence", "file"), ("sentence", "probe"), ("file", "probe")):
+            if len(self.given(first, second)) == 2:
+                yield contradiction(first, f"cannot be combined with {second}: give one of them", second)
+        if self.num_tokens and not self.probe:
+            yield contradiction("num_tokens", "needs probe: a text has its own length", "sentence", "file")
+        if self.context and self.probe:
+            yield contradiction("context", "needs sentence or file", "probe")
+
+
+class HeadsSpec(SurveyTextSpec):
+    experiment = "heads"
+    module = "attncli.experiments.heads"
+    model_module = module
+    default_model = str(Path(__file__).parent.parent / "data" / "tiny-induction")
+    examples = (
+        "attn heads",
+        'attn heads --model ./my-model --sentence "the cat sat because it was tired" --sort entropy --top 10',
+        "attn heads --model ./my-model --statistic previous_token --precision 2",
+        "attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv",
+    )
+    group = "Output"
+    heading_keys = ("file", "model", "seed")
+
+    skip_sink: Count = Field(0, description="leave out the first N keys, the other weights renormalised")
     weighted: bool = Field(
         False, description="weights times the norm of what each value adds to the output, renormalised"
     )
@@ -48,13 +83,13 @@ class HeadsSpec(ModelSpec):
     maps: Literal["none", "self", "cross", "encoder"] = Field(
         "none",
         description="keep what each head looks at, of this kind of attention: weights up to 128 tokens, "
-        "beyond that maps of blocks of weights (default where heads are drawn: self)",
+        "beyond that maps of blocks of weights (default in pictures: self)",
     )
     full: list[str] = Field(
         [], description="heads whose whole weights are kept beyond 128 tokens, as LAYER:HEAD"
     )
     sort: HeadStatistic | None = Field(None, description="the heads with the largest of this statistic first")
-    top: Size | None = Field(None, description="show that many heads")
+    top: Size | None = Field(None, description="show only the first N heads")
     statistic: HeadStatistic | None = Field(
         None, description="show this one as a grid of layers and heads instead of the table"
     )
@@ -62,9 +97,6 @@ class HeadsSpec(ModelSpec):
     explain: bool = Field(
         False, description="is for one head: attn self --model FOLDER --layer L --head H --explain"
     )
-
-    _text = field_validator("sentence", "context")(_check_text)
-    _file = field_validator("file")(_check_file)
 
     @field_validator("full")
     @classmethod
@@ -74,8 +106,8 @@ class HeadsSpec(ModelSpec):
                 raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
         return list(dict.fromkeys(value))
 
-    def idle_keys(self) -> frozenset[str]:
-        return super().idle_keys() | {"explain"}
+    def unused_keys(self) -> frozenset[str]:
+        return super().unused_keys() | {"explain"}
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
@@ -86,13 +118,6 @@ class HeadsSpec(ModelSpec):
             yield contradiction("explain", message)
         if self.full and self.maps == "none":
             yield contradiction("full", "needs maps: self, cross or encoder", "maps")
-        for first, second in (("sentence", "file"), ("sentence", "probe"), ("file", "probe")):
-            if len(self.given(first, second)) == 2:
-                yield contradiction(first, f"cannot be combined with {second}: give one of them", second)
-        if self.num_tokens and not self.probe:
-            yield contradiction("num_tokens", "needs probe: a text has its own length", "sentence", "file")
-        if self.context and self.probe:
-            yield contradiction("context", "needs sentence or file", "probe")
         if self.probe and self.rollout:
             yield contradiction("rollout", "needs sentence or file: it is about a text", "probe")
         for key in ("sort", "top"):

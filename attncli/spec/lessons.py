@@ -1,17 +1,27 @@
 """The settings of the three lessons around attention: averaging, scaling and normalising."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from attncli.spec.explain import ExplainRowSpec, ExplainSpec
-from attncli.spec.fields import MAX_SIZE, Contradiction, Count, Scale, Size, contradiction
+from attncli.spec.fields import MAX_SIZE, Contradiction, Count, Group, Scale, Size, contradiction
+from attncli.spec.sizes import BYTES_PER_TOP_KEY, BYTES_PER_VECTOR_ENTRY, BYTES_PER_WEIGHT
 from attncli.spec.text import TOKENIZERS, TextSpec
 
 
 class AverageSpec(TextSpec, ExplainRowSpec):
-    experiment: ClassVar[str] = "average"
+    experiment = "average"
+    module = "attncli.experiments.average"
+    explained_by = "attncli.experiments.explained.average"
+    examples = (
+        'attn average --sentence "the cat walks on the street" --embed-dim 2',
+        "attn average --num-tokens 8 --batch-size 4 --embed-dim 2 --seed 1337",
+        "attn average --embedding integers --num-tokens 3 --embed-dim 2 --aggregate sum",
+    )
+    group = "Averaging"
+    heading_keys = ("file", "batch_size", "embedding", "embed_dim", "method", "over", "aggregate", "seed")
 
     tokenizer: Literal["words", "whitespace"] = Field("words", description=TOKENIZERS)
 
@@ -23,7 +33,12 @@ class AverageSpec(TextSpec, ExplainRowSpec):
     softmax_twice: bool = Field(
         False, description="the mistake of applying softmax to the finished weights: the future leaks in"
     )
-    top_k: Count = Field(3, description="keys named for each query")
+    top_k: Annotated[Count, Group("Output")] = Field(3, description="keys named for each query")
+
+    def needed_bytes(self, num_queries: int, num_keys: int) -> int:
+        rows = (self.batch_size or 1) * num_queries
+        row_bytes = self.embed_dim * BYTES_PER_VECTOR_ENTRY + min(self.top_k, num_queries) * BYTES_PER_TOP_KEY
+        return num_queries**2 * BYTES_PER_WEIGHT + rows * row_bytes
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
@@ -48,17 +63,32 @@ Sizes = Annotated[
 
 
 class ScaleDemoSpec(ExplainSpec):
-    experiment: ClassVar[str] = "scale-demo"
+    experiment = "scale-demo"
+    module = "attncli.experiments.scale_demo"
+    explained_by = "attncli.experiments.explained.scale_demo"
+    examples = (
+        "attn scale-demo --head-dim 16",
+        "attn scale-demo --head-dim 16 --head-dim 64 --head-dim 256",
+        "attn scale-demo --logits 0.1,-0.2,0.3 --factors 1,8,64",
+    )
+    group = "Options"
+    heading_keys = ("batch_size", "head_dim", "scale", "seed")
 
     num_tokens: Size = Field(8, description="queries and keys in a sequence")
     batch_size: Size = Field(4, description="sequences")
-    head_dim: Sizes = Field([16], min_length=1, description="size of query and key; several give a row each")
+    head_dim: Sizes = Field(
+        [16], min_length=1, description="size of query and key; several give one row each"
+    )
     scale: Scale = Field("sqrt", description="factor on the scores: sqrt, fourth-root, none, or a number")
     logits: list[float] = Field([0.1, -0.2, 0.3, -0.2, 0.5], min_length=1, description="what is sharpened")
     factors: list[float] = Field([1.0, 8.0], min_length=1, description="by how much it is sharpened")
     curve: list[float] = Field(
         [-5.0, 5.0, 0.1], description="start, stop (left out) and step of the logits of the softmax curve"
     )
+
+    def needed_bytes(self, num_queries: int, num_keys: int) -> int:
+        rows = self.batch_size * self.num_tokens
+        return rows * (self.num_tokens + max(self.head_dim)) * BYTES_PER_VECTOR_ENTRY
 
     @field_validator("curve")
     @classmethod
@@ -74,7 +104,16 @@ class ScaleDemoSpec(ExplainSpec):
 
 
 class NormSpec(ExplainSpec):
-    experiment: ClassVar[str] = "norm"
+    experiment = "norm"
+    module = "attncli.experiments.norm"
+    explained_by = "attncli.experiments.explained.norm"
+    examples = (
+        "attn norm --batch-size 32 --num-features 100",
+        "attn norm --kind layer --explain",
+        "attn norm --kind layer --variance biased --format json",
+    )
+    group = "Options"
+    heading_keys = ("batch_size", "kind", "num_features", "variance", "seed")
 
     kind: Literal["batch", "layer", "rms", "all"] = Field("all", description="which normalisation")
     batch_size: Size = Field(32, description="examples")
@@ -86,6 +125,9 @@ class NormSpec(ExplainSpec):
     variance: Literal["unbiased", "biased"] = Field(
         "unbiased", description="divide by n - 1 as the lesson does, or by n as torch's own layers do"
     )
+
+    def needed_bytes(self, num_queries: int, num_keys: int) -> int:
+        return 5 * self.batch_size * self.num_features * BYTES_PER_VECTOR_ENTRY
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()

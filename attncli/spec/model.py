@@ -1,4 +1,4 @@
-"""The settings of an experiment that looks into a pretrained model instead of drawing weights."""
+"""The settings of an experiment that looks into a pretrained model instead of sampling weights."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,11 +36,19 @@ KEYS_WITH_MODEL = {
     "token",
     "head",
 }
-"""The settings of attention on drawn weights that have a say with a model, too."""
+"""The settings of attention on sampled weights that a model leaves in effect."""
 
 
 class ModelSpec(Spec):
     """Which model, and whether it may come from the network."""
+
+    group = "Model"
+    # What is used without `model`: a folder that ships, or nothing.
+    default_model: ClassVar[str | None] = None
+    # What runs with a model: read(spec, texts, pretrained, generator) gives a Reading; report_each(specs,
+    # readings, pretrained, progress) a report for each of some readings of equal counts, whose settings
+    # differ in the texts.
+    model_module: ClassVar[str]
 
     model: str | None = Field(
         None, description="a pretrained model: a folder, or a hub id with allow_download"
@@ -48,6 +56,9 @@ class ModelSpec(Spec):
     allow_download: bool = Field(False, description="let model be a hub id and fetch it")
 
     _model = field_validator("model")(check_model)
+
+    def model_source(self) -> str | None:
+        return self.default_model if self.model is None else self.model
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
@@ -65,17 +76,18 @@ def _first_of_model(data: dict[str, Any]) -> int | None:
 class LayerSpec(ModelSpec):
     """Which layer of a model, where there is one."""
 
+    model_module = "attncli.experiments.model_attention"
     model_keys: ClassVar[frozenset[str]] = frozenset({"layer"})
 
     layer: Count | None = Field(
         default_factory=_first_of_model, description="the model's layer, from 0 (default: 0)"
     )
 
-    def idle_keys(self) -> frozenset[str]:
-        return super().idle_keys() | self._keys_of_the_other_source()
+    def unused_keys(self) -> frozenset[str]:
+        return super().unused_keys() | self._keys_of_the_other_source()
 
     def _keys_of_the_other_source(self) -> frozenset[str]:
-        """The settings of a model where weights are drawn, those of drawing where there is a model."""
+        """The settings of a model where weights are sampled, those of sampling where there is a model."""
         own = self.model_keys | LayerSpec.model_fields.keys()
         if self.model is None:
             return own - {*Spec.model_fields, "model"}
@@ -94,7 +106,7 @@ class LayerSpec(ModelSpec):
 class HeadSpec(LayerSpec):
     """Which head of the layer, too."""
 
-    model_keys: ClassVar[frozenset[str]] = frozenset({"layer", "head"})
+    model_keys = frozenset({"layer", "head"})
 
     head: Count | None = Field(
         default_factory=_first_of_model, description="the layer's head, from 0 (default: 0)"

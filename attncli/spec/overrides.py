@@ -1,4 +1,4 @@
-"""`--set KEY=VALUE`: settings that go before those of every config file."""
+"""`--set KEY=VALUE`: settings that override those of every config file."""
 
 from collections.abc import Iterable, Mapping
 from typing import get_origin
@@ -39,7 +39,7 @@ def unknown_overrides(overrides: Overrides, specs: Iterable[type[Spec]]) -> list
 
 
 def replaced_by(overrides: Overrides) -> set[str]:
-    """The keys that overrides put aside: their own, and the alternatives to a text that they give."""
+    """The keys that overrides replace: their own, and the alternatives to a text that they give."""
     groups = [group for group in ALTERNATIVES if overrides.keys() & set(group)]
     return {*overrides, *(key for group in groups for key in group)}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from attncli.spec.fields import Spec
 from attncli.spec.model import is_model_folder
-from attncli.spec.text import DRAWN_EMBEDDINGS, PATH_KEYS
+from attncli.spec.text import PATH_KEYS, SAMPLED_EMBEDDINGS
 from attncli.spec.validation import Given
 from attncli.spec.yaml_nodes import NULLS
 
@@ -30,17 +30,17 @@ def _visible(text: str) -> str:
 
 def _portable(key: str, value: Any) -> Any:
     """Paths in a file are relative to it, wherever it will be: so they are written in full."""
-    is_path = key in PATH_KEYS and value not in (None, "-", *DRAWN_EMBEDDINGS)
+    is_path = key in PATH_KEYS and value not in (None, "-", *SAMPLED_EMBEDDINGS)
     is_folder = key == "model" and value is not None and is_model_folder(value)
     return str(Path(value).absolute()) if is_path or is_folder else value
 
 
 def resolved_yaml(spec: Spec, given: Mapping[str, Given]) -> str:
-    """A line a setting: `head_dim: 16  # --head-dim`; a setting without a value is a comment."""
+    """One line per setting: `head_dim: 16  # --head-dim`; a setting without a value is a comment."""
     lines = [f"experiment: {spec.experiment}"]
     for key in type(spec).model_fields:
         value = _portable(key, getattr(spec, key))
         origin = given[key].where if key in given and given[key].value is not None else "default"
-        idle = value is None or key in spec.idle_keys()
-        lines.append(f"# {key}: none" if idle else f"{key}: {_yaml_value(value)}  # {_visible(origin)}")
+        unused = value is None or key in spec.unused_keys()
+        lines.append(f"# {key}: none" if unused else f"{key}: {_yaml_value(value)}  # {_visible(origin)}")
     return "\n".join(lines) + "\n"

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from attncli.spec.fields import Contradiction, Size, Spec, contradiction
+from attncli.spec.fields import Contradiction, Size, Spec, TextSource, contradiction
 from attncli.spec.vector_file import vector_file_dim
 
 SENTENCE = "the cat walks on the street"
@@ -14,10 +14,10 @@ CONTEXT = "die katze geht langsam über die straße"
 TOKENIZERS = 'words: lower-case, without ,;.!?:"(); whitespace: split as it stands'
 PATH_KEYS = ("file", "context_file", "embedding")
 ALTERNATIVES = (("sentence", "file", "num_tokens"), ("context", "context_file", "num_context_tokens"))
-DRAWN_EMBEDDINGS = ("random", "gaussian", "integers", "previous")
+SAMPLED_EMBEDDINGS = ("random", "gaussian", "integers", "previous")
 
 
-def _check_text(value: str | None) -> str | None:
+def check_text(value: str | None) -> str | None:
     if value is not None:
         if not value.strip():
             raise ValueError("must hold at least one token (got an empty text)")
@@ -28,7 +28,7 @@ def _check_text(value: str | None) -> str | None:
     return value
 
 
-def _check_file(value: str | None) -> str | None:
+def check_file(value: str | None) -> str | None:
     if value is not None and value != "-":
         if not Path(value).exists():
             raise ValueError(f"no such file: {value}")
@@ -38,8 +38,8 @@ def _check_file(value: str | None) -> str | None:
 
 
 def is_vector_file(embedding: str) -> bool:
-    """Whether the setting `embedding` names a word-vector file rather than a way of drawing."""
-    return embedding not in DRAWN_EMBEDDINGS
+    """Whether the setting `embedding` names a word-vector file rather than a way of sampling."""
+    return embedding not in SAMPLED_EMBEDDINGS
 
 
 def _default_sentence(data: dict[str, Any]) -> str | None:
@@ -58,7 +58,10 @@ def _default_embed_dim(data: dict[str, Any]) -> int:
 class TextSpec(Spec):
     """Tokens and their embeddings."""
 
-    num_tokens: Size | None = Field(None, description="that many random vectors instead of a sentence")
+    group = "Input"
+    heading_keys: ClassVar[tuple[str, ...]] = ("file", "batch_size", "embedding", "embed_dim", "seed")
+
+    num_tokens: Size | None = Field(None, description="use this many random vectors instead of a sentence")
     batch_size: Size | None = Field(None, description="sequences of random vectors, each for itself")
     file: str | None = Field(None, description="a text file instead of the sentence; - reads stdin")
     sentence: str | None = Field(default_factory=_default_sentence, description="the text for the queries")
@@ -73,8 +76,8 @@ class TextSpec(Spec):
         default_factory=_default_embed_dim, description="size of an embedding (a vector file has its own)"
     )
 
-    _text = field_validator("sentence")(_check_text)
-    _file = field_validator("file")(_check_file)
+    _text = field_validator("sentence")(check_text)
+    _file = field_validator("file")(check_file)
 
     @field_validator("embedding")
     @classmethod
@@ -82,6 +85,15 @@ class TextSpec(Spec):
         if is_vector_file(value):
             vector_file_dim(Path(value))
         return value
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return (TextSource("sentence", self.sentence, self.file, self.num_tokens),)
+
+    def has_table(self) -> bool:
+        return self.embedding not in ("gaussian", "integers")
+
+    def can_run_together(self) -> bool:
+        return self.batch_size is None and self.embedding != "previous"
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
@@ -101,5 +113,5 @@ class TextSpec(Spec):
                 message = f"must be {dim}, as in {self.embedding}, or left out (got {self.embed_dim})"
                 yield contradiction("embed_dim", message, "embedding")
         elif self.given("unknown"):
-            message = "needs embedding to be a word-vector file: drawn vectors know every word"
+            message = "needs embedding to be a word-vector file: sampled vectors know every word"
             yield contradiction("unknown", message, "embedding")

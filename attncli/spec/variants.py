@@ -48,6 +48,8 @@ def _check_temperature(value: Any) -> Any:
 class VariantSpec(Spec):
     """What any attention may do differently."""
 
+    group = "Variants"
+
     qk_norm: bool = Field(
         False, description="divide each head's query and key by their root mean square, before any rotation"
     )
@@ -72,22 +74,26 @@ class VariantSpec(Spec):
         ge=0,
         le=1,
         description="differential: lambda is exp(a b) - exp(c d) + lambda_init, with vectors a, b, c, d "
-        "drawn N(0, 0.1^2) after the projections",
+        "sampled from N(0, 0.1^2) after the projections",
     )
 
     _temperature = field_validator("temperature")(_check_temperature)
+
+    def bias_buckets(self) -> int:
+        """Numbers of a head in the table of the relative bias, where there is one."""
+        return 0
 
     def variants_on(self) -> list[str]:
         """The variants that are asked for, in the order in which they come in."""
         fields = type(self).model_fields
         return [key for key in VARIANTS if key in fields and getattr(self, key) != fields[key].default]
 
-    def idle_keys(self) -> frozenset[str]:
+    def unused_keys(self) -> frozenset[str]:
         on = self.variants_on()
-        return super().idle_keys() | {detail for detail, variant in DETAILS.items() if variant not in on}
+        return super().unused_keys() | {detail for detail, variant in DETAILS.items() if variant not in on}
 
-    def unsaid_keys(self) -> frozenset[str]:
-        return super().unsaid_keys() | (frozenset(VARIANTS) - set(self.variants_on()))
+    def unreported_keys(self) -> frozenset[str]:
+        return super().unreported_keys() | (frozenset(VARIANTS) - set(self.variants_on()))
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
@@ -102,6 +108,8 @@ class VariantSpec(Spec):
 
 class PositionSpec(VariantSpec):
     """What attention within one text may know of positions 0, 1, 2, ...; two texts share none."""
+
+    group = "Mask and position"
 
     causal: bool = Field(False, description="mask the future")
     window: Size | None = Field(
@@ -119,8 +127,8 @@ class PositionSpec(VariantSpec):
     )
     relative_bias: bool = Field(
         False,
-        description="add a number to each score, one a head and bucket of distances, from a table N(0,1) "
-        "drawn after the projections",
+        description="add a number to each score, one per head and bucket of distances, from a table N(0,1) "
+        "sampled after the projections",
     )
     num_buckets: int = Field(
         32, ge=4, le=MAX_SIZE, description="relative_bias: buckets, half of them for keys ahead unless causal"
@@ -128,6 +136,9 @@ class PositionSpec(VariantSpec):
     max_distance: Size = Field(
         128, description="relative_bias: all distances from here on share the last bucket"
     )
+
+    def bias_buckets(self) -> int:
+        return self.num_buckets if self.relative_bias else 0
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()

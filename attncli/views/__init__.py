@@ -11,14 +11,15 @@ if TYPE_CHECKING:
 
 # The module of each view; its function write(reports, stream, display) writes them as they come.
 VIEWS = {
-    "table": "attncli.views.table",
+    "table": "attncli.views.tables.table",
     "json": "attncli.views.json",
     "jsonl": "attncli.views.jsonl",
     "csv": "attncli.views.csv",
-    "heatmap": "attncli.views.heatmap",
-    "html": "attncli.views.html",
-    "png": "attncli.views.png",
-    "svg": "attncli.views.svg",
+    "md": "attncli.views.markdown",
+    "heatmap": "attncli.views.terminal.heatmap",
+    "html": "attncli.views.page.html",
+    "png": "attncli.views.pictures.png",
+    "svg": "attncli.views.pictures.svg",
 }
 
 SUFFIXES = {
@@ -27,6 +28,8 @@ SUFFIXES = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".csv": "csv",
+    ".md": "md",
+    ".markdown": "md",
     ".html": "html",
     ".htm": "html",
     ".png": "png",

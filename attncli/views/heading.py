@@ -3,45 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from attncli.plain_text import plain_text
 from attncli.report import Report
-from attncli.views.plain_text import plain_text
+from attncli.spec import SPECS
 
-HEADING_KEYS = (
-    "pitfall",
-    "file",
-    "array",
-    "model",
-    "layer",
-    "batch_size",
-    "embedding",
-    "embed_dim",
-    "projection",
-    "num_heads",
-    "num_kv_heads",
-    "head_dim",
-    "value_dim",
-    "scale",
-    "softmax",
-    "causal",
-    "rope",
-    "rope_base",
-    "alibi",
-    "relative_bias",
-    "window",
-    "qk_norm",
-    "softcap",
-    "temperature",
-    "sink",
-    "differential",
-    "lambda_init",
-    "method",
-    "over",
-    "aggregate",
-    "kind",
-    "num_features",
-    "variance",
-    "seed",
-)
+# Of reports that no experiment made: weights from another tool.
+OTHER_KEYS = ("file", "array")
 
 
 def heading(report: Report) -> str:
@@ -51,9 +18,8 @@ def heading(report: Report) -> str:
         parts.append(_counted(len(report.tokens), "token"))
     if report.context_tokens:
         parts.append(_counted(len(report.context_tokens), "context token"))
-    parts += [
-        f"{key} {_setting(report.spec[key])}" for key in HEADING_KEYS if _says_something(report.spec, key)
-    ]
+    keys = SPECS[report.experiment].heading_keys if report.experiment in SPECS else OTHER_KEYS
+    parts += [f"{key} {_setting(report.spec[key])}" for key in keys if _says_something(report.spec, key)]
     return f"{report.experiment}: {', '.join(parts)}" if parts else report.experiment
 
 

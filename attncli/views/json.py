@@ -6,9 +6,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from attncli.plain_text import UNSEEN
 from attncli.report import NamedTensor, Report, plain
 from attncli.views import Display
-from attncli.views.plain_text import UNSEEN
 
 
 def _dumps(data: Any) -> str:

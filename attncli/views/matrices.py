@@ -1,11 +1,14 @@
 """The matrices of a report, each with its place on the axes before and the tokens of its two sides."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Report, whole_head_name
+
+ATTENTION_AXES = (("query", "key"), ("query_block", "key_block"))
+KEY_AXES = ("key", "key_block")
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,12 @@ class Matrix:
         name = f"{self.name} ({' × '.join(self.axes)})"
         if self.shared:
             return f"{name}, the same for every {' and '.join(self.shared)}"
-        return titled(name, self.place)
+        return ", ".join([name, *place_names(self.place)])
 
 
-def titled(name: str, place: tuple[tuple[str, int], ...]) -> str:
-    """A name and where on which axis."""
-    return "".join([name, *(f", {axis} {number}" for axis, number in place)])
+def place_names(place: Iterable[tuple[str, int]]) -> list[str]:
+    """`layer 0` and `head 3`."""
+    return [f"{axis} {number}" for axis, number in place]
 
 
 def tokens_of(report: Report, axis: str) -> tuple[str, ...]:
@@ -59,14 +62,10 @@ def matrices_of(report: Report, name: str, tensor: NamedTensor) -> Iterator[Matr
             (tokens_of(report, axis) for axis in axes), tensor.values.shape[-2:], strict=True
         )
     )
-    first = (0,) * len(leading)
-    if leading and len(tensor.values) > 1 and (tensor.values == tensor.values[first]).all():
-        place = tuple(zip(leading, first, strict=True))
-        yield Matrix(name, axes, place, tensor.values[first], rows, columns, leading)
-        return
-    for index in np.ndindex(tensor.values.shape[:-2]):
+    shared = shared_axes(tensor)
+    for index in [(0,) * len(shared)] if shared else np.ndindex(tensor.values.shape[:-2]):
         place = tuple(zip(leading, index, strict=True))
-        yield Matrix(name, axes, place, tensor.values[index], rows, columns)
+        yield Matrix(name, axes, place, tensor.values[index], rows, columns, shared)
 
 
 def matrices(report: Report) -> Iterator[Matrix]:
@@ -74,3 +73,20 @@ def matrices(report: Report) -> Iterator[Matrix]:
     for name, tensor in report.tensors.items():
         if tensor.values.ndim > 1:
             yield from matrices_of(report, name, tensor)
+
+
+def shared_axes(tensor: NamedTensor) -> tuple[str, ...]:
+    """The axes before the last two, where there are several matrices on them and all are the same."""
+    leading, values = tensor.axes[:-2], tensor.values
+    is_shared = leading and len(values) > 1 and (values == values[(0,) * len(leading)]).all()
+    return leading if is_shared else ()
+
+
+def whole_heads(report: Report) -> dict[tuple[int, ...], str]:
+    """The tensors with the whole weights of one head, by its layer and head among the maps of blocks."""
+    pooled = report.tensors.get("pooled_mean")
+    if pooled is None or pooled.axes[:-2] != ("layer", "head"):
+        return {}
+    names = {place: whole_head_name(*place) for place in np.ndindex(pooled.values.shape[:2])}
+    maps = {name for name, tensor in report.tensors.items() if tensor.axes == ("query", "key")}
+    return {place: name for place, name in names.items() if name in maps}

@@ -85,7 +85,7 @@ def test_without_a_terminal_on_every_end_it_is_a_line(saved: str, name: str) -> 
     os.close(ours)
     os.close(theirs)
     assert process.returncode == 2 and not out
-    assert told.startswith(f"browse: needs a terminal: {name} is none (")
+    assert told.startswith(f"browse: needs a terminal: {name} is not a terminal (")
     assert len(told.splitlines()) == 1
 
 

@@ -2,19 +2,20 @@
 
 import json
 import os
+import re
 import runpy
 import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
 
 from attncli.cli.app import COMMANDS
-from attncli.cli.experiment import EXAMPLES, flag_name
-from attncli.experiments import EXPERIMENTS
+from attncli.cli.settings import flag_name
 from attncli.spec import SPECS
 from attncli.views import SUFFIXES, VIEWS
 from tests.conftest import Attn
@@ -23,9 +24,12 @@ ROOT = Path(__file__).parent.parent.parent
 ATTN = [sys.executable, "-m", "attncli"]
 
 
-def test_the_tables_name_the_same_experiments() -> None:
-    assert list(SPECS) == list(EXPERIMENTS) == list(EXAMPLES)
-    assert set(SPECS) <= set(COMMANDS)
+@pytest.mark.parametrize("name", SPECS)
+def test_a_spec_says_what_is_its_own(name: str) -> None:
+    spec = SPECS[name]
+    assert spec.experiment == name and find_spec(spec.module) is not None
+    assert all(line.startswith("attn ") for line in spec.examples)
+    assert set(spec.heading_keys) <= {key for each in SPECS.values() for key in each.model_fields}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -36,6 +40,18 @@ def test_every_command_has_help_that_leads_with_examples(attn: Attn, name: str) 
     assert f"attn {name}" in ended.out
     if name != "config":
         assert ended.out.index("Examples:") < ended.out.index("Options:")
+
+
+def test_long_help_has_groups_whose_descriptions_begin_in_one_column(attn: Attn) -> None:
+    out = attn(["self", "--help"]).out
+    found = re.findall(r"^(\S.*):$", out, re.MULTILINE)
+    assert found == ["Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options"]
+    groups = dict(zip(found, re.split(r"^\S.*:$", out, flags=re.MULTILINE)[1:], strict=True))
+    for flag, group in {"--softcap": "Variants", "--head ": "Model", "--top-k": "Output"}.items():
+        assert [title for title, text in groups.items() if flag in text] == [group]
+    columns = {match.end() for line in out.splitlines() if (match := re.match(r"  --?\w\S*( \S+)*  +", line))}
+    assert len(columns) == 1
+    assert re.findall(r"^(\S.*):$", attn(["norm", "--help"]).out, re.MULTILINE) == ["Options"]
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -105,7 +121,7 @@ def test_hostile_text_in_an_error_is_plain(attn: Attn, tmp_path: Path) -> None:
     assert ended.code == 2 and "\x1b" not in ended.err and r"\x1b[31m\u202e" in ended.err
 
 
-def test_flags_go_before_the_file_and_the_file_before_defaults(attn: Attn, tmp_path: Path) -> None:
+def test_flags_override_the_file_and_the_file_overrides_defaults(attn: Attn, tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("experiment: self\nhead_dim: 5\nvalue_dim: 3\n")
     ended = attn(["self", "--config", str(path), "--head-dim", "7", "--show-config"])

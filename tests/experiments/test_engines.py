@@ -8,7 +8,6 @@ import scipy.stats
 import torch
 
 from attncli.errors import RunError, UserError
-from attncli.experiments.memory import chosen_engine, weights_bytes
 from attncli.report import Report
 from attncli.spec import SPECS
 from attncli.spec.validation import Given, build_spec
@@ -76,13 +75,13 @@ def spec_of(experiment: str, **settings: object):
 
 
 def test_auto_streams_beyond_64_mib_unless_the_matrix_is_asked_for() -> None:
-    assert chosen_engine(spec_of("self"), 4096, 4096) == "dense"
-    assert chosen_engine(spec_of("self"), 4097, 4096) == "streaming"
-    assert chosen_engine(spec_of("multihead"), 2048, 2048) == "streaming"
-    assert chosen_engine(spec_of("self", softmax=False), 4097, 4097) == "dense"
-    assert chosen_engine(spec_of("self", explain=True), 4097, 4097) == "dense"
-    assert chosen_engine(spec_of("self", engine="dense"), 4097, 4097) == "dense"
-    assert weights_bytes(spec_of("multihead", num_tokens=9, batch_size=3), 5, 7) == 3 * 8 * 5 * 7 * 4
+    assert spec_of("self").chosen_engine(4096, 4096) == "dense"
+    assert spec_of("self").chosen_engine(4097, 4096) == "streaming"
+    assert spec_of("multihead").chosen_engine(2048, 2048) == "streaming"
+    assert spec_of("self", softmax=False).chosen_engine(4097, 4097) == "dense"
+    assert spec_of("self", explain=True).chosen_engine(4097, 4097) == "dense"
+    assert spec_of("self", engine="dense").chosen_engine(4097, 4097) == "dense"
+    assert spec_of("multihead", num_tokens=9, batch_size=3).num_weights(5, 7) == 3 * 8 * 5 * 7
 
 
 @pytest.fixture(scope="module")
@@ -211,4 +210,4 @@ def test_extreme_places_leave_out_what_is_no_number() -> None:
 
 def test_a_book_of_fifty_thousand_words_would_fit(tmp_path: Path) -> None:
     spec = spec_of("self", num_tokens=50_000)
-    assert chosen_engine(spec, 50_000, 50_000) == "streaming"
+    assert spec.chosen_engine(50_000, 50_000) == "streaming"

@@ -15,7 +15,8 @@ from attncli.experiments.draws import KeptDraws
 from attncli.experiments.session import Session
 from attncli.experiments.together import run_together
 from attncli.report import NamedTensor, Report, Tensors
-from attncli.spec import SPECS, Spec
+from attncli.spec import SPECS
+from attncli.spec.fields import Spec
 from attncli.spec.validation import Given, build_spec
 
 VECTORS = "configs/lessons/made-up.50d.txt"

@@ -13,7 +13,6 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from attncli.attention.engines.tiles.tiles import TileSizes
 from attncli.errors import RunError, UserError
 from attncli.experiments.attending import attended
-from attncli.experiments.memory import chosen_engine
 from attncli.report import Report
 from attncli.spec import SPECS
 from attncli.spec.validation import Given, build_spec
@@ -163,14 +162,14 @@ def test_dense_and_streaming_agree_in_float64(
 def test_streaming_refuses_what_it_cannot_and_auto_does_not_choose_it(variant: str) -> None:
     with pytest.raises(UserError, match=f"{variant}: needs engine dense: streaming "):
         spec_of("self", engine="streaming", **{variant: True})
-    assert chosen_engine(spec_of("self", **{variant: True}), 5000, 5000) == "dense"
+    assert spec_of("self", **{variant: True}).chosen_engine(5000, 5000) == "dense"
     with pytest.raises(UserError, match=f"use smaller sizes, or engine streaming without {variant}$"):
         run("self", num_tokens=1_000_000, **{variant: True})
 
 
 @pytest.mark.parametrize("variant", STREAMED)
 def test_auto_streams_the_others(variant: str) -> None:
-    assert chosen_engine(spec_of("self", **{variant: ON[variant]}), 5000, 5000) == "streaming"
+    assert spec_of("self", **{variant: ON[variant]}).chosen_engine(5000, 5000) == "streaming"
 
 
 @pytest.mark.parametrize("experiment", ["self", "multihead", "cross"])

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncli.errors import UserError
-from attncli.experiments import EXPERIMENTS
 from attncli.report import AXES, Report
 from attncli.saved.reports import read_reports, reports_of
+from attncli.spec import SPECS
 from attncli.views import VIEWS, csv
 from tests.experiments.running import ROOT, run, run_file
 from tests.views.test_views import CASES, HOSTILE, shown
@@ -43,7 +43,7 @@ SMALL = small_report()
 
 
 def test_the_cases_have_every_experiment() -> None:
-    assert {experiment for experiment, _ in ALL_CASES.values()} == set(EXPERIMENTS)
+    assert {experiment for experiment, _ in ALL_CASES.values()} == set(SPECS)
 
 
 @pytest.mark.parametrize("case", ALL_CASES)
@@ -116,11 +116,11 @@ DAMAGED = {
     without("tokens"): "x: tokens is missing",
     changed(token=[]): "x: unknown name 'token' (did you mean 'tokens'?)",
     changed(tokens="a b c"): "x: tokens: must be a list (got a text)",
-    changed(tokens=["a", 2, "c"]): "x: tokens[1]: must be a text (got 2)",
+    changed(tokens=["a", 2, "c"]): "x: tokens[1]: must be text (got 2)",
     changed(tokens=["a", "b"]): "x: tensors.input: has 3 along token, and there are 2 tokens",
     changed(spec__seed=[1, "big"]).replace('"big"', "1e400"): "x: spec.seed[1]: is a number too large",
     changed(experiment="\x1b[31m"): "x: experiment: must be a plain name",
-    changed(tensors__weights__axes=["query", "key"]): "x: tensors.weights: has 2 axes but values of 3",
+    changed(tensors__weights__axes=["query", "key"]): "x: tensors.weights: has 2 axes but values of more",
     changed(tensors__weights__axes=["batch", "head", "query", "key"]): "x: tensors.weights: has 4 axes but values of 3",
     changed(tensors__weights__axes=["head", "key", "query"]): "x: tensors.weights: axes must end in query, key (got head, key, query)",
     changed(tensors__weights__axes=["head", "query", "query"]): "x: tensors.weights.axes: must name one axis or more, each once (got head, query, query)",
@@ -130,17 +130,18 @@ DAMAGED = {
     changed(tensors__weights__values=[[[0.5, 0.5]] * 3, [[0.5]] * 3]): "x: tensors.weights: has rows of unequal length",
     changed(tensors__weights__values=[[[]], [[]]]): "x: tensors.weights: holds an empty list",
     changed(tensors__weights__values=3): "x: tensors.weights: has 3 axes but values of 0",
-    changed(tensors__weights__values=[[[10**400] * 3] * 3] * 2): "x: tensors.weights: holds a number that is too large, or a negative index",
+    changed(tensors__weights__values=[[[10**400] * 3] * 3] * 2): "x: tensors.weights: holds a number too large",
     without("tensors", "weights", "axes"): "x: tensors.weights: axes is missing",
-    without("statistic_axes", "rows"): "x: statistic_axes: rows is missing",
-    without("statistic_axes", "rows", "entropy"): "x: statistic_axes.rows: entropy is missing",
+    without("statistic_axes", "rows"): "x: statistic_axes: rows is missing, or is no group of tensors among the statistics",
+    without("statistic_axes", "rows", "entropy"): "x: statistic_axes.rows: entropy is missing, or unknown",
     changed(statistics__rows__entropy=ROWS[0]): "x: statistics.rows.entropy: must have the axes head 2, query 3, as what it belongs to",
     changed(statistics__rows__top_keys=[[[7, 0]] * 3] * 2): "x: statistics.rows.top_keys: names a key beyond the 3 keys",
     changed(statistics__rows__top_keys=[[[0.5, 0]] * 3] * 2): "x: statistics.rows.top_keys: must hold whole numbers: indices of keys",
-    changed(statistics__scores__mean=[1]): "x: statistics.scores.mean: must be a number or a text (got a list)",
-    changed(statistics__scores=3): "x: statistics.scores: must be an object (got 3)",
-    changed(statistics__heads=[{"a": 1}, {"b": 1}]): "x: statistics.heads: row 1 has other names than row 0",
-    changed(statistics__heads=[{"a": 1}, {"a": "b"}]): "x: statistics.heads: row 1: a is of another kind than in row 0",
+    changed(statistics__scores__mean=[1]): "x: statistic_axes: scores is missing, or is no group of tensors among the statistics",
+    changed(statistics__scores=3): "x: statistics.scores: must be an object or a list, with something in it",
+    changed(statistics__heads=[{"a": 1}, {"b": 1}]): "x: statistics.heads: row 1 has other names than row 0, or none",
+    changed(statistics__heads=[{"a": 1}, {"a": "b"}]): "x: statistics.heads: row 1: a is of another kind than in row 0, or none of a cell",
+    changed(statistics__heads=[{"layer": 10**12, "head": 0, "entropy": 0.5}]): "x: statistics.heads: row 0: layer must be below 4096 (got 1000000000000)",
     changed(**{"statistics__\x1b[2J": {}}): r"x: statistics: has a name that is not plain: '\x1b[2J'",
 }  # fmt: skip
 

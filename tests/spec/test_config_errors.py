@@ -15,7 +15,7 @@ def errors_of(tmp_path: Path, text: str | bytes) -> list[str]:
     path = tmp_path / "x.yaml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(UserError) as caught:
-        ConfigFile(path).steps()
+        ConfigFile(path).entries()
     assert caught.value.exit_code == 2
     return [line.replace(f"{tmp_path}/", "") for line in caught.value.lines]
 
@@ -157,4 +157,4 @@ def test_no_text_whatever_ends_in_a_traceback(tmp_path_factory: pytest.TempPathF
     path = tmp_path_factory.mktemp("fuzz") / "x.yaml"
     path.write_text(text, encoding="utf-8", errors="replace")
     with pytest.raises(UserError):
-        ConfigFile(path).steps()
+        ConfigFile(path).entries()

@@ -34,21 +34,21 @@ def test_a_folder_is_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "small").mkdir()
     config = tmp_path / "config.yaml"
     config.write_text("experiment: multihead\nmodel: small\nlayer: 1\n")
-    (step,) = ConfigFile(config).steps()
-    assert step.spec.model == str(tmp_path / "small") and step.spec.layer == 1  # type: ignore[attr-defined]
+    (entry,) = ConfigFile(config).entries()
+    assert entry.spec.model == str(tmp_path / "small") and entry.spec.layer == 1  # type: ignore[attr-defined]
 
 
 def test_a_hub_id_stays_as_it_is(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("experiment: heads\nmodel: openai-community/gpt2\nallow_download: true\n")
-    (step,) = ConfigFile(config).steps()
-    assert step.spec.model == "openai-community/gpt2"  # type: ignore[attr-defined]
+    (entry,) = ConfigFile(config).entries()
+    assert entry.spec.model == "openai-community/gpt2"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("experiment", ["self", "multihead", "cross"])
 def test_every_setting_of_drawn_weights_is_refused(tmp_path: Path, experiment: str) -> None:
     spec = build_spec(SPECS[experiment], {"model": Given(str(tmp_path), "model")})
-    idle = spec.idle_keys()
+    idle = spec.unused_keys()
     assert {"embed_dim", "embedding", "projection", "scale", "softmax", "num_tokens", "head_dim"} <= idle
     assert not {"sentence", "file", "seed", "device", "model", "layer", "tokenizer", "top_k"} & idle
     for key, value in OTHERS.items():
@@ -58,4 +58,4 @@ def test_every_setting_of_drawn_weights_is_refused(tmp_path: Path, experiment: s
 
 def test_without_a_model_its_settings_are_idle() -> None:
     spec = build_spec(SPECS["self"], {})
-    assert spec.idle_keys() == {"layer", "head", "allow_download", "token", *DETAILS}
+    assert spec.unused_keys() == {"layer", "head", "allow_download", "token", *DETAILS}

@@ -31,7 +31,7 @@ def test_scalars_mean_what_the_key_says(tmp_path: Path) -> None:
         "  - {experiment: self, sentence: 1e3, embed_dim: '16', head_dim: null}\n"
         "  - {experiment: norm, eps: 1e-5}\n"
     )
-    first, second, third = (step.spec for step in ConfigFile(path).steps())
+    first, second, third = (entry.spec for entry in ConfigFile(path).entries())
     assert (first.sentence, first.seed, first.scale, first.causal) == ("yes", 12, 0.1, True)
     assert (second.sentence, second.embed_dim, second.head_dim) == ("1e3", 16, 16)
     assert third.eps == 1e-5
@@ -59,7 +59,11 @@ def test_embed_dim_comes_from_the_vector_file(tmp_path: Path) -> None:
 def test_a_step_reseeds_only_with_a_seed_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("defaults: {seed: 5}\nsteps: [{experiment: norm}, {experiment: norm, seed: 5}]\n")
-    assert [(step.reseed, step.spec.seed) for step in ConfigFile(path).steps()] == [(False, 5), (True, 5)]
+    entries = ConfigFile(path).entries()
+    assert [(entry.reseed, entry.spec.seed) for entry in entries] == [
+        (False, 5),
+        (True, 5),
+    ]
 
 
 def test_specs_are_frozen() -> None:
@@ -91,15 +95,15 @@ def test_resolved_settings_can_be_run_again(
     (tmp_path / "elsewhere").mkdir()
     path = tmp_path / "elsewhere" / "again.yaml"
     path.write_text(text)
-    (step,) = ConfigFile(path).steps()
+    (entry,) = ConfigFile(path).entries()
     changed = {"embedding": str(tmp_path / "v.txt")} if "embedding" in given else {}
-    assert step.spec.model_dump() == spec.model_dump() | changed
+    assert entry.spec.model_dump() == spec.model_dump() | changed
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_files_are_valid_by_our_schema_and_by_us(path: Path) -> None:
     jsonschema.validate(yaml.safe_load(path.read_text()), config_schema())
-    ConfigFile(path).steps()
+    ConfigFile(path).entries()
     modeline = path.read_text().splitlines()[0].removeprefix("# yaml-language-server: $schema=")
     assert (path.parent / modeline).resolve() == ROOT / "configs" / "schema.json"
 

@@ -1,29 +1,29 @@
-"""A grid of settings, and overrides that go before every file."""
+"""A grid of settings, and overrides of every file."""
 
 from pathlib import Path
 
 import pytest
 
 from attncli.errors import UserError
-from attncli.spec.config_file import ConfigFile, Step
+from attncli.spec.config_file import ConfigFile, Entry
 from attncli.spec.overrides import parse_overrides
 from attncli.spec.schema import config_schema
 
 
-def steps_of(tmp_path: Path, text: str, *overrides: str) -> list[Step]:
+def entries_of(tmp_path: Path, text: str, *overrides: str) -> list[Entry]:
     path = tmp_path / "x.yaml"
     path.write_text(text)
-    return ConfigFile(path, parse_overrides(overrides)).steps()
+    return ConfigFile(path, parse_overrides(overrides)).entries()
 
 
 def test_an_experiment_becomes_the_grid_of_its_swept_settings(tmp_path: Path) -> None:
     text = (
         "experiment: multihead\nembed_dim: 12\nsweep: {num_heads: [2, 3], causal: [false, true], seed: [5]}"
     )
-    steps = steps_of(tmp_path, text)
+    steps = entries_of(tmp_path, text)
     found = [(s.spec.num_heads, s.spec.causal, s.spec.seed, s.spec.head_dim) for s in steps]
     assert found == [(2, False, 5, 6), (2, True, 5, 6), (3, False, 5, 4), (3, True, 5, 4)]
-    assert all(step.starts for step in steps)
+    assert all(entry.starts for entry in steps)
     assert steps[1].source == f"{tmp_path}/x.yaml:1:1 (num_heads 2, causal true, seed 5)"
 
 
@@ -36,7 +36,7 @@ steps:
   - {experiment: cross, head_dim: 5}
   - {experiment: norm}
 """
-    steps = steps_of(tmp_path, text)
+    steps = entries_of(tmp_path, text)
     assert [(s.spec.experiment, s.spec.seed, s.starts, s.reseed) for s in steps] == [
         ("self", 1, True, False),
         ("cross", 1, False, False),
@@ -50,7 +50,7 @@ steps:
 
 def test_a_list_is_swept_as_a_list_of_lists(tmp_path: Path) -> None:
     text = "experiment: scale-demo\nsweep: {factors: [[1, 8], [2]], head_dim: [4, [4, 8]]}"
-    assert [(s.spec.factors, s.spec.head_dim) for s in steps_of(tmp_path, text)] == [
+    assert [(s.spec.factors, s.spec.head_dim) for s in entries_of(tmp_path, text)] == [
         ([1, 8], [4]),
         ([1, 8], [4, 8]),
         ([2], [4]),
@@ -61,14 +61,14 @@ def test_a_list_is_swept_as_a_list_of_lists(tmp_path: Path) -> None:
 def test_an_impossible_point_is_told_with_its_own_place_once(tmp_path: Path) -> None:
     text = "experiment: multihead\nembed_dim: 12\nsweep:\n  seed: [1, 2]\n  num_heads: [4,\n    5]"
     with pytest.raises(UserError) as caught:
-        steps_of(tmp_path, text)
+        entries_of(tmp_path, text)
     (line,) = caught.value.lines
     assert line.endswith("x.yaml:2:1: embed_dim (12) must be divisible by num_heads (5), or head_dim given")
 
 
 def test_a_typo_in_a_step_is_told_with_a_bad_sweep(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        steps_of(tmp_path, "experiment: self\nhead_dim: 0\ncausl: true\nsweep: {seed: [x]}")
+        entries_of(tmp_path, "experiment: self\nhead_dim: 0\ncausl: true\nsweep: {seed: [x]}")
     places = [line.removeprefix(f"{tmp_path}/").split(": ")[:2] for line in caught.value.lines]
     assert places == [["x.yaml:2:1", "head_dim"], ["x.yaml:3:1", "causl"], ["x.yaml:4:16", "seed"]]
 
@@ -76,18 +76,18 @@ def test_a_typo_in_a_step_is_told_with_a_bad_sweep(tmp_path: Path) -> None:
 def test_overrides_go_before_steps_and_grid(tmp_path: Path) -> None:
     text = "defaults: {sentence: a}\nsweep: {head_dim: [3, 4], causal: [true, false]}\n"
     text += "steps: [{experiment: self, value_dim: 2, seed: 1}, {experiment: norm}]"
-    steps = steps_of(tmp_path, text, "head_dim=7", "value_dim=9", "num_tokens=5", "seed=3")
+    steps = entries_of(tmp_path, text, "head_dim=7", "value_dim=9", "num_tokens=5", "seed=3")
     assert [s.spec.experiment for s in steps] == ["self", "norm", "self", "norm"]
-    for step in steps[::2]:
-        spec = step.spec
+    for entry in steps[::2]:
+        spec = entry.spec
         assert (spec.head_dim, spec.value_dim, spec.num_tokens, spec.sentence) == (7, 9, 5, None)
-    assert {step.spec.seed for step in steps} == {3}
-    assert [step.reseed for step in steps[:2]] == [True, False], "overriding a seed makes no step reseed"
+    assert {entry.spec.seed for entry in steps} == {3}
+    assert [entry.reseed for entry in steps[:2]] == [True, False], "overriding a seed makes no step reseed"
 
 
 def test_an_override_of_a_list_stands_between_commas(tmp_path: Path) -> None:
-    (step,) = steps_of(tmp_path, "experiment: scale-demo", "factors=1, 2", "head_dim=4,8")
-    assert (step.spec.factors, step.spec.head_dim) == ([1, 2], [4, 8])
+    (entry,) = entries_of(tmp_path, "experiment: scale-demo", "factors=1, 2", "head_dim=4,8")
+    assert (entry.spec.factors, entry.spec.head_dim) == ([1, 2], [4, 8])
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_errors_of_overrides(tmp_path: Path, override: str, line: str) -> None:
     if override.startswith("num_tokens"):
         override += "0" * 5000
     with pytest.raises(UserError) as caught:
-        steps_of(tmp_path, "experiment: self", override)
+        entries_of(tmp_path, "experiment: self", override)
     (told,) = caught.value.lines
     assert told.startswith(line)
 
@@ -125,6 +125,6 @@ def test_a_single_command_takes_no_sweep(tmp_path: Path) -> None:
 
 def test_a_sweep_stands_at_the_top(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        steps_of(tmp_path, "steps:\n  - experiment: self\n    sweep: {seed: [1]}")
+        entries_of(tmp_path, "steps:\n  - experiment: self\n    sweep: {seed: [1]}")
     message = "x.yaml:3:5: sweep: must stand at the top of the file, beside `steps:` or `experiment:`"
     assert caught.value.lines == (f"{tmp_path}/{message}",)

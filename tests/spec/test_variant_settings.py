@@ -94,5 +94,5 @@ def test_resolved_variants_can_be_run_again(tmp_path: Path) -> None:
     assert "sink: 0.0  # --sink\n" in text and "# num_buckets: none\n" in text
     path = tmp_path / "again.yaml"
     path.write_text(text)
-    (step,) = ConfigFile(path).steps()
-    assert step.spec == spec
+    (entry,) = ConfigFile(path).entries()
+    assert entry.spec == spec

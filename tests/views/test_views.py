@@ -17,7 +17,7 @@ from attncli.views import BINARY, VIEWS, Display, load_view
 from tests.experiments.running import run
 from tests.same_text import assert_same_text
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parent / "tables" / "golden"
 LESSON = (
     "Mathematics catalogues everything not self-contradictory; within its vast inventory, physics is an "
     "island of structures rich enough to contain their own beholders."

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from attncli.experiments import EXPERIMENTS
+from attncli.spec import SPECS
 
 from .check import check
 from .classes import architectures, model_class
@@ -96,8 +96,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120, help="for one architecture")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    for module in EXPERIMENTS.values():
-        import_module(module)
+    for spec in SPECS.values():
+        import_module(spec.module)
     lines = chosen.results.read_text().splitlines() if chosen.results.exists() else []
     done = {json.loads(line)["name"]: line for line in lines}
     names = list(dict.fromkeys(chosen.only or ())) or [name for name in architectures() if name not in done]

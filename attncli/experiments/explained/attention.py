@@ -15,13 +15,11 @@ from attncli.experiments.explained.softmax import (
 from attncli.experiments.explained.terms import cell, shapes_of, terms
 from attncli.experiments.explained.tokens import token_steps
 from attncli.report import Report, Step
-from attncli.spec import Spec
 from attncli.spec.attention import AttentionSpec
 
 
-def steps(spec: Spec, report: Report) -> tuple[Step, ...]:
+def steps(spec: AttentionSpec, report: Report) -> tuple[Step, ...]:
     """From tokens to the output of the worked query; UserError where there is no such query."""
-    assert isinstance(spec, AttentionSpec)
     row = worked_row(spec, report)
     first = token_steps(spec, row)
     if "query" not in row.tensors:

@@ -15,13 +15,11 @@ from attncli.experiments.explained.terms import (
 )
 from attncli.experiments.explained.tokens import token_steps
 from attncli.report import Cell, Report, Step, Terms
-from attncli.spec import Spec
 from attncli.spec.lessons import AverageSpec
 
 
-def steps(spec: Spec, report: Report) -> tuple[Step, ...]:
+def steps(spec: AverageSpec, report: Report) -> tuple[Step, ...]:
     """Tokens and vectors, each way that was asked for, and where there are three what they agree on."""
-    assert isinstance(spec, AverageSpec)
     row = worked_row(spec, report)
     ways = []
     if spec.method in ("loop", "all"):

@@ -6,13 +6,11 @@ import numpy as np
 
 from attncli.experiments.explained.terms import Numbers, cell, largest_difference, part, shapes_of, terms
 from attncli.report import Cell, Report, Shape, Step, Terms
-from attncli.spec import Spec
 from attncli.spec.lessons import NormSpec
 
 
-def steps(spec: Spec, report: Report) -> tuple[Step, ...]:
+def steps(spec: NormSpec, report: Report) -> tuple[Step, ...]:
     """For each kind its figures, then example 0's feature 0 before and after."""
-    assert isinstance(spec, NormSpec)
     data = part(report.tensors["input"])
     made: list[Step] = [_input(report, data)]
     if spec.kind in ("batch", "all"):

@@ -8,7 +8,7 @@ import numpy as np
 from attncli.experiments.explained.terms import Numbers, part
 from attncli.experiments.texts import check_token
 from attncli.report import NamedTensor, Report
-from attncli.spec import Spec
+from attncli.spec.fields import Spec
 
 
 @dataclass(frozen=True)

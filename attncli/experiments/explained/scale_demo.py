@@ -13,7 +13,6 @@ from attncli.experiments.explained.terms import (
 )
 from attncli.mechanisms.scaling import scale_factors
 from attncli.report import Cell, Report, Row, Step
-from attncli.spec import Spec
 from attncli.spec.lessons import ScaleDemoSpec
 
 FIGURES = ("query", "key", "raw_scores", "scaled_scores")
@@ -24,9 +23,8 @@ def tensor_name(figure: str, number: int, spec: ScaleDemoSpec) -> str:
     return figure if len(spec.head_dim) == 1 else f"{figure}_{number}"
 
 
-def steps(spec: Spec, report: Report) -> tuple[Step, ...]:
+def steps(spec: ScaleDemoSpec, report: Report) -> tuple[Step, ...]:
     """One score for each head_dim, all their variances, and each factor's softmax."""
-    assert isinstance(spec, ScaleDemoSpec)
     scores = [_score(spec, report, number) for number in range(len(spec.head_dim))]
     sharpened = [_sharpened(report, row) for row in report.table("sharpness")]
     return (*scores, _variances(spec, report), *sharpened)

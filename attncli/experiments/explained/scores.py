@@ -158,7 +158,7 @@ def mask_step(spec: AttentionSpec, row: Row, rule: Rule) -> Step:
     shapes = shapes_of(row.tensors, row.name("scaled_scores"))
     if not everywhere.any():
         prose = "Nothing is hidden: every query sees every key."
-        if "causal" in type(spec).model_fields.keys() - spec.idle_keys():
+        if "causal" in type(spec).model_fields.keys() - spec.unused_keys():
             prose += " A decoder would hide the future: --causal."
         return Step("Mask", "s_ij, for every j", prose, shapes, values)
     prose = (

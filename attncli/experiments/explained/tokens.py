@@ -7,7 +7,7 @@ import numpy as np
 from attncli.experiments.explained.row import Row
 from attncli.experiments.explained.terms import part, shapes_of, terms, vectors
 from attncli.report import NamedTensor, Step, Terms
-from attncli.spec.text import DRAWN_EMBEDDINGS, TextSpec
+from attncli.spec.text import SAMPLED_EMBEDDINGS, TextSpec
 
 DRAWN = {
     "gaussian": ("x ~ N(0, 1)", "Random vectors: each number is drawn by itself, from a standard normal."),
@@ -63,7 +63,7 @@ def _embeddings(spec: TextSpec, row: Row) -> Step:
         formula, prose = "x_t = E[id_t]", "Each token becomes a row of a table E: equal words, equal vectors."
         prose += (
             " The table is read from the word-vector file."
-            if spec.embedding not in DRAWN_EMBEDDINGS
+            if spec.embedding not in SAMPLED_EMBEDDINGS
             else " The table is drawn from a standard normal; training would move it."
         )
     shapes = shapes_of(row.tensors, "input", "context")

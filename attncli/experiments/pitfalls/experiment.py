@@ -6,7 +6,7 @@ from attncli.experiments.pitfalls.table import PITFALLS
 from attncli.experiments.session import Session
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
-from attncli.report import NamedTensor, Numbers, Report, Row, Table
+from attncli.report import NamedTensor, Numbers, Report, Row, Table, pair_names
 from attncli.spec.pitfalls import PitfallsSpec
 
 
@@ -39,7 +39,7 @@ def _tensors(shown: Shown) -> dict[str, NamedTensor]:
     pairs = {**shown.more, shown.name: (shown.axes, shown.wrong, shown.right)}
     tensors: dict[str, NamedTensor] = {}
     for name, (axes, wrong, right) in pairs.items():
-        sides = {name: right} if wrong is right else {f"wrong_{name}": wrong, f"right_{name}": right}
+        sides = {name: right} if wrong is right else dict(zip(pair_names(name), (wrong, right), strict=True))
         tensors |= {side: named(tensor, *axes) for side, tensor in sides.items()}
     return tensors
 

@@ -10,16 +10,16 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.widgets import Static
 
+from attncli.plain_text import plain_text
 from attncli.views.browser.choice import Choice
-from attncli.views.browser.figures_panel import FiguresPanel
 from attncli.views.browser.head_map import HeadMap
 from attncli.views.browser.head_picker import HeadPicker
 from attncli.views.browser.help import HelpScreen
 from attncli.views.browser.panel import Panel
+from attncli.views.browser.statistics_panel import StatisticsPanel
 from attncli.views.browser.token_bars import TokenBars
 from attncli.views.heading import heading
 from attncli.views.numbers import scalar
-from attncli.views.plain_text import plain_text
 
 WIDE = 120
 TOKENS_A_PAGE = 10
@@ -78,7 +78,7 @@ class Browser(App[None], inherit_bindings=False):
     #hints { dock: bottom; text-style: dim; }
     #heads { width: 28; margin-right: 1; }
     HeadPicker { height: auto; max-height: 50%; margin-bottom: 1; }
-    FiguresPanel, HeadMap, TokenBars { height: 1fr; width: 1fr; overflow-x: hidden; }
+    StatisticsPanel, HeadMap, TokenBars { height: 1fr; width: 1fr; overflow-x: hidden; }
     HeadMap { overflow-x: auto; }
     .-narrow #chosen { layout: vertical; }
     .-wide #chosen { layout: horizontal; }
@@ -108,7 +108,7 @@ class Browser(App[None], inherit_bindings=False):
         with Horizontal():
             with Vertical(id="heads"):
                 yield HeadPicker(self.choice, depth=self.depth)
-                yield FiguresPanel(self.choice, depth=self.depth)
+                yield StatisticsPanel(self.choice, depth=self.depth)
             with Container(id="chosen"):
                 yield HeadMap(self.choice, depth=self.depth)
                 yield TokenBars(self.choice, depth=self.depth)
@@ -125,7 +125,7 @@ class Browser(App[None], inherit_bindings=False):
         self.query_one("#state", Static).update(Text(self._state()))
         has_heads = choice.grid.num_places > 1
         self.query_one(HeadPicker).display = has_heads
-        self.query_one("#heads").display = has_heads or bool(choice.grid.figures)
+        self.query_one("#heads").display = has_heads or bool(choice.grid.statistics)
         for panel in self.query(Panel):
             panel.show()
 

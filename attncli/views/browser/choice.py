@@ -1,20 +1,25 @@
 """What is chosen of a report: a map, a token, an order and colours; and the moves from one to the next."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from attncli.views import SCALES
 from attncli.views.browser.atlas import Grid
 from attncli.views.browser.head_choice import HeadChoice
-from attncli.views.browser.head_figures import received_mass, row_figures
-from attncli.views.browser.labels import side_labels
+from attncli.views.browser.head_statistics import token_statistics
 from attncli.views.colormaps import Shading, shading
+from attncli.views.sides import Side, sides_of
 
 KEPT_SHADINGS = 16
 
-
 Colouring = tuple[int, int, str, int]
+
+
+@lru_cache(maxsize=8)
+def _labels(side: Side) -> tuple[str, ...]:
+    return tuple(side.labels())
 
 
 class Choice(HeadChoice):
@@ -46,7 +51,8 @@ class Choice(HeadChoice):
     @property
     def labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The names of the queries and of the keys."""
-        return side_labels(self.grid, self.matrix)
+        rows, columns = sides_of(self.grid.report, self.matrix)
+        return _labels(rows), _labels(columns)
 
     @property
     def has_one_text(self) -> bool:
@@ -114,13 +120,10 @@ class Choice(HeadChoice):
         return order
 
     @property
-    def token_figures(self) -> dict[str, float]:
-        """The statistics of the chosen row, or of the chosen key."""
-        grid = self.grid
-        if self.matrix.axes != ("query", "key"):
-            return {}
-        find = received_mass if self.is_received else row_figures
-        return find(grid.report, grid.axes, self.place, self.token)
+    def token_statistics(self) -> dict[str, float]:
+        """The statistics of the chosen row, or of the chosen key; none of a block of them."""
+        axis = self.matrix.axes[1 if self.is_received else 0]
+        return token_statistics(self.grid.report, self.grid.axes, self.place, axis, self.token)
 
     @property
     def num_tokens(self) -> int:

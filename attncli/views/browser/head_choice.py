@@ -39,8 +39,8 @@ class HeadChoice:
         """Keep the choice inside what there is."""
         grid = self.grid
         self.number = min(self.number, grid.num_places - 1)
-        if self.statistic not in grid.figures:
-            self.statistic = next(iter(grid.figures), None)
+        if self.statistic not in grid.statistics:
+            self.statistic = next(iter(grid.statistics), None)
             self.is_ranked = self.is_ranked and self.statistic is not None
 
     def step_grid(self, step: int) -> None:
@@ -68,10 +68,10 @@ class HeadChoice:
     @property
     def ranking(self) -> list[int]:
         """The numbers of the heads by the chosen statistic; those without one last."""
-        figure = self.grid.figures.get(self.statistic or "")
-        if figure is None:
+        values = self.grid.statistics.get(self.statistic or "")
+        if values is None:
             return list(range(self.grid.num_places))
-        keys = figure.ravel() if self.smallest_first else -figure.ravel()
+        keys = values.ravel() if self.smallest_first else -values.ravel()
         order: list[int] = np.argsort(keys, kind="stable").tolist()
         return order
 
@@ -80,7 +80,7 @@ class HeadChoice:
         if self.statistic is None:
             return
         if self.is_ranked:
-            names = list(self.grid.figures)
+            names = list(self.grid.statistics)
             self.statistic = names[(names.index(self.statistic) + step) % len(names)]
         self.is_ranked = True
 

@@ -6,12 +6,11 @@ import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from attncli.views.browser.labels import position_of
 from attncli.views.browser.panel import Panel, fitted
 from attncli.views.browser.tones import CHOSEN, DIM
 from attncli.views.colormaps import Shading
-from attncli.views.palettes import NONE, levels
 from attncli.views.pooling import pooled
+from attncli.views.terminal.palettes import NONE, levels
 
 LONGEST_LABEL = 16
 MARK_EVERY = 10
@@ -32,6 +31,11 @@ class Layout:
     def is_whole(self) -> bool:
         """Whether all of the map is in sight."""
         return self.rows_per_line > 1 or self.block != (1, 1)
+
+
+def position_of(label: str) -> str:
+    """The position, or the positions of a block, without the token."""
+    return label.split()[0]
 
 
 def whole_map(shape: tuple[int, int], label: int, width: int, height: int, *, has_halves: bool) -> Layout:

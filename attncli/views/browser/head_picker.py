@@ -3,12 +3,12 @@
 import numpy as np
 from rich.segment import Segment
 
+from attncli.plain_text import plain_text
 from attncli.views.browser.panel import Panel, fitted
 from attncli.views.browser.tones import CHOSEN, DIM
 from attncli.views.colormaps import shading
 from attncli.views.numbers import scalar
-from attncli.views.palettes import levels
-from attncli.views.plain_text import plain_text
+from attncli.views.terminal.palettes import levels
 
 CELL = 2
 PRECISION = 4
@@ -53,8 +53,8 @@ class HeadPicker(Panel):
         grid = choice.grid
         first, last = self._columns_seen()
         row = slice(number * grid.num_columns + first, number * grid.num_columns + last)
-        figure = grid.figures.get(choice.statistic or "")
-        numbers = np.full((1, grid.num_places), np.nan) if figure is None else figure.reshape(1, -1)
+        values = grid.statistics.get(choice.statistic or "")
+        numbers = np.full((1, grid.num_places), np.nan) if values is None else values.reshape(1, -1)
         shaded = shading(numbers)
         tones, row_levels = self.tones(shaded), levels(shaded.places)[0, row]
         pieces = [Segment(f"{grid.row_name(number):>{self._margin}} ", DIM)]
@@ -67,8 +67,8 @@ class HeadPicker(Panel):
 
     def _ranked(self, number: int, width: int) -> list[Segment]:
         grid = self.choice.grid
-        figure = grid.figures[self.choice.statistic or ""]
-        value = fitted(scalar(float(figure.ravel()[number]), PRECISION), LARGEST_NUMBER).strip()
+        values = grid.statistics[self.choice.statistic or ""]
+        value = fitted(scalar(float(values.ravel()[number]), PRECISION), LARGEST_NUMBER).strip()
         name = grid.name_of(number)
         style = CHOSEN if number == self.choice.number else None
         room = max(width - LARGEST_NUMBER - 1, 0)

@@ -6,7 +6,7 @@ from rich.segment import Segment
 from attncli.views.browser.panel import Panel, fitted
 from attncli.views.browser.tones import CHOSEN, DIM
 from attncli.views.numbers import fixed
-from attncli.views.palettes import levels
+from attncli.views.terminal.palettes import levels
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
 FULL = "█"

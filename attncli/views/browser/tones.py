@@ -9,9 +9,8 @@ from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.views.colormaps import COOLWARM, VIRIDIS, colours
-from attncli.views.half_blocks import LOWER, NO_NUMBER, RAMP, UPPER
-from attncli.views.palettes import LEVELS, NAMED_DIVERGING, NAMED_STEPS, NONE, nearest_fixed
+from attncli.views.terminal.half_blocks import LOWER, NO_NUMBER, RAMP, UPPER
+from attncli.views.terminal.palettes import LEVELS, NONE, level_colours
 
 BOLD, DIM, CHOSEN = Style(bold=True), Style(dim=True), Style(reverse=True, bold=True)
 
@@ -19,14 +18,8 @@ BOLD, DIM, CHOSEN = Style(bold=True), Style(dim=True), Style(reverse=True, bold=
 @lru_cache
 def _colors(depth: str, is_diverging: bool) -> tuple[Color | None, ...]:
     """The colour of each level, and none for no number."""
-    if depth == "16":
-        steps = NAMED_DIVERGING if is_diverging else NAMED_STEPS
-        numbers = [steps[level * len(steps) // LEVELS] for level in range(LEVELS)]
-        return (*map(Color.from_ansi, numbers), None)
-    table = colours(COOLWARM if is_diverging else VIRIDIS)
-    if depth == "256":
-        return (*map(Color.from_ansi, nearest_fixed(table)), None)
-    return (*(Color.from_rgb(*color) for color in table.tolist()), None)
+    make = Color.from_rgb if depth == "truecolor" else Color.from_ansi
+    return (*(make(*colour) for colour in level_colours(depth, is_diverging)), None)
 
 
 @lru_cache(maxsize=16384)

@@ -1,0 +1,112 @@
+"""Commands and their parameters as Typer's own objects: made of data, with no signature to read them from."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from typer._coercion import TypeDescriptor
+from typer.core import TyperArgument, TyperCommand, TyperOption
+from typer.models import ArgumentInfo, OptionInfo
+
+# The headings of long help in their order; one that is not here is an experiment's own and leads.
+GROUPS = ("Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options")
+MAX_UNGROUPED = 20
+NAME_WIDTH = 30
+
+Parameter = TyperArgument | TyperOption
+
+
+def option(
+    names: str,
+    help: str,
+    metavar: str | None = None,
+    *,
+    kind: Any = str,
+    default: Any = None,
+    choices: Iterable[str] = (),
+    min: int | None = None,
+    group: str | None = None,
+    expose_value: bool = True,
+) -> TyperOption:
+    """An option by its names, as `--output -o`; its value is None, or the default, where it is not given.
+
+    `kind` is str, int, bool (a flag) or list[str] (a repeatable one); `choices` are what a shell completes.
+    """
+    words = list(choices)
+    return TyperOption(
+        param_decls=names.split(),
+        type_descriptor=TypeDescriptor(kind, OptionInfo(min=min), None),
+        help=help,
+        metavar=metavar or "|".join(words) or None,
+        is_flag=kind is bool,
+        multiple=kind == list[str],
+        default=default,
+        show_default=True,
+        autocompletion=(lambda context, arguments, begun: words) if words else None,
+        min=min,
+        rich_help_panel=group,
+        expose_value=expose_value,
+    )
+
+
+def flag(name: str, help: str) -> TyperOption:
+    """A switch that is off unless it is given."""
+    return option(name, help, kind=bool, default=False)
+
+
+def argument(name: str, help: str, metavar: str, *, required: bool = True, nargs: int = 1) -> TyperArgument:
+    """An argument; with nargs -1 as many as there are."""
+    return TyperArgument(
+        param_decls=[name],
+        type_descriptor=TypeDescriptor(str if nargs == 1 else list[str], ArgumentInfo(), None),
+        help=help,
+        metavar=metavar,
+        required=required,
+        nargs=nargs,
+    )
+
+
+class Command(TyperCommand):
+    """A command whose help leads with examples, and shows its options in groups where there are many.
+
+    Without what it must be given it shows its help.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        summary: str,
+        run: Callable[..., int | None],
+        parameters: Sequence[Parameter],
+        examples: Sequence[str],
+    ) -> None:
+        super().__init__(
+            name,
+            callback=run,
+            params=list(parameters),
+            help="\n".join((f"{summary}.\n\n\b\nExamples:", *(f"  {line}" for line in examples))),
+            no_args_is_help=any(parameter.required for parameter in parameters),
+            rich_markup_mode=None,
+        )
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The arguments; then the options, in groups where there are more than fill a screen."""
+        is_long = len(self.params) > MAX_UNGROUPED
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            title = "Arguments"
+            if isinstance(parameter, TyperOption):
+                title = (parameter.rich_help_panel if is_long else None) or "Options"
+            if record := parameter.get_help_record(ctx):
+                sections.setdefault(title, []).append(record)
+        names = [name for title in sections.keys() - {"Arguments"} for name, _ in sections[title]]
+        width = min(max(map(len, names)), NAME_WIDTH)
+        for title in sorted(sections, key=_place):
+            (first, text), *others = sections[title]
+            # Padded, so that descriptions begin in the same column in every group.
+            padded = first if title == "Arguments" else first.ljust(width)
+            with formatter.section(title):
+                formatter.write_dl([(padded, text), *others], col_max=NAME_WIDTH)
+
+
+def _place(title: str) -> tuple[bool, int]:
+    return title != "Arguments", GROUPS.index(title) if title in GROUPS else -1

@@ -1,0 +1,100 @@
+"""How reports are shown: the flags that commands share, and what the environment adds to them."""
+
+import os
+import sys
+from collections.abc import Collection
+
+from attncli.cli.command import option
+from attncli.errors import UserError, nearest
+from attncli.views import COLOR_DEPTHS, SCALES, VIEWS, Display
+
+MAX_PRECISION = 15
+MAX_DIGITS = 9
+COLORS = ("auto", "always", "never", *COLOR_DEPTHS[1:])
+
+# What every command that shows reports has; help puts them together.
+FORMAT = option(
+    "--format",
+    "How to write reports. [default: by the suffix of -o, else table]",
+    choices=VIEWS,
+    group="Output",
+)
+OUTPUT = option("--output -o", "Write to a file, whole or not at all.", "FILE", group="Output")
+PRECISION = option("--precision", "Decimals in tables.", "INTEGER", default="4", group="Output")
+COLOR = option("--color", "Colour in tables and heatmaps.", choices=COLORS, default="auto", group="Output")
+SCALE_COLORS = option(
+    "--scale-colors",
+    "How colours spread over numbers; row: over each row by itself.",
+    choices=SCALES,
+    default="linear",
+    group="Output",
+)
+SKIP_SINK = option(
+    "--skip-sink", "Exclude the first N keys from the colour scale. [default: 0]", "INTEGER", group="Output"
+)
+DEBUG_HELP = "Show a traceback with an error."
+# No command gets it: main looks for it by itself.
+DEBUG = option("--debug", DEBUG_HELP, kind=bool, default=False, expose_value=False)
+
+COLOR_FLAGS = (COLOR, SCALE_COLORS, SKIP_SINK)
+OUTPUT_FLAGS = (FORMAT, OUTPUT, PRECISION, *COLOR_FLAGS)
+
+
+def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
+    """UserError for a value that is none of the known ones."""
+    if value not in known:
+        raise UserError(f"{flag}: must be one of {', '.join(known)} (got {value}){nearest(value, known)}")
+
+
+def checked_display(
+    color: str, scale_colors: str, skip_sink: str | None, precision: str = "4", *, several: bool = False
+) -> Display:
+    """What the flags say of the display; UserError for what is no choice."""
+    refuse_unknown("--color", color, COLORS)
+    refuse_unknown("--scale-colors", scale_colors, SCALES)
+    if not precision.isdecimal() or len(precision) > MAX_DIGITS or int(precision) > MAX_PRECISION:
+        raise UserError(
+            f"--precision: must be a whole number from 0 to {MAX_PRECISION} (got {precision:.60})"
+        )
+    if skip_sink is not None and not skip_sink.isdecimal():
+        raise UserError(f"--skip-sink: must be a whole number (got {skip_sink:.60})")
+    if skip_sink is not None and len(skip_sink) > MAX_DIGITS:
+        raise UserError(f"--skip-sink: must have at most {MAX_DIGITS} digits (got {skip_sink:.60})")
+    return Display(
+        precision=int(precision),
+        several=several,
+        scale_colors=scale_colors,
+        skip_sink=int(skip_sink or 0),
+    )
+
+
+def width(is_terminal: bool) -> int | None:
+    """The columns to fill: COLUMNS, else the terminal's, else as many as needed."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    return os.get_terminal_size(sys.stdout.fileno()).columns or 80 if is_terminal else None
+
+
+def color_depth(choice: str, is_terminal: bool | None) -> str:
+    """How many colours: as --color says, else what the environment and the terminal tell."""
+    if choice in COLOR_DEPTHS:
+        return choice
+    if choice == "never" or (choice == "auto" and not _wants_color(is_terminal)):
+        return "none"
+    if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
+        return "truecolor"
+    term = os.environ.get("TERM", "")
+    return "truecolor" if term.endswith("-direct") else "256" if "256" in term else "16"
+
+
+def _wants_color(is_terminal: bool | None) -> bool:
+    """The first that decides: a file, NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, TERM=dumb, a terminal."""
+    environ = os.environ
+    if is_terminal is None or environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR"):
+        return environ["FORCE_COLOR"] != "0"
+    if environ.get("CLICOLOR_FORCE", "0") not in ("", "0"):
+        return True
+    return is_terminal and environ.get("TERM") != "dumb"

@@ -1,0 +1,1 @@
+"""A page that opens from disk: its data, and the sources that show them."""

@@ -1,0 +1,93 @@
+"""Reports as one HTML file that opens from disk, without a network: look at weights, head by head."""
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from importlib.resources import files
+from typing import TextIO
+
+from attncli.report import Report
+from attncli.views import SCALES, Display
+from attncli.views.colormaps import COOLWARM, VIRIDIS
+from attncli.views.page.report_data import page_json, report_data
+
+SOURCES = files("attncli.views.page")
+# In the order in which they build on one another.
+SCRIPTS = (
+    "arrays.js",
+    "numbers.js",
+    "elements.js",
+    "labels.js",
+    "colours.js",
+    "overview.js",
+    "map.js",
+    "shades.js",
+    "tokens.js",
+    "tables.js",
+    "cards.js",
+    "charts.js",
+    "steps.js",
+    "report.js",
+    "selection.js",
+    "controls.js",
+    "page.js",
+)
+REPORTS = "<!-- reports -->\n"
+
+
+def _source(name: str) -> str:
+    return (SOURCES / name).read_text(encoding="utf-8")
+
+
+def script() -> str:
+    """The page's own script: its files as one, in a scope of its own."""
+    parts = "\n".join(_source(f"scripts/{name}") for name in SCRIPTS)
+    return f'(() => {{\n"use strict";\n{parts}\n}})();\n'
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+def content_security_policy(script: str, style: str) -> str:
+    """Nothing is loaded and nothing runs but this script and this style; no text ever becomes markup."""
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src {_hash(script)}",
+            f"style-src {_hash(style)}",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        ]
+    )
+
+
+def _json_block(kind: str, data: object) -> str:
+    return f'<script type="application/json" class="{kind}">{page_json(data)}</script>\n'
+
+
+def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
+    """One page for all reports; each is written as it comes."""
+    style, code = _source("page.css"), script()
+    page = _source("page.html")
+    page = page.replace("<!-- policy -->", content_security_policy(code, style))
+    before, after = page.replace("/* style */", style).split(REPORTS)
+    stream.write(before)
+    start = {
+        "viridis": VIRIDIS,
+        "coolwarm": COOLWARM,
+        "scale": display.scale_colors,
+        "scales": SCALES,
+        "skip": display.skip_sink,
+    }
+    stream.write(_json_block("start", start))
+    headings = []
+    for report in reports:
+        data = report_data(report)
+        headings.append(data["heading"])
+        stream.write(_json_block("report", data))
+    stream.write(_json_block("headings", headings))
+    stream.write(after.replace("/* script */", code))

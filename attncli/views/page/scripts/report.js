@@ -1,0 +1,85 @@
+// What a report says beside its maps, and how its maps are shaded.
+
+function readReport(index) {
+  const data = JSON.parse(sources[index].textContent);
+  for (const kind of ["tensors", "rows", "keys"]) data[kind] = data[kind].map((tensor) => new Tensor(tensor));
+  data.matrices = data.tensors.filter((tensor) => tensor.isMatrix && tensor.shape.every((size) => size > 0));
+  const isFull = ({ name }) => Object.hasOwn(data.whole_heads, name);
+  data.full = new Map(data.matrices.filter(isFull).map((tensor) => [data.whole_heads[tensor.name], tensor]));
+  data.matrices = data.matrices.filter((tensor) => !isFull(tensor));
+  return data;
+}
+
+// The survey's rows about the heads that the maps show: an encoder's, a decoder's, or those across.
+function surveyed({ statistics, settings }) {
+  const rows = Array.isArray(statistics.heads) ? statistics.heads : [];
+  const stacks = ["encoder", "cross"].includes(settings.maps) ? [settings.maps] : ["self", "decoder"];
+  return rows.filter(({ stack = "self" }) => stacks.includes(stack));
+}
+
+// Figures by which heads may be sorted: those of the survey, else means of the statistics of rows.
+function figures() {
+  const { report, tensor } = chosen;
+  const heads = surveyed(report);
+  if (heads.length && tensor.axes.includes("layer")) {
+    const isFigure = (name) => !PLACES.includes(name) && heads.some((row) => isNumber(row[name]));
+    const names = Object.keys(heads[0]).filter(isFigure);
+    const rows = new Map(heads.map((row) => [`${row.layer}:${row.head}`, row]));
+    return names.map((name) => ({ name, of: (place) => rows.get(shortPlace(place))?.[name] }));
+  }
+  const means = report.rows.filter(({ axes }) => String(axes.slice(0, -1)) === String(tensor.leading));
+  return means.map((rows) => ({ name: `mean ${rows.name}`, of: (place) => mean(rows.at(place)) }));
+}
+
+function mean(numbers) {
+  const known = Array.from(numbers).filter(isNumber);
+  return known.reduce((sum, number) => sum + number, 0) / known.length;
+}
+
+// How many columns have no colour: those of skipped keys, or the blocks that hold one.
+function skippedOf({ axes, columns }) {
+  const axis = axes.at(-1);
+  if (axis === "key") return Math.min(chosen.skip, columns - 1);
+  if (axis !== "key_block") return 0;
+  const size = Math.ceil(tokensAlong(chosen.report, axis).length / columns) || 1;
+  return Math.min(Math.ceil(chosen.skip / size), columns - 1);
+}
+
+// The shading of one matrix of a tensor: by its own ends, or by those of all.
+function shadingOfMatrix(tensor, number) {
+  const values = chosen.range === "all" ? tensor.values : tensor.matrix(number);
+  return shadingOf(endsOf(values, tensor.columns, skippedOf(tensor)), chosen.scale);
+}
+
+function noteOf(shown) {
+  const notes = [];
+  if (shown.axes.at(-1) === "key_block") notes.push("Each cell is a block of tokens.");
+  if (chosen.report.full.size && shown.axes.at(-1) === "key_block") {
+    notes.push(`In full: ${[...chosen.report.full.keys()].join(", ")} (framed in the overview).`);
+  }
+  if (shown.decimals < 4) notes.push(`Numbers are kept to ${shown.decimals} decimals here.`);
+  return notes.join(" ");
+}
+
+// What the survey found about the chosen head.
+function showHeadFigures(place) {
+  const heads = chosen.tensor.axes.includes("layer") ? surveyed(chosen.report) : [];
+  const row = heads.find((other) => `${other.layer}:${other.head}` === shortPlace(place));
+  byId("head-figures").hidden = !row;
+  const isFigure = ([name, value]) => !PLACES.includes(name) && typeof value !== "string";
+  if (row) fillFigures(byId("head-figures"), Object.entries(row).filter(isFigure));
+}
+
+function showNotes(report) {
+  const { environment, settings, left_out } = report;
+  const lines = [
+    ...report.notes,
+    ...left_out.map((text) => `Left out of this page: ${text}; json and csv have every number.`),
+  ];
+  const list = make("dl", { class: "figures" });
+  for (const [name, value] of [...Object.entries(settings), ...Object.entries(environment)]) {
+    list.append(make("div", {}, make("dt", { text: name }), make("dd", {}, makeToken(value))));
+  }
+  const details = make("details", {}, make("summary", { text: "Settings" }), list);
+  byId("notes").replaceChildren(...lines.map((text) => make("p", { text })), details);
+}

@@ -1,0 +1,28 @@
+"""A report as a picture: drawn by matplotlib, which is imported when there is something to draw."""
+
+import logging
+import warnings
+from collections.abc import Mapping
+from typing import IO, Any
+
+from attncli.report import Report
+from attncli.views import Display
+
+DOTS_PER_INCH = 150
+
+
+def save(
+    report: Report, stream: IO[Any], display: Display, kind: str, metadata: Mapping[str, str | None]
+) -> None:
+    """Draw the report and write it; a character that no font has is an empty box, and no warning."""
+    # Before the import: matplotlib tells of its caches and of fonts.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    import matplotlib
+
+    from attncli.views.pictures.figure import draw, settings
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        matplotlib.rcParams.update(settings())
+        figure = draw(report, display)
+        figure.savefig(stream, format=kind, metadata=dict(metadata), dpi=DOTS_PER_INCH)

@@ -1,0 +1,54 @@
+"""The labels of a picture: shortened, thinned, never parsed; sizes in inches."""
+
+from collections.abc import Iterator
+from itertools import count
+from textwrap import wrap
+from unicodedata import bidirectional
+
+from matplotlib.axis import Axis
+from rich.cells import cell_len
+
+from attncli.views.labels import token_texts
+
+CHARACTER, LABEL_HEIGHT = 0.068, 0.13
+TITLE_CHARACTER, TITLE_HEIGHT = 0.075, 0.2
+LONGEST_LABEL = 16
+LEFT_TO_RIGHT = "\u200e"
+
+
+def heading_lines(text: str, width: float) -> list[str]:
+    """A text in lines that fit the width."""
+    return wrap(text, max(20, int(width / TITLE_CHARACTER)), max_lines=4, placeholder=" …") or [""]
+
+
+def labels(tokens: tuple[str, ...], size: int) -> list[str]:
+    """Position and token of each place, the token shortened; the position alone where there are no tokens."""
+    if not tokens:
+        return [str(place) for place in range(size)]
+    return [_label(place, text) for place, text in enumerate(token_texts(tokens, size, LONGEST_LABEL))]
+
+
+def _label(place: int, token: str) -> str:
+    """The position stays before a token that is written from right to left."""
+    is_leftward = any(bidirectional(character) in ("R", "AL") for character in token)
+    return f"{LEFT_TO_RIGHT if is_leftward else ''}{place} {token}".rstrip()
+
+
+def longest(texts: list[str]) -> float:
+    """The inches that the longest of the labels takes."""
+    return CHARACTER * max(map(cell_len, texts)) + 0.1
+
+
+def set_labels(axis: Axis, name: str, texts: list[str], length: float) -> None:
+    """Labels so far apart that they stay readable, and the name of the axis where there are any."""
+    if not texts:
+        axis.set_ticks([])
+        return
+    step = next(step for step in _steps() if step * length >= LABEL_HEIGHT * len(texts))
+    axis.set_ticks(range(0, len(texts), step), texts[::step])
+    axis.set_label_text(name)
+
+
+def _steps() -> Iterator[int]:
+    """1, 2, 5, 10, 20, 50, ..."""
+    return (digit * 10**power for power in count() for digit in (1, 2, 5))

@@ -1,0 +1,46 @@
+"""What of a report people are shown, in order, and how much of it on a screen of some width."""
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
+from attncli.plain_text import plain_text
+from attncli.report import Report
+from attncli.views import Display
+from attncli.views.heading import heading
+from attncli.views.labels import shortened
+from attncli.views.tables.elements import Drawing, Paragraph, Section
+from attncli.views.tables.labels import TableLabels
+from attncli.views.tables.statistic_tables import statistic_tables
+from attncli.views.tables.step_sections import step_sections
+from attncli.views.tables.tensor_tables import TensorTables
+from attncli.views.terminal.token_index import index_lines
+
+
+def sections(report: Report, display: Display) -> Iterator[Section]:
+    """Heading, steps, tensors with the statistics of their rows, the other statistics, notes."""
+    yield Paragraph(heading(report), "title")
+    labels = TableLabels(report, display)
+    tensors = TensorTables(report, display, labels)
+    mentioned: dict[tuple[str, int], str] = {}
+    for section in chain(
+        step_sections(report, labels),
+        tensors.sections(),
+        statistic_tables(report, display, labels),
+        tensors.lines_of_numbers(),
+    ):
+        if isinstance(section, Drawing):
+            mentioned |= section.mentioned
+        yield section
+    long = _long_tokens(report, labels.row_width, mentioned)
+    for line in ("", *index_lines(mentioned, display.width), *long, *map(plain_text, report.notes)):
+        yield Paragraph(line, "dim")
+
+
+def _long_tokens(
+    report: Report, width: int | None, mentioned: Mapping[tuple[str, int], str]
+) -> Iterator[str]:
+    """Each token that the labels cut short and no picture has mentioned."""
+    for name, tokens in (("token", report.tokens), ("context token", report.context_tokens)):
+        for i, token in enumerate(map(plain_text, tokens)):
+            if shortened(token, width) != token and (name, i) not in mentioned:
+                yield f"{name} {i} is {token}"

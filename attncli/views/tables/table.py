@@ -1,0 +1,124 @@
+"""Reports as tables on a screen, drawn by rich: plain texts, of which none is markup."""
+
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from attncli.report import Report
+from attncli.views import Display
+from attncli.views.numbers import NO_NUMBER
+from attncli.views.tables.elements import Column, Drawing, Grid, Paragraph, Section, Values
+from attncli.views.tables.sections import sections
+
+LAYOUT_WIDTH = 1_000_000
+RULE_WIDTH = 80
+
+
+class PipeConsole(Console):
+    """A console that leaves a closed pipe to its caller, where rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what rich caught."""
+        raise
+
+
+class Screen:
+    """Draws sections on a console in the width of the display."""
+
+    def __init__(self, console: Console, width: int | None) -> None:
+        self.console, self.width = console, width
+
+    def draw(self, section: Section) -> None:
+        """One section, with a blank line before it but for a line that belongs to the one before."""
+        if not isinstance(section, Paragraph) or section.style in ("step", "prose"):
+            self.console.print()
+        match section:
+            case Paragraph(text, "step"):
+                line = f"══ {text} "
+                self._text(line + "═" * max(0, (self.width or RULE_WIDTH) - len(line)), "bold")
+            case Paragraph(text, "prose"):
+                self._prose(text)
+            case Paragraph(text, style):
+                self._text(text, "dim" if style == "dim" else "bold")
+            case Values():
+                self._values(section)
+            case Grid():
+                self._grid(section)
+            case Drawing(title, lines):
+                self._text(title, "dim")
+                self.console.file.writelines(f"{line}\n" for line in lines)
+
+    def _text(self, text: str, style: str = "") -> None:
+        self.console.print(Text(text, style=style), width=self.width, soft_wrap=self.width is None)
+
+    def _prose(self, text: str) -> None:
+        """Sentences in lines of a screen's width in a pipe, too: a pager would break them within words."""
+        self.console.print(Text(text), width=self.width or RULE_WIDTH)
+
+    def _values(self, values: Values) -> None:
+        """Sentences; then the numbers below each other."""
+        for name, text in values.sentences.items():
+            self._prose(f"{name}: {text}")
+        left, right = (max(map(len, texts), default=0) for texts in (values.numbers, values.numbers.values()))
+        for name, number in values.numbers.items():
+            self._text(f"{name:<{left}}  {number:>{right}}")
+
+    def _grid(self, grid: Grid) -> None:
+        """The table in as many groups of columns as the width needs."""
+        groups = grid.groups(self.width)
+        if grid.title:
+            parts = f" (in {len(groups)} groups of columns)" if len(groups) > 1 else ""
+            self._text(f"{grid.title}{parts}", "bold")
+        for number, group in enumerate(groups):
+            if number:
+                self.console.print()
+            self.console.print(_table([grid.label, *group]))
+
+
+def _table(columns: Sequence[Column]) -> Table:
+    """The columns with a rule below their headers."""
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim"
+    )
+    for column in columns:
+        table.add_column(
+            Text("\n".join(column.header).lstrip("\n")),
+            justify="left" if column.left else "right",
+            no_wrap=True,
+            vertical="bottom",
+        )
+    for i in range(len(columns[0].cells)):
+        table.add_row(*(_cell(column, i) for column in columns))
+    return table
+
+
+def _cell(column: Column, row: int) -> Text:
+    text = column.cells[row]
+    style = "bold" if row in column.emphasis else "dim" if text == NO_NUMBER else ""
+    return Text(text, style=style)
+
+
+def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
+    """Each report under its heading, a blank line between reports."""
+    console = PipeConsole(
+        file=stream,
+        width=LAYOUT_WIDTH,
+        color_system="standard" if display.has_color else None,
+        force_terminal=display.has_color,
+        no_color=not display.has_color,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        legacy_windows=False,
+        _environ={},
+    )
+    screen = Screen(console, display.width)
+    for number, report in enumerate(reports):
+        if number:
+            console.print()
+        for section in sections(report, display):
+            screen.draw(section)

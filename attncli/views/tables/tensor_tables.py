@@ -1,0 +1,181 @@
+"""The tensors of a report as tables; as a drawing where a table would be too wide."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+
+from attncli.report import NamedTensor, Report, Tensors
+from attncli.views import Display
+from attncli.views.matrices import Matrix, matrices, place_names
+from attncli.views.numbers import fixed
+from attncli.views.tables.elements import Column, Drawing, Grid, Section
+from attncli.views.tables.labels import TableLabels
+from attncli.views.terminal.heatmap_figure import draw
+
+MAX_GROUPS = 8
+MAX_CELLS = 50_000
+MAX_VECTOR_ROWS = 24
+MAX_VECTOR_COLUMNS = 64
+MAX_EXAMPLE_ROWS = 6
+RANKED = ("top_keys", "top_weights")
+
+
+def two_lines(name: str) -> tuple[str, str]:
+    """A name as the header of a column."""
+    first, _, second = name.rpartition("_")
+    return first.replace("_", " "), second
+
+
+class TensorTables:
+    """The tables of one report's tensors."""
+
+    def __init__(self, report: Report, display: Display, labels: TableLabels) -> None:
+        self.report, self.display, self.labels = report, display, labels
+        # Thousands of rows come with their quantiles, which are shown instead.
+        self.rows = Tensors() if "quantiles" in report.statistics else report.tensors_of("rows")
+        self.stated = "difference" if report.experiment == "diff" else "weights"
+        self.pairs = self._pairs()
+
+    def sections(self) -> Iterator[Section]:
+        """Matrix by matrix; beside or below the weights the statistics of each row."""
+        for name, group in groupby(matrices(self.report), key=lambda matrix: matrix.name):
+            if name in self.pairs:
+                yield from self.pairs[name]
+            elif name not in self.report.explained:
+                yield from self._matrices(list(group))
+        if self.rows and self.stated not in self.report.tensors:
+            tensor = next(iter(self.rows.values()))
+            for index in np.ndindex(tensor.values.shape[:-1]):
+                title = ", ".join(["rows", *place_names(zip(tensor.axes[:-1], index, strict=True))])
+                label = self.labels.rows("query", tensor.values.shape[-1])
+                yield Grid(title, label, self._statistics_of_rows(index))
+
+    def _pairs(self) -> dict[str, list[Grid]]:
+        """What was computed wrongly beside what is right, where both fit: a table for the two of them."""
+        found: dict[str, list[Grid]] = {}
+        for name, names in self.report.pairs.items():
+            wrong, right = (self.report.tensors[side] for side in names)
+            is_matrix = wrong.values.ndim == 2 and wrong.values.shape == right.values.shape
+            if not is_matrix or wrong.axes[1] == "dim" or wrong.values.size > MAX_CELLS:
+                continue
+            sides = [self._columns(tensor.axes[1], tensor.values) for tensor in (wrong, right)]
+            for side, columns in zip(("wrong", "right"), sides, strict=True):
+                columns[0] = replace(columns[0], header=(side, *columns[0].header))
+            between = Column(("",), ["│"] * len(wrong.values))
+            label = self.labels.rows(wrong.axes[0], len(wrong.values))
+            title = f"{name} ({' × '.join(wrong.axes)}): wrong and right"
+            grid = Grid(title, label, [*sides[0], between, *sides[1]])
+            if self._fits(grid):
+                found |= {names[0]: [grid], names[1]: []}
+        return found
+
+    def _fits(self, grid: Grid) -> bool:
+        return len(grid.groups(self.display.width)) == 1
+
+    def _matrices(self, of_tensor: Sequence[Matrix]) -> Iterator[Section]:
+        is_drawn = False
+        for matrix in of_tensor:
+            if matrix.axes[1] in ("dim", "embed"):
+                yield self._vectors(matrix)
+                continue
+            is_stated = matrix.name == self.stated
+            beside = self._statistics_of_rows(matrix.index) if self.rows and is_stated else []
+            rows = self.labels.rows(matrix.axes[0], len(matrix.values))
+            grid = self._grid(matrix, rows, is_stated)
+            if grid is None:
+                if not is_drawn:
+                    yield self._drawing(of_tensor)
+                is_drawn = True
+            else:
+                blank = [""] * (len(grid.label.cells) - len(rows.cells))
+                more = [replace(column, cells=[*column.cells, *blank]) for column in beside]
+                whole = replace(grid, columns=[*grid.columns, *more])
+                if self._fits(whole):
+                    yield whole
+                    continue
+                yield grid
+            if beside:
+                yield Grid(f"{matrix.title}: statistics of each row", rows, beside)
+
+    def _grid(self, matrix: Matrix, rows: Column, is_stated: bool) -> Grid | None:
+        """One matrix, with the mass of each key below the weights; None where a table would be too wide."""
+        if matrix.values.size > MAX_CELLS:
+            return None
+        received = self.report.tensors_of("keys").get("received_mass") if is_stated else None
+        footer = [] if received is None else list(received.values[matrix.index])
+        label = replace(rows, cells=[*rows.cells, *(["received mass"] if footer else [])])
+        grid = Grid(matrix.title, label, self._columns(matrix.axes[1], matrix.values, footer))
+        count = len(grid.groups(self.display.width))
+        is_one_of_a_model = any(axis == "layer" for axis, _ in matrix.place)
+        is_map = count > 1 and (matrix.axes[1] == "key_block" or is_one_of_a_model)
+        return None if count > MAX_GROUPS or is_map else grid
+
+    def _columns(self, axis: str, values: np.ndarray, footer: Sequence[float] = ()) -> list[Column]:
+        """A column a key, the largest of each row emphasised, with a number of the footer below."""
+        largest = np.nanargmax(np.where(np.isfinite(values), values, -np.inf), axis=1)
+        return [
+            Column(
+                header,
+                self._fixed([*values[:, j], *footer[j : j + 1]]),
+                emphasis=frozenset(np.flatnonzero(largest == j).tolist()),
+            )
+            for j, header in enumerate(self.labels.columns(axis, values.shape[1]))
+        ]
+
+    def _fixed(self, numbers: Sequence[float] | np.ndarray) -> list[str]:
+        return [fixed(number, self.display.precision) for number in numbers]
+
+    def _statistics_of_rows(self, index: tuple[int, ...]) -> list[Column]:
+        columns = [
+            Column(two_lines(name), self._fixed(tensor.values[index]))
+            for name, tensor in self.rows.items()
+            if name not in RANKED
+        ]
+        if "top_keys" in self.rows:
+            keys, weights = (self.rows[name].values[index] for name in RANKED)
+            for rank in range(keys.shape[-1]):
+                cells = [self.labels.key(*pair) for pair in zip(keys[:, rank], weights[:, rank], strict=True)]
+                columns.append(Column(("", f"top {rank + 1}"), cells, left=True))
+        return columns
+
+    def _drawing(self, of_tensor: Sequence[Matrix]) -> Drawing:
+        """A heatmap of all the matrices of a tensor, in place of tables that would be too wide."""
+        figure = draw(self.report, of_tensor, self.display)
+        title = f"{of_tensor[0].name}: too wide for a table, drawn; --format json or csv has every number"
+        return Drawing(title, [line.text.rstrip(" ") for line in figure.lines], figure.mentioned)
+
+    def _vectors(self, matrix: Matrix) -> Grid:
+        """Vectors as rows: of many dimensions the first that fit, of many examples the first few."""
+        num_rows, num_columns = matrix.values.shape
+        is_whole = self.display.width is None and matrix.values.size <= MAX_CELLS
+        is_of_tokens = matrix.axes[0] in ("token", "query", "key") and num_rows <= MAX_VECTOR_ROWS
+        shown_rows = num_rows if is_whole or is_of_tokens else min(num_rows, MAX_EXAMPLE_ROWS)
+        label = self.labels.rows(matrix.axes[0], num_rows)
+        label = replace(label, cells=label.cells[:shown_rows])
+        part = matrix.values[:shown_rows, : num_columns if is_whole else MAX_VECTOR_COLUMNS]
+        columns = [Column(("", str(j)), self._fixed(part[:, j])) for j in range(part.shape[1])]
+        groups = Grid("", label, columns).groups(self.display.width)
+        shown = columns if len(groups) <= 2 else groups[0]
+        limits = [
+            f"{count} of {total} {name}"
+            for count, total, name in ((shown_rows, num_rows, "rows"), (len(shown), num_columns, "columns"))
+            if count < total
+        ]
+        title = f"{matrix.title}: the first {' and '.join(limits)}" if limits else matrix.title
+        return Grid(title, label, shown)
+
+    def lines_of_numbers(self) -> Iterator[Grid]:
+        """Tensors of one axis, side by side where they share it; long ones thinned, which is said."""
+        by_axis: dict[tuple[str, int], dict[str, NamedTensor]] = {}
+        for name, tensor in self.report.tensors.items():
+            if tensor.values.ndim == 1 and name not in self.report.explained:
+                by_axis.setdefault((tensor.axes[0], len(tensor.values)), {})[name] = tensor
+        for (axis, count), tensors in by_axis.items():
+            step = -(-count // MAX_VECTOR_ROWS) if self.display.width is not None else 1
+            label = self.labels.rows(axis, count)
+            columns = [Column(two_lines(n), self._fixed(t.values[::step])) for n, t in tensors.items()]
+            thinned = f": one row in {step} of {count}" if step > 1 else ""
+            title = f"{', '.join(tensors)} ({axis}){thinned}"
+            yield Grid(title, replace(label, cells=label.cells[::step]), columns)

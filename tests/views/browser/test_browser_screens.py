@@ -1,0 +1,263 @@
+"""The browser on screens: colours, sizes, every kind of report, hostile tokens, help and the way out."""
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from textual.pilot import Pilot
+
+from attncli.report import NamedTensor, Report, Table
+from attncli.views.browser.app import MOVES, Browser
+from attncli.views.browser.atlas import Grid, grids
+from attncli.views.browser.choice import Choice
+from attncli.views.browser.head_map import HeadMap
+from attncli.views.browser.help import KEYS, HelpScreen
+from attncli.views.browser.token_bars import TokenBars
+from tests.experiments.running import run
+from tests.views.browser.browsing import (
+    HOSTILE,
+    WORDS,
+    after,
+    driven,
+    random_weights,
+    screen_text,
+    shown,
+    survey,
+)
+
+
+def test_scale_and_sink_change_the_colours_alone() -> None:
+    report = survey()
+    values = report.tensors["weights"].values[0, 0]
+    linear = after(report)
+    np.testing.assert_allclose(
+        linear.shading.places, (values - values.min()) / (values.max() - values.min()), atol=1e-6
+    )
+    logarithmic = after(report, "c")
+    logs = np.log(values)
+    np.testing.assert_allclose(
+        logarithmic.shading.places, (logs - logs.min()) / (logs.max() - logs.min()), atol=1e-5
+    )
+    assert after(report, "c", "c").scale == "row" and after(report, "c", "c", "c").scale == "linear"
+    without = after(report, "x")
+    assert np.isnan(without.shading.places[:, 0]).all() and without.shading.high == values[:, 1:].max()
+    np.testing.assert_array_equal(without.numbers, linear.numbers)
+
+
+def test_the_map_has_the_colours_of_its_numbers() -> None:
+    """The largest weight is yellow, the smallest dark violet: the ends of viridis."""
+    report = survey()
+    values = report.tensors["weights"].values[0, 0]
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        panel = app.query_one(HeadMap)
+        for end, color in ((values.argmax(), (253, 231, 37)), (values.argmin(), (68, 1, 84))):
+            row, column = np.unravel_index(end, values.shape)
+            x = panel.layout_now.label + panel.layout_now.cell_width * int(column)
+            (segment,) = panel.render_line(1 + int(row)).crop(x, x + 1)
+            assert segment.style is not None and segment.style.bgcolor is not None
+            assert tuple(segment.style.bgcolor.get_truecolor()) == color
+
+    driven(report, steps)
+
+
+@pytest.mark.parametrize("depth", ["none", "16", "256", "truecolor"])
+def test_every_depth_of_colour_shows_the_map(depth: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line has decided; what the environment says no longer counts."""
+    if depth != "none":
+        monkeypatch.setenv("NO_COLOR", "1")
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        update = app.screen._compositor.render_full_update()
+        assert update is not None
+        styles = [
+            segment.style
+            for line in update.strips
+            for strip in line
+            for segment in strip
+            if segment.style is not None
+        ]
+        colored = {
+            color
+            for style in styles
+            for color in (style.color, style.bgcolor)
+            if color is not None and not color.is_default
+        }
+        assert bool(colored) == (depth != "none")
+        marks = {character for line in shown(app.query_one(HeadMap))[1:] for character in line[10:].strip()}
+        assert (marks <= set("  .:-=+*#%@") and "@" in marks) == (depth == "none")
+
+    driven(survey(WORDS * 4), steps, depth=depth)  # so many that the bars scroll
+
+
+def test_a_larger_map_is_made_to_fit_and_says_so() -> None:
+    weights = random_weights(512, 512)
+    weights[300, 400] = 1
+    tokens = tuple(f"w{i}" for i in range(512))
+    report = Report("self", {}, {}, tokens, tensors={"weights": NamedTensor(("query", "key"), weights)})
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        panel = app.query_one(HeadMap)
+        (down, along), label = panel.layout_now.block, panel.layout_now.label
+        assert f"the largest of {down} × {along} a cell" in panel.render_line(0).text
+        line, column = 300 // down // 2, label + 400 // along
+        (segment,) = panel.render_line(1 + line).crop(column, column + 1)
+        assert segment.style is not None
+        color = segment.style.color if 300 // down % 2 == 0 else segment.style.bgcolor
+        assert color is not None and tuple(color.get_truecolor()) == (253, 231, 37)
+        await pilot.press("z", "end")
+        assert "w511" in "\n".join(shown(panel))
+
+    driven(report, steps)
+
+
+def test_streamed_maps_show_blocks_of_tokens() -> None:
+    report = run("self", num_tokens=200, engine="streaming", embed_dim=8)
+    pooled_map = report.tensors["pooled_mean"].values
+    text = screen_text(report, size=(160, 50))
+    assert "pooled_mean" in text and "0-3" in text
+    bars = after(report, "tab").numbers
+    np.testing.assert_array_equal(bars, pooled_map[1])
+    assert after(report, "t").grid.name == "pooled_max"
+
+
+def test_whole_heads_stand_among_the_pooled_ones() -> None:
+    pooled_map, whole = random_weights(2, 3, 4, 4), random_weights(8, 8)
+    tensors = {
+        "pooled_mean": NamedTensor(("layer", "head", "query_block", "key_block"), pooled_map),
+        "weights_1_2": NamedTensor(("query", "key"), whole),
+    }
+    report = Report("heads", {}, {}, tuple("abcdefgh"), tensors=tensors)
+    np.testing.assert_array_equal(after(report, "down", "right", "right").matrix.values, whole)
+    np.testing.assert_array_equal(after(report, "down", "right").matrix.values, pooled_map[1, 1])
+    assert after(report, "down", "right", "right").matrix.title == "weights (query × key), layer 1, head 2"
+    assert after(report, "down", "right", "tab", "tab", "right").query == 4  # the first of block 2
+    assert after(report, *["tab"] * 2, "down", "right", "right", "tab", "left").query == 2
+
+
+@pytest.mark.parametrize(
+    ("experiment", "settings", "places"),
+    [
+        ("average", {"num_tokens": 4}, 1),
+        ("self", {"causal": True}, 1),
+        ("multihead", {"num_heads": 2}, 2),
+        ("multihead", {"num_heads": 2, "num_tokens": 3, "batch_size": 5}, 10),
+        ("cross", {"sentence": "a b", "context": "c d e"}, 1),
+    ],
+    ids=str,
+)
+def test_every_experiment_with_maps_opens(experiment: str, settings: dict[str, object], places: int) -> None:
+    report = run(experiment, **settings)
+    found: list[Grid] = grids(report)
+    assert found[0].name == "weights" and found[0].num_places == places
+    choice = after(report, *["right"] * 20, *["down"] * 20, "end", "c", "x", "w")
+    assert choice.number == places - 1
+
+
+def test_statistics_of_rows_are_those_of_the_chosen_token() -> None:
+    report = run("multihead", num_heads=2)
+    entropy = report.statistics["rows"]["entropy"].values
+    text = screen_text(report, "right", "tab", "tab", size=(160, 50))
+    assert f"{entropy[1].mean():.4f}" in text and f"{entropy[1, 2]:.4f}" in text
+
+
+@pytest.mark.parametrize("experiment", ["norm", "scale-demo"])
+def test_other_reports_have_nothing_to_browse(experiment: str) -> None:
+    assert grids(run(experiment)) == []
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50), (40, 12), (10, 4)], ids=str)
+def test_every_size_has_straight_lines(size: tuple[int, int]) -> None:
+    text = screen_text(survey(HOSTILE), "tab", "z", size=size)
+    assert {cell_len(line) for line in text.split("\n")} == {size[0]}
+
+
+def test_a_resized_screen_shows_the_same_choice() -> None:
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press("down", "tab")
+        await pilot.resize_terminal(160, 50)
+        await pilot.pause()
+        bars, head_map = app.query_one(TokenBars).region, app.query_one(HeadMap).region
+        assert bars.y == head_map.y and bars.right == 160
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        bars, head_map = app.query_one(TokenBars).region, app.query_one(HeadMap).region
+        assert bars.y > head_map.y and bars.right == 80
+
+    choice = driven(survey(), steps)
+    assert choice.place == (1, 0) and choice.query == 1
+
+
+def test_hostile_tokens_stand_as_they_are() -> None:
+    text = screen_text(survey(HOSTILE), size=(160, 50), depth="truecolor")
+    for token in ("[/INST]", "[red]x[/red]", ":smile:", "\\x1b[31mred", "a\\u202eb", "日本語"):
+        assert token in text
+    assert not {"\x1b", "\u202e", "\u200d"} & set(text)
+
+
+def test_help_names_every_key_and_goes_away() -> None:
+    named = (
+        " ".join(KEYS).replace("Shift+Tab", "shift+tab").replace("PgUp", "pageup").replace("PgDn", "pagedown")
+    )
+    arrows = {"up": "↑", "down": "↓", "left": "←", "right": "→"}
+    assert all(arrows.get(key, key).lower() in named.lower() for key in MOVES)
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press("question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        await pilot.press("down")
+        await pilot.press("question_mark")
+        assert not isinstance(app.screen, HelpScreen)
+
+    assert driven(survey(), steps).place == (0, 0)
+
+
+@pytest.mark.parametrize(("key", "code"), [("q", 0), ("ctrl+c", 130)])
+def test_the_user_leaves(key: str, code: int) -> None:
+    codes: list[int | None] = []
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press(key)
+        await pilot.pause()
+        assert not app.is_running
+        codes.append(app.return_code)
+
+    driven(survey(), steps)
+    assert codes == [code]
+
+
+def test_a_browser_can_open_ranked_and_without_the_sink() -> None:
+    report = survey()
+    choice = Choice(grids(report), sort="induction", skip_sink=2, scale="log")
+    best = max(report.statistics["heads"], key=lambda row: row["induction"])
+    assert choice.place == (best["layer"], best["head"]) and choice.is_ranked
+    assert np.isnan(choice.shading.places[:, :2]).all() and choice.shading.scale == "log"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.ones((1, 1)),
+        np.full((2, 3, 4, 5), np.nan),
+        np.zeros((2, 1, 3)),
+        -np.ones((3, 7)),
+        np.arange(12).reshape(3, 4) - 5,
+    ],
+    ids=["one token", "no number", "zeros", "negative", "whole numbers"],
+)
+def test_no_key_fails_on_odd_matrices(values: np.ndarray) -> None:
+    axes = ("layer", "head", "query", "key")[4 - values.ndim :]
+    report = Report("self", {}, {}, tensors={"weights": NamedTensor(axes, values)})
+    text = screen_text(report, *MOVES, "z", "z", size=(40, 8))
+    assert {cell_len(line) for line in text.split("\n")} == {40}
+
+
+def test_statistics_of_the_other_stack_stay_out() -> None:
+    """With an encoder and a decoder a layer and head stand twice among the rows."""
+    weights = NamedTensor(("layer", "head", "query", "key"), random_weights(1, 1, 2, 2))
+    rows = Table(
+        {"layer": 0, "head": 0, "stack": stack, "entropy": entropy}
+        for stack, entropy in (("encoder", 0.25), ("decoder", 0.5), ("cross", 0.75))
+    )
+    for maps, entropy in (("encoder", 0.25), ("self", 0.5), ("cross", 0.75)):
+        report = Report("heads", {"maps": maps}, {}, tensors={"weights": weights}, statistics={"heads": rows})
+        assert grids(report)[0].statistics["entropy"].item() == entropy

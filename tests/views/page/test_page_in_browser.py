@@ -1,0 +1,431 @@
+"""The page in a real Chromium: what a person sees and does, offline, and no text of the user's obeyed."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attncli.plain_text import plain_text
+from attncli.report import NamedTensor, Report, Table
+from tests.experiments.running import run
+from tests.views.page.pages import SENTENCE, heads_report, page_of, pooled_report, random_weights
+from tests.views.test_views import CASES
+
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+ARGUMENTS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+HOSTILE = (
+    "<script>document.title='taken'</script>",
+    "<img src=x onerror=alert(1)>",
+    "</script><iframe src=https://example.org>",
+    "a\u202eb",
+    "[/INST]",
+    "&amp;",
+    "x" * 300,
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium; where it is not installed the tests are skipped, and in CI that is a failure."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        missing = "no Chromium on this machine: apt install chromium"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+Opened = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
+    """Opens a page from disk once it is drawn. At the end nothing was asked of a network, told or thrown."""
+    told: list[str] = []
+    asked: list[str] = []
+    contexts = []
+
+    def open_file(text: str, *, width: int = 1280, **options: Any) -> Any:
+        path = tmp_path / "page.html"
+        path.write_text(text, encoding="utf-8")
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        context.route("**/*", lambda route: route.continue_() if is_own(route.request) else route.abort())
+        is_own = lambda request: request.url == path.as_uri()  # noqa: E731
+        page = context.new_page()
+        page.told, page.asked = told, asked
+        page.on("console", lambda message: told.append(message.text))
+        page.on("pageerror", lambda error: told.append(str(error)))
+        page.on("dialog", lambda dialog: (told.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: is_own(request) or asked.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-drawn]")
+        return page
+
+    yield open_file
+    for context in contexts:
+        context.close()
+    assert told == [] and asked == []
+
+
+def sentence_report(seed: int = 0) -> Report:
+    """`the cat walks on the street` with weights of which no two are alike."""
+    weights = NamedTensor(("query", "key"), random_weights(6, 6, seed=seed))
+    return Report("self", {}, {}, SENTENCE, (), {"weights": weights})
+
+
+def token(page: Any, side: str, index: int) -> Any:
+    return page.locator(f'.token[data-side="{side}"][data-index="{index}"]')
+
+
+def weights_beside(page: Any, side: str) -> list[str]:
+    return page.locator(f'.token[data-side="{side}"] .weight').all_text_contents()
+
+
+def texts(numbers: Any) -> list[str]:
+    return [f"{number:.4f}" for number in numbers]
+
+
+def wait_for_title(page: Any, text: str) -> None:
+    page.wait_for_function("text => document.getElementById('matrix-title').textContent === text", arg=text)
+
+
+def wait_for_readout(page: Any, text: str) -> None:
+    page.wait_for_function("text => document.getElementById('readout').textContent.includes(text)", arg=text)
+
+
+def test_hover_shows_the_weights_of_each_of_two_equal_words(opened: Opened) -> None:
+    report = sentence_report()
+    weights = report.tensors["weights"].values
+    page = opened(page_of(report))
+    for query in (0, 4):
+        token(page, "query", query).hover()
+        wait_for_readout(page, f"{query} the looks most at")
+        assert weights_beside(page, "key") == texts(weights[query])
+        assert weights_beside(page, "query") == texts(weights[:, query])
+    assert texts(weights[0]) != texts(weights[4])
+    assert page.locator("#map .map-left .label").all_text_contents() == [
+        f"{i} {word}" for i, word in enumerate(SENTENCE)
+    ]
+
+
+def test_the_pointer_on_the_map_reads_a_cell(opened: Opened) -> None:
+    report = sentence_report()
+    page = opened(page_of(report))
+    box = page.locator(".map-cells").bounding_box()
+    for row, column in ((0, 4), (4, 0), (5, 5)):
+        page.mouse.move(
+            box["x"] + (column + 0.5) * box["width"] / 6, box["y"] + (row + 0.5) * box["height"] / 6
+        )
+        weight = report.tensors["weights"].values[row, column]
+        wait_for_readout(page, f"{row} {SENTENCE[row]} → {column} {SENTENCE[column]}: {weight:.4f}")
+    assert page.locator(".map-numbers span").all_text_contents() == texts(
+        report.tensors["weights"].values.ravel()
+    )
+
+
+def test_every_weight_of_128_tokens_is_right_to_four_decimals(opened: Opened) -> None:
+    words = [f"word{i}" for i in range(128)]
+    weights = random_weights(12, 12, 128, 128, sharpness=2)
+    page = opened(page_of(heads_report(words, weights)))
+    assert page.locator(".thumbnail").count() == 144
+    page.locator('.thumbnail[title="layer 5, head 11"]').click()
+    wait_for_title(page, "weights (query × key), layer 5, head 11")
+    token(page, "query", 77).hover()
+    wait_for_readout(page, "77 word77 looks most at")
+    assert weights_beside(page, "key") == texts(weights[5, 11, 77])
+    assert weights_beside(page, "query") == texts(weights[5, 11, :, 77])
+
+
+def test_several_tokens_are_kept_at_once(opened: Opened) -> None:
+    report = sentence_report()
+    weights = report.tensors["weights"].values
+    page = opened(page_of(report))
+    token(page, "query", 0).click()
+    token(page, "query", 4).click()
+    page.mouse.move(0, 0)
+    assert page.locator(".card h3").all_text_contents() == ["0 the×", "4 the×"]
+    assert page.locator('.token[aria-pressed="true"]').count() == 2
+    token(page, "query", 1).hover()
+    wait_for_readout(
+        page, f"0 the → 1 cat: {weights[0, 1]:.4f}; 4 the → 1 cat: {weights[4, 1]:.4f}; 1 cat → 0 the"
+    )
+    assert page.locator(".card").count() == 3
+    page.get_by_role("button", name="Let 0 the go").click()
+    page.keyboard.press("Escape")
+    page.mouse.move(0, 0)
+    page.wait_for_selector(".card", state="detached")
+
+
+def test_a_card_names_where_a_token_looks_and_its_statistics(opened: Opened) -> None:
+    report = run("self", causal=True)
+    page = opened(page_of(report))
+    token(page, "query", 3).click()
+    row = report.tensors["weights"].values[3]
+    order = sorted(range(4), key=lambda key: -row[key])
+    shown = page.locator(".card .lists div").first.locator("li").all_text_contents()
+    assert shown == [f"{key} {SENTENCE[key]}{row[key]:.4f}" for key in order]
+    figures = page.locator(".card .figures").text_content()
+    assert f"entropy{report.statistics['rows']['entropy'].values[3]:.4f}" in figures
+    assert f"received mass{report.statistics['keys']['received_mass'].values[3]:.4f}" in figures
+
+
+def test_the_keyboard_alone_is_enough(opened: Opened) -> None:
+    weights = random_weights(3, 4, 6, 6)
+    page = opened(page_of(heads_report(SENTENCE, weights)))
+
+    def press(*keys: str) -> None:
+        for key in keys:
+            page.keyboard.press(key)
+
+    def wait_for_head(layer: int, head: int) -> None:
+        wait_for_title(page, f"weights (query × key), layer {layer}, head {head}")
+
+    for _ in range(40):  # by tab to the overview
+        press("Tab")
+        if page.evaluate("document.activeElement.className.includes('thumbnail')"):
+            break
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    press("ArrowRight", "ArrowRight", "ArrowDown")
+    wait_for_head(1, 2)
+    press("End")
+    wait_for_head(2, 3)
+    press(",")
+    wait_for_head(2, 2)
+    for _ in range(40):  # on to the map
+        press("Tab")
+        if page.evaluate("document.activeElement.className === 'map-cells'"):
+            break
+    press("ArrowDown", "ArrowRight", "ArrowRight")
+    wait_for_readout(page, f"1 cat → 2 walks: {weights[2, 2, 1, 2]:.4f}")
+    press("Enter")
+    assert page.locator(".card h3").all_text_contents() == ["1 cat×"]
+    press("Escape")
+    for _ in range(40):  # and to the tokens
+        press("Tab")
+        if page.evaluate("document.activeElement.className.includes('token')"):
+            break
+    press("ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", "Enter")
+    wait_for_readout(page, "4 the looks most at")
+    assert weights_beside(page, "key") == texts(weights[2, 2, 4])
+
+
+def test_heads_are_sorted_by_a_statistic_and_filtered_by_layer(opened: Opened) -> None:
+    page = opened(page_of(heads_report(SENTENCE, random_weights(3, 4, 6, 6))))
+    page.select_option("#sort", "induction")
+    captions = page.locator(".thumbnail .caption span:first-child")
+    assert captions.all_text_contents()[:3] == ["2:3", "2:2", "2:1"]
+    assert page.locator(".thumbnail .figure").first.text_content() == "0.0110"
+    page.select_option("#layer", "1")
+    assert captions.all_text_contents() == ["1:3", "1:2", "1:1", "1:0"]
+    heading = page.locator("#tables th button", has_text="induction")
+    for order, first in (("descending", "2"), ("ascending", "0")):
+        heading.click()
+        assert page.locator("#tables th[aria-sort]").get_attribute("aria-sort") == order
+        assert page.locator("#tables tbody tr").first.locator("td").first.text_content() == first
+
+
+@pytest.mark.parametrize(("maps", "figure"), [("self", "0.2000"), ("encoder", "0.1000"), ("cross", "0.3000")])
+def test_the_figures_beside_a_head_are_those_of_its_stack(opened: Opened, maps: str, figure: str) -> None:
+    stacks = {"encoder": 0.1, "decoder": 0.2, "cross": 0.3}
+    rows = Table(
+        {"layer": 0, "head": head, "stack": stack, "entropy": entropy}
+        for stack, entropy in stacks.items()
+        for head in range(2)
+    )
+    weights = NamedTensor(("layer", "head", "query", "key"), random_weights(1, 2, 6, 6))
+    page = opened(
+        page_of(Report("heads", {"maps": maps}, {}, SENTENCE, (), {"weights": weights}, {"heads": rows}))
+    )
+    assert page.locator("#head-figures dd").all_text_contents() == [figure]
+    page.select_option("#sort", "entropy")
+    assert page.locator(".thumbnail .figure").all_text_contents() == [figure] * 2
+
+
+def test_colours_follow_the_scale_and_leave_skipped_keys_blank(opened: Opened) -> None:
+    weights = np.array([[0.9, 0.1, 0.0], [0.9, 0.01, 0.09], [0.98, 0.01, 0.01]], dtype=np.float32)
+    report = Report("self", {}, {}, ("a", "b", "c"), (), {"weights": NamedTensor(("query", "key"), weights)})
+    page = opened(page_of(report, scale_colors="log", skip_sink=1))
+    from attncli.views.colormaps import VIRIDIS, colours, shading
+
+    def pixels() -> np.ndarray:
+        read = "c => Array.from(c.getContext('2d').getImageData(0, 0, c.width, c.height).data)"
+        return np.array(page.locator(".map-cells canvas").evaluate(read)).reshape(3, 3, 4)
+
+    for scale in ("log", "linear", "row"):
+        page.select_option("#scale", scale)
+        page.wait_for_timeout(50)
+        places = shading(weights, scale, skip_keys=1).places
+        assert (pixels()[:, 0, 3] == 0).all()
+        expected = colours(VIRIDIS)[np.rint(places[:, 1:] * 255).astype(int)]
+        assert np.abs(pixels()[:, 1:, :3] - expected.astype(int)).max() <= 3
+    page.fill("#skip", "0")
+    page.keyboard.press("Tab")
+    page.wait_for_timeout(50)
+    assert (pixels()[..., 3] == 255).all()
+    assert all("willReadFrequently" in line for line in page.told)  # Chromium's advice to this test
+    page.told.clear()
+
+
+def test_hostile_tokens_are_shown_and_obeyed_by_nothing(opened: Opened) -> None:
+    weights = random_weights(len(HOSTILE), len(HOSTILE))
+    report = Report(
+        "self",
+        {"sentence": HOSTILE[0]},
+        {},
+        HOSTILE,
+        (),
+        {HOSTILE[1]: NamedTensor(("query", "key"), weights)},
+        {HOSTILE[0]: {HOSTILE[1]: 1.5}, "rows of": [{HOSTILE[2]: HOSTILE[1], "b": 2}]},
+        HOSTILE,
+    )
+    page = opened(page_of(report))
+    shown = page.locator('.token[data-side="query"] .word').all_text_contents()
+    assert shown == [plain_text(text) for text in HOSTILE]
+    token(page, "query", 1).click()
+    assert page.locator(".card h3 .word").text_content() == HOSTILE[1]
+    assert page.locator("img, iframe, main script, b:has(script)").count() == 0
+    assert page.title() == "attn self"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_policy_stops_what_is_put_into_the_page(opened: Opened) -> None:
+    text = page_of(sentence_report())
+    foreign = (
+        "<script>window.taken = 1</script><img src=x onerror='window.taken = 2'><p style='color: red'>p</p>"
+    )
+    page = opened(text.replace("<main ", f"{foreign}<main "))
+    assert page.evaluate("window.taken") is None
+    assert page.evaluate("getComputedStyle(document.querySelector('body > p')).color") != "rgb(255, 0, 0)"
+    assert "TrustedHTML" in page.evaluate(
+        "() => { try { document.body.innerHTML = '<b>'; } catch (error) { return error.message; } }"
+    )
+    assert len([line for line in page.told if "Content Security Policy" in line]) >= 3
+    assert [url for url in page.asked if not url.endswith("/x")] == []  # stopped before it was sent
+    page.told.clear()
+    page.asked.clear()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_experiment_fits_a_phone_and_a_desk(opened: Opened, case: str) -> None:
+    experiment, settings = CASES[case]
+    report = run(experiment, **settings)
+    page = opened(page_of(report))
+    fits = "document.documentElement.scrollWidth <= innerWidth"
+    for width in (1280, 360):
+        page.set_viewport_size({"width": width, "height": 900})
+        for value in page.locator("#tensor option").evaluate_all("options => options.map(o => o.value)"):
+            page.select_option("#tensor", value)
+            page.wait_for_timeout(30)
+            assert page.evaluate(fits), (width, value)
+        assert page.evaluate(fits), width
+    for note in report.notes:
+        assert page.get_by_text(note).count() == 1
+
+
+def test_long_texts_show_maps_of_blocks_and_the_heads_in_full(opened: Opened) -> None:
+    report = pooled_report(300, [(2, 7), (5, 11)])
+    page = opened(page_of(report))
+    assert page.locator(".thumbnail").count() == 144
+    assert page.locator(".thumbnail.full").count() == 2
+    assert page.locator("#tokens").is_hidden()
+    assert page.locator(".map-left .label").first.text_content().startswith("0\u20134 word0 word1")
+    page.locator(".thumbnail.full").nth(1).click()
+    wait_for_title(page, "weights (query × key), layer 5, head 11")
+    token(page, "key", 299).hover()
+    wait_for_readout(page, "299 word299 looks most at")
+    assert weights_beside(page, "query") == texts(report.tensors["weights_5_11"].values[:, 299])
+
+
+def test_a_streamed_report_shows_its_map_and_its_rows(opened: Opened) -> None:
+    report = run("self", num_tokens=70, engine="streaming")
+    page = opened(page_of(report))
+    assert page.locator("#matrix-title").text_content() == "pooled_mean (query block × key block)"
+    assert page.locator("#row-curves figcaption b").all_text_contents()[:2] == [
+        "entropy",
+        "normalized entropy",
+    ]
+    page.locator(".map-cells").hover(position={"x": 1, "y": 1})
+    value = report.tensors["pooled_mean"].values[0, 0]
+    wait_for_readout(page, f"0\u20131 x0 x1 → 0\u20131 x0 x1: {value:.4f}")
+
+
+class Explained(Report):
+    """A report with steps in its data."""
+
+    def fields(self) -> dict[str, Any]:
+        table = {
+            "title": "softmax of query 1",
+            "columns": ["key", "text", "weight"],
+            "rows": [[0, "the", 0.25], [1, "<b>cat</b>", None]],
+            "count": 3,
+            "totals": [["sum", "", 1.0]],
+        }
+        step = {
+            "title": "Softmax",
+            "formula": "w = exp(s) / Σ exp(s)",
+            "prose": "Each row sums to one.",
+            "shapes": [{"name": "weights", "axes": ["query", "key"], "sizes": [2, 3], "strides": [3, 1]}],
+            "values": {"largest score": 0.31, "keys": 3},
+            "tables": [table],
+        }
+        return {**super().fields(), "steps": [step, {**step, "title": "Output", "tables": []}]}
+
+
+def test_the_steps_of_a_computation_are_shown(opened: Opened) -> None:
+    page = opened(page_of(Explained("self", {}, {})))
+    assert page.locator(".step summary").all_text_contents() == ["1 of 2: Softmax", "2 of 2: Output"]
+    lines = page.locator(".step").first.locator("p").all_text_contents()
+    assert lines == [
+        "w = exp(s) / Σ exp(s)",
+        "weights (query × key) 2 × 3, strides 3, 1",
+        "Each row sums to one.",
+    ]
+    assert page.locator(".step h4").text_content() == "softmax of query 1 (2 of 3 rows)"
+    cells = page.locator(".step td").all_text_contents()
+    assert cells == ["0", "the", "0.2500", "1", "<b>cat</b>", "·", "sum", "", "1.0000"]
+    assert page.locator(".step").last.locator(".figures dd").all_text_contents() == ["0.3100", "3"]
+
+
+def test_reports_are_chosen_from_a_list(opened: Opened) -> None:
+    page = opened(page_of(run("self"), run("scale-demo"), run("cross", sentence="a b", context="c d e")))
+    page.select_option("#report", "1")
+    page.wait_for_function("document.getElementById('heading').textContent.startsWith('scale-demo')")
+    assert page.locator("#curves polyline").count() >= 3 and page.locator("#matrix").is_hidden()
+    page.select_option("#report", "2")
+    page.wait_for_function("document.getElementById('heading').textContent.startsWith('cross')")
+    page.wait_for_selector('.token[data-side="key"][data-index="2"]')
+    assert page.locator('.token[data-side="query"]').count() == 2
+
+
+def test_the_theme_follows_the_system_and_the_switch(opened: Opened) -> None:
+    text = page_of(sentence_report())
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = opened(text, color_scheme="light").evaluate(background)
+    page = opened(text, color_scheme="dark")
+    dark = page.evaluate(background)
+    assert dark != light
+    page.locator("#theme").click()
+    assert page.evaluate(background) == light
+    page.locator("#theme").click()
+    assert page.evaluate(background) == dark
+
+
+def test_without_scripts_a_line_says_so(opened: Opened, browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(page_of(sentence_report()))
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    assert page.locator("noscript").count() == 1 and "allow scripts" in page.locator("body").inner_text()
+    context.close()

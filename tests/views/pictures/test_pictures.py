@@ -1,0 +1,211 @@
+"""Pictures: the colours of the numbers, labels that are never parsed, the same bytes, nothing told."""
+
+import io
+import logging
+import warnings
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage, imread
+
+from attncli.report import NamedTensor, Report
+from attncli.views import Display, load_view
+from attncli.views.colormaps import VIRIDIS, colours
+from attncli.views.pictures.figure import draw, settings
+from attncli.views.pictures.image import NO_NUMBER
+from tests.experiments.running import run
+from tests.saved.test_reports import ALL_CASES
+from tests.views.test_views import HOSTILE, LESSON
+
+
+def pictured(view: str, report: Report, **display: Any) -> bytes:
+    stream = io.BytesIO() if view == "png" else io.StringIO()
+    load_view(view)([report], stream, Display(**display))
+    content = stream.getvalue()
+    return content if isinstance(content, bytes) else content.encode()
+
+
+def figure_of(report: Report, **display: Any) -> Figure:
+    with matplotlib.rc_context(settings()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        figure = draw(report, Display(**display))
+        figure.draw_without_rendering()
+    return figure
+
+
+def images(figure: Figure) -> list[AxesImage]:
+    return [image for axes in figure.axes for image in axes.images]
+
+
+def labels(figure: Figure, panel: int) -> tuple[list[str], list[str]]:
+    """The texts at the rows and columns of a panel."""
+    axes = [axes for axes in figure.axes if axes.images][panel]
+    return [t.get_text() for t in axes.get_yticklabels()], [t.get_text() for t in axes.get_xticklabels()]
+
+
+def weights(values: np.ndarray, *axes: str, tokens: tuple[str, ...] = ()) -> Report:
+    tensor = NamedTensor((*axes, "query", "key"), values)
+    return Report("show", {}, {}, tokens, tensors={"weights": tensor})
+
+
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_every_experiment_is_drawn_the_same_twice(case: str, caplog: pytest.LogCaptureFixture) -> None:
+    experiment, given = ALL_CASES[case]
+    report = run(experiment, **given)
+    png = pictured("png", report)
+    assert png == pictured("png", report) and png.startswith(b"\x89PNG")
+    assert imread(io.BytesIO(png)).std() > 0.01, "an empty picture"
+    svg = pictured("svg", report)
+    assert svg == pictured("svg", report) and b"date" not in svg.lower()
+    assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_repeated_word_is_two_rows_and_two_columns() -> None:
+    rows, columns = labels(figure_of(run("self")), 1)
+    assert rows == columns == ["0 the", "1 cat", "2 walks", "3 on", "4 the", "5 street"]
+
+
+def test_colours_are_those_of_the_numbers() -> None:
+    """Viridis from the least to the most; grey for no number."""
+    figure = figure_of(weights(np.array([[0.0, 1.0], [np.nan, 0.5]])))
+    (image,) = images(figure)[:1]
+    shown = np.asarray(image.get_array())
+    table = colours(VIRIDIS)
+    np.testing.assert_allclose(shown[0, 0, :3], table[0])
+    np.testing.assert_allclose(shown[0, 1, :3], table[255])
+    np.testing.assert_allclose(shown[1, 1, :3], table[128])
+    np.testing.assert_allclose(shown[1, 0], NO_NUMBER)
+
+
+def test_heads_share_their_colours_and_a_skipped_key_takes_none() -> None:
+    values = np.array([[[0.9, 0.1], [0.8, 0.2]], [[0.9, 0.3], [0.8, 0.4]]])
+    first, second = images(figure_of(weights(values, "head"), skip_sink=1))[:2]
+    table = colours(VIRIDIS)
+    np.testing.assert_allclose(np.asarray(first.get_array())[0, 0], NO_NUMBER)
+    np.testing.assert_allclose(np.asarray(first.get_array())[0, 1, :3], table[0])
+    np.testing.assert_allclose(np.asarray(second.get_array())[1, 1, :3], table[255])
+
+
+def test_an_atlas_has_every_head_of_every_layer_in_its_place() -> None:
+    """12 layers of 12 heads, of which each has its own number everywhere."""
+    numbers = np.arange(144.0).reshape(12, 12, 1, 1) * np.ones((1, 1, 5, 5))
+    figure = figure_of(weights(numbers, "layer", "head"))
+    image = np.asarray(images(figure)[0].get_array())
+    rows, columns = labels(figure, 0)
+    assert rows == [f"layer {layer}" for layer in range(12)] and columns == [str(head) for head in range(12)]
+    step = 6  # five keys and a margin
+    table = colours(VIRIDIS)
+    for layer, head in ((0, 0), (3, 7), (11, 11)):
+        panel = image[layer * step : layer * step + 5, head * step : head * step + 5, :3]
+        np.testing.assert_allclose(
+            panel, np.broadcast_to(table[round((12 * layer + head) / 143 * 255)], panel.shape)
+        )
+
+
+@pytest.mark.parametrize("num_tokens", [1, 3, 22, 200])
+def test_labels_do_not_touch(num_tokens: int) -> None:
+    figure = figure_of(run("self", num_tokens=num_tokens, embed_dim=4))
+    canvas = figure.canvas
+    for axes in figure.axes:
+        for axis in (axes.yaxis, axes.xaxis):
+            boxes = [
+                t.get_window_extent(canvas.get_renderer()) for t in axis.get_ticklabels() if t.get_text()
+            ]  # type: ignore[attr-defined]
+            assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
+
+
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_nothing_leaves_the_picture(case: str) -> None:
+    experiment, given = ALL_CASES[case]
+    figure = figure_of(run(experiment, **given))
+    drawn = figure.get_tightbbox()
+    width, height = figure.get_size_inches()
+    assert drawn.x0 >= 0 and drawn.y0 >= 0 and drawn.x1 <= width and drawn.y1 <= height, (
+        drawn,
+        width,
+        height,
+    )
+
+
+def test_hostile_tokens_are_texts() -> None:
+    tokens = f"{HOSTILE} <script>alert(1)</script> $x_1$ $\\frac{{ ]]> & \x00 \ud800 \uffff עברית"
+    report = weights(np.eye(len(tokens.split())), tokens=tuple(tokens.split()))
+    tree = ElementTree.fromstring(pictured("svg", report))
+    shown = "\n".join(tree.itertext())
+    for text in (
+        ":smile:",
+        "<script>alert(1…",
+        "$x_1$",
+        "$\\frac{",
+        "]]>",
+        "\\x1b[31mred\\x1b…",
+        "日本語",
+        "\\ud800",
+    ):
+        assert text in shown, text
+    assert not [element for element in tree.iter() if element.tag.endswith("script")]
+    assert "\u202e" not in shown and "\x1b" not in shown
+    pictured("png", report)
+
+
+def test_the_position_stands_before_a_word_from_right_to_left() -> None:
+    rows, _ = labels(figure_of(weights(np.eye(2), tokens=("עברית", "a"))), 0)
+    assert rows == ["\u200e0 עברית", "1 a"]
+
+
+def test_settings_of_the_user_change_nothing() -> None:
+    report = run("self")
+    before = pictured("png", report)
+    with matplotlib.rc_context(
+        {"font.size": 30, "text.usetex": True, "image.origin": "lower", "savefig.bbox": "tight"}
+    ):
+        assert pictured("png", report) == before
+        assert matplotlib.rcParams["font.size"] == 30
+
+
+def test_figures_of_heads_are_grids_by_layer_and_head() -> None:
+    report = run("heads")
+    titles = [text.get_text() for text in figure_of(report).texts]
+    assert "induction (layer × head)" in titles and "entropy (layer × head)" in titles
+    entropy = images(figure_of(report))[0]
+    assert np.asarray(entropy.get_array()).shape[:2] == (2, 4)
+
+
+def test_curves_are_lines() -> None:
+    figure = figure_of(run("scale-demo", factors=[1, 4, 8]))
+    curve, sharpness = figure.axes
+    report = run("scale-demo", factors=[1, 4, 8])
+    np.testing.assert_array_equal(curve.lines[0].get_ydata(), report.tensors["curve_weights"].values)
+    assert [line.get_label() for line in sharpness.lines] == ["factor 1", "factor 4", "factor 8"]
+    np.testing.assert_array_equal(
+        sharpness.lines[2].get_ydata(), report.statistics["sharpness"][2]["softmax"]
+    )
+
+
+@pytest.mark.parametrize("scale", ["linear", "log", "row"])
+@pytest.mark.parametrize(
+    "values",
+    [np.zeros((2, 3)), np.full((2, 3), 0.5), np.full((2, 3), -1.0), np.full((2, 3), np.nan),
+     np.array([[1e200, -1e200]]), np.array([[5e-324, 1e200]]), np.array([[-np.inf, 0.0]]),
+     np.array([[3, 0, 2]])],
+    ids=str,
+)  # fmt: skip
+def test_any_numbers_are_drawn(values: np.ndarray, scale: str) -> None:
+    assert imread(io.BytesIO(pictured("png", weights(values), scale_colors=scale))).std() > 0.01
+    shown = np.asarray(images(figure_of(weights(values), scale_colors=scale))[0].get_array())
+    np.testing.assert_array_equal((shown == NO_NUMBER).all(axis=-1), ~np.isfinite(values))
+
+
+def test_long_text_and_wide_grids_stay_a_picture() -> None:
+    long = figure_of(run("self", sentence=LESSON, explain=True))
+    assert "weights (query × key)" in [text.get_text() for text in long.texts]
+    many = weights(np.random.default_rng(0).random((40, 64, 2, 2)), "layer", "head")
+    assert imread(io.BytesIO(pictured("png", many))).shape[0] < 8000
+    left_out = weights(np.random.default_rng(0).random((2000, 2, 2)), "batch")
+    titles = [text.get_text() for text in figure_of(left_out).texts]
+    assert "weights (query × key): the first 1600 of 2000" in titles

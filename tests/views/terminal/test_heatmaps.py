@@ -1,0 +1,332 @@
+"""The heatmap view of whole reports: golden files, and that cells, labels and widths are right."""
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.colors import CenteredNorm, Normalize
+
+from attncli.report import NamedTensor, Numbers, Report, Table, Tensors
+from tests.experiments.running import run
+from tests.views.terminal.screens import cells_of, halves, width_of
+from tests.views.test_views import HOSTILE, LESSON, shown
+
+GOLDEN = Path(__file__).parent / "golden"
+RNG = np.random.default_rng(11)
+WORDS = ("the", "cat", "[/INST]", "日本語", "\x1b[31mred", "self-contradictory", "a\u202eb", "🙂", ":smile:")
+
+
+def of(values: np.ndarray, *axes: str, name: str = "weights", tokens: tuple[str, ...] = ()) -> Report:
+    return Report("self", {}, {}, tokens=tokens, tensors={name: NamedTensor(axes, values)})
+
+
+def plain(text: str) -> list[str]:
+    return re.sub(r"\x1b\[[\d;]*m", "", text).splitlines()
+
+
+def numbers(*shape: int) -> np.ndarray:
+    """Numbers of both signs with three decimals, each its own in so small an array."""
+    return np.round((np.arange(np.prod(shape)) * 377 % 1009 / 1009 - 0.5).reshape(shape), 3)
+
+
+def weights(*shape: int, causal: bool = False) -> np.ndarray:
+    """Rows of amounts that sum to one, but for rounding; NaN where a row sees nothing."""
+    amounts = np.exp(6 * numbers(*shape))
+    if causal:
+        amounts = np.where(np.tri(*shape[-2:]) > 0, amounts, np.nan)
+    return np.round(amounts / np.nansum(amounts, axis=-1, keepdims=True), 3)
+
+
+def made(experiment: str, text: str, tensors: dict[str, NamedTensor], context: str = "") -> Report:
+    return Report(experiment, {"seed": 0}, {}, tuple(text.split()), tuple(context.split()), tensors)
+
+
+SENTENCE = "the cat walks on the street"
+SIDES, VECTORS = ("query", "key"), ("token", "dim")
+# Made by hand: what an experiment computes moves no golden file.
+CASES = {
+    "causal": made(
+        "self",
+        SENTENCE,
+        {
+            "input": NamedTensor(VECTORS, numbers(6, 4)),
+            "scores": NamedTensor(SIDES, np.where(np.tri(6) > 0, numbers(6, 6), np.nan)),
+            "weights": NamedTensor(SIDES, weights(6, 6, causal=True)),
+        },
+    ),
+    "22-tokens": made(
+        "self",
+        LESSON,
+        {
+            "input": NamedTensor(VECTORS, numbers(22, 8)),
+            "weights": NamedTensor(SIDES, weights(22, 22)),
+        },
+    ),
+    "hostile": made("self", HOSTILE, {"weights": NamedTensor(SIDES, weights(12, 12))}),
+    "heads": made("multihead", SENTENCE, {"weights": NamedTensor(("head", *SIDES), weights(8, 6, 6))}),
+    "cross-hostile": made("cross", "the cat", {"weights": NamedTensor(SIDES, weights(2, 12))}, HOSTILE),
+    "curves": Report(
+        "scale-demo",
+        {},
+        {},
+        tensors={
+            "curve_logits": NamedTensor(("point",), np.linspace(-3, 3, 61)),
+            "curve_weights": NamedTensor(("point",), 1 / (1 + np.exp(-np.linspace(-3, 3, 61)))),
+        },
+        statistics={
+            "sharpness": Table(
+                [
+                    {"factor": 1, "softmax": [0.2, 0.2, 0.3, 0.2, 0.1]},
+                    {"factor": 8, "softmax": [0.03, 0.0, 0.16, 0.0, 0.81]},
+                ]
+            )
+        },
+    ),
+    "vectors": made("norm", "", {"input": NamedTensor(("batch", "dim"), numbers(32, 12))}),
+}
+
+
+@pytest.mark.parametrize("colors", ["none", "256", "truecolor"])
+@pytest.mark.parametrize("width", [80, 160])
+@pytest.mark.parametrize("case", CASES)
+def test_heatmaps_look_as_they_did(case: str, width: int, colors: str) -> None:
+    """After a deliberate change: UPDATE_GOLDEN=1 pytest tests/views, and look at the difference."""
+    text = shown("heatmap", [CASES[case]], width=width, colors=colors)
+    path = GOLDEN / f"{case}-{width}-{colors}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+    assert max(map(width_of, text.splitlines())) <= width
+
+
+def pictures(text: str, rows: int) -> list[str]:
+    """The last lines before the blank one that ends a report without notes."""
+    lines = text.splitlines()
+    assert lines[-1] == ""
+    return lines[-1 - rows : -1]
+
+
+@pytest.mark.parametrize(("size", "cell_width"), [(3, 2), (7, 2), (30, 2)])
+@pytest.mark.parametrize("is_signed", [False, True])
+def test_each_cell_has_the_colour_of_its_number(size: int, cell_width: int, is_signed: bool) -> None:
+    values = RNG.uniform(-1 if is_signed else 0.1, 2, (size, size))
+    norm, name = (CenteredNorm(), "coolwarm") if is_signed else (Normalize(), "viridis")
+    wanted = np.rint(matplotlib.colormaps[name](norm(values))[:, :, :3] * 255).astype(int).tolist()
+    text = shown("heatmap", [of(values, "query", "key")], width=80, colors="truecolor")
+    for line, row in zip(pictures(text, size), wanted, strict=True):
+        papers = [cell.paper for cell in cells_of(line) if cell.paper is not None]
+        assert papers == [tuple(color) for color in row for _ in range(cell_width)]
+
+
+def test_halves_hold_two_rows_and_pooled_cells_both_poolings() -> None:
+    values = RNG.uniform(size=(50, 50))
+    text = shown("heatmap", [of(values, "query", "key")], width=80, colors="truecolor")
+    rows = [row for line in pictures(text, 25) for row in halves_of_picture(line, 50)]
+    wanted = np.rint(matplotlib.colormaps["viridis"](Normalize()(values))[:, :, :3] * 255).astype(int)
+    assert rows == [[tuple(color) for color in row] for row in wanted.tolist()]
+
+    values = RNG.uniform(size=(120, 120))
+    text = shown("heatmap", [of(values, "query", "key")], width=80, colors="truecolor")
+    assert "each cell the mean of 2 × 2 weights" in text and "each cell the largest of 2 × 2 weights" in text
+    largest = values.reshape(60, 2, 60, 2).max(axis=(1, 3))
+    rows = [row for line in pictures(text, 30) for row in halves_of_picture(line, 60)]
+    wanted = np.rint(matplotlib.colormaps["viridis"](Normalize()(largest))[:, :, :3] * 255).astype(int)
+    assert rows == [[tuple(color) for color in row] for row in wanted.tolist()]
+    mean = values.reshape(60, 2, 60, 2).mean(axis=(1, 3))
+    assert f"{mean.min():.4f}" in text and f"{mean.max():.4f}" in text
+
+
+def halves_of_picture(line: str, columns: int) -> tuple[list[Any], list[Any]]:
+    labels = len(plain(line)[0]) - columns
+    upper, lower = halves("".join(line.partition("\x1b")[1:]))
+    assert labels > 0 and len(upper) == columns
+    return upper, lower
+
+
+@pytest.mark.parametrize("colors", ["none", "16", "256", "truecolor"])
+@settings(deadline=None, max_examples=40)
+@given(
+    data=st.data(),
+    rows=st.integers(1, 90),
+    columns=st.integers(1, 300),
+    width=st.integers(40, 200),
+    leading=st.sampled_from([(), (1,), (2,), (5,), (2, 3), (3, 13)]),
+    has_tokens=st.booleans(),
+)
+def test_no_line_is_wider_than_the_screen(
+    colors: str,
+    data: st.DataObject,
+    rows: int,
+    columns: int,
+    width: int,
+    leading: tuple[int, ...],
+    has_tokens: bool,
+) -> None:
+    if len(leading) > 1:
+        rows = columns = min(rows, 9)
+    axes = ("layer", "head")[2 - len(leading) :]
+    values = np.random.default_rng(rows * columns).normal(size=(*leading, rows, columns))
+    values[..., -1] = np.nan
+    tokens = tuple(data.draw(st.lists(st.sampled_from(WORDS), min_size=rows, max_size=rows)))
+    report = of(values, *axes, "query", "key", tokens=tokens if has_tokens else ())
+    text = shown("heatmap", [report], width=width, colors=colors)
+    assert max(map(width_of, text.splitlines())) <= width
+    assert "\u202e" not in text and "\x1b[31mred" not in text
+    assert ("\x1b" in text) == (colors != "none")
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 9, 20])
+@pytest.mark.parametrize("experiment", ["self", "multihead", "scale-demo", "heads"])
+def test_a_screen_too_narrow_for_anything_still_shows_something(experiment: str, width: int) -> None:
+    assert len(shown("heatmap", [run(experiment)], width=width, colors="256").splitlines()) > 10
+
+
+@pytest.mark.parametrize("width", [80, 160])
+@pytest.mark.parametrize("colors", ["none", "truecolor"])
+def test_a_repeated_word_is_two_rows_and_two_columns(width: int, colors: str) -> None:
+    lines = plain(shown("heatmap", [run("self")], width=width, colors=colors))
+    start = next(i for i, line in enumerate(lines) if line.startswith("weights (query × key)"))
+    assert lines[start + 2].split() == ["0", "1", "2", "3", "4", "5"]
+    assert lines[start + 3].split() == ["query", "the", "cat", "walks", "on", "the", "street"]
+    assert [line.split()[1] for line in lines[start + 4 : start + 10]] == lines[start + 3].split()[1:]
+
+
+def test_upright_words_stand_above_their_columns() -> None:
+    lines = shown("heatmap", [run("self", sentence=LESSON)], width=80).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("weights (query × key)"))
+    end = next(i for i in range(start, len(lines)) if lines[i].startswith("query"))
+    left = lines[end].index("0")
+    columns = ["".join(f"{line:80}"[left + 2 * i] for line in lines[start + 2 : end + 1]) for i in range(22)]
+    words = LESSON.lower().replace(";", "").replace(",", "").replace(".", "").split()
+    assert [column.split()[0] for column in columns] == [
+        word if len(word) <= 8 else f"{word[:7]}…" for word in words
+    ]
+    assert [column.split()[1] for column in columns] == [str(i) for i in range(22)]
+    for number, word in enumerate(words):
+        assert (f"token {number} is {word}" in "\n".join(lines)) == (len(word) > 8)
+
+
+@pytest.mark.parametrize("colors", ["none", "truecolor"])
+def test_words_give_way_where_every_column_can_have_a_cell(colors: str) -> None:
+    text = shown("heatmap", [run("self", sentence=LESSON)], width=80, colors=colors)
+    assert "each cell" not in text and "4 self-contra…" in text
+
+
+def test_rows_by_themselves_share_no_range() -> None:
+    text = shown("heatmap", [run("multihead")], width=80, scale_colors="row")
+    assert "each row by itself" in text and "one range" not in text
+
+
+def test_maps_of_heads_share_a_range_and_say_so() -> None:
+    values = np.stack([np.full((3, 3), 0.1), np.full((3, 3), 0.4), np.full((3, 3), 0.9)])
+    values[2, 1, 1] = 0.2
+    text = shown("heatmap", [of(values, "head", "query", "key")], width=80, colors="truecolor")
+    assert "one range for all 3 maps" in text
+    picture = [
+        [cell.paper for cell in cells_of(line) if cell.paper is not None] for line in pictures(text, 3)
+    ]
+    assert picture[0][:6] == [(68, 1, 84)] * 6 and picture[0][12:] == [(253, 231, 37)] * 6
+    assert all(name in text for name in ("head 0", "head 1", "head 2"))
+
+
+@pytest.mark.parametrize("width", [80, 160])
+@pytest.mark.parametrize("colors", ["none", "256"])
+def test_the_atlas_of_a_model_fits_one_screen(width: int, colors: str) -> None:
+    values = RNG.uniform(size=(12, 12, 64, 64))
+    report = of(values, "layer", "head", "query", "key", name="pooled_max")
+    lines = plain(shown("heatmap", [report], width=width, colors=colors))
+    assert len(lines) <= 55
+    assert sum(line.startswith("layer ") for line in lines) == 12
+    assert max(map(width_of, lines)) <= width
+
+
+def test_an_atlas_puts_layers_below_and_heads_beside_each_other() -> None:
+    values = np.zeros((2, 3, 2, 2))
+    values[1, 2] = 1
+    text = shown("heatmap", [of(values, "layer", "head", "query", "key")], width=80)
+    lines = text.splitlines()
+    marked = [(i, line) for i, line in enumerate(lines) if line.endswith("@@@@")]
+    (first, line), (second, _) = marked
+    assert line.startswith("layer 1") and line.index("@") == lines[4].index("2") and second == first + 1
+
+
+def test_the_sink_is_left_blank_where_asked() -> None:
+    values = np.full((4, 4), 0.1)
+    values[:, 0] = 0.7
+    values[3, 3] = 0.3
+    text = shown("heatmap", [of(values, "query", "key")], width=80, skip_sink=1)
+    assert "0.1000 [" in text and "] 0.3000" in text and "without the first key" in text
+    assert [line.split()[1] for line in pictures(text, 4)][:3] == ["··"] * 3
+
+
+def test_blocks_of_a_streamed_run_are_labelled_by_position() -> None:
+    maps = np.tril(RNG.uniform(0.1, 1, (4, 4)))
+    received = Tensors(received_mass=NamedTensor(("key",), np.ones(10)))
+    entropy = Tensors(entropy=NamedTensor(("query",), np.ones(10)))
+    tensor = NamedTensor(("query_block", "key_block"), maps)
+    report = Report(
+        "self", {}, {}, tensors={"pooled_max": tensor}, statistics={"rows": entropy, "keys": received}
+    )
+    text = shown("heatmap", [report], width=80)
+    assert "pooled_max (query_block × key_block): each cell the largest of 3 × 3 weights" in text
+    assert [line.split()[0] for line in pictures(text, 4)] == ["0-2", "3-5", "6-8", "9"]
+
+
+def test_without_a_terminal_every_number_has_a_cell() -> None:
+    values = RNG.uniform(size=(200, 200))
+    text = shown("heatmap", [of(values, "query", "key")], width=None)
+    lines = pictures(text, 200)
+    assert "each cell" not in text and [int(line[:5]) for line in lines] == list(range(200))
+    width = {len(line) - len("query ") for line in lines if line[-1] != " "}
+    assert 200 in width and max(width) == 200
+    huge = shown("heatmap", [of(np.ones((3, 3000)), "query", "key")], width=None)
+    assert "each cell the mean of 1 × 3 weights" in huge
+
+
+def test_curves_are_line_charts() -> None:
+    text = shown("heatmap", [run("scale-demo", factors=[1, 8])], width=80)
+    assert "curve_weights over curve_logits" in text and "sharpness: softmax by factor" in text
+    assert "factor 1 " in text and "factor 8" in text
+    assert any(0x2800 < ord(character) < 0x2900 for character in text)
+
+
+def test_a_report_without_matrix_or_curve_says_so() -> None:
+    text = shown("heatmap", [Report("self", {}, {}, statistics={"scores": Numbers(mean=1.0)})], width=80)
+    assert "--format table" in text
+
+
+def test_a_matrix_too_wide_for_a_table_is_drawn() -> None:
+    report = run("self", num_tokens=70, embed_dim=4)
+    text = shown("table", [report], width=80)
+    assert text.count("too wide for a table, drawn") == 2  # scores and weights
+    start = text.index("weights (query × key)")
+    assert text[start:].splitlines()[2].startswith("query")
+    assert "…" not in re.sub(r"[^\d.…]", "", text)
+    model = of(RNG.uniform(size=(2, 3, 30, 30)), "layer", "head", "query", "key")
+    assert "weights: too wide for a table, drawn" in shown("table", [model], width=80)
+    heads = shown("table", [run("multihead", num_tokens=70, embed_dim=16)], width=80)
+    assert heads.count("too wide for a table, drawn") == 2 and heads.count("head 7") > 2
+
+
+@pytest.mark.parametrize("view", ["table", "heatmap"])
+@pytest.mark.parametrize("width", [40, 80, None])
+def test_notes_are_plain_text(view: str, width: int | None) -> None:
+    """A note may quote a setting, as the differences of a comparison do."""
+    notes = ("sentence a -> \x1b[31mred", "b\u202ec [bold]d[/bold]")
+    report = replace(of(np.eye(3), "query", "key"), notes=notes)
+    text = shown(view, [report], width=width)
+    assert "\x1b" not in text and "\u202e" not in text
+    assert r"\x1b[31mred" in text and r"b\u202ec [bold]d[/bold]" in text
+
+
+def test_the_legend_says_why_signed_numbers_have_no_logarithm() -> None:
+    signed = of(np.array([[-0.5, 0.5], [0.25, -0.25]]), "query", "key", name="difference")
+    assert "0.5000  linear (log needs amounts)\n" in shown("heatmap", [signed], width=80, scale_colors="log")
+    assert "0.5000  linear\n" in shown("heatmap", [signed], width=80)

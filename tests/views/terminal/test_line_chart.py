@@ -1,0 +1,66 @@
+"""Dots of a line chart stand where the points are."""
+
+import numpy as np
+import pytest
+
+from attncli.views.terminal.blocks import ScreenLine
+from attncli.views.terminal.line_chart import Ends, chart, dotted_lines
+
+# The dots of braille as Unicode numbers them: dots 1 to 8, their column and row.
+NUMBERED = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)]
+
+
+def dots(lines: list[str]) -> set[tuple[int, int]]:
+    """Column and row, from the left and the bottom, of each dot."""
+    height = 4 * len(lines)
+    return {
+        (2 * i + column, height - 1 - (4 * j + row))
+        for j, line in enumerate(lines)
+        for i, character in enumerate(line)
+        for bit, (column, row) in enumerate(NUMBERED)
+        if character != " " and (ord(character) - 0x2800) >> bit & 1
+    }
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_point_has_its_dot_and_neighbours_are_joined(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    x, y = np.sort(generator.uniform(size=5)), generator.uniform(size=5)
+    columns, rows = 13, 7
+    found = dots(dotted_lines(x, y, columns, rows))
+    assert {(round(a * 25), round(b * 27)) for a, b in zip(x, y, strict=True)} <= found
+    reached = {min(found)}
+    while True:
+        near = {d for d in found for r in reached if max(abs(d[0] - r[0]), abs(d[1] - r[1])) <= 1}
+        if near == reached:
+            break
+        reached = near
+    assert reached == found
+
+
+def test_a_straight_line_is_a_diagonal() -> None:
+    ends = np.array([0.0, 1.0])
+    assert dots(dotted_lines(ends, ends, 4, 2)) == {(i, i) for i in range(8)}
+
+
+def test_the_axes_have_the_ends_as_numbers() -> None:
+    lines: list[ScreenLine] = chart(
+        np.array([-5.0, 4.9]),
+        np.array([0.25, 0.75]),
+        Ends(0.0, 1.0),
+        columns=20,
+        rows=5,
+        precision=2,
+        has_color=False,
+    )
+    texts = [line.text for line in lines]
+    assert texts[0].startswith("1.00 ┤") and texts[2].startswith("0.50 ┤") and texts[4].startswith("0.00 ┤")
+    assert texts[5] == "     └" + "─" * 20 and texts[6].split() == ["-5", "4.9"]
+
+
+@pytest.mark.parametrize(("x", "y"), [([1.0], [2.0]), ([1.0, 2.0], [3.0, 3.0])])
+def test_one_point_and_a_flat_line_have_places(x: list[float], y: list[float]) -> None:
+    lines = chart(
+        np.array(x), np.array(y), Ends(min(y), max(y)), columns=8, rows=3, precision=1, has_color=False
+    )
+    assert any(ord(c) > 0x2800 for line in lines for c in line.text)
