@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from attncli.report import Report
 
 BROKEN, FINISHED_WITH_FAILURES = 1, 3
-MAX_WORKERS = 1024
 
 EXAMPLES = (
     "attn batch configs/lessons/causal.yaml",
@@ -50,7 +49,6 @@ STORE_FLAGS = (
         "INTEGER",
         kind=int,
         min=1,
-        max=MAX_WORKERS,
     ),
     option("--scheduler", "Compute on a Dask cluster: tcp://host:port.", "ADDRESS"),
 )
