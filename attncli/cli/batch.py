@@ -53,7 +53,7 @@ STORE_FLAGS = (
     option("--scheduler", "Compute on a Dask cluster: tcp://host:port.", "ADDRESS"),
 )
 PARAMETERS = (
-    argument("files", "Config files, each with one experiment, steps or a sweep.", "FILE...", nargs=-1),
+    argument("files", "Config files, each with one experiment, steps or a sweep.", "FILE", nargs=-1),
     option(
         "sentences --file",
         "Run each experiment on every sentence of a file: one per line, or JSON Lines (.jsonl) with "
