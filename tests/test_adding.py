@@ -1,0 +1,196 @@
+"""What CONTRIBUTING.md prints, put into a copy of the package: each addition works through the command line.
+
+Nothing but the files that the page names is touched.
+"""
+
+import ast
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"((?:^[^`#\n][^\n]*\n)+)\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NEW_FILE = re.compile(r"[Aa] new file, `([^`]+)`:")
+ROW = re.compile(r"[Tt]he (first|last) row of `(\w+)` in `([^`]+)`:")
+SENTENCE = "the cat sat on the mat because it was tired of the long walk home"
+
+
+class Addition(NamedTuple):
+    """A block of the page: where it goes, and what it is."""
+
+    heading: str
+    file: str
+    row_of: str | None
+    is_first: bool
+    code: str
+
+
+def additions() -> list[Addition]:
+    found: list[Addition] = []
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    for section in page.split("\n### ")[1:]:
+        heading, _, text = section.partition("\n")
+        for match in BLOCK.finditer(text):
+            said = match[1].replace("\n", " ")
+            if new := NEW_FILE.search(said):
+                found.append(Addition(heading, new[1], None, False, match[2]))
+            elif row := ROW.search(said):
+                found.append(Addition(heading, row[3], row[2], row[1] == "first", match[2]))
+            else:
+                assert said.strip() == "and its import there:", said
+                found.append(Addition(heading, found[-1].file, "import", True, match[2]))
+    return found
+
+
+def put(addition: Addition, root: Path) -> None:
+    path = root / addition.file
+    if addition.row_of is None:
+        assert not path.exists(), f"{path} is not new"
+        path.write_text(addition.code)
+        return
+    lines = path.read_text().splitlines(keepends=True)
+    if addition.row_of == "import":
+        first = next(number for number, line in enumerate(lines) if line.startswith("from attncli"))
+        lines.insert(first, addition.code)
+    else:
+        tree = ast.parse("".join(lines))
+        table = next(
+            node.value
+            for node in tree.body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            and ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+            == addition.row_of
+        )
+        assert isinstance(table, ast.Dict) and table.end_lineno is not None, "a literal dict"
+        lines.insert(table.lineno if addition.is_first else table.end_lineno - 1, addition.code)
+    path.write_text("".join(lines))
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package with everything that the page adds."""
+    root = tmp_path_factory.mktemp("copy")
+    shutil.copytree(ROOT / "attncli", root / "attncli", ignore=shutil.ignore_patterns("__pycache__"))
+    for addition in additions():
+        put(addition, root)
+    return root
+
+
+def attn(package: Path, *arguments: str) -> str:
+    """What the copy prints on standard output."""
+    command = [sys.executable, "-m", "attncli", *arguments]
+    ended = subprocess.run(command, cwd=package, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def report(package: Path, *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(attn(package, *arguments, "--format", "json"))
+    return found
+
+
+def test_the_page_names_these_files_and_no_others() -> None:
+    files = {
+        "A statistic of a row": {"attncli/statistics/local_mass.py", "attncli/row_statistics.py"},
+        "An experiment": {
+            "attncli/spec/similarity.py",
+            "attncli/experiments/similarity.py",
+            "attncli/spec/__init__.py",
+        },
+        "A view": {"attncli/views/tsv.py", "attncli/views/__init__.py"},
+        "An engine": {"attncli/attention/engines/exact.py", "attncli/attention/engines/__init__.py"},
+    }
+    found: dict[str, set[str]] = {}
+    for addition in additions():
+        found.setdefault(addition.heading, set()).add(addition.file)
+    assert found == files
+
+
+def local_mass(weights: np.ndarray) -> np.ndarray:
+    places = np.arange(weights.shape[-1])
+    nearby = np.abs(np.subtract.outer(np.arange(weights.shape[-2]), places)) < 8
+    return np.where(nearby, weights, 0).sum(-1)
+
+
+def test_a_statistic_of_a_row_is_in_reports_and_tables(package: Path) -> None:
+    found = report(package, "multihead", "--sentence", SENTENCE, "--num-heads", "2", "--causal")
+    weights = np.array(found["tensors"]["weights"]["values"])
+    rows = np.array(found["statistics"]["rows"]["local_mass"])
+    np.testing.assert_allclose(rows, local_mass(weights), atol=1e-6)
+    assert rows.min() < 1, "some weight lies further away"
+    table = attn(package, "self", "--sentence", SENTENCE)
+    assert re.search(r"local", table) and "mass" in table
+
+
+def test_a_statistic_of_a_row_is_in_both_engines(package: Path) -> None:
+    settings = ["--num-tokens", "1100", "--embed-dim", "8", "--causal", "--embedding", "gaussian"]
+    found = [
+        report(package, "self", *settings, "--engine", engine)["statistics"]["rows"]["local_mass"]
+        for engine in ("streaming", "dense")
+    ]
+    np.testing.assert_allclose(*found, atol=1e-5)
+
+
+def test_a_statistic_of_a_row_is_in_the_survey_of_heads(package: Path) -> None:
+    heads = report(package, "heads", "--sort", "local_mass")["statistics"]["heads"]
+    values = [row["local_mass"] for row in heads]
+    assert values == sorted(values, reverse=True) and 0 < values[-1] < values[0] <= 1
+    grid = report(package, "heads", "--statistic", "local_mass")["tensors"]["local_mass"]
+    assert grid["axes"] == ["layer", "head"]
+
+
+def test_a_statistic_of_a_row_is_in_batches_and_exports(package: Path, tmp_path: Path) -> None:
+    config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
+    config.write_text("experiment: self\nsweep:\n  causal: [true, false]\n")
+    attn(package, "batch", str(config), "-o", str(store), "--workers", "1")
+    summary = report(package, "results", str(store), "--statistic", "local_mass.mean")
+    (row,) = summary["statistics"]["figures"]
+    assert row["figures"] == 2 and 0 < row["mean"] <= 1 + 1e-6
+    rows = list(csv.DictReader(io.StringIO(attn(package, "export", str(store)))))
+    assert sum(row["statistic"] == "local_mass.mean" for row in rows) == 2
+
+
+def test_an_experiment_is_a_command(package: Path, tmp_path: Path) -> None:
+    assert "How alike the vectors of a sentence are" in attn(package, "--help")
+    assert "--centered" in attn(package, "similarity", "--help")
+    settings = ["--sentence", "the cat sees the cat", "--centered", "--embed-dim", "5"]
+    found = report(package, "similarity", *settings)
+    vectors = np.array(report(package, "self", *settings[:2], *settings[3:])["tensors"]["input"]["values"])
+    vectors -= vectors.mean(axis=0)
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.testing.assert_allclose(found["tensors"]["similarity"]["values"], units @ units.T, atol=1e-6)
+    assert "similarity: 5 tokens, embedding random, embed_dim 5, centered true, seed 0" in attn(
+        package, "similarity", *settings
+    )
+    config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
+    config.write_text("experiment: similarity\nsweep:\n  embed_dim: [4, 8]\n")
+    attn(package, "batch", str(config), "-o", str(store), "--workers", "1")
+    assert "similarity.variance" in attn(package, "results", str(store))
+
+
+def test_a_view_is_a_format_and_a_suffix(package: Path, tmp_path: Path) -> None:
+    shown = attn(package, "self", "--sentence", "a b", "--format", "tsv", "--precision", "2").splitlines()
+    place = shown.index("# weights (query × key)")
+    assert shown[place + 1] == "a\tb"
+    assert [len(line.split("\t")) for line in shown[place + 2 : place + 4]] == [2, 2]
+    attn(package, "self", "--sentence", "a b", "-o", str(tmp_path / "x.tsv"), "--precision", "2")
+    assert (tmp_path / "x.tsv").read_text().splitlines() == shown
+    assert "|tsv" in attn(package, "self", "--help")
+
+
+def test_an_engine_computes_what_it_suits(package: Path) -> None:
+    found = report(package, "self", "--sentence", "a b c", "--embed-dim", "4", "--explain")
+    weights = np.array(found["tensors"]["weights"]["values"])
+    scores = np.array(found["tensors"]["scaled_scores"]["values"])
+    expected = np.exp(scores - scores.max(axis=1, keepdims=True))
+    expected /= expected.sum(axis=1, keepdims=True)
+    assert np.abs(weights - expected).max() < 1e-14, "in float64, which no other engine takes for float32"
