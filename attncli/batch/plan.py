@@ -94,6 +94,11 @@ class Job(NamedTuple):
             item._replace(spec=_with(item.spec, texts), source=self.name(item)) for item in self.chain
         )
 
+    @property
+    def label(self) -> str | None:
+        """The id of its sentence, or the line where it has none; None without a file of sentences."""
+        return None if self.prompt is None else self.prompt.id or str(self.prompt.line)
+
     def name(self, item: Item) -> str:
         """`sweep.yaml:1:1 (head_dim 8), prompt 7`: how a run is called in messages."""
         if self.prompt is None:

@@ -160,8 +160,14 @@ def _errors(found: Any) -> Iterator[str]:
             yield f"{key}: must be text (got {value!r:.60})"
         elif not value.strip():
             yield f"{key}: must hold at least one token (got an empty text)"
-        elif any("\ud800" <= character <= "\udfff" for character in value):
+        elif _has_surrogate(value):
             yield f"{key}: must be valid UTF-8 text"
     name = found.get("id")
     if name is not None and (isinstance(name, bool) or not isinstance(name, str | int)):
         yield f"id: must be text or a whole number (got {name!r:.60})"
+    elif isinstance(name, str) and _has_surrogate(name):
+        yield "id: must be valid UTF-8 text"
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)

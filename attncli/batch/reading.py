@@ -5,45 +5,53 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.batch.columns import Column, Columns
-from attncli.batch.store import LITTLE_ENDIAN, columns_of
+from attncli.batch.columns import FLOAT, Column, Columns
+from attncli.batch.store import columns_of
 from attncli.batch.store_file import check_header, connect_to_read
 from attncli.errors import RunError, UserError
 
 RUNS_AT_ONCE = 1000
 
 
+class RunInfo(NamedTuple):
+    """Which run it is: its number, its sentence's id, the last plan that names it, its settings' number."""
+
+    run: int
+    id: str | None
+    plan: int
+    settings: int
+
+
 class Runs(NamedTuple):
-    """Neighbouring runs of the same columns: their numbers, ids and settings, and figures (run, column)."""
+    """Neighbouring runs of the same columns, and their figures (run, column)."""
 
     columns: Columns
-    runs: list[int]
-    ids: list[str | None]
-    settings: list[int]
+    runs: list[RunInfo]
     figures: np.ndarray
 
 
 class FailedRun(NamedTuple):
-    """A run that failed, and why."""
+    """A run that failed, where it was planned, and why it failed."""
 
-    run: int
-    id: str | None
+    run: RunInfo
     source: str
-    settings: int
     error: str
 
 
 class Reader:
-    """An open store, for reading."""
+    """An open store, for reading: the runs that the plan of the last batch names, or all."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, *, all_runs: bool = False) -> None:
         self._connection = connection
-        (self.keeps_rows,) = connection.execute("SELECT keeps_rows FROM store").fetchone()
+        self.all_runs = all_runs
+        self.keeps_rows, self.plan = connection.execute("SELECT keeps_rows, plan FROM store").fetchone()
+        self._chosen = "" if all_runs else " AND plan IS NULL"
         # Every setting of each experiment in the store, by their number.
         self.settings: dict[int, dict[str, Any]] = {
             number: {"experiment": experiment, **json.loads(spec)}
@@ -55,12 +63,23 @@ class Reader:
 
     def counts(self) -> dict[str, int]:
         """How many runs are done, and how many failed."""
-        query = "SELECT status, count(*) FROM runs GROUP BY status"
+        query = f"SELECT status, count(*) FROM runs WHERE true{self._chosen} GROUP BY status"
         return {"done": 0, "failed": 0} | dict(self._connection.execute(query).fetchall())
+
+    def earlier_runs(self) -> str | None:
+        """A line on the runs that the plan of the last batch does not name, where there are some."""
+        (count,) = self._connection.execute("SELECT count(*) FROM runs WHERE plan IS NOT NULL").fetchone()
+        runs = "1 run of an earlier plan" if count == 1 else f"{count:,} runs of earlier plans"
+        if not count:
+            return None
+        if self.all_runs:
+            return f"included: {runs} (that of the last batch is plan {self.plan})"
+        return f"left out: {runs} (--all includes them)"
 
     def environments(self) -> list[dict[str, str]]:
         """The versions that runs were made with."""
-        query = "SELECT versions FROM environments ORDER BY environment"
+        used = f"SELECT environment FROM runs WHERE true{self._chosen}"
+        query = f"SELECT versions FROM environments WHERE environment IN ({used}) ORDER BY environment"
         return [json.loads(text) for (text,) in self._connection.execute(query)]
 
     def statistics(self) -> list[str]:
@@ -70,19 +89,25 @@ class Reader:
 
     def failed(self) -> Iterator[FailedRun]:
         """The failed runs in their order."""
-        query = "SELECT run, id, source, settings, error FROM runs WHERE status = 'failed' ORDER BY run"
-        return (FailedRun(*row) for row in self._connection.execute(query))
+        for *run, source, error in self._select("source, error", "failed"):
+            yield FailedRun(RunInfo(*run), source, error)
 
     def done(self) -> Iterator[Runs]:
         """The runs that are done, in their order."""
-        query = "SELECT shape, run, id, settings, figures FROM runs WHERE status = 'done' ORDER BY run"
-        cursor = self._connection.execute(query)
+        cursor = self._select("shape, figures", "done")
         while rows := cursor.fetchmany(RUNS_AT_ONCE):
-            for shape, alike in groupby(rows, key=lambda row: row[0]):
-                _, runs, ids, settings, figures = zip(*alike, strict=True)
+            for shape, alike in groupby(rows, key=itemgetter(-2)):
+                found = list(alike)
                 columns = self._columns_of(shape)
-                numbers = np.frombuffer(b"".join(figures), LITTLE_ENDIAN).reshape(len(runs), len(columns))
-                yield Runs(columns, list(runs), list(ids), list(settings), numbers)
+                numbers = np.frombuffer(b"".join(row[-1] for row in found), FLOAT)
+                runs = [RunInfo(*row[:-2]) for row in found]
+                yield Runs(columns, runs, numbers.reshape(len(runs), len(columns)))
+
+    def _select(self, columns: str, status: str) -> sqlite3.Cursor:
+        """The runs of that status in their order: what RunInfo takes, then these columns."""
+        about = f"run, id, coalesce(plan, {self.plan}), settings"
+        where = f"status = '{status}'{self._chosen}"
+        return self._connection.execute(f"SELECT {about}, {columns} FROM runs WHERE {where} ORDER BY run")
 
     def _columns_of(self, shape: int) -> tuple[Column, ...]:
         if shape not in self._columns:
@@ -91,7 +116,7 @@ class Reader:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[Reader]:
+def reading(path: Path, *, all_runs: bool = False) -> Iterator[Reader]:
     """The store of that name; UserError where there is none, RunError where it cannot be read."""
     if not path.exists():
         raise UserError(f"{path}: no such file")
@@ -99,7 +124,7 @@ def reading(path: Path) -> Iterator[Reader]:
     try:
         connection = connect_to_read(path)
         try:
-            yield Reader(connection)
+            yield Reader(connection, all_runs=all_runs)
         finally:
             connection.close()
     except sqlite3.Error as error:

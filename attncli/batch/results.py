@@ -1,6 +1,6 @@
 """A summary of a store: count, mean, minimum and maximum of its figures, by group, as a report."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from attncli.batch.columns import Column
 from attncli.batch.conditions import Condition
-from attncli.batch.reading import FailedRun, Reader, Runs
+from attncli.batch.reading import FailedRun, Reader, RunInfo, Runs
 from attncli.errors import UserError, nearest
 from attncli.report import Report, Statistic, Table
 
 COLUMN_NAMES = ("layer", "head")
-RUN_NAMES = ("run", "id")
+RUN_NAMES = ("run", "id", "plan")
 
 Group = tuple[Any, ...]
 
@@ -37,9 +38,7 @@ class Total:
             self.max = max(self.max, float(values.max()))
 
     def row(self) -> dict[str, Any]:
-        """The summary, None where there was no number."""
-        if not self.count:
-            return {"figures": 0, "mean": None, "min": None, "max": None}
+        """The summary of some figures, at least one."""
         return {"figures": self.count, "mean": self.sum / self.count, "min": self.min, "max": self.max}
 
 
@@ -81,13 +80,13 @@ class Summary:
         totals: dict[tuple[str, Group], Total] = {}
         for runs in self.reader.done():
             kept = self._kept(runs)
-            for (of_run, of_column), values in self._cells(runs, kept):
-                statistic, *places = of_column
-                group = tuple(
-                    places[COLUMN_NAMES.index(name)] if name in COLUMN_NAMES else of_run[i]
-                    for i, name in enumerate(self.group_by)
-                )
-                totals.setdefault((statistic, group), Total()).add(values)
+            by_column, by_run = _grouped(runs.columns, self._of_column), _grouped(runs.runs, self._of_run)
+            for (about, rows), ((statistic, *places), columns) in product(by_run.items(), by_column.items()):
+                if not self.statistics or statistic in self.statistics:
+                    where = np.ix_(rows, columns)
+                    parts = zip(self.group_by, places, about, strict=True)
+                    group = tuple(place if name in COLUMN_NAMES else value for name, place, value in parts)
+                    totals.setdefault((statistic, group), Total()).add(runs.figures[where][kept[where]])
         order = {name: i for i, name in enumerate(self._names)}
         return [
             {"statistic": statistic, **dict(zip(self.group_by, group, strict=True)), **total.row()}
@@ -95,29 +94,20 @@ class Summary:
             if total.count
         ]
 
-    def _run_value(self, name: str, run: int, id_: str | None, settings: int) -> Any:
+    def _of_column(self, column: Column) -> Group:
+        """The statistic, and layer and head where groups are by these."""
+        return column.statistic, *(getattr(column, n) if n in COLUMN_NAMES else None for n in self.group_by)
+
+    def _of_run(self, run: RunInfo) -> Group:
+        return tuple(self._run_value(name, run) for name in self.group_by)
+
+    def _run_value(self, name: str, run: RunInfo) -> Any:
         if name in COLUMN_NAMES:
             return None
         if name in RUN_NAMES:
-            return run if name == "run" else id_
-        value = self.reader.settings[settings].get(name)
+            return getattr(run, name)
+        value = self.reader.settings[run.settings].get(name)
         return ",".join(map(str, value)) if isinstance(value, list) else value
-
-    def _cells(self, runs: Runs, kept: np.ndarray) -> Iterator[tuple[tuple[Group, Group], np.ndarray]]:
-        """The figures of each group of runs and of columns."""
-        heads = [name in self.group_by for name in COLUMN_NAMES]
-        by_column: dict[Group, list[int]] = {}
-        for i, column in enumerate(runs.columns):
-            if not self.statistics or column.statistic in self.statistics:
-                places = (column.layer if heads[0] else None, column.head if heads[1] else None)
-                by_column.setdefault((column.statistic, *places), []).append(i)
-        by_run: dict[Group, list[int]] = {}
-        for i, about in enumerate(zip(runs.runs, runs.ids, runs.settings, strict=True)):
-            group = tuple(self._run_value(name, *about) for name in self.group_by)
-            by_run.setdefault(group, []).append(i)
-        for (of_run, rows), (of_column, columns) in product(by_run.items(), by_column.items()):
-            where = np.ix_(rows, columns)
-            yield (of_run, of_column), runs.figures[where][kept[where]]
 
     def _kept(self, runs: Runs) -> np.ndarray:
         """Which figures are numbers of runs, layers and heads where every condition holds."""
@@ -128,8 +118,7 @@ class Summary:
                     [condition.holds(getattr(c, condition.name)) for c in runs.columns], dtype=bool
                 )
             elif condition.name in {*self._settings, *RUN_NAMES}:
-                about = zip(runs.runs, runs.ids, runs.settings, strict=True)
-                holds = [condition.holds(self._run_value(condition.name, *a)) for a in about]
+                holds = [condition.holds(self._run_value(condition.name, run)) for run in runs.runs]
                 kept &= np.array(holds, dtype=bool)[:, None]
             else:
                 kept &= _where_statistic(runs, condition)
@@ -139,9 +128,17 @@ class Summary:
         """Whether a run that failed meets what is said of settings; what is said of figures it cannot."""
         return all(
             condition.name in {*self._settings, *RUN_NAMES}
-            and condition.holds(self._run_value(condition.name, failed.run, failed.id, failed.settings))
+            and condition.holds(self._run_value(condition.name, failed.run))
             for condition in self.where
         )
+
+
+def _grouped(items: Iterable[Any], group: Callable[[Any], Group]) -> dict[Group, list[int]]:
+    """The places of the items of each group."""
+    places: dict[Group, list[int]] = {}
+    for place, item in enumerate(items):
+        places.setdefault(group(item), []).append(place)
+    return places
 
 
 def _where_statistic(runs: Runs, condition: Condition) -> np.ndarray:
@@ -171,9 +168,10 @@ def results(
     if rows := summary.rows():
         found["figures"] = Table(rows)
     failed = Table(
-        {"run": f"run {run.run}", "id": run.id or "", "source": run.source, "error": run.error}
-        for run in reader.failed()
-        if summary.keeps(run)
+        {"run": f"run {run.run}", "id": run.id or ""}
+        | ({"plan": run.plan} if reader.all_runs else {})
+        | {"source": source, "error": error}
+        for run, source, error in filter(summary.keeps, reader.failed())
     )
     if failed:
         found["failed"] = failed
@@ -181,6 +179,8 @@ def results(
     environments = [f"{name} {version}" for e in reader.environments() for name, version in e.items()]
     versions = ", ".join(dict.fromkeys(environments))
     notes = [f"{counts['done']:,} runs are done, {counts['failed']:,} failed; made with {versions}."]
+    if earlier := reader.earlier_runs():
+        notes.append(f"{earlier.capitalize()}.")
     if not rows and counts["done"]:
         notes.append("No figure meets these conditions.")
     return Report("results", asked, {}, statistics=found, notes=tuple(notes))

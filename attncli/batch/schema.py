@@ -3,15 +3,20 @@
 import sqlite3
 
 APPLICATION_ID = 0x6174746E  # "attn" in the file's header
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+KNOWN_VERSIONS = (1, SCHEMA_VERSION)
 HEADER_BYTES = 100
 
 # The 256 bytes in order: the place of a byte among them is its number.
 BYTES = f"X'{bytes(range(256)).hex()}'"
 
 TABLES = """
--- One row: what is kept of each run.
-CREATE TABLE store (keeps_rows INTEGER NOT NULL, keeps_weights INTEGER NOT NULL);
+-- One row: what is kept of each run, and the number of the plan of the last batch.
+CREATE TABLE store (
+    keeps_rows INTEGER NOT NULL,
+    keeps_weights INTEGER NOT NULL,
+    plan INTEGER NOT NULL DEFAULT 1
+);
 -- The resolved settings of an experiment, as JSON, without its texts.
 CREATE TABLE settings (
     settings INTEGER PRIMARY KEY,
@@ -36,7 +41,7 @@ CREATE TABLE columns (
 CREATE TABLE runs (
     run INTEGER PRIMARY KEY,
     key BLOB NOT NULL UNIQUE,         -- SHA-256 of settings and texts
-    id TEXT,                          -- the prompt's id, or its line
+    id TEXT,                          -- the prompt's id, or its line in the last plan that names the run
     source TEXT NOT NULL,             -- where it was planned
     settings INTEGER NOT NULL REFERENCES settings,
     sentence TEXT,
@@ -44,6 +49,7 @@ CREATE TABLE runs (
     status TEXT NOT NULL CHECK (status IN ('done', 'failed')),
     error TEXT,
     environment INTEGER REFERENCES environments,
+    plan INTEGER,                     -- the last plan that names it; NULL for that of the last batch
     shape INTEGER,
     weights TEXT,                     -- the file beside the store that has this run's weights
     figures BLOB                      -- float64 numbers, little end first, in the order of their columns
@@ -58,7 +64,7 @@ TIDY = """
 CREATE VIEW tidy AS
 WITH bytes AS (
     SELECT run, id, layer, head, batch, token, statistic, {bytes}
-    FROM runs JOIN columns USING (shape) WHERE status = 'done'
+    FROM runs JOIN columns USING (shape) WHERE status = 'done' AND plan IS NULL
 ),
 parts AS (
     SELECT *, b7 >> 7 AS negative, ((b7 & 127) << 4) | (b6 >> 4) AS exponent,
@@ -69,6 +75,13 @@ parts AS (
 SELECT run, id, layer, head, {places}statistic,
     (1 - 2 * negative) * ((exponent > 0) + fraction) * power AS value
 FROM parts JOIN powers USING (exponent)
+"""
+
+
+# How a store of version 1 is read: the only plan that it knows of names all its runs.
+READ_VERSION_1 = """
+CREATE TEMP VIEW store AS SELECT *, 1 AS plan FROM main.store;
+CREATE TEMP VIEW runs AS SELECT *, NULL AS plan FROM main.runs;
 """
 
 
@@ -84,7 +97,25 @@ def create(connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None
     connection.execute(_tidy(rows=rows))
     powers = [(exponent, 2.0 ** (max(exponent, 1) - 1023)) for exponent in range(2047)]
     connection.executemany("INSERT INTO powers VALUES (?, ?)", [*powers, (2047, None)])
-    connection.execute("INSERT INTO store VALUES (?, ?)", (rows, weights))
+    connection.execute("INSERT INTO store (keeps_rows, keeps_weights) VALUES (?, ?)", (rows, weights))
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.commit()
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """The version of a store, its log included."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Make a store of version 1 one of this version, in one transaction; it loses nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    (rows,) = connection.execute("SELECT keeps_rows FROM store").fetchone()
+    connection.execute("ALTER TABLE store ADD COLUMN plan INTEGER NOT NULL DEFAULT 1")
+    connection.execute("ALTER TABLE runs ADD COLUMN plan INTEGER")
+    connection.execute("DROP VIEW tidy")
+    connection.execute(_tidy(rows=bool(rows)))
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.commit()

@@ -2,23 +2,20 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
-
-from attncli.batch.chunks import DONE, FAILED, Chunk, ChunkResult
+from attncli.batch.chunks import DONE, FAILED, Chunk, ChunkResult, Run
 from attncli.batch.columns import Column, Columns
-from attncli.batch.keys import resolved_settings
-from attncli.batch.plan import Item, Job
+from attncli.batch.keys import TEXT_KEYS, RunKeys, resolved_settings
+from attncli.batch.plan import Item, Plan
+from attncli.batch.schema import SCHEMA_VERSION, migrate, version_of
 from attncli.batch.store_file import check_header, connect, create_file, driving, remove
 from attncli.batch.weight_files import WeightFiles
 from attncli.errors import RunError, UserError
 
-LITTLE_ENDIAN = np.dtype("<f8")
 KEYS_A_QUERY = 500
 
 ADD_RUN = """
@@ -27,20 +24,26 @@ INSERT INTO runs (run, key, id, source, settings, sentence, context, status, err
 SELECT CASE WHEN EXISTS (SELECT 1 FROM runs WHERE run = ?1) THEN NULL ELSE ?1 END,
     ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
 WHERE true
-ON CONFLICT (key) DO UPDATE SET status = excluded.status, error = excluded.error, source = excluded.source,
+ON CONFLICT (key) DO UPDATE SET status = excluded.status, error = excluded.error,
     environment = excluded.environment, shape = excluded.shape, weights = excluded.weights,
     figures = excluded.figures
 WHERE status != 'done'
 """
 
-
-class _Experiment(NamedTuple):
-    """An item, kept so that its identity is not another's: the number of its settings, and its own texts."""
-
-    item: Item
-    settings: int
-    sentence: str | None
-    context: str | None
+# The runs of a plan, equal ones once; on disk, however many they are.
+PLANNED = """
+CREATE TEMP TABLE planned (key BLOB PRIMARY KEY, place INTEGER NOT NULL, id TEXT, source TEXT NOT NULL)
+WITHOUT ROWID
+"""
+# Only what changed is written: the row of a run holds its figures, too.
+LEAVE_OUT = """
+UPDATE runs SET plan = (SELECT plan FROM store)
+WHERE plan IS NULL AND key NOT IN (SELECT key FROM temp.planned)
+"""
+TAKE_IN = """
+UPDATE runs SET plan = NULL, id = planned.id, source = planned.source FROM temp.planned
+WHERE runs.key = planned.key AND (runs.plan, runs.id, runs.source) IS NOT (NULL, planned.id, planned.source)
+"""
 
 
 class Store:
@@ -50,104 +53,105 @@ class Store:
         self.path = path
         self.rows, self.keeps_weights = rows, weights
         self._connection = connection
-        self._experiments: dict[int, _Experiment] = {}
+        # By identity; the item is kept, so that its number is not another's.
+        self._settings: dict[int, tuple[Item, int]] = {}
         self._shapes: dict[Columns, int] = {}
         self._environments: dict[str, int] = {}
         self._weights = WeightFiles(path)
 
-    def statuses(self, keys: Sequence[bytes]) -> dict[bytes, str]:
-        """The status of each of these runs that is there."""
-        found: dict[bytes, str] = {}
+    def take_plan(self, plan: Plan, keys: RunKeys) -> tuple[int, int]:
+        """Note which runs a plan names, with their ids of today: how many they are, and how many are done.
+
+        Runs that it does not name stay, with the number of the last plan that did. All of it is one
+        transaction: a crash leaves the plan before or this one.
+        """
+        note_planned(self._connection, plan, keys)
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            if self._connection.execute(LEAVE_OUT).rowcount:
+                self._connection.execute("UPDATE store SET plan = plan + 1")
+            self._connection.execute(TAKE_IN)
+        return count_planned(self._connection)
+
+    def planned(self, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bool]]:
+        """The place of each of these runs, the first of equal ones, and whether it is done."""
+        found: dict[bytes, tuple[int, bool]] = {}
         for start in range(0, len(keys), KEYS_A_QUERY):
             part = keys[start : start + KEYS_A_QUERY]
-            marks = ", ".join("?" * len(part))
-            found |= self._connection.execute(
-                f"SELECT key, status FROM runs WHERE key IN ({marks})", part
-            ).fetchall()
+            query = (
+                "SELECT key, place, status IS ? FROM temp.planned LEFT JOIN runs USING (key) "
+                f"WHERE key IN ({', '.join('?' * len(part))})"
+            )
+            rows = self._connection.execute(query, (DONE, *part))
+            found |= {key: (place, bool(is_done)) for key, place, is_done in rows}
         return found
 
-    def num_done(self) -> int:
-        """How many runs are done."""
-        query = "SELECT count(*) FROM runs WHERE status = ?"
-        (count,) = self._connection.execute(query, (DONE,)).fetchone()
-        return int(count)
-
-    def figures(self, key: bytes) -> tuple[Columns, np.ndarray]:
+    def figures(self, key: bytes) -> tuple[Columns, bytes]:
         """The figures of a run that is done."""
         query = "SELECT shape, figures FROM runs WHERE key = ?"
         shape, figures = self._connection.execute(query, (key,)).fetchone()
-        return columns_of(self._connection, shape), np.frombuffer(figures, LITTLE_ENDIAN)
+        return columns_of(self._connection, shape), figures
 
     def write(self, chunk: Chunk, result: ChunkResult) -> None:
         """Every run of a chunk in one transaction: they are there, all of them, when this returns."""
-        self._begin()
+        runs = chunk.runs()
+        weights = {runs[number].key.hex(): matrix for number, matrix in result.weights.items()}
         try:
-            runs = list(chunk.runs())
-            weights = {runs[number][2].hex(): matrix for number, matrix in result.weights.items()}
-            rows = sorted(self._rows(runs, result, self._weights.write(weights)), key=itemgetter(0))
-            self._connection.executemany(ADD_RUN, rows)  # in the order of the table, which is quicker
-            self._connection.commit()
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                rows = sorted(self._rows(runs, result, self._weights.write(weights)), key=itemgetter(0))
+                self._connection.executemany(ADD_RUN, rows)  # in the order of the table, which is quicker
         except BaseException:
-            self._forget()
+            # What was not committed never happened, its numbers of settings and shapes included.
+            for known in (self._settings, self._shapes, self._environments):
+                known.clear()
             raise
 
-    def _begin(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-
-    def _forget(self) -> None:
-        """What was not committed never happened, its numbers of settings and shapes included."""
-        if self._connection.in_transaction:
-            self._connection.rollback()
-        for known in (self._experiments, self._shapes, self._environments):
-            known.clear()
-
     def _rows(
-        self, runs: Sequence[tuple[Job, Item, bytes, int]], result: ChunkResult, weights: str | None
+        self, runs: Mapping[int, Run], result: ChunkResult, weights: str | None
     ) -> Iterator[tuple[object, ...]]:
         """What ADD_RUN takes, for each run of a chunk; `weights` is the file that has theirs."""
         environment = self._environment(result.environment) if result.environment else None
-        for table in result.tables:
-            shape, width = self._shape(table.columns), LITTLE_ENDIAN.itemsize * len(table.columns)
-            figures = memoryview(table.values.astype(LITTLE_ENDIAN).tobytes())
-            for row, number in enumerate(table.places):
-                file = weights if number in result.weights else None
-                own = figures[row * width : (row + 1) * width]
-                yield (*self._about(*runs[number]), DONE, None, environment, shape, file, own)
+        shapes = {id(columns): columns for columns, _ in result.figures.values()}
+        numbers = {name: self._shape(columns) for name, columns in shapes.items()}
+        for number, (columns, figures) in result.figures.items():
+            file = weights if number in result.weights else None
+            yield (*self._about(runs[number]), DONE, None, environment, numbers[id(columns)], file, figures)
         for number, error in result.errors.items():
-            yield (*self._about(*runs[number]), FAILED, error, environment, None, None, None)
+            yield (*self._about(runs[number]), FAILED, error, environment, None, None, None)
 
-    def _about(self, job: Job, item: Item, key: bytes, place: int) -> tuple[object, ...]:
+    def _about(self, run: Run) -> tuple[object, ...]:
         """What is known of a run before it is computed."""
-        experiment = self._experiment(item)
-        if (prompt := job.prompt) is None:
-            name, sentence, context = None, experiment.sentence, experiment.context
-        else:
-            name, sentence = prompt.id or str(prompt.line), prompt.sentence
-            context = experiment.context if prompt.context is None else prompt.context
-        return place, key, name, item.source, experiment.settings, sentence, context
+        spec, prompt = run.item.spec, run.job.prompt
+        sentence, context = (getattr(spec, key, None) for key in TEXT_KEYS)
+        if prompt is not None:
+            sentence, context = prompt.sentence, prompt.context or context
+        about = (run.job.label, run.item.source, self._settings_of(run.item), sentence, context)
+        return run.place, run.key, *about
 
-    def _experiment(self, item: Item) -> _Experiment:
-        known = self._experiments.get(id(item))
-        if known is None:
-            spec = item.spec
-            text = json.dumps(resolved_settings(spec), ensure_ascii=False)
-            values = (spec.experiment, spec.seed, text)
-            self._connection.execute(
-                "INSERT OR IGNORE INTO settings (experiment, seed, spec) VALUES (?, ?, ?)", values
-            )
-            query = "SELECT settings FROM settings WHERE experiment = ? AND seed = ? AND spec = ?"
-            (settings,) = self._connection.execute(query, values).fetchone()
-            sentence, context = getattr(spec, "sentence", None), getattr(spec, "context", None)
-            known = self._experiments[id(item)] = _Experiment(item, settings, sentence, context)
-        return known
+    def _settings_of(self, item: Item) -> int:
+        if id(item) not in self._settings:
+            text = json.dumps(resolved_settings(item.spec), ensure_ascii=False)
+            values = {"experiment": item.spec.experiment, "seed": item.spec.seed, "spec": text}
+            self._settings[id(item)] = item, self._number("settings", values)
+        return self._settings[id(item)][1]
 
     def _environment(self, versions: dict[str, str]) -> int:
         text = json.dumps(versions)
         if text not in self._environments:
-            self._connection.execute("INSERT OR IGNORE INTO environments (versions) VALUES (?)", (text,))
-            query = "SELECT environment FROM environments WHERE versions = ?"
-            (self._environments[text],) = self._connection.execute(query, (text,)).fetchone()
+            self._environments[text] = self._number("environments", {"versions": text})
         return self._environments[text]
+
+    def _number(self, table: str, values: dict[str, object]) -> int:
+        """The number of the row with these values, which is added where there is none."""
+        names, found = list(values), tuple(values.values())
+        marks = ", ".join("?" * len(names))
+        self._connection.execute(
+            f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({marks})", found
+        )
+        query = f"SELECT rowid FROM {table} WHERE ({', '.join(names)}) = ({marks})"
+        (number,) = self._connection.execute(query, found).fetchone()
+        return int(number)
 
     def _shape(self, columns: Columns) -> int:
         if not self._shapes:
@@ -155,12 +159,31 @@ class Store:
                 self._shapes[columns_of(self._connection, shape)] = shape
         if columns not in self._shapes:
             shape = self._shapes[columns] = max(self._shapes.values(), default=0) + 1
-            self._connection.executemany(
-                "INSERT INTO columns (shape, position, statistic, layer, head, batch, token) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                ((shape, position, *column) for position, column in enumerate(columns)),
-            )
+            marks = ", ".join("?" * (2 + len(Column._fields)))
+            rows = ((shape, position, *column) for position, column in enumerate(columns))
+            self._connection.executemany(f"INSERT INTO columns VALUES ({marks})", rows)
         return self._shapes[columns]
+
+
+def note_planned(connection: sqlite3.Connection, plan: Plan, keys: RunKeys) -> None:
+    """The runs of a plan in the temporary table `planned`."""
+    connection.execute(PLANNED)
+    rows = (
+        (key, job.place + number, job.label, item.source)
+        for job in plan.jobs()
+        for number, (item, key) in enumerate(zip(job.chain, keys.of_job(job), strict=True))
+    )
+    connection.executemany("INSERT OR IGNORE INTO temp.planned VALUES (?, ?, ?, ?)", rows)
+    connection.commit()
+
+
+def count_planned(connection: sqlite3.Connection) -> tuple[int, int]:
+    """How many runs the table `planned` names, and how many of these are done."""
+    query = (
+        "SELECT count(*), count(CASE WHEN status = ? THEN 1 END) FROM temp.planned LEFT JOIN runs USING (key)"
+    )
+    num_runs, num_done = connection.execute(query, (DONE,)).fetchone()
+    return num_runs, num_done
 
 
 def columns_of(connection: sqlite3.Connection, shape: int) -> Columns:
@@ -187,6 +210,8 @@ def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterato
         check_header(path)
         connection = connect(path)
         try:
+            if version_of(connection) != SCHEMA_VERSION:
+                migrate(connection)
             _refuse_other_keeping(path, connection, rows=rows, weights=weights)
             named = {name for (name,) in connection.execute("SELECT DISTINCT weights FROM runs")}
             WeightFiles(path).remove_others(named)

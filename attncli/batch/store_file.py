@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from attncli.batch.schema import APPLICATION_ID, HEADER_BYTES, SCHEMA_VERSION, create
+from attncli.batch.schema import (
+    APPLICATION_ID,
+    HEADER_BYTES,
+    KNOWN_VERSIONS,
+    READ_VERSION_1,
+    SCHEMA_VERSION,
+    create,
+    version_of,
+)
 from attncli.errors import RunError, UserError
 
 SUFFIXES = (".db", ".sqlite", ".sqlite3")
@@ -26,7 +34,7 @@ def beside(path: Path, ending: str) -> Path:
 
 
 def check_header(path: Path, *, any_version: bool = False) -> None:
-    """UserError where a file is no store, or of another version; it is read, not opened by SQLite."""
+    """UserError where a file is no store, or of an unknown version; it is read, not opened by SQLite."""
     try:
         with path.open("rb") as file:
             header = file.read(HEADER_BYTES)
@@ -35,7 +43,7 @@ def check_header(path: Path, *, any_version: bool = False) -> None:
     version, application = (int.from_bytes(header[at : at + 4], "big") for at in (60, 68))
     if not header.startswith(MAGIC) or application != APPLICATION_ID:
         raise UserError(f"{path}: is not an attn store: left unchanged, give another name")
-    if version != SCHEMA_VERSION and not any_version:
+    if version not in KNOWN_VERSIONS and not any_version:
         raise UserError(
             f"{path}: is a store of version {version}, and this attn writes version {SCHEMA_VERSION}: "
             "left unchanged (--fresh starts over)"
@@ -97,7 +105,7 @@ def remove(path: Path) -> None:
 
 def connect(path: Path) -> sqlite3.Connection:
     """A connection to a store that is there, in WAL mode: readers go on while one process writes."""
-    connection = sqlite3.connect(f"file:{_quoted(path)}?mode=rw", uri=True)
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     # Of many runs a chunk, each page would otherwise be read again and copied from the log after every chunk.
@@ -107,17 +115,16 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing; where it may write it puts the log of a crash in order."""
-    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-        connection = sqlite3.connect(f"file:{_quoted(path)}?mode=rw", uri=True)
-        connection.execute("PRAGMA query_only = ON")
-        return connection
-    # Without a log beside it nobody writes: SQLite needs not make one, which it could not.
-    immutable = "" if beside(path, "-wal").exists() else "&immutable=1"
-    return sqlite3.connect(f"file:{_quoted(path)}?mode=ro{immutable}", uri=True)
+    """A connection that changes nothing, with every version's tables in this version's form.
 
-
-def _quoted(path: Path) -> str:
-    from urllib.parse import quote
-
-    return quote(str(path.absolute()))
+    Where it may write it puts the log of a crash in order.
+    """
+    mode = "rw"
+    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        # Without a log beside it nobody writes: SQLite needs not make one, which it could not.
+        mode = "ro" if beside(path, "-wal").exists() else "ro&immutable=1"
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)
+    if version_of(connection) == 1:
+        connection.executescript(READ_VERSION_1)
+    connection.execute("PRAGMA query_only = ON")
+    return connection

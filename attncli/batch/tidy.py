@@ -5,21 +5,20 @@ from typing import Any
 
 import numpy as np
 
-from attncli.batch.reading import Reader, Runs
-
-PLACES = ("layer", "head")
-ROW_PLACES = ("batch", "token")
+from attncli.batch.reading import Reader, RunInfo, Runs
 
 Block = Mapping[str, list[Any]]
 
 
 def tidy_columns(reader: Reader) -> dict[str, str]:
     """The names of the columns, each with its type: integer, text or number."""
-    places = (*PLACES, *ROW_PLACES) if reader.keeps_rows else PLACES
     return {
         "run": "integer",
         "id": "text",
-        **dict.fromkeys(places, "integer"),
+        **({"plan": "integer"} if reader.all_runs else {}),
+        "layer": "integer",
+        "head": "integer",
+        **({"batch": "integer", "token": "integer"} if reader.keeps_rows else {}),
         "statistic": "text",
         "value": "number",
     }
@@ -29,20 +28,17 @@ def tidy_blocks(reader: Reader) -> Iterator[Block]:
     """The rows as columns of equal length; None for what is not there and for no number."""
     names = tidy_columns(reader)
     for runs in reader.done():
-        yield {name: column for name, column in _block(runs).items() if name in names}
+        yield {name: _cells(runs, name) for name in names}
 
 
-def _block(runs: Runs) -> dict[str, list[Any]]:
-    width, count = len(runs.columns), len(runs.runs)
+def _cells(runs: Runs, name: str) -> list[Any]:
+    if name in RunInfo._fields:
+        width = len(runs.columns)
+        return [value for run in runs.runs for value in [getattr(run, name)] * width]
+    if name != "value":
+        return [getattr(column, name) for column in runs.columns] * len(runs.runs)
     values = runs.figures.ravel()
-    numbers = values.tolist()
+    numbers: list[Any] = values.tolist()
     for i in np.flatnonzero(np.isnan(values)).tolist():
         numbers[i] = None
-    places = {place: [getattr(c, place) for c in runs.columns] * count for place in (*PLACES, *ROW_PLACES)}
-    return {
-        "run": [run for run in runs.runs for _ in range(width)],
-        "id": [name for name in runs.ids for _ in range(width)],
-        **places,
-        "statistic": [column.statistic for column in runs.columns] * count,
-        "value": numbers,
-    }
+    return numbers

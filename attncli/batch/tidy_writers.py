@@ -16,24 +16,29 @@ PARQUET_TYPES = {"integer": "int64", "text": "string", "number": "float64"}
 
 
 def write_csv(columns: ColumnTypes, blocks: Blocks, stream: IO[bytes]) -> None:
-    """A header, then a line a row; a cell is empty where there is no value."""
+    """A header, then a line a row; a cell is empty where there is no value.
+
+    Texts are written as they are, in quotes where they need them, so that equal cells are equal texts; a
+    terminal gets them with every character visible.
+    """
+    show = plain_text if stream.isatty() else str
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
     try:
         writer = csv.writer(text, lineterminator="\n")
+        # A carriage return gets no quotes by itself, and would end the line for whoever reads it.
+        of_returns = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writerow(columns)
         for block in blocks:
-            shown = [_shown(block[name], kind) for name, kind in columns.items()]
-            writer.writerows(zip(*shown, strict=True))
+            texts = {name: _shown(block[name], show) for name, kind in columns.items() if kind == "text"}
+            has_returns = any("\r" in cell for cells in texts.values() for cell in cells if cell)
+            rows = zip(*(texts.get(name, block[name]) for name in columns), strict=True)
+            (of_returns if has_returns else writer).writerows(rows)
     finally:
         text.detach()
 
 
-def _shown(cells: list[Any], kind: str) -> list[Any]:
-    if kind != "text":
-        return cells
-    return [
-        plain_text(str(c).lower() if isinstance(c, bool) else str(c)) if c is not None else c for c in cells
-    ]
+def _shown(cells: list[Any], show: Callable[[str], str]) -> list[str | None]:
+    return [None if c is None else show(str(c).lower() if isinstance(c, bool) else str(c)) for c in cells]
 
 
 def write_jsonl(columns: ColumnTypes, blocks: Blocks, stream: IO[bytes]) -> None:

@@ -18,7 +18,7 @@ from attncli.batch.threads import one_torch_thread
 from attncli.batch.worth import estimated_work, num_together
 from attncli.cli.command import Command, argument, flag, option
 from attncli.cli.display import COLOR, DEBUG_HELP, FORMAT, PRECISION, SCALE_COLORS, SKIP_SINK
-from attncli.cli.output import Destination, refuse_what_is_no_file
+from attncli.cli.output import Destination, checked_path
 from attncli.cli.progress import progress_line
 from attncli.errors import UserError
 from attncli.plain_text import plain_text
@@ -99,7 +99,7 @@ def run_files(
     store = Path(output) if output is not None and is_store_name(output) else None
     _refuse_flags(store, of_store, flags["format"])
     if store is not None:
-        refuse_what_is_no_file(store)
+        checked_path(output)
     elif output and flags["format"] is None and view_of_suffix(Path(output)) is None:
         known = f"{', '.join(STORE_SUFFIXES)} (a store), {', '.join(SUFFIXES)}"
         raise UserError(f"-o {output}: the suffix must be one of {known}, or give --format")
@@ -161,8 +161,7 @@ def _show(
             if conditions:
                 from attncli.batch.figures import figures_of
 
-                columns, figures = figures_of(report)
-                lines = expectations.of(columns).broken(figures)
+                lines = expectations.broken(*figures_of(report))
                 broken += bool(lines)
                 print_errors(str(item.source), lines)
 

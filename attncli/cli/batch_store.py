@@ -1,22 +1,20 @@
 """`attn batch -o runs.db`: a batch into a store, with its progress and its summary on standard error."""
 
 import os
-import sqlite3
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from attncli.batch.chunks import DONE
 from attncli.batch.driver import Driver, Executor
 from attncli.batch.executors import load_executor
 from attncli.batch.expectations import Expectations
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Plan
-from attncli.batch.store import open_store
+from attncli.batch.store import count_planned, note_planned, open_store
 from attncli.batch.store_file import check_header, connect_to_read
 from attncli.batch.threads import one_torch_thread
 from attncli.batch.weight_files import WeightFiles, refuse_without_safetensors
@@ -67,25 +65,28 @@ def keep(
             line.clear()
             print_errors(name, lines)
 
-        work = estimated_work(plan, len(plan) - store.num_done())
+        num_runs, num_done = store.take_plan(plan, keys)
+        work = estimated_work(plan, num_runs - num_done)
         if workers is None and scheduler is None:
             cores = len(os.sched_getaffinity(0))
             workers = num_workers(work, cores=cores, free_bytes=available_bytes())
+        workers = min(workers or 0, plan.num_jobs)
         driver = Driver(
             plan,
             keys,
             store,
+            num_runs=num_runs,
+            num_done=num_done,
             expectations=expectations,
-            num_workers=workers or 1,
+            num_workers=max(workers, 1),
             seconds_a_job=work.seconds_a_job,
             fail_fast=fail_fast,
-            on_failure=print_above,
-            on_broken=print_above,
-            on_progress=lambda progress: line.show(lambda: counted(line, *progress)),
+            tell=print_above,
+            on_progress=lambda *progress: line.show(lambda: counted(line, *progress)),
         )
         try:
             with one_torch_thread() if len(plan) > 1 else nullcontext():
-                driver.run(chosen_executor(workers or 0, scheduler))
+                driver.run(chosen_executor(workers, scheduler))
         except KeyboardInterrupt:
             line.clear()
             typer.echo(
@@ -100,7 +101,7 @@ def keep(
 
 
 def _kept(path: Path, driver: Driver) -> str:
-    return f"{path} has {driver.kept + driver.done:,} of {len(driver.plan):,} runs"
+    return f"{path} has {driver.kept + driver.done:,} of {driver.num_runs:,} runs"
 
 
 def _summary(path: Path, driver: Driver, line: ProgressLine) -> str:
@@ -126,15 +127,9 @@ def lines_about(plan: Plan, path: Path) -> Iterator[str]:
         yield f"{path} is not there yet"
         return
     check_header(path)
-    keys = RunKeys(plan)
-    connection: sqlite3.Connection = connect_to_read(path)
-    try:
-        query = "SELECT 1 FROM runs WHERE key = ? AND status = ?"
-        done = sum(
-            connection.execute(query, (key, DONE)).fetchone() is not None
-            for job in plan.jobs()
-            for key in keys.of_job(job)
-        )
-    finally:
-        connection.close()
-    yield f"{path} has {done:,} of them, {len(plan) - done:,} are left"
+    with closing(connect_to_read(path)) as connection:
+        connection.execute("PRAGMA query_only = OFF")  # the plan goes into a temporary table
+        note_planned(connection, plan, RunKeys(plan))
+        num_runs, num_done = count_planned(connection)
+    repeated = f", {len(plan) - num_runs:,} repeat another" if len(plan) > num_runs else ""
+    yield f"{path} has {num_done:,} of them, {num_runs - num_done:,} are left{repeated}"

@@ -9,6 +9,7 @@ from attncli.errors import UserError, nearest
 from attncli.views import COLOR_DEPTHS, SCALES, VIEWS, Display
 
 MAX_PRECISION = 15
+MAX_DIGITS = 9
 COLORS = ("auto", "always", "never", *COLOR_DEPTHS[1:])
 
 # What every command that shows reports has; help puts them together.
@@ -51,10 +52,14 @@ def checked_display(
     """What the flags say of the display; UserError for what is no choice."""
     refuse_unknown("--color", color, COLORS)
     refuse_unknown("--scale-colors", scale_colors, SCALES)
-    if not precision.isdecimal() or int(precision) > MAX_PRECISION:
-        raise UserError(f"--precision: must be a whole number from 0 to {MAX_PRECISION} (got {precision})")
+    if not precision.isdecimal() or len(precision) > MAX_DIGITS or int(precision) > MAX_PRECISION:
+        raise UserError(
+            f"--precision: must be a whole number from 0 to {MAX_PRECISION} (got {precision:.60})"
+        )
     if skip_sink is not None and not skip_sink.isdecimal():
-        raise UserError(f"--skip-sink: must be a whole number (got {skip_sink})")
+        raise UserError(f"--skip-sink: must be a whole number (got {skip_sink:.60})")
+    if skip_sink is not None and len(skip_sink) > MAX_DIGITS:
+        raise UserError(f"--skip-sink: must have at most {MAX_DIGITS} digits (got {skip_sink:.60})")
     return Display(
         precision=int(precision),
         several=several,

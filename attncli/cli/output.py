@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from attncli.cli.display import checked_display, color_depth, refuse_unknown, width
 from attncli.errors import RunError, UserError
-from attncli.views import BINARY, EXTRAS, ONE_REPORT, SUFFIXES, VIEWS, load_view, view_of_suffix
+from attncli.views import BINARY, EXTRAS, ONE_REPORT, SUFFIXES, VIEWS, load_view
 
 if TYPE_CHECKING:
     from attncli.report import Report
@@ -37,27 +37,11 @@ class Destination:
         several: bool = False,
     ) -> None:
         self.display = checked_display(color, scale_colors, skip_sink, precision, several=several)
-        if output == "":
-            raise UserError("-o: must be the name of a file (got an empty text)")
-        self.path = Path(output) if output is not None else None
-        self.view = self._chosen_view(format)
+        self.path = checked_path(output)
+        self.view = chosen_format(format, self.path, VIEWS, SUFFIXES, "table")
         self.color = color
-        if self.path is not None:
-            refuse_what_is_no_file(self.path)
         self._refuse_bytes_to_a_terminal()
         self._refuse_a_missing_package()
-
-    def _chosen_view(self, view: str | None) -> str:
-        if view is not None:
-            refuse_unknown("--format", view, VIEWS)
-            return view
-        if self.path is None:
-            return "table"
-        by_suffix = view_of_suffix(self.path)
-        if by_suffix is None:
-            known = ", ".join(SUFFIXES)
-            raise UserError(f"-o {self.path}: the suffix must be one of {known}, or give --format")
-        return by_suffix
 
     def write(self, reports: "Iterable[Report]", *, several: bool | None = None) -> None:
         """Write the reports as they come; RunError where the file cannot take them.
@@ -105,8 +89,13 @@ def _only_one(reports: "Iterable[Report]", view: str) -> "Iterator[Report]":
     yield first
 
 
-def refuse_what_is_no_file(path: Path) -> None:
-    """UserError for a name under which no file can be written."""
+def checked_path(output: str | None) -> Path | None:
+    """The file of -o; UserError for a name under which none can be written."""
+    if output is None:
+        return None
+    path = Path(output)
+    if output == "":
+        raise UserError("-o: must be the name of a file (got an empty text)")
     try:
         if path.is_dir():
             raise UserError(f"-o {path}: is a directory")
@@ -115,6 +104,21 @@ def refuse_what_is_no_file(path: Path) -> None:
         path.resolve()
     except (OSError, RuntimeError) as error:  # a name too long, a loop of links
         raise UserError(f"-o {path}: cannot be written: {error}") from None
+    return path
+
+
+def chosen_format(
+    format: str | None, path: Path | None, known: Collection[str], suffixes: Mapping[str, str], default: str
+) -> str:
+    """The format that is asked for, else that of the file's suffix; the default where there is no file."""
+    if format is not None:
+        refuse_unknown("--format", format, known)
+        return format
+    if path is None:
+        return default
+    if (suffix := path.suffix.lower()) not in suffixes:
+        raise UserError(f"-o {path}: the suffix must be one of {', '.join(suffixes)}, or give --format")
+    return suffixes[suffix]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 from attncli.cli.command import Command, option
 from attncli.cli.display import COLOR, DEBUG, FORMAT, OUTPUT, PRECISION
-from attncli.cli.export import STORE
+from attncli.cli.export import ALL_RUNS, STORE, note_earlier_runs
 from attncli.cli.output import Destination, written_stream
 from attncli.report import Table
 
@@ -34,7 +34,12 @@ STATISTIC = option("--statistic", "Only this statistic; repeatable.", "NAME", ki
 
 
 def show_results(
-    store: str, where: Sequence[str], group_by: Sequence[str], statistic: Sequence[str], **flags: Any
+    store: str,
+    where: Sequence[str],
+    group_by: Sequence[str],
+    statistic: Sequence[str],
+    all: bool,
+    **flags: Any,
 ) -> None:
     """Count, mean, minimum and maximum of the statistics, by group."""
     from attncli.batch.conditions import parse_conditions
@@ -44,13 +49,16 @@ def show_results(
     from attncli.batch.reading import reading
     from attncli.batch.results import results
 
-    path, groups = Path(store), group_by or ["experiment"]
-    with reading(path) as reader:
+    path = Path(store)
+    # Two runs of one id are two sentences where they are of different plans.
+    groups = list(dict.fromkeys([*(group_by or ["experiment"]), *(["plan"] if all else [])]))
+    with reading(path, all_runs=all) as reader:
         report = results(path, reader, where=conditions, group_by=groups, statistics=statistic)
-    if to.view == "csv":
-        _write_rows(report.table("figures"), groups, to)
-    else:
-        to.write([report])
+        if to.view == "csv":
+            _write_rows(report.table("figures"), groups, to)
+            note_earlier_runs(store, reader)
+        else:
+            to.write([report])
 
 
 def _write_rows(rows: Table, groups: Sequence[str], to: Destination) -> None:
@@ -66,6 +74,6 @@ def _write_rows(rows: Table, groups: Sequence[str], to: Destination) -> None:
 command = partial(
     Command,
     run=show_results,
-    parameters=[STORE, WHERE, GROUP_BY, STATISTIC, FORMAT, OUTPUT, PRECISION, COLOR, DEBUG],
+    parameters=[STORE, WHERE, GROUP_BY, STATISTIC, ALL_RUNS, FORMAT, OUTPUT, PRECISION, COLOR, DEBUG],
     examples=EXAMPLES,
 )

@@ -1,5 +1,6 @@
 """The fields of a Spec as flags, so that every flag is a YAML key; the Spec reads their values."""
 
+from collections.abc import Iterator
 from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -51,8 +52,8 @@ def given_flags(flags: dict[str, Any]) -> dict[str, Given]:
 
 def metavar(key: str, field: FieldInfo) -> str:
     """How help names the values of a setting: its choices, a kind of number, a file or text."""
-    choices, kinds = _choices(field.annotation), _kinds(field.annotation)
-    numbers = ["NUMBER"] if float in kinds else ["INTEGER"] if int in kinds else []
+    choices, leaves = _choices(field.annotation), list(_leaves(field.annotation))
+    numbers = ["NUMBER"] if float in leaves else ["INTEGER"] if int in leaves else []
     if key == "projection_order":
         return ",".join(choices)
     if len(choices) > MAX_CHOICES_SHOWN:
@@ -74,17 +75,16 @@ def default_text(field: FieldInfo) -> str:
 
 def _choices(annotation: Any) -> list[str]:
     """The words that a setting may be, where it is one of some."""
-    if annotation is Any or isinstance(annotation, type):
-        return []
-    if get_origin(annotation) is not None and all(isinstance(choice, str) for choice in get_args(annotation)):
-        return list(get_args(annotation))
-    return [choice for part in get_args(annotation) for choice in _choices(part)]
+    return [leaf for leaf in _leaves(annotation) if isinstance(leaf, str)]
 
 
-def _kinds(annotation: Any) -> set[type]:
-    if isinstance(annotation, type) and get_origin(annotation) is None:
-        return {annotation}
-    return {kind for part in get_args(annotation) for kind in _kinds(part)}
+def _leaves(annotation: Any) -> Iterator[Any]:
+    """The types and words of which an annotation is made."""
+    parts = get_args(annotation)
+    if not parts:
+        yield annotation
+    for part in parts:
+        yield from _leaves(part)
 
 
 def _is_list(field: FieldInfo) -> bool:

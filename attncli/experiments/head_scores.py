@@ -65,7 +65,8 @@ def wanted_scores(
     if ids is None:
         num_texts, _, num_queries, num_keys = attention.shape
         ids, names = torch.zeros(num_texts, max(num_queries, num_keys), dtype=torch.int64), ("sink_mass_4",)
-    patterns = Patterns(names, ids, first_key=first_key, repeat=repeat or 0)
+    device = attention.query.device if isinstance(attention, AttentionLayer) else attention.weights.device
+    patterns = Patterns(names, ids.to(device), first_key=first_key, repeat=repeat or 0)
     return Wanted(rows=rows, patterns=patterns)
 
 

@@ -8,7 +8,13 @@ from pydantic import Field, field_validator
 from attncli.spec.fields import Contradiction, Count, Group, Size, Spec, TextSource, contradiction
 from attncli.spec.model import HeadSpec
 from attncli.spec.projections import ProjectedSpec
-from attncli.spec.sizes import BYTES_PER_PARAMETER, BYTES_PER_VECTOR_ENTRY, BYTES_PER_WEIGHT, MAX_DENSE_BYTES
+from attncli.spec.sizes import (
+    BYTES_PER_PARAMETER,
+    BYTES_PER_TOP_KEY,
+    BYTES_PER_VECTOR_ENTRY,
+    BYTES_PER_WEIGHT,
+    MAX_DENSE_BYTES,
+)
 from attncli.spec.text import CONTEXT, check_file, check_text
 from attncli.spec.variants import UNSTREAMED, PositionSpec, VariantSpec
 
@@ -48,8 +54,12 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
         maps = (2 if self.differential else 1) if is_dense else 0
         return (
             maps * self.num_weights(num_queries, num_keys) * BYTES_PER_WEIGHT
+            + self.num_weights(num_queries, min(self.top_k, num_keys)) * BYTES_PER_TOP_KEY
             + vector_entries * BYTES_PER_VECTOR_ENTRY
             + 2 * self.embed_dim * sizes * BYTES_PER_PARAMETER
+            + self.query_heads()
+            * self.bias_buckets()
+            * (BYTES_PER_VECTOR_ENTRY if self.explain else BYTES_PER_PARAMETER)
         )
 
     def memory_advice(self, num_queries: int, num_keys: int) -> str:

@@ -6,10 +6,15 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-Size = Annotated[int, Field(gt=0)]
-Count = Annotated[int, Field(ge=0)]
+MAX_SIZE = 10**9
+"""What any size or count may be: sums and products of some of them still fit into 64 bits."""
+
+Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
+Count = Annotated[int, Field(ge=0, le=MAX_SIZE)]
 
 SCALES = ("sqrt", "fourth-root", "none")
+MAX_SCALE = 1e38
+"""float32 ends at 3.4e38."""
 
 
 def _scale(value: Any) -> Any:
@@ -21,13 +26,17 @@ def _scale(value: Any) -> Any:
         raise ValueError(f"must be one of {', '.join(SCALES)} or a number (got {value})") from None
     if not isfinite(number):
         raise ValueError(f"must be a finite number (got {value})")
+    if abs(number) > MAX_SCALE:
+        raise ValueError(f"must be between {-MAX_SCALE:g} and {MAX_SCALE:g} (got {value})")
     return number
 
 
 Scale = Annotated[
     Literal["sqrt", "fourth-root", "none"] | float,
     BeforeValidator(_scale),
-    WithJsonSchema({"anyOf": [{"enum": list(SCALES)}, {"type": "number"}]}),
+    WithJsonSchema(
+        {"anyOf": [{"enum": list(SCALES)}, {"type": "number", "minimum": -MAX_SCALE, "maximum": MAX_SCALE}]}
+    ),
 ]
 
 

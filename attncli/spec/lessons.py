@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from attncli.spec.explain import ExplainRowSpec, ExplainSpec
-from attncli.spec.fields import Contradiction, Count, Group, Scale, Size, contradiction
-from attncli.spec.sizes import BYTES_PER_VECTOR_ENTRY, BYTES_PER_WEIGHT
+from attncli.spec.fields import MAX_SIZE, Contradiction, Count, Group, Scale, Size, contradiction
+from attncli.spec.sizes import BYTES_PER_TOP_KEY, BYTES_PER_VECTOR_ENTRY, BYTES_PER_WEIGHT
 from attncli.spec.text import TOKENIZERS, TextSpec
 
 
@@ -36,8 +36,9 @@ class AverageSpec(TextSpec, ExplainRowSpec):
     top_k: Annotated[Count, Group("Output")] = Field(3, description="keys named for each query")
 
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
-        vectors = (self.batch_size or 1) * num_queries * self.embed_dim
-        return num_queries**2 * BYTES_PER_WEIGHT + vectors * BYTES_PER_VECTOR_ENTRY
+        rows = (self.batch_size or 1) * num_queries
+        row_bytes = self.embed_dim * BYTES_PER_VECTOR_ENTRY + min(self.top_k, num_queries) * BYTES_PER_TOP_KEY
+        return num_queries**2 * BYTES_PER_WEIGHT + rows * row_bytes
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
@@ -53,7 +54,7 @@ def _as_list(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
-SIZE_SCHEMA = {"type": "integer", "exclusiveMinimum": 0}
+SIZE_SCHEMA = {"type": "integer", "exclusiveMinimum": 0, "maximum": MAX_SIZE}
 Sizes = Annotated[
     list[Size],
     BeforeValidator(_as_list),

@@ -33,16 +33,20 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def _number(bound: float) -> str:
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"
+
+
 def _choices(context: dict[str, Any]) -> str:
     expected: str = context["expected"]
     return expected.replace("'", "")
 
 
 MESSAGES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "greater_than": lambda context: f"must be greater than {context['gt']:g}",
-    "greater_than_equal": lambda context: f"must be at least {context['ge']:g}",
-    "less_than": lambda context: f"must be less than {context['lt']}",
-    "less_than_equal": lambda context: f"must be at most {context['le']:g}",
+    "greater_than": lambda context: f"must be greater than {_number(context['gt'])}",
+    "greater_than_equal": lambda context: f"must be at least {_number(context['ge'])}",
+    "less_than": lambda context: f"must be less than {_number(context['lt'])}",
+    "less_than_equal": lambda context: f"must be at most {_number(context['le'])}",
     "int_parsing": lambda _: "must be a whole number",
     "int_parsing_size": lambda _: "must be a smaller whole number",
     "int_type": lambda _: "must be a whole number",

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from attncli.spec.fields import Contradiction, Size, Spec, contradiction
+from attncli.spec.fields import MAX_SIZE, Contradiction, Size, Spec, contradiction
 
 VARIANTS = (
     "rope",
@@ -55,7 +55,7 @@ class VariantSpec(Spec):
     )
     qk_norm_eps: float = Field(1e-6, gt=0, description="qk_norm: added to the mean square")
     softcap: float | None = Field(
-        None, gt=0, description="bound the scaled scores by c tanh(score / c), before any bias"
+        None, ge=1e-30, le=1e30, description="bound the scaled scores by c tanh(score / c), before any bias"
     )
     temperature: float = Field(
         1.0,
@@ -78,6 +78,10 @@ class VariantSpec(Spec):
     )
 
     _temperature = field_validator("temperature")(_check_temperature)
+
+    def bias_buckets(self) -> int:
+        """Numbers of a head in the table of the relative bias, where there is one."""
+        return 0
 
     def variants_on(self) -> list[str]:
         """The variants that are asked for, in the order in which they come in."""
@@ -127,11 +131,14 @@ class PositionSpec(VariantSpec):
         "sampled after the projections",
     )
     num_buckets: int = Field(
-        32, ge=4, description="relative_bias: buckets, half of them for keys ahead unless causal"
+        32, ge=4, le=MAX_SIZE, description="relative_bias: buckets, half of them for keys ahead unless causal"
     )
     max_distance: Size = Field(
         128, description="relative_bias: all distances from here on share the last bucket"
     )
+
+    def bias_buckets(self) -> int:
+        return self.num_buckets if self.relative_bias else 0
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()

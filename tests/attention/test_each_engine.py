@@ -19,6 +19,7 @@ from attncli.attention.engines.tiles.tiles import TileSizes
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.patterns import Patterns
 from attncli.attention.results import Computed, Wanted
+from attncli.attention.score_rules import ScoreRules
 from attncli.row_statistics import PATTERNS, ROW_STATISTICS
 from tests.layers import layer_of
 
@@ -419,6 +420,15 @@ def test_statistics_without_running_sums_take_tiles_a_second_pass(
     assert list(found.rows) == list(wanted.rows)
     for name, row in found.rows.items():
         torch.testing.assert_close(row, expected.rows[name], rtol=1e-12, atol=1e-13, equal_nan=True)
+
+
+def test_weights_whose_squares_leave_float32_share_over_too_many_keys_in_every_engine() -> None:
+    layer = made("causal", 23, torch.float32)
+    layer = replace(layer, rules=ScoreRules(sink=torch.tensor([[65.0]], dtype=torch.float64)))
+    wanted = Wanted(rows=("participation", "max_weight"))
+    for engine in (rows.attend, tiles.attend):
+        found = engine(layer, wanted).rows
+        assert (found["max_weight"] > 0).all() and (found["participation"] == torch.inf).all()
 
 
 def test_a_layer_is_computed_by_the_engine_that_can(monkeypatch: pytest.MonkeyPatch) -> None:

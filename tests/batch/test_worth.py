@@ -121,8 +121,8 @@ class NoKeys:
 class EmptyStore:
     rows = keeps_weights = False
 
-    def statuses(self, keys: list[bytes]) -> dict[bytes, str]:
-        return {}
+    def planned(self, keys: list[bytes]) -> dict[bytes, tuple[int, bool]]:
+        return {key: (int.from_bytes(key, "big"), False) for key in keys}
 
     def write(self, chunk: Chunk, result: ChunkResult) -> None:
         pass
@@ -139,18 +139,19 @@ def sizes_of_chunks(folder: Path, seconds_a_run: float, **options: float) -> lis
             assert lengths == sorted(lengths, reverse=True)
             sizes.append(len(chunk))
             errors = dict.fromkeys(range(len(chunk)), "x")
-            yield chunk, ChunkResult([], errors, {}, {}, seconds_a_run)
+            yield chunk, ChunkResult(errors=errors, seconds_a_run=seconds_a_run)
 
     with PromptFile(str(folder / "prompts.txt")) as prompts:
         driver = Driver(
             make_plan([folder / "sweep.yaml"], {}, prompts),
             NoKeys(),
             EmptyStore(),
+            num_runs=5_000,
+            num_done=0,
             expectations=Expectations([]),
             fail_fast=False,
-            on_failure=lambda name, lines: None,
-            on_broken=lambda name, lines: None,
-            on_progress=lambda progress: None,
+            tell=lambda name, lines: None,
+            on_progress=lambda *progress: None,
             **options,
         )
         driver.run(executor)

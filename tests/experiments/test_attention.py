@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from attncli.errors import RunError, UserError
+from attncli.experiments import memory
 from tests.experiments.running import run
 
 SENTENCE = "the cat walks on the street"
@@ -162,9 +163,21 @@ def test_sizes_that_do_not_fit_are_refused_with_what_they_need(experiment: str) 
         run(experiment, num_tokens=10_000_000)
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
-    if torch.cuda.is_available():
-        assert run("self", device="cuda").tensors
-    else:
-        with pytest.raises(UserError, match="device: cuda is not available"):
-            run("self", device="cuda")
+BILLION = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("experiment", "settings"),
+    [
+        ("self", {"relative_bias": True, "num_buckets": BILLION, "max_distance": BILLION, "explain": True}),
+        ("multihead", {"relative_bias": True, "num_buckets": BILLION, "max_distance": BILLION}),
+        ("self", {"top_k": BILLION, "num_tokens": 50_000, "engine": "streaming"}),
+        ("average", {"top_k": BILLION, "num_tokens": 15_000}),
+    ],
+)
+def test_the_table_of_a_bias_and_named_keys_are_counted(
+    monkeypatch: pytest.MonkeyPatch, experiment: str, settings: dict[str, object]
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 20 * 10**9)
+    with pytest.raises(UserError, match=r"needs about [\d.e+]+ [GT]B of memory and 20 GB are free"):
+        run(experiment, **settings)

@@ -14,7 +14,7 @@ from tests.conftest import Attn
 from tests.eager import eager_weights
 from tests.experiments.running import run
 from tests.model_folders import save_model
-from tests.naive_heads import naive_figures
+from tests.naive_heads import naive_figures, skipped
 
 SENTENCE = "the cat sat because the cat was tired"
 
@@ -131,6 +131,28 @@ def test_weighted_norms(tmp_path: Path, architecture: str) -> None:
     ]
     norms = [row["value_norm"] for row in rows]
     assert norms == sorted(norms, reverse=True) and norms[-1] > 0
+
+
+@pytest.mark.parametrize("skip", [0, 3])
+def test_weighted_norms_are_means_over_the_rows_that_see_a_key(tmp_path: Path, skip: int) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = save_model(tmp_path, "GPT-2")
+    settings = {"weighted": "true", "skip_sink": str(skip)}
+    rows = run("heads", model=str(folder), sentence=SENTENCE, **settings).statistics["heads"]
+    model = AutoModel.from_pretrained(folder).eval()
+    inputs = {"input_ids": torch.tensor([AutoTokenizer.from_pretrained(folder)(SENTENCE)["input_ids"]])}
+    layers = eager_weights(AutoModel.from_pretrained(folder), inputs)
+    with torch.no_grad():
+        hidden = model(**inputs, output_hidden_states=True).hidden_states
+        for layer, block in enumerate(model.h):
+            values = block.attn.c_attn(block.ln_1(hidden[layer]))[0].chunk(3, dim=-1)[2]
+            of_heads = values.unflatten(-1, (4, 8)).transpose(0, 1)
+            norms = (of_heads @ block.attn.c_proj.weight.unflatten(0, (4, 8))).norm(dim=-1)
+            weights = skipped(layers["decoder", "self", layer], skip)
+            expected = (weights * norms.unsqueeze(1)).sum(dim=-1)[:, skip:].mean(dim=-1)
+            found = [row["value_norm"] for row in rows if row["layer"] == layer]
+            torch.testing.assert_close(torch.tensor(found).double(), expected.double(), rtol=1e-4, atol=1e-6)
 
 
 def test_weighted_needs_the_values(attn: Attn, tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """What settings mean: YAML without surprises, defaults that follow, the schema."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 
+from attncli.errors import UserError
 from attncli.spec import SPECS
 from attncli.spec.config_file import ConfigFile
 from attncli.spec.resolved import resolved_yaml
@@ -118,3 +120,21 @@ def test_the_shipped_schema_is_fresh() -> None:
 def test_the_schema_refuses_what_we_refuse(bad: dict[str, object]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(bad, config_schema())
+
+
+def integer_settings() -> Iterator[tuple[str, str]]:
+    for experiment, spec in SPECS.items():
+        for key, about in spec.model_json_schema()["properties"].items():
+            if any(form.get("type") == "integer" for form in [about, *about.get("anyOf", ())]):
+                yield experiment, key
+
+
+@pytest.mark.parametrize(("experiment", "key"), list(integer_settings()))
+def test_every_whole_number_has_a_bound_that_is_told(experiment: str, key: str) -> None:
+    bound = f"less than {2**63}" if key == "seed" else "at most 1000000000"
+    for text in (str(10**20), "9" * 5000):
+        with pytest.raises(UserError) as refused:
+            spec_of(experiment, **{key: text})
+        (line,) = (line for line in refused.value.lines if "got 99" in line or "got 10" in line)
+        told = "a smaller whole number" if len(text) > 4300 else bound
+        assert line.startswith(f"here: {key}: must be {told} (got {text[:20]}") and len(line) < 150

@@ -42,7 +42,10 @@ REFUSED = [
      "that have a bucket each (got 8)"),
     ("self", {"relative_bias": True, "max_distance": 16, "causal": True}, "max_distance: must be greater than "
      "16, the distances that have a bucket each (got 16)"),
-    ("self", {"softcap": 0}, "softcap: must be greater than 0 (got 0)"),
+    ("self", {"softcap": 0}, "softcap: must be at least 1e-30 (got 0)"),
+    ("self", {"softcap": "1e-46"}, "softcap: must be at least 1e-30 (got 1e-46)"),
+    ("cross", {"softcap": "1e300"}, "softcap: must be at most 1e+30 (got 1e300)"),
+    ("self", {"scale": "-1e300"}, "scale: must be between -1e+38 and 1e+38 (got -1e300)"),
     ("self", {"window": 0}, "window: must be greater than 0 (got 0)"),
     ("self", {"alibi": True, "engine": "streaming"}, "alibi: needs engine dense: streaming adds no bias to "
      "scores"),
