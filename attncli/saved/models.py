@@ -1,6 +1,5 @@
 """The JSON form of a report: its names and types, as pydantic checks them."""
 
-from collections.abc import Callable
 from types import NoneType
 from typing import Annotated, Any, TypeVar
 
@@ -19,15 +18,16 @@ def is_plain_name(name: str) -> bool:
     return name.isprintable() and 0 < len(name) <= LONGEST_NAME
 
 
-def _that(is_right: Callable[[Any], bool], message: str) -> AfterValidator:
-    """Refuses a value that is not right."""
+def _plain_name(name: str) -> str:
+    if not is_plain_name(name):
+        raise ValueError("must be a plain name")
+    return name
 
-    def check(value: Any) -> Any:
-        if not is_right(value):
-            raise ValueError(message)
-        return value
 
-    return AfterValidator(check)
+def _step_cell(value: Any) -> Any:
+    if type(value) not in (str, int, float, NoneType):
+        raise ValueError("must be a number, a text or null")
+    return value
 
 
 def _known_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -77,9 +77,7 @@ Listed = Annotated[tuple[T, ...], Strict(False)]
 """A tuple, of which JSON makes a list; all else is strict."""
 Axes = Annotated[Listed[str], AfterValidator(_known_axes)]
 Count = Annotated[int, Field(ge=0)]
-StepCell = Annotated[
-    Any, _that(lambda cell: type(cell) in (str, int, float, NoneType), "must be a number, a text or null")
-]
+StepCell = Annotated[Any, AfterValidator(_step_cell)]
 
 
 class Saved(BaseModel):
@@ -151,7 +149,7 @@ class SavedReport(Saved):
     """A whole report; of its statistics those that are tensors have their axes apart."""
 
     schema_version: int
-    experiment: Annotated[str, _that(is_plain_name, "must be a plain name")]
+    experiment: Annotated[str, AfterValidator(_plain_name)]
     spec: dict[str, Any]
     environment: dict[str, str]
     tokens: Listed[str]

@@ -18,8 +18,7 @@ from attncli.views.heading import heading
 from attncli.views.pictures.line_charts import ChartBlock
 from attncli.views.pictures.maps import MapsBlock
 from attncli.views.pictures.parts import Maps, parts_of
-from attncli.views.pictures.place import Block
-from attncli.views.pictures.ticks import heading_lines
+from attncli.views.pictures.places import heading_lines
 
 WIDEST = 15.0  # inches, from which on parts go to the next row
 NARROWEST = 4.0
@@ -53,6 +52,9 @@ def settings() -> Any:
         "xtick.major.size": 2,
         "ytick.major.size": 2,
     }
+
+
+Block = MapsBlock | ChartBlock
 
 
 def _block(part: Maps | Curves, display: Display) -> Block:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from attncli.views.colormaps import Shading, colour_map
-from attncli.views.pictures.place import axes_at
+from attncli.views.pictures.places import axes_at
 
 NO_NUMBER = (237, 237, 237)
 

@@ -6,8 +6,7 @@ from matplotlib.ticker import MaxNLocator
 
 from attncli.views.colormaps import VIRIDIS, colours
 from attncli.views.curves import Curves
-from attncli.views.pictures.place import axes_at
-from attncli.views.pictures.ticks import TITLE_HEIGHT
+from attncli.views.pictures.places import TITLE_HEIGHT, axes_at
 
 CHART_WIDTH, CHART_HEIGHT = 4.2, 3.0
 

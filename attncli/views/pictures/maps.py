@@ -8,11 +8,11 @@ from attncli.views.colormaps import shading
 from attncli.views.matrices import Matrix, place_names
 from attncli.views.pictures.image import draw_bar, draw_image, image
 from attncli.views.pictures.parts import Maps
-from attncli.views.pictures.place import axes_at
-from attncli.views.pictures.ticks import (
+from attncli.views.pictures.places import (
     LABEL_HEIGHT,
     TITLE_CHARACTER,
     TITLE_HEIGHT,
+    axes_at,
     labels,
     longest,
     set_labels,

@@ -2,27 +2,31 @@
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
 from attncli.report import Report
-from attncli.views import Display
+from attncli.views import Display, View
 
 DOTS_PER_INCH = 150
 
 
-def save(
-    report: Report, stream: IO[Any], display: Display, kind: str, metadata: Mapping[str, str | None]
-) -> None:
-    """Draw the report and write it; a character that no font has is an empty box, and no warning."""
-    # Before the import: matplotlib tells of its caches and of fonts.
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    import matplotlib
+def writer(kind: str, metadata: Mapping[str, str | None]) -> View:
+    """Writes one picture a report; the same report gives the same bytes."""
 
-    from attncli.views.pictures.figure import draw, settings
+    def write(reports: Iterable[Report], stream: IO[Any], display: Display) -> None:
+        """A character that no font has is an empty box, and no warning."""
+        # Before the import: matplotlib tells of its caches and of fonts.
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
+        import matplotlib
 
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        matplotlib.rcParams.update(settings())
-        figure = draw(report, display)
-        figure.savefig(stream, format=kind, metadata=dict(metadata), dpi=DOTS_PER_INCH)
+        from attncli.views.pictures.figure import draw, settings
+
+        for report in reports:
+            with matplotlib.rc_context(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                matplotlib.rcParams.update(settings())
+                figure = draw(report, display)
+                figure.savefig(stream, format=kind, metadata=dict(metadata), dpi=DOTS_PER_INCH)
+
+    return write

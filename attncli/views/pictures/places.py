@@ -1,11 +1,13 @@
-"""The labels of a picture: shortened, thinned, never parsed; sizes in inches."""
+"""Places and labels in a picture, in inches; labels are shortened, thinned and never parsed."""
 
 from collections.abc import Iterator
 from itertools import count
 from textwrap import wrap
 from unicodedata import bidirectional
 
+from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.figure import Figure
 from rich.cells import cell_len
 
 from attncli.views.labels import token_texts
@@ -52,3 +54,12 @@ def set_labels(axis: Axis, name: str, texts: list[str], length: float) -> None:
 def _steps() -> Iterator[int]:
     """1, 2, 5, 10, 20, 50, ..."""
     return (digit * 10**power for power in count() for digit in (1, 2, 5))
+
+
+def axes_at(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+    """Axes at a place in inches from the upper left corner."""
+    total_width, total_height = figure.get_size_inches()
+    bottom = total_height - top - height
+    return figure.add_axes(
+        (left / total_width, bottom / total_height, width / total_width, height / total_height)
+    )
