@@ -29,31 +29,12 @@ PLACES = ("layer", "head")
 """The axes on which a survey has its heads."""
 
 # Tensors that a report holds for its steps alone; of several sizes each has its number after the name.
-EXPLAINED = frozenset(
-    {
-        "token_ids",
-        "context_token_ids",
-        "query_projection",
-        "key_projection",
-        "value_projection",
-        "projected_query",
-        "projected_key",
-        "query",
-        "key",
-        "value",
-        "raw_scores",
-        "scaled_scores",
-        "second_scaled_scores",
-        "bias",
-        "bias_table",
-        "first_weights",
-        "second_weights",
-        "lambda_vectors",
-        "merged",
-        "output_projection",
-        "output_bias",
-    }
-)
+EXPLAINED = frozenset({
+    "token_ids", "context_token_ids", "query_projection", "key_projection", "value_projection",
+    "projected_query", "projected_key", "query", "key", "value", "raw_scores", "scaled_scores",
+    "second_scaled_scores", "bias", "bias_table", "first_weights", "second_weights", "lambda_vectors",
+    "merged", "output_projection", "output_bias",
+})  # fmt: skip
 
 
 def whole_head_name(layer: int, head: int) -> str:

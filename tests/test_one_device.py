@@ -103,10 +103,12 @@ def test_texts_together_live_on_one_device(
         assert_same_numbers(one, other)
 
 
-@pytest.mark.parametrize("num_keys", [9, 1200])
-def test_statistics_stay_on_the_device_of_the_query(num_keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("num_keys", "top_k"), [(9, 0), (9, 3), (1200, 3)])
+def test_statistics_stay_on_the_device_of_the_query(
+    num_keys: int, top_k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     query, key, value = (torch.randn(2, 4, count, 8) for count in (7, num_keys, num_keys))
-    options = {"causal": True, "top_k": 3, "keys": True, "pooled": 4, "window": 500}
+    options = {"causal": True, "top_k": top_k, "keys": True, "pooled": 4, "window": 500}
     masks = {"sink": torch.randn(4), "key_mask": torch.rand(2, 1, num_keys) > 0.2}
     expected = attention_statistics(query, key, value, **options, **masks)
     with pretended_cuda(monkeypatch):

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import product
+from typing import Any, NamedTuple
 
+FLOAT = "<f8"
+"""How a figure is stored: float64, little end first."""
 SUMMARIES = ("mean", "min", "max")
 
 
@@ -18,70 +21,44 @@ class Column(NamedTuple):
 
 
 Columns = tuple[Column, ...]
+Shape = tuple[Any, ...]
+"""One of the functions below and its arguments: what the columns of some numbers follow from."""
 
 
-class ScalarShape(NamedTuple):
-    """One number."""
-
-    name: str
-    layer: int | None
-    head: int | None
-
-    def columns(self) -> Iterator[Column]:
-        """Its column."""
-        yield Column(*self)
+def one_column(name: str, layer: int | None, head: int | None) -> Iterator[Column]:
+    """That of a single number."""
+    yield Column(name, layer, head)
 
 
-class GridShape(NamedTuple):
-    """One number for each layer and head."""
-
-    name: str
-    num_layers: int
-    num_heads: int
-
-    def columns(self) -> Iterator[Column]:
-        """Layer by layer."""
-        for layer in range(self.num_layers):
-            yield from (Column(self.name, layer, head) for head in range(self.num_heads))
+def grid_columns(name: str, num_layers: int, num_heads: int) -> Iterator[Column]:
+    """One for each layer and head, layer by layer."""
+    return (Column(name, *place) for place in product(range(num_layers), range(num_heads)))
 
 
-class RowShape(NamedTuple):
-    """A number for each row, summarised for each head; with `num_tokens` every row is kept, too."""
-
-    name: str
-    layer: int | None
-    head: int | None
-    num_heads: int | None = None
-    num_batches: int | None = None
-    num_tokens: int | None = None
-
-    def columns(self) -> Iterator[Column]:
-        """The summaries of each head, then every row."""
-        heads = [self.head] if self.num_heads is None else list(range(self.num_heads))
-        for head in heads:
-            yield from (Column(f"{self.name}.{how}", self.layer, head) for how in SUMMARIES)
-        batches = [None] if self.num_batches is None else list(range(self.num_batches))
-        for head in heads:
-            for batch in batches:
-                for token in range(self.num_tokens or 0):
-                    yield Column(self.name, self.layer, head, batch, token)
+def row_columns(
+    name: str,
+    layer: int | None,
+    head: int | None,
+    num_heads: int | None,
+    num_batches: int | None,
+    num_tokens: int,
+) -> Iterator[Column]:
+    """The summaries of each head, then `num_tokens` rows of each, none where no row is kept."""
+    heads = [head] if num_heads is None else range(num_heads)
+    batches = [None] if num_batches is None else range(num_batches)
+    for place, how in product(heads, SUMMARIES):
+        yield Column(f"{name}.{how}", layer, place)
+    for row in product(heads, batches, range(num_tokens)):
+        yield Column(name, layer, *row)
 
 
-class SurveyShape(NamedTuple):
-    """A survey of heads: layer, head, what stands before the names, and the names, for each head."""
-
-    heads: tuple[tuple[int, int, str, tuple[str, ...]], ...]
-
-    def columns(self) -> Iterator[Column]:
-        """Head by head."""
-        for layer, head, prefix, names in self.heads:
-            yield from (Column(prefix + name, layer, head) for name in names)
-
-
-Shape = ScalarShape | GridShape | RowShape | SurveyShape
+def survey_columns(heads: tuple[tuple[int, int, str, tuple[str, ...]], ...]) -> Iterator[Column]:
+    """Head by head: layer, head, what stands before the names, and the names."""
+    for layer, head, prefix, names in heads:
+        yield from (Column(prefix + name, layer, head) for name in names)
 
 
 @lru_cache(maxsize=256)
 def columns_of_shapes(shapes: tuple[Shape, ...]) -> Columns:
     """The columns of a report; reports of equal shapes share the very tuple."""
-    return tuple(column for shape in shapes for column in shape.columns())
+    return tuple(column for columns, *about in shapes for column in columns(*about))

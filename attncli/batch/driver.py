@@ -4,12 +4,13 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from attncli.batch.chunks import Chunk, ChunkResult, failed_chunk, run_chunk
-from attncli.batch.expectations import Checks, Expectations
+from attncli.batch.columns import FLOAT, Columns
+from attncli.batch.expectations import Expectations
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Job, Plan
 from attncli.batch.store import Store
@@ -23,18 +24,8 @@ JOBS_A_WINDOW = 4096
 
 # Chunks and what computes one -> each chunk with what it gave, in any order, or why its worker could not.
 Executor = Callable[[Iterable[Chunk], Callable[[Chunk], ChunkResult]], Iterator[tuple[Chunk, Any]]]
-Tell = Callable[[str, list[str]], None]
 # A job, and the keys of its runs that are to be done.
 JobLeft = tuple[Job, tuple[bytes | None, ...]]
-
-
-class Progress(NamedTuple):
-    """How far a batch has come: runs of the plan, those that were done before, done now, and failed now."""
-
-    planned: int
-    kept: int
-    done: int
-    failed: int
 
 
 def _length(job: Job) -> int:
@@ -64,8 +55,8 @@ class Driver:
     """One batch into one store, which has taken its plan: `num_runs`, and `num_done` of these done.
 
     `num_workers` take chunks from it, of jobs that take about `seconds_a_job`, as far as that is known.
-    `on_failure` and `on_broken` get the name of each run that failed, or met an expectation not, with lines
-    that say why.
+    `tell` gets the name of each run that failed, or did not meet an expectation, with lines that say why;
+    `on_progress` how many runs there are, were done before, are done now, and failed now.
     """
 
     def __init__(
@@ -80,14 +71,13 @@ class Driver:
         num_workers: int = 1,
         seconds_a_job: float = 0.0,
         fail_fast: bool,
-        on_failure: Tell,
-        on_broken: Tell,
-        on_progress: Callable[[Progress], None],
+        tell: Callable[[str, list[str]], None],
+        on_progress: Callable[[int, int, int, int], None],
     ) -> None:
         self.plan, self.keys, self.store = plan, keys, store
         self.expectations = expectations
         self.fail_fast = fail_fast
-        self.on_failure, self.on_broken, self.on_progress = on_failure, on_broken, on_progress
+        self.tell, self.on_progress = tell, on_progress
         self.num_runs, self.kept = num_runs, num_done
         self.done = self.failed = self.broken = 0
         self._num_workers = num_workers
@@ -102,7 +92,7 @@ class Driver:
 
     def run(self, executor: Executor) -> None:
         """Every run that is not done yet; with fail_fast until one fails or does not meet an expectation."""
-        self._tell()
+        self._show_progress()
         results = executor(self._chunks(), run_chunk)
         try:
             for chunk, result in results:
@@ -116,8 +106,8 @@ class Driver:
             if hasattr(results, "close"):
                 results.close()
 
-    def _tell(self) -> None:
-        self.on_progress(Progress(self.num_runs, self.kept, self.done, self.failed))
+    def _show_progress(self) -> None:
+        self.on_progress(self.num_runs, self.kept, self.done, self.failed)
 
     def _chunks(self) -> Iterator[Chunk]:
         """The jobs that have a run to do, as many together as take about a second; fewer towards the end.
@@ -162,8 +152,7 @@ class Driver:
         for place, (item, key) in enumerate(zip(job.chain, keys, strict=True), start=job.place):
             first, is_done = planned[key]
             if place == first and is_done and self.expectations.conditions:
-                columns, figures = self.store.figures(key)
-                self._check(job.name(item), self.expectations.of(columns).broken(figures))
+                self._check(job.name(item), *self.store.figures(key))
             yield None if is_done or place != first else key
 
     def _take(self, chunk: Chunk, result: ChunkResult) -> None:
@@ -171,30 +160,20 @@ class Driver:
         with uninterrupted():
             self.store.write(chunk, result)
             self.failed += len(result.errors)
-            self.done += result.num_done
+            self.done += len(result.figures)
         self._learn(result.seconds_a_run * chunk.num_runs / len(chunk))
         if result.errors or self.expectations.conditions:
-            self._report(chunk, result)
-        self._tell()
+            for number, run in chunk.runs().items():
+                if number in result.errors:
+                    self.tell(run.job.name(run.item), result.errors[number].splitlines())
+                else:
+                    self._check(run.job.name(run.item), *result.figures[number])
+        self._show_progress()
 
-    def _report(self, chunk: Chunk, result: ChunkResult) -> None:
-        """What is wrong with the runs of a chunk, in their order."""
-        figures: dict[int, tuple[Checks, np.ndarray]] = {}
-        for table in result.tables:
-            checks = self.expectations.of(table.columns)
-            figures |= {number: (checks, row) for number, row in zip(table.places, table.values, strict=True)}
-        for number, run in chunk.runs().items():
-            name = run.job.name(run.item)
-            if number in result.errors:
-                self.on_failure(name, result.errors[number].splitlines())
-            else:
-                checks, row = figures[number]
-                self._check(name, checks.broken(row))
-
-    def _check(self, name: str, broken: list[str]) -> None:
-        if broken:
+    def _check(self, name: str, columns: Columns, figures: bytes) -> None:
+        if broken := self.expectations.broken(columns, np.frombuffer(figures, FLOAT)):
             self.broken += 1
-            self.on_broken(name, broken)
+            self.tell(name, broken)
 
     def _learn(self, seconds_a_job: float) -> None:
         """Larger chunks for small runs, step by step; one run that takes long is a chunk of its own."""

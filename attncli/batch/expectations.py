@@ -11,24 +11,26 @@ from attncli.errors import nearest
 PLACES = ("layer", "head", "batch", "token")
 
 
-class Checks:
-    """The expectations of runs with these columns."""
+class Expectations:
+    """The conditions that every run must meet, and which of them had anything to check."""
 
-    def __init__(self, columns: Columns, conditions: Sequence[Condition]) -> None:
-        self.columns = columns
-        self.places = {
-            condition: [i for i, column in enumerate(columns) if column.statistic == condition.name]
-            for condition in conditions
-        }
+    def __init__(self, conditions: Sequence[Condition]) -> None:
+        self.conditions = conditions
+        self._places: dict[Columns, dict[Condition, list[int]]] = {}
 
-    def broken(self, figures: np.ndarray) -> list[str]:
+    def broken(self, columns: Columns, figures: np.ndarray) -> list[str]:
         """A line for each expectation that does not hold: `expected entropy.mean < 2: got 2.3 in head 4`."""
+        if columns not in self._places:
+            self._places[columns] = {
+                condition: [i for i, column in enumerate(columns) if column.statistic == condition.name]
+                for condition in self.conditions
+            }
         lines = []
-        for condition, places in self.places.items():
+        for condition, places in self._places[columns].items():
             values = figures[places]
             wrong = np.flatnonzero(~np.asarray(condition.holds(values), dtype=bool))
             if len(wrong):
-                column, value = self.columns[places[wrong[0]]], float(values[wrong[0]])
+                column, value = columns[places[wrong[0]]], float(values[wrong[0]])
                 found = [(axis, getattr(column, axis)) for axis in PLACES]
                 where = "".join(f" in {axis} {index}" for axis, index in found if index is not None)
                 more = f" (and in {len(wrong) - 1} more)" if len(wrong) > 1 else ""
@@ -36,23 +38,9 @@ class Checks:
                 lines.append(f"expected {condition}: got {number}{where}{more}")
         return lines
 
-
-class Expectations:
-    """The conditions that every run must meet, and which of them had anything to check."""
-
-    def __init__(self, conditions: Sequence[Condition]) -> None:
-        self.conditions = conditions
-        self._checks: dict[Columns, Checks] = {}
-
-    def of(self, columns: Columns) -> Checks:
-        """What to check of runs with these columns."""
-        if columns not in self._checks:
-            self._checks[columns] = Checks(columns, self.conditions)
-        return self._checks[columns]
-
     def unmet(self) -> list[str]:
         """A line for each condition whose statistic no run had: what checks nothing must not pass."""
-        names = {column.statistic for columns in self._checks for column in columns}
+        names = {column.statistic for columns in self._places for column in columns}
         return [
             f"--expect '{condition}': no run has {condition.name}{nearest(condition.name, names)}"
             for condition in self.conditions

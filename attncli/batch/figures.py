@@ -12,15 +12,15 @@ import numpy as np
 
 from attncli.batch.columns import (
     Columns,
-    GridShape,
-    RowShape,
-    ScalarShape,
     Shape,
-    SurveyShape,
     columns_of_shapes,
+    grid_columns,
+    one_column,
+    row_columns,
+    survey_columns,
 )
 from attncli.experiments.together import OwnPart
-from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Statistic, Table, Tensors
+from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
 
 # Keys named by rank, and what is made of the rows for people, are no statistics of their own.
 LEFT_OUT = ("top_keys", "top_weights", "quantiles", "extremes")
@@ -47,19 +47,10 @@ def figure_tables(reports: Sequence[Report], *, rows: bool = False) -> list[Figu
     tables = []
     for places in together.values():
         leaves = list(_leaves([reports[place] for place in places], rows))
-        parts = [leaf.values for leaf in leaves]
-        values = np.concatenate(parts, axis=1) if parts else np.empty((len(places), 0))
+        values = np.concatenate([np.empty((len(places), 0)), *(numbers for _, numbers in leaves)], axis=1)
         values[~np.isfinite(values)] = np.nan
-        tables.append(FigureTable(columns_of_shapes(tuple(leaf.shape for leaf in leaves)), places, values))
+        tables.append(FigureTable(columns_of_shapes(tuple(shape for shape, _ in leaves)), places, values))
     return tables
-
-
-def joined(tables: Sequence[FigureTable]) -> FigureTable:
-    """Tables of the same columns as one."""
-    if len(tables) == 1:
-        return tables[0]
-    places = [place for table in tables for place in table.places]
-    return FigureTable(tables[0].columns, places, np.concatenate([table.values for table in tables]))
 
 
 def figures_of(report: Report, *, rows: bool = False) -> tuple[Columns, np.ndarray]:
@@ -68,96 +59,70 @@ def figures_of(report: Report, *, rows: bool = False) -> tuple[Columns, np.ndarr
     return columns, values[0]
 
 
-class Leaf(NamedTuple):
-    """The numbers of some reports under one name (report, column), and what their columns follow from."""
-
-    shape: Shape
-    values: np.ndarray
+Leaf = tuple[Shape, np.ndarray]
+"""What the columns of some numbers follow from, and the numbers (report, column)."""
 
 
 def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
-    """The leaves of one report, or of several that are parts of the same whole."""
+    """The numbers of one report, or of several that are parts of the same whole, under one name each."""
     first = reports[0]
-    statistics, tensors = first.statistics, first.tensors
-    members = None
+    statistics, tensors, members = first.statistics, first.tensors, None
     if isinstance(statistics, OwnPart) and isinstance(tensors, OwnPart):
         members = [report.statistics.place for report in reports if isinstance(report.statistics, OwnPart)]
         statistics, tensors = statistics.whole, tensors.whole
-    walk = _Walk(first.spec.get("layer"), first.spec.get("head"), members, rows)
-    for name, value in statistics.items():
-        if name == "heads" and isinstance(value, Table):
-            yield _survey(value, len(reports))
-        elif name not in LEFT_OUT:
-            yield from walk.leaves(name, value)
-    for name, tensor in tensors.items():
-        if walk.axes(tensor) == PLACES:
-            yield _grid_leaf(name, walk.values(tensor))
-
-
-class _Walk(NamedTuple):
-    """What holds for all statistics of a report, or of the members of a whole with an axis for them."""
-
-    layer: int | None
-    head: int | None
-    members: list[int] | None
-    rows: bool
-
-    def axes(self, tensor: NamedTensor) -> tuple[str, ...]:
-        """The axes after that of the members."""
-        assert self.members is None or tensor.axes[0] == "batch", tensor.axes
-        return tensor.axes if self.members is None else tensor.axes[1:]
-
-    def values(self, tensor: NamedTensor) -> np.ndarray:
-        """The numbers of each member."""
-        if self.members is None:
-            return tensor.values[None]
-        is_whole = self.members == list(range(len(tensor.values)))
-        return tensor.values if is_whole else tensor.values[self.members]
-
-    def leaves(self, group: str, found: Statistic) -> Iterator[Leaf]:
-        """Every number of a group of statistics; those of rows and keys by their own name alone."""
-        if isinstance(found, Tensors):
+    place = first.spec.get("layer"), first.spec.get("head")
+    for group, found in statistics.items():
+        if group == "heads" and isinstance(found, Table):
+            yield _survey(found, len(reports))
+        elif isinstance(found, Tensors):
             for name, tensor in found.items():
-                if axes := self.axes(tensor):
-                    yield from () if name in LEFT_OUT else [self._row_leaf(name, axes, self.values(tensor))]
-                else:
-                    yield self._scalar_leaf(f"{group}.{name}", self.values(tensor))
-        elif isinstance(found, Numbers):
-            yield from self._scalar_leaves(group, found)
-        else:
-            for number, row in enumerate(found):
-                yield from self._scalar_leaves(f"{group}.{number}", row)
+                axes, values = _of_members(tensor, members)
+                if not axes:
+                    yield (one_column, f"{group}.{name}", *place), values.astype(np.float64)[:, None]
+                elif name not in LEFT_OUT:
+                    yield _row_leaf(name, axes, values, place, rows)
+        elif group not in LEFT_OUT:
+            for name, number in _single_numbers(group, found):
+                yield (one_column, name, *place), np.full((len(reports), 1), number, dtype=np.float64)
+    for name, tensor in tensors.items():
+        axes, values = _of_members(tensor, members)
+        if axes == PLACES:
+            yield (grid_columns, name, *values.shape[1:]), values.reshape(len(values), -1)
 
-    def _scalar_leaves(self, before: str, cells: Row) -> Iterator[Leaf]:
-        count = 1 if self.members is None else len(self.members)
-        for name, cell in cells.items():
+
+def _of_members(tensor: NamedTensor, members: list[int] | None) -> tuple[tuple[str, ...], np.ndarray]:
+    """The axes of a tensor, and the numbers of each member of a whole, or of the only report there is."""
+    if members is None:
+        return tensor.axes, tensor.values[None]
+    assert tensor.axes[0] == "batch", tensor.axes
+    is_whole = members == list(range(len(tensor.values)))
+    return tensor.axes[1:], tensor.values if is_whole else tensor.values[members]
+
+
+def _single_numbers(group: str, found: Numbers | Table) -> Iterator[tuple[str, Any]]:
+    """Every number by its full name: the rows of a table, and the numbers of a list, by their place."""
+    rows = {group: found} if isinstance(found, Numbers) else {f"{group}.{i}": r for i, r in enumerate(found)}
+    for before, row in rows.items():
+        for name, cell in row.items():
             listed = {f".{i}": item for i, item in enumerate(cell)} if isinstance(cell, list) else {"": cell}
             for place, item in listed.items():
                 if not isinstance(item, str):
-                    numbers = np.full(count, np.nan if item is None else item)
-                    yield self._scalar_leaf(f"{before}.{name}{place}", numbers)
-
-    def _scalar_leaf(self, name: str, values: np.ndarray) -> Leaf:
-        return Leaf(ScalarShape(name, self.layer, self.head), values.astype(np.float64)[:, None])
-
-    def _row_leaf(self, name: str, axes: tuple[str, ...], values: np.ndarray) -> Leaf:
-        count = len(values)
-        num_heads = values.shape[1 + axes.index("head")] if "head" in axes else None
-        by_head = values[:, None] if num_heads is None else np.moveaxis(values, 1 + axes.index("head"), 1)
-        num_batches = by_head.shape[2] if "batch" in axes else None
-        # Last axis whole and in one piece, so that a sum is added up in the same order in any company.
-        flat = np.ascontiguousarray(by_head, dtype=np.float64).reshape(count, num_heads or 1, -1)
-        summaries = _summaries(flat).reshape(count, -1)
-        if not self.rows:
-            return Leaf(RowShape(name, self.layer, self.head, num_heads), summaries)
-        num_tokens = flat.shape[2] // (num_batches or 1)
-        shape = RowShape(name, self.layer, self.head, num_heads, num_batches, num_tokens)
-        return Leaf(shape, np.concatenate([summaries, flat.reshape(count, -1)], axis=1))
+                    yield f"{before}.{name}{place}", np.nan if item is None else item
 
 
-def _grid_leaf(name: str, values: np.ndarray) -> Leaf:
-    num_layers, num_heads = values.shape[1:]
-    return Leaf(GridShape(name, num_layers, num_heads), values.reshape(len(values), -1))
+def _row_leaf(
+    name: str, axes: tuple[str, ...], values: np.ndarray, place: tuple[int | None, int | None], rows: bool
+) -> Leaf:
+    """A number for each row: summaries of each head, then with `rows` every row."""
+    count = len(values)
+    num_heads = values.shape[1 + axes.index("head")] if "head" in axes else None
+    by_head = values[:, None] if num_heads is None else np.moveaxis(values, 1 + axes.index("head"), 1)
+    num_batches = by_head.shape[2] if "batch" in axes else None
+    # Last axis whole and in one piece, so that a sum is added up in the same order in any company.
+    flat = np.ascontiguousarray(by_head, dtype=np.float64).reshape(count, num_heads or 1, -1)
+    numbers = [_summaries(flat).reshape(count, -1), *([flat.reshape(count, -1)] if rows else [])]
+    num_tokens = flat.shape[2] // (num_batches or 1) if rows else 0
+    return (row_columns, name, *place, num_heads, num_batches, num_tokens), np.concatenate(numbers, axis=1)
 
 
 @lru_cache(maxsize=256)
@@ -180,7 +145,7 @@ def _survey(heads: Table, num_reports: int) -> Leaf:
         prefix = f"{stack}.{row['kind']}." if several else ""
         shape.append((row["layer"], row["head"], prefix, names))
         numbers += [row[name] for name in names]
-    return Leaf(SurveyShape(tuple(shape)), np.array([numbers] * num_reports, dtype=np.float64))
+    return (survey_columns, tuple(shape)), np.array([numbers] * num_reports, dtype=np.float64)
 
 
 def _summaries(flat: np.ndarray) -> np.ndarray:

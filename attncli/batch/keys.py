@@ -4,7 +4,7 @@ import json
 from functools import cache
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from attncli.batch.plan import Item, Job, Plan
 from attncli.batch.prompts import Prompt
@@ -12,9 +12,6 @@ from attncli.errors import UserError
 from attncli.spec.fields import Spec
 from attncli.spec.model import is_model_folder
 from attncli.spec.text import PATH_KEYS, is_vector_file
-
-if TYPE_CHECKING:
-    from hashlib import _Hash as HASH
 
 TEXT_KEYS = ("sentence", "context")
 WHOLE_BYTES = 64 * 2**20
@@ -71,21 +68,6 @@ def _settings_digest(item: Item) -> bytes:
     return sha256(canonical({"experiment": spec.experiment, "settings": settings})).digest()
 
 
-class _Beginning(NamedTuple):
-    """What the keys of all runs of an experiment have in common: the hash so far, and its own texts."""
-
-    item: Item
-    digest: "HASH"
-    texts: tuple[str | None, ...]
-    reads_context: bool
-
-
-def _beginning(item: Item) -> _Beginning:
-    texts = tuple(getattr(item.spec, key, None) for key in TEXT_KEYS)
-    reads_context = "context" in type(item.spec).model_fields
-    return _Beginning(item, sha256(_settings_digest(item)), texts, reads_context)
-
-
 class RunKeys:
     """The keys of jobs' runs; the settings of an experiment are hashed once for all its sentences."""
 
@@ -93,26 +75,25 @@ class RunKeys:
         """UserError for a file that an experiment of the plan wants and that cannot be read twice."""
         items = [item for chain in (*plan.chains, *plan.chains_with_context) for item in chain]
         # By identity, which is quick; the item is kept, so that its number is not another's.
-        self._beginnings = {id(item): _beginning(item) for item in items}
+        self._beginnings = {id(item): (item, sha256(_settings_digest(item))) for item in items}
 
     def of_job(self, job: Job) -> list[bytes]:
         """The key of each of its runs; one that draws on from others has theirs in it."""
         keys: list[bytes] = []
         for item in job.chain:
-            beginning = self._beginnings[id(item)]
-            digest = beginning.digest.copy()
-            digest.update(canonical(_texts(beginning, job.prompt)))
+            digest = self._beginnings[id(item)][1].copy()
+            digest.update(canonical(_texts(item.spec, job.prompt)))
             for before in keys:
                 digest.update(before)
             keys.append(digest.digest())
         return keys
 
 
-def _texts(beginning: _Beginning, prompt: Prompt | None) -> list[str | None]:
+def _texts(spec: Spec, prompt: Prompt | None) -> list[str | None]:
     """Sentence and context, and the writer's own name for them: equal texts of two names are two runs."""
+    sentence, context = (getattr(spec, key, None) for key in TEXT_KEYS)
     if prompt is None:
-        return [*beginning.texts]
-    context = beginning.texts[1]
-    if prompt.context is not None and beginning.reads_context:
+        return [sentence, context]
+    if prompt.context is not None and "context" in type(spec).model_fields:
         context = prompt.context
     return [prompt.sentence, context, *([prompt.id] if prompt.id is not None else [])]

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.batch.columns import Column, Columns
-from attncli.batch.store import LITTLE_ENDIAN, columns_of
+from attncli.batch.columns import FLOAT, Column, Columns
+from attncli.batch.store import columns_of
 from attncli.batch.store_file import check_header, connect_to_read
 from attncli.errors import RunError, UserError
 
@@ -99,7 +99,7 @@ class Reader:
             for shape, alike in groupby(rows, key=itemgetter(-2)):
                 found = list(alike)
                 columns = self._columns_of(shape)
-                numbers = np.frombuffer(b"".join(row[-1] for row in found), LITTLE_ENDIAN)
+                numbers = np.frombuffer(b"".join(row[-1] for row in found), FLOAT)
                 runs = [RunInfo(*row[:-2]) for row in found]
                 yield Runs(columns, runs, numbers.reshape(len(runs), len(columns)))
 

@@ -1,6 +1,6 @@
 """A summary of a store: count, mean, minimum and maximum of its figures, by group, as a report."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attncli.batch.columns import Column
 from attncli.batch.conditions import Condition
 from attncli.batch.reading import FailedRun, Reader, RunInfo, Runs
 from attncli.errors import UserError, nearest
@@ -37,9 +38,7 @@ class Total:
             self.max = max(self.max, float(values.max()))
 
     def row(self) -> dict[str, Any]:
-        """The summary, None where there was no number."""
-        if not self.count:
-            return {"figures": 0, "mean": None, "min": None, "max": None}
+        """The summary of some figures, at least one."""
         return {"figures": self.count, "mean": self.sum / self.count, "min": self.min, "max": self.max}
 
 
@@ -81,19 +80,26 @@ class Summary:
         totals: dict[tuple[str, Group], Total] = {}
         for runs in self.reader.done():
             kept = self._kept(runs)
-            for (of_run, of_column), values in self._cells(runs, kept):
-                statistic, *places = of_column
-                group = tuple(
-                    places[COLUMN_NAMES.index(name)] if name in COLUMN_NAMES else of_run[i]
-                    for i, name in enumerate(self.group_by)
-                )
-                totals.setdefault((statistic, group), Total()).add(values)
+            by_column, by_run = _grouped(runs.columns, self._of_column), _grouped(runs.runs, self._of_run)
+            for (about, rows), ((statistic, *places), columns) in product(by_run.items(), by_column.items()):
+                if not self.statistics or statistic in self.statistics:
+                    where = np.ix_(rows, columns)
+                    parts = zip(self.group_by, places, about, strict=True)
+                    group = tuple(place if name in COLUMN_NAMES else value for name, place, value in parts)
+                    totals.setdefault((statistic, group), Total()).add(runs.figures[where][kept[where]])
         order = {name: i for i, name in enumerate(self._names)}
         return [
             {"statistic": statistic, **dict(zip(self.group_by, group, strict=True)), **total.row()}
             for (statistic, group), total in sorted(totals.items(), key=lambda item: order[item[0][0]])
             if total.count
         ]
+
+    def _of_column(self, column: Column) -> Group:
+        """The statistic, and layer and head where groups are by these."""
+        return column.statistic, *(getattr(column, n) if n in COLUMN_NAMES else None for n in self.group_by)
+
+    def _of_run(self, run: RunInfo) -> Group:
+        return tuple(self._run_value(name, run) for name in self.group_by)
 
     def _run_value(self, name: str, run: RunInfo) -> Any:
         if name in COLUMN_NAMES:
@@ -102,22 +108,6 @@ class Summary:
             return getattr(run, name)
         value = self.reader.settings[run.settings].get(name)
         return ",".join(map(str, value)) if isinstance(value, list) else value
-
-    def _cells(self, runs: Runs, kept: np.ndarray) -> Iterator[tuple[tuple[Group, Group], np.ndarray]]:
-        """The figures of each group of runs and of columns."""
-        heads = [name in self.group_by for name in COLUMN_NAMES]
-        by_column: dict[Group, list[int]] = {}
-        for i, column in enumerate(runs.columns):
-            if not self.statistics or column.statistic in self.statistics:
-                places = (column.layer if heads[0] else None, column.head if heads[1] else None)
-                by_column.setdefault((column.statistic, *places), []).append(i)
-        by_run: dict[Group, list[int]] = {}
-        for i, run in enumerate(runs.runs):
-            group = tuple(self._run_value(name, run) for name in self.group_by)
-            by_run.setdefault(group, []).append(i)
-        for (of_run, rows), (of_column, columns) in product(by_run.items(), by_column.items()):
-            where = np.ix_(rows, columns)
-            yield (of_run, of_column), runs.figures[where][kept[where]]
 
     def _kept(self, runs: Runs) -> np.ndarray:
         """Which figures are numbers of runs, layers and heads where every condition holds."""
@@ -141,6 +131,14 @@ class Summary:
             and condition.holds(self._run_value(condition.name, failed.run))
             for condition in self.where
         )
+
+
+def _grouped(items: Iterable[Any], group: Callable[[Any], Group]) -> dict[Group, list[int]]:
+    """The places of the items of each group."""
+    places: dict[Group, list[int]] = {}
+    for place, item in enumerate(items):
+        places.setdefault(group(item), []).append(place)
+    return places
 
 
 def _where_statistic(runs: Runs, condition: Condition) -> np.ndarray:

@@ -6,20 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
 
 from attncli.batch.chunks import DONE, FAILED, Chunk, ChunkResult, Run
 from attncli.batch.columns import Column, Columns
-from attncli.batch.keys import RunKeys, resolved_settings
+from attncli.batch.keys import TEXT_KEYS, RunKeys, resolved_settings
 from attncli.batch.plan import Item, Plan
 from attncli.batch.schema import SCHEMA_VERSION, migrate, version_of
 from attncli.batch.store_file import check_header, connect, create_file, driving, remove
 from attncli.batch.weight_files import WeightFiles
 from attncli.errors import RunError, UserError
 
-LITTLE_ENDIAN = np.dtype("<f8")
 KEYS_A_QUERY = 500
 
 ADD_RUN = """
@@ -50,15 +46,6 @@ WHERE runs.key = planned.key AND (runs.plan, runs.id, runs.source) IS NOT (NULL,
 """
 
 
-class _Experiment(NamedTuple):
-    """An item, kept so that its identity is not another's: the number of its settings, and its own texts."""
-
-    item: Item
-    settings: int
-    sentence: str | None
-    context: str | None
-
-
 class Store:
     """An open store, written by this process alone."""
 
@@ -66,7 +53,8 @@ class Store:
         self.path = path
         self.rows, self.keeps_weights = rows, weights
         self._connection = connection
-        self._experiments: dict[int, _Experiment] = {}
+        # By identity; the item is kept, so that its number is not another's.
+        self._settings: dict[int, tuple[Item, int]] = {}
         self._shapes: dict[Columns, int] = {}
         self._environments: dict[str, int] = {}
         self._weights = WeightFiles(path)
@@ -78,11 +66,11 @@ class Store:
         transaction: a crash leaves the plan before or this one.
         """
         note_planned(self._connection, plan, keys)
-        self._begin()
-        if self._connection.execute(LEAVE_OUT).rowcount:
-            self._connection.execute("UPDATE store SET plan = plan + 1")
-        self._connection.execute(TAKE_IN)
-        self._connection.commit()
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            if self._connection.execute(LEAVE_OUT).rowcount:
+                self._connection.execute("UPDATE store SET plan = plan + 1")
+            self._connection.execute(TAKE_IN)
         return count_planned(self._connection)
 
     def planned(self, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bool]]:
@@ -98,81 +86,72 @@ class Store:
             found |= {key: (place, bool(is_done)) for key, place, is_done in rows}
         return found
 
-    def figures(self, key: bytes) -> tuple[Columns, np.ndarray]:
+    def figures(self, key: bytes) -> tuple[Columns, bytes]:
         """The figures of a run that is done."""
         query = "SELECT shape, figures FROM runs WHERE key = ?"
         shape, figures = self._connection.execute(query, (key,)).fetchone()
-        return columns_of(self._connection, shape), np.frombuffer(figures, LITTLE_ENDIAN)
+        return columns_of(self._connection, shape), figures
 
     def write(self, chunk: Chunk, result: ChunkResult) -> None:
         """Every run of a chunk in one transaction: they are there, all of them, when this returns."""
-        self._begin()
+        runs = chunk.runs()
+        weights = {runs[number].key.hex(): matrix for number, matrix in result.weights.items()}
         try:
-            runs = chunk.runs()
-            weights = {runs[number].key.hex(): matrix for number, matrix in result.weights.items()}
-            rows = sorted(self._rows(runs, result, self._weights.write(weights)), key=itemgetter(0))
-            self._connection.executemany(ADD_RUN, rows)  # in the order of the table, which is quicker
-            self._connection.commit()
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                rows = sorted(self._rows(runs, result, self._weights.write(weights)), key=itemgetter(0))
+                self._connection.executemany(ADD_RUN, rows)  # in the order of the table, which is quicker
         except BaseException:
-            self._forget()
+            # What was not committed never happened, its numbers of settings and shapes included.
+            for known in (self._settings, self._shapes, self._environments):
+                known.clear()
             raise
-
-    def _begin(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-
-    def _forget(self) -> None:
-        """What was not committed never happened, its numbers of settings and shapes included."""
-        if self._connection.in_transaction:
-            self._connection.rollback()
-        for known in (self._experiments, self._shapes, self._environments):
-            known.clear()
 
     def _rows(
         self, runs: Mapping[int, Run], result: ChunkResult, weights: str | None
     ) -> Iterator[tuple[object, ...]]:
         """What ADD_RUN takes, for each run of a chunk; `weights` is the file that has theirs."""
         environment = self._environment(result.environment) if result.environment else None
-        for table in result.tables:
-            shape, width = self._shape(table.columns), LITTLE_ENDIAN.itemsize * len(table.columns)
-            figures = memoryview(table.values.astype(LITTLE_ENDIAN).tobytes())
-            for row, number in enumerate(table.places):
-                file = weights if number in result.weights else None
-                own = figures[row * width : (row + 1) * width]
-                yield (*self._about(runs[number]), DONE, None, environment, shape, file, own)
+        shapes = {id(columns): columns for columns, _ in result.figures.values()}
+        numbers = {name: self._shape(columns) for name, columns in shapes.items()}
+        for number, (columns, figures) in result.figures.items():
+            file = weights if number in result.weights else None
+            yield (*self._about(runs[number]), DONE, None, environment, numbers[id(columns)], file, figures)
         for number, error in result.errors.items():
             yield (*self._about(runs[number]), FAILED, error, environment, None, None, None)
 
     def _about(self, run: Run) -> tuple[object, ...]:
         """What is known of a run before it is computed."""
-        experiment, prompt = self._experiment(run.item), run.job.prompt
-        sentence, context = experiment.sentence, experiment.context
+        spec, prompt = run.item.spec, run.job.prompt
+        sentence, context = (getattr(spec, key, None) for key in TEXT_KEYS)
         if prompt is not None:
             sentence, context = prompt.sentence, prompt.context or context
-        about = (run.job.label, run.item.source, experiment.settings, sentence, context)
+        about = (run.job.label, run.item.source, self._settings_of(run.item), sentence, context)
         return run.place, run.key, *about
 
-    def _experiment(self, item: Item) -> _Experiment:
-        known = self._experiments.get(id(item))
-        if known is None:
-            spec = item.spec
-            text = json.dumps(resolved_settings(spec), ensure_ascii=False)
-            values = (spec.experiment, spec.seed, text)
-            self._connection.execute(
-                "INSERT OR IGNORE INTO settings (experiment, seed, spec) VALUES (?, ?, ?)", values
-            )
-            query = "SELECT settings FROM settings WHERE experiment = ? AND seed = ? AND spec = ?"
-            (settings,) = self._connection.execute(query, values).fetchone()
-            sentence, context = getattr(spec, "sentence", None), getattr(spec, "context", None)
-            known = self._experiments[id(item)] = _Experiment(item, settings, sentence, context)
-        return known
+    def _settings_of(self, item: Item) -> int:
+        if id(item) not in self._settings:
+            text = json.dumps(resolved_settings(item.spec), ensure_ascii=False)
+            values = {"experiment": item.spec.experiment, "seed": item.spec.seed, "spec": text}
+            self._settings[id(item)] = item, self._number("settings", values)
+        return self._settings[id(item)][1]
 
     def _environment(self, versions: dict[str, str]) -> int:
         text = json.dumps(versions)
         if text not in self._environments:
-            self._connection.execute("INSERT OR IGNORE INTO environments (versions) VALUES (?)", (text,))
-            query = "SELECT environment FROM environments WHERE versions = ?"
-            (self._environments[text],) = self._connection.execute(query, (text,)).fetchone()
+            self._environments[text] = self._number("environments", {"versions": text})
         return self._environments[text]
+
+    def _number(self, table: str, values: dict[str, object]) -> int:
+        """The number of the row with these values, which is added where there is none."""
+        names, found = list(values), tuple(values.values())
+        marks = ", ".join("?" * len(names))
+        self._connection.execute(
+            f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({marks})", found
+        )
+        query = f"SELECT rowid FROM {table} WHERE ({', '.join(names)}) = ({marks})"
+        (number,) = self._connection.execute(query, found).fetchone()
+        return int(number)
 
     def _shape(self, columns: Columns) -> int:
         if not self._shapes:
@@ -180,11 +159,9 @@ class Store:
                 self._shapes[columns_of(self._connection, shape)] = shape
         if columns not in self._shapes:
             shape = self._shapes[columns] = max(self._shapes.values(), default=0) + 1
-            self._connection.executemany(
-                "INSERT INTO columns (shape, position, statistic, layer, head, batch, token) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                ((shape, position, *column) for position, column in enumerate(columns)),
-            )
+            marks = ", ".join("?" * (2 + len(Column._fields)))
+            rows = ((shape, position, *column) for position, column in enumerate(columns))
+            self._connection.executemany(f"INSERT INTO columns VALUES ({marks})", rows)
         return self._shapes[columns]
 
 

@@ -23,30 +23,27 @@ class WeightFiles:
 
         The file is on the disk before its transaction is: a store never names half a file.
         """
-        found = {key: np.ascontiguousarray(matrix) for key, matrix in weights.items()}
-        if not found:
+        if not weights:
             return None
         from safetensors.numpy import save
 
-        try:
-            return self._write(save(found))
-        except OSError as error:
-            message = f"cannot be written: {error.strerror}: what was finished is kept"
-            raise RunError(f"{self.folder}: {message}") from None
-
-    def _write(self, data: bytes) -> str:
-        self.folder.mkdir(exist_ok=True)
+        data = save({key: np.ascontiguousarray(matrix) for key, matrix in weights.items()})
         last = max((int(path.stem) for path in self.folder.glob("[0-9]*.safetensors")), default=0)
         name = f"{last + 1:06}.safetensors"
         part = self.folder / f"{name}.part"
         try:
-            with part.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(self.folder / name)
-        finally:
-            part.unlink(missing_ok=True)
+            self.folder.mkdir(exist_ok=True)
+            try:
+                with part.open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                part.replace(self.folder / name)
+            finally:
+                part.unlink(missing_ok=True)
+        except OSError as error:
+            message = f"cannot be written: {error.strerror}: what was finished is kept"
+            raise RunError(f"{self.folder}: {message}") from None
         return name
 
     def remove_others(self, named: set[str | None]) -> None:

@@ -53,7 +53,7 @@ STORE_FLAGS = (
     option("--scheduler", "Compute on a Dask cluster: tcp://host:port.", "ADDRESS"),
 )
 PARAMETERS = (
-    argument("files", "Config files, each with one experiment, steps or a sweep.", "FILE...", nargs=-1),
+    argument("files", "Config files, each with one experiment, steps or a sweep.", "FILE", nargs=-1),
     option(
         "sentences --file",
         "Run each experiment on every sentence of a file: one per line, or JSON Lines (.jsonl) with "
@@ -161,8 +161,7 @@ def _show(
             if conditions:
                 from attncli.batch.figures import figures_of
 
-                columns, figures = figures_of(report)
-                lines = expectations.of(columns).broken(figures)
+                lines = expectations.broken(*figures_of(report))
                 broken += bool(lines)
                 print_errors(str(item.source), lines)
 

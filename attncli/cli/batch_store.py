@@ -70,6 +70,7 @@ def keep(
         if workers is None and scheduler is None:
             cores = len(os.sched_getaffinity(0))
             workers = num_workers(work, cores=cores, free_bytes=available_bytes())
+        workers = min(workers or 0, plan.num_jobs)
         driver = Driver(
             plan,
             keys,
@@ -77,16 +78,15 @@ def keep(
             num_runs=num_runs,
             num_done=num_done,
             expectations=expectations,
-            num_workers=workers or 1,
+            num_workers=max(workers, 1),
             seconds_a_job=work.seconds_a_job,
             fail_fast=fail_fast,
-            on_failure=print_above,
-            on_broken=print_above,
-            on_progress=lambda progress: line.show(lambda: counted(line, *progress)),
+            tell=print_above,
+            on_progress=lambda *progress: line.show(lambda: counted(line, *progress)),
         )
         try:
             with one_torch_thread() if len(plan) > 1 else nullcontext():
-                driver.run(chosen_executor(workers or 0, scheduler))
+                driver.run(chosen_executor(workers, scheduler))
         except KeyboardInterrupt:
             line.clear()
             typer.echo(

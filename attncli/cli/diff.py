@@ -16,7 +16,7 @@ from attncli.spec.config_file import ConfigFile
 from attncli.spec.fields import Spec
 from attncli.spec.overrides import Overrides, overridden, parse_overrides, unknown_overrides
 from attncli.spec.validation import Given, build_spec
-from attncli.views import PICTURES
+from attncli.views import VIEWS
 
 if TYPE_CHECKING:
     from attncli.report import Report
@@ -90,7 +90,7 @@ def run_diff(a: str, b: str | None, set: Sequence[str], **flags: Any) -> None:
     if overrides and is_saved(other):
         raise UserError(f"--set: cannot change {other}, a saved report: give a config file")
     with progress_line() as progress:
-        reports = _reports([(a, {}), (other, overrides)], to.view in PICTURES, progress)
+        reports = _reports([(a, {}), (other, overrides)], VIEWS[to.view].draws, progress)
         from attncli.experiments.comparison import compare
 
         to.write([compare(*reports)])

@@ -18,7 +18,7 @@ from attncli.spec.fields import Spec
 from attncli.spec.resolved import resolved_yaml
 from attncli.spec.text import ALTERNATIVES
 from attncli.spec.validation import Given, build_spec
-from attncli.views import PICTURES
+from attncli.views import VIEWS
 
 if TYPE_CHECKING:
     from attncli.report import Report
@@ -71,7 +71,7 @@ def run_experiment(
 ) -> int:
     """flags and YAML -> Spec -> Report -> view."""
     given = given_settings(name, config, flags)
-    if to.view in PICTURES:
+    if VIEWS[to.view].draws:
         given = with_maps(SPECS[name], given, f"the {to.view} view")
     spec = checked_spec(name, given)
     if show_config:

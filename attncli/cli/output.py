@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from attncli.cli.display import checked_display, color_depth, refuse_unknown, width
 from attncli.errors import RunError, UserError
-from attncli.views import BINARY, EXTRAS, ONE_REPORT, SUFFIXES, VIEWS, load_view
+from attncli.views import SUFFIXES, VIEWS, load_view
 
 if TYPE_CHECKING:
     from attncli.report import Report
@@ -51,23 +51,23 @@ class Destination:
         write = load_view(self.view)
         if several is not None:
             self.display = replace(self.display, several=several)
-        if self.view in ONE_REPORT:
+        if VIEWS[self.view].one_report:
             reports = _only_one(reports, self.view)
         # A file (None) has colour only where the flag says so.
         is_terminal = _is_terminal() if self.path is None else None
         colors = color_depth(self.color, is_terminal)
         display = replace(self.display, width=width(bool(is_terminal)), colors=colors)
-        with written_stream(self.path, is_binary=self.view in BINARY) as stream:
+        with written_stream(self.path, is_binary=VIEWS[self.view].writes_bytes) as stream:
             write(reports, stream, display)
 
     def _refuse_bytes_to_a_terminal(self) -> None:
-        if self.view in BINARY and self.path is None and _is_terminal():
+        if VIEWS[self.view].writes_bytes and self.path is None and _is_terminal():
             raise UserError(
                 f"--format {self.view}: is no text for a terminal: give -o FILE.{self.view}, or a pipe"
             )
 
     def _refuse_a_missing_package(self) -> None:
-        extra, package = EXTRAS.get(self.view, (None, None))
+        extra, package = VIEWS[self.view].extra or (None, None)
         if package is not None and find_spec(package) is None:
             raise UserError(f'--format {self.view}: needs: pip install "attncli[{extra}]"')
 

@@ -1,6 +1,7 @@
 """The survey of a model's heads: what each does, measured on a text or on a probe."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from math import inf
 
 import torch
@@ -73,8 +74,9 @@ def report_each(
     """The survey of each of some texts of equal counts."""
     if specs[0].rollout and pretrained.has_decoder:
         raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout is for one stack")
-    survey = Survey(specs, readings, pretrained, progress)
-    how = capture(pretrained.model, pretrained.inputs(readings), survey.take)
+    with ExitStack() as hooks:
+        survey = Survey(specs, readings, pretrained, progress, hooks)
+        how = capture(pretrained.model, pretrained.inputs(readings), survey.take)
     texts = zip(specs, readings, survey.rows(), strict=True)
     return [_report(spec, reading, survey, rows, n, how) for n, (spec, reading, rows) in enumerate(texts)]
 

@@ -1,10 +1,11 @@
 """self, multihead and cross with a pretrained model: the same report, from one layer of it."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncli.attention.engines import attend
 from attncli.attention.layer import AttentionLayer
@@ -17,7 +18,6 @@ from attncli.experiments.texts import Texts, check_token
 from attncli.inputs.capture import CapturedLayer, Enough, capture
 from attncli.inputs.output_projections import output_projection
 from attncli.inputs.pretrained import Pretrained, Reading
-from attncli.mechanisms.heads import merge_heads
 from attncli.report import NamedTensor, Numbers, Report, Statistic
 from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import CrossSpec, MultiheadSpec, SelfSpec
@@ -28,22 +28,66 @@ ModelAttentionSpec = SelfSpec | MultiheadSpec | CrossSpec
 
 
 class ChosenLayer:
-    """Takes the layers as the model hands them over, and ends the run when it has the one asked for."""
+    """Takes the layers as the model hands them over, and ends the run when it has the one asked for.
 
-    def __init__(self, spec: ModelAttentionSpec) -> None:
+    With an encoder and a decoder, self-attention is the encoder's. Where no layer was asked for, it is the
+    first that there is: not all layers of a model attend.
+    """
+
+    def __init__(self, spec: ModelAttentionSpec, pretrained: Pretrained, hooks: ExitStack) -> None:
         self.spec = spec
+        self.pretrained = pretrained
+        self.hooks = hooks
         self.kind = "cross" if isinstance(spec, CrossSpec) else "self"
+        self.stack = "encoder" if pretrained.has_decoder and self.kind == "self" else None
+        self.number = spec.layer if "layer" in spec.model_fields_set else None
         self.layer: CapturedLayer | None = None
-        self.num_layers = 0
+        self.output: Tensor | None = None
+        self.numbers: list[int] = []
 
     def take(self, layer: CapturedLayer) -> None:
-        """The first of the right kind with this number: an encoder's, where there is a decoder, too."""
-        if layer.kind != self.kind:
+        """The one layer; where its output goes through W_O, the model runs on until there."""
+        if self.layer is not None or layer.kind != self.kind or self.stack not in (None, layer.stack):
             return
-        self.num_layers = max(self.num_layers, layer.layer + 1)
-        if layer.layer == self.spec.layer:
-            self.layer = layer
+        self.numbers.append(layer.layer)
+        if self.number is not None and layer.layer != self.number:
+            return
+        self.layer = layer
+        projection = self._projection(layer)
+        if projection is None:
             raise Enough
+        self.hooks.enter_context(projection.register_forward_hook(self._take_output))
+
+    def _projection(self, layer: CapturedLayer) -> nn.Module | None:
+        attention = layer.attention
+        if not isinstance(self.spec, MultiheadSpec) or not isinstance(attention, AttentionLayer):
+            return None
+        in_dim = attention.num_heads * attention.value.shape[-1]
+        return output_projection(self.pretrained.model, layer.module, in_dim)
+
+    def _take_output(self, module: nn.Module, inputs: object, output: Tensor) -> None:
+        """What W_O made of the heads, and of gates and norms that are between."""
+        assert self.layer is not None
+        num_texts, _, num_queries, _ = self.layer.attention.shape
+        self.output = output.reshape(num_texts, num_queries, -1)
+        raise Enough
+
+    def chosen(self) -> CapturedLayer:
+        """The layer; UserError where the model has none of this number."""
+        if self.layer is not None:
+            return self.layer
+        name = self.pretrained.name
+        if not self.numbers:
+            where = f" in its {self.stack}" if self.stack else ""
+            raise UserError(f"model: {name} shows no {self.kind}-attention{where}")
+        numbers = sorted(self.numbers)
+        layers = f"{len(numbers)} layers of {self.kind}-attention"
+        if numbers == list(range(len(numbers))):
+            raise UserError(
+                f"layer: must be below {len(numbers)} (got {self.spec.layer}): {name} has {layers}"
+            )
+        known = ", ".join(map(str, numbers))
+        raise UserError(f"layer: must be one of {known} (got {self.spec.layer}): {name} has {layers}")
 
 
 def read(
@@ -78,19 +122,17 @@ def report_each(
     of_a_row = num_keys * BYTES_PER_WEIGHT + min(spec.top_k, num_keys) * BYTES_PER_TOP_KEY
     needed = len(specs) * num_heads * num_queries * of_a_row
     refuse_bytes(spec, needed, "fewer tokens, or attn heads for statistics alone")
-    chosen = ChosenLayer(spec)
-    how = capture(pretrained.model, pretrained.inputs(readings), chosen.take)
-    layer = chosen.layer
-    if layer is None:
-        layers = f"{chosen.num_layers} layers of {chosen.kind}-attention"
-        raise UserError(
-            f"layer: must be below {chosen.num_layers} (got {spec.layer}): {pretrained.name} has {layers}"
-        )
+    with ExitStack() as hooks:
+        chosen = ChosenLayer(spec, pretrained, hooks)
+        how = capture(pretrained.model, pretrained.inputs(readings), chosen.take)
+    layer = chosen.chosen()
     notes = _notes(spec, pretrained, layer, how)
     computed = _computed(spec, pretrained, layer)
     reports = []
     for text, (own, reading) in enumerate(zip(specs, readings, strict=True)):
-        tensors, statistics = _tensors_and_statistics(own, pretrained, layer, computed, text)
+        if own.layer != layer.layer:
+            own = own.model_copy(update={"layer": layer.layer})
+        tensors, statistics = _tensors_and_statistics(own, layer, computed, chosen.output, text)
         if spec.explain:
             ids = {"token_ids": named(reading.text.ids, "token")}
             if isinstance(spec, CrossSpec) and reading.context is not None:
@@ -132,7 +174,11 @@ def _computed(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedL
 
 
 def _tensors_and_statistics(
-    spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer, found: Computed, text: int
+    spec: ModelAttentionSpec,
+    layer: CapturedLayer,
+    found: Computed,
+    projected: Tensor | None,
+    text: int,
 ) -> tuple[dict[str, NamedTensor], dict[str, Statistic]]:
     """One text's part, of all heads or of one."""
     head = spec.head or 0
@@ -161,7 +207,7 @@ def _tensors_and_statistics(
     tensors["weights"] = named(found.weights[own], *axes, "query", "key")
     if output is not None and isinstance(spec, MultiheadSpec):
         tensors["head_outputs"] = named(output, "head", "query", "dim")
-        output = _projected(pretrained, layer, output)
+        output = None if projected is None else projected[text]
     if isinstance(attention, AttentionLayer) and spec.explain:
         statistics["score_rule"] = _score_rule(attention, head)
         if attention.rules.bias is not None:
@@ -185,13 +231,6 @@ def _part(found: Computed, text: int, head: int | None) -> Computed:
         top_weights=part(found.top_weights),
         received_mass=part(found.received_mass),
     )
-
-
-def _projected(pretrained: Pretrained, layer: CapturedLayer, heads: Tensor) -> Tensor | None:
-    merged = merge_heads(heads)
-    projection = output_projection(pretrained.model, layer.module, merged.shape[-1])
-    with torch.no_grad():
-        return None if projection is None else projection(merged)
 
 
 def _score_rule(layer: AttentionLayer, head: int) -> Numbers:

@@ -1,12 +1,13 @@
 """What is measured of a model's heads while it runs: a row for each head, for each text."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncli.attention.engines import attend
 from attncli.attention.engines.tile import GivenWeights
@@ -24,6 +25,7 @@ from attncli.experiments.head_scores import (
 from attncli.inputs.capture import CapturedLayer
 from attncli.inputs.output_projections import output_projection, projection_of_heads
 from attncli.inputs.pretrained import Pretrained, Reading
+from attncli.mechanisms.heads import merge_heads
 from attncli.spec.heads import HeadsSpec
 from attncli.statistics.rollout import roll_out
 from attncli.statistics.value_norms import value_norms
@@ -40,6 +42,10 @@ class SurveyedLayer(NamedTuple):
     norms: Float[Tensor, "text head"] | None
 
 
+ROUNDING = 1e-3
+"""By how much what W_O takes may differ from the heads, relative to the largest entry."""
+
+
 class Survey:
     """Takes the layers as the model hands them over and keeps a row for each head, for each text."""
 
@@ -49,8 +55,10 @@ class Survey:
         readings: Sequence[Reading],
         pretrained: Pretrained,
         progress: Callable[[float], None] | None,
+        hooks: ExitStack,
     ) -> None:
         self.spec = specs[0]
+        self.hooks = hooks
         self.progress = progress
         self.pretrained = pretrained
         self.ids = torch.stack([one.text.ids for one in readings])
@@ -147,6 +155,7 @@ class Survey:
         projection = output_projection(self.pretrained.model, layer.module, in_dim)
         if projection is None:
             raise UserError(f"weighted: no output projection was found for {layer.module} of {name}")
+        self._compare_with_input(projection, layer.module, layer.attention)
         of_heads = projection_of_heads(projection, num_heads)
         _, values = attention.expanded()
         norms = torch.stack([value_norms(value, of_heads) for value in values]).to(values.dtype)
@@ -155,6 +164,21 @@ class Survey:
         assert found.output is not None
         totals = found.output[..., 0].double().sum(dim=-1) / found.seeing.sum(dim=-1, keepdim=True)
         return weighted_by_values(attention, norms), totals
+
+    def _compare_with_input(self, projection: nn.Module, module: str, attention: Attention) -> None:
+        """UserError, as the model runs on, where W_O takes something else than the heads: gated ones, say."""
+        heads = attend(attention, Wanted(output=True)).output
+        assert heads is not None
+        merged = merge_heads(heads)
+
+        def compare(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            hook.remove()
+            difference = (inputs[0].reshape(merged.shape) - merged).abs().max()
+            if not difference <= ROUNDING * merged.abs().max():
+                place = f"{module} of {self.pretrained.name}"
+                raise UserError(f"weighted: {place} changes the heads before W_O: leave weighted out")
+
+        hook = self.hooks.enter_context(projection.register_forward_pre_hook(compare))
 
     def _roll_out(self, mean: Tensor, text: int) -> None:
         if text == len(self.rolled):

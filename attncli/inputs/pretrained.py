@@ -101,7 +101,7 @@ class Pretrained:
                 unused = 0 if module.padding_idx is None else module.padding_idx + 1
                 return module.num_embeddings - unused - getattr(module, "offset", 0)
         most: int | None = getattr(self.model.config, "max_position_embeddings", None)
-        return most
+        return most if most is not None and most > 0 else None  # XLNet: -1
 
 
 def _one_line(error: Exception) -> str:

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from types import NoneType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
 
-from attncli.report import AXES, NamedTensor, Numbers, Shape, Step, Table, Terms
+from attncli.report import AXES, PLACES, NamedTensor, Numbers, Report, Shape, Step, Table, Terms
 from attncli.saved.boxes import as_array
+from attncli.saved.sizes import with_axes
 
 LONGEST_NAME = 100
+MOST_PLACES = 4096  # Layers, or heads: a survey becomes a grid of them.
 
 
 def is_plain_name(name: str) -> bool:
@@ -63,18 +65,21 @@ def _table(rows: list[Any]) -> Table:
             is_plain = not any(isinstance(item, dict | list) for item in items)
             if not is_plain or kinds.setdefault(name, kind) != kind:
                 raise ValueError(f"row {number}: {name} is of another kind than in row 0, or none of a cell")
+            if name in PLACES and isinstance(cell, int) and cell >= MOST_PLACES:
+                raise ValueError(f"row {number}: {name} must be below {MOST_PLACES} (got {cell})")
     if not rows:
         raise ValueError("is empty")
     return Table(rows)
 
 
-# JSON has lists alone: a tuple is made of one, though all else is strict.
-Texts = Annotated[tuple[str, ...], Strict(False)]
-Axes = Annotated[Texts, AfterValidator(_known_axes)]
+T = TypeVar("T")
+Listed = Annotated[tuple[T, ...], Strict(False)]
+"""A tuple, of which JSON makes a list; all else is strict."""
+Axes = Annotated[Listed[str], AfterValidator(_known_axes)]
 Count = Annotated[int, Field(ge=0)]
-Counts = Annotated[tuple[Count, ...], Strict(False)]
-IsCell = _that(lambda cell: type(cell) in (str, int, float, NoneType), "must be a number, a text or null")
-Rows = Annotated[tuple[Annotated[tuple[Annotated[Any, IsCell], ...], Strict(False)], ...], Strict(False)]
+StepCell = Annotated[
+    Any, _that(lambda cell: type(cell) in (str, int, float, NoneType), "must be a number, a text or null")
+]
 
 
 class Saved(BaseModel):
@@ -89,47 +94,42 @@ class SavedTensor(Saved):
     axes: Axes
     values: Any
 
-    @model_validator(mode="after")
-    def _as_array(self) -> "SavedTensor":
-        self.values = as_array(self.values, len(self.axes))
-        return self
-
-    def tensor(self) -> NamedTensor:
-        """As a report holds it."""
-        return NamedTensor(self.axes, self.values)
+    def found(self) -> NamedTensor:
+        """As a report holds it; ValueError where the values are no full box of numbers."""
+        return NamedTensor(self.axes, as_array(self.values, len(self.axes)))
 
 
 class SavedShape(Saved):
     """A tensor that a step is about."""
 
     name: str
-    axes: Texts
-    sizes: Counts
-    strides: Counts | None
+    axes: Listed[str]
+    sizes: Listed[Count]
+    strides: Listed[Count] | None
 
-    @model_validator(mode="after")
-    def _sizes_of_axes(self) -> "SavedShape":
+    def found(self) -> Shape:
+        """As a report holds it; ValueError where it has not a size, or stride, for each axis."""
         if {len(self.sizes), len(self.strides or self.sizes)} != {len(self.axes)}:
             raise ValueError(
                 f"must have a size (and a stride, where there are any) for {len(self.axes)} axes"
             )
-        return self
+        return Shape(**dict(self))
 
 
 class SavedTerms(Saved):
     """A table of a step."""
 
     title: str
-    columns: Texts
-    rows: Rows
+    columns: Listed[str]
+    rows: Listed[Listed[StepCell]]
     count: Count
-    totals: Rows
+    totals: Listed[Listed[StepCell]]
 
-    @model_validator(mode="after")
-    def _cells_of_columns(self) -> "SavedTerms":
+    def found(self) -> Terms:
+        """As a report holds it; ValueError where a row has not a cell for each column."""
         if any(len(row) != len(self.columns) for row in (*self.rows, *self.totals)):
             raise ValueError(f"must have a cell for each of {len(self.columns)} columns in every row")
-        return self
+        return Terms(**dict(self))
 
 
 class SavedStep(Saved):
@@ -138,15 +138,13 @@ class SavedStep(Saved):
     title: str
     formula: str
     prose: str
-    shapes: list[SavedShape]
-    values: dict[str, Annotated[Any, IsCell]]
-    tables: list[SavedTerms]
+    shapes: Listed[Annotated[SavedShape, AfterValidator(SavedShape.found)]]
+    values: dict[str, StepCell]
+    tables: Listed[Annotated[SavedTerms, AfterValidator(SavedTerms.found)]]
 
-    def step(self) -> Step:
+    def found(self) -> Step:
         """As a report holds it."""
-        shapes = tuple(Shape(**dict(shape)) for shape in self.shapes)
-        tables = tuple(Terms(**dict(table)) for table in self.tables)
-        return Step(self.title, self.formula, self.prose, shapes, self.values, tables)
+        return Step(**dict(self))
 
 
 class SavedReport(Saved):
@@ -156,10 +154,17 @@ class SavedReport(Saved):
     experiment: Annotated[str, _that(is_plain_name, "must be a plain name")]
     spec: dict[str, Any]
     environment: dict[str, str]
-    tokens: Texts
-    context_tokens: Texts
-    tensors: dict[str, SavedTensor]
+    tokens: Listed[str]
+    context_tokens: Listed[str]
+    tensors: dict[str, Annotated[SavedTensor, AfterValidator(SavedTensor.found)]]
     statistics: dict[str, Annotated[Any, AfterValidator(_statistic)]]
     statistic_axes: dict[str, dict[str, Axes]]
-    steps: list[SavedStep] = []
-    notes: Texts
+    steps: Listed[Annotated[SavedStep, AfterValidator(SavedStep.found)]] = ()
+    notes: Listed[str]
+
+    def found(self) -> Report:
+        """As a report holds it all; ValueError, with the place, for statistics and axes that do not fit."""
+        fields = dict(self)
+        del fields["schema_version"], fields["statistic_axes"]
+        fields["statistics"] = with_axes(self.statistics, self.statistic_axes)
+        return Report(**fields)

@@ -13,7 +13,7 @@ from attncli.saved.boxes import LARGEST
 from attncli.saved.content import read_text
 from attncli.saved.documents import documents
 from attncli.saved.models import SavedReport, is_plain_name
-from attncli.saved.sizes import GROUPS, check_sizes, group_of_tensors
+from attncli.saved.sizes import check_sizes
 from attncli.spec.validation import expectation
 
 # Bytes of memory for a byte of JSON at the peak, measured on matrices of weights and rounded up.
@@ -60,7 +60,7 @@ def to_report(data: Any, document: str) -> Report:
     try:
         _refuse_other_forms(data)
         _refuse_names_and_numbers(data)
-        report = _report(SavedReport.model_validate(data))
+        report = SavedReport.model_validate(data).found()
         check_sizes(report)
     except ValidationError as failure:
         raise UserError(f"{document}: {_line(failure.errors(include_url=False)[0])}") from None
@@ -96,29 +96,6 @@ def _refuse_names_and_numbers(value: Any, path: Path = ()) -> None:
             _refuse_names_and_numbers(item, (*path, number))
     elif isinstance(value, float | int) and abs(value) > {float: LARGEST}.get(type(value), LARGEST_WHOLE):
         raise ValueError(f"{_place(path)}is a number too large")
-
-
-def _report(saved: SavedReport) -> Report:
-    """As a report holds it all."""
-    groups = {name: value for name, value in saved.statistics.items() if type(value) is dict}
-    if wrong := sorted(groups.keys() ^ saved.statistic_axes.keys() | groups.keys() - GROUPS.keys()):
-        raise ValueError(
-            f"statistic_axes: {wrong[0]} is missing, or is no group of tensors among the statistics"
-        )
-    tensors = {
-        name: group_of_tensors(name, groups[name], axes) for name, axes in saved.statistic_axes.items()
-    }
-    return Report(
-        saved.experiment,
-        saved.spec,
-        saved.environment,
-        saved.tokens,
-        saved.context_tokens,
-        tensors={name: tensor.tensor() for name, tensor in saved.tensors.items()},
-        statistics={name: tensors.get(name, value) for name, value in saved.statistics.items()},
-        notes=saved.notes,
-        steps=tuple(step.step() for step in saved.steps),
-    )
 
 
 def _line(error: ErrorDetails) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from attncli.report import NamedTensor, Report, Tensors
+from attncli.report import NamedTensor, Report, Statistic, Tensors
 from attncli.saved.boxes import as_array
 
 RANKED = ("top_keys", "top_weights")
@@ -13,10 +13,25 @@ RANKED = ("top_keys", "top_weights")
 GROUPS = {"rows": ("query", "key"), "keys": ("key", "query")}
 
 
-def group_of_tensors(group: str, values: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Tensors:
+def with_axes(
+    statistics: Mapping[str, Any], axes: Mapping[str, Mapping[str, tuple[str, ...]]]
+) -> dict[str, Statistic]:
+    """The statistics, of which those that are lists by name become tensors with the axes of these names."""
+    groups = {name for name, value in statistics.items() if type(value) is dict}
+    if wrong := sorted(groups ^ axes.keys() | groups - GROUPS.keys()):
+        raise ValueError(
+            f"statistic_axes: {wrong[0]} is missing, or is no group of tensors among the statistics"
+        )
+    return {
+        name: _tensors(name, value, axes[name]) if name in groups else value
+        for name, value in statistics.items()
+    }
+
+
+def _tensors(group: str, values: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Tensors:
     """A number for each query or key of each batch and head; of a query's first keys, one for each rank."""
-    if unpaired := sorted(values.keys() ^ axes.keys()):
-        raise ValueError(f"statistic_axes.{group}: {unpaired[0]} is missing, or unknown")
+    if wrong := sorted(values.keys() ^ axes.keys()):
+        raise ValueError(f"statistic_axes.{group}: {wrong[0]} is missing, or unknown")
     found = Tensors()
     for name, numbers in values.items():
         last = (GROUPS[group][0], "rank") if name in RANKED else GROUPS[group][:1]

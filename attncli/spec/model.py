@@ -80,7 +80,8 @@ class LayerSpec(ModelSpec):
     model_keys: ClassVar[frozenset[str]] = frozenset({"layer"})
 
     layer: Count | None = Field(
-        default_factory=_first_of_model, description="the model's layer, from 0 (default: 0)"
+        default_factory=_first_of_model,
+        description="the model's layer, from 0 (default: the first that attends)",
     )
 
     def unused_keys(self) -> frozenset[str]:

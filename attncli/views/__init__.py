@@ -4,51 +4,45 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import PurePath
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from attncli.report import Report
 
-# The module of each view; its function write(reports, stream, display) writes them as they come.
+
+class View(NamedTuple):
+    """A module whose write(reports, stream, display) writes reports as they come, and what it is like.
+
+    `extra` is the extra of ours that it needs, and the package that this brings. A view that draws wants to
+    see what every head of a model looks at.
+    """
+
+    module: str
+    suffixes: tuple[str, ...] = ()
+    extra: tuple[str, str] | None = None
+    one_report: bool = False
+    writes_bytes: bool = False
+    draws: bool = False
+
+
+PLOT = ("plot", "matplotlib")
 VIEWS = {
-    "table": "attncli.views.tables.table",
-    "json": "attncli.views.json",
-    "jsonl": "attncli.views.jsonl",
-    "csv": "attncli.views.csv",
-    "md": "attncli.views.markdown",
-    "heatmap": "attncli.views.terminal.heatmap",
-    "html": "attncli.views.page.html",
-    "png": "attncli.views.pictures.png",
-    "svg": "attncli.views.pictures.svg",
+    "table": View("attncli.views.tables.table", (".txt",)),
+    "json": View("attncli.views.json", (".json",)),
+    "jsonl": View("attncli.views.jsonl", (".jsonl", ".ndjson")),
+    "csv": View("attncli.views.csv", (".csv",)),
+    "md": View("attncli.views.markdown", (".md", ".markdown")),
+    "heatmap": View("attncli.views.terminal.heatmap", draws=True),
+    "html": View("attncli.views.page.html", (".html", ".htm"), draws=True),
+    "png": View("attncli.views.pictures.png", (".png",), PLOT, True, writes_bytes=True, draws=True),
+    "svg": View("attncli.views.pictures.svg", (".svg",), PLOT, True, draws=True),
 }
-
-SUFFIXES = {
-    ".txt": "table",
-    ".json": "json",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".md": "md",
-    ".markdown": "md",
-    ".html": "html",
-    ".htm": "html",
-    ".png": "png",
-    ".svg": "svg",
-}
-
-# Of these views: the extra of ours that they need, and the package that it brings.
-EXTRAS = {"png": ("plot", "matplotlib"), "svg": ("plot", "matplotlib")}
-# Those that write bytes, and those that show one report.
-BINARY = frozenset({"png"})
-ONE_REPORT = frozenset({"png", "svg"})
+SUFFIXES = {suffix: name for name, view in VIEWS.items() for suffix in view.suffixes}
 
 # What a terminal can show, from nothing to 24 bits a colour.
 COLOR_DEPTHS = ("none", "16", "256", "truecolor")
 # How the colours of a heatmap spread over its numbers.
 SCALES = ("linear", "log", "row")
-
-# The views that draw: of a model they want to see what every head looks at.
-PICTURES = frozenset({"heatmap", "html", "png", "svg"})
 
 
 @dataclass(frozen=True)
@@ -72,14 +66,14 @@ class Display:
         return self.colors != "none"
 
 
-# To a stream of text, or of bytes where the view is in BINARY.
-View = Callable[["Iterable[Report]", IO[Any], Display], None]
+# To a stream of text, or of bytes where the view writes these.
+Write = Callable[["Iterable[Report]", IO[Any], Display], None]
 
 
-def load_view(name: str) -> View:
+def load_view(name: str) -> Write:
     """The function of a view, imported when it is used."""
-    view: View = import_module(VIEWS[name]).write
-    return view
+    write: Write = import_module(VIEWS[name].module).write
+    return write
 
 
 def view_of_suffix(path: PurePath) -> str | None:

@@ -1,31 +1,18 @@
 """Reports as one tidy table: a row a number, with columns for the axes and the tokens on them."""
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import chain, product
 from typing import Any, TextIO
 
 from attncli.plain_text import plain_text
-from attncli.report import NamedTensor, Report, plain
+from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors, plain
 from attncli.views import Display
 
 AXES = (
-    "batch",
-    "head",
-    "layer",
-    "query",
-    "key",
-    "token",
-    "embed",
-    "dim",
-    "rank",
-    "row",
-    "point",
-    "query_block",
-    "key_block",
-    "bucket",
-    "vector",
-)
+    "batch", "head", "layer", "query", "key", "token", "embed", "dim", "rank", "row", "point",
+    "query_block", "key_block", "bucket", "vector",
+)  # fmt: skip
 TOKEN_AXES = ("query", "key", "token")
 AXIS_COLUMNS = {axis: [axis, f"{axis}_text"] if axis in TOKEN_AXES else [axis] for axis in AXES}
 COLUMNS = ["report", "experiment", "name", *chain(*AXIS_COLUMNS.values()), "value"]
@@ -51,18 +38,24 @@ def _tensor_rows(name: str, tensor: NamedTensor, report: Report) -> Iterator[Row
         yield row
 
 
-def _statistic_rows(name: str, value: Any, report: Report) -> Iterator[Row]:
-    if isinstance(value, NamedTensor):
-        yield from _tensor_rows(name, value, report)
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _statistic_rows(f"{name}.{key}" if name else key, item, report)
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            for row in _statistic_rows(name, item, report):
-                yield row | ({"rank": number} if "row" in row else {"row": number})
+def _statistic_rows(name: str, statistic: Statistic, report: Report) -> Iterator[Row]:
+    """A row for each number; one of a list in a table has its place as `row`, its table's row as `rank`."""
+    if isinstance(statistic, Tensors):
+        for member, tensor in statistic.items():
+            yield from _tensor_rows(f"{name}.{member}", tensor, report)
+    elif isinstance(statistic, Numbers):
+        for member, number in statistic.items():
+            yield {"name": f"{name}.{member}", "value": plain(number)}
     else:
-        yield {"name": name, "value": plain_text(value) if isinstance(value, str) else plain(value)}
+        for rank, row in enumerate(statistic):
+            for column, cell in row.items():
+                if isinstance(cell, list):
+                    places = [({"row": i, "rank": rank}, item) for i, item in enumerate(cell)]
+                else:
+                    places = [({"row": rank}, cell)]
+                for place, item in places:
+                    value = plain_text(item) if isinstance(item, str) else plain(item)
+                    yield {"name": f"{name}.{column}", **place, "value": value}
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
@@ -70,12 +63,10 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     for number, report in enumerate(reports):
-        common = {
-            "report": number,
-            "experiment": report.experiment,
-        }
-        for row in _statistic_rows("statistics", report.statistics, report):
-            writer.writerow(common | row)
+        common = {"report": number, "experiment": report.experiment}
+        for name, statistic in report.statistics.items():
+            for row in _statistic_rows(f"statistics.{name}", statistic, report):
+                writer.writerow(common | row)
         for name, tensor in report.tensors.items():
             for row in _tensor_rows(f"tensors.{name}", tensor, report):
                 writer.writerow(common | row)

@@ -7,21 +7,11 @@ from typing import TextIO
 
 from attncli.report import Report
 from attncli.views import Display
-from attncli.views.tables.elements import (
-    Column,
-    Drawing,
-    Grid,
-    Heading,
-    Notes,
-    Paragraph,
-    Section,
-    StepTitle,
-    Values,
-)
+from attncli.views.tables.elements import Column, Drawing, Grid, Paragraph, Section, Values
 from attncli.views.tables.sections import sections
 
-# What is markup anywhere, the middle of an address that GitHub would link, what begins a list or underline.
-MARKUP = re.compile(r"[\\`*_\[\]<>|~&$#]|(?<=:)/(?=/)|(?<=www)\.|^[-+=]|(?<=[0-9])[.)](?= |$)")
+# What is markup anywhere, the middle of an address that GitHub would link, what begins a list or a rule.
+MARKUP = re.compile(r"[\\`*_\[\]<>|~&$#]|(?<=:)/(?=/)|(?<=www)\.|^[-+](?=[ -]|$)|(?<=[0-9])[.)](?= |$)")
 
 
 def escaped(text: str) -> str:
@@ -50,12 +40,8 @@ def _table(grid: Grid) -> Iterator[str]:
 def _blocks(section: Section) -> Iterator[str]:
     """What a blank line stands between; a drawing is code, indented, so that nothing in it can end it."""
     match section:
-        case Heading(text):
-            yield f"# {escaped(text)}"
-        case StepTitle(text):
-            yield f"## {escaped(text)}"
-        case Paragraph(text):
-            yield escaped(text)
+        case Paragraph(text, style):
+            yield {"title": "# ", "step": "## "}.get(style, "") + escaped(text)
         case Values(sentences, numbers):
             values = {**sentences, **numbers}
             yield "\n".join(f"- {escaped(f'{name}: {text}')}" for name, text in values.items())
@@ -65,8 +51,6 @@ def _blocks(section: Section) -> Iterator[str]:
         case Drawing(title, lines):
             yield escaped(title)
             yield "\n".join(f"    {line}" for line in lines)
-        case Notes(lines):
-            yield from map(escaped, lines)
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from attncli.report import NamedTensor, Report, whole_head_name
 
 ATTENTION_AXES = (("query", "key"), ("query_block", "key_block"))
+KEY_AXES = ("key", "key_block")
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def sizes_of_chunks(folder: Path, seconds_a_run: float, **options: float) -> lis
             assert lengths == sorted(lengths, reverse=True)
             sizes.append(len(chunk))
             errors = dict.fromkeys(range(len(chunk)), "x")
-            yield chunk, ChunkResult([], errors, {}, {}, seconds_a_run)
+            yield chunk, ChunkResult(errors=errors, seconds_a_run=seconds_a_run)
 
     with PromptFile(str(folder / "prompts.txt")) as prompts:
         driver = Driver(
@@ -150,9 +150,8 @@ def sizes_of_chunks(folder: Path, seconds_a_run: float, **options: float) -> lis
             num_done=0,
             expectations=Expectations([]),
             fail_fast=False,
-            on_failure=lambda name, lines: None,
-            on_broken=lambda name, lines: None,
-            on_progress=lambda progress: None,
+            tell=lambda name, lines: None,
+            on_progress=lambda *progress: None,
             **options,
         )
         driver.run(executor)

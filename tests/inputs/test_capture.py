@@ -6,7 +6,8 @@ import torch
 from attncli.attention.engines import tile
 from attncli.attention.layer import AttentionLayer
 from attncli.errors import UserError
-from attncli.inputs.capture import CapturedLayer, layer_kind, layer_number
+from attncli.inputs.capture import CapturedLayer
+from attncli.inputs.captured_layers import layer_kind, layer_number
 from tests.eager import (
     captured_layers,
     eager_weights,
@@ -57,7 +58,7 @@ def test_the_model_computes_what_it_would_have(name: str, with_output: bool) -> 
     )
     captured_layers(model, inputs, with_output=with_output)
     hook.remove()
-    torch.testing.assert_close(outputs[0], expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(outputs[-1], expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["Mistral", "ModernBERT", "Gemma 2", "GPT-OSS"])
@@ -208,7 +209,7 @@ def test_layers_on_one_module_are_counted_by_their_calls() -> None:
 
 
 def test_a_model_without_attention_is_refused() -> None:
-    with pytest.raises(UserError, match="mamba gives no attention weights"):
+    with pytest.raises(UserError, match="mamba cannot be shown, use another: it gives no attention weights"):
         captured_layers(*_model_and_inputs("Mamba"))
 
 

@@ -13,7 +13,7 @@ from .asking import Answer, ask
 from .classes import model_class
 from .folders import LONG, SHORT, NotTestable, save_model, text_of
 from .oracle import Layer, layers_of_text, row_statistics
-from .result import RETURNS, Result, largest
+from .result import Result, largest
 
 TOLERANCE = 1e-3
 """Of weights; of an output relative to its largest. Right is mostly 1e-6, the worst 1e-4 where scores are in
@@ -57,7 +57,7 @@ class Check:
             self._compare()
         else:
             kind = "no distributions over the keys" if self.no_weights else "no weights"
-            self.result.reason = f"{RETURNS} {kind}"
+            self.result.reason = f"transformers returns {kind}"
             self._ask_anyway()
         return self.result.judged()
 
@@ -158,10 +158,12 @@ class Check:
         if self.result.name in BEFORE_SINK:
             return
         places = {
-            (layer.module, layer.number, head): layer.weights[head] for layer, head in heads if layer.module
+            (layer.module, layer.stack == "cross", layer.number, head): layer.weights[head]
+            for layer, head in heads
+            if layer.module
         }
         for row in rows:
-            weights = places.get((row["module"], row["layer"], row["head"]))
+            weights = places.get((row["module"], row["kind"] == "cross", row["layer"], row["head"]))
             if weights is None:
                 continue
             for name, value in row_statistics(weights).items():

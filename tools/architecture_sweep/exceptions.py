@@ -36,6 +36,7 @@ DOTS3_SLIDING = {
 NO_TYPES = "the defaults name no kinds of layers"
 ONE_TYPE = "the defaults have one kind of layers"
 MINIMAX_SPARSE = {"layer_types": ["full_attention", "minimax_m3_sparse"]}
+NO_DROPOUT = "the defaults lack a dropout"
 WIDTH = "the size of one part must be that of another"
 
 EXCEPTIONS: dict[str, Special] = {
@@ -108,6 +109,7 @@ EXCEPTIONS: dict[str, Special] = {
             }
         },
     ),
+    "falcon_h1": Special(WIDTH, {"mamba_d_ssm": 64, "mamba_d_head": 16}),
     "florence2": Special(
         "the image part has its sizes in lists",
         {
@@ -147,6 +149,7 @@ EXCEPTIONS: dict[str, Special] = {
         "the audio part has its sizes in lists",
         {"audio_config": {"hidden_sizes": [16] * 4, "depths": [1] * 4}},
     ),
+    "t5gemma2_encoder": Special(NO_DROPOUT, {"text_config": {"dropout_rate": 0.0}}),
     "mamba2": Special(WIDTH, {"num_heads": 8, "head_dim": 16, "hidden_size": 64}),
     "mellum": Special(ONE_TYPE, {"layer_types": FULL_AND_SLIDING}),
     "minimax_m3_vl": Special(ONE_TYPE, {"text_config": MINIMAX_SPARSE}),

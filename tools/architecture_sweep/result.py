@@ -5,16 +5,13 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-RETURNS = "transformers returns"
-"""How a reason starts where the model runs, but eager attention gives nothing to compare with."""
-
 
 @dataclass
 class Result:
     """What was found out about one architecture.
 
     verdict: right, wrong (a wrong number or label, or an internal error), partly refused, refused, or not
-    testable (transformers cannot run it on a text, or returns no weights to compare with). `stacks`: layers
+    testable (transformers cannot build it, or returns no weights to compare with). `stacks`: layers
     and heads of each. Differences are the largest there are; None where there is nothing to compare.
     """
 
@@ -34,10 +31,10 @@ class Result:
         """Itself, with its verdict."""
         if self.wrong:
             self.verdict = "wrong"
-        elif self.reason and not (self.refused and self.reason.startswith(RETURNS)):
-            self.verdict = "not testable"
         elif self.refused and self.weights is None:
             self.verdict = "refused"
+        elif self.reason:
+            self.verdict = "not testable"
         else:
             self.verdict = "partly refused" if self.refused else "right"
         return self

@@ -10,13 +10,12 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 from attncli import __version__
-from attncli.batch.executors.failures import C, Died, Pending, Queue, died_of
+from attncli.batch.chunks import Chunk
+from attncli.batch.executors.failures import Died, Pending, Queue, Result, Work, attempted
 from attncli.errors import RunError, UserError
-
-R = TypeVar("R")
 
 SECONDS_TO_CONNECT = 15
 SECONDS_FOR_A_WORKER = 60
@@ -35,7 +34,7 @@ def versions() -> dict[str, str]:
         return {"attncli": __version__, "torch": "missing"}
 
 
-def work_there(work: Callable[[C], R], chunk: C, expected: dict[str, str]) -> R | Died:
+def work_there(work: Work, chunk: Chunk, expected: dict[str, str]) -> Result:
     """On a worker: work(chunk), for one chunk at a time in a process, however many threads it has.
 
     A worker may have joined after the others were asked for their versions.
@@ -43,19 +42,16 @@ def work_there(work: Callable[[C], R], chunk: C, expected: dict[str, str]) -> R 
     if (got := versions()) != expected:
         raise RunError(_differ("a worker", got, expected))
     with ONE_AT_A_TIME:
-        try:
-            return work(chunk)
-        except Exception as error:
-            return died_of(error)
+        return attempted(work, chunk)
 
 
 def run_chunks(
-    chunks: Iterable[C],
-    work: Callable[[C], R],
+    chunks: Iterable[Chunk],
+    work: Work,
     *,
     scheduler: str,
     on_wait: Callable[[str], None] = lambda line: None,
-) -> Iterator[tuple[C, R | Died]]:
+) -> Iterator[tuple[Chunk, Result]]:
     """Each chunk with its result, as they are done. `work` is a function of a module that the workers have.
 
     `on_wait` gets a line where the cluster has no worker yet, and one is waited for.
@@ -74,7 +70,7 @@ def run_chunks(
                     f"scheduler: {scheduler} has no workers yet: waiting {SECONDS_FOR_A_WORKER} s for one"
                 )
             _check_workers(client, scheduler)
-            yield from _results(distributed, client, Queue.of(chunks, MAX_ATTEMPTS_ALONE), work, scheduler)
+            yield from _results(distributed, client, Queue(chunks, MAX_ATTEMPTS_ALONE), work, scheduler)
         finally:
             client.close()
 
@@ -82,15 +78,12 @@ def run_chunks(
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without Dask's own log on stderr: what goes wrong is told in a line."""
-    names = [name for name in logging.Logger.manager.loggerDict if name.partition(".")[0] == "distributed"]
-    before = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        for name, level in before.items():
-            logging.getLogger(name).setLevel(level)
+        logging.disable(before)
 
 
 async def _try_to_connect(distributed: Any, scheduler: str) -> None:
@@ -142,9 +135,9 @@ def _differ(worker: str, got: dict[str, str], expected: dict[str, str]) -> str:
 
 
 def _results(
-    distributed: Any, client: Any, queue: Queue[C], work: Callable[[C], R], scheduler: str
-) -> Iterator[tuple[C, R | Died]]:
-    running: dict[Any, Pending[C]] = {}
+    distributed: Any, client: Any, queue: Queue, work: Work, scheduler: str
+) -> Iterator[tuple[Chunk, Result]]:
+    running: dict[Any, Pending] = {}
     done = distributed.as_completed(loop=client.loop)
     expected = versions()
     while True:
@@ -156,13 +149,7 @@ def _results(
         if not running:
             return
         future = next(done)
-        pending = running.pop(future)
-        result = _result(distributed, future, scheduler)
-        if isinstance(result, Died):
-            result = queue.failed(pending, result)
-            if result is None:
-                continue
-        yield pending.chunk, result
+        yield from queue.finished(running.pop(future), _result(distributed, future, scheduler))
 
 
 def _result(distributed: Any, future: Any, scheduler: str) -> Any:

@@ -11,7 +11,7 @@ from threading import Thread
 from traceback import print_exc
 from typing import Any
 
-from attncli.batch.executors.failures import died_of
+from attncli.batch.executors.failures import Died, attempted
 
 
 def _receive(pipe: "Connection[Any, Any]", messages: "SimpleQueue[Any]") -> None:
@@ -36,11 +36,11 @@ def main(fd: int) -> None:
     while True:
         chunk = messages.get()
         try:
-            pipe.send(work(chunk))
+            pipe.send(attempted(work, chunk))
         except OSError:
             return  # nobody is there any more
-        except Exception as error:
-            pipe.send(died_of(error))
+        except Exception as error:  # a result that cannot be sent
+            pipe.send(Died.of(error))
 
 
 if __name__ == "__main__":

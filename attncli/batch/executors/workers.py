@@ -8,20 +8,19 @@ import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
 from signal import Signals
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from attncli.batch.executors.failures import C, Died, Pending, Queue
+from attncli.batch.chunks import Chunk
+from attncli.batch.executors.failures import Died, Pending, Queue, Result, Work
 from attncli.batch.threads import VARIABLE
 from attncli.errors import RunError
-
-R = TypeVar("R")
 
 CHUNKS_EACH = 2
 """One that it works on and one that waits, so that no worker is idle while its result is stored."""
@@ -29,12 +28,12 @@ MAX_FAILED_STARTS = 3
 SECONDS_TO_DIE = 5
 
 
-class Worker(Generic[C]):
+class Worker:
     """A process that works on chunks in the order in which they are sent."""
 
-    def __init__(self, work: Callable[[C], Any]) -> None:
+    def __init__(self, work: Work) -> None:
         self.pipe, theirs = Pipe()
-        self.sent: deque[Pending[C]] = deque()
+        self.sent: deque[Pending] = deque()
         self.started = False
         path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
         command = [sys.executable, "-P", "-m", "attncli.batch.executors.worker", str(theirs.fileno())]
@@ -52,7 +51,7 @@ class Worker(Generic[C]):
             theirs.close()
         self._tell(work)
 
-    def send(self, pending: Pending[C]) -> None:
+    def send(self, pending: Pending) -> None:
         """Hand it a chunk, after those that it has."""
         self.sent.append(pending)
         self._tell(pending.chunk)
@@ -78,88 +77,71 @@ class Worker(Generic[C]):
             self.pipe.close()
 
 
-def run_chunks(chunks: Iterable[C], work: Callable[[C], R], *, workers: int) -> Iterator[tuple[C, R | Died]]:
+def run_chunks(chunks: Iterable[Chunk], work: Work, *, workers: int) -> Iterator[tuple[Chunk, Result]]:
     """Each chunk with its result, as they are done. `work` is a function of a module; chunks can be pickled.
 
     Each worker has one torch thread, unless OMP_NUM_THREADS says how many. Chunks are pulled two a worker.
     Closing the iterator, or any exception, ends the workers at once. RunError where no worker can be started.
     """
-    queue = Queue.of(chunks)
-    pool = Pool(work)
+    pool = Pool(Queue(chunks), work)
     try:
         # No more than there are chunks: each takes a second of a core to start.
-        for pending in islice(iter(queue.take, None), workers):
+        for pending in islice(iter(pool.queue.take, None), workers):
             pool.start().send(pending)
-        while pool.feed(queue):
-            yield from pool.results(queue)
+        while pool.feed():
+            yield from pool.results()
     finally:
-        pool.end()
+        for worker in pool.workers:
+            worker.end()
 
 
-class Pool(Generic[C]):
-    """The workers that live."""
+class Pool:
+    """The workers that live, and the chunks that they have not begun."""
 
-    def __init__(self, work: Callable[[C], Any]) -> None:
-        self.work = work
-        self.workers: list[Worker[C]] = []
+    def __init__(self, queue: Queue, work: Work) -> None:
+        self.queue, self.work = queue, work
+        self.workers: list[Worker] = []
         self.failed_starts = 0
 
-    def start(self) -> Worker[C]:
+    def start(self) -> Worker:
         """One more worker."""
         self.workers.append(Worker(self.work))
         return self.workers[-1]
 
-    def end(self) -> None:
-        """Kill all of them."""
-        for worker in self.workers:
-            worker.end()
-        self.workers.clear()
-
-    def feed(self, queue: Queue[C]) -> bool:
+    def feed(self) -> bool:
         """Hand out chunks, to each worker the first before any gets a second; whether any are worked on."""
         for level in range(1, CHUNKS_EACH + 1):
             for worker in self.workers:
-                if len(worker.sent) < level and (pending := queue.take()) is not None:
+                if len(worker.sent) < level and (pending := self.queue.take()) is not None:
                     worker.send(pending)
         return any(worker.sent for worker in self.workers)
 
-    def results(self, queue: Queue[C]) -> Iterator[tuple[C, Any]]:
+    def results(self) -> Iterator[tuple[Chunk, Result]]:
         """Wait for what the workers say; each finished chunk with its result."""
         ready = wait([worker.pipe for worker in self.workers])
         for worker in [worker for worker in self.workers if worker.pipe in ready]:
             try:
                 message = worker.pipe.recv()
             except (EOFError, OSError):
-                yield from self._replace(worker, queue)
+                yield from self._replace(worker)
                 continue
-            if not worker.started:
+            if worker.started:
+                yield from self.queue.finished(worker.sent.popleft(), message)
+            else:
                 worker.started, self.failed_starts = True, 0
-                continue
-            yield from finished(worker.sent.popleft(), message, queue)
 
-    def _replace(self, worker: Worker[C], queue: Queue[C]) -> Iterator[tuple[C, Died]]:
+    def _replace(self, worker: Worker) -> Iterator[tuple[Chunk, Result]]:
         self.workers.remove(worker)
-        reason = f"its worker {ended(worker.status())}"
+        ending = ended(worker.status())
         if not worker.started:
             self.failed_starts += 1
             if self.failed_starts == MAX_FAILED_STARTS:
-                raise RunError(
-                    f"workers: none could be started: the last one {reason.removeprefix('its worker ')}"
-                )
+                raise RunError(f"workers: none could be started: the last one {ending}")
         elif worker.sent:
-            yield from finished(worker.sent.popleft(), Died(reason), queue)
+            yield from self.queue.finished(worker.sent.popleft(), Died(f"its worker {ending}"))
         for pending in reversed(worker.sent):
-            queue.put_back(pending)
+            self.queue.put_back(pending)
         self.start()
-
-
-def finished(pending: Pending[C], result: Any, queue: Queue[C]) -> Iterator[tuple[C, Any]]:
-    """The chunk with its result; nothing where it failed and is tried again."""
-    if isinstance(result, Died):
-        result = queue.failed(pending, result)
-        if result is None:
-            return
-    yield pending.chunk, result
 
 
 def ended(status: int) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import set_cell_size
 from rich.segment import Segment
 from textual.events import Click
 from textual.geometry import Size
@@ -13,13 +13,12 @@ from textual.strip import Strip
 from attncli.views.browser.choice import Choice
 from attncli.views.browser.tones import BOLD, Tones
 from attncli.views.colormaps import Shading
+from attncli.views.labels import shortened
 
 
 def fitted(text: str, width: int) -> str:
     """The text in exactly that many cells: an ellipsis at the end of what was cut, or blanks."""
-    if cell_len(text) <= width:
-        return text + " " * (width - cell_len(text))
-    return set_cell_size(set_cell_size(text, max(width - 1, 0)).rstrip() + "…", width) if width > 0 else ""
+    return set_cell_size(shortened(text, width), width) if width > 0 else ""
 
 
 def strip(segments: list[Segment], width: int) -> Strip:

@@ -9,7 +9,7 @@ import numpy as np
 from attncli.plain_text import plain_text
 from attncli.report import NamedTensor, Report, Tensors, plain
 from attncli.views.heading import heading
-from attncli.views.matrices import shared_axes, whole_heads
+from attncli.views.matrices import KEY_AXES, shared_axes, whole_heads
 from attncli.views.page.encoding import encoded
 
 # Beyond these a page takes too long to open: what is left out is named on it.
@@ -60,7 +60,7 @@ def page_json(data: Any) -> str:
 
 
 def _is_too_large(tensor: NamedTensor) -> bool:
-    is_weights = tensor.axes[-1].startswith("key") and tensor.values.min(initial=0) >= 0
+    is_weights = tensor.axes[-1] in KEY_AXES and tensor.values.min(initial=0) >= 0
     return bool(tensor.values.size > (MAX_WEIGHTS if is_weights else MAX_NUMBERS))
 
 

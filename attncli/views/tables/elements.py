@@ -10,22 +10,11 @@ GAP = 2
 
 
 @dataclass(frozen=True)
-class Heading:
-    """The first line of a report."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class StepTitle:
-    """Where a step begins, or the report after the last of them."""
-
-    text: str
-
-
-@dataclass(frozen=True)
 class Paragraph:
-    """A text that is bold, dim, or `prose`: sentences, with a blank line before them."""
+    """A text: the `title` of a report or of a `step`, `prose`, or `bold` or `dim` lines of their own.
+
+    A step begins, and prose stands, below a blank line.
+    """
 
     text: str
     style: str
@@ -85,11 +74,4 @@ class Drawing:
     mentioned: Mapping[tuple[str, int], str]
 
 
-@dataclass(frozen=True)
-class Notes:
-    """What a report ends in."""
-
-    lines: Sequence[str]
-
-
-Section = Heading | StepTitle | Paragraph | Values | Grid | Drawing | Notes
+Section = Paragraph | Values | Grid | Drawing

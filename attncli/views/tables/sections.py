@@ -8,7 +8,7 @@ from attncli.report import Report
 from attncli.views import Display
 from attncli.views.heading import heading
 from attncli.views.labels import shortened
-from attncli.views.tables.elements import Drawing, Heading, Notes, Section
+from attncli.views.tables.elements import Drawing, Paragraph, Section
 from attncli.views.tables.labels import TableLabels
 from attncli.views.tables.statistic_tables import statistic_tables
 from attncli.views.tables.step_sections import step_sections
@@ -18,7 +18,7 @@ from attncli.views.terminal.token_index import index_lines
 
 def sections(report: Report, display: Display) -> Iterator[Section]:
     """Heading, steps, tensors with the statistics of their rows, the other statistics, notes."""
-    yield Heading(heading(report))
+    yield Paragraph(heading(report), "title")
     labels = TableLabels(report, display)
     tensors = TensorTables(report, display, labels)
     mentioned: dict[tuple[str, int], str] = {}
@@ -32,7 +32,8 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
             mentioned |= section.mentioned
         yield section
     long = _long_tokens(report, labels.row_width, mentioned)
-    yield Notes([*index_lines(mentioned, display.width), *long, *map(plain_text, report.notes)])
+    for line in ("", *index_lines(mentioned, display.width), *long, *map(plain_text, report.notes)):
+        yield Paragraph(line, "dim")
 
 
 def _long_tokens(

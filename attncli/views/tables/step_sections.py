@@ -7,7 +7,7 @@ from attncli.plain_text import plain_text
 from attncli.report import Cell, Report, Shape, Step, Terms
 from attncli.views.labels import shortened
 from attncli.views.numbers import fixed, scalar
-from attncli.views.tables.elements import Column, Grid, Paragraph, Section, StepTitle, Values
+from attncli.views.tables.elements import Column, Grid, Paragraph, Section, Values
 from attncli.views.tables.labels import TableLabels
 
 GAP_MARK = "⋮"
@@ -16,7 +16,7 @@ GAP_MARK = "⋮"
 def step_sections(report: Report, labels: TableLabels) -> Iterator[Section]:
     """Each step under its number; after the last a title for the report."""
     for number, step in enumerate(report.steps, start=1):
-        yield StepTitle(plain_text(f"{number} of {len(report.steps)}: {step.title}"))
+        yield Paragraph(plain_text(f"{number} of {len(report.steps)}: {step.title}"), "step")
         yield Paragraph(plain_text(step.formula), "bold")
         yield from _shapes(step.shapes)
         yield Paragraph(plain_text(step.prose), "prose")
@@ -24,7 +24,7 @@ def step_sections(report: Report, labels: TableLabels) -> Iterator[Section]:
             yield _grid(table, labels)
         yield from _values(step, labels.precision)
     if report.steps:
-        yield StepTitle("the report")
+        yield Paragraph("the report", "step")
 
 
 def _shapes(shapes: tuple[Shape, ...]) -> Iterator[Section]:

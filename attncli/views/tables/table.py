@@ -11,17 +11,7 @@ from rich.text import Text
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.numbers import NO_NUMBER
-from attncli.views.tables.elements import (
-    Column,
-    Drawing,
-    Grid,
-    Heading,
-    Notes,
-    Paragraph,
-    Section,
-    StepTitle,
-    Values,
-)
+from attncli.views.tables.elements import Column, Drawing, Grid, Paragraph, Section, Values
 from attncli.views.tables.sections import sections
 
 LAYOUT_WIDTH = 1_000_000
@@ -43,20 +33,17 @@ class Screen:
         self.console, self.width = console, width
 
     def draw(self, section: Section) -> None:
-        """One section, with a blank line before it where it has one."""
-        is_first = isinstance(section, Heading)
-        if not is_first and not (isinstance(section, Paragraph) and section.style != "prose"):
+        """One section, with a blank line before it but for a line that belongs to the one before."""
+        if not isinstance(section, Paragraph) or section.style in ("step", "prose"):
             self.console.print()
         match section:
-            case Heading(text):
-                self._text(text, "bold")
-            case StepTitle(text):
+            case Paragraph(text, "step"):
                 line = f"══ {text} "
                 self._text(line + "═" * max(0, (self.width or RULE_WIDTH) - len(line)), "bold")
             case Paragraph(text, "prose"):
                 self._prose(text)
             case Paragraph(text, style):
-                self._text(text, style)
+                self._text(text, "dim" if style == "dim" else "bold")
             case Values():
                 self._values(section)
             case Grid():
@@ -64,9 +51,6 @@ class Screen:
             case Drawing(title, lines):
                 self._text(title, "dim")
                 self.console.file.writelines(f"{line}\n" for line in lines)
-            case Notes(lines):
-                for line in lines:
-                    self._text(line, "dim")
 
     def _text(self, text: str, style: str = "") -> None:
         self.console.print(Text(text, style=style), width=self.width, soft_wrap=self.width is None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attncli.report import Report
-from attncli.views.matrices import Matrix
+from attncli.views.matrices import KEY_AXES, Matrix
 from attncli.views.sides import Side, sides_of
 
 
@@ -45,7 +45,7 @@ class Subject:
 def subject_of(report: Report, matrices: Sequence[Matrix], skip_sink: int) -> Subject:
     """The matrices of one tensor; of keys the first are left out, as whole blocks where they are pooled."""
     rows, columns = sides_of(report, matrices[0])
-    skipped = min(-(-skip_sink // columns.step), columns.count) if columns.name.startswith("key") else 0
+    skipped = min(-(-skip_sink // columns.step), columns.count) if columns.name in KEY_AXES else 0
     return Subject(matrices, rows, columns, skipped)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attncli.plain_text import plain_text
-from attncli.report import NamedTensor, Report
+from attncli.report import NamedTensor, Report, Table
 from tests.experiments.running import run
 from tests.views.page.pages import SENTENCE, heads_report, page_of, pooled_report, random_weights
 from tests.views.test_views import CASES
@@ -237,12 +237,12 @@ def test_heads_are_sorted_by_a_statistic_and_filtered_by_layer(opened: Opened) -
 
 @pytest.mark.parametrize(("maps", "figure"), [("self", "0.2000"), ("encoder", "0.1000"), ("cross", "0.3000")])
 def test_the_figures_beside_a_head_are_those_of_its_stack(opened: Opened, maps: str, figure: str) -> None:
-    modules = (("encoder.0", "self", 0.1), ("decoder.0.self", "self", 0.2), ("decoder.0.cross", "cross", 0.3))
-    rows = [
-        {"layer": 0, "module": module, "head": head, "kind": kind, "entropy": entropy}
-        for module, kind, entropy in modules
+    stacks = {"encoder": 0.1, "decoder": 0.2, "cross": 0.3}
+    rows = Table(
+        {"layer": 0, "head": head, "stack": stack, "entropy": entropy}
+        for stack, entropy in stacks.items()
         for head in range(2)
-    ]
+    )
     weights = NamedTensor(("layer", "head", "query", "key"), random_weights(1, 2, 6, 6))
     page = opened(
         page_of(Report("heads", {"maps": maps}, {}, SENTENCE, (), {"weights": weights}, {"heads": rows}))

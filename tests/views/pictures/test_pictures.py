@@ -196,11 +196,14 @@ def test_curves_are_lines() -> None:
     ids=str,
 )  # fmt: skip
 def test_any_numbers_are_drawn(values: np.ndarray, scale: str) -> None:
-    assert pictured("png", weights(values), scale_colors=scale)
+    assert imread(io.BytesIO(pictured("png", weights(values), scale_colors=scale))).std() > 0.01
+    shown = np.asarray(images(figure_of(weights(values), scale_colors=scale))[0].get_array())
+    np.testing.assert_array_equal((shown == NO_NUMBER).all(axis=-1), ~np.isfinite(values))
 
 
 def test_long_text_and_wide_grids_stay_a_picture() -> None:
-    pictured("png", run("self", sentence=LESSON, explain=True))
+    long = figure_of(run("self", sentence=LESSON, explain=True))
+    assert "weights (query × key)" in [text.get_text() for text in long.texts]
     many = weights(np.random.default_rng(0).random((40, 64, 2, 2)), "layer", "head")
     assert imread(io.BytesIO(pictured("png", many))).shape[0] < 8000
     left_out = weights(np.random.default_rng(0).random((2000, 2, 2)), "batch")

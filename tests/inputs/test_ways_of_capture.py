@@ -1,0 +1,220 @@
+"""The interface where it gives what eager attention gives, else that, checked."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaAttention
+
+from attncli.errors import UserError
+from attncli.inputs.attention_interface import NAME
+from attncli.inputs.capture import CapturedLayer, capture
+from attncli.inputs.captured_layers import layer_stack
+from attncli.inputs.eager_attention import eager_copy
+from tests.eager import captured_layers, eager_weights, whole_weights
+from tools.tiny_architectures import ARCHITECTURES, USUAL, Architecture, random_inputs
+
+DIFF_LLAMA = Architecture("DiffLlamaModel", {**USUAL, "num_key_value_heads": 2})
+BIG_BIRD = Architecture("BigBirdModel", {**USUAL, "block_size": 4, "num_random_blocks": 1})
+UNKNOWN = {"sinks": torch.ones(3)}
+
+
+def model_and_inputs(name: str, num_tokens: int = 13) -> tuple[PreTrainedModel, dict[str, Tensor]]:
+    model = ARCHITECTURES[name].build()
+    return model, random_inputs(model, num_tokens)
+
+
+def nothing(_: CapturedLayer) -> None:
+    """Takes a layer."""
+
+
+@pytest.mark.parametrize("argument", ["sinks", "indices", "block_indices", "new_in_transformers_6"])
+def test_an_argument_that_is_not_known_leads_to_eager_attention(argument: str) -> None:
+    model, inputs = model_and_inputs("Llama")
+    assert capture(model, inputs | {argument: torch.ones(3)}, nothing) == "eager"
+
+
+@pytest.mark.parametrize("more", [{"position_ids": torch.arange(13).unsqueeze(0)}, {"use_cache": None}])
+def test_arguments_that_change_no_weight_are_ignored(more: dict[str, Any]) -> None:
+    model, inputs = model_and_inputs("Llama")
+    inputs |= {name: value for name, value in more.items() if value is not None}
+    assert capture(model, inputs, nothing) == "interface"
+
+
+def test_two_calls_of_a_module_are_no_two_layers_where_eager_attention_has_one() -> None:
+    model = DIFF_LLAMA.build()
+    inputs = random_inputs(model)
+    how, layers = captured_layers(model, inputs)
+    assert how == "eager" and [layer.layer for layer in layers.values()] == [0, 1]
+    for place, weights in eager_weights(model, inputs).items():
+        torch.testing.assert_close(whole_weights(layers[place]), weights, rtol=0, atol=1e-5)
+
+
+def by_interface(model: PreTrainedModel) -> bool:
+    return bool(model.config._attn_implementation == NAME)
+
+
+def fails(model: PreTrainedModel) -> None:
+    def fail(_module: Any, _inputs: Any) -> None:
+        if by_interface(model):
+            raise AttributeError("'Visibility' object has no attribute 'dtype'")
+
+    model.get_submodule("encoder.layer.1").register_forward_pre_hook(fail)
+
+
+def computes_something_else(model: PreTrainedModel) -> None:
+    model.get_submodule("encoder.layer.1.output").register_forward_hook(
+        lambda _module, _inputs, output: output.roll(1, -1) if by_interface(model) else output
+    )
+
+
+def leaves_a_layer_out(model: PreTrainedModel) -> None:
+    part = model.get_submodule("encoder.layer.1.attention.self")
+    part.forward = lambda hidden, *_, **__: (torch.zeros_like(hidden), None)  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("change", [fails, computes_something_else, leaves_a_layer_out])
+def test_each_layer_comes_once_where_the_interface_will_not_do(
+    change: Callable[[PreTrainedModel], None],
+) -> None:
+    model, inputs = model_and_inputs("BERT")
+    assert capture(model, inputs, nothing) == "interface"
+    model, inputs = model_and_inputs("BERT")
+    change(model)
+    layers: list[CapturedLayer] = []
+    assert capture(model, inputs, layers.append) == "eager"
+    assert [(layer.layer, layer.module) for layer in layers] == [
+        (number, f"encoder.layer.{number}.attention.self") for number in range(2)
+    ]
+
+
+def test_a_way_is_tried_once_for_all_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = []
+
+    def counted(model: PreTrainedModel) -> PreTrainedModel:
+        copies.append(eager_copy(model))
+        return copies[-1]
+
+    monkeypatch.setattr("attncli.inputs.capture.eager_copy", counted)
+    model = ARCHITECTURES["Llama"].build()
+    for num_tokens in (13, 8, 40):
+        capture(model, random_inputs(model, num_tokens), nothing)
+    assert len(copies) == 1
+    capture(model, random_inputs(model, 2), nothing)
+    assert len(copies) == 2, "of fewer tokens all are tried"
+
+
+def test_the_eager_copy_shares_its_parameters() -> None:
+    model, inputs = model_and_inputs("T5")
+    copy = eager_copy(model)
+    assert copy is not model and copy.config._attn_implementation == "eager" and not copy.training
+    shared = dict(model.state_dict(keep_vars=True))
+    assert {name: tensor.data_ptr() for name, tensor in copy.state_dict().items()} == {
+        name: tensor.data_ptr() for name, tensor in shared.items()
+    }
+    with torch.no_grad():
+        model.set_attn_implementation("eager")
+        torch.testing.assert_close(copy(**inputs)[0], model(**inputs)[0], rtol=0, atol=0)
+
+
+def test_a_model_that_needs_more_than_a_text_is_refused() -> None:
+    model, _ = model_and_inputs("ViT")
+    with pytest.raises(UserError, match=r"model: vit cannot run on text alone, use another: \w+Error: "):
+        capture(model, {"input_ids": torch.arange(5).unsqueeze(0)}, nothing)
+
+
+@pytest.mark.parametrize("more", [{}, UNKNOWN], ids=["interface", "eager"])
+def test_an_error_of_the_consumer_is_its_own(more: dict[str, Tensor]) -> None:
+    model, inputs = model_and_inputs("Llama")
+
+    def fail(_: CapturedLayer) -> None:
+        raise KeyError("our own")
+
+    with pytest.raises(KeyError, match="our own"):
+        capture(model, inputs | more, fail)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA"), RuntimeError("can't allocate memory: 9")])
+def test_no_memory_is_no_reason_for_eager_attention(error: Exception) -> None:
+    model, inputs = model_and_inputs("Llama")
+
+    def fail(_module: Any, _inputs: Any) -> None:
+        raise error
+
+    model.get_submodule("layers.1").register_forward_pre_hook(fail)
+    with pytest.raises(MemoryError):
+        capture(model, inputs, nothing)
+
+
+BROKEN: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "scores": (lambda p: p - 0.5, "returns negative weights"),
+    "unnormalised": (lambda p: 2 * p, "rows that sum to more than 1"),
+    "not finite": (lambda p: p * torch.nan, "returns negative weights"),
+    "window": (lambda p: p[..., :5], "has 13 queries and 5 keys where the texts have 13 and 13 tokens"),
+    "flat": (lambda p: p[:, 0], "returns no weights of text, head, query and key"),
+    "future": (lambda p: p.flip(-1), "is causal, and returns weights that look into the future"),
+}
+
+
+def change_weights(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]) -> None:
+    """Of Llama's eager attention."""
+    forward = LlamaAttention.forward
+
+    def changed(self: LlamaAttention, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        output, weights = forward(self, *args, **kwargs)
+        return output, None if weights is None else change(weights)
+
+    monkeypatch.setattr(LlamaAttention, "forward", changed)
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_what_eager_attention_gives_is_checked(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = model_and_inputs("Llama")
+    change, message = BROKEN[kind]
+    change_weights(monkeypatch, change)
+    with pytest.raises(UserError, match=f"model: llama cannot be shown, use another: .*{message}") as caught:
+        capture(model, inputs | UNKNOWN, nothing)
+    assert kind == "flat" or "layers.0.self_attn" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_layer_comes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = model_and_inputs("Llama")
+    first: list[Tensor] = []
+
+    def change(weights: Tensor) -> Tensor:
+        first.append(weights)
+        return first[0]
+
+    change_weights(monkeypatch, change)
+    with pytest.raises(UserError, match=r"layers.0.self_attn returns the same weights twice"):
+        capture(model, inputs | UNKNOWN, nothing)
+
+
+def test_a_model_that_changes_with_a_text_is_the_same_for_the_next() -> None:
+    model = BIG_BIRD.build()
+    for num_tokens in (48, 13, 48):
+        inputs = random_inputs(model, num_tokens)
+        how, layers = captured_layers(model, inputs)
+        assert how == "eager" and len(layers) == 2
+        for place, weights in eager_weights(BIG_BIRD.build(), inputs).items():
+            torch.testing.assert_close(whole_weights(layers[place]), weights, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "stack"),
+    [
+        ("encoder.block.0.layer.0.SelfAttention", "encoder"),
+        ("decoder.layers.3.encoder_attn", "decoder"),
+        ("language_model.encoder.layers.0.self_attn", "encoder"),
+        ("text_encoder.layers.1.self_attn", "encoder"),
+        ("text_decoder.layers.1.cross_attention", "decoder"),
+        ("encoder_attentions", "encoder"),
+        ("h.0.attn", ""),
+    ],
+)
+def test_a_stack_is_that_of_the_module(module: str, stack: str) -> None:
+    assert layer_stack(module) == stack
