@@ -28,44 +28,35 @@ class Run(NamedTuple):
     place: int
 
 
+JobLeft = tuple[Job, tuple[bytes | None, ...]]
+"""A job and the keys of its runs. One without a key is computed only because others draw on from it: it is
+done, or stands elsewhere in the plan."""
+
+
 @dataclass(frozen=True)
 class Chunk:
-    """Jobs that go to a worker together, with the keys of their runs, and what is to be kept of each.
+    """Jobs that go to a worker together, and what is to be kept of each."""
 
-    A run without a key is computed only because others draw on from it: it is done, or stands elsewhere.
-    """
-
-    jobs: tuple[Job, ...]
-    keys: tuple[tuple[bytes | None, ...], ...]
+    jobs: tuple[JobLeft, ...]
     rows: bool = False
     weights: bool = False
 
     def __len__(self) -> int:
         return len(self.jobs)
 
-    @property
-    def num_runs(self) -> int:
-        """How many runs its jobs have together."""
-        return sum(map(len, self.keys))
-
     def split(self) -> list["Chunk"]:
         """Its halves, for another try after a worker died."""
         half = len(self.jobs) // 2
-        parts = (slice(None, half), slice(half, None))
-        return [replace(self, jobs=self.jobs[part], keys=self.keys[part]) for part in parts]
+        return [replace(self, jobs=part) for part in (self.jobs[:half], self.jobs[half:])]
 
     def runs(self) -> dict[int, Run]:
         """The runs that are to be kept, by their number."""
         each = (
-            (job, item, key, job.place + number)
-            for job, keys in zip(self.jobs, self.keys, strict=True)
-            for number, (item, key) in enumerate(zip(job.chain, keys, strict=True))
+            None if key is None else Run(job, item, key, place)
+            for job, keys in self.jobs
+            for place, (item, key) in enumerate(zip(job.chain, keys, strict=True), start=job.place)
         )
-        return {
-            number: Run(job, item, key, place)
-            for number, (job, item, key, place) in enumerate(each)
-            if key is not None
-        }
+        return {number: run for number, run in enumerate(each) if run is not None}
 
 
 @dataclass
@@ -73,14 +64,14 @@ class ChunkResult:
     """What became of the runs of a chunk that are to be kept, by their number in it: figures or an error.
 
     Figures are columns and their numbers, as FLOAT. `environment` are the versions that made them,
-    `seconds_a_run` how long one took (0 where that is not known).
+    `seconds_a_job` how long a job took (0 where that is not known).
     """
 
     figures: dict[int, tuple[Columns, bytes]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
     weights: "dict[int, np.ndarray]" = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
-    seconds_a_run: float = 0.0
+    seconds_a_job: float = 0.0
 
 
 def failed_chunk(chunk: Chunk, error: str) -> ChunkResult:
@@ -93,12 +84,12 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
     result, wanted = ChunkResult(), chunk.runs().keys()
     # The beginning, and when each part was done, with how many runs were done by then.
     times = [(time.perf_counter(), 0)]
-    for outcomes in _outcomes([job.items() for job in chunk.jobs]):
+    for outcomes in _outcomes([job.items() for job, _ in chunk.jobs]):
         _keep(chunk, {number: found for number, found in outcomes.items() if number in wanted}, result)
         times.append((time.perf_counter(), times[-1][1] + len(outcomes)))
     # Without the first of several parts, which may have imported torch and loaded a model.
     (began, before), (ended, done) = times[1 if len(times) > 2 else 0], times[-1]
-    result.seconds_a_run = (ended - began) / max(1, done - before)
+    result.seconds_a_job = (ended - began) / max(1, done - before) * times[-1][1] / len(chunk)
     return result
 
 

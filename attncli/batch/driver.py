@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attncli.batch.chunks import Chunk, ChunkResult, failed_chunk, run_chunk
+from attncli.batch.chunks import Chunk, ChunkResult, JobLeft, failed_chunk, run_chunk
 from attncli.batch.columns import FLOAT, Columns
 from attncli.batch.expectations import Expectations
 from attncli.batch.keys import RunKeys
@@ -24,8 +24,6 @@ JOBS_A_WINDOW = 4096
 
 # Chunks and what computes one -> each chunk with what it gave, in any order, or why its worker could not.
 Executor = Callable[[Iterable[Chunk], Callable[[Chunk], ChunkResult]], Iterator[tuple[Chunk, Any]]]
-# A job, and the keys of its runs that are to be done.
-JobLeft = tuple[Job, tuple[bytes | None, ...]]
 
 
 def _length(job: Job) -> int:
@@ -120,7 +118,7 @@ class Driver:
             window.sort(key=lambda job: _length(job[0]), reverse=True)
             while window and not self.stopped:
                 size = min(self._jobs_a_chunk, self._fair_share(self._jobs_left + len(window)))
-                yield self._chunk(window[:size])
+                yield Chunk(tuple(window[:size]), rows=self.store.rows, weights=self.store.keeps_weights)
                 del window[:size]
 
     def _fair_share(self, num_left: int) -> int:
@@ -128,10 +126,6 @@ class Driver:
         if self._num_workers == 1:
             return num_left
         return max(FEWEST_JOBS, num_left // (2 * self._num_workers))
-
-    def _chunk(self, jobs: list[JobLeft]) -> Chunk:
-        runs = (tuple(job for job, _ in jobs), tuple(keys for _, keys in jobs))
-        return Chunk(*runs, rows=self.store.rows, weights=self.store.keeps_weights)
 
     def _undone(self) -> Iterator[JobLeft]:
         """The jobs with a run that is neither done nor stands in the plan before."""
@@ -161,7 +155,7 @@ class Driver:
             self.store.write(chunk, result)
             self.failed += len(result.errors)
             self.done += len(result.figures)
-        self._learn(result.seconds_a_run * chunk.num_runs / len(chunk))
+        self._learn(result.seconds_a_job)
         if result.errors or self.expectations.conditions:
             for number, run in chunk.runs().items():
                 if number in result.errors:
