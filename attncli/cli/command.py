@@ -24,6 +24,7 @@ def option(
     default: Any = None,
     choices: Iterable[str] = (),
     min: int | None = None,
+    max: int | None = None,
     group: str | None = None,
     expose_value: bool = True,
 ) -> TyperOption:
@@ -34,7 +35,7 @@ def option(
     words = list(choices)
     return TyperOption(
         param_decls=names.split(),
-        type_descriptor=TypeDescriptor(kind, OptionInfo(min=min), None),
+        type_descriptor=TypeDescriptor(kind, OptionInfo(min=min, max=max), None),
         help=help,
         metavar=metavar or "|".join(words) or None,
         is_flag=kind is bool,
@@ -43,6 +44,7 @@ def option(
         show_default=True,
         autocompletion=(lambda context, arguments, begun: words) if words else None,
         min=min,
+        max=max,
         rich_help_panel=group,
         expose_value=expose_value,
     )
