@@ -11,7 +11,8 @@ from attncli.attention.visibility import Visibility
 from attncli.errors import UserError
 from attncli.report import Report
 from attncli.running.together import run_together
-from attncli.spec import SPECS, Spec
+from attncli.spec import SPECS
+from attncli.spec.fields import Spec
 from attncli.spec.validation import Given, build_spec
 from tests.experiments.running import ROOT, run
 from tests.experiments.test_together import assert_same
