@@ -9,9 +9,10 @@ import torch
 from attncli import attention_statistics
 from attncli.attention.visibility import Visibility
 from attncli.errors import UserError
-from attncli.experiments.together import run_together
 from attncli.report import Report
-from attncli.spec import SPECS, Spec
+from attncli.running.together import run_together
+from attncli.spec import SPECS
+from attncli.spec.fields import Spec
 from attncli.spec.validation import Given, build_spec
 from tests.experiments.running import ROOT, run
 from tests.experiments.test_together import assert_same
