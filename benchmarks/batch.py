@@ -39,7 +39,7 @@ TARGETS = {"model": 0.8, "multihead": 2.0, "busy": 0.95}
 LOOP = """
 import sys
 import torch
-from attncli.experiments.session import Session
+from attncli.running.session import Session
 from attncli.spec import SPECS
 from attncli.spec.validation import Given, build_spec
 torch.set_num_threads(1)

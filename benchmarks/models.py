@@ -26,7 +26,7 @@ from transformers.modeling_utils import PreTrainedModel
 
 from attncli.attention.engines import attend
 from attncli.attention.results import Computed, Wanted
-from attncli.experiments.head_scores import head_scores, wanted_scores
+from attncli.experiments.survey.head_scores import head_scores, wanted_scores
 from attncli.inputs.capture import CapturedLayer, capture
 
 MOST_TOKENS = 8192

@@ -13,8 +13,20 @@ PACKAGE = ROOT / "attncli"
 
 # What each room may import of ours. A package's __init__ holds no more than its version.
 ARROWS = {
-    "cli": {"spec", "experiments", "batch", "saved", "views", "plain_text", "errors", "report"},
-    "batch": {"spec", "experiments", "plain_text", "errors", "report"},
+    "cli": {
+        "spec",
+        "experiments",
+        "running",
+        "batch",
+        "saved",
+        "views",
+        "memory",
+        "plain_text",
+        "errors",
+        "report",
+    },
+    "batch": {"spec", "running", "experiments", "plain_text", "errors", "report"},
+    "running": {"spec", "experiments", "inputs", "memory", "errors", "report"},
     "experiments": {
         "spec",
         "inputs",
@@ -22,6 +34,7 @@ ARROWS = {
         "mechanisms",
         "statistics",
         "row_statistics",
+        "memory",
         "errors",
         "report",
     },
@@ -33,11 +46,23 @@ ARROWS = {
     "mechanisms": set(),
     "statistics": {"row_statistics"},
     "row_statistics": set(),
+    "memory": {"errors"},
     "plain_text": set(),
     "errors": set(),
     "report": set(),
 }
-TORCH_FREE = ("cli", "spec", "saved", "views", "batch", "row_statistics", "report", "plain_text", "errors")
+TORCH_FREE = (
+    "cli",
+    "spec",
+    "saved",
+    "views",
+    "batch",
+    "row_statistics",
+    "report",
+    "memory",
+    "plain_text",
+    "errors",
+)
 
 
 def room_of(path: Path) -> str:

@@ -9,8 +9,8 @@ import torch
 from attncli import attention_statistics
 from attncli.attention.visibility import Visibility
 from attncli.errors import UserError
-from attncli.experiments.together import run_together
 from attncli.report import Report
+from attncli.running.together import run_together
 from attncli.spec import SPECS
 from attncli.spec.fields import Spec
 from attncli.spec.validation import Given, build_spec

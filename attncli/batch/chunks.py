@@ -98,7 +98,7 @@ def _outcomes(chains: Sequence[Chain]) -> "Iterator[dict[int, Report | UserError
 
     Chains of one run are computed in buckets: no more reports than those of a bucket are in memory.
     """
-    from attncli.experiments.together import run_in_buckets
+    from attncli.running.together import run_in_buckets
 
     firsts = list(accumulate(map(len, chains), initial=0))
     alone = [i for i, chain in enumerate(chains) if len(chain) == 1]

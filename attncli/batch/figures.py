@@ -19,8 +19,8 @@ from attncli.batch.columns import (
     row_columns,
     survey_columns,
 )
-from attncli.experiments.together import OwnPart
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
+from attncli.running.together import OwnPart
 
 # Keys named by rank, and what is made of the rows for people, are no statistics of their own.
 LEFT_OUT = ("top_keys", "top_weights", "quantiles", "extremes")

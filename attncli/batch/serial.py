@@ -6,9 +6,9 @@ from itertools import islice
 
 from attncli.batch.plan import Chain, Item, Job
 from attncli.errors import RunError, UserError
-from attncli.experiments.session import Session
-from attncli.experiments.together import run_in_buckets
 from attncli.report import Report
+from attncli.running.session import Session
+from attncli.running.together import run_in_buckets
 
 CONTINUED_NOTE = "Draws go on from the step before, on one generator."
 

@@ -16,13 +16,13 @@ from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Plan
 from attncli.batch.store import count_planned, note_planned, open_store
 from attncli.batch.store_file import check_header, connect_to_read
-from attncli.batch.threads import one_torch_thread
 from attncli.batch.weight_files import WeightFiles, refuse_without_safetensors
 from attncli.batch.worth import estimated_work, num_workers
 from attncli.cli.batch import exit_code, print_errors
 from attncli.cli.progress import ProgressLine, cleared_line, counted, readable_rate, readable_seconds
-from attncli.experiments.memory import available_bytes
+from attncli.memory import available_bytes
 from attncli.plain_text import plain_text
+from attncli.running.threads import one_torch_thread
 
 if TYPE_CHECKING:
     from attncli.batch.conditions import Condition

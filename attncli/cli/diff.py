@@ -63,7 +63,7 @@ def _reports(
     """Both sides, every setting checked before anything runs."""
     specs = {number: spec_of(*side, draws) for number, side in enumerate(sides) if not is_saved(side[0])}
     saved = {number: _saved(side) for number, (side, _) in enumerate(sides) if number not in specs}
-    from attncli.experiments.session import Session
+    from attncli.running.session import Session
 
     return [
         saved[number] if number in saved else Session(progress).run(specs[number], reseed=True)
@@ -91,7 +91,7 @@ def run_diff(a: str, b: str | None, set: Sequence[str], **flags: Any) -> None:
         raise UserError(f"--set: cannot change {other}, a saved report: give a config file")
     with progress_line() as progress:
         reports = _reports([(a, {}), (other, overrides)], VIEWS[to.view].draws, progress)
-        from attncli.experiments.comparison import compare
+        from attncli.experiments.diff.comparison import compare
 
         to.write([compare(*reports)])
 

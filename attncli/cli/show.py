@@ -8,7 +8,7 @@ from attncli.cli.command import Command, argument, option
 from attncli.cli.display import DEBUG, OUTPUT_FLAGS
 from attncli.cli.output import Destination
 from attncli.errors import UserError
-from attncli.experiments.memory import available_bytes
+from attncli.memory import available_bytes
 from attncli.saved.arrays import is_array_file, read_array
 from attncli.saved.content import STDIN
 from attncli.saved.reports import SavedReports, read_reports

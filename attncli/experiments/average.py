@@ -18,7 +18,7 @@ from attncli.experiments.attention_report import (
     named,
     row_tensors,
 )
-from attncli.experiments.session import Session
+from attncli.experiments.draws import Draws
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
 from attncli.mechanisms.averaging import average_by_loop, averaging_weights, softmax_averaging_weights
@@ -60,9 +60,9 @@ def _agreement(
     return Numbers((name, each.max().item()) for name, each in differences.items())
 
 
-def run(spec: AverageSpec, texts: Texts, session: Session) -> Report:
+def run(spec: AverageSpec, texts: Texts, draws: Draws) -> Report:
     """Each token's mean (or sum) over what it sees: by a loop, a matrix product and a masked softmax."""
-    (source,) = embed(spec, texts, session)
+    (source,) = embed(spec, texts, draws)
     vectors = source.vectors
     *batch, num_tokens, _ = vectors.shape
     visible = (causal_mask if spec.over == "past" else full_mask)(num_tokens, num_tokens)

@@ -1,26 +1,22 @@
 """Cross-attention: queries from one sequence, keys and values from another."""
 
-from attncli.experiments.attending import attended
+from attncli.experiments.attended.attending import attended
+from attncli.experiments.attended.variants import draw_parameters, parameter_sizes
 from attncli.experiments.attention_report import build_report, explained_ids, explained_vectors, named
+from attncli.experiments.draws import Draws
 from attncli.experiments.self_attention import project
-from attncli.experiments.session import Session
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
-from attncli.experiments.variants import draw_parameters, parameter_sizes
 from attncli.report import Report
 from attncli.spec.attention import CrossSpec
 
 
-def run(spec: CrossSpec, texts: Texts, session: Session) -> Report:
+def run(spec: CrossSpec, texts: Texts, draws: Draws) -> Report:
     """Weights (query, key) from the sentence's tokens to the context's, and the output for each query."""
-    if spec.model is not None:
-        from attncli.experiments.model_runs import run_model
-
-        return run_model(spec, texts, session)
-    source, context = embed(spec, texts, session)
-    vectors, projections = project(spec, source, context, session)
-    drawn = session.draw(draw_parameters, *parameter_sizes(spec))
-    attention = attended(spec, vectors, drawn=drawn, progress=session.progress)
+    source, context = embed(spec, texts, draws)
+    vectors, projections = project(spec, source, context, draws)
+    drawn = draws.draw(draw_parameters, *parameter_sizes(spec))
+    attention = attended(spec, vectors, drawn=drawn, progress=draws.progress)
 
     tensors = {
         "input": named(source.vectors, "token", "dim"),

@@ -10,8 +10,8 @@ from attncli import __version__
 from attncli.attention.engines import attend
 from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.results import Wanted
+from attncli.experiments.attended.row_summaries import with_summaries
 from attncli.experiments.attention_report import LeadingAxes, row_tensors
-from attncli.experiments.row_summaries import with_summaries
 from attncli.report import NamedTensor, Report, Statistic, Tensors
 from attncli.row_statistics import ROW_STATISTICS
 

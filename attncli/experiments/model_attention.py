@@ -12,12 +12,12 @@ from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Computed, Wanted
 from attncli.errors import UserError
 from attncli.experiments.attention_report import LeadingAxes, build_report, named, row_tensors
-from attncli.experiments.heads import EAGER_NOTE
-from attncli.experiments.memory import refuse_bytes
+from attncli.experiments.survey.experiment import EAGER_NOTE
 from attncli.experiments.texts import Texts, check_token
 from attncli.inputs.capture import CapturedLayer, Enough, capture
 from attncli.inputs.output_projections import output_projection
 from attncli.inputs.pretrained import Pretrained, Reading
+from attncli.memory import refuse_bytes
 from attncli.report import NamedTensor, Numbers, Report, Statistic
 from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import CrossSpec, MultiheadSpec, SelfSpec
@@ -121,7 +121,7 @@ def report_each(
     num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
     of_a_row = num_keys * BYTES_PER_WEIGHT + min(spec.top_k, num_keys) * BYTES_PER_TOP_KEY
     needed = len(specs) * num_heads * num_queries * of_a_row
-    refuse_bytes(spec, needed, "fewer tokens, or attn heads for statistics alone")
+    refuse_bytes(spec.experiment, needed, "fewer tokens, or attn heads for statistics alone")
     with ExitStack() as hooks:
         chosen = ChosenLayer(spec, pretrained, hooks)
         how = capture(pretrained.model, pretrained.inputs(readings), chosen.take)

@@ -3,7 +3,8 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from attncli.experiments.attending import attended
+from attncli.experiments.attended.attending import attended
+from attncli.experiments.attended.variants import draw_parameters, parameter_sizes
 from attncli.experiments.attention_report import (
     build_report,
     explained_ids,
@@ -11,10 +12,9 @@ from attncli.experiments.attention_report import (
     explained_vectors,
     named,
 )
-from attncli.experiments.session import Session
+from attncli.experiments.draws import Draws
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
-from attncli.experiments.variants import draw_parameters, parameter_sizes
 from attncli.inputs.projections import draw_head_projections, draw_linear, draw_linear_bias
 from attncli.mechanisms.heads import merge_heads, split_heads
 from attncli.report import NamedTensor, Report
@@ -22,7 +22,7 @@ from attncli.spec.attention import MultiheadSpec
 
 
 def _heads(
-    spec: MultiheadSpec, vectors: Float[Tensor, "*batch token embed"], session: Session
+    spec: MultiheadSpec, vectors: Float[Tensor, "*batch token embed"], draws: Draws
 ) -> tuple[dict[str, Float[Tensor, "*batch head token dim"]], dict[str, NamedTensor]]:
     if spec.projection == "none":
         split = split_heads(vectors, spec.num_heads)
@@ -32,7 +32,7 @@ def _heads(
         "key": (spec.num_kv_heads, spec.head_dim),
         "value": (spec.num_kv_heads, spec.value_dim),
     }
-    drawn = session.draw(draw_head_projections, spec.projection, spec.embed_dim, sizes, spec.projection_order)
+    drawn = draws.draw(draw_head_projections, spec.projection, spec.embed_dim, sizes, spec.projection_order)
     heads = {name: drawn[name].to(vectors.device)(vectors) for name in sizes}
     return heads, explained_projections(spec, drawn)
 
@@ -46,17 +46,13 @@ def _head_note(spec: MultiheadSpec) -> str:
     return "Each head has its own query, key and value, so that each can look for something else."
 
 
-def run(spec: MultiheadSpec, texts: Texts, session: Session) -> Report:
+def run(spec: MultiheadSpec, texts: Texts, draws: Draws) -> Report:
     """Weights (head, query, key), the output of each head, and the heads merged and unified."""
-    if spec.model is not None:
-        from attncli.experiments.model_runs import run_model
-
-        return run_model(spec, texts, session)
-    (source,) = embed(spec, texts, session)
-    heads, projections = _heads(spec, source.vectors, session)
-    drawn = session.draw(draw_parameters, *parameter_sizes(spec))
+    (source,) = embed(spec, texts, draws)
+    heads, projections = _heads(spec, source.vectors, draws)
+    drawn = draws.draw(draw_parameters, *parameter_sizes(spec))
     attention = attended(
-        spec, heads, causal=spec.causal, axes=("head",), drawn=drawn, progress=session.progress
+        spec, heads, causal=spec.causal, axes=("head",), drawn=drawn, progress=draws.progress
     )
     merged = merge_heads(attention.output)
 
@@ -65,8 +61,8 @@ def run(spec: MultiheadSpec, texts: Texts, session: Session) -> Report:
     tensors["head_outputs"] = named(attention.output, "head", "query", "dim")
     output = merged
     if spec.output_projection:
-        matrix = session.draw(draw_linear, spec.embed_dim, merged.shape[-1])
-        bias = session.draw(draw_linear_bias, spec.embed_dim, merged.shape[-1])
+        matrix = draws.draw(draw_linear, spec.embed_dim, merged.shape[-1])
+        bias = draws.draw(draw_linear_bias, spec.embed_dim, merged.shape[-1])
         output = merged @ matrix.to(merged.device).mT + bias.to(merged.device).unsqueeze(-2)
         if spec.explain:
             tensors["merged"] = named(merged, "query", "dim")

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.experiments.attention_report import build_report, named
-from attncli.experiments.session import Session
+from attncli.experiments.draws import Draws
 from attncli.experiments.sources import choose_device
 from attncli.experiments.texts import Texts
 from attncli.mechanisms.normalisation import batch_norm, layer_norm, rms_norm
@@ -28,11 +28,9 @@ def _difference(ours: Tensor, theirs: Tensor) -> float:
     return (ours - theirs).abs().max().item()
 
 
-def run(spec: NormSpec, texts: Texts, session: Session) -> Report:
+def run(spec: NormSpec, texts: Texts, draws: Draws) -> Report:
     """The normalised data, its first feature and example, and the differences from torch's own modules."""
-    data = torch.randn(spec.batch_size, spec.num_features, generator=session.generator).to(
-        choose_device(spec)
-    )
+    data = torch.randn(spec.batch_size, spec.num_features, generator=draws.generator).to(choose_device(spec))
     unbiased = spec.variance == "unbiased"
     outputs = {"input": data}
     figures = {}

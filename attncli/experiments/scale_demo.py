@@ -7,8 +7,8 @@ from torch import Tensor
 
 from attncli.errors import RunError
 from attncli.experiments.attention_report import build_report, named
+from attncli.experiments.draws import Draws
 from attncli.experiments.explained.scale_demo import tensor_name
-from attncli.experiments.session import Session
 from attncli.experiments.sources import choose_device
 from attncli.experiments.texts import Texts
 from attncli.mechanisms.scaling import scale_factors
@@ -20,12 +20,12 @@ from attncli.statistics.saturation import softmax_gradient_norm
 LAST = {"query": "dim", "key": "dim", "raw_scores": "key", "scaled_scores": "key"}
 
 
-def _drawn(spec: ScaleDemoSpec, head_dim: int, session: Session) -> dict[str, Tensor]:
+def _drawn(spec: ScaleDemoSpec, head_dim: int, draws: Draws) -> dict[str, Tensor]:
     """Standard normal query and key, and their scores before and after scaling."""
     device = choose_device(spec)
     shape = (spec.batch_size, spec.num_tokens, head_dim)
-    query = torch.randn(shape, generator=session.generator).to(device)
-    key = torch.randn(shape, generator=session.generator).to(device)
+    query = torch.randn(shape, generator=draws.generator).to(device)
+    key = torch.randn(shape, generator=draws.generator).to(device)
     each, product = scale_factors(spec.scale, head_dim)
     scores = {"raw_scores": query @ key.mT, "scaled_scores": (query * each) @ (key * each).mT * product}
     return {"query": query, "key": key, **scores}
@@ -36,12 +36,12 @@ def _variance_row(head_dim: int, drawn: dict[str, Tensor]) -> dict[str, int | fl
     return {"head_dim": head_dim} | {name: moments(t)["variance"] for name, t in drawn.items()}
 
 
-def run(spec: ScaleDemoSpec, texts: Texts, session: Session) -> Report:
+def run(spec: ScaleDemoSpec, texts: Texts, draws: Draws) -> Report:
     """The variances for each head_dim, the sharpened softmax for each factor, and the softmax curve."""
     variance = []
     kept: dict[str, NamedTensor] = {}
     for number, head_dim in enumerate(spec.head_dim):
-        drawn = _drawn(spec, head_dim, session)
+        drawn = _drawn(spec, head_dim, draws)
         variance.append(_variance_row(head_dim, drawn))
         if spec.explain:
             kept |= {

@@ -4,7 +4,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.attention.visibility import Visibility
-from attncli.experiments.attending import attended
+from attncli.experiments.attended.attending import attended
+from attncli.experiments.attended.variants import draw_parameters, parameter_sizes
 from attncli.experiments.attention_report import (
     build_report,
     explained_ids,
@@ -12,10 +13,9 @@ from attncli.experiments.attention_report import (
     explained_vectors,
     named,
 )
-from attncli.experiments.session import Session
+from attncli.experiments.draws import Draws
 from attncli.experiments.sources import Source, embed
 from attncli.experiments.texts import Texts
-from attncli.experiments.variants import draw_parameters, parameter_sizes
 from attncli.inputs.projections import draw_projections
 from attncli.mechanisms.attention_by_loop import attend_by_loop
 from attncli.report import NamedTensor, Numbers, Report
@@ -28,14 +28,14 @@ CAUSAL_NOTE = "The causal mask is all that attention knows of positions here; an
 
 
 def project(
-    spec: AttentionSpec, query_source: Source, key_source: Source, session: Session
+    spec: AttentionSpec, query_source: Source, key_source: Source, draws: Draws
 ) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, NamedTensor]]:
     """query, key and value of one head, and the projections as the report shows them."""
     vectors = {"query": query_source.vectors, "key": key_source.vectors, "value": key_source.vectors}
     if spec.projection == "none":
         return vectors, {}
     sizes = {"query": spec.head_dim, "key": spec.head_dim, "value": spec.value_dim}
-    drawn = session.draw(draw_projections, spec.projection, spec.embed_dim, sizes, spec.projection_order)
+    drawn = draws.draw(draw_projections, spec.projection, spec.embed_dim, sizes, spec.projection_order)
     projected = {name: drawn[name].to(vectors[name].device)(vectors[name]) for name in vectors}
     return projected, explained_projections(spec, drawn)
 
@@ -53,16 +53,12 @@ def _loop_difference(
     return (looped - output).abs().max().item()
 
 
-def run(spec: SelfSpec, texts: Texts, session: Session) -> Report:
+def run(spec: SelfSpec, texts: Texts, draws: Draws) -> Report:
     """Weights and output of softmax(query key^T scale) value; without projection the loop form as well."""
-    if spec.model is not None:
-        from attncli.experiments.model_runs import run_model
-
-        return run_model(spec, texts, session)
-    (source,) = embed(spec, texts, session)
-    vectors, projections = project(spec, source, source, session)
-    drawn = session.draw(draw_parameters, *parameter_sizes(spec))
-    attention = attended(spec, vectors, causal=spec.causal, drawn=drawn, progress=session.progress)
+    (source,) = embed(spec, texts, draws)
+    vectors, projections = project(spec, source, source, draws)
+    drawn = draws.draw(draw_parameters, *parameter_sizes(spec))
+    attention = attended(spec, vectors, causal=spec.causal, drawn=drawn, progress=draws.progress)
 
     tensors = {"input": named(source.vectors, "token", "dim"), **explained_ids(spec, source)}
     tensors |= projections | explained_vectors(spec, vectors) | attention.tensors

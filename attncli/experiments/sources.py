@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attncli.errors import UserError
-from attncli.experiments.session import Session
+from attncli.experiments.draws import Draws
 from attncli.experiments.texts import Texts
 from attncli.inputs.embeddings import DRAWN, Vocabulary, draw_table
 from attncli.spec.fields import Spec
@@ -32,18 +32,18 @@ def choose_device(spec: Spec) -> torch.device:
     return torch.device("cuda" if spec.device != "cpu" and has_cuda else "cpu")
 
 
-def _vocabularies(spec: TextSpec, texts: Texts, session: Session) -> list[Vocabulary]:
+def _vocabularies(spec: TextSpec, texts: Texts, draws: Draws) -> list[Vocabulary]:
     if texts.word_vectors is not None:
         read = [one.word_vectors for one in texts.together() if one.word_vectors is not None]
         return [Vocabulary(vectors.words, torch.from_numpy(vectors.table)) for vectors in read]
     if spec.embedding == "random":
         words = [tuple(sorted({*one.tokens, *one.context_tokens})) for one in texts.together()]
-        tables = session.draw_each(draw_table, [(len(own), spec.embed_dim) for own in words])
+        tables = draws.draw_each(draw_table, [(len(own), spec.embed_dim) for own in words])
         return [Vocabulary(own, table) for own, table in zip(words, tables, strict=True)]
     # The plan has seen to a step before this one; only where that failed there is no table.
-    if session.vocabulary is None or session.vocabulary.table.shape[1] != spec.embed_dim:
+    if draws.vocabulary is None or draws.vocabulary.table.shape[1] != spec.embed_dim:
         raise UserError(f"embedding: previous has no table of size {spec.embed_dim} from the step before")
-    return [session.vocabulary]
+    return [draws.vocabulary]
 
 
 def _with_own_axis(tensors: Sequence[Tensor]) -> Tensor:
@@ -63,7 +63,7 @@ def _looked_up(vocabularies: Sequence[Vocabulary], texts: Sequence[Sequence[str]
     return Source(torch.cat(list(tables.values()))[rows + first_rows.unsqueeze(1)], rows)
 
 
-def embed(spec: TextSpec, texts: Texts, session: Session) -> list[Source]:
+def embed(spec: TextSpec, texts: Texts, draws: Draws) -> list[Source]:
     """The vectors of the tokens and, where there are some, of the context tokens, on the spec's device.
 
     Both texts share one vocabulary. Everything is drawn on the CPU, so that a device changes no number drawn.
@@ -77,9 +77,9 @@ def embed(spec: TextSpec, texts: Texts, session: Session) -> list[Source]:
     if draw := DRAWN.get(spec.embedding):
         batch = (spec.batch_size,) if spec.batch_size else ()
         shapes = [(*batch, len(tokens[0]), spec.embed_dim) for tokens in sides]
-        drawn = [session.draw_each(draw, [(shape,)] * len(together)) for shape in shapes]
+        drawn = [draws.draw_each(draw, [(shape,)] * len(together)) for shape in shapes]
         return [Source(_with_own_axis(vectors).to(device), None) for vectors in drawn]
-    vocabularies = _vocabularies(spec, texts, session)
-    session.vocabulary = vocabularies[-1]
+    vocabularies = _vocabularies(spec, texts, draws)
+    draws.vocabulary = vocabularies[-1]
     sources = [_looked_up(vocabularies, tokens) for tokens in sides]
     return [Source(source.vectors.to(device), source.token_ids) for source in sources]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from attncli.experiments.attending import attended as attended_as_asked
+from attncli.experiments.attended.attending import attended as attended_as_asked
 from attncli.mechanisms.attention_by_loop import attend_by_loop
 from attncli.mechanisms.masks import causal_mask, full_mask
 from attncli.spec import SPECS

@@ -8,8 +8,8 @@ import numpy as np
 
 from attncli.batch.columns import Column
 from attncli.batch.figures import figure_tables, figures_of
-from attncli.experiments.together import run_together
 from attncli.report import NamedTensor, Numbers, Report, Table, Tensors
+from attncli.running.together import run_together
 from attncli.spec import SPECS
 from tests.experiments.running import run
 

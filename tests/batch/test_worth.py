@@ -15,8 +15,8 @@ from attncli.batch.executors import workers
 from attncli.batch.expectations import Expectations
 from attncli.batch.plan import Job, make_plan
 from attncli.batch.prompts import PromptFile
-from attncli.batch.threads import VARIABLE, one_torch_thread
 from attncli.batch.worth import Work, estimated_work, num_together, num_workers, seconds_of_run
+from attncli.running.threads import VARIABLE, one_torch_thread
 from attncli.spec import SPECS
 from tests.batch.stores import assert_same_figures, tidy, write_batch
 from tests.conftest import Attn

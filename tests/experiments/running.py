@@ -5,8 +5,8 @@ from pathlib import Path
 from attncli.batch.plan import plan_files
 from attncli.batch.serial import run_items
 from attncli.errors import UserError
-from attncli.experiments.session import Session
 from attncli.report import Report
+from attncli.running.session import Session
 from attncli.spec import SPECS
 from attncli.spec.validation import Given, build_spec
 

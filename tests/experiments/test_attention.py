@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from attncli import memory
 from attncli.errors import RunError, UserError
-from attncli.experiments import memory
 from tests.experiments.running import run
 
 SENTENCE = "the cat walks on the street"

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attncli.errors import UserError
-from attncli.experiments.alignment import align
-from attncli.experiments.comparison import GAP_NOTE, NO_SHARED_NOTE, compare
+from attncli.experiments.diff.alignment import align
+from attncli.experiments.diff.comparison import GAP_NOTE, NO_SHARED_NOTE, compare
 from attncli.report import NamedTensor, Report
 from tests.experiments.running import run
 from tests.model_folders import save_model

@@ -9,7 +9,7 @@ import torch
 from attncli.attention.engines import attend
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Wanted
-from attncli.experiments.head_scores import (
+from attncli.experiments.survey.head_scores import (
     Attention,
     head_scores,
     wanted_scores,

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncli.errors import UserError
-from attncli.experiments import together
-from attncli.experiments.draws import KeptDraws
-from attncli.experiments.session import Session
-from attncli.experiments.together import run_together
 from attncli.report import NamedTensor, Report, Tensors
+from attncli.running import together
+from attncli.running.draws_together import KeptDraws
+from attncli.running.session import Session
+from attncli.running.together import run_together
 from attncli.spec import SPECS
 from attncli.spec.fields import Spec
 from attncli.spec.validation import Given, build_spec
@@ -254,16 +254,16 @@ def test_nothing_and_one() -> None:
 
 
 def test_draws_are_the_same_whether_kept_or_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attncli.experiments import draws
+    from attncli.running import draws_together
 
     specs = [
         spec_of("self", sentence=text, seed=seed)
         for seed in (0, 1)
         for text in (CAT, "a b c d e f", "a a b b c c")
     ]
-    monkeypatch.setattr(draws, "KEPT", KeptDraws(max_bytes=0))
+    monkeypatch.setattr(draws_together, "KEPT", KeptDraws(max_bytes=0))
     assert_together_is_alone(specs)
-    monkeypatch.setattr(draws, "KEPT", KeptDraws())
+    monkeypatch.setattr(draws_together, "KEPT", KeptDraws())
     for _ in range(2):
         assert_together_is_alone(specs)
 

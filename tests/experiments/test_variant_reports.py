@@ -12,7 +12,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from attncli.attention.engines.tiles.tiles import TileSizes
 from attncli.errors import RunError, UserError
-from attncli.experiments.attending import attended
+from attncli.experiments.attended.attending import attended
 from attncli.report import Report
 from attncli.spec import SPECS
 from attncli.spec.validation import Given, build_spec

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers.models.bloom.modeling_bloom import _get_alibi_slopes
 
+from attncli.experiments.attended.differential import attend_differentially
 from attncli.experiments.attention_report import LeadingAxes
-from attncli.experiments.differential import attend_differentially
 from attncli.mechanisms.alibi import alibi_bias, alibi_slopes
 from attncli.mechanisms.differential import differential_lambda
 from attncli.mechanisms.heads import split_heads

@@ -13,8 +13,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from attncli.attention.engines import attend
 from attncli.attention.results import Wanted
+from attncli.experiments.attended.differential import attend_differentially
 from attncli.experiments.attention_report import LeadingAxes
-from attncli.experiments.differential import attend_differentially
 from attncli.mechanisms.alibi import alibi_bias, alibi_slopes
 from attncli.mechanisms.differential import differential_lambda, in_halves, joined_halves
 from attncli.mechanisms.masks import causal_mask, full_mask

@@ -5,7 +5,7 @@ import torch
 
 from attncli.attention.engines import attend
 from attncli.attention.engines.tile import GivenWeights
-from attncli.experiments.head_scores import head_scores, wanted_scores
+from attncli.experiments.survey.head_scores import head_scores, wanted_scores
 from attncli.row_statistics import HEAD_STATISTICS
 from attncli.statistics.head_scores import sink_rate
 from attncli.statistics.rollout import roll_out

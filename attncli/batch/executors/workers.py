@@ -19,8 +19,8 @@ from typing import Any
 
 from attncli.batch.chunks import Chunk
 from attncli.batch.executors.failures import Died, Pending, Queue, Result, Work
-from attncli.batch.threads import VARIABLE
 from attncli.errors import RunError
+from attncli.running.threads import VARIABLE
 
 CHUNKS_EACH = 2
 """One that it works on and one that waits, so that no worker is idle while its result is stored."""

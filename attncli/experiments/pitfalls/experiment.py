@@ -1,26 +1,26 @@
 """The classic mistakes of attention: a line each, or one of them, wrong beside right."""
 
 from attncli.experiments.attention_report import build_report, named
+from attncli.experiments.draws import Draws
 from attncli.experiments.pitfalls.shown import Shown, Start
 from attncli.experiments.pitfalls.table import PITFALLS
-from attncli.experiments.session import Session
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
 from attncli.report import NamedTensor, Numbers, Report, Row, Table, pair_names
 from attncli.spec.pitfalls import PitfallsSpec
 
 
-def run(spec: PitfallsSpec, texts: Texts, session: Session) -> Report:
+def run(spec: PitfallsSpec, texts: Texts, draws: Draws) -> Report:
     """Both computations of one mistake with their figures; without a name a line for each mistake.
 
     Every mistake starts from the same vectors and the same state of the generator.
     """
-    (source,) = embed(spec, texts, session)
-    state = session.generator.get_state()
+    (source,) = embed(spec, texts, draws)
+    state = draws.generator.get_state()
 
     def shown(name: str) -> Shown:
-        session.generator.set_state(state)
-        return PITFALLS[name].show(Start(spec, texts.tokens, source.vectors, session.generator))
+        draws.generator.set_state(state)
+        return PITFALLS[name].show(Start(spec, texts.tokens, source.vectors, draws.generator))
 
     if spec.pitfall is None:
         rows = [_line(name, shown(name)) for name in PITFALLS]

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
 from attncli.report import Report
-from attncli.views import Display, View
+from attncli.views import Display, Write
 
 DOTS_PER_INCH = 150
 
 
-def writer(kind: str, metadata: Mapping[str, str | None]) -> View:
+def writer(kind: str, metadata: Mapping[str, str | None]) -> Write:
     """Writes one picture a report; the same report gives the same bytes."""
 
     def write(reports: Iterable[Report], stream: IO[Any], display: Display) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from attncli import __version__
 from attncli.errors import UserError
-from attncli.experiments.alignment import Alignment, align, align_positions
+from attncli.experiments.diff.alignment import Alignment, align, align_positions
 from attncli.report import Cell, NamedTensor, Numbers, Report, Statistic, Table, Tensors
 from attncli.statistics.divergence import jensen_shannon
 

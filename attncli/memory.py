@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 from attncli.errors import UserError
-from attncli.spec.fields import Spec
 
 ALWAYS_THERE_BYTES = 16 * 2**20
 """Less than the import of torch takes: not worth asking the machine for each of many small experiments."""
@@ -36,16 +35,11 @@ def readable_bytes(count: int) -> str:
     return f"{size:.3g} {unit}"
 
 
-def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> None:
-    """UserError that says how much an experiment needs, where that is more than there is."""
-    refuse_bytes(spec, spec.needed_bytes(num_queries, num_keys), spec.memory_advice(num_queries, num_keys))
-
-
-def refuse_bytes(spec: Spec, needed: int, instead: str) -> None:
+def refuse_bytes(experiment: str, needed: int, instead: str) -> None:
     """UserError that says how much an experiment needs, where that is more than there is, and what to do."""
     if needed <= ALWAYS_THERE_BYTES:
         return
     available = available_bytes()
     if needed > available:
         sizes = f"needs about {readable_bytes(needed)} of memory and {readable_bytes(available)} are free"
-        raise UserError(f"{spec.experiment}: {sizes}: use {instead}")
+        raise UserError(f"{experiment}: {sizes}: use {instead}")

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from attncli.attention.results import MAP_SIZE, Computed, Wanted
 from attncli.errors import UserError
-from attncli.experiments.memory import refuse_bytes
 from attncli.inputs.capture import CapturedLayer
 from attncli.inputs.pretrained import ModelText, Reading
+from attncli.memory import refuse_bytes
 from attncli.report import NamedTensor, whole_head_name
 from attncli.spec.heads import HeadsSpec
 
@@ -38,7 +38,7 @@ class HeadMaps:
         self.maps: dict[str, dict[int, Tensor]] = {}
         self.full: dict[tuple[int, ...], Tensor] = {}
         size = len(self.asked) * len(query.ids) * len(key.ids) * BYTES_PER_KEPT_WEIGHT
-        refuse_bytes(spec, size, "fewer heads in full, or fewer tokens")
+        refuse_bytes(spec.experiment, size, "fewer heads in full, or fewer tokens")
 
     def wanted(self, layer: CapturedLayer, wanted: Wanted) -> Wanted:
         """The same with what is to be kept of this layer."""

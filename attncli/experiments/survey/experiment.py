@@ -8,15 +8,13 @@ import torch
 
 from attncli.errors import UserError
 from attncli.experiments.attention_report import build_report, named
-from attncli.experiments.head_maps import sides
-from attncli.experiments.memory import refuse_bytes
-from attncli.experiments.model_runs import run_model
-from attncli.experiments.session import Session
-from attncli.experiments.survey import HeadRow, Survey
+from attncli.experiments.survey.head_maps import sides
+from attncli.experiments.survey.layers import HeadRow, Survey
 from attncli.experiments.texts import Texts
 from attncli.inputs.capture import capture
 from attncli.inputs.pretrained import Pretrained, Reading
 from attncli.inputs.probes import repeated_probe
+from attncli.memory import refuse_bytes
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Table
 from attncli.spec.heads import HeadsSpec
 from attncli.statistics.head_scores import sink_rate
@@ -35,7 +33,7 @@ def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch
     if spec.skip_sink >= fewest:
         raise UserError(f"skip_sink: must be below {fewest}, the number of tokens (got {spec.skip_sink})")
     if spec.rollout:
-        refuse_bytes(spec, reading.counts[0] ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
+        refuse_bytes(spec.experiment, reading.counts[0] ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
     return reading
 
 
@@ -58,11 +56,6 @@ def _chosen(spec: HeadsSpec, rows: list[HeadRow]) -> Table:
     if key is not None:
         rows = sorted(rows, key=lambda row: -row[key] if row[key] == row[key] else inf)
     return Table(rows[: spec.top])
-
-
-def run(spec: HeadsSpec, texts: Texts, session: Session) -> Report:
-    """A row for each head with every head statistic, or one statistic as a grid of layers and heads."""
-    return run_model(spec, texts, session)
 
 
 def report_each(

@@ -14,8 +14,8 @@ from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Computed, Wanted
 from attncli.errors import UserError
-from attncli.experiments.head_maps import HeadMaps, sides
-from attncli.experiments.head_scores import (
+from attncli.experiments.survey.head_maps import HeadMaps, sides
+from attncli.experiments.survey.head_scores import (
     Attention,
     head_scores,
     wanted_scores,

@@ -7,7 +7,7 @@ from types import ModuleType
 import torch
 
 from attncli.errors import UserError
-from attncli.experiments.session import Session
+from attncli.experiments.draws import Draws
 from attncli.experiments.sources import choose_device
 from attncli.experiments.texts import Texts
 from attncli.inputs.pretrained import Pretrained, Reading, kept_pretrained
@@ -30,12 +30,12 @@ def _pretrained(spec: ModelSpec) -> Pretrained:
     return kept_pretrained(source, allow_download=spec.allow_download, device=choose_device(spec))
 
 
-def run_model(spec: ModelSpec, texts: Texts, session: Session) -> Report:
+def run(spec: ModelSpec, texts: Texts, draws: Draws) -> Report:
     """The report of one experiment."""
     module, pretrained = import_module(spec.model_module), _pretrained(spec)
-    reading = module.read(spec, texts, pretrained, session.generator)
+    reading = module.read(spec, texts, pretrained, draws.generator)
     report: Report
-    (report,) = module.report_each([spec], [reading], pretrained, session.progress)
+    (report,) = module.report_each([spec], [reading], pretrained, draws.progress)
     return report
 
 

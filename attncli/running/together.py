@@ -8,10 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from attncli.errors import UserError
-from attncli.experiments.memory import refuse_what_does_not_fit
-from attncli.experiments.session import Session, SessionOfSeveral, check_before_reading, load_experiment
 from attncli.experiments.texts import Texts, find_vectors, read_tokens, uses_vector_file, with_vectors
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors
+from attncli.running.session import (
+    Session,
+    check_before_reading,
+    load_experiment,
+    refuse_what_does_not_fit,
+)
 from attncli.spec.fields import Spec
 from attncli.spec.model import ModelSpec
 from attncli.spec.text import TextSpec
@@ -79,7 +83,7 @@ def _run_on_model(specs: Mapping[int, ModelSpec]) -> Iterator[dict[int, Outcome]
             yield {i: error}
     if texts:
         load_experiment(specs[next(iter(texts))])
-        from attncli.experiments.model_runs import run_models
+        from attncli.running.model_runs import run_models
 
         yield from run_models({i: specs[i] for i in texts}, texts)
 
@@ -167,8 +171,10 @@ def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts]) -> list[Outcome]:
     try:
         refuse_what_does_not_fit(specs[0], *texts[0].counts())
         run = load_experiment(specs[0])
-        session = SessionOfSeveral([spec.seed for spec in specs])
-        together = run(specs[0], texts[0]._replace(others=tuple(texts[1:])), session)
+        from attncli.running.draws_together import DrawsTogether
+
+        draws = DrawsTogether([spec.seed for spec in specs])
+        together = run(specs[0], texts[0]._replace(others=tuple(texts[1:])), draws)
     except UserError:  # which of them is to blame shows when each runs alone
         return [_run_alone(spec, text) for spec, text in zip(specs, texts, strict=True)]
     return list(_taken_apart(together, specs, texts))

@@ -13,11 +13,9 @@ from attncli.attention.results import MAP_SIZE, Computed, Moments, Wanted
 from attncli.attention.score_rules import PLAIN
 from attncli.attention.visibility import Visibility
 from attncli.errors import RunError
-from attncli.experiments.attention_report import LeadingAxes, named, row_tensors
-from attncli.experiments.differential import attend_differentially
-from attncli.experiments.memory import readable_bytes
-from attncli.experiments.row_summaries import with_summaries
-from attncli.experiments.variants import (
+from attncli.experiments.attended.differential import attend_differentially
+from attncli.experiments.attended.row_summaries import with_summaries
+from attncli.experiments.attended.variants import (
     NOTHING_DRAWN,
     VariantParameters,
     explained_variants,
@@ -27,7 +25,9 @@ from attncli.experiments.variants import (
     variant_notes,
     window_of,
 )
+from attncli.experiments.attention_report import LeadingAxes, named, row_tensors
 from attncli.mechanisms.scaling import scale_factors
+from attncli.memory import readable_bytes
 from attncli.report import NamedTensor, Numbers, Statistic, Tensors
 from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import AttentionSpec

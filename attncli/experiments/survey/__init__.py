@@ -1,0 +1,1 @@
+"""The survey of a model's heads."""

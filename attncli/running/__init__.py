@@ -1,0 +1,1 @@
+"""Running experiments: one after another, many together, on a model."""

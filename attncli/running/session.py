@@ -1,0 +1,86 @@
+"""Running experiments one after another: one generator, and the vocabulary of the step before."""
+
+import gc
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attncli.experiments.texts import Texts, read_texts
+from attncli.inputs.model_folder import check_model_folder, check_packages
+from attncli.memory import refuse_bytes
+from attncli.report import Report
+from attncli.spec.fields import Spec
+from attncli.spec.model import is_model_folder
+
+if TYPE_CHECKING:
+    from attncli.experiments.draws import Draws
+
+MODEL_RUNS = "attncli.running.model_runs"
+
+
+def load_experiment(spec: Spec) -> Callable[[Spec, Texts, "Draws"], Report]:
+    """The function of an experiment, or what runs it on a model, with torch behind it.
+
+    Garbage collection is off meanwhile and never looks at what was imported: it would walk over a million
+    objects that live as long as the process, during the import and at its end: a third of a short run.
+    """
+    name = spec.module if spec.model_source() is None else MODEL_RUNS
+    run: Callable[[Spec, Texts, Draws], Report]
+    if name in sys.modules:
+        run = sys.modules[name].run
+        return run
+    gc.disable()
+    run = import_module(name).run
+    gc.freeze()
+    gc.enable()
+    return run
+
+
+def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> None:
+    """UserError that says how much an experiment needs, where that is more than there is."""
+    advice = spec.memory_advice(num_queries, num_keys)
+    refuse_bytes(spec.experiment, spec.needed_bytes(num_queries, num_keys), advice)
+
+
+def check_before_reading(spec: Spec) -> None:
+    """UserError for what asks too much, and for a model that is not there, before any text is read."""
+    refuse_what_does_not_fit(spec, *spec.sampled_counts())
+    source = spec.model_source()
+    if source is not None:
+        check_packages()
+        if is_model_folder(source):
+            check_model_folder(Path(source))
+
+
+class Session:
+    """Experiments one after the other: what one has drawn and its vocabulary are there for the next.
+
+    `progress` is called with the share that is done, between 0 and 1, of what takes long.
+    """
+
+    def __init__(self, progress: Callable[[float], None] | None = None) -> None:
+        self._progress = progress
+        self._draws: Draws | None = None
+
+    def run(self, spec: Spec, *, reseed: bool) -> Report:
+        """The report of an experiment; without `reseed` it draws on where the one before stopped.
+
+        UserError for texts that cannot be read and sizes that do not fit, before torch is imported.
+        """
+        check_before_reading(spec)
+        return self.run_texts(spec, read_texts(spec), reseed=reseed)
+
+    def run_texts(self, spec: Spec, texts: Texts, *, reseed: bool) -> Report:
+        """The report of an experiment whose texts are read already."""
+        refuse_what_does_not_fit(spec, *texts.counts())
+        run = load_experiment(spec)
+        from attncli.experiments.draws import Draws
+
+        if reseed or self._draws is None:
+            vocabulary = self._draws.vocabulary if self._draws is not None else None
+            self._draws, self._seed = Draws(spec.seed, self._progress), spec.seed
+            self._draws.vocabulary = vocabulary
+        # What draws on from the step before stands on the seed of that one.
+        return run(spec.model_copy(update={"seed": self._seed}), texts, self._draws)
