@@ -313,13 +313,15 @@ def started(command: list[str], folder: Path) -> subprocess.Popen[str]:
 
 
 def wait_for_runs(store: Path, process: subprocess.Popen[str]) -> None:
-    for _ in range(1000):
+    for _ in range(3000):
         if process.poll() is not None:
             return
         if store.exists() and len(done_runs(store)):
             return
         time.sleep(0.02)
-    raise AssertionError("nothing was kept within 20 s")
+    process.kill()
+    process.communicate()
+    raise AssertionError("nothing was kept within 60 s")
 
 
 @pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
