@@ -12,10 +12,10 @@ from attncli.cli.output import Destination
 from attncli.cli.progress import progress_line
 from attncli.errors import UserError, nearest
 from attncli.spec import SPECS
-from attncli.spec.config_file import ConfigFile
+from attncli.spec.config.config_file import ConfigFile
+from attncli.spec.config.overrides import Overrides, overridden, parse_overrides, unknown_overrides
+from attncli.spec.config.validation import Given, build_spec
 from attncli.spec.fields import Spec
-from attncli.spec.overrides import Overrides, overridden, parse_overrides, unknown_overrides
-from attncli.spec.validation import Given, build_spec
 from attncli.views import VIEWS
 
 if TYPE_CHECKING:

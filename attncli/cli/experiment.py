@@ -13,11 +13,11 @@ from attncli.cli.output import Destination
 from attncli.cli.settings import flag_name, given_flags, setting_options
 from attncli.errors import UserError
 from attncli.spec import SPECS
-from attncli.spec.config_file import NO_PREVIOUS, ConfigFile
+from attncli.spec.config.config_file import NO_PREVIOUS, ConfigFile
+from attncli.spec.config.resolved import resolved_yaml
+from attncli.spec.config.validation import Given, build_spec
 from attncli.spec.fields import Spec
-from attncli.spec.resolved import resolved_yaml
 from attncli.spec.text import ALTERNATIVES
-from attncli.spec.validation import Given, build_spec
 from attncli.views import VIEWS
 
 if TYPE_CHECKING:
