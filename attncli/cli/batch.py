@@ -72,7 +72,7 @@ PARAMETERS = (
     flag("--fail-fast", "Stop at the first run that fails."),
     option(
         "--expect",
-        'What must hold of every run, or exit 1: "entropy.mean < 2"; repeatable.',
+        'A condition that every run must meet, or exit 1: "entropy.mean < 2"; repeatable.',
         "CONDITION",
         kind=list[str],
     ),

@@ -29,7 +29,7 @@ EXAMPLES = (
 )
 PARAMETERS = (
     argument("a", "A config file, a saved report (.json), or an experiment's name.", "A"),
-    argument("b", "The same; A again where only --set tells them apart.", "[B]", required=False),
+    argument("b", "The same; without it A again, with the settings of --set.", "[B]", required=False),
     option("--set", "A setting of B. Repeatable.", "KEY=VALUE", kind=list[str]),
 )
 

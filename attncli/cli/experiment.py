@@ -101,5 +101,5 @@ def command(name: str, summary: str) -> Command:
 
     if bare is not None:
         description = f"{fields[bare].description}"
-        parameters.append(argument("argument", description, "[NAME]", required=False))
+        parameters.append(argument("argument", description, "NAME", required=False))
     return Command(name, summary, run, parameters, spec_class.examples)

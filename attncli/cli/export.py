@@ -24,7 +24,7 @@ EXAMPLES = (
 FORMATS = ("csv", "jsonl", "parquet")
 STORE = argument("store", "What `attn batch -o` kept.", "STORE")
 FORMAT = option("--format", "How to write it. [default: by the suffix of -o, else csv]", "|".join(FORMATS))
-ALL_RUNS = flag("--all", "Include runs of earlier plans, with the last plan that names each as plan.")
+ALL_RUNS = flag("--all", "Include runs of earlier plans; the column plan tells them apart.")
 
 
 def export_store(store: str, output: str | None, format: str | None, all: bool) -> None:
