@@ -113,7 +113,9 @@ class Command(TyperCommand):
             message = error.format_message()
             has_sentence = any(parameter.name == "sentence" for parameter in self.params)
             if has_sentence and message.startswith("Got unexpected extra argument"):
-                raise UserError(f'{message}: a text stands in quotes: --sentence "the cat sleeps"') from None
+                raise UserError(
+                    f'{message}: a text goes in quotes after --sentence: --sentence "the cat sleeps"'
+                ) from None
             raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
