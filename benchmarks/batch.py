@@ -41,7 +41,7 @@ import sys
 import torch
 from attncli.running.session import Session
 from attncli.spec import SPECS
-from attncli.spec.validation import Given, build_spec
+from attncli.spec.config.validation import Given, build_spec
 torch.set_num_threads(1)
 for line in open(sys.argv[1]):
     values = {"sentence": line.strip(), "num_heads": 8}

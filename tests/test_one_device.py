@@ -12,8 +12,8 @@ from attncli.errors import UserError
 from attncli.report import Report
 from attncli.running.together import run_together
 from attncli.spec import SPECS
+from attncli.spec.config.validation import Given, build_spec
 from attncli.spec.fields import Spec
-from attncli.spec.validation import Given, build_spec
 from tests.experiments.running import ROOT, run
 from tests.experiments.test_together import assert_same
 from tests.model_folders import save_model

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from attncli.batch.columns import FLOAT, Columns
 from attncli.batch.plan import Chain, Item, Job
 from attncli.batch.serial import run_items
+from attncli.batch.store.columns import FLOAT, Columns
 from attncli.errors import UserError
 
 if TYPE_CHECKING:

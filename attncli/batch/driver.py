@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from attncli.batch.chunks import Chunk, ChunkResult, JobLeft, failed_chunk, run_chunk
-from attncli.batch.columns import FLOAT, Columns
 from attncli.batch.expectations import Expectations
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Job, Plan
-from attncli.batch.store import Store
+from attncli.batch.store.columns import FLOAT, Columns
+from attncli.batch.store.store import Store
 
 FEWEST_JOBS, MOST_JOBS = 16, 1024
 FIRST_JOBS = 16, 256

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attncli.batch.columns import Columns
 from attncli.batch.conditions import Condition
+from attncli.batch.store.columns import Columns
 from attncli.errors import nearest
 
 PLACES = ("layer", "head", "batch", "token")

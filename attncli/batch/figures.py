@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.batch.columns import (
+from attncli.batch.store.columns import (
     Columns,
     Shape,
     columns_of_shapes,

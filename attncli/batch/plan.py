@@ -9,10 +9,10 @@ from attncli.batch.prompts import Prompt, PromptFile
 from attncli.errors import UserError
 from attncli.experiments.texts import check_text
 from attncli.spec import SPECS
-from attncli.spec.config_file import ConfigFile
+from attncli.spec.config.config_file import ConfigFile
+from attncli.spec.config.overrides import Overrides, unknown_overrides
+from attncli.spec.config.validation import Given
 from attncli.spec.fields import Spec
-from attncli.spec.overrides import Overrides, unknown_overrides
-from attncli.spec.validation import Given
 
 # A text in the place of the sentences to come, so that settings are validated once and not for each.
 PLACEHOLDER = "sentence"

@@ -12,8 +12,8 @@ import typer
 from attncli.batch.plan import Item, Plan, make_plan
 from attncli.batch.prompts import PromptFile
 from attncli.batch.serial import run_jobs
-from attncli.batch.store_file import SUFFIXES as STORE_SUFFIXES
-from attncli.batch.store_file import is_store_name
+from attncli.batch.store.store_file import SUFFIXES as STORE_SUFFIXES
+from attncli.batch.store.store_file import is_store_name
 from attncli.batch.worth import estimated_work, num_together
 from attncli.cli.command import Command, argument, flag, option
 from attncli.cli.display import COLOR, DEBUG_HELP, FORMAT, PRECISION, SCALE_COLORS, SKIP_SINK
@@ -22,7 +22,7 @@ from attncli.cli.progress import progress_line
 from attncli.errors import UserError
 from attncli.plain_text import plain_text
 from attncli.running.threads import one_torch_thread
-from attncli.spec.overrides import parse_overrides
+from attncli.spec.config.overrides import parse_overrides
 from attncli.views import SUFFIXES, view_of_suffix
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ PARAMETERS = (
     flag("--fail-fast", "Stop at the first run that fails."),
     option(
         "--expect",
-        'What must hold of every run, or exit 1: "entropy.mean < 2"; repeatable.',
+        'A condition that every run must meet, or exit 1: "entropy.mean < 2"; repeatable.',
         "CONDITION",
         kind=list[str],
     ),

@@ -14,9 +14,9 @@ from attncli.batch.executors import load_executor
 from attncli.batch.expectations import Expectations
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Plan
-from attncli.batch.store import count_planned, note_planned, open_store
-from attncli.batch.store_file import check_header, connect_to_read
-from attncli.batch.weight_files import WeightFiles, refuse_without_safetensors
+from attncli.batch.store.store import count_planned, note_planned, open_store
+from attncli.batch.store.store_file import check_header, connect_to_read
+from attncli.batch.store.weight_files import WeightFiles, refuse_without_safetensors
 from attncli.batch.worth import estimated_work, num_workers
 from attncli.cli.batch import exit_code, print_errors
 from attncli.cli.progress import ProgressLine, cleared_line, counted, readable_rate, readable_seconds

@@ -14,7 +14,7 @@ from attncli.cli.show import ARRAY_FLAGS, opened
 from attncli.errors import UserError
 from attncli.report import Report
 from attncli.spec import SPECS
-from attncli.spec.validation import Given
+from attncli.spec.config.validation import Given
 from attncli.views import Display
 
 EXAMPLES = (

@@ -3,9 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import typer
 from typer._coercion import TypeDescriptor
 from typer.core import TyperArgument, TyperCommand, TyperOption
 from typer.models import ArgumentInfo, OptionInfo
+
+from attncli.errors import UserError
 
 # The headings of long help in their order; one that is not here is an experiment's own and leads.
 GROUPS = ("Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options")
@@ -57,7 +60,7 @@ def flag(name: str, help: str) -> TyperOption:
 
 def argument(name: str, help: str, metavar: str, *, required: bool = True, nargs: int = 1) -> TyperArgument:
     """An argument; with nargs -1 as many as there are."""
-    return TyperArgument(
+    return Argument(
         param_decls=[name],
         type_descriptor=TypeDescriptor(str if nargs == 1 else list[str], ArgumentInfo(), None),
         help=help,
@@ -65,6 +68,18 @@ def argument(name: str, help: str, metavar: str, *, required: bool = True, nargs
         required=required,
         nargs=nargs,
     )
+
+
+class Argument(TyperArgument):
+    """An argument that help shows by its name alone: `FILE`, `[REPORT]`, `FILE...`."""
+
+    def _usage_display_name(self) -> str:
+        name = self.display_name_raw.strip("[]")
+        return (name if self.required else f"[{name}]") + ("" if self.nargs == 1 else "...")
+
+    def display_type_rich(self, ctx: Any) -> str:
+        """Nothing: the description says what it is."""
+        return ""
 
 
 class Command(TyperCommand):
@@ -89,6 +104,17 @@ class Command(TyperCommand):
             no_args_is_help=any(parameter.required for parameter in parameters),
             rich_markup_mode=None,
         )
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Typer's, which says nothing of quotes where a sentence has become several arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            message = error.format_message()
+            has_sentence = any(parameter.name == "sentence" for parameter in self.params)
+            if has_sentence and message.startswith("Got unexpected extra argument"):
+                raise UserError(f'{message}: a text stands in quotes: --sentence "the cat sleeps"') from None
+            raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The arguments; then the options, in groups where there are more than fill a screen."""

@@ -6,7 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from attncli.cli.command import Command
-from attncli.spec.schema import config_schema
+from attncli.spec.config.schema import config_schema
 
 SCHEMA_SUMMARY = "Print the JSON Schema of config files, for editors"
 SCHEMA_EXAMPLES = (

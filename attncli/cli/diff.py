@@ -12,10 +12,10 @@ from attncli.cli.output import Destination
 from attncli.cli.progress import progress_line
 from attncli.errors import UserError, nearest
 from attncli.spec import SPECS
-from attncli.spec.config_file import ConfigFile
+from attncli.spec.config.config_file import ConfigFile
+from attncli.spec.config.overrides import Overrides, overridden, parse_overrides, unknown_overrides
+from attncli.spec.config.validation import Given, build_spec
 from attncli.spec.fields import Spec
-from attncli.spec.overrides import Overrides, overridden, parse_overrides, unknown_overrides
-from attncli.spec.validation import Given, build_spec
 from attncli.views import VIEWS
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ EXAMPLES = (
 )
 PARAMETERS = (
     argument("a", "A config file, a saved report (.json), or an experiment's name.", "A"),
-    argument("b", "The same; A again where only --set tells them apart.", "[B]", required=False),
+    argument("b", "The same; without it A again, with the settings of --set.", "[B]", required=False),
     option("--set", "A setting of B. Repeatable.", "KEY=VALUE", kind=list[str]),
 )
 

@@ -13,11 +13,11 @@ from attncli.cli.output import Destination
 from attncli.cli.settings import flag_name, given_flags, setting_options
 from attncli.errors import UserError
 from attncli.spec import SPECS
-from attncli.spec.config_file import NO_PREVIOUS, ConfigFile
+from attncli.spec.config.config_file import NO_PREVIOUS, ConfigFile
+from attncli.spec.config.resolved import resolved_yaml
+from attncli.spec.config.validation import Given, build_spec
 from attncli.spec.fields import Spec
-from attncli.spec.resolved import resolved_yaml
 from attncli.spec.text import ALTERNATIVES
-from attncli.spec.validation import Given, build_spec
 from attncli.views import VIEWS
 
 if TYPE_CHECKING:
@@ -101,5 +101,5 @@ def command(name: str, summary: str) -> Command:
 
     if bare is not None:
         description = f"{fields[bare].description}"
-        parameters.append(argument("argument", description, "[NAME]", required=False))
+        parameters.append(argument("argument", description, "NAME", required=False))
     return Command(name, summary, run, parameters, spec_class.examples)

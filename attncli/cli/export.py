@@ -14,7 +14,7 @@ from attncli.errors import UserError
 from attncli.plain_text import plain_text
 
 if TYPE_CHECKING:
-    from attncli.batch.reading import Reader
+    from attncli.batch.store.reading import Reader
 
 EXAMPLES = (
     "attn export runs.db -o tidy.parquet",
@@ -24,12 +24,12 @@ EXAMPLES = (
 FORMATS = ("csv", "jsonl", "parquet")
 STORE = argument("store", "What `attn batch -o` kept.", "STORE")
 FORMAT = option("--format", "How to write it. [default: by the suffix of -o, else csv]", "|".join(FORMATS))
-ALL_RUNS = flag("--all", "Include runs of earlier plans, with the last plan that names each as plan.")
+ALL_RUNS = flag("--all", "Include runs of earlier plans; the column plan tells them apart.")
 
 
 def export_store(store: str, output: str | None, format: str | None, all: bool) -> None:
     """One row per statistic of a run: run, id, layer, head, statistic, value."""
-    from attncli.batch.tidy_writers import SUFFIXES, WRITERS
+    from attncli.batch.store.tidy_writers import SUFFIXES, WRITERS
 
     path = checked_path(output)
     chosen = chosen_format(format, path, FORMATS, SUFFIXES, "csv")
@@ -37,8 +37,8 @@ def export_store(store: str, output: str | None, format: str | None, all: bool) 
         raise UserError("--format parquet: needs -o FILE")
     if chosen == "parquet" and find_spec("pyarrow") is None:
         raise UserError('--format parquet: needs: pip install "attncli[parquet]"')
-    from attncli.batch.reading import reading
-    from attncli.batch.tidy import tidy_blocks, tidy_columns
+    from attncli.batch.store.reading import reading
+    from attncli.batch.store.tidy import tidy_blocks, tidy_columns
 
     with reading(Path(store), all_runs=all) as reader:
         columns, blocks = tidy_columns(reader), tidy_blocks(reader)

@@ -46,8 +46,8 @@ def show_results(
 
     conditions = parse_conditions(where, "--where", numbers_only=False)
     to = Destination(**flags)
-    from attncli.batch.reading import reading
-    from attncli.batch.results import results
+    from attncli.batch.store.reading import reading
+    from attncli.batch.store.results import results
 
     path = Path(store)
     # Two runs of one id are two sentences where they are of different plans.
@@ -63,7 +63,7 @@ def show_results(
 
 def _write_rows(rows: Table, groups: Sequence[str], to: Destination) -> None:
     """The summary as one table, where the view of reports would give one line per number."""
-    from attncli.batch.tidy_writers import write_csv
+    from attncli.batch.store.tidy_writers import write_csv
 
     columns = dict.fromkeys(["statistic", *groups, "figures", "mean", "min", "max"], "text")
     blocks = [{name: [row[name] for row in rows] for name in columns}]

@@ -7,8 +7,8 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperOption
 
 from attncli.cli.command import option
+from attncli.spec.config.validation import Given
 from attncli.spec.fields import Spec
-from attncli.spec.validation import Given
 
 MAX_CHOICES_SHOWN = 8
 

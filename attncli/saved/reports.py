@@ -14,7 +14,7 @@ from attncli.saved.content import read_text
 from attncli.saved.documents import documents
 from attncli.saved.models import SavedReport, is_plain_name
 from attncli.saved.sizes import check_sizes
-from attncli.spec.validation import expectation
+from attncli.spec.config.validation import expectation
 
 # Bytes of memory for a byte of JSON at the peak, measured on matrices of weights and rounded up.
 BYTES_PER_BYTE = 5

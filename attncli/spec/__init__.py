@@ -23,7 +23,7 @@ EXPERIMENTS = {
     "scale-demo": Experiment("Why scores are scaled: variance and sharpness", "lessons.ScaleDemoSpec"),
     "norm": Experiment("Batch, layer and RMS normalisation", "lessons.NormSpec"),
     "heads": Experiment("What each head of a pretrained model does", "heads.HeadsSpec"),
-    "pitfalls": Experiment("Classic mistakes, each beside what is right", "pitfalls.PitfallsSpec"),
+    "pitfalls": Experiment("Classic mistakes, each next to the right way", "pitfalls.PitfallsSpec"),
 }
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from attncli.errors import UserError
+from attncli.spec.config.validation import Given, build_spec
+from attncli.spec.config.yaml_nodes import Mapping, Node, Scalar, Sequence, place
 from attncli.spec.fields import Spec
 from attncli.spec.text import PATH_KEYS, is_vector_file
-from attncli.spec.validation import Given, build_spec
-from attncli.spec.yaml_nodes import Mapping, Node, Scalar, Sequence, place
 
 KeyNodes = dict[str, tuple[Scalar, Node]]
 

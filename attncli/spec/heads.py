@@ -79,7 +79,7 @@ class HeadsSpec(SurveyTextSpec):
     weighted: bool = Field(
         False, description="weights times the norm of what each value adds to the output, renormalised"
     )
-    rollout: bool = Field(False, description="show, too, how attention adds up over the layers")
+    rollout: bool = Field(False, description="also show how attention adds up over the layers")
     maps: Literal["none", "self", "cross", "encoder"] = Field(
         "none",
         description="keep what each head looks at, of this kind of attention: weights up to 128 tokens, "

@@ -62,7 +62,9 @@ class TextSpec(Spec):
     heading_keys: ClassVar[tuple[str, ...]] = ("file", "batch_size", "embedding", "embed_dim", "seed")
 
     num_tokens: Size | None = Field(None, description="use this many random vectors instead of a sentence")
-    batch_size: Size | None = Field(None, description="sequences of random vectors, each for itself")
+    batch_size: Size | None = Field(
+        None, description="sequences of random vectors, each processed independently"
+    )
     file: str | None = Field(None, description="a text file instead of the sentence; - reads stdin")
     sentence: str | None = Field(default_factory=_default_sentence, description="the text for the queries")
     tokenizer: Literal["words", "whitespace", "model"] = Field("words", description=TOKENIZERS)
@@ -71,7 +73,9 @@ class TextSpec(Spec):
         description="where vectors come from: random (a table, N(0,1)), gaussian (no vocabulary), integers "
         "(0 to 9), previous (the table of the step before), or the path of a word-vector file",
     )
-    unknown: Literal["error", "zero"] = Field("error", description="a word that the vector file lacks")
+    unknown: Literal["error", "zero"] = Field(
+        "error", description="what to do with a word that the vector file lacks"
+    )
     embed_dim: Size = Field(
         default_factory=_default_embed_dim, description="size of an embedding (a vector file has its own)"
     )

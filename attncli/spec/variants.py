@@ -59,8 +59,7 @@ class VariantSpec(Spec):
     )
     temperature: float = Field(
         1.0,
-        description="divide what the softmax takes: as dividing scale by it, but after softcap and bias, and "
-        "of the sink, too",
+        description="divide everything that enters the softmax: scores, after softcap and bias, and the sink",
     )
     sink: float | None = Field(
         None, description="a logit in each row's denominator that is no key: weights sum to less than one"

@@ -50,7 +50,8 @@ class Display:
     """How to show reports: columns (None: as wide as needed), colour, decimals, one report or several.
 
     `scale_colors` spreads a heatmap's colours: linear, log, or row (each row by itself). The first
-    `skip_sink` keys take no part in that and are left blank.
+    `skip_sink` keys take no part in that and are left blank. Of vectors at most `most_dims` numbers are shown
+    (None: as many as fit).
     """
 
     width: int | None = None
@@ -59,6 +60,7 @@ class Display:
     several: bool = False
     scale_colors: str = "linear"
     skip_sink: int = 0
+    most_dims: int | None = None
 
     @property
     def has_color(self) -> bool:

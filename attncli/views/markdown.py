@@ -14,6 +14,9 @@ from attncli.views.tables.sections import sections
 MARKUP = re.compile(r"[\\`*_\[\]<>|~&$#]|(?<=:)/(?=/)|(?<=www)\.|^[-+](?=[ -]|$)|(?<=[0-9])[.)](?= |$)")
 
 
+MOST_DIMS = 8
+
+
 def escaped(text: str) -> str:
     """The text so that Markdown shows it as it is."""
     return MARKUP.sub(lambda match: f"\\{match[0]}", text.strip())
@@ -54,8 +57,8 @@ def _blocks(section: Section) -> Iterator[str]:
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """Each report under its heading; tables whole, whatever the screen."""
-    whole = replace(display, width=None, colors="none")
+    """Each report under its heading; tables whole, whatever the screen, but for vectors of many dims."""
+    whole = replace(display, width=None, colors="none", most_dims=MOST_DIMS)
     for number, report in enumerate(reports):
         blocks = (block for section in sections(report, whole) for block in _blocks(section) if block)
         stream.write(("\n" if number else "") + "\n\n".join(blocks) + "\n")

@@ -10,7 +10,7 @@ from attncli.experiments.attended.attending import attended as attended_as_asked
 from attncli.mechanisms.attention_by_loop import attend_by_loop
 from attncli.mechanisms.masks import causal_mask, full_mask
 from attncli.spec import SPECS
-from attncli.spec.validation import Given, build_spec
+from attncli.spec.config.validation import Given, build_spec
 from tests.layers import attended, visible_keys
 
 

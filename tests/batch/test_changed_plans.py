@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attncli.batch import schema
+from attncli.batch.store import schema
 from tests.batch.stores import ROOT, done_runs
 from tests.conftest import Attn
 

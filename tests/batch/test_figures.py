@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from attncli.batch.columns import Column
 from attncli.batch.figures import figure_tables, figures_of
+from attncli.batch.store.columns import Column
 from attncli.report import NamedTensor, Numbers, Report, Table, Tensors
 from attncli.running.together import run_together
 from attncli.spec import SPECS

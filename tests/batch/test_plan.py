@@ -10,7 +10,7 @@ from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Plan, chains, make_plan, plan_files
 from attncli.batch.prompts import MAX_ERRORS, Prompt, PromptFile
 from attncli.errors import UserError
-from attncli.spec.overrides import parse_overrides
+from attncli.spec.config.overrides import parse_overrides
 
 
 def plan_of(

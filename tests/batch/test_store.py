@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attncli.batch.schema import SCHEMA_VERSION
-from attncli.batch.store_file import driving
+from attncli.batch.store.schema import SCHEMA_VERSION
+from attncli.batch.store.store_file import driving
 from attncli.views import SUFFIXES
 from tests.batch.stores import ATTN, ROOT, assert_same_figures, done_runs, tidy, write_batch
 from tests.conftest import Attn
@@ -58,7 +58,7 @@ def test_the_view_has_the_figures_of_single_runs(attn: Attn, tmp_path: Path) -> 
 
 
 def test_the_view_reads_every_kind_of_number_exactly(tmp_path: Path) -> None:
-    from attncli.batch.store_file import create_file
+    from attncli.batch.store.store_file import create_file
 
     store = tmp_path / "x.db"
     create_file(store, rows=False, weights=False)
@@ -171,7 +171,7 @@ def foreign_database(path: Path) -> None:
 
 
 def other_version(path: Path) -> None:
-    from attncli.batch.store_file import create_file
+    from attncli.batch.store.store_file import create_file
 
     create_file(path, rows=False, weights=False)
     connection = sqlite3.connect(path)

@@ -8,7 +8,7 @@ from attncli.errors import UserError
 from attncli.report import Report
 from attncli.running.session import Session
 from attncli.spec import SPECS
-from attncli.spec.validation import Given, build_spec
+from attncli.spec.config.validation import Given, build_spec
 
 ROOT = Path(__file__).parent.parent.parent
 

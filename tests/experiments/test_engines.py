@@ -10,7 +10,7 @@ import torch
 from attncli.errors import RunError, UserError
 from attncli.report import Report
 from attncli.spec import SPECS
-from attncli.spec.validation import Given, build_spec
+from attncli.spec.config.validation import Given, build_spec
 from attncli.statistics.moments import merged_moments, moments
 from attncli.statistics.quantiles import LEVELS, extreme_places, quantiles
 from tests.experiments.running import run

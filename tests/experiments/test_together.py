@@ -16,8 +16,8 @@ from attncli.running.draws_together import KeptDraws
 from attncli.running.session import Session
 from attncli.running.together import run_together
 from attncli.spec import SPECS
+from attncli.spec.config.validation import Given, build_spec
 from attncli.spec.fields import Spec
-from attncli.spec.validation import Given, build_spec
 
 VECTORS = "configs/lessons/made-up.50d.txt"
 CAT = "the cat walks on the street"

@@ -15,7 +15,7 @@ from attncli.errors import RunError, UserError
 from attncli.experiments.attended.attending import attended
 from attncli.report import Report
 from attncli.spec import SPECS
-from attncli.spec.validation import Given, build_spec
+from attncli.spec.config.validation import Given, build_spec
 from attncli.spec.variants import UNSTREAMED, VARIANTS
 from attncli.views.heading import heading
 from tests.experiments.running import run

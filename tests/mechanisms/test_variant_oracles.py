@@ -17,7 +17,7 @@ from attncli.mechanisms.normalisation import rms_norm
 from attncli.mechanisms.relative_bias import relative_bias
 from attncli.mechanisms.rotary import rotate
 from attncli.spec import SPECS
-from attncli.spec.validation import Given, build_spec
+from attncli.spec.config.validation import Given, build_spec
 from tests.layers import attended, layer_of
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, Architecture, random_inputs
 

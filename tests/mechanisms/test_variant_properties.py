@@ -22,7 +22,7 @@ from attncli.mechanisms.normalisation import rms_norm
 from attncli.mechanisms.relative_bias import distance_buckets, relative_bias
 from attncli.mechanisms.rotary import rotary_angles, rotate
 from attncli.spec import SPECS
-from attncli.spec.validation import Given, build_spec
+from attncli.spec.config.validation import Given, build_spec
 from tests.layers import attended, layer_of, visible_keys
 
 seeds = st.integers(0, 2**32)

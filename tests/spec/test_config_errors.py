@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attncli.errors import UserError
-from attncli.spec.config_file import ConfigFile
-from attncli.spec.yaml_nodes import read_yaml
+from attncli.spec.config.config_file import ConfigFile
+from attncli.spec.config.yaml_nodes import read_yaml
 
 
 def errors_of(tmp_path: Path, text: str | bytes) -> list[str]:

@@ -10,10 +10,10 @@ import yaml
 
 from attncli.errors import UserError
 from attncli.spec import SPECS
-from attncli.spec.config_file import ConfigFile
-from attncli.spec.resolved import resolved_yaml
-from attncli.spec.schema import config_schema
-from attncli.spec.validation import Given, build_spec
+from attncli.spec.config.config_file import ConfigFile
+from attncli.spec.config.resolved import resolved_yaml
+from attncli.spec.config.schema import config_schema
+from attncli.spec.config.validation import Given, build_spec
 
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = sorted(ROOT.glob("configs/**/*.yaml"))

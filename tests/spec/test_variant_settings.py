@@ -6,9 +6,9 @@ import pytest
 
 from attncli.errors import UserError
 from attncli.spec import SPECS
-from attncli.spec.config_file import ConfigFile
-from attncli.spec.resolved import resolved_yaml
-from attncli.spec.validation import Given, build_spec
+from attncli.spec.config.config_file import ConfigFile
+from attncli.spec.config.resolved import resolved_yaml
+from attncli.spec.config.validation import Given, build_spec
 from attncli.spec.variants import DETAILS, POSITIONS, VARIANTS
 
 

@@ -154,7 +154,8 @@ class TensorTables:
         shown_rows = num_rows if is_whole or is_of_tokens else min(num_rows, MAX_EXAMPLE_ROWS)
         label = self.labels.rows(matrix.axes[0], num_rows)
         label = replace(label, cells=label.cells[:shown_rows])
-        part = matrix.values[:shown_rows, : num_columns if is_whole else MAX_VECTOR_COLUMNS]
+        most = self.display.most_dims or (num_columns if is_whole else MAX_VECTOR_COLUMNS)
+        part = matrix.values[:shown_rows, :most]
         columns = [Column(("", str(j)), self._fixed(part[:, j])) for j in range(part.shape[1])]
         groups = Grid("", label, columns).groups(self.display.width)
         shown = columns if len(groups) <= 2 else groups[0]

@@ -5,7 +5,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from attncli.spec.validation import Given
+from attncli.spec.config.validation import Given
 
 MAX_POINTS = 100_000
 

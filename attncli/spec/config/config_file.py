@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from attncli.errors import UserError, nearest
 from attncli.spec import SPECS
+from attncli.spec.config.overrides import Overrides, overridden, replaced_by
+from attncli.spec.config.sweep import MAX_POINTS, Point, grid, num_points
+from attncli.spec.config.validation import Given, setting_errors
+from attncli.spec.config.yaml_nodes import Mapping, Scalar, Sequence, place, read_yaml
 from attncli.spec.config_reader import STRUCTURE, ConfigReader, KeyNodes
 from attncli.spec.fields import Spec
-from attncli.spec.overrides import Overrides, overridden, replaced_by
-from attncli.spec.sweep import MAX_POINTS, Point, grid, num_points
 from attncli.spec.text import TextSpec
-from attncli.spec.validation import Given, setting_errors
-from attncli.spec.yaml_nodes import Mapping, Scalar, Sequence, place, read_yaml
 
 NO_PREVIOUS = "previous needs a step before it that has a table of words: it keeps that step's vectors"
 

@@ -8,12 +8,12 @@ from operator import itemgetter
 from pathlib import Path
 
 from attncli.batch.chunks import DONE, FAILED, Chunk, ChunkResult, Run
-from attncli.batch.columns import Column, Columns
 from attncli.batch.keys import TEXT_KEYS, RunKeys, resolved_settings
 from attncli.batch.plan import Item, Plan
-from attncli.batch.schema import SCHEMA_VERSION, migrate, version_of
-from attncli.batch.store_file import check_header, connect, create_file, driving, remove
-from attncli.batch.weight_files import WeightFiles
+from attncli.batch.store.columns import Column, Columns
+from attncli.batch.store.schema import SCHEMA_VERSION, migrate, version_of
+from attncli.batch.store.store_file import check_header, connect, create_file, driving, remove
+from attncli.batch.store.weight_files import WeightFiles
 from attncli.errors import RunError, UserError
 
 KEYS_A_QUERY = 500

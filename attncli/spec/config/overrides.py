@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import get_origin
 
 from attncli.errors import UserError, nearest
+from attncli.spec.config.validation import Given
 from attncli.spec.fields import Spec
 from attncli.spec.text import ALTERNATIVES
-from attncli.spec.validation import Given
 
 Overrides = Mapping[str, Given]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from attncli.batch.reading import Reader, RunInfo, Runs
+from attncli.batch.store.reading import Reader, RunInfo, Runs
 
 Block = Mapping[str, list[Any]]
 

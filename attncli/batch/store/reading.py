@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.batch.columns import FLOAT, Column, Columns
-from attncli.batch.store import columns_of
-from attncli.batch.store_file import check_header, connect_to_read
+from attncli.batch.store.columns import FLOAT, Column, Columns
+from attncli.batch.store.store import columns_of
+from attncli.batch.store.store_file import check_header, connect_to_read
 from attncli.errors import RunError, UserError
 
 RUNS_AT_ONCE = 1000

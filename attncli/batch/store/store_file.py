@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from attncli.batch.schema import (
+from attncli.batch.store.schema import (
     APPLICATION_ID,
     HEADER_BYTES,
     KNOWN_VERSIONS,

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from attncli.batch.columns import Column
 from attncli.batch.conditions import Condition
-from attncli.batch.reading import FailedRun, Reader, RunInfo, Runs
+from attncli.batch.store.columns import Column
+from attncli.batch.store.reading import FailedRun, Reader, RunInfo, Runs
 from attncli.errors import UserError, nearest
 from attncli.report import Report, Statistic, Table
 

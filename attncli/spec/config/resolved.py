@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from attncli.spec.config.validation import Given
+from attncli.spec.config.yaml_nodes import NULLS
 from attncli.spec.fields import Spec
 from attncli.spec.model import is_model_folder
 from attncli.spec.text import PATH_KEYS, SAMPLED_EMBEDDINGS
-from attncli.spec.validation import Given
-from attncli.spec.yaml_nodes import NULLS
 
 PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
