@@ -18,11 +18,12 @@ from attncli.errors import RunError, UserError
 
 KEYS_A_QUERY = 500
 
+# A run has its place in the plan as its number, where that is free: the place comes twice.
 ADD_RUN = """
 INSERT INTO runs (run, key, id, source, settings, sentence, context, status, error, environment, shape,
     weights, figures)
-SELECT CASE WHEN EXISTS (SELECT 1 FROM runs WHERE run = ?1) THEN NULL ELSE ?1 END,
-    ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
+SELECT CASE WHEN EXISTS (SELECT 1 FROM runs WHERE run = ?) THEN NULL ELSE ? END,
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 WHERE true
 ON CONFLICT (key) DO UPDATE SET status = excluded.status, error = excluded.error,
     environment = excluded.environment, shape = excluded.shape, weights = excluded.weights,
@@ -127,7 +128,7 @@ class Store:
         if prompt is not None:
             sentence, context = prompt.sentence, prompt.context or context
         about = (run.job.label, run.item.source, self._settings_of(run.item), sentence, context)
-        return run.place, run.key, *about
+        return run.place, run.place, run.key, *about
 
     def _settings_of(self, item: Item) -> int:
         if id(item) not in self._settings:
