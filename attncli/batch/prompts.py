@@ -84,6 +84,7 @@ class PromptFile:
         `check` raises a UserError for a prompt that the experiments cannot take.
         """
         count, characters, has_context, errors, num_errors = 0, 0, False, list[str](), 0
+        numbers_as_ids: set[str] = set()
         for number, data in self._lines():
             try:
                 prompt = self._prompt(number, data)
@@ -98,13 +99,23 @@ class PromptFile:
             count += 1
             characters += len(prompt.sentence)
             has_context = has_context or prompt.context is not None
+            if prompt.id is not None and prompt.id.isdecimal():
+                numbers_as_ids.add(prompt.id)
         if num_errors > len(errors):
             errors.append(f"{self.label}: and {num_errors - len(errors):,} errors more")
         if errors:
             raise UserError(*errors)
         if not count:
             raise UserError(f"--file {self.label}: holds no sentence")
+        self._refuse_lines_called_like_others(numbers_as_ids)
         return CheckedPrompts(count, has_context, characters / count)
+
+    def _refuse_lines_called_like_others(self, ids: set[str]) -> None:
+        """UserError for a line without an id whose number is the id of another."""
+        for number, data in self._lines() if ids else ():
+            if str(number) in ids and self._prompt(number, data).id is None:
+                message = f"must be given: {number}, the number of this line, is the id of another"
+                raise UserError(f"{self.label}:{number}: id: {message}")
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """The lines that are not blank, with their numbers."""

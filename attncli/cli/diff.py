@@ -10,7 +10,9 @@ from attncli.cli.display import DEBUG, OUTPUT_FLAGS
 from attncli.cli.experiment import with_maps
 from attncli.cli.output import Destination
 from attncli.cli.progress import progress_line
+from attncli.cli.show import opened
 from attncli.errors import UserError, nearest
+from attncli.saved.arrays import is_array_file
 from attncli.spec import SPECS
 from attncli.spec.config.config_file import ConfigFile
 from attncli.spec.config.overrides import Overrides, overridden, parse_overrides, unknown_overrides
@@ -28,15 +30,15 @@ EXAMPLES = (
     "attn diff a.yaml b.yaml -o difference.html",
 )
 PARAMETERS = (
-    argument("a", "A config file, a saved report (.json), or an experiment's name.", "A"),
+    argument("a", "A config file, a saved report (.json), an array (.npz), or an experiment's name.", "A"),
     argument("b", "The same; without it A again, with the settings of --set.", "[B]", required=False),
     option("--set", "A setting of B. Repeatable.", "KEY=VALUE", kind=list[str]),
 )
 
 
 def is_saved(side: str) -> bool:
-    """Whether a side names a saved report, by its suffix."""
-    return Path(side).suffix.lower() in (".json", ".jsonl", ".ndjson")
+    """Whether a side names a saved report or an array, by its suffix."""
+    return Path(side).suffix.lower() in (".json", ".jsonl", ".ndjson") or is_array_file(side)
 
 
 def spec_of(side: str, overrides: Overrides, draws: bool) -> Spec:
@@ -72,9 +74,7 @@ def _reports(
 
 
 def _saved(side: str) -> "Report":
-    from attncli.saved.reports import read_reports
-
-    reports = read_reports(side).reports
+    reports = opened(side).reports
     if len(reports) != 1:
         raise UserError(f"{side}: holds {len(reports)} reports: diff takes one on each side")
     return reports[0]
@@ -88,7 +88,7 @@ def run_diff(a: str, b: str | None, set: Sequence[str], **flags: Any) -> None:
         raise UserError("diff: needs a second side: a file, or --set KEY=VALUE for what differs")
     other = a if b is None else b
     if overrides and is_saved(other):
-        raise UserError(f"--set: cannot change {other}, a saved report: give a config file")
+        raise UserError(f"--set: cannot change {other}, which was computed before: give a config file")
     with progress_line() as progress:
         reports = _reports([(a, {}), (other, overrides)], VIEWS[to.view].draws, progress)
         from attncli.experiments.diff.comparison import compare

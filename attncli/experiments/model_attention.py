@@ -81,7 +81,7 @@ class ChosenLayer:
             where = f" in its {self.stack}" if self.stack else ""
             raise UserError(f"model: {name} shows no {self.kind}-attention{where}")
         numbers = sorted(self.numbers)
-        layers = f"{len(numbers)} layers of {self.kind}-attention"
+        layers = f"{len(numbers)} layer{'s' * (len(numbers) > 1)} of {self.kind}-attention"
         if numbers == list(range(len(numbers))):
             raise UserError(
                 f"layer: must be below {len(numbers)} (got {self.spec.layer}): {name} has {layers}"

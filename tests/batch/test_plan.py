@@ -137,6 +137,14 @@ def test_a_bad_line_is_told_with_its_number(tmp_path: Path, line: str, errors: l
     assert list(caught.value.lines) == [f"{tmp_path}/p.jsonl:3: {error}" for error in errors]
 
 
+def test_a_line_without_an_id_is_not_called_like_another(tmp_path: Path) -> None:
+    text = '{"sentence": "a b", "id": "2"}\n{"sentence": "c d"}\n'
+    with pytest.raises(UserError) as caught:
+        plan_of(tmp_path, "experiment: self", text, suffix="jsonl")
+    message = "id: must be given: 2, the number of this line, is the id of another"
+    assert list(caught.value.lines) == [f"{tmp_path}/p.jsonl:2: {message}"]
+
+
 def test_bad_lines_of_a_text_file(tmp_path: Path) -> None:
     path = tmp_path / "p.txt"
     path.write_bytes(b"fine\n...\ncaf\xe9\n")

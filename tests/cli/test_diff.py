@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.conftest import Attn
@@ -75,3 +76,12 @@ def test_a_file_of_several_reports_is_refused(attn: Attn, tmp_path: Path) -> Non
         2,
         [f"{saved}: holds 2 reports: diff takes one on each side"],
     )
+
+
+def test_arrays_from_another_tool_are_compared(attn: Attn, tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).dirichlet(np.ones(5), size=(2, 3))
+    sides = [tmp_path / "a.npz", tmp_path / "b.npy"]
+    np.savez(sides[0], weights=weights)
+    np.save(sides[1], weights[::-1])
+    report = compared(attn, *map(str, sides))
+    np.testing.assert_allclose(report["tensors"]["difference"]["values"], weights[::-1] - weights)

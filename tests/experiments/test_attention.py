@@ -115,8 +115,13 @@ def test_row_statistics_describe_the_weights() -> None:
 
 
 def test_scores_too_large_for_float32_are_refused_not_shown_as_nan() -> None:
-    with pytest.raises(RunError, match="overflow float32"):
-        run("self", scale=1e38)
+    for settings in (
+        {"scale": 1e38},
+        {"temperature": 1e-160},
+        {"temperature": 1e-300, "engine": "streaming"},
+    ):
+        with pytest.raises(RunError, match="overflow float32"):
+            run("self", **settings)
 
 
 def test_without_softmax_there_are_no_row_statistics() -> None:

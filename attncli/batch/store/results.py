@@ -61,6 +61,8 @@ class Summary:
         self._refuse_unknown_names(statistics)
 
     def _refuse_unknown_names(self, statistics: Sequence[str]) -> None:
+        if not self._settings:
+            raise UserError("the store holds no run yet: rerun the same attn batch to go on")
         of_runs = {*self._settings, *COLUMN_NAMES, *RUN_NAMES}
         errors = [
             f"{flag} {name}: the store has no such {what}{nearest(name, known)}"
@@ -178,7 +180,8 @@ def results(
     asked = {"store": str(path), "where": list(map(str, where)), "group_by": list(group_by)}
     environments = [f"{name} {version}" for e in reader.environments() for name, version in e.items()]
     versions = ", ".join(dict.fromkeys(environments))
-    notes = [f"{counts['done']:,} runs are done, {counts['failed']:,} failed; made with {versions}."]
+    made_with = f"; made with {versions}" if versions else ""
+    notes = [f"{counts['done']:,} runs are done, {counts['failed']:,} failed{made_with}."]
     if earlier := reader.earlier_runs():
         notes.append(f"{earlier.capitalize()}.")
     if not rows and counts["done"]:

@@ -197,7 +197,7 @@ def _divided(moments: Moments, factor: float) -> Moments:
     one, other = moments.smallest / factor, moments.largest / factor
     return Moments(
         moments.mean / factor,
-        moments.variance / factor**2,
+        moments.variance / factor / factor,  # the square of a factor may overflow
         torch.minimum(one, other),
         torch.maximum(one, other),
     )
