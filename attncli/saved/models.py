@@ -65,8 +65,8 @@ def _table(rows: list[Any]) -> Table:
             is_plain = not any(isinstance(item, dict | list) for item in items)
             if not is_plain or kinds.setdefault(name, kind) != kind:
                 raise ValueError(f"row {number}: {name} is of another kind than in row 0, or none of a cell")
-            if name in PLACES and isinstance(cell, int) and cell >= MOST_PLACES:
-                raise ValueError(f"row {number}: {name} must be below {MOST_PLACES} (got {cell})")
+            if name in PLACES and isinstance(cell, int) and not 0 <= cell < MOST_PLACES:
+                raise ValueError(f"row {number}: {name} must be from 0 to {MOST_PLACES - 1} (got {cell})")
     if not rows:
         raise ValueError("is empty")
     return Table(rows)
