@@ -88,10 +88,13 @@ class HeadsSpec(SurveyTextSpec):
     full: list[str] = Field(
         [], description="heads whose whole weights are kept beyond 128 tokens, as LAYER:HEAD"
     )
-    sort: HeadStatistic | None = Field(None, description="the heads with the largest of this statistic first")
+    sort: HeadStatistic | None = Field(
+        None,
+        description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
+    )
     top: Size | None = Field(None, description="show only the first N heads")
     statistic: HeadStatistic | None = Field(
-        None, description="show this one as a grid of layers and heads instead of the table"
+        None, description="show one of them as a grid of layers and heads instead of the table"
     )
 
     explain: bool = Field(

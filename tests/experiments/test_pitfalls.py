@@ -190,7 +190,7 @@ def test_a_name_may_stand_without_its_flag(attn: Attn, name: str) -> None:
             ["late-mask", "--pitfall", "wrong-axis"],
             "--pitfall: cannot be combined with NAME (late-mask): give one",
         ),
-        (["late-mask", "--num-heads", "2"], "--num-heads: has no say in late-mask"),
+        (["late-mask", "--num-heads", "2"], "--num-heads: is not used by late-mask"),
         (
             ["--num-tokens", "3", "--batch-size", "2"],
             "--batch-size: is not for pitfalls: each shows one sequence",
