@@ -93,7 +93,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a computation, followed by hand: formula, shapes, the actual numbers, and what they mean.
+    """One step of a computation, shown in full: formula, shapes, the actual numbers, and what they mean.
 
     `values` are single numbers by name. Every number comes from the tensors of the report.
     """

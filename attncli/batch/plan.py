@@ -139,7 +139,7 @@ class Plan:
                 place += len(chain)
 
     def lines(self) -> Iterator[str]:
-        """A line an experiment, and how many runs they make."""
+        """One line per experiment, and how many runs they make."""
         for chain in self.chains:
             for number, item in enumerate(chain):
                 yield f"{item.source}: {item.spec.experiment}{', draws on' if number else ''}"

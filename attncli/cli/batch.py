@@ -23,7 +23,7 @@ from attncli.errors import UserError
 from attncli.plain_text import plain_text
 from attncli.running.threads import one_torch_thread
 from attncli.spec.config.overrides import parse_overrides
-from attncli.views import SUFFIXES, view_of_suffix
+from attncli.views import SUFFIXES
 
 if TYPE_CHECKING:
     from attncli.batch.conditions import Condition
@@ -100,7 +100,7 @@ def run_files(
     _refuse_flags(store, of_store, flags["format"])
     if store is not None:
         checked_path(output)
-    elif output and flags["format"] is None and view_of_suffix(Path(output)) is None:
+    elif output and flags["format"] is None and Path(output).suffix.lower() not in SUFFIXES:
         known = f"{', '.join(STORE_SUFFIXES)} (a store), {', '.join(SUFFIXES)}"
         raise UserError(f"-o {output}: the suffix must be one of {known}, or give --format")
     conditions = parse_conditions(expect, "--expect", numbers_only=True)

@@ -27,7 +27,6 @@ def option(
     default: Any = None,
     choices: Iterable[str] = (),
     min: int | None = None,
-    max: int | None = None,
     group: str | None = None,
     expose_value: bool = True,
 ) -> TyperOption:
@@ -38,7 +37,7 @@ def option(
     words = list(choices)
     return TyperOption(
         param_decls=names.split(),
-        type_descriptor=TypeDescriptor(kind, OptionInfo(min=min, max=max), None),
+        type_descriptor=TypeDescriptor(kind, OptionInfo(min=min), None),
         help=help,
         metavar=metavar or "|".join(words) or None,
         is_flag=kind is bool,
@@ -47,7 +46,6 @@ def option(
         show_default=True,
         autocompletion=(lambda context, arguments, begun: words) if words else None,
         min=min,
-        max=max,
         rich_help_panel=group,
         expose_value=expose_value,
     )
@@ -74,7 +72,7 @@ class Argument(TyperArgument):
     """An argument that help shows by its name alone: `FILE`, `[REPORT]`, `FILE...`."""
 
     def _usage_display_name(self) -> str:
-        name = self.display_name_raw.strip("[]")
+        name = self.display_name_raw
         return (name if self.required else f"[{name}]") + ("" if self.nargs == 1 else "...")
 
     def display_type_rich(self, ctx: Any) -> str:

@@ -31,7 +31,7 @@ EXAMPLES = (
 )
 PARAMETERS = (
     argument("a", "A config file, a saved report (.json), an array (.npz), or an experiment's name.", "A"),
-    argument("b", "The same; without it A again, with the settings of --set.", "[B]", required=False),
+    argument("b", "The same; without it A again, with the settings of --set.", "B", required=False),
     option("--set", "A setting of B. Repeatable.", "KEY=VALUE", kind=list[str]),
 )
 

@@ -78,9 +78,8 @@ def main() -> None:
     """`attn`, as installed. Garbage collection is off until the imports are done: see load_experiment."""
     gc.disable()
     signal.signal(signal.SIGTERM, _stop)
-    if (
-        sys.stdout is None or sys.stderr is None
-    ):  # closed by the caller: nobody would see a report or an error
+    # Closed by the caller: nobody would see a report or an error.
+    if sys.stdout is None or sys.stderr is None:
         sys.exit(FAILED)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

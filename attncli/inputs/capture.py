@@ -75,9 +75,7 @@ def _tried(model: PreTrainedModel, few: Mapping[str, Tensor]) -> Way:
     numbering = _numbering(model, few)
     try:
         output = run_by_interface(model, few, lambda _: None, numbering)
-    except (
-        Exception
-    ) as error:  # whatever a model makes of a mask that is none, or of an attention not its own
+    except Exception as error:  # a model may fail in any way on a mask or an attention not its own
         _raise_if_memory(error)
         return "eager"
     try:

@@ -58,7 +58,7 @@ class Pretrained:
         """A text's tokens, neither padded nor cut; UserError that names `key` for none, or too many."""
         ids = self.tokenizer(text, padding=False, truncation=False)["input_ids"]
         if not ids:
-            raise UserError(f"{key}: holds no token: the tokenizer of {self.name} leaves nothing of it")
+            raise UserError(f"{key}: the tokenizer of {self.name} makes no tokens of it")
         most = self.most_tokens()
         if most is not None and len(ids) > most:
             raise UserError(f"{key}: must be at most {most} tokens for {self.name} (got {len(ids)})")

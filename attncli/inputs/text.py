@@ -31,5 +31,7 @@ def tokenize(text: str, tokenizer: str, *, key: str) -> list[str]:
     """The tokens of a text; UserError that names the setting `key` where there are none."""
     tokens = TOKENIZERS[tokenizer](text)
     if not tokens:
-        raise UserError(f"{key}: holds no token: tokenizer {tokenizer} leaves nothing of it")
+        raise UserError(
+            f"{key}: no tokens left after punctuation was removed (tokenizer: whitespace keeps it)"
+        )
     return tokens

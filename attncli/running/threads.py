@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 VARIABLE = "OMP_NUM_THREADS"
 
@@ -14,20 +14,13 @@ def one_torch_thread() -> Iterator[None]:
 
     torch is not imported for it: it reads the variable when it is.
     """
-    if VARIABLE in os.environ:
+    with ExitStack() as afterwards:
+        if VARIABLE in os.environ:
+            pass
+        elif torch := sys.modules.get("torch"):
+            afterwards.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(1)
+        else:
+            afterwards.callback(os.environ.pop, VARIABLE)
+            os.environ[VARIABLE] = "1"
         yield
-        return
-    torch = sys.modules.get("torch")
-    if torch is None:
-        os.environ[VARIABLE] = "1"
-        try:
-            yield
-        finally:
-            del os.environ[VARIABLE]
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

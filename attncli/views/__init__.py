@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -76,8 +75,3 @@ def load_view(name: str) -> Write:
     """The function of a view, imported when it is used."""
     write: Write = import_module(VIEWS[name].module).write
     return write
-
-
-def view_of_suffix(path: PurePath) -> str | None:
-    """The view that a file name asks for by its suffix, if any does."""
-    return SUFFIXES.get(path.suffix.lower())

@@ -1,4 +1,4 @@
-"""Reports as one tidy table: a row a number, with columns for the axes and the tokens on them."""
+"""Reports as one tidy table: one row per number, with columns for the axes and the tokens on them."""
 
 import csv
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Reports as JSON Lines: one report a line."""
+"""Reports as JSON Lines: one per line."""
 
 from collections.abc import Iterable
 from typing import TextIO
@@ -9,7 +9,7 @@ from attncli.views.json import pieces
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """The same data as json, a line a report, flushed so that a reader can follow."""
+    """The same data as json, one line per report, flushed so that a reader can follow."""
     for report in reports:
         stream.writelines(pieces(report.fields()))
         stream.write("\n")

@@ -12,8 +12,6 @@ from attncli.views.tables.sections import sections
 
 # What is markup anywhere, the middle of an address that GitHub would link, what begins a list or a rule.
 MARKUP = re.compile(r"[\\`*_\[\]<>|~&$#]|(?<=:)/(?=/)|(?<=www)\.|^[-+](?=[ -]|$)|(?<=[0-9])[.)](?= |$)")
-
-
 MOST_DIMS = 8
 
 

@@ -126,7 +126,10 @@ ERRORS = [
     ("{", ["is not valid JSON: Expecting property name enclosed in double quotes"]),
     ("[" * 100_000, ["is not valid JSON: nested too deep or too long"]),
     ('{"sentence": "...", "context": "b"}', ["context: is read by cross and heads alone"]),
-    ('{"sentence": "..."}', ["sentence: holds no token: tokenizer words leaves nothing of it"]),
+    (
+        '{"sentence": "..."}',
+        ["sentence: no tokens left after punctuation was removed (tokenizer: whitespace keeps it)"],
+    ),
 ]
 
 
@@ -152,7 +155,7 @@ def test_bad_lines_of_a_text_file(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         make_plan([tmp_path / "x.yaml"], {}, PromptFile(str(path)))
     assert list(caught.value.lines) == [
-        f"{path}:2: sentence: holds no token: tokenizer words leaves nothing of it",
+        f"{path}:2: sentence: no tokens left after punctuation was removed (tokenizer: whitespace keeps it)",
         f"{path}:3: is not UTF-8 text (byte 3)",
     ]
 

@@ -57,7 +57,7 @@ def test_previous_keeps_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        ("{experiment: self, sentence: '...'}", "holds no token"),
+        ("{experiment: self, sentence: '...'}", "no tokens left"),
         ("{experiment: self, scale: 1e38}", "overflow float32"),
     ],
 )

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from attncli.batch.store.schema import SCHEMA_VERSION
+from attncli.batch.store.store import open_store
 from attncli.batch.store.store_file import driving
 from attncli.views import SUFFIXES
 from tests.batch.stores import ATTN, ROOT, assert_same_figures, done_runs, tidy, write_batch
@@ -531,6 +532,15 @@ def test_names_that_a_store_has_not(attn: Attn, tmp_path: Path, flags: list[str]
     attn([*arguments, "-o", str(store)])
     ended = attn(["results", str(store), *flags])
     assert ended.code == 2 and ended.err.startswith(line)
+
+
+def test_a_store_without_runs_is_refused_by_its_name(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with open_store(path, fresh=False, rows=False, weights=False):
+        pass
+    ended = attn(["results", str(path)])
+    assert ended.code == 2
+    assert ended.err == f"{path}: holds no run yet: rerun the same attn batch to go on\n"
 
 
 def test_executors_give_the_same_figures(attn: Attn, tmp_path: Path) -> None:

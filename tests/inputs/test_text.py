@@ -23,7 +23,7 @@ def test_whitespace_changes_nothing() -> None:
 
 
 def test_a_text_without_tokens_is_refused() -> None:
-    with pytest.raises(UserError, match="sentence: holds no token"):
+    with pytest.raises(UserError, match="sentence: no tokens left after punctuation was removed"):
         tokenize("...", "words", key="sentence")
 
 

@@ -61,8 +61,6 @@ class Summary:
         self._refuse_unknown_names(statistics)
 
     def _refuse_unknown_names(self, statistics: Sequence[str]) -> None:
-        if not self._settings:
-            raise UserError("the store holds no run yet: rerun the same attn batch to go on")
         of_runs = {*self._settings, *COLUMN_NAMES, *RUN_NAMES}
         errors = [
             f"{flag} {name}: the store has no such {what}{nearest(name, known)}"
@@ -78,7 +76,7 @@ class Summary:
             raise UserError(*errors)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a statistic and group, groups of a statistic next to each other."""
+        """One row per statistic and group, groups of a statistic next to each other."""
         totals: dict[tuple[str, Group], Total] = {}
         for runs in self.reader.done():
             kept = self._kept(runs)
@@ -163,7 +161,9 @@ def results(
     group_by: Sequence[str],
     statistics: Sequence[str],
 ) -> Report:
-    """The summary as a report; UserError for names that the store has not."""
+    """The summary as a report; UserError for names that the store has not, or for one without runs."""
+    if not reader.settings:
+        raise UserError(f"{path}: holds no run yet: rerun the same attn batch to go on")
     summary = Summary(reader, where=where, group_by=group_by, statistics=statistics)
     counts = reader.counts()
     found: dict[str, Statistic] = {}

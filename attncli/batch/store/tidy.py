@@ -1,4 +1,4 @@
-"""The tidy table of a store: a row a figure, in blocks of some runs."""
+"""The tidy table of a store: one row per figure, in blocks of some runs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -16,7 +16,7 @@ PARQUET_TYPES = {"integer": "int64", "text": "string", "number": "float64"}
 
 
 def write_csv(columns: ColumnTypes, blocks: Blocks, stream: IO[bytes]) -> None:
-    """A header, then a line a row; a cell is empty where there is no value.
+    """A header, then one line per row; a cell is empty where there is no value.
 
     Texts are written as they are, in quotes where they need them, so that equal cells are equal texts; a
     terminal gets them with every character visible.

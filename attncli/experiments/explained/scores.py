@@ -22,7 +22,7 @@ Columns = Mapping[str, Sequence[object] | Numbers]
 
 
 def key_table(row: Row, title: str, columns: Columns, *totals: tuple[object, ...]) -> Terms:
-    """A row a key: its position and text, then these columns."""
+    """One row per key: its position and text, then these columns."""
     return terms(
         f"{title} of query {row.token}{row.place}",
         ("key", "text", *columns),

@@ -150,7 +150,7 @@ class Browser(App[None], inherit_bindings=False):
         self.show()
 
     def action_whole(self) -> None:
-        """The whole map, or a line a query."""
+        """The whole map, or one line per query."""
         self.query_one(HeadMap).toggle_whole()
 
     def action_help(self) -> None:

@@ -1,4 +1,4 @@
-"""The map of the chosen head: a line a query, or the whole of it made to fit."""
+"""The map of the chosen head: one line per query, or the whole of it made to fit."""
 
 from dataclasses import dataclass
 
@@ -66,7 +66,7 @@ class HeadMap(Panel):
     _drawn: tuple[object, Layout] | None = None
 
     def toggle_whole(self) -> None:
-        """From the whole map to a line a query, or back."""
+        """From the whole map to one line per query, or back."""
         self.wants_whole = not self.layout_now.is_whole
         self.show()
 

@@ -23,7 +23,7 @@ def bar(share: float, width: int) -> str:
 
 
 class TokenBars(Panel):
-    """A line a token: its label, its number, and a bar as long as the number is beside the largest."""
+    """One line per token: its label, its number, and a bar as long as the number is beside the largest."""
 
     def heading(self) -> str:
         """Whose row, and in which order."""

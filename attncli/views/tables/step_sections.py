@@ -1,4 +1,4 @@
-"""The steps of a computation: a screen each, with title, formula, shapes, prose and numbers."""
+"""The steps of a computation: one screen each, with title, formula, shapes, prose and numbers."""
 
 from collections.abc import Iterator
 from itertools import pairwise

@@ -31,7 +31,7 @@ def _changes(levels: np.ndarray) -> np.ndarray:
 
 
 def cell_lines(levels: np.ndarray, palette: Palette, cell_width: int) -> list[str]:
-    """A line a row: each cell is `cell_width` characters that fill it with its colour."""
+    """One line per row: each cell is `cell_width` characters that fill it with its colour."""
     sequences = _sequences([parameters for parameters, _ in palette.fills])
     fills = [character * cell_width for _, character in palette.fills]
     changes = _changes(levels).tolist()
@@ -63,7 +63,7 @@ def _joined(first: Sequence[str], second: Sequence[str], firsts: list[int], seco
 
 
 def character_lines(places: np.ndarray, cell_width: int) -> list[str]:
-    """A line a row, without colour: the mark of the tenth of the map that a place is in.
+    """One line per row, without colour: the mark of the tenth of the map that a place is in.
 
     A blank parts cells of more than two characters.
     """

@@ -59,7 +59,7 @@ def plan_of_one(rows: int, columns: int, room: Screen, wide: int) -> Plan:
 
 
 def _dense_plan(rows: int, columns: int, room: Screen) -> Plan:
-    """One character a cell, a row a line while they are few; pooled where they do not fit."""
+    """One character a cell, one line per row while they are few; pooled where they do not fit."""
     if columns <= room.columns and rows <= MAX_WIDE:
         return Plan((1, 1), 1, 1)
     rows_per_line = 2 if room.has_halves else 1
