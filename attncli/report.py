@@ -149,7 +149,10 @@ Statistic = Numbers | Tensors | Table
 
 @dataclass(frozen=True)
 class Report:
-    """What one experiment found. `steps` are there where asked to explain."""
+    """What one experiment found. `steps` are there where asked to explain.
+
+    `id` is that of its sentence in a batch, which is no part of what was found: the JSON form is without it.
+    """
 
     experiment: str
     spec: Mapping[str, Any]
@@ -160,6 +163,7 @@ class Report:
     statistics: Mapping[str, Statistic] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
+    id: str | None = None
 
     @property
     def explained(self) -> frozenset[str]:

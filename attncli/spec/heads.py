@@ -64,6 +64,7 @@ class SurveyTextSpec(ModelSpec):
 
 class HeadsSpec(SurveyTextSpec):
     experiment = "heads"
+    main_table = "heads"
     module = "attncli.experiments.survey.experiment"
     model_module = module
     default_model = str(Path(__file__).parent.parent / "data" / "tiny-induction")

@@ -14,6 +14,7 @@ class View(NamedTuple):
 
     `extra` is the extra of ours that it needs, and the package that this brings. A view that draws wants to
     see what every head of a model looks at; a whole one holds every part of a report, whatever --show says.
+    One of one table holds the report's main one, or the one that --show names; else NoSuchTable.
     """
 
     module: str
@@ -23,14 +24,21 @@ class View(NamedTuple):
     writes_bytes: bool = False
     draws: bool = False
     whole: bool = False
+    one_table: bool = False
 
 
 PLOT = ("plot", "matplotlib")
+PARQUET = ("parquet", "pyarrow")
 VIEWS = {
     "table": View("attncli.views.tables.table", (".txt",)),
     "json": View("attncli.views.json", (".json",), whole=True),
     "jsonl": View("attncli.views.jsonl", (".jsonl", ".ndjson"), whole=True),
-    "csv": View("attncli.views.csv", (".csv",)),
+    "csv": View("attncli.views.data.csv", (".csv",), one_table=True),
+    "parquet": View("attncli.views.data.parquet", (".parquet",), PARQUET, writes_bytes=True, one_table=True),
+    "npz": View("attncli.views.data.npz", (".npz",), None, True, writes_bytes=True, whole=True),
+    "safetensors": View(
+        "attncli.views.data.safetensors", (".safetensors",), None, True, writes_bytes=True, whole=True
+    ),
     "md": View("attncli.views.markdown", (".md", ".markdown")),
     "heatmap": View("attncli.views.terminal.heatmap", draws=True),
     "html": View("attncli.views.page.html", (".html", ".htm"), draws=True, whole=True),
@@ -72,6 +80,14 @@ class Display:
     def has_color(self) -> bool:
         """Whether there is any colour."""
         return self.colors != "none"
+
+
+class NoSuchTable(LookupError):
+    """A report has not the table that was asked for."""
+
+    def __init__(self, name: str, names: tuple[str, ...]) -> None:
+        super().__init__(name)
+        self.name, self.names = name, names
 
 
 # To a stream of text, or of bytes where the view writes these.
