@@ -53,7 +53,8 @@ def top_keys(
 
         def first(left: Tensor, best: Any) -> Tensor:
             is_near = left >= best.values - _rounding(best.values, unit)
-            return is_near.byte().argmax(dim=-1, keepdim=True)
+            place: Tensor = is_near.byte().argmax(dim=-1, keepdim=True)
+            return place
 
         of_ties, firsts = _by_rounds(flat[tied], count, first)
         values[tied], places[tied] = of_ties, firsts
