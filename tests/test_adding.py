@@ -173,7 +173,8 @@ def test_an_experiment_is_a_command(package: Path, tmp_path: Path) -> None:
     )
     config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
     config.write_text("experiment: similarity\nsweep:\n  embed_dim: [4, 8]\n")
-    attn(package, "batch", str(config), "-o", str(store), "--workers", "1")
+    expected = ["--expect", "similarity.max < 1.5"]
+    attn(package, "batch", str(config), "-o", str(store), "--workers", "1", *expected)
     assert "similarity.variance" in attn(package, "results", str(store))
 
 
