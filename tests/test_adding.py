@@ -153,8 +153,8 @@ def test_a_statistic_of_a_row_is_in_batches_and_exports(package: Path, tmp_path:
     config.write_text("experiment: self\nsweep:\n  causal: [true, false]\n")
     attn(package, "batch", str(config), "-o", str(store), "--workers", "1")
     summary = report(package, "results", str(store), "--statistic", "local_mass.mean")
-    (row,) = summary["statistics"]["figures"]
-    assert row["figures"] == 2 and 0 < row["mean"] <= 1 + 1e-6
+    (row,) = summary["statistics"]["summary"]
+    assert row["count"] == 2 and 0 < row["mean"] <= 1 + 1e-6
     rows = list(csv.DictReader(io.StringIO(attn(package, "export", str(store)))))
     assert sum(row["statistic"] == "local_mass.mean" for row in rows) == 2
 
