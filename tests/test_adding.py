@@ -153,8 +153,8 @@ def test_a_statistic_of_a_row_is_in_batches_and_exports(package: Path, tmp_path:
     config.write_text("experiment: self\nsweep:\n  causal: [true, false]\n")
     attn(package, "batch", str(config), "-o", str(store), "--workers", "1")
     summary = report(package, "results", str(store), "--statistic", "local_mass.mean")
-    (row,) = summary["statistics"]["figures"]
-    assert row["figures"] == 2 and 0 < row["mean"] <= 1 + 1e-6
+    (row,) = summary["statistics"]["summary"]
+    assert row["count"] == 2 and 0 < row["mean"] <= 1 + 1e-6
     rows = list(csv.DictReader(io.StringIO(attn(package, "export", str(store)))))
     assert sum(row["statistic"] == "local_mass.mean" for row in rows) == 2
 
@@ -173,7 +173,8 @@ def test_an_experiment_is_a_command(package: Path, tmp_path: Path) -> None:
     )
     config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
     config.write_text("experiment: similarity\nsweep:\n  embed_dim: [4, 8]\n")
-    attn(package, "batch", str(config), "-o", str(store), "--workers", "1")
+    expected = ["--expect", "similarity.max < 1.5"]
+    attn(package, "batch", str(config), "-o", str(store), "--workers", "1", *expected)
     assert "similarity.variance" in attn(package, "results", str(store))
 
 

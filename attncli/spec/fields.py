@@ -146,6 +146,14 @@ class Spec(BaseModel):
         """Whether several texts gain by running together, and their report can be taken apart."""
         return False
 
+    def row_statistics(self) -> tuple[str, ...]:
+        """The statistics of rows, and of keys, that its report will have: a run keeps SUMMARIES of each."""
+        return ()
+
+    def single_statistics(self) -> tuple[str, ...]:
+        """The names of all other numbers of its report."""
+        return ()
+
     def given(self, *keys: str) -> list[str]:
         """Those of the keys that the user set to something else than their defaults, in this order."""
         return [

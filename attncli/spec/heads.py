@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from attncli.row_statistics import HEAD_STATISTICS
 from attncli.spec.fields import Contradiction, Count, Size, TextSource, contradiction
 from attncli.spec.model import ModelSpec
+from attncli.spec.statistic_names import in_group
 from attncli.spec.text import check_file, check_text
 
 if TYPE_CHECKING:
@@ -110,6 +111,13 @@ class HeadsSpec(SurveyTextSpec):
             if not re.fullmatch(r"[0-9]{1,6}:[0-9]{1,6}", name):
                 raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
         return list(dict.fromkeys(value))
+
+    def single_statistics(self) -> tuple[str, ...]:
+        of_model = in_group("model", "sink_rate", "sink_threshold")
+        if self.statistic is not None:
+            return (self.statistic, *of_model)
+        asked = {"value_norm": self.weighted, "induction_stripe": self.probe}
+        return (*(name for name in HEAD_STATISTICS if asked.get(name, True)), *of_model)
 
     def unused_keys(self) -> frozenset[str]:
         return super().unused_keys() | {"explain"}

@@ -5,9 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
+from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.explain import ExplainRowSpec, ExplainSpec
 from attncli.spec.fields import MAX_SIZE, Contradiction, Count, Group, Scale, Size, contradiction
 from attncli.spec.sizes import BYTES_PER_TOP_KEY, BYTES_PER_VECTOR_ENTRY, BYTES_PER_WEIGHT
+from attncli.spec.statistic_names import in_group
 from attncli.spec.text import TOKENIZERS, TextSpec
 
 
@@ -39,6 +41,12 @@ class AverageSpec(TextSpec, ExplainRowSpec):
         rows = (self.batch_size or 1) * num_queries
         row_bytes = self.embed_dim * BYTES_PER_VECTOR_ENTRY + min(self.top_k, num_queries) * BYTES_PER_TOP_KEY
         return num_queries**2 * BYTES_PER_WEIGHT + rows * row_bytes
+
+    def row_statistics(self) -> tuple[str, ...]:
+        return (*ROW_STATISTICS, "logsumexp", "received_mass") if self.aggregate == "mean" else ()
+
+    def single_statistics(self) -> tuple[str, ...]:
+        return in_group("agreement", "loop_vs_matmul", "loop_vs_softmax") if self.method == "all" else ()
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
@@ -91,6 +99,14 @@ class ScaleDemoSpec(ExplainSpec):
         rows = self.batch_size * self.num_tokens
         return rows * (self.num_tokens + max(self.head_dim)) * BYTES_PER_VECTOR_ENTRY
 
+    def single_statistics(self) -> tuple[str, ...]:
+        variance = "variance.N" if len(self.head_dim) > 1 else "variance"
+        of_row = ("factor", "softmax.N", "max_weight", "entropy", "gradient_norm")
+        return (
+            *in_group(variance, "head_dim", "query", "key", "raw_scores", "scaled_scores"),
+            *in_group("sharpness.N", *of_row),
+        )
+
     @field_validator("curve")
     @classmethod
     def _curve_is_a_range(cls, value: list[float]) -> list[float]:
@@ -102,6 +118,10 @@ class ScaleDemoSpec(ExplainSpec):
         if (stop - start) / step > 100_000:
             raise ValueError("must have at most 100000 points: take a larger step")
         return value
+
+
+OUTPUTS = {"batch": ("batch_norm", "batch_norm_eval"), "layer": ("layer_norm",), "rms": ("rms_norm",)}
+"""What each kind of norm gives."""
 
 
 class NormSpec(ExplainSpec):
@@ -129,6 +149,12 @@ class NormSpec(ExplainSpec):
 
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
         return 5 * self.batch_size * self.num_features * BYTES_PER_VECTOR_ENTRY
+
+    def single_statistics(self) -> tuple[str, ...]:
+        outputs = [name for kind, names in OUTPUTS.items() if self.kind in (kind, "all") for name in names]
+        of_each = ("feature0_mean", "feature0_std", "example0_mean", "example0_std")
+        names = [name for output in ("input", *outputs) for name in in_group(output, *of_each)]
+        return (*names, *in_group("agreement_with_torch", *outputs))
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()

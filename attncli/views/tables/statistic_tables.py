@@ -20,7 +20,9 @@ def statistic_tables(report: Report, display: Display, labels: TableLabels) -> I
     """Each table; then the numbers, those with the same names in one table."""
     alike: dict[tuple[str, ...], dict[str, Row]] = {}
     for name, value in report.statistics.items():
-        if isinstance(value, Table):
+        if isinstance(value, Table) and report.experiment == "results" and report.tensors:
+            value = Table(row for row in value if None in map(row.get, PLACES))  # the others are on grids
+        if value and isinstance(value, Table):
             yield _grid(name, [str(number) for number in range(len(value))], value, display, labels)
         elif isinstance(value, Numbers):
             alike.setdefault(tuple(value), {})[name] = value
