@@ -28,6 +28,12 @@ def two_lines(name: str) -> tuple[str, str]:
     return first.replace("_", " "), second
 
 
+def largest_keys(values: np.ndarray) -> np.ndarray:
+    """The place of the largest number of each row."""
+    largest: np.ndarray = np.where(np.isfinite(values), values, -np.inf).argmax(axis=1)
+    return largest
+
+
 class TensorTables:
     """The tables of one report's tensors."""
 
@@ -114,7 +120,7 @@ class TensorTables:
 
     def _columns(self, axis: str, values: np.ndarray, footer: Sequence[float] = ()) -> list[Column]:
         """A column a key, the largest of each row emphasised, with a number of the footer below."""
-        largest = np.nanargmax(np.where(np.isfinite(values), values, -np.inf), axis=1)
+        largest = largest_keys(values)
         return [
             Column(
                 header,
