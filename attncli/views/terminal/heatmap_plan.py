@@ -74,7 +74,7 @@ def _dense_plan(rows: int, columns: int, room: Screen) -> Plan:
     if is_square:  # Blocks look square, too: a character is twice as tall as it is wide.
         along = max(along, down if room.has_halves else _ceil(down, 2))
         down = along if room.has_halves else 2 * along
-    return Plan((down, along), 1, 1 if _ceil(rows, down) <= MAX_WIDE else rows_per_line)
+    return Plan((down, along), 1, 1 if _ceil(rows, down) <= min(MAX_WIDE, room.lines) else rows_per_line)
 
 
 def plan_of_several(rows: int, columns: int, count: int, room: Screen, gap: int) -> Plan:

@@ -13,12 +13,13 @@ from attncli.views.matrices import matrices_of, tokens_of
 from attncli.views.numbers import fixed, scalar
 from attncli.views.tables.elements import Column, Drawing, Grid, Paragraph, Section
 from attncli.views.tables.screens.headlines import opening
-from attncli.views.tables.screens.matrix_part import MatrixPart
+from attncli.views.tables.screens.matrix_part import MOST_ROWS, MatrixPart
 from attncli.views.terminal.blocks import wrap_cells
 from attncli.views.terminal.heatmap_figure import draw
 
 MAP_LINES = 12
-NOTE_LINES, FEW_TOKENS = 3, 8  # Lines of notes; a text of fewer tokens leaves room for more.
+NOTE_LINES = 3
+ROOM = 11  # Lines for the rows of the weights and the notes together.
 NAME_WIDTH = 16
 SUM_TOLERANCE, ALIKE = 5e-3, 1e-6
 SCORES = {"scores": "scores before scaling", "scaled_scores": "scores after scaling"}
@@ -36,7 +37,7 @@ def attention_screen(report: Report, display: Display) -> Iterator[Section]:
             for key, written in (("mean", fixed), ("variance", scalar))
         ]
         yield Grid("", label, columns)
-    yield from notes(report.notes, display, NOTE_LINES + max(0, FEW_TOKENS - len(report.tokens)))
+    yield from notes(report.notes, display, note_lines(report))
 
 
 def weights(report: Report, display: Display) -> Iterator[Section]:
@@ -61,7 +62,7 @@ def weights(report: Report, display: Display) -> Iterator[Section]:
         yield Drawing(
             ", ".join(["where each block of tokens looks", *_place(tensor)]), lines, figure.mentioned
         )
-        yield Paragraph("See --show weights for larger maps,.", "note")
+        yield Paragraph("See --show weights for larger maps.", "note")
 
 
 def _place(tensor: NamedTensor) -> Iterator[str]:
@@ -90,6 +91,11 @@ def _name(report: Report, axis: str, place: int, noun: str) -> str:
     """`token 5, "street",`."""
     tokens = tokens_of(report, axis)
     return f"{noun} {place}" + (f' "{shortened(plain_text(tokens[place]), NAME_WIDTH)}"' if tokens else "")
+
+
+def note_lines(report: Report) -> int:
+    """The lines that the rows of the weights leave to notes; a map of blocks leaves its own."""
+    return NOTE_LINES if "weights" not in report.tensors else ROOM - min(len(report.tokens), MOST_ROWS)
 
 
 def notes(texts: Sequence[str], display: Display, left: int = NOTE_LINES) -> Iterator[Paragraph]:

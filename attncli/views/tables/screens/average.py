@@ -6,11 +6,12 @@ from attncli.report import Report
 from attncli.views import Display
 from attncli.views.numbers import NO_NUMBER, scalar
 from attncli.views.tables.elements import Column, Grid, Paragraph, Section
-from attncli.views.tables.screens.attention import notes, weights
+from attncli.views.tables.screens.attention import note_lines, notes, weights
 from attncli.views.tables.screens.headlines import opening
 
 # A larger difference is none of rounding.
 AGREE = 1e-4
+ROOM_OF_WAYS = 2  # Lines that the ways take more than the variances of scores.
 # What each way computes, and the name of its difference from the loop.
 WAYS = {
     "loop": ("add up the vectors that a token sees", ""),
@@ -31,6 +32,6 @@ def average_screen(report: Report, display: Display) -> Iterator[Section]:
         computed = Column(("what it computes",), [formula for formula, _ in WAYS.values()], left=True)
         apart = Column(("difference from loop",), differences)
         yield Grid(f"three ways to the same {report.spec.get('aggregate')}", ways, [computed, apart])
-        if all(number is None or number < AGREE for number in agreement.values()):
+        if not any(number is not None and number > AGREE for number in agreement.values()):
             yield Paragraph("They agree up to rounding.", "line")
-    yield from notes(report.notes, display)
+    yield from notes(report.notes, display, note_lines(report) - ROOM_OF_WAYS)

@@ -15,35 +15,41 @@ from attncli.views.tables.screens.matrix_part import MatrixPart
 from attncli.views.tables.statistic_tables import statistic_tables
 
 NOTES = 2
-ROWS, FEW_ROWS = 8, 4  # Of the matrix where it says all, and where the rows or heads that moved follow.
-MOVED = 3
+ROWS, FEW_ROWS = 8, 3  # Of the matrix where it says all, and where the rows or heads that moved follow.
+MOVED = 2
 # The statistics that stand below weights; all, as far as they fit, where there are none.
 TOLD = ("scores.variance", "scaled_scores.variance", "entropy.mean", "max_weight.mean")
-MOST_STATISTICS = 16
+MOST_STATISTICS, MOST_HEADS = 16, 10
 
 
 def comparison_screen(report: Report, display: Display) -> Iterator[Section]:
     """The settings that differ; the difference of the weights, of many heads that of the most changed."""
     yield Paragraph(heading(report), "title")
-    for note in report.notes[:NOTES]:
+    for note in report.notes[: 1 if report.table("by_head") else NOTES]:
         yield Paragraph(shortened(plain_text(note), 2 * (display.width or 0)), "line")
     labels = TableLabels(report, display)
+    left_out: list[str] = []
     moved = "by_head" if report.table("by_head") else "changed_rows"
     if "difference" in report.tensors:
         part = _difference(report, display)
         yield part.grid
         yield Paragraph("Positive: B looks there more than A.", "line")
-        is_whole = not report.table("by_head") and not list(part.left_out())
+        left_out += part.left_out()
+        is_whole = not report.table("by_head") and not left_out
         statistics = {} if is_whole else {moved: Table(report.table(moved)[:MOVED])}
         rows = [row for row in report.table("side_by_side") if row["statistic"] in TOLD]
     else:
-        statistics = {"heads_difference": Table(report.table("heads_difference")[:MOST_STATISTICS])}
-        rows = report.table("side_by_side")[:MOST_STATISTICS]
+        statistics = {"heads_difference": Table(report.table("heads_difference")[:MOST_HEADS])}
+        rows = report.table("side_by_side")[: MOST_STATISTICS - len(statistics["heads_difference"])]
     shown = {name: table for name, table in {**statistics, "side_by_side": Table(rows)}.items() if table}
-    yield from statistic_tables(replace(report, statistics=shown), display, labels)
-    counts = {name: len(report.table(name)) - len(table) for name, table in shown.items()}
-    if left_out := ", ".join(f"{count} rows of {name}" for name, count in counts.items() if count):
-        yield Paragraph(f"Not shown: {left_out}. See --show statistics.", "note")
+    counts = {f"rows of {name}": len(report.table(name)) - len(table) for name, table in shown.items()}
+    for grid in statistic_tables(replace(report, statistics=shown), display, labels):
+        columns = grid.groups(display.width)[0]
+        counts[f"columns of {grid.title}"] = len(grid.columns) - len(columns)
+        yield replace(grid, columns=columns)
+    left_out += [f"{count} {name}" for name, count in counts.items() if count]
+    if left_out:
+        yield Paragraph(f"Not shown: {', '.join(left_out)}. See --show all.", "note")
 
 
 def _difference(report: Report, display: Display) -> MatrixPart:
@@ -59,6 +65,5 @@ def _difference(report: Report, display: Display) -> MatrixPart:
     title = ", ".join(["weights of B minus those of A", *place_names(matrix.place)])
     part = MatrixPart(report, {"": matrix}, display, title, FEW_ROWS if heads else ROWS)
     changed_most = " (changed most)" if heads else ""
-    left_out = "".join(f", without {what}" for what in part.left_out())
-    part.grid = replace(part.grid, title=f"{title}{changed_most}{left_out}")
+    part.grid = replace(part.grid, title=f"{title}{changed_most}")
     return part

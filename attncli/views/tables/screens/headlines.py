@@ -11,6 +11,7 @@ from attncli.spec.text import is_vector_file
 from attncli.views import Display
 from attncli.views.heading import counted, heading, says_something, setting
 from attncli.views.labels import shortened
+from attncli.views.parts import parts_of
 from attncli.views.tables.elements import Paragraph
 
 ARROW = " -> "
@@ -104,6 +105,8 @@ def next_steps(report: Report) -> Iterator[Paragraph]:
 def _is_new(step: str, report: Report) -> bool:
     flag, _, value = step.partition(" ")
     key = flag.removeprefix("--").replace("-", "_")
+    if flag == "--show":
+        return {*value.split(",")} <= {*parts_of(report), "all"}
     if key == "explain" and report.spec.get("engine") == "streaming":
         return False
     if report.experiment not in SPECS or key not in SPECS[report.experiment].model_fields:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.heading import heading
-from attncli.views.numbers import fixed, scalar
+from attncli.views.numbers import NO_NUMBER, fixed, scalar
 from attncli.views.tables.elements import Column, Grid, Paragraph, Section
 from attncli.views.tables.screens.attention import notes
 
@@ -40,12 +40,9 @@ def norm_screen(report: Report, display: Display) -> Iterator[Section]:
         if name in SENTENCES:
             yield Paragraph(SENTENCES[name], "line")
     agreement = {
-        name: number for name, number in report.numbers("agreement_with_torch").items() if number is not None
+        name.replace("_", " "): scalar(number, display.precision)
+        for name, number in report.numbers("agreement_with_torch").items()
     }
-    if agreement:
-        texts = [
-            f"{name.replace('_', ' ')} {scalar(number, display.precision)}"
-            for name, number in agreement.items()
-        ]
+    if texts := [f"{name} {text}" for name, text in agreement.items() if text != NO_NUMBER]:
         yield Paragraph(f"Largest difference from torch's own layers: {', '.join(texts)}.", "line")
     yield from notes(report.notes, display)

@@ -28,9 +28,12 @@ def scale_demo_screen(report: Report, display: Display) -> Iterator[Section]:
     """The variances of each head_dim; the weights of a row by factor, as bars; the softmax curve."""
     yield Paragraph(heading(report), "title")
     yield _variances(report, display)
-    yield _sharpness(report, display)
+    sharpness = _sharpness(report, display)
+    yield sharpness
     yield from _curve(report, display)
-    left_out = [f"head_dim {row['head_dim']}" for row in _sizes(report)[MOST_SIZES:]]
+    factors = report.table("sharpness")[len(sharpness.columns) :]
+    left_out = [f"{len(factors)} factors"] if factors else []
+    left_out += [f"head_dim {row['head_dim']}" for row in _sizes(report)[MOST_SIZES:]]
     left_out += (
         [f"logits from {MOST_LOGITS} on"] if len(report.tensors["logits"].values) > MOST_LOGITS else []
     )
@@ -68,8 +71,7 @@ def _sharpness(report: Report, display: Display) -> Grid:
         header = f"× {row['factor']:g}"
         columns.append(Column((header,), [*cells, fixed(row["gradient_norm"], precision)], left=True))
     (shown, *_) = Grid("", label, columns).groups(display.width)
-    some = "" if len(shown) == len(columns) else f" (the first {len(shown)} of {len(columns)} factors)"
-    return Grid(f"softmax(logits × factor) sharpens, and its gradient fades{some}", label, shown)
+    return Grid("softmax(logits × factor) sharpens, and its gradient fades", label, shown)
 
 
 def _bar(share: float, width: int) -> str:
