@@ -19,6 +19,7 @@ MAX_CELLS = 50_000
 MAX_VECTOR_ROWS = 24
 MAX_VECTOR_COLUMNS = 64
 MAX_EXAMPLE_ROWS = 6
+ROUNDING = 1e-6
 RANKED = ("top_keys", "top_weights")
 
 
@@ -29,8 +30,10 @@ def two_lines(name: str) -> tuple[str, str]:
 
 
 def largest_keys(values: np.ndarray) -> np.ndarray:
-    """The place of the largest number of each row."""
-    largest: np.ndarray = np.where(np.isfinite(values), values, -np.inf).argmax(axis=1)
+    """The place of the largest number of each row, the first of those that differ by rounding alone."""
+    numbers = np.where(np.isfinite(values), values, -np.inf)
+    top = numbers.max(axis=1, keepdims=True)
+    largest: np.ndarray = (numbers >= top - ROUNDING * np.abs(top)).argmax(axis=1)
     return largest
 
 
