@@ -29,7 +29,7 @@ class Destination:
         self,
         format: str | None,
         output: str | None,
-        precision: str,
+        precision: str | None,
         color: str,
         scale_colors: str = "linear",
         skip_sink: str | None = None,

@@ -138,6 +138,7 @@ class SelfSpec(PositionSpec, AttentionSpec, HeadSpec):
         "attn self --causal --explain --token 3",
         "attn self --file book.txt --embedding glove.6B.50d.txt --unknown zero",
     )
+    next_steps = ("--causal", "--explain", "--show scores,output", "-o page.html")
 
     def single_statistics(self) -> tuple[str, ...]:
         has_loop = self.projection == "none" and set(self.variants_on()) <= {"window"}
@@ -177,6 +178,7 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
         "attn multihead --explain --head 2 --token 0",
         "attn multihead --embedding glove.6B.50d.txt --head-dim 50 -o heads.json",
     )
+    next_steps = ("--num-heads 2", "--causal", "--explain", "--show weights")
 
     head_dim: Size = Field(
         default_factory=_default_head_dim,
@@ -223,6 +225,7 @@ class CrossSpec(AttentionSpec, HeadSpec):
         'attn cross --sentence "the cat sleeps" --context "die katze schläft gern"',
         "attn cross --num-tokens 3 --num-context-tokens 5 --embed-dim 8",
     )
+    next_steps = ("--explain", "--show scores,output", "-o page.html")
 
     num_context_tokens: Size | None = Field(
         default_factory=lambda data: data["num_tokens"],

@@ -22,6 +22,7 @@ class AverageSpec(TextSpec, ExplainRowSpec):
         "attn average --num-tokens 8 --batch-size 4 --embed-dim 2 --seed 1337",
         "attn average --embedding integers --num-tokens 3 --embed-dim 2 --aggregate sum",
     )
+    next_steps = ("--over all", "--embed-dim 2", "--explain", "--show output")
     group = "Averaging"
     heading_keys = ("file", "batch_size", "embedding", "embed_dim", "method", "over", "aggregate", "seed")
 
@@ -80,6 +81,7 @@ class ScaleDemoSpec(ExplainSpec):
         "attn scale-demo --head-dim 16 --head-dim 64 --head-dim 256",
         "attn scale-demo --logits 0.1,-0.2,0.3 --factors 1,8,64",
     )
+    next_steps = ("--head-dim 256", "--factors 1,8,64", "--scale none")
     group = "Options"
     heading_keys = ("batch_size", "head_dim", "scale", "seed")
 
@@ -133,6 +135,7 @@ class NormSpec(ExplainSpec):
         "attn norm --kind layer --explain",
         "attn norm --kind layer --variance biased --format json",
     )
+    next_steps = ("--variance biased", "--batch-size 4", "--explain", "--show all")
     group = "Options"
     heading_keys = ("batch_size", "kind", "num_features", "variance", "seed")
 

@@ -40,8 +40,10 @@ class Screen:
             case Paragraph(text, "step"):
                 line = f"══ {text} "
                 self._text(line + "═" * max(0, (self.width or RULE_WIDTH) - len(line)), "bold")
-            case Paragraph(text, "prose"):
+            case Paragraph(text, "prose" | "line"):
                 self._prose(text)
+            case Paragraph(text, "note"):
+                self._prose(text, "dim")
             case Paragraph(text, style):
                 self._text(text, "dim" if style == "dim" else "bold")
             case Values():
@@ -55,9 +57,9 @@ class Screen:
     def _text(self, text: str, style: str = "") -> None:
         self.console.print(Text(text, style=style), width=self.width, soft_wrap=self.width is None)
 
-    def _prose(self, text: str) -> None:
+    def _prose(self, text: str, style: str = "") -> None:
         """Sentences in lines of a screen's width in a pipe, too: a pager would break them within words."""
-        self.console.print(Text(text), width=self.width or RULE_WIDTH)
+        self.console.print(Text(text, style=style), width=self.width or RULE_WIDTH)
 
     def _values(self, values: Values) -> None:
         """Sentences; then the numbers below each other."""
