@@ -91,10 +91,11 @@ def _write_rows(rows: Table, groups: Sequence[str], to: Destination) -> None:
     from attncli.views.data.writers import WRITERS
 
     table = table_of_rows(rows)
-    columns = dict.fromkeys(["statistic", *groups], "text") | dict.fromkeys(GROUP_SUMMARY, "number")
+    summary = dict.fromkeys(GROUP_SUMMARY, "number")
+    columns = {**dict.fromkeys(["statistic", *groups], "text"), **summary, **table.columns}
     blocks = ({name: block.get(name, [None] * len(rows)) for name in columns} for block in table.blocks())
     with written_stream(to.path, is_binary=VIEWS[to.view].writes_bytes) as stream:
-        WRITERS[to.view](columns | table.columns, blocks, stream)
+        WRITERS[to.view](columns, blocks, stream)
 
 
 command = partial(

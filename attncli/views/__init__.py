@@ -49,6 +49,8 @@ VIEWS = {
 }
 SUFFIXES = {suffix: name for name, view in VIEWS.items() for suffix in view.suffixes}
 
+# How wide text is in a pipe, where tables are as wide as they need.
+TEXT_WIDTH = 80
 # What a terminal can show, from nothing to 24 bits a colour.
 COLOR_DEPTHS = ("none", "16", "256", "truecolor")
 # What --show takes; views/parts.py says what belongs to each.

@@ -6,7 +6,7 @@ from itertools import chain
 
 from attncli.plain_text import plain_text
 from attncli.report import Report
-from attncli.views import Display
+from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heading import heading
 from attncli.views.labels import shortened
 from attncli.views.parts import chosen_parts, parts_of
@@ -18,8 +18,6 @@ from attncli.views.tables.statistic_tables import statistic_tables
 from attncli.views.tables.step_sections import step_sections
 from attncli.views.tables.tensor_tables import TensorTables
 from attncli.views.terminal.token_index import index_lines
-
-SCREEN_WIDTH = 80
 
 
 def sections(report: Report, display: Display) -> Iterator[Section]:
@@ -41,7 +39,7 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
 
 def _of_screens(display: Display) -> Display:
     """A screen is as wide as the terminal, and in a pipe as wide as most: both print the same there."""
-    return replace(display, width=display.width or SCREEN_WIDTH, precision=display.screen_precision)
+    return replace(display, width=display.width or TEXT_WIDTH, precision=display.screen_precision)
 
 
 def _parts(report: Report, display: Display) -> Iterator[Section]:
@@ -60,8 +58,10 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
             mentioned |= section.mentioned
         yield section
     long = _long_tokens(report, labels.row_width, mentioned)
-    for line in ("", *index_lines(mentioned, display.width), *long, *map(plain_text, report.notes)):
+    for line in ("", *index_lines(mentioned, display.width), *long):
         yield Paragraph(line, "dim")
+    for note in report.notes:
+        yield Paragraph(plain_text(note), "note")
 
 
 def _long_tokens(
