@@ -19,7 +19,8 @@ from attncli.inputs.output_projections import output_projection
 from attncli.inputs.pretrained import Pretrained, Reading
 from attncli.memory import refuse_bytes
 from attncli.report import NamedTensor, Numbers, Report, Statistic
-from attncli.spec.attention import CrossSpec, MultiheadSpec, SelfSpec
+from attncli.spec.attention import MultiheadSpec, SelfSpec
+from attncli.spec.cross import CrossSpec
 from attncli.spec.sizes import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
 from attncli.statistics.moments import moments
 
