@@ -149,7 +149,11 @@ Statistic = Numbers | Tensors | Table
 
 @dataclass(frozen=True)
 class Report:
-    """What one experiment found. `steps` are there where asked to explain."""
+    """What one experiment found. `steps` are there where asked to explain.
+
+    `token_spelling` is how a model's vocabulary writes its tokens, where that is not as text: `byte-level` or
+    `metaspace`.
+    """
 
     experiment: str
     spec: Mapping[str, Any]
@@ -160,6 +164,7 @@ class Report:
     statistics: Mapping[str, Statistic] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
+    token_spelling: str | None = None
 
     @property
     def explained(self) -> frozenset[str]:
@@ -178,6 +183,7 @@ class Report:
     def fields(self) -> dict[str, Any]:
         """The report as its JSON form names it, with arrays still in it."""
         steps = {"steps": [asdict(step) for step in self.steps]} if self.steps else {}
+        spelling = {"token_spelling": self.token_spelling} if self.token_spelling else {}
         return {
             "schema_version": SCHEMA_VERSION,
             "experiment": self.experiment,
@@ -185,6 +191,7 @@ class Report:
             "environment": self.environment,
             "tokens": self.tokens,
             "context_tokens": self.context_tokens,
+            **spelling,
             "tensors": {
                 name: {"axes": tensor.axes, "values": tensor} for name, tensor in self.tensors.items()
             },
