@@ -7,13 +7,14 @@ import typer
 from typer.core import TyperGroup
 
 from attncli import __version__
+from attncli.cli.command import HELP_NAMES
 from attncli.spec import EXPERIMENTS
 
 HELP = """See attention at work: query, key, value, scores, weights and output, as tables and data.
 
 \b
 Examples:
-  attn self --sentence "the cat walks on the street"
+  attn self "the cat walks on the street"
   attn scale-demo --head-dim 16 --head-dim 64
   attn multihead --num-heads 4 --causal --format json
   attn batch configs/lessons/causal.yaml
@@ -77,6 +78,8 @@ def _root(
 
 def build_app() -> Any:
     """The Typer command for the whole of `attn`."""
-    app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode=None, help=HELP)
+    app = typer.Typer(
+        cls=LazyGroup, no_args_is_help=True, rich_markup_mode=None, help=HELP, context_settings=HELP_NAMES
+    )
     app.callback()(_root)
     return typer.main.get_command(app)

@@ -16,7 +16,7 @@ from attncli.batch.store.store_file import SUFFIXES as STORE_SUFFIXES
 from attncli.batch.store.store_file import is_store_name
 from attncli.batch.worth import estimated_work, num_together
 from attncli.cli.command import Command, argument, flag, option
-from attncli.cli.display import COLOR, DEBUG_HELP, FORMAT, PRECISION, SCALE_COLORS, SKIP_SINK
+from attncli.cli.display import COLOR, DEBUG_HELP, FORMAT, PRECISION, SCALE_COLORS, SHOW, SKIP_SINK
 from attncli.cli.output import Destination, checked_path
 from attncli.cli.progress import progress_line
 from attncli.errors import UserError
@@ -76,7 +76,7 @@ PARAMETERS = (
         "CONDITION",
         kind=list[str],
     ),
-    *(FORMAT, PRECISION, COLOR, SCALE_COLORS, SKIP_SINK),
+    *(FORMAT, SHOW, PRECISION, COLOR, SCALE_COLORS, SKIP_SINK),
     flag("--debug", DEBUG_HELP),
 )
 

@@ -12,7 +12,8 @@ from attncli.errors import UserError
 
 # The headings of long help in their order; one that is not here is an experiment's own and leads.
 GROUPS = ("Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options")
-MAX_UNGROUPED = 20
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+MAX_UNGROUPED = 22
 NAME_WIDTH = 30
 
 Parameter = TyperArgument | TyperOption
@@ -101,6 +102,7 @@ class Command(TyperCommand):
             help="\n".join((f"{summary}.\n\n\b\nExamples:", *(f"  {line}" for line in examples))),
             no_args_is_help=any(parameter.required for parameter in parameters),
             rich_markup_mode=None,
+            context_settings=HELP_NAMES,
         )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -112,7 +114,7 @@ class Command(TyperCommand):
             has_sentence = any(parameter.name == "sentence" for parameter in self.params)
             if has_sentence and message.startswith("Got unexpected extra argument"):
                 raise UserError(
-                    f'{message}: a text goes in quotes after --sentence: --sentence "the cat sleeps"'
+                    f'{message}: a text goes in quotes: attn {self.name} "the cat sleeps"'
                 ) from None
             raise
 

@@ -2,11 +2,11 @@
 
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from attncli.cli.command import option
 from attncli.errors import UserError, nearest
-from attncli.views import COLOR_DEPTHS, SCALES, VIEWS, Display
+from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
 
 MAX_PRECISION = 15
 MAX_DIGITS = 9
@@ -19,7 +19,16 @@ FORMAT = option(
     choices=VIEWS,
     group="Output",
 )
-OUTPUT = option("--output -o", "Write to a file, whole or not at all.", "FILE", group="Output")
+SHOW = option(
+    "--show",
+    f"Parts of the report instead of its first screen: {', '.join(PARTS)}.",
+    "PART,...",
+    kind=list[str],
+    group="Output",
+)
+OUTPUT = option(
+    "--output -o", "Write to a file, whole or not at all; - is standard output.", "FILE", group="Output"
+)
 PRECISION = option("--precision", "Decimals in tables.", "INTEGER", default="4", group="Output")
 COLOR = option("--color", "Colour in tables and heatmaps.", choices=COLORS, default="auto", group="Output")
 SCALE_COLORS = option(
@@ -37,7 +46,7 @@ DEBUG_HELP = "Show a traceback with an error."
 DEBUG = option("--debug", DEBUG_HELP, kind=bool, default=False, expose_value=False)
 
 COLOR_FLAGS = (COLOR, SCALE_COLORS, SKIP_SINK)
-OUTPUT_FLAGS = (FORMAT, OUTPUT, PRECISION, *COLOR_FLAGS)
+OUTPUT_FLAGS = (FORMAT, OUTPUT, SHOW, PRECISION, *COLOR_FLAGS)
 
 
 def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
@@ -47,11 +56,20 @@ def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
 
 
 def checked_display(
-    color: str, scale_colors: str, skip_sink: str | None, precision: str = "4", *, several: bool = False
+    color: str,
+    scale_colors: str,
+    skip_sink: str | None,
+    precision: str = "4",
+    show: Sequence[str] = (),
+    *,
+    several: bool = False,
 ) -> Display:
     """What the flags say of the display; UserError for what is no choice."""
     refuse_unknown("--color", color, COLORS)
     refuse_unknown("--scale-colors", scale_colors, SCALES)
+    parts = [part.strip() for text in show for part in text.split(",")]
+    for part in parts:
+        refuse_unknown("--show", part, PARTS)
     if not precision.isdecimal() or len(precision) > MAX_DIGITS or int(precision) > MAX_PRECISION:
         raise UserError(
             f"--precision: must be a whole number from 0 to {MAX_PRECISION} (got {precision:.60})"
@@ -65,6 +83,7 @@ def checked_display(
         several=several,
         scale_colors=scale_colors,
         skip_sink=int(skip_sink or 0),
+        show=tuple(parts),
     )
 
 

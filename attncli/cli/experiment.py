@@ -10,7 +10,8 @@ import typer
 from attncli.cli.command import Command, Parameter, argument, flag, option
 from attncli.cli.display import DEBUG, OUTPUT_FLAGS
 from attncli.cli.output import Destination
-from attncli.cli.settings import flag_name, given_flags, setting_options
+from attncli.cli.piped_text import has_piped_text
+from attncli.cli.settings import flag_name, given_flags, metavar, setting_options
 from attncli.errors import UserError
 from attncli.spec import SPECS
 from attncli.spec.config.config_file import NO_PREVIOUS, ConfigFile
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from attncli.report import Report
 
 CONFIG = option("--config", "Read settings from a YAML file; flags override the file.", "FILE")
+# Settings that say what is read; without any of them the text may come through a pipe.
+TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe"))
 SHOW_CONFIG = flag("--show-config", "Print the resolved settings, each with its origin, and exit.")
 
 
@@ -66,11 +69,18 @@ def with_maps(spec_class: type[Spec], given: dict[str, Given], reason: str) -> d
     return given
 
 
+def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str, Given]:
+    """The settings with the text that stands ready on standard input, where they name none."""
+    needs_text = "file" in spec_class.model_fields and not given.keys() & TEXT_KEYS
+    return given | {"file": Given("-", "stdin")} if needs_text and has_piped_text() else given
+
+
 def run_experiment(
     name: str, config: str | None, show_config: bool, flags: dict[str, Any], to: Destination
 ) -> int:
     """flags and YAML -> Spec -> Report -> view."""
     given = given_settings(name, config, flags)
+    given = with_piped_text(SPECS[name], given)
     if VIEWS[to.view].draws:
         given = with_maps(SPECS[name], given, f"the {to.view} view")
     spec = checked_spec(name, given)
@@ -94,12 +104,14 @@ def command(name: str, summary: str) -> Command:
         flags = {key: values[key] for key in fields}
         if bare is not None and argument is not None:
             if flags[bare] is not None:
-                raise UserError(f"{flag_name(bare)}: cannot be combined with NAME ({argument}): give one")
+                raise UserError(
+                    f"{flag_name(bare)}: cannot be combined with the argument ({argument}): give one"
+                )
             flags[bare] = argument
         shown = {parameter.name: values[parameter.name] for parameter in OUTPUT_FLAGS}
         return run_experiment(name, config, show_config, flags, Destination(**shown))
 
     if bare is not None:
-        description = f"{fields[bare].description}"
-        parameters.append(argument("argument", description, "NAME", required=False))
+        name_of_value = metavar(bare, fields[bare])
+        parameters.append(argument("argument", f"{fields[bare].description}", name_of_value, required=False))
     return Command(name, summary, run, parameters, spec_class.examples)

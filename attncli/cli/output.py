@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
@@ -33,12 +33,16 @@ class Destination:
         color: str,
         scale_colors: str = "linear",
         skip_sink: str | None = None,
+        show: Sequence[str] = (),
         *,
         several: bool = False,
     ) -> None:
-        self.display = checked_display(color, scale_colors, skip_sink, precision, several=several)
+        self.display = checked_display(color, scale_colors, skip_sink, precision, show, several=several)
         self.path = checked_path(output)
         self.view = chosen_format(format, self.path, VIEWS, SUFFIXES, "table")
+        if show and VIEWS[self.view].whole:
+            shown = ", ".join(name for name, view in VIEWS.items() if not view.whole)
+            raise UserError(f"--show: {self.view} always holds the whole report; it is for {shown}")
         self.color = color
         self._refuse_bytes_to_a_terminal()
         self._refuse_a_missing_package()
@@ -90,8 +94,8 @@ def _only_one(reports: "Iterable[Report]", view: str) -> "Iterator[Report]":
 
 
 def checked_path(output: str | None) -> Path | None:
-    """The file of -o; UserError for a name under which none can be written."""
-    if output is None:
+    """The file of -o, None for standard output; UserError for a name under which none can be written."""
+    if output in (None, "-"):
         return None
     path = Path(output)
     if output == "":

@@ -103,7 +103,7 @@ class SelfSpec(PositionSpec, AttentionSpec, HeadSpec):
     experiment = "self"
     module = "attncli.experiments.self_attention"
     examples = (
-        'attn self --sentence "the cat walks on the street"',
+        'attn self "the cat walks on the street"',
         "attn self --num-tokens 8 --embed-dim 32 --head-dim 16 --causal",
         "attn self --projection none --scale none --embed-dim 2 --format json",
         "attn self --causal --explain --token 3",
@@ -139,7 +139,7 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     group = "Projections"
     explained_keys = frozenset({"token", "head"})
     examples = (
-        'attn multihead --sentence "the cat walks on the street" --num-heads 4',
+        'attn multihead "the cat walks on the street" --num-heads 4',
         "attn multihead --num-heads 8 --num-kv-heads 2 --causal",
         "attn multihead --explain --head 2 --token 0",
         "attn multihead --embedding glove.6B.50d.txt --head-dim 50 -o heads.json",

@@ -30,6 +30,7 @@ class SurveyTextSpec(ModelSpec):
     """What the model reads: a text, or random tokens that come twice."""
 
     group = "Input"
+    argument = "sentence"
 
     sentence: str | None = Field(None, description="the text that the model reads")
     file: str | None = Field(None, description="a text file instead of the sentence; - reads stdin")

@@ -16,7 +16,7 @@ class AverageSpec(TextSpec, ExplainRowSpec):
     module = "attncli.experiments.average"
     explained_by = "attncli.experiments.explained.average"
     examples = (
-        'attn average --sentence "the cat walks on the street" --embed-dim 2',
+        'attn average "the cat walks on the street" --embed-dim 2',
         "attn average --num-tokens 8 --batch-size 4 --embed-dim 2 --seed 1337",
         "attn average --embedding integers --num-tokens 3 --embed-dim 2 --aggregate sum",
     )

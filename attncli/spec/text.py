@@ -59,6 +59,7 @@ class TextSpec(Spec):
     """Tokens and their embeddings."""
 
     group = "Input"
+    argument = "sentence"
     heading_keys: ClassVar[tuple[str, ...]] = ("file", "batch_size", "embedding", "embed_dim", "seed")
 
     num_tokens: Size | None = Field(None, description="use this many random vectors instead of a sentence")

@@ -13,7 +13,7 @@ class View(NamedTuple):
     """A module whose write(reports, stream, display) writes reports as they come, and what it is like.
 
     `extra` is the extra of ours that it needs, and the package that this brings. A view that draws wants to
-    see what every head of a model looks at.
+    see what every head of a model looks at; a whole one holds every part of a report, whatever --show says.
     """
 
     module: str
@@ -22,24 +22,29 @@ class View(NamedTuple):
     one_report: bool = False
     writes_bytes: bool = False
     draws: bool = False
+    whole: bool = False
 
 
 PLOT = ("plot", "matplotlib")
 VIEWS = {
     "table": View("attncli.views.tables.table", (".txt",)),
-    "json": View("attncli.views.json", (".json",)),
-    "jsonl": View("attncli.views.jsonl", (".jsonl", ".ndjson")),
+    "json": View("attncli.views.json", (".json",), whole=True),
+    "jsonl": View("attncli.views.jsonl", (".jsonl", ".ndjson"), whole=True),
     "csv": View("attncli.views.csv", (".csv",)),
     "md": View("attncli.views.markdown", (".md", ".markdown")),
     "heatmap": View("attncli.views.terminal.heatmap", draws=True),
-    "html": View("attncli.views.page.html", (".html", ".htm"), draws=True),
-    "png": View("attncli.views.pictures.png", (".png",), PLOT, True, writes_bytes=True, draws=True),
-    "svg": View("attncli.views.pictures.svg", (".svg",), PLOT, True, draws=True),
+    "html": View("attncli.views.page.html", (".html", ".htm"), draws=True, whole=True),
+    "png": View(
+        "attncli.views.pictures.png", (".png",), PLOT, True, writes_bytes=True, draws=True, whole=True
+    ),
+    "svg": View("attncli.views.pictures.svg", (".svg",), PLOT, True, draws=True, whole=True),
 }
 SUFFIXES = {suffix: name for name, view in VIEWS.items() for suffix in view.suffixes}
 
 # What a terminal can show, from nothing to 24 bits a colour.
 COLOR_DEPTHS = ("none", "16", "256", "truecolor")
+# What --show takes; views/parts.py says what belongs to each.
+PARTS = ("weights", "scores", "rows", "output", "statistics", "all")
 # How the colours of a heatmap spread over its numbers.
 SCALES = ("linear", "log", "row")
 
@@ -50,7 +55,8 @@ class Display:
 
     `scale_colors` spreads a heatmap's colours: linear, log, or row (each row by itself). The first
     `skip_sink` keys take no part in that and are left blank. Of vectors at most `most_dims` numbers are shown
-    (None: as many as fit).
+    (None: as many as fit). `show` are the parts that are asked for: none, and a view that has a first screen
+    shows that.
     """
 
     width: int | None = None
@@ -60,6 +66,7 @@ class Display:
     scale_colors: str = "linear"
     skip_sink: int = 0
     most_dims: int | None = None
+    show: tuple[str, ...] = ()
 
     @property
     def has_color(self) -> bool:

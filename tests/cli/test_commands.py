@@ -45,6 +45,8 @@ def test_every_command_has_help_that_leads_with_examples(attn: Attn, name: str) 
 def test_long_help_has_groups_whose_descriptions_begin_in_one_column(attn: Attn) -> None:
     out = attn(["self", "--help"]).out
     found = re.findall(r"^(\S.*):$", out, re.MULTILINE)
+    found.remove("Arguments")
+    out = out[out.index("Input:") :]
     assert found == ["Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options"]
     groups = dict(zip(found, re.split(r"^\S.*:$", out, flags=re.MULTILINE)[1:], strict=True))
     for flag, group in {"--softcap": "Variants", "--head ": "Model", "--top-k": "Output"}.items():

@@ -8,8 +8,10 @@ from attncli.report import Report
 from attncli.views import Display
 from attncli.views.heading import heading
 from attncli.views.labels import shortened
+from attncli.views.parts import chosen_parts, parts_of
 from attncli.views.tables.elements import Drawing, Paragraph, Section
 from attncli.views.tables.labels import TableLabels
+from attncli.views.tables.screens import SCREENS
 from attncli.views.tables.statistic_tables import statistic_tables
 from attncli.views.tables.step_sections import step_sections
 from attncli.views.tables.tensor_tables import TensorTables
@@ -17,6 +19,19 @@ from attncli.views.terminal.token_index import index_lines
 
 
 def sections(report: Report, display: Display) -> Iterator[Section]:
+    """The first screen of an experiment that has one; the parts that are asked for instead; else all."""
+    if display.show:
+        yield from _parts(chosen_parts(report, display.show), display)
+        for part in sorted({*display.show} - {*parts_of(report), "all"}):
+            has = ", ".join(parts_of(report)) or "no part of its own: --show all"
+            yield Paragraph(f"There is no part {part} in this report; it has {has}.", "dim")
+    elif report.experiment in SCREENS and not report.steps:
+        yield from SCREENS[report.experiment](report, display)
+    else:
+        yield from _parts(report, display)
+
+
+def _parts(report: Report, display: Display) -> Iterator[Section]:
     """Heading, steps, tensors with the statistics of their rows, the other statistics, notes."""
     yield Paragraph(heading(report), "title")
     labels = TableLabels(report, display)

@@ -9,6 +9,7 @@ from attncli.report import Report
 from attncli.views import Display
 from attncli.views.heading import heading
 from attncli.views.matrices import matrices
+from attncli.views.parts import chosen_parts
 from attncli.views.terminal.blocks import BOLD, DIM, ScreenLine, styled, text_line, wrapped
 from attncli.views.terminal.curve_charts import curve_lines
 from attncli.views.terminal.heatmap_figure import draw
@@ -50,5 +51,5 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     for number, report in enumerate(reports):
         if number:
             stream.write("\n")
-        for line in report_lines(report, display):
+        for line in report_lines(chosen_parts(report, display.show or ("all",)), display):
             stream.write(f"{line.text.rstrip(' ')}\n")

@@ -1,0 +1,104 @@
+"""How a text reaches a command, and which parts of a report are asked for."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attncli.spec.text import SENTENCE
+from tests.conftest import Attn
+
+ATTN = [sys.executable, "-m", "attncli"]
+
+
+def tokens(out: str) -> list[str]:
+    found: list[str] = json.loads(out)["tokens"]
+    return found
+
+
+@pytest.mark.parametrize("command", ["average", "self", "multihead", "cross", "heads"])
+def test_a_text_needs_no_flag(attn: Attn, command: str) -> None:
+    ended = attn([command, "cabba", "--format", "json"])
+    assert ended.code == 0 and "".join(tokens(ended.out)) in ("cabba", "<bos>cabba")
+
+
+def test_a_text_is_given_once(attn: Attn) -> None:
+    ended = attn(["self", "a b", "--sentence", "c"])
+    assert (ended.code, ended.err) == (
+        2,
+        "--sentence: cannot be combined with the argument (a b): give one\n",
+    )
+
+
+def test_words_without_quotes_are_explained(attn: Attn) -> None:
+    ended = attn(["multihead", "the", "cat"])
+    assert ended.code == 2 and 'a text goes in quotes: attn multihead "the cat sleeps"' in ended.err
+
+
+def test_a_pipe_and_a_redirected_file_are_read(tmp_path: Path) -> None:
+    command = [*ATTN, "self", "--format", "json"]
+    piped = subprocess.run(command, input="the dog sleeps\n", capture_output=True, text=True)
+    assert tokens(piped.stdout) == ["the", "dog", "sleeps"] and piped.stderr == ""
+    text = tmp_path / "text.txt"
+    text.write_text("a red fox")
+    with text.open() as stream:
+        redirected = subprocess.run(command, stdin=stream, capture_output=True, text=True)
+    assert tokens(redirected.stdout) == ["a", "red", "fox"]
+    said = subprocess.run([*command, "my own"], input="not this", capture_output=True, text=True)
+    assert tokens(said.stdout) == ["my", "own"]
+
+
+def test_an_empty_pipe_and_a_silent_one_are_left_alone() -> None:
+    command = [*ATTN, "self", "--format", "json"]
+    empty = subprocess.run(command, input="", capture_output=True, text=True)
+    assert tokens(empty.stdout) == SENTENCE.split() and empty.stderr == ""
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert tokens(process.stdout.read()) == SENTENCE.split()
+        assert "--file - waits" in process.stderr.read()
+
+
+def test_parts_are_chosen_by_name(attn: Attn) -> None:
+    weights = attn(["self", "a b c", "--show", "weights"]).out
+    assert "weights (query × key)" in weights and "entropy" not in weights and "output" not in weights
+    both = attn(["self", "a b c", "--show", "rows,output"]).out
+    assert "entropy" in both and "output (query × dim)" in both and "weights (" not in both
+    everything = attn(["self", "a b c", "--show", "all"]).out
+    assert all(
+        title in everything for title in ("input (", "scores (", "weights (", "output (", "statistics")
+    )
+    assert (
+        "There is no part output in this report; it has statistics." in attn(["norm", "--show", "output"]).out
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--show", "foo"],
+            "--show: must be one of weights, scores, rows, output, statistics, all (got foo)",
+        ),
+        (
+            ["--show", "all", "--format", "json"],
+            "--show: json always holds the whole report; it is for table,",
+        ),
+    ],
+)
+def test_parts_that_are_refused(attn: Attn, arguments: list[str], message: str) -> None:
+    ended = attn(["self", *arguments])
+    assert ended.code == 2 and ended.err.startswith(message)
+
+
+@pytest.mark.parametrize("name", ["-h", "--help"])
+def test_help_has_a_short_name(attn: Attn, name: str) -> None:
+    assert attn(["self", name]).out.startswith("Usage: attn self [OPTIONS] [TEXT]")
+    assert attn([name]).out.startswith("Usage: attn")
+
+
+def test_a_dash_is_standard_output(attn: Attn) -> None:
+    assert attn(["self", "-o", "-", "--format", "json"]).out == attn(["self", "--format", "json"]).out
