@@ -18,6 +18,7 @@ SPELLINGS = {"Ġ": "byte-level", "▁": "metaspace"}
 UNTRAINED_PARTS = ("pooler",)
 """Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
 
+
 @dataclass(frozen=True)
 class ModelText:
     """The tokens of a text as a model reads it, special ones included: the vocabulary's names, and ids.

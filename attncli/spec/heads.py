@@ -62,6 +62,7 @@ class SurveyTextSpec(ModelSpec):
             yield contradiction("context", "needs sentence or file", "probe")
 
 
+TO = "to"
 Named = Annotated[str, BeforeValidator(str), WithJsonSchema({"type": ["string", "integer"]})]
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class HeadsSpec(PlacesSpec):
 
     def sought(self) -> dict[str, list[str]]:
         """The tokens whose weights are asked for, of the queries and of the keys."""
-        return {"from": getattr(self, "from"), "to": getattr(self, "to")}
+        return {"from": getattr(self, "from"), "to": getattr(self, TO)}
 
     def unused_keys(self) -> frozenset[str]:
         return super().unused_keys() | {"explain"}

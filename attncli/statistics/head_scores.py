@@ -51,7 +51,7 @@ def previous_token(at: Places) -> Pattern:
 
 
 def next_token(at: Places) -> Pattern:
-    """j = i + 1. Clark et al. 2019 (1906.04341) find such heads in BERT; a causal head has no weight there."""
+    """j = i + 1: Clark et al. 2019 (1906.04341) find such heads in BERT; a causal head has none."""
     return (at.keys == at.queries + 1) & at.counted
 
 
@@ -104,7 +104,9 @@ def mul_score(
 
 
 def one_key_mass(
-    received: Float[Tensor, "*batch key"], num_rows: Int[Tensor, "*#batch"], candidates: Bool[Tensor, "*#batch key"]
+    received: Float[Tensor, "*batch key"],
+    num_rows: Int[Tensor, "*#batch"],
+    candidates: Bool[Tensor, "*#batch key"],
 ) -> tuple[Float[Tensor, "*batch"], Int[Tensor, "*batch"]]:
     """max_j mean_i p_ij over the candidates, and that key; NaN and -1 where there is no candidate."""
     means = (received / num_rows.unsqueeze(-1)).masked_fill(~candidates, -1.0)

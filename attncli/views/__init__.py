@@ -13,7 +13,8 @@ class View(NamedTuple):
     """A module whose write(reports, stream, display) writes reports as they come, and what it is like.
 
     `extra` is the extra of ours that it needs, and the package that this brings. A view that draws wants to
-    see what every head of a model looks at; a whole one holds every part of a report, whatever --show says.
+    see what every head of a model looks at; a whole one holds every part of a report, whatever --show says;
+    one that spells tokens leaves them as the model's vocabulary has them.
     """
 
     module: str
@@ -23,13 +24,14 @@ class View(NamedTuple):
     writes_bytes: bool = False
     draws: bool = False
     whole: bool = False
+    spells_tokens: bool = False
 
 
 PLOT = ("plot", "matplotlib")
 VIEWS = {
     "table": View("attncli.views.tables.table", (".txt",)),
-    "json": View("attncli.views.json", (".json",), whole=True),
-    "jsonl": View("attncli.views.jsonl", (".jsonl", ".ndjson"), whole=True),
+    "json": View("attncli.views.json", (".json",), whole=True, spells_tokens=True),
+    "jsonl": View("attncli.views.jsonl", (".jsonl", ".ndjson"), whole=True, spells_tokens=True),
     "csv": View("attncli.views.csv", (".csv",)),
     "md": View("attncli.views.markdown", (".md", ".markdown")),
     "heatmap": View("attncli.views.terminal.heatmap", draws=True),
@@ -79,6 +81,17 @@ Write = Callable[["Iterable[Report]", IO[Any], Display], None]
 
 
 def load_view(name: str) -> Write:
-    """The function of a view, imported when it is used."""
+    """The function of a view, imported when it is used; tokens reach it as people read them.
+
+    A view for programs has them as the model's vocabulary spells them.
+    """
     write: Write = import_module(VIEWS[name].module).write
-    return write
+    if VIEWS[name].spells_tokens:
+        return write
+
+    def write_readable(reports: "Iterable[Report]", stream: IO[Any], display: Display) -> None:
+        from attncli.views.readable import readable
+
+        write(map(readable, reports), stream, display)
+
+    return write_readable

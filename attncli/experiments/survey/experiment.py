@@ -114,8 +114,12 @@ def _patterns(found: SurveyedText) -> dict[str, Statistic]:
     for stack in found.stacks:
         heads = [row for row in found.rows if row["stack"] == stack.name]
         patterns += pattern_rows(heads, stack, found.key_of)
+    counted_names = {name for stack in found.stacks for name in stack.num_rows}
     counted = [
-        {"stack": stack.name, **{name: stack.num_rows.get(name) for name in PATTERNS}}
+        {
+            "stack": stack.name,
+            **{name: stack.num_rows.get(name) for name in PATTERNS if name in counted_names},
+        }
         for stack in found.stacks
     ]
     return {"patterns": Table(patterns), "pattern_rows": Table(counted)}

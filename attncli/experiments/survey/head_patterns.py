@@ -41,7 +41,7 @@ HEAD_PATTERNS = {
 
 
 class Stack(NamedTuple):
-    """What the patterns of a stack's heads stand on: rows by statistic, and whether its first key is special."""
+    """What the patterns of a stack stand on: rows by statistic, and whether its first key is special."""
 
     name: str
     num_rows: Mapping[str, int]
@@ -57,9 +57,15 @@ class Stack(NamedTuple):
 
     def value(self, head: HeadRow, statistic: str) -> float:
         """The statistic; of special tokens what is not on the first, which has a pattern of its own."""
-        is_shared = statistic == "special_mass" and self.starts_special
-        value: float = head[statistic] - (head["sink_mass"] if is_shared else 0.0)
+        value: float = head[statistic] - (head["sink_mass"] if self._leaves_out_first(statistic) else 0.0)
         return value
+
+    def name_of(self, statistic: str) -> str:
+        """What `value` is a number of."""
+        return f"{statistic} - sink_mass" if self._leaves_out_first(statistic) else statistic
+
+    def _leaves_out_first(self, statistic: str) -> bool:
+        return statistic == "special_mass" and self.starts_special
 
 
 def pattern_of(head: HeadRow, stack: Stack) -> str:
@@ -84,7 +90,7 @@ def pattern_rows(heads: Sequence[HeadRow], stack: Stack, key_of: Callable[[HeadR
         about: dict[str, Any] = {
             "stack": stack.name,
             "pattern": name,
-            "statistic": statistic,
+            "statistic": stack.name_of(statistic),
             "threshold": threshold,
             "rows": stack.num_rows[statistic],
         }
@@ -93,13 +99,15 @@ def pattern_rows(heads: Sequence[HeadRow], stack: Stack, key_of: Callable[[HeadR
             values = []
         ranked = sorted((pair for pair in values if pair[0] > 0), key=lambda pair: -pair[0])[:NUM_STRONGEST]
         keys = [key_of(head) for _, head in ranked] if name == "one key for all" else []
-        rows.append({
-            **about,
-            "heads": sum(value > threshold for value, _ in values) if values else None,
-            "strongest": _padded([f"{head['layer']}:{head['head']}" for _, head in ranked]),
-            "values": _padded([value for value, _ in ranked]),
-            "keys": _padded(keys),
-        })
+        rows.append(
+            {
+                **about,
+                "heads": sum(value > threshold for value, _ in values) if values else None,
+                "strongest": _padded([f"{head['layer']}:{head['head']}" for _, head in ranked]),
+                "values": _padded([value for value, _ in ranked]),
+                "keys": _padded(keys),
+            }
+        )
     rows.append({
         "stack": stack.name,
         "pattern": UNNAMED,

@@ -40,7 +40,7 @@ HeadRow = dict[str, Any]
 
 
 class SurveyedText(NamedTuple):
-    """The heads of one text, what their patterns stand on in each stack, and the key that gets most of each."""
+    """The heads of one text, what their patterns stand on, and the key that gets most of each head."""
 
     rows: list[HeadRow]
     stacks: list[Stack]
@@ -172,10 +172,10 @@ class Survey:
                 stack = stacks[layer.where["stack"]]
                 for head, of_head in enumerate(by_head[number][text]):
                     by_name = dict(zip(numbers[number], of_head, strict=True))
-                    place = {**layer.where, "head": head}
-                    rows.append({**place, "pattern": pattern_of(by_name, stack), **by_name})
-                of_layer = enumerate(keys[number][text].tolist())
-                one_keys |= {(stack.name, layer.where["layer"], head): key for head, key in of_layer}
+                    named = {"head": head, "pattern": pattern_of(by_name, stack)}
+                    rows.append({**layer.where, **named, **by_name})
+                for head, key in enumerate(keys[number][text].tolist()):
+                    one_keys[stack.name, layer.where["layer"], head] = key
             texts.append(SurveyedText(rows, list(stacks.values()), one_keys))
         return texts
 

@@ -39,7 +39,7 @@ def _positions(names: Iterable[str], text: ModelText, pretrained: Pretrained) ->
 
 
 def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> list[int]:
-    """A position; else every token of that text; else the pieces of that word, wherever they stand together."""
+    """A position; else every token of that text; else the pieces of that word, one after the other."""
     if name.isdecimal():
         return [int(name)] if int(name) < len(text.ids) else []
     shown = _shown(text, pretrained)
@@ -56,7 +56,8 @@ def _shown(text: ModelText, pretrained: Pretrained) -> list[str]:
 
 
 def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> list[int]:
-    ids, found = text.ids.tolist(), set()
+    ids: list[int] = text.ids.tolist()
+    found: set[int] = set()
     for written in (name, f" {name}"):
         pieces = pretrained.tokenizer(written, add_special_tokens=False)["input_ids"]
         unknown = pretrained.tokenizer.unk_token_id

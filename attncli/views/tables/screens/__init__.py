@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterator
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.tables.elements import Section
+from attncli.views.tables.screens.heads import heads_screen
 
 Screen = Callable[[Report, Display], Iterator[Section]]
 
 # An experiment without a screen of its own shows everything.
-SCREENS: dict[str, Screen] = {}
+SCREENS: dict[str, Screen] = {
+    "heads": heads_screen,
+}
