@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-
 NAMES = ("previous_token", "next_token", "current_token", "duplicate_token", "induction")
 
 

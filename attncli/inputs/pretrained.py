@@ -91,6 +91,11 @@ class Pretrained:
         """Each token as the vocabulary has it."""
         return tuple(self.tokenizer.convert_ids_to_tokens(ids))
 
+    def written(self, token: str) -> str:
+        """A token of the vocabulary as people write it: without the mark of a blank, bytes as characters."""
+        text: str = self.tokenizer.convert_tokens_to_string([token]) if self.token_spelling else token
+        return text.strip() if text.strip() and "\ufffd" not in text else token
+
     def shifted_right(self, text: ModelText) -> ModelText:
         """What a decoder reads to write this text: its start token first, the last token left out."""
         start = self.model.config.decoder_start_token_id

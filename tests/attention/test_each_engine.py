@@ -334,9 +334,9 @@ def test_a_text_has_the_numbers_that_it_has_alone(case: str, sizes: tuple[int, i
         together = by_name(rows.attend(layer, wanted))
         for text in range(len(layer.query)):
             ids = wanted.patterns.ids[text : text + 1]
-            alone = rows.attend(
-                one_text(layer, text), replace(wanted, patterns=replace(wanted.patterns, ids=ids))
-            )
+            marks = Marks(*(flags[text : text + 1] for flags in wanted.patterns.marks))
+            patterns = replace(wanted.patterns, ids=ids, marks=marks)
+            alone = rows.attend(one_text(layer, text), replace(wanted, patterns=patterns))
             ours = {name: number[text : text + 1] for name, number in together.items()}
             assert_same(ours, by_name(alone), 1e-13, exact_keys=True)
 

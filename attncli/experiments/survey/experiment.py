@@ -9,7 +9,7 @@ import torch
 from attncli.errors import UserError
 from attncli.experiments.attention_report import build_report, named
 from attncli.experiments.survey.head_maps import sides
-from attncli.experiments.survey.head_patterns import pattern_rows
+from attncli.experiments.survey.head_patterns import pattern_rows, strongest_rows
 from attncli.experiments.survey.layers import HeadRow, Survey, SurveyedText
 from attncli.experiments.survey.named_places import check_places
 from attncli.experiments.texts import Texts
@@ -111,9 +111,11 @@ def _report(
 def _patterns(found: SurveyedText) -> dict[str, Statistic]:
     """What the heads do, by pattern; and on how many rows of the text every pattern stands."""
     patterns: list[Row] = []
+    strongest: list[Row] = []
     for stack in found.stacks:
         heads = [row for row in found.rows if row["stack"] == stack.name]
-        patterns += pattern_rows(heads, stack, found.key_of)
+        patterns += pattern_rows(heads, stack)
+        strongest += strongest_rows(heads, stack, found.key_of)
     counted_names = {name for stack in found.stacks for name in stack.num_rows}
     counted = [
         {
@@ -122,7 +124,8 @@ def _patterns(found: SurveyedText) -> dict[str, Statistic]:
         }
         for stack in found.stacks
     ]
-    return {"patterns": Table(patterns), "pattern_rows": Table(counted)}
+    tables = {"patterns": Table(patterns), "strongest": Table(strongest), "pattern_rows": Table(counted)}
+    return {name: table for name, table in tables.items() if table}
 
 
 def _notes(spec: HeadsSpec, num_heads: int, num_tokens: int, name: str, how: str) -> list[str]:

@@ -1,13 +1,14 @@
 """What each head does, in a word: the pattern whose statistic is above its threshold."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from attncli.report import Cell, Row
+from attncli.report import Row
 
 LEAST_ROWS = 5
 """Rows that a pattern must stand on to name a head: a mean over fewer says little."""
 NUM_STRONGEST = 3
+DECIMALS = 5
 UNNAMED = "unnamed"
 UNIFORM = "uniform"
 
@@ -80,47 +81,49 @@ def pattern_of(head: HeadRow, stack: Stack) -> str:
     return max(found, key=lambda name: found[name], default=UNNAMED)
 
 
-def pattern_rows(heads: Sequence[HeadRow], stack: Stack, key_of: Callable[[HeadRow], int]) -> list[Row]:
-    """For each pattern how many heads are above its threshold, and the strongest; no number on too few rows.
-
-    `keys` are positions: where the one key for all stands.
-    """
+def pattern_rows(heads: Sequence[HeadRow], stack: Stack) -> list[Row]:
+    """For each pattern how many heads are above its threshold; None where it stands on too few rows."""
     rows: list[Row] = []
     for name, (statistic, threshold) in stack.patterns().items():
-        about: dict[str, Any] = {
-            "stack": stack.name,
-            "pattern": name,
-            "statistic": stack.name_of(statistic),
-            "threshold": threshold,
-            "rows": stack.num_rows[statistic],
-        }
-        values = [(stack.value(head, statistic), head) for head in heads]
-        if not stack.has_enough_rows(statistic):
-            values = []
-        ranked = sorted((pair for pair in values if pair[0] > 0), key=lambda pair: -pair[0])[:NUM_STRONGEST]
-        keys = [key_of(head) for _, head in ranked] if name == "one key for all" else []
+        above = sum(stack.value(head, statistic) > threshold for head in heads)
         rows.append(
             {
-                **about,
-                "heads": sum(value > threshold for value, _ in values) if values else None,
-                "strongest": _padded([f"{head['layer']}:{head['head']}" for _, head in ranked]),
-                "values": _padded([value for value, _ in ranked]),
-                "keys": _padded(keys),
+                "stack": stack.name,
+                "pattern": name,
+                "statistic": stack.name_of(statistic),
+                "threshold": threshold,
+                "rows": stack.num_rows[statistic],
+                "heads": above if stack.has_enough_rows(statistic) else None,
             }
         )
-    rows.append({
-        "stack": stack.name,
-        "pattern": UNNAMED,
-        "statistic": "",
-        "threshold": None,
-        "rows": None,
-        "heads": sum(head["pattern"] == UNNAMED for head in heads),
-        "strongest": _padded([]),
-        "values": _padded([]),
-        "keys": _padded([]),
-    })  # fmt: skip
-    return rows
+    unnamed = {"statistic": "", "threshold": None, "rows": None}
+    of_none = sum(head["pattern"] == UNNAMED for head in heads)
+    return [*rows, {"stack": stack.name, "pattern": UNNAMED, **unnamed, "heads": of_none}]
 
 
-def _padded(cells: Sequence[Cell]) -> list[Cell]:
-    return [*cells, *[None] * (NUM_STRONGEST - len(cells))]
+def strongest_rows(heads: Sequence[HeadRow], stack: Stack, key_of: Callable[[HeadRow], int]) -> Iterator[Row]:
+    """The heads with the largest numbers of each pattern that stands on enough rows; ties in their order.
+
+    `key` is a position: where the one key for all stands.
+    """
+    for name, (statistic, _) in stack.patterns().items():
+        if not stack.has_enough_rows(statistic):
+            continue
+        ranked = sorted(heads, key=lambda head: -_rounded(stack.value(head, statistic)))[:NUM_STRONGEST]
+        for rank, head in enumerate(ranked):
+            value = stack.value(head, statistic)
+            if _rounded(value) > 0:
+                yield {
+                    "stack": stack.name,
+                    "pattern": name,
+                    "rank": rank,
+                    "layer": head["layer"],
+                    "head": head["head"],
+                    "value": value,
+                    "key": key_of(head) if statistic == "one_key_mass" else None,
+                }
+
+
+def _rounded(value: float) -> float:
+    """Without the last bits, on which no order hangs; -1 for no number."""
+    return round(value, DECIMALS) if value == value else -1.0

@@ -9,7 +9,6 @@ from torch import Tensor
 from attncli.attention.patterns import Marks
 from attncli.errors import UserError, nearest
 from attncli.inputs.pretrained import ModelText, Pretrained, Reading
-from attncli.plain_text import readable_token
 from attncli.spec.heads import HeadsSpec
 
 MOST_LISTED = 12
@@ -42,17 +41,14 @@ def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> list[in
     """A position; else every token of that text; else the pieces of that word, one after the other."""
     if name.isdecimal():
         return [int(name)] if int(name) < len(text.ids) else []
+    wanted = name.removeprefix("·")
     shown = _shown(text, pretrained)
-    alike = [
-        place
-        for place, token in enumerate(text.tokens)
-        if name in (token, shown[place], shown[place].removeprefix("·"))
-    ]
+    alike = [place for place, token in enumerate(text.tokens) if name == token or wanted == shown[place]]
     return alike or _pieces(name, text, pretrained)
 
 
 def _shown(text: ModelText, pretrained: Pretrained) -> list[str]:
-    return [readable_token(token, pretrained.token_spelling) for token in text.tokens]
+    return [pretrained.written(token) for token in text.tokens]
 
 
 def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> list[int]:
@@ -82,5 +78,5 @@ def _not_there(name: str, texts: list[ModelText], pretrained: Pretrained) -> str
         return f"must be below {most}, the number of tokens (got {name})"
     tokens = dict.fromkeys(token for text in texts for token in _shown(text, pretrained))
     listed = ", ".join([*tokens][:MOST_LISTED]) + (", ..." if len(tokens) > MOST_LISTED else "")
-    close = nearest(name, {token.strip("·"): None for token in tokens})
+    close = nearest(name, tokens)
     return f"no token of the text (got {name:.60}){close}: its tokens are {listed}"

@@ -147,7 +147,9 @@ def _pattern_grid(
     room = max(map(len, statistics)) + 1
     left = None if width is None else width - max(map(len, names)) - max(map(len, counts)) - room - 2 * GAP
     told = [
-        _too_few(row, report) if row["heads"] is None else f"{name:<{room}}{_strongest(row, labels, left)}"
+        _too_few(row, report)
+        if row["heads"] is None
+        else f"{name:<{room}}{_strongest(row, report, labels, left)}"
         for name, row in zip(statistics, patterns, strict=True)
     ]
     header = f"{'statistic':<{room}}strongest (layer:head)"
@@ -163,14 +165,15 @@ def _count(row: Row) -> str:
     return f"{row['heads'] or NO_NUMBER}{above}"
 
 
-def _strongest(row: Row, labels: TableLabels, room: int | None) -> str:
+def _strongest(row: Row, report: Report, labels: TableLabels, room: int | None) -> str:
     """The strongest heads, with their numbers and keys: as many as fit."""
-    cells: list[Any] = [row[name] for name in ("strongest", "values", "keys")]
     told = ""
-    for place, value, key in zip(*cells, strict=True):
-        if place is None or value < 0.5 * 10**-DECIMALS:
-            break
-        one = plain_text(f"{place} {fixed(value, DECIMALS)}")
+    for head in report.table("strongest"):
+        value, key = head["value"], head["key"]
+        is_seen = isinstance(value, float) and value >= 0.5 * 10**-DECIMALS
+        if not is_seen or any(head[name] != row[name] for name in ("stack", "pattern")):
+            continue
+        one = f"{head['layer']}:{head['head']} {fixed(value, DECIMALS)}"
         one += f" → {labels.place('key', key)}" if isinstance(key, int) else ""
         longer = f"{told}  {one:<{PLACE_WIDTH}}" if told else f"{one:<{PLACE_WIDTH}}"
         if told and room is not None and cell_len(longer.rstrip()) > room:
