@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from attncli.attention.attention_statistics import attention_statistics
     from attncli.attention.result import AttentionStatistics
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["AttentionStatistics", "attention_statistics"]
 
 

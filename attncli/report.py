@@ -153,6 +153,7 @@ class Report:
 
     `token_spelling` is how a model's vocabulary writes its tokens, where that is not as text: `byte-level` or
     `metaspace`.
+    `id` is that of its sentence in a batch, which is no part of what was found: the JSON form is without it.
     """
 
     experiment: str
@@ -165,6 +166,7 @@ class Report:
     notes: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     token_spelling: str | None = None
+    id: str | None = None
 
     @property
     def explained(self) -> frozenset[str]:

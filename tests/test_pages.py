@@ -13,11 +13,12 @@ TOOL = runpy.run_path(str(ROOT / "tools" / "refresh_outputs.py"))
 PAGES: list[Path] = TOOL["PAGES"]
 
 
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_outputs_are_fresh(page: Path) -> None:
-    """Where this fails: python tools/refresh_outputs.py"""
+def test_outputs_are_fresh(page: Path, terminal: bool) -> None:
+    """Where this fails: python tools/refresh_outputs.py [PAGE ...]"""
     text = page.read_text()
-    assert_same_text(TOOL["refreshed"](text), text)
+    assert_same_text(TOOL["refreshed"](text, terminal=terminal), text)
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,13 @@ PLACEHOLDER = "sentence"
 
 
 class Item(NamedTuple):
-    """One experiment, where it stands, and whether it starts its file's generator (anew)."""
+    """One experiment, where it stands, whether it starts its file's generator (anew), its sentence's id."""
 
     spec: Spec
     source: str | None = None
     starts_file: bool = True
     reseed: bool = True
+    id: str | None = None
 
 
 Chain = tuple[Item, ...]
@@ -91,7 +92,8 @@ class Job(NamedTuple):
         if self.prompt.context is not None:
             texts["context"] = self.prompt.context
         return tuple(
-            item._replace(spec=_with(item.spec, texts), source=self.name(item)) for item in self.chain
+            item._replace(spec=_with(item.spec, texts), source=self.name(item), id=self.label)
+            for item in self.chain
         )
 
     @property

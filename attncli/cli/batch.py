@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,7 +158,7 @@ def _show(
     def checked(results: "Iterator[tuple[Item, Report]]") -> "Iterator[Report]":
         nonlocal broken
         for item, report in results:
-            yield report
+            yield replace(report, id=item.id)
             if conditions:
                 from attncli.batch.figures import figures_of
 

@@ -21,7 +21,7 @@ FORMAT = option(
 )
 SHOW = option(
     "--show",
-    f"Parts of the report instead of its first screen: {', '.join(PARTS)}.",
+    f"Parts of the report instead of its first screen: {', '.join(PARTS)}; in csv and parquet another table.",
     "PART,...",
     kind=list[str],
     group="Output",
@@ -68,8 +68,6 @@ def checked_display(
     refuse_unknown("--color", color, COLORS)
     refuse_unknown("--scale-colors", scale_colors, SCALES)
     parts = [part.strip() for text in show for part in text.split(",")]
-    for part in parts:
-        refuse_unknown("--show", part, PARTS)
     if not precision.isdecimal() or len(precision) > MAX_DIGITS or int(precision) > MAX_PRECISION:
         raise UserError(
             f"--precision: must be a whole number from 0 to {MAX_PRECISION} (got {precision:.60})"

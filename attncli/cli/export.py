@@ -29,7 +29,7 @@ ALL_RUNS = flag("--all", "Include runs of earlier plans; the column plan tells t
 
 def export_store(store: str, output: str | None, format: str | None, all: bool) -> None:
     """One row per statistic of a run: run, id, layer, head, statistic, value."""
-    from attncli.batch.store.tidy_writers import SUFFIXES, WRITERS
+    from attncli.views.data.writers import SUFFIXES, WRITERS
 
     path = checked_path(output)
     chosen = chosen_format(format, path, FORMATS, SUFFIXES, "csv")
@@ -42,7 +42,7 @@ def export_store(store: str, output: str | None, format: str | None, all: bool) 
 
     with reading(Path(store), all_runs=all) as reader:
         columns, blocks = tidy_columns(reader), tidy_blocks(reader)
-        with written_stream(path, is_binary=True) as stream:
+        with written_stream(path, is_binary=chosen == "parquet") as stream:
             WRITERS[chosen](columns, blocks, stream)
         note_earlier_runs(store, reader)
 

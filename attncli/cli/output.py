@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from attncli.cli.display import checked_display, color_depth, refuse_unknown, width
 from attncli.errors import RunError, UserError
-from attncli.views import SUFFIXES, VIEWS, load_view
+from attncli.views import PARTS, SUFFIXES, VIEWS, NoSuchTable, load_view
 
 if TYPE_CHECKING:
     from attncli.report import Report
@@ -43,6 +43,7 @@ class Destination:
         if show and VIEWS[self.view].whole:
             shown = ", ".join(name for name, view in VIEWS.items() if not view.whole)
             raise UserError(f"--show: {self.view} always holds the whole report; it is for {shown}")
+        self._refuse_parts(self.display.show)
         self.color = color
         self._refuse_bytes_to_a_terminal()
         self._refuse_a_missing_package()
@@ -61,8 +62,21 @@ class Destination:
         is_terminal = _is_terminal() if self.path is None else None
         colors = color_depth(self.color, is_terminal)
         display = replace(self.display, width=width(bool(is_terminal)), colors=colors)
-        with written_stream(self.path, is_binary=VIEWS[self.view].writes_bytes) as stream:
-            write(reports, stream, display)
+        try:
+            with written_stream(self.path, is_binary=VIEWS[self.view].writes_bytes) as stream:
+                write(reports, stream, display)
+        except NoSuchTable as error:
+            refuse_unknown("--show", error.name, error.names)
+
+    def _refuse_parts(self, parts: Sequence[str]) -> None:
+        """UserError for what is no part; which tables there are, a report alone says."""
+        if not VIEWS[self.view].one_table:
+            for part in parts:
+                refuse_unknown("--show", part, PARTS)
+        elif len(parts) > 1:
+            raise UserError(
+                f"--show: a {self.view} file is one table: give one name (got {', '.join(parts)})"
+            )
 
     def _refuse_bytes_to_a_terminal(self) -> None:
         if VIEWS[self.view].writes_bytes and self.path is None and _is_terminal():
@@ -81,14 +95,16 @@ def _is_terminal() -> bool:
 
 
 def _only_one(reports: "Iterable[Report]", view: str) -> "Iterator[Report]":
-    """The only report there is; UserError, before anything is drawn, where there are more or none."""
+    """The only report there is; UserError, before anything is written, where there are more or none."""
     first, second = islice(chain(reports, (None, None)), 2)
+    verb = "draw" if VIEWS[view].draws else "write"
     if first is None:
-        raise RunError(f"--format {view}: there is no report to draw")
+        raise RunError(f"--format {view}: there is no report to {verb}")
     if second is not None:
+        what = "picture shows" if VIEWS[view].draws else "file holds"
         raise UserError(
-            f"--format {view}: a picture shows one report, and there are several: save them as .jsonl, "
-            "and draw one with attn show FILE --report NUMBER"
+            f"--format {view}: a {what} one report, and there are several: save them as .jsonl, "
+            f"and {verb} one with attn show FILE --report NUMBER"
         )
     yield first
 

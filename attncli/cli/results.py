@@ -10,6 +10,7 @@ from attncli.cli.display import COLOR, DEBUG, FORMAT, OUTPUT, PRECISION
 from attncli.cli.export import ALL_RUNS, STORE, note_earlier_runs
 from attncli.cli.output import Destination, written_stream
 from attncli.report import Table
+from attncli.views import VIEWS
 
 EXAMPLES = (
     "attn results runs.db",
@@ -54,7 +55,7 @@ def show_results(
     groups = list(dict.fromkeys([*(group_by or ["experiment"]), *(["plan"] if all else [])]))
     with reading(path, all_runs=all) as reader:
         report = results(path, reader, where=conditions, group_by=groups, statistics=statistic)
-        if to.view == "csv":
+        if VIEWS[to.view].one_table:
             _write_rows(report.table("figures"), groups, to)
             note_earlier_runs(store, reader)
         else:
@@ -62,13 +63,14 @@ def show_results(
 
 
 def _write_rows(rows: Table, groups: Sequence[str], to: Destination) -> None:
-    """The summary as one table, where the view of reports would give one line per number."""
-    from attncli.batch.store.tidy_writers import write_csv
+    """The summary as one table, which has its header where there is no row, too."""
+    from attncli.views.data.data_table import table_of_rows
+    from attncli.views.data.writers import WRITERS
 
-    columns = dict.fromkeys(["statistic", *groups, "figures", "mean", "min", "max"], "text")
-    blocks = [{name: [row[name] for row in rows] for name in columns}]
-    with written_stream(to.path, is_binary=True) as stream:
-        write_csv(columns, blocks, stream)
+    table = table_of_rows(rows)
+    columns = table.columns or dict.fromkeys(["statistic", *groups, "figures", "mean", "min", "max"], "text")
+    with written_stream(to.path, is_binary=VIEWS[to.view].writes_bytes) as stream:
+        WRITERS[to.view](columns, table.blocks(), stream)
 
 
 command = partial(

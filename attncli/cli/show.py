@@ -1,5 +1,6 @@
 """`attn show`: what was computed before, by attn or by somebody else, in any view."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from attncli.cli.display import DEBUG, OUTPUT_FLAGS
 from attncli.cli.output import Destination
 from attncli.errors import UserError
 from attncli.memory import available_bytes
+from attncli.saved.array_reports import read_array_report
 from attncli.saved.arrays import is_array_file, read_array
 from attncli.saved.content import STDIN
 from attncli.saved.reports import SavedReports, read_reports
@@ -25,8 +27,8 @@ EXAMPLES = (
 )
 FILE = argument(
     "file",
-    "A saved report (.json, .jsonl; - reads stdin), or an array (.npz, .npy, .safetensors): "
-    "query × key, head × query × key, or layer × head × query × key.",
+    "A saved report (.json, .jsonl, .npz, .safetensors; - reads stdin), or an array (.npz, .npy, "
+    ".safetensors): query × key, head × query × key, or layer × head × query × key.",
     "FILE",
 )
 ARRAY_FLAGS = (
@@ -44,10 +46,11 @@ def opened(
     flags = {"--tokens": tokens, "--context-tokens": context_tokens, "--array": array}
     most_bytes = available_bytes()
     if file == STDIN or not is_array_file(file):
-        for flag, value in flags.items():
-            if value is not None:
-                raise UserError(f"{flag}: is for arrays (.npz, .npy, .safetensors), and {file} is none")
+        _refuse_given(flags, f"is for arrays (.npz, .npy, .safetensors), and {file} is none")
         return read_reports(file, most_bytes=most_bytes)
+    if array is None and (report := read_array_report(file, most_bytes=most_bytes)) is not None:
+        _refuse_given(flags, f"is for arrays from another tool, and {file} is a report of attn")
+        return SavedReports((report,), several=False)
     if tokens == context_tokens == STDIN:
         raise UserError("--context-tokens: cannot read stdin, too: --tokens does already")
     named_tokens, named_context = (
@@ -61,6 +64,12 @@ def opened(
     return SavedReports(
         (weights_report(weights, source, named_tokens or (), named_context or ()),), several=False
     )
+
+
+def _refuse_given(flags: Mapping[str, str | None], reason: str) -> None:
+    for flag, value in flags.items():
+        if value is not None:
+            raise UserError(f"{flag}: {reason}")
 
 
 def _one(saved: SavedReports, file: str, number: str) -> SavedReports:

@@ -28,12 +28,19 @@ SAFETENSORS = {
     "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1",
     "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "<u1", "BOOL": "?",
 }  # fmt: skip
+METADATA = "__metadata__"
+REPORT = "report"
+"""Where a report that was saved as arrays has all else of it, as JSON."""
 # What a damaged file makes zipfile, numpy's header and struct raise.
 DAMAGE = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, EOFError, OverflowError,
     RecursionError, MemoryError, NotImplementedError, RuntimeError, OSError,
     struct.error, zlib.error, zipfile.BadZipFile, tokenize.TokenError,
 )  # fmt: skip
+
+
+class NoSuchArray(UserError):
+    """A file has no array of that name."""
 
 
 @contextmanager
@@ -59,12 +66,14 @@ def _chosen(file: str, names: Collection[str], name: str | None) -> str:
     if name is None:
         raise UserError(f"{file}: holds {len(names)} arrays: give --array NAME, one of {listed}")
     if name not in names:
-        raise UserError(f"--array: {file} has no {name}, but {listed}{nearest(name, names)}")
+        raise NoSuchArray(f"--array: {file} has no {name}, but {listed}{nearest(name, names)}")
     return name
 
 
-def _numbers(stream: IO[bytes], file: str, size: int, most_bytes: int | None) -> np.ndarray:
-    """The array of a .npy stream of `size` bytes."""
+def _stored(
+    stream: IO[bytes], file: str, size: int, most_bytes: int | None, kinds: str = "fiub"
+) -> np.ndarray:
+    """The array of a .npy stream of `size` bytes; UserError where it is of no kind that is wanted."""
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         header = np.lib.format.read_array_header_1_0(stream)
@@ -73,7 +82,8 @@ def _numbers(stream: IO[bytes], file: str, size: int, most_bytes: int | None) ->
     shape, in_columns, dtype = header
     if dtype.hasobject:
         raise UserError(f"{file}: holds Python objects, which can run code when they are read: save numbers")
-    _refuse_kind(file, dtype.kind, str(dtype))
+    if dtype.kind not in kinds:
+        raise UserError(f"{file}: holds {dtype}: must be an array of real numbers")
     needed = math.prod(shape) * dtype.itemsize
     if any(length < 0 for length in shape):
         raise ValueError("a negative size")
@@ -86,19 +96,14 @@ def _numbers(stream: IO[bytes], file: str, size: int, most_bytes: int | None) ->
     return np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if in_columns else "C")
 
 
-def _refuse_kind(file: str, kind: str, dtype: str) -> None:
-    if kind not in "fiub":
-        raise UserError(f"{file}: holds {dtype}: must be an array of real numbers")
-
-
 def _read_npy(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
     if name is not None:
         raise UserError(f"--array: {file} holds one array, without a name")
     with Path(file).open("rb") as stream:
-        return _numbers(stream, file, Path(file).stat().st_size, most_bytes)
+        return _stored(stream, file, Path(file).stat().st_size, most_bytes)
 
 
-def _read_npz(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
+def _read_npz(file: str, name: str | None, most_bytes: int | None, kinds: str = "fiub") -> np.ndarray:
     with zipfile.ZipFile(file) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         arrays = {key: info for key, info in members.items() if info.filename.endswith(".npy")}
@@ -106,22 +111,23 @@ def _read_npz(file: str, name: str | None, most_bytes: int | None) -> np.ndarray
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError("not as numpy packs")
         with archive.open(info) as stream:
-            return _numbers(stream, file, info.file_size, most_bytes)
+            return _stored(stream, file, info.file_size, most_bytes, kinds)
 
 
 def _safetensors_header(stream: IO[bytes], size: int) -> tuple[dict[str, dict[str, Any]], int]:
-    """The entries of the tensors, and where their bytes begin."""
+    """The entries of the tensors and of the metadata, and where the tensors' bytes begin."""
     length = int.from_bytes(stream.read(8), "little")
     if not 2 <= length <= min(size - 8, LARGEST_HEADER):
         raise ValueError("no header")
-    header = json.loads(stream.read(length))
-    return {name: entry for name, entry in header.items() if name != "__metadata__"}, 8 + length
+    header: dict[str, dict[str, Any]] = json.loads(stream.read(length))
+    return header, 8 + length
 
 
 def _read_safetensors(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
     size = Path(file).stat().st_size
     with Path(file).open("rb") as stream:
-        entries, begin = _safetensors_header(stream, size)
+        header, begin = _safetensors_header(stream, size)
+        entries = {key: entry for key, entry in header.items() if key != METADATA}
         chosen = entries[_chosen(file, entries, name)]
         kind, shape, (start, end) = chosen["dtype"], tuple(chosen["shape"]), chosen["data_offsets"]
         if kind not in SAFETENSORS:
@@ -159,9 +165,34 @@ def read_array(file: str, *, name: str | None = None, most_bytes: int | None = N
     Half precision becomes float32, whole numbers float64; both hold every value exactly (whole numbers up to
     2^53).
     """
+    numbers = read_stored(file, name=name, most_bytes=most_bytes)
+    is_single = numbers.dtype.kind == "f" and numbers.dtype.itemsize <= 4
+    return numbers.astype(np.float32 if is_single else np.float64, order="C")
+
+
+def read_stored(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:
+    """The same as it is stored."""
     checked_size(file)
     kind, read = READERS[Path(file).suffix.lower()]
     with _damage(file, kind):
-        numbers = read(file, name, most_bytes)
-    is_single = numbers.dtype.kind == "f" and numbers.dtype.itemsize <= 4
-    return numbers.astype(np.float32 if is_single else np.float64, order="C")
+        return read(file, name, most_bytes)
+
+
+def report_beside_arrays(file: str, *, most_bytes: int | None = None) -> str | None:
+    """The JSON that `attn` wrote beside the arrays of a report; None where they are another tool's."""
+    checked_size(file)
+    suffix = Path(file).suffix.lower()
+    with _damage(file, READERS[suffix][0]):
+        match suffix:
+            case ".npz":
+                with zipfile.ZipFile(file) as archive:
+                    names = archive.namelist()
+                if f"{REPORT}.npy" in names:
+                    found = _read_npz(file, REPORT, most_bytes, kinds="fiubU")
+                    return str(found) if found.dtype.kind == "U" else None
+            case ".safetensors":
+                with Path(file).open("rb") as stream:
+                    header, _ = _safetensors_header(stream, Path(file).stat().st_size)
+                text = header.get(METADATA, {}).get(REPORT)
+                return text if isinstance(text, str) else None
+    return None

@@ -14,8 +14,10 @@ LARGEST = 1e200
 def as_array(values: Any, num_axes: int) -> np.ndarray:
     """Lists in so many levels as an array: NaN for null, or -1 among whole numbers.
 
-    Whole numbers stay whole where none is negative.
+    Whole numbers stay whole where none is negative. An array is held to the same.
     """
+    if isinstance(values, np.ndarray):
+        return _checked(values, num_axes)
     cells, shape = _cells(values, num_axes)
     kinds = set(map(type, cells))
     if not kinds <= {int, float, NoneType}:
@@ -35,6 +37,17 @@ def as_array(values: Any, num_axes: int) -> np.ndarray:
     if (np.abs(numbers) > LARGEST).any():
         raise ValueError("holds a number too large")
     return numbers.reshape(shape)
+
+
+def _checked(array: np.ndarray, num_axes: int) -> np.ndarray:
+    """An array as it was saved."""
+    if array.ndim != num_axes:
+        raise ValueError(f"has {num_axes} axes but values of {array.ndim}")
+    if array.size == 0:
+        raise ValueError("holds an empty list")
+    if (np.abs(array[np.isfinite(array)]) > np.float64(LARGEST)).any():
+        raise ValueError("holds a number too large")
+    return array
 
 
 def _cells(values: Any, num_axes: int) -> tuple[list[Any], tuple[int, ...]]:

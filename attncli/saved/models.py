@@ -3,6 +3,7 @@
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
 
 from attncli.report import AXES, PLACES, NamedTensor, Numbers, Report, Shape, Step, Table, Terms
@@ -45,7 +46,7 @@ def _statistic(value: Any) -> Any:
         return _table(value)
     if not isinstance(value, dict) or not value:
         raise ValueError("must be an object or a list, with something in it")
-    if any(isinstance(item, list) for item in value.values()):
+    if any(isinstance(item, list | np.ndarray) for item in value.values()):
         return value
     for name, item in value.items():
         if isinstance(item, dict | str):

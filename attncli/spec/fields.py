@@ -84,6 +84,8 @@ class Spec(BaseModel):
     group: ClassVar[str] = "Options"
     # The settings that the first line of a report shows, in this order.
     heading_keys: ClassVar[tuple[str, ...]] = ("seed",)
+    # The statistic that a CSV file holds; none where that is what its tensors say.
+    main_table: ClassVar[str | None] = None
 
     seed: int = Field(0, ge=0, lt=2**63, description="the generator's seed")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where it is computed")

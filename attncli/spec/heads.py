@@ -95,6 +95,7 @@ def _default_sort(data: dict[str, Any]) -> str | None:
 
 class HeadsSpec(PlacesSpec):
     experiment = "heads"
+    main_table = "heads"
     module = "attncli.experiments.survey.experiment"
     model_module = module
     default_model = str(Path(__file__).parent.parent / "data" / "tiny-induction")

@@ -64,6 +64,7 @@ Sizes = Annotated[
 
 class ScaleDemoSpec(ExplainSpec):
     experiment = "scale-demo"
+    main_table = "variance"
     module = "attncli.experiments.scale_demo"
     explained_by = "attncli.experiments.explained.scale_demo"
     examples = (

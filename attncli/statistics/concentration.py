@@ -1,5 +1,8 @@
 """How much of a row lies on few keys."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -8,6 +11,8 @@ from attncli.statistics.rows import Rows
 
 KEYS_A_RANK = 64
 """Below so many keys a rank torch.topk partitions each row, which takes longer than as many maxima."""
+ROUNDINGS = 16
+"""By how many spacings of floating point scores may differ that are equal but for rounding."""
 
 
 def max_weight(rows: Rows) -> Float[Tensor, "*batch query"]:
@@ -24,31 +29,54 @@ def participation(rows: Rows) -> Float[Tensor, "*batch query"]:
     return norms.pow(-2)
 
 
-def top_keys(ranking: Float[Tensor, "*batch query key"], k: int) -> Int[Tensor, "*batch query rank"]:
+def top_keys(
+    ranking: Float[Tensor, "*batch query key"], k: int, *, unit: float
+) -> Int[Tensor, "*batch query rank"]:
     """The places of the k largest entries of each row, largest first and the earlier first among equals.
 
-    -inf marks what has no rank: there, and beyond the number of keys, the place is -1.
+    Entries are equal when rounding could have told them apart: within ROUNDINGS spacings of floating point
+    at the larger of them, or at `unit` where that is larger. -inf marks what has no rank: there, and beyond
+    the number of keys, the place is -1.
     """
     num_keys = ranking.shape[-1]
     flat = ranking.reshape(-1, num_keys)
+    count = min(k + 1, num_keys)
     if num_keys < KEYS_A_RANK * k:
-        return _by_rounds(flat, k).view(*ranking.shape[:-1], k)
-    best = flat.topk(min(k + 1, num_keys))
-    places = best.indices[:, :k].masked_fill(best.values[:, :k] == -torch.inf, -1)
-    # topk takes any of equal entries; a stable sort takes several times as long: those rows alone get it.
-    is_tied = (best.values[:, 1:] == best.values[:, :-1]) & (best.values[:, 1:] > -torch.inf)
-    tied = is_tied.any(dim=-1).nonzero()[:, 0]
-    if len(tied):
-        ordered = flat[tied].sort(dim=-1, descending=True, stable=True)
-        places[tied] = ordered.indices[:, :k].masked_fill(ordered.values[:, :k] == -torch.inf, -1)
-    return places.view(*ranking.shape[:-1], k)
+        values, places = _by_rounds(flat, count, lambda left, best: best.indices)
+    else:
+        values, places = flat.topk(count)
+    # Any of equal entries was taken: the few rows with some are looked through again.
+    is_tied = (values[:, 1:] >= values[:, :-1] - _rounding(values[:, :-1], unit)) & (
+        values[:, 1:] > -torch.inf
+    )
+    if len(tied := is_tied.any(dim=-1).nonzero()[:, 0]):
+
+        def first(left: Tensor, best: Any) -> Tensor:
+            is_near = left >= best.values - _rounding(best.values, unit)
+            place: Tensor = is_near.byte().argmax(dim=-1, keepdim=True)
+            return place
+
+        of_ties, firsts = _by_rounds(flat[tied], count, first)
+        values[tied], places[tied] = of_ties, firsts
+    found = torch.full((len(flat), k), -1, device=ranking.device)
+    kept = min(k, num_keys)
+    found[:, :kept] = places[:, :kept].masked_fill(values[:, :kept] == -torch.inf, -1)
+    return found.view(*ranking.shape[:-1], k)
 
 
-def _by_rounds(rows: Float[Tensor, "row key"], k: int) -> Int[Tensor, "row rank"]:
-    """The maximum, k times: it is the first of equal entries."""
-    left, places = rows.clone(), torch.full((len(rows), k), -1, device=rows.device)
-    for rank in range(min(k, rows.shape[-1])):
+def _rounding(best: Tensor, unit: float) -> Tensor:
+    return ROUNDINGS * torch.finfo(best.dtype).eps * best.abs().clamp(min=unit)
+
+
+def _by_rounds(
+    rows: Float[Tensor, "row key"], count: int, choose: Callable[[Tensor, Any], Tensor]
+) -> tuple[Float[Tensor, "row rank"], Int[Tensor, "row rank"]]:
+    """The maximum, so many times; `choose` says where it is."""
+    left = rows.clone()
+    values, places = left.new_empty(len(rows), count), left.new_empty(len(rows), count, dtype=torch.int64)
+    for rank in range(count):
         best = left.max(dim=-1, keepdim=True)
-        places[:, rank : rank + 1] = best.indices.masked_fill(best.values == -torch.inf, -1)
-        left.scatter_(-1, best.indices, -torch.inf)
-    return places
+        chosen = choose(left, best)
+        values[:, rank : rank + 1], places[:, rank : rank + 1] = best.values, chosen
+        left.scatter_(-1, chosen, -torch.inf)
+    return values, places

@@ -13,8 +13,9 @@ class View(NamedTuple):
     """A module whose write(reports, stream, display) writes reports as they come, and what it is like.
 
     `extra` is the extra of ours that it needs, and the package that this brings. A view that draws wants to
-    see what every head of a model looks at; a whole one holds every part of a report, whatever --show says;
-    one that spells tokens leaves them as the model's vocabulary has them.
+    see what every head of a model looks at; a whole one holds every part of a report, whatever --show says.
+    One of one table holds the report's main one, or the one that --show names; else NoSuchTable. One that
+    spells tokens leaves them as the model's vocabulary has them.
     """
 
     module: str
@@ -25,14 +26,29 @@ class View(NamedTuple):
     draws: bool = False
     whole: bool = False
     spells_tokens: bool = False
+    one_table: bool = False
 
 
 PLOT = ("plot", "matplotlib")
+PARQUET = ("parquet", "pyarrow")
 VIEWS = {
     "table": View("attncli.views.tables.table", (".txt",)),
     "json": View("attncli.views.json", (".json",), whole=True, spells_tokens=True),
     "jsonl": View("attncli.views.jsonl", (".jsonl", ".ndjson"), whole=True, spells_tokens=True),
-    "csv": View("attncli.views.csv", (".csv",)),
+    "csv": View("attncli.views.data.csv", (".csv",), one_table=True),
+    "parquet": View("attncli.views.data.parquet", (".parquet",), PARQUET, writes_bytes=True, one_table=True),
+    "npz": View(
+        "attncli.views.data.npz", (".npz",), None, True, writes_bytes=True, whole=True, spells_tokens=True
+    ),
+    "safetensors": View(
+        "attncli.views.data.safetensors",
+        (".safetensors",),
+        None,
+        True,
+        writes_bytes=True,
+        whole=True,
+        spells_tokens=True,
+    ),
     "md": View("attncli.views.markdown", (".md", ".markdown")),
     "heatmap": View("attncli.views.terminal.heatmap", draws=True),
     "html": View("attncli.views.page.html", (".html", ".htm"), draws=True, whole=True),
@@ -74,6 +90,14 @@ class Display:
     def has_color(self) -> bool:
         """Whether there is any colour."""
         return self.colors != "none"
+
+
+class NoSuchTable(LookupError):
+    """A report has not the table that was asked for."""
+
+    def __init__(self, name: str, names: tuple[str, ...]) -> None:
+        super().__init__(name)
+        self.name, self.names = name, names
 
 
 # To a stream of text, or of bytes where the view writes these.

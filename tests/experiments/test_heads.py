@@ -81,8 +81,10 @@ def test_a_grid_of_layers_and_heads(attn: Attn) -> None:
 
 def test_csv_and_table_hold_the_same_heads(attn: Attn) -> None:
     rows = list(csv.DictReader(io.StringIO(attn(["heads", "--format", "csv"]).out)))
-    induction = [row for row in rows if row["name"] == "statistics.heads.induction"]
-    assert [row["row"] for row in induction] == [str(i) for i in range(8)]
+    assert [(row["layer"], row["head"]) for row in rows] == [
+        (str(i), str(j)) for i in (0, 1) for j in range(4)
+    ]
+    assert float(rows[7]["induction"]) == heads(attn)["statistics"]["heads"][7]["induction"]
     table = attn(["heads", "--precision", "2"]).out
     assert "layer 1   I  I  I  I" in table and "I induction        4 > 0.4" in table
 

@@ -213,8 +213,8 @@ def test_hostile_words_stay_plain_in_every_view(attn: Attn) -> None:
         ended = attn([*arguments, "--format", view])
         assert ended.code == 0 and not {"\x1b", "\u202e"} & set(ended.out), view
         assert "[/INST]" in ended.out and ":smile:" in ended.out
-    rows = list(csv.DictReader(io.StringIO(attn([*arguments, "--format", "csv"]).out)))
-    assert any(row["name"] == "statistics.readings.right" for row in rows)
+    rows = attn([*arguments, "--format", "csv", "--show", "readings"]).out
+    assert "right" in next(csv.reader(io.StringIO(rows)))
 
 
 @pytest.mark.parametrize(

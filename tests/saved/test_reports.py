@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncli.errors import UserError
-from attncli.report import AXES, Report
+from attncli.report import Report
 from attncli.saved.reports import read_reports, reports_of
 from attncli.spec import SPECS
-from attncli.views import VIEWS, csv
+from attncli.views import VIEWS
 from tests.experiments.running import ROOT, run, run_file
 from tests.views.test_views import CASES, HOSTILE, shown
 
@@ -67,10 +67,6 @@ def test_a_batch_is_read_back_as_a_list_and_as_lines(path: Path) -> None:
         saved = reports_of(text, "x.json")
         assert saved.several == (view == "json" or len(reports) > 1)
         assert shown(view, saved.reports, several=True) == text
-
-
-def test_axes_of_reports_are_those_that_csv_knows() -> None:
-    assert set(csv.AXES) == {*AXES, "row"}
 
 
 def changed(**fields: Any) -> str:

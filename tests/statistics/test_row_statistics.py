@@ -132,10 +132,10 @@ def test_uniform_and_one_hot_rows() -> None:
 def test_top_keys_name_the_earlier_of_equals_first_and_nothing_hidden() -> None:
     weights = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.2, 0.4, 0.4, 0], [0.1, 0.2, 0.3, 0.4]])
     ranking = weights.masked_fill(~causal_mask(4, 4), -torch.inf)
-    keys = top_keys(ranking, 3)
+    keys = top_keys(ranking, 3, unit=0.0)
     assert keys.tolist() == [[0, -1, -1], [0, 1, -1], [1, 2, 0], [3, 2, 1]]
     assert torch.equal(ranking, weights.masked_fill(~causal_mask(4, 4), -torch.inf)), "left as it was"
-    beyond = top_keys(ranking, 9)
+    beyond = top_keys(ranking, 9, unit=0.0)
     assert beyond.shape == (4, 9) and (beyond[:, 4:] == -1).all()
     assert beyond[:, :4].tolist() == [[0, -1, -1, -1], [0, 1, -1, -1], [1, 2, 0, -1], [3, 2, 1, 0]]
 
@@ -143,14 +143,19 @@ def test_top_keys_name_the_earlier_of_equals_first_and_nothing_hidden() -> None:
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("num_keys", [5, KEYS_A_RANK, 3 * KEYS_A_RANK, 500])
 @pytest.mark.parametrize("levels", [1, 2, 4, 10**6])
-def test_top_keys_are_those_of_a_stable_sort(k: int, num_keys: int, levels: int) -> None:
-    """Both ways of finding them, with many equal entries and with none, and with rows that see little."""
+@pytest.mark.parametrize("last_bits", [0, 8])
+def test_top_keys_are_those_of_a_stable_sort(k: int, num_keys: int, levels: int, last_bits: int) -> None:
+    """Both ways of finding them, with many equal entries and with none, and with rows that see little.
+
+    What rounding adds in the last bits changes nothing.
+    """
     generator = torch.Generator().manual_seed(levels)
     ranking = torch.randint(0, levels, (2, 31, num_keys), generator=generator).double()
     hidden = torch.rand(2, 31, num_keys, generator=generator) < 0.5
     ranking[0] = ranking[0].masked_fill(hidden[0], -torch.inf)
     ranking[1, 0], ranking[1, 1, 1:] = -torch.inf, -torch.inf
-    found = top_keys(ranking, k).numpy()
+    noise = last_bits * (torch.rand(ranking.shape, generator=generator, dtype=torch.float64) - 0.5)
+    found = top_keys(ranking * (1 + noise * torch.finfo(torch.float64).eps), k, unit=0.0).numpy()
     order = np.argsort(-ranking.numpy(), axis=-1, kind="stable")[..., :k]
     values = np.take_along_axis(ranking.numpy(), order, axis=-1)
     np.testing.assert_array_equal(found, np.where(values == -np.inf, -1, order))

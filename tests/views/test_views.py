@@ -1,6 +1,5 @@
-"""The views of whole reports: golden files of the tables, and that json and csv hold every number."""
+"""The views of whole reports: golden files of the tables, and that json holds every number."""
 
-import csv
 import io
 import json
 import os
@@ -149,28 +148,6 @@ def test_several_reports_are_a_list_in_json_and_lines_in_jsonl() -> None:
     ]
     assert json.loads(shown("json", [], several=True)) == []
     assert len(shown("jsonl", reports, several=True).splitlines()) == 2
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_csv_is_tidy_and_holds_every_number(case: str) -> None:
-    experiment, settings = CASES[case]
-    report = run(experiment, **settings)
-    rows = list(csv.DictReader(io.StringIO(shown("csv", [report]))))
-    assert all(None not in row and len(row) == len(rows[0]) for row in rows)
-    for name, tensor in report.tensors.items():
-        mine = [row for row in rows if row["name"] == f"tensors.{name}"]
-        assert len(mine) == tensor.values.size
-        for row in mine:
-            value = tensor.values[tuple(int(row[axis]) for axis in tensor.axes)]
-            assert float(row["value"]) == value if row["value"] else not np.isfinite(value)
-    assert all("\x1b" not in cell for row in rows for cell in row.values())
-
-
-def test_csv_names_the_tokens_on_each_axis() -> None:
-    rows = list(csv.DictReader(io.StringIO(shown("csv", [run("cross", sentence="a b", context="c d e")]))))
-    weights = [row for row in rows if row["name"] == "tensors.weights"]
-    assert {(row["query"], row["query_text"]) for row in weights} == {("0", "a"), ("1", "b")}
-    assert {(row["key"], row["key_text"]) for row in weights} == {("0", "c"), ("1", "d"), ("2", "e")}
 
 
 @pytest.mark.parametrize("view", [name for name, view in VIEWS.items() if not view.writes_bytes])

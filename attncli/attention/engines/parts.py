@@ -112,7 +112,9 @@ class TopKeys:
 
     def add(self, tile: Tile) -> None:
         place = place_of(tile)
-        best = top_keys(tile.ranking(), self.keys.shape[-1])
+        # Weights have no unit of their own; of scores a difference of 1 is a factor e between weights.
+        unit = 0.0 if tile.scores is None else 1.0
+        best = top_keys(tile.ranking(), self.keys.shape[-1], unit=unit)
         weights = tile.weights.gather(-1, best.clamp(min=0))
         self.weights[place] = weights.masked_fill(best < 0, torch.nan)
         self.keys[place] = torch.where(best < 0, -1, best + tile.keys.start)

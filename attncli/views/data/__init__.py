@@ -1,0 +1,1 @@
+"""Reports as data for other programs: tables (CSV, Parquet) and arrays (npz, safetensors)."""

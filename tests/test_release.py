@@ -1,0 +1,73 @@
+"""What is released: built from the source distribution, installed elsewhere, used as the README begins."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from attncli import __version__
+from tests.same_text import assert_same_text
+
+ROOT = Path(__file__).parent.parent
+LESSON = "causal.yaml"
+
+
+def run(command: Sequence[str | Path], **options: object) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, **options)  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stderr
+    out: str = done.stdout
+    return out
+
+
+@pytest.fixture(scope="module")
+def attn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The installed command, in an environment that has what attn needs and not the repository."""
+    folder = tmp_path_factory.mktemp("release")
+    run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT])
+    (wheel,) = folder.glob(f"attncli-{__version__}-*.whl")
+    assert (folder / f"attncli-{__version__}.tar.gz").exists()
+    run([sys.executable, "-m", "venv", "--without-pip", folder / "env"])
+    python = folder / "env" / "bin" / "python"
+    run([sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel])
+    (site,) = (folder / "env").glob("lib/*/site-packages")
+    # A line of a .pth file adds a folder to the path and reads no .pth file in it: not the editable install.
+    (site / "needed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    place = run([python, "-c", "import attncli; print(attncli.__file__)"], cwd=folder)
+    assert Path(place.strip()).is_relative_to(site)
+    return python.parent / "attn"
+
+
+def first_commands() -> dict[str, str]:
+    """The README's first commands that need nothing but attn, with what it shows of them."""
+    blocks = re.findall(
+        r"```console\n\$ (attn [^|\n]*)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
+    return {command: shown for command, shown in blocks if "/" not in command and "\n$ " not in shown}
+
+
+def test_the_commands_that_the_readme_begins_with(attn: Path, tmp_path: Path) -> None:
+    commands = list(first_commands().items())[:3]
+    assert len(commands) == 3
+    path = f"{attn.parent}{os.pathsep}{os.environ['PATH']}"
+    for command, shown in commands:
+        out = run(["bash", "-c", command], cwd=tmp_path, env={**os.environ, "PATH": path, "COLUMNS": "80"})
+        assert_same_text("".join(f"{line.rstrip()}\n" for line in out.splitlines()), shown)
+
+
+def test_a_lesson(attn: Path, tmp_path: Path) -> None:
+    lesson = tmp_path / LESSON
+    lesson.write_bytes((ROOT / "configs" / "lessons" / LESSON).read_bytes())
+    assert "weights" in run([attn, "batch", lesson], cwd=tmp_path)
+
+
+def test_a_model_comes_with_it(attn: Path, tmp_path: Path) -> None:
+    assert "heads" in run([attn, "heads", "--num-tokens", "6"], cwd=tmp_path)
+
+
+def test_the_newest_change_is_of_this_version() -> None:
+    assert re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == __version__
