@@ -54,9 +54,8 @@ def heads_screen(report: Report, display: Display) -> Iterator[Section]:
             of_stack = [row for row in heads if row["stack"] == stack]
             is_only = len(of_stack) == len(heads)
             yield _pattern_grid("" if is_only else stack, list(rows), report, labels, display.width)
-            yield from _letters(
-                "" if is_only else f"{stack}, a letter for each head", of_stack, display.width
-            )
+            letters_title = LETTERS_TITLE if is_only else f"{stack}: {LETTERS_TITLE}"
+            yield from _letters(letters_title, of_stack, display.width)
     asked = {name: tensor for name, tensor in report.tensors.items() if name == "rollout" or not heads}
     if asked:
         yield from TensorTables(replace(report, tensors=asked), display, labels).sections()
@@ -68,13 +67,13 @@ def heads_screen(report: Report, display: Display) -> Iterator[Section]:
 
 
 def _title(report: Report, heads: Table) -> str:
-    """`minilm: 6 layers × 12 heads, 17 tokens`; of some heads what the first note says of all."""
+    """`heads: minilm, 6 layers × 12 heads, 17 tokens`; of some heads what the first note says of all."""
     if _is_cut(report) and report.notes:
-        return plain_text(report.notes[0])
+        return plain_text(f"heads: {report.notes[0].rstrip('.')}")
     model = str(report.spec.get("model") or getattr(SPECS["heads"], "default_model", ""))
     sizes = [_size(stack, list(rows)) for stack, rows in groupby(heads, key=lambda row: str(row["stack"]))]
     tokens = f"{len(report.tokens)} tokens" if len(report.tokens) > 1 else "1 token"
-    return plain_text(f"{Path(model).name}: {', '.join([*sizes, tokens])}")
+    return plain_text(f"heads: {', '.join([Path(model).name, *sizes, tokens])}")
 
 
 def _size(stack: str, rows: Sequence[Row]) -> str:
