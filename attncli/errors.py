@@ -19,6 +19,12 @@ class RunError(UserError):
     exit_code = 1
 
 
+class WriteError(UserError):
+    """A file, a store or standard output that cannot be written: no right, no room (exit 4)."""
+
+    exit_code = 4
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` with the known word closest to this one, or nothing where none is close."""
     from difflib import get_close_matches

@@ -127,7 +127,7 @@ def test_a_statistic_of_a_row_is_in_reports_and_tables(package: Path) -> None:
     rows = np.array(found["statistics"]["rows"]["local_mass"])
     np.testing.assert_allclose(rows, local_mass(weights), atol=1e-6)
     assert rows.min() < 1, "some weight lies further away"
-    table = attn(package, "self", "--sentence", SENTENCE)
+    table = attn(package, "self", "--sentence", SENTENCE, "--show", "rows")
     assert re.search(r"local", table) and "mass" in table
 
 
@@ -153,8 +153,8 @@ def test_a_statistic_of_a_row_is_in_batches_and_exports(package: Path, tmp_path:
     config.write_text("experiment: self\nsweep:\n  causal: [true, false]\n")
     attn(package, "batch", str(config), "-o", str(store), "--workers", "1")
     summary = report(package, "results", str(store), "--statistic", "local_mass.mean")
-    (row,) = summary["statistics"]["figures"]
-    assert row["figures"] == 2 and 0 < row["mean"] <= 1 + 1e-6
+    (row,) = summary["statistics"]["summary"]
+    assert row["count"] == 2 and 0 < row["mean"] <= 1 + 1e-6
     rows = list(csv.DictReader(io.StringIO(attn(package, "export", str(store)))))
     assert sum(row["statistic"] == "local_mass.mean" for row in rows) == 2
 
@@ -171,9 +171,12 @@ def test_an_experiment_is_a_command(package: Path, tmp_path: Path) -> None:
     assert "similarity: 5 tokens, embedding random, embed_dim 5, centered true, seed 0" in attn(
         package, "similarity", *settings
     )
+    assert attn(package, "similarity").endswith("--centered  --show statistics  -o page.html\n")
+    assert "--centered" not in attn(package, "similarity", "--centered").splitlines()[-1]
     config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
     config.write_text("experiment: similarity\nsweep:\n  embed_dim: [4, 8]\n")
-    attn(package, "batch", str(config), "-o", str(store), "--workers", "1")
+    expected = ["--expect", "similarity.max < 1.5"]
+    attn(package, "batch", str(config), "-o", str(store), "--workers", "1", *expected)
     assert "similarity.variance" in attn(package, "results", str(store))
 
 

@@ -1,4 +1,4 @@
-"""`NAME OP NUMBER`: a condition on figures (and settings), as --expect and --where take it."""
+"""`NAME OP NUMBER`: a condition on statistics (and settings), as --expect and --where take it."""
 
 import operator
 import re
@@ -71,6 +71,23 @@ def parse_conditions(texts: Iterable[str], flag: str, *, numbers_only: bool) -> 
     if errors:
         raise UserError(*errors)
     return tuple(conditions)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names for an error, those with the same endings together: `entropy, distance (.mean .min .max)`."""
+    endings: dict[str, list[str]] = {}
+    for name in names:
+        stem, dot, ending = name.rpartition(".")
+        endings.setdefault(stem or name, []).append(dot + ending if stem else "")
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for stem, of_stem in endings.items():
+        alike.setdefault(tuple(of_stem), []).append(stem)
+    return "; ".join(_with_endings(*each) for each in alike.items())
+
+
+def _with_endings(endings: tuple[str, ...], stems: list[str]) -> str:
+    shown = f" ({' '.join(ending or 'alone' for ending in endings)})" if any(endings) else ""
+    return ", ".join(stems) + shown
 
 
 def _number(text: str) -> float | None:

@@ -1,14 +1,50 @@
 """`--expect`: what must hold of every run that has the statistic."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from attncli.batch.conditions import Condition
+from attncli.batch.conditions import Condition, listed
 from attncli.batch.store.columns import Columns
-from attncli.errors import nearest
+from attncli.errors import UserError, nearest
+from attncli.spec.fields import Spec
+from attncli.spec.statistic_names import SUMMARIES
 
 PLACES = ("layer", "head", "batch", "token")
+STACK = re.compile(r"^(encoder|decoder)\.(self|cross)\.")
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+def as_declared(name: str) -> str:
+    """A statistic as a Spec names it: N for a place in a list, without the stack of a survey's heads."""
+    return NUMBER.sub("N", STACK.sub("", name))
+
+
+def _declared(spec: Spec, rows: bool) -> Iterator[str]:
+    yield from spec.single_statistics()
+    for row in spec.row_statistics():
+        yield from (f"{row}.{how}" for how in SUMMARIES)
+        if rows:
+            yield row
+
+
+def refuse_unknown(conditions: Sequence[Condition], specs: Iterable[Spec], *, rows: bool) -> None:
+    """UserError for statistics that none of these experiments will have; with `rows` every row is kept."""
+    missing, known = list(conditions), dict[str, None]()
+    for spec in specs:
+        if not missing:
+            return
+        known |= dict.fromkeys(_declared(spec, rows))
+        missing = [condition for condition in missing if as_declared(condition.name) not in known]
+    if missing:
+        raise UserError(
+            *(
+                f"--expect '{condition}': no run will have {condition.name}"
+                f"{nearest(condition.name, known)}; known: {listed(known)}"
+                for condition in missing
+            )
+        )
 
 
 class Expectations:

@@ -131,6 +131,10 @@ class Plan:
         """How many jobs there are: what can be computed by itself."""
         return self.num_prompts * len(self.chains)
 
+    def specs(self) -> Iterator[Spec]:
+        """The settings of each experiment, once however many sentences there are."""
+        return (item.spec for chain in self.chains for item in chain)
+
     def jobs(self) -> Iterator[Job]:
         """Chain by chain, and for each the sentences: neighbours have equal settings."""
         place = 1

@@ -109,6 +109,10 @@ def run_files(
     overrides = parse_overrides(set)
     with PromptFile(sentences) if sentences is not None else nullcontext() as prompts:
         plan = make_plan([Path(file) for file in files], overrides, prompts)
+        if conditions:
+            from attncli.batch.expectations import refuse_unknown
+
+            refuse_unknown(conditions, plan.specs(), rows=of_store["rows"])
         if dry_run:
             from attncli.cli.batch_store import lines_about
 

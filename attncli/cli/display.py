@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from attncli.cli.command import option
 from attncli.errors import UserError, nearest
@@ -29,7 +30,9 @@ SHOW = option(
 OUTPUT = option(
     "--output -o", "Write to a file, whole or not at all; - is standard output.", "FILE", group="Output"
 )
-PRECISION = option("--precision", "Decimals in tables.", "INTEGER", default="4", group="Output")
+PRECISION = option(
+    "--precision", "Decimals in tables. [default: 4; on a first screen 2]", "INTEGER", group="Output"
+)
 COLOR = option("--color", "Colour in tables and heatmaps.", choices=COLORS, default="auto", group="Output")
 SCALE_COLORS = option(
     "--scale-colors",
@@ -59,7 +62,7 @@ def checked_display(
     color: str,
     scale_colors: str,
     skip_sink: str | None,
-    precision: str = "4",
+    precision: str | None = None,
     show: Sequence[str] = (),
     *,
     several: bool = False,
@@ -68,7 +71,9 @@ def checked_display(
     refuse_unknown("--color", color, COLORS)
     refuse_unknown("--scale-colors", scale_colors, SCALES)
     parts = [part.strip() for text in show for part in text.split(",")]
-    if not precision.isdecimal() or len(precision) > MAX_DIGITS or int(precision) > MAX_PRECISION:
+    if precision is not None and (
+        not precision.isdecimal() or len(precision) > MAX_DIGITS or int(precision) > MAX_PRECISION
+    ):
         raise UserError(
             f"--precision: must be a whole number from 0 to {MAX_PRECISION} (got {precision:.60})"
         )
@@ -76,13 +81,15 @@ def checked_display(
         raise UserError(f"--skip-sink: must be a whole number (got {skip_sink:.60})")
     if skip_sink is not None and len(skip_sink) > MAX_DIGITS:
         raise UserError(f"--skip-sink: must have at most {MAX_DIGITS} digits (got {skip_sink:.60})")
-    return Display(
-        precision=int(precision),
+    display = Display(
         several=several,
         scale_colors=scale_colors,
         skip_sink=int(skip_sink or 0),
         show=tuple(parts),
     )
+    if precision is None:
+        return display
+    return replace(display, precision=int(precision), screen_precision=int(precision))
 
 
 def width(is_terminal: bool) -> int | None:

@@ -12,7 +12,7 @@ import typer
 
 from attncli.cli.app import build_app
 from attncli.cli.output import ClosedPipe
-from attncli.errors import UserError
+from attncli.errors import UserError, WriteError
 from attncli.plain_text import plain_text
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
@@ -61,6 +61,7 @@ def _failed(error: Exception) -> int:
         case OSError():
             _print_errors(f"cannot write: {error.strerror}")
             _forget_stdout()
+            return WriteError.exit_code
         case MemoryError():
             _print_errors("out of memory: use fewer tokens or smaller sizes")
         case _:

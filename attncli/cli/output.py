@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from attncli.cli.display import checked_display, color_depth, refuse_unknown, width
-from attncli.errors import RunError, UserError
+from attncli.errors import RunError, UserError, WriteError
 from attncli.views import PARTS, SUFFIXES, VIEWS, NoSuchTable, load_view
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Destination:
         self,
         format: str | None,
         output: str | None,
-        precision: str,
+        precision: str | None,
         color: str,
         scale_colors: str = "linear",
         skip_sink: str | None = None,
@@ -49,7 +49,7 @@ class Destination:
         self._refuse_a_missing_package()
 
     def write(self, reports: "Iterable[Report]", *, several: bool | None = None) -> None:
-        """Write the reports as they come; RunError where the file cannot take them.
+        """Write the reports as they come; WriteError where the file cannot take them.
 
         `several` says what was not known before they were read: whether they are one report or a list.
         """
@@ -123,7 +123,7 @@ def checked_path(output: str | None) -> Path | None:
             raise UserError(f"-o {path}: no such directory: {path.parent}")
         path.resolve()
     except (OSError, RuntimeError) as error:  # a name too long, a loop of links
-        raise UserError(f"-o {path}: cannot be written: {error}") from None
+        raise WriteError(f"-o {path}: cannot be written: {error}") from None
     return path
 
 
@@ -173,7 +173,7 @@ def _whole_file(path: Path, is_binary: bool) -> Iterator[IO[Any]]:
         if not is_special:
             written.replace(target)
     except OSError as error:
-        raise RunError(f"-o {path}: cannot be written: {error.strerror}") from None
+        raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
     finally:
         if not is_special:
             written.unlink(missing_ok=True)

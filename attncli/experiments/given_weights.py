@@ -33,7 +33,9 @@ def weights_report(
     why_not = _no_distribution(weights.values)
     if why_not:
         notes.append(f"{why_not}: no statistics of rows.")
-    statistics = {} if why_not else _statistics(weights.values, weights.axes)
+    of_one_text = not context_tokens
+    rows = tuple(name for name, known in ROW_STATISTICS.items() if of_one_text or not known.positional)
+    statistics = {} if why_not else _statistics(weights.values, weights.axes, rows)
     return Report(
         "show",
         source,
@@ -61,12 +63,12 @@ def _no_distribution(array: np.ndarray) -> str:
     return ""
 
 
-def _statistics(array: np.ndarray, axes: tuple[str, ...]) -> dict[str, Statistic]:
+def _statistics(array: np.ndarray, axes: tuple[str, ...], rows: tuple[str, ...]) -> dict[str, Statistic]:
     """Those of a layer's heads; the layers, where there are several, run together as texts do."""
     weights = torch.from_numpy(array)
     lead = LeadingAxes(has_batch=array.ndim == 4, has_head=array.ndim >= 3)
     layered = lead.layered(weights)
-    wanted = Wanted(rows=tuple(ROW_STATISTICS), top_k=min(TOP_K, array.shape[-1]), received_mass=True)
+    wanted = Wanted(rows=rows, top_k=min(TOP_K, array.shape[-1]), received_mass=True)
     found = attend(GivenWeights(layered.double(), (layered > 0).any(dim=1)), wanted)
     return {
         group: Tensors(

@@ -19,7 +19,6 @@ from attncli.inputs.output_projections import output_projection
 from attncli.inputs.pretrained import Pretrained, Reading
 from attncli.memory import refuse_bytes
 from attncli.report import NamedTensor, Numbers, Report, Statistic
-from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import CrossSpec, MultiheadSpec, SelfSpec
 from attncli.spec.sizes import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
 from attncli.statistics.moments import moments
@@ -170,7 +169,7 @@ def _computed(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedL
             f"head: must be below {num_heads} (got {head}): {pretrained.name} has {num_heads} heads"
         )
     ranks = min(spec.top_k, layer.attention.shape[3])
-    wanted = Wanted(rows=tuple(ROW_STATISTICS), top_k=ranks, weights=True, received_mass=True)
+    wanted = Wanted(rows=spec.measured_of_rows(), top_k=ranks, weights=True, received_mass=True)
     if isinstance(layer.attention, AttentionLayer):
         wanted = replace(wanted, output=True, scores=True)
     return attend(layer.attention, wanted)

@@ -66,6 +66,6 @@ def run(spec: NormSpec, texts: Texts, draws: Draws) -> Report:
             notes.append("Divided by the biased standard deviation (n), as torch's own layers do.")
     if spec.kind in ("batch", "all"):
         notes.append(
-            "Running figures: mean and unbiased variance after one step from 0 and 1; eval mode uses them."
+            "Running statistics: mean and unbiased variance after one step from 0 and 1; eval mode uses them."
         )
     return build_report(spec, texts, tensors, {**statistics, "agreement_with_torch": agreement}, notes)

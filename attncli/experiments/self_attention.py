@@ -23,7 +23,7 @@ from attncli.spec.attention import AttentionSpec, SelfSpec
 from attncli.spec.variants import POSITIONS
 
 MAX_LOOP_CELLS = 2**16
-POSITION_NOTE = "Attention has no notion of position: shuffled vectors give the same rows, shuffled."
+POSITION_NOTE = "Attention has no notion of position: permuting the tokens only permutes the rows."
 CAUSAL_NOTE = "The causal mask is all that attention knows of positions here; an encoder block just drops it."
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
+from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.fields import Contradiction, Count, Group, Size, Spec, TextSource, contradiction
 from attncli.spec.model import HeadSpec
 from attncli.spec.projections import ProjectedSpec
@@ -15,6 +16,7 @@ from attncli.spec.sizes import (
     BYTES_PER_WEIGHT,
     MAX_DENSE_BYTES,
 )
+from attncli.spec.statistic_names import MOMENTS, in_group
 from attncli.spec.text import CONTEXT, check_file, check_text
 from attncli.spec.variants import UNSTREAMED, PositionSpec, VariantSpec
 
@@ -34,6 +36,33 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
     def query_heads(self) -> int:
         """How many query heads there are."""
         return 1
+
+    def measured_of_rows(self) -> tuple[str, ...]:
+        """Those of ROW_STATISTICS that its weights have: none without softmax, signed rows only some."""
+        if not self.softmax:
+            return ()
+        return tuple(name for name, of in ROW_STATISTICS.items() if of.signed or not self.differential)
+
+    def row_statistics(self) -> tuple[str, ...]:
+        if not self.softmax:
+            return ()
+        of_scores = {
+            "logsumexp": self.model is None and not self.differential,
+            "outside_mass": self.sink is not None,
+            "received_mass": True,
+        }
+        return (*self.measured_of_rows(), *(name for name, is_there in of_scores.items() if is_there))
+
+    def single_statistics(self) -> tuple[str, ...]:
+        groups = ["scores", "scaled_scores"]
+        if self.differential:
+            groups += [f"second_{group}" for group in groups]
+        names = [name for group in groups for name in in_group(group, *MOMENTS)]
+        if self.differential:
+            names += in_group("differential", "lambda_init", "lambda")
+        if self.model is not None and self.explain:
+            names += in_group("score_rule", "scale", "softcap", "sink")
+        return tuple(names)
 
     def num_weights(self, num_queries: int, num_keys: int) -> int:
         return (self.batch_size or 1) * self.query_heads() * num_queries * num_keys
@@ -109,6 +138,11 @@ class SelfSpec(PositionSpec, AttentionSpec, HeadSpec):
         "attn self --causal --explain --token 3",
         "attn self --file book.txt --embedding glove.6B.50d.txt --unknown zero",
     )
+    next_steps = ("--causal", "--explain", "--show scores,output", "-o page.html")
+
+    def single_statistics(self) -> tuple[str, ...]:
+        has_loop = self.projection == "none" and set(self.variants_on()) <= {"window"}
+        return (*super().single_statistics(), *(["agreement.loop_vs_matmul"] if has_loop else []))
 
     def can_run_together(self) -> bool:
         # Without projections the loop form is computed as well, of one text at a time.
@@ -144,6 +178,7 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
         "attn multihead --explain --head 2 --token 0",
         "attn multihead --embedding glove.6B.50d.txt --head-dim 50 -o heads.json",
     )
+    next_steps = ("--num-heads 2", "--causal", "--explain", "--show weights")
 
     head_dim: Size = Field(
         default_factory=_default_head_dim,
@@ -190,6 +225,7 @@ class CrossSpec(AttentionSpec, HeadSpec):
         'attn cross --sentence "the cat sleeps" --context "die katze schläft gern"',
         "attn cross --num-tokens 3 --num-context-tokens 5 --embed-dim 8",
     )
+    next_steps = ("--explain", "--show scores,output", "-o page.html")
 
     num_context_tokens: Size | None = Field(
         default_factory=lambda data: data["num_tokens"],
@@ -202,6 +238,10 @@ class CrossSpec(AttentionSpec, HeadSpec):
 
     _context = field_validator("context")(check_text)
     _context_file = field_validator("context_file")(check_file)
+
+    def measured_of_rows(self) -> tuple[str, ...]:
+        """Without those that compare positions: two texts share none."""
+        return tuple(name for name in super().measured_of_rows() if not ROW_STATISTICS[name].positional)
 
     def text_sources(self) -> tuple[TextSource, ...]:
         context = TextSource("context", self.context, self.context_file, self.num_context_tokens)

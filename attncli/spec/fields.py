@@ -78,6 +78,8 @@ class Spec(BaseModel):
     module: ClassVar[str]
     # Command lines for help.
     examples: ClassVar[tuple[str, ...]]
+    # What to type next, below a report: flags of the command, or values of its argument.
+    next_steps: ClassVar[tuple[str, ...]] = ()
     # The setting whose value may stand on the command line without its flag.
     argument: ClassVar[str | None] = None
     # The heading of help for the fields of this class.
@@ -145,6 +147,14 @@ class Spec(BaseModel):
     def can_run_together(self) -> bool:
         """Whether several texts gain by running together, and their report can be taken apart."""
         return False
+
+    def row_statistics(self) -> tuple[str, ...]:
+        """The statistics of rows, and of keys, that its report will have: a run keeps SUMMARIES of each."""
+        return ()
+
+    def single_statistics(self) -> tuple[str, ...]:
+        """The names of all other numbers of its report."""
+        return ()
 
     def given(self, *keys: str) -> list[str]:
         """Those of the keys that the user set to something else than their defaults, in this order."""

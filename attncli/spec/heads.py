@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, create_model, field
 from attncli.row_statistics import HEAD_STATISTICS
 from attncli.spec.fields import Contradiction, Count, Group, Size, TextSource, contradiction
 from attncli.spec.model import ModelSpec
+from attncli.spec.statistic_names import in_group
 from attncli.spec.text import check_file, check_text
 
 if TYPE_CHECKING:
@@ -148,6 +149,17 @@ class HeadsSpec(PlacesSpec):
     def sought(self) -> dict[str, list[str]]:
         """The tokens whose weights are asked for, of the queries and of the keys."""
         return {"from": getattr(self, "from"), "to": getattr(self, TO)}
+
+    def single_statistics(self) -> tuple[str, ...]:
+        of_model = in_group("model", "sink_rate", "sink_threshold")
+        if self.statistic is not None:
+            return (self.statistic, *of_model)
+        asked = {
+            "value_norm": self.weighted,
+            "induction_stripe": self.probe,
+            "from_to_weight": self.sought()["to"],
+        }
+        return (*(name for name in HEAD_STATISTICS if asked.get(name, True)), *of_model)
 
     def unused_keys(self) -> frozenset[str]:
         return super().unused_keys() | {"explain"}

@@ -5,9 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
+from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.explain import ExplainRowSpec, ExplainSpec
 from attncli.spec.fields import MAX_SIZE, Contradiction, Count, Group, Scale, Size, contradiction
 from attncli.spec.sizes import BYTES_PER_TOP_KEY, BYTES_PER_VECTOR_ENTRY, BYTES_PER_WEIGHT
+from attncli.spec.statistic_names import in_group
 from attncli.spec.text import TOKENIZERS, TextSpec
 
 
@@ -20,6 +22,7 @@ class AverageSpec(TextSpec, ExplainRowSpec):
         "attn average --num-tokens 8 --batch-size 4 --embed-dim 2 --seed 1337",
         "attn average --embedding integers --num-tokens 3 --embed-dim 2 --aggregate sum",
     )
+    next_steps = ("--over all", "--embed-dim 2", "--explain", "--show output")
     group = "Averaging"
     heading_keys = ("file", "batch_size", "embedding", "embed_dim", "method", "over", "aggregate", "seed")
 
@@ -39,6 +42,12 @@ class AverageSpec(TextSpec, ExplainRowSpec):
         rows = (self.batch_size or 1) * num_queries
         row_bytes = self.embed_dim * BYTES_PER_VECTOR_ENTRY + min(self.top_k, num_queries) * BYTES_PER_TOP_KEY
         return num_queries**2 * BYTES_PER_WEIGHT + rows * row_bytes
+
+    def row_statistics(self) -> tuple[str, ...]:
+        return (*ROW_STATISTICS, "logsumexp", "received_mass") if self.aggregate == "mean" else ()
+
+    def single_statistics(self) -> tuple[str, ...]:
+        return in_group("agreement", "loop_vs_matmul", "loop_vs_softmax") if self.method == "all" else ()
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
@@ -72,6 +81,7 @@ class ScaleDemoSpec(ExplainSpec):
         "attn scale-demo --head-dim 16 --head-dim 64 --head-dim 256",
         "attn scale-demo --logits 0.1,-0.2,0.3 --factors 1,8,64",
     )
+    next_steps = ("--head-dim 256", "--factors 1,8,64", "--scale none")
     group = "Options"
     heading_keys = ("batch_size", "head_dim", "scale", "seed")
 
@@ -91,6 +101,14 @@ class ScaleDemoSpec(ExplainSpec):
         rows = self.batch_size * self.num_tokens
         return rows * (self.num_tokens + max(self.head_dim)) * BYTES_PER_VECTOR_ENTRY
 
+    def single_statistics(self) -> tuple[str, ...]:
+        variance = "variance.N" if len(self.head_dim) > 1 else "variance"
+        of_row = ("factor", "softmax.N", "max_weight", "entropy", "gradient_norm")
+        return (
+            *in_group(variance, "head_dim", "query", "key", "raw_scores", "scaled_scores"),
+            *in_group("sharpness.N", *of_row),
+        )
+
     @field_validator("curve")
     @classmethod
     def _curve_is_a_range(cls, value: list[float]) -> list[float]:
@@ -104,6 +122,10 @@ class ScaleDemoSpec(ExplainSpec):
         return value
 
 
+OUTPUTS = {"batch": ("batch_norm", "batch_norm_eval"), "layer": ("layer_norm",), "rms": ("rms_norm",)}
+"""What each kind of norm gives."""
+
+
 class NormSpec(ExplainSpec):
     experiment = "norm"
     module = "attncli.experiments.norm"
@@ -113,6 +135,7 @@ class NormSpec(ExplainSpec):
         "attn norm --kind layer --explain",
         "attn norm --kind layer --variance biased --format json",
     )
+    next_steps = ("--variance biased", "--batch-size 4", "--explain", "--show all")
     group = "Options"
     heading_keys = ("batch_size", "kind", "num_features", "variance", "seed")
 
@@ -129,6 +152,12 @@ class NormSpec(ExplainSpec):
 
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
         return 5 * self.batch_size * self.num_features * BYTES_PER_VECTOR_ENTRY
+
+    def single_statistics(self) -> tuple[str, ...]:
+        outputs = [name for kind, names in OUTPUTS.items() if self.kind in (kind, "all") for name in names]
+        of_each = ("feature0_mean", "feature0_std", "example0_mean", "example0_std")
+        names = [name for output in ("input", *outputs) for name in in_group(output, *of_each)]
+        return (*names, *in_group("agreement_with_torch", *outputs))
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()

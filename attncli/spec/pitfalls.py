@@ -7,6 +7,7 @@ from pydantic import Field
 
 from attncli.spec.fields import Contradiction, Size, contradiction
 from attncli.spec.sizes import BYTES_PER_WEIGHT
+from attncli.spec.statistic_names import in_group
 from attncli.spec.text import TOKENIZERS, TextSpec
 
 PitfallName = Literal[
@@ -18,6 +19,16 @@ PitfallName = Literal[
     "wrong-axis",
     "late-mask",
 ]
+STATISTICS = {
+    "softmax-twice": ("weight_on_future", "first_row_on_itself"),
+    "no-scaling": ("score_variance", "mean_max_weight"),
+    "uniform-projections": ("score_variance", "mean_max_weight"),
+    "merged-heads": ("difference_from_input", "rows_of_one_token"),
+    "vocabulary-labels": ("rows_named_wrongly", "labels"),
+    "wrong-axis": ("row_sum_error", "column_sum_error"),
+    "late-mask": ("smallest_row_sum", "weight_on_future"),
+}
+"""What each mistake is measured by, computed wrongly and rightly."""
 
 
 class PitfallsSpec(TextSpec):
@@ -28,6 +39,7 @@ class PitfallsSpec(TextSpec):
         "attn pitfalls softmax-twice --num-tokens 8",
         "attn pitfalls merged-heads --format json",
     )
+    next_steps = ("late-mask", "no-scaling", "--show all", "--format heatmap")
     argument = "pitfall"
     group = "Pitfalls"
     heading_keys = ("pitfall", "file", "embedding", "embed_dim", "num_heads", "seed")
@@ -45,6 +57,17 @@ class PitfallsSpec(TextSpec):
     def needed_bytes(self, num_queries: int, num_keys: int) -> int:
         pairs = 2 * num_queries * (num_queries + self.embed_dim) + 4 * self.embed_dim**2
         return pairs * BYTES_PER_WEIGHT
+
+    def single_statistics(self) -> tuple[str, ...]:
+        if self.pitfall is None:
+            return in_group("pitfalls.N", "wrong", "right")
+        own = STATISTICS[self.pitfall]
+        wrong_and_right = (*in_group("wrong", *own), *in_group("right", *own))
+        if self.pitfall == "no-scaling":
+            grown = [f"{side}_{name}" for name in own for side in ("wrong", "right")]
+            return (*wrong_and_right, *in_group("growth.N", "head_dim", *grown))
+        readings = in_group("readings.N", "weight") if self.pitfall == "vocabulary-labels" else ()
+        return (*wrong_and_right, *readings)
 
     def unused_keys(self) -> frozenset[str]:
         splits_heads = self.pitfall in (None, "merged-heads")

@@ -59,6 +59,8 @@ VIEWS = {
 }
 SUFFIXES = {suffix: name for name, view in VIEWS.items() for suffix in view.suffixes}
 
+# How wide text is in a pipe, where tables are as wide as they need.
+TEXT_WIDTH = 80
 # What a terminal can show, from nothing to 24 bits a colour.
 COLOR_DEPTHS = ("none", "16", "256", "truecolor")
 # What --show takes; views/parts.py says what belongs to each.
@@ -74,17 +76,19 @@ class Display:
     `scale_colors` spreads a heatmap's colours: linear, log, or row (each row by itself). The first
     `skip_sink` keys take no part in that and are left blank. Of vectors at most `most_dims` numbers are shown
     (None: as many as fit). `show` are the parts that are asked for: none, and a view that has a first screen
-    shows that.
+    shows that, with `screen_precision` decimals. A picture of one map takes at most `map_lines` lines.
     """
 
     width: int | None = None
     colors: str = "none"
     precision: int = 4
+    screen_precision: int = 2
     several: bool = False
     scale_colors: str = "linear"
     skip_sink: int = 0
     most_dims: int | None = None
     show: tuple[str, ...] = ()
+    map_lines: int = 40
 
     @property
     def has_color(self) -> bool:

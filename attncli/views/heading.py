@@ -15,19 +15,20 @@ def heading(report: Report) -> str:
     """`self: 6 tokens, embedding random, embed_dim 64, ...`"""
     parts = []
     if report.tokens:
-        parts.append(_counted(len(report.tokens), "token"))
+        parts.append(counted(len(report.tokens), "token"))
     if report.context_tokens:
-        parts.append(_counted(len(report.context_tokens), "context token"))
+        parts.append(counted(len(report.context_tokens), "context token"))
     keys = SPECS[report.experiment].heading_keys if report.experiment in SPECS else OTHER_KEYS
-    parts += [f"{key} {_setting(report.spec[key])}" for key in keys if _says_something(report.spec, key)]
+    parts += [f"{key} {setting(report.spec[key])}" for key in keys if says_something(report.spec, key)]
     return f"{report.experiment}: {', '.join(parts)}" if parts else report.experiment
 
 
-def _counted(count: int, name: str) -> str:
+def counted(count: int, name: str) -> str:
+    """`1 token`, `2 tokens`."""
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
-def _says_something(spec: Mapping[str, Any], key: str) -> bool:
+def says_something(spec: Mapping[str, Any], key: str) -> bool:
     """Whether a setting belongs into the heading: it is there, and no switch in its usual place."""
     value = spec.get(key)
     return (
@@ -37,10 +38,10 @@ def _says_something(spec: Mapping[str, Any], key: str) -> bool:
     )
 
 
-def _setting(value: Any) -> str:
+def setting(value: Any) -> str:
     """A setting's value in a heading; of a path the last part."""
     if isinstance(value, list):
-        return ",".join(map(_setting, value))
+        return ",".join(map(setting, value))
     if isinstance(value, bool):
         return str(value).lower()
     return plain_text(str(value).rpartition("/")[2])

@@ -34,7 +34,7 @@ def entropies(attn: Attn, store: Path, *flags: str) -> list[dict[str, object]]:
     asked = ["--statistic", "entropy.mean", "--format", "json", *flags]
     ended = attn(["results", str(store), *asked])
     assert ended.code == 0, ended.err
-    return json.loads(ended.out)["statistics"].get("figures", [])
+    return json.loads(ended.out)["statistics"].get("summary", [])
 
 
 def sentences_by_id(store: Path) -> dict[str, str]:
@@ -53,7 +53,7 @@ def test_a_line_at_the_top_moves_the_ids_of_all(attn: Attn, tmp_path: Path) -> N
     assert ended.err.startswith(f"{store} has 3 of 3 runs, 1 done now") and "2 were there" in ended.err
     assert sentences_by_id(store) == {"1": "new one here", "2": "a b", "3": "c d e"}
     groups = entropies(attn, store, "--group-by", "id")
-    assert sorted((row["id"], row["figures"]) for row in groups) == [("1", 1), ("2", 1), ("3", 1)]
+    assert sorted((row["id"], row["count"]) for row in groups) == [("1", 1), ("2", 1), ("3", 1)]
 
 
 def test_runs_of_deleted_lines_stay_and_do_not_count(attn: Attn, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_runs_of_deleted_lines_stay_and_do_not_count(attn: Attn, tmp_path: Path)
     ended = attn(batch(tmp_path, ["c d e"]))
     assert ended == (0, "", f"{store} has 1 of 1 runs, nothing was left to do\n")
     assert len(done_runs(store)) == 3
-    assert [row["figures"] for row in entropies(attn, store)] == [1]
+    assert [row["count"] for row in entropies(attn, store)] == [1]
     shown = attn(["results", str(store)])
     assert "1 runs are done, 0 failed" in shown.out
     assert "Left out: 2 runs of earlier plans (--all includes them)." in shown.out
@@ -86,10 +86,10 @@ def test_earlier_plans_are_told_apart_where_all_is_asked_for(attn: Attn, tmp_pat
         assert attn(batch(tmp_path, lines)).code == 0
     rows = entropies(attn, store, "--all", "--group-by", "id")
     # `c d e` was line 1 when it was last planned, as `a b` was when that was.
-    assert [(row["id"], row["plan"], row["figures"]) for row in rows] == [
+    assert [(row["id"], row["plan"], row["count"]) for row in rows] == [
         ("1", 1, 1), ("1", 2, 1), ("2", 2, 1), ("1", 3, 1)
     ]  # fmt: skip
-    assert [row["figures"] for row in entropies(attn, store, "--all", "--where", "plan = 2")] == [2]
+    assert [row["count"] for row in entropies(attn, store, "--all", "--where", "plan = 2")] == [2]
     note = "Included: 3 runs of earlier plans (that of the last batch is plan 3)."
     assert note in attn(["results", str(store), "--all"]).out
     attn(batch(tmp_path, ["f g", "a b", "c d e", "h"]))
@@ -101,13 +101,13 @@ def test_another_config_is_another_plan(attn: Attn, tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     attn(batch(tmp_path, ["a b c"]))
     attn(batch(tmp_path, ["a b c"], "# moved down\nexperiment: self\nembed_dim: 4"))
-    assert [row["figures"] for row in entropies(attn, store)] == [1]
+    assert [row["count"] for row in entropies(attn, store)] == [1]
     connection = sqlite3.connect(store)
     assert connection.execute("SELECT source FROM runs").fetchall() == [(f"{tmp_path}/x.yaml:2:1",)]
     connection.close()
     attn(batch(tmp_path, ["a b c"], "experiment: self\nembed_dim: 6"))
     (row,) = entropies(attn, store, "--group-by", "embed_dim")
-    assert (row["embed_dim"], row["figures"]) == (6, 1)
+    assert (row["embed_dim"], row["count"]) == (6, 1)
     assert len(done_runs(store)) == 2
 
 
@@ -211,7 +211,7 @@ def test_a_store_of_version_1_is_whole_when_migrating_is_cut_short(
     before = attn(["export", str(store)])
     as_version_1(store)
     monkeypatch.setattr(schema, "_tidy", lambda *, rows: "CREATE VIEW tidy AS no SQL")
-    assert attn(batch(tmp_path, ["new"])).code == 1
+    assert attn(batch(tmp_path, ["new"])).code == 4
     monkeypatch.undo()
     assert attn(["export", str(store)]) == before
     assert attn(batch(tmp_path, ["a b"])).code == 0

@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import sqlite3
+import statistics
 import subprocess
 import sys
 import time
@@ -261,7 +262,7 @@ def test_weights_on_a_full_disk(attn: Attn, tmp_path: Path) -> None:
     (tmp_path / "runs.db-weights").touch()
     ended = attn([*arguments, "-o", str(store), "--weights"])
     line = f"{store}-weights: cannot be written: Not a directory: what was finished is kept\n"
-    assert ended == (1, "", line) or ended == (1, "", line.replace("Not a directory", "File exists"))
+    assert ended == (4, "", line) or ended == (4, "", line.replace("Not a directory", "File exists"))
     assert done_runs(store) == []
 
 
@@ -280,10 +281,43 @@ def test_expectations_hold_of_what_is_kept_too(attn: Attn, tmp_path: Path) -> No
         *told, _, last = ended.err.splitlines()
         assert len(told) == 4 and all("expected sink_mass.max <= 0.99: got 1" in line for line in told)
         assert "line 1: " in ended.err and last == "4 runs do not meet what is expected"
-    unknown = attn([*arguments, "--expect", "entropi.mean < 2"])
-    assert unknown.code == 1
-    assert unknown.err.endswith(
-        "--expect 'entropi.mean < 2': no run has entropi.mean (did you mean 'entropy.mean'?)\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "flags", "condition", "line"),
+    [
+        ("experiment: multihead", [], "entropi.mean < 2", "no run will have entropi.mean (did you mean 'entropy.mean'?)"),
+        ("experiment: self\nsoftmax: false", [], "entropy.mean < 2", "no run will have entropy.mean; known: scores, scaled_scores (.mean .variance .min .max)"),
+        ("experiment: cross", [], "distance.mean < 2", "no run will have distance.mean"),
+        ("experiment: self", [], "entropy < 2", "no run will have entropy (did you mean 'entropy.min'?)"),
+        ("experiment: self", ["-o", "x.db", "--rows"], "entropi < 2", "no run will have entropi (did you mean 'entropy'?)"),
+        ("experiment: scale-demo", [], "sharpness.0.entrpy < 2", "no run will have sharpness.0.entrpy (did you mean 'sharpness.N.entropy'?)"),
+        ("steps: [{experiment: norm}, {experiment: self}]", [], "rms_norm.feature0 < 2", "no run will have rms_norm.feature0 (did you mean 'rms_norm.feature0_std'?)"),
+        ("experiment: norm\nkind: layer", [], "rms_norm.feature0_std < 2", "no run will have rms_norm.feature0_std"),
+    ],
+)  # fmt: skip
+def test_a_statistic_that_no_run_will_have_is_told_before_any_runs(
+    attn: Attn, tmp_path: Path, settings: str, flags: list[str], condition: str, line: str
+) -> None:
+    (tmp_path / "x.yaml").write_text(settings)
+    flags = [str(tmp_path / flag) if flag == "x.db" else flag for flag in flags]
+    for more in ([], ["--dry-run"]):
+        ended = attn(["batch", str(tmp_path / "x.yaml"), "--expect", condition, *flags, *more])
+        assert ended.code == 2 and ended.out == ""
+        assert ended.err.startswith(f"--expect '{condition}': {line}") and ended.err.count("\n") == 1
+    assert not (tmp_path / "x.db").exists()
+
+
+def test_names_that_some_run_will_have(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("steps: [{experiment: scale-demo}, {experiment: self}]")
+    conditions = ["sharpness.1.softmax.0 < 2", "entropy.max < 9", "entropy < 9"]
+    expected = [part for condition in conditions for part in ("--expect", condition)]
+    command = ["batch", str(tmp_path / "x.yaml"), "-o", str(tmp_path / "x.db"), "--rows"]
+    assert attn([*command, *expected]).code == 0
+    # Only the run itself shows that there is no tenth factor.
+    ended = attn([*command, "--expect", "sharpness.9.entropy < 2"])
+    assert ended.code == 1 and ended.err.endswith(
+        "no run has sharpness.9.entropy (did you mean 'sharpness.1.entropy'?)\n"
     )
 
 
@@ -356,7 +390,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def assert_full(process: subprocess.CompletedProcess[str], store: Path) -> None:
-    assert process.returncode == 1, process.stderr
+    assert process.returncode == 4, process.stderr
     (line,) = process.stderr.splitlines()
     assert line.startswith(f"{store}: cannot be written: ") and line.endswith("what was finished is kept")
     assert 0 < len(done_runs(store)) < 2000
@@ -433,7 +467,7 @@ def test_an_export_to_standard_output(attn: Attn, tmp_path: Path) -> None:
 def rows_of(attn: Attn, store: Path, *flags: str) -> list[dict[str, object]]:
     ended = attn(["results", str(store), "--format", "json", *flags])
     assert ended.code == 0, ended.err
-    return json.loads(ended.out)["statistics"].get("figures", [])
+    return json.loads(ended.out)["statistics"].get("summary", [])
 
 
 def test_results_are_what_sql_says(attn: Attn, tmp_path: Path) -> None:
@@ -459,11 +493,11 @@ def test_results_are_what_sql_says(attn: Attn, tmp_path: Path) -> None:
     rows = rows_of(attn, store, *flags)
     assert len(rows) == len(expected) == 6
     for row in rows:
-        found = [row[name] for name in ("figures", "mean", "min", "max")]
+        found = [row[name] for name in ("count", "mean", "min", "max")]
         np.testing.assert_allclose(found, expected[row["statistic"], row["causal"], row["head"]], rtol=1e-12)
     query = "SELECT count(*) FROM tidy WHERE statistic = 'entropy.mean' AND value < 0.5"
     (row,) = rows_of(attn, store, "--where", "entropy.mean < 0.5", "--statistic", "entropy.mean")
-    assert row["figures"] == connection.execute(query).fetchone()[0] > 0
+    assert row["count"] == connection.execute(query).fetchone()[0] > 0
     (row,) = rows_of(
         attn,
         store,
@@ -476,9 +510,69 @@ def test_results_are_what_sql_says(attn: Attn, tmp_path: Path) -> None:
         "--statistic",
         "distance.max",
     )
-    assert row["figures"] == 1
+    assert row["count"] == 1
     assert rows_of(attn, store, "--where", "entropy.mean > 100") == []
     connection.close()
+
+
+def test_the_deviation_is_that_of_all_values_however_they_came(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, store = write_batch(tmp_path, 29), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store)])
+    connection = sqlite3.connect(store)
+    values = [v for (v,) in connection.execute("SELECT value FROM tidy WHERE statistic = 'scores.max'") if v]
+    connection.close()
+    for runs_at_once in (1, 7, 1000):
+        monkeypatch.setattr("attncli.batch.store.reading.RUNS_AT_ONCE", runs_at_once)
+        (row,) = rows_of(attn, store, "--statistic", "scores.max")
+        np.testing.assert_allclose(row["std"], statistics.stdev(values), rtol=1e-12)
+    (row,) = rows_of(attn, store, "--statistic", "scores.max", "--where", "run = 3")
+    assert row["count"] == 1 and row["std"] is None
+    ended = attn(
+        ["results", str(store), "--statistic", "scores.max", "--where", "run = 3", "--format", "csv"]
+    )
+    assert ended.out.splitlines()[0] == "statistic,experiment,count,mean,std,min,max"
+    assert ended.out.splitlines()[1].split(",")[4] == ""
+
+
+def test_rows_are_sorted_and_cut(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 9), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store)])
+    flags = ["--group-by", "id", "--statistic", "entropy.mean", "--statistic", "scores.mean"]
+    rows = rows_of(attn, store, *flags)
+    for name in ("count", "mean", "std", "min", "max"):
+        numbers = sorted(row[name] for row in rows)
+        assert [row[name] for row in rows_of(attn, store, *flags, "--sort", name)] == numbers[::-1]
+        shown = rows_of(attn, store, *flags, "--sort", name, "--ascending", "--top", "3")
+        assert [row[name] for row in shown] == numbers[:3]
+    ended = attn(["results", str(store), *flags, "--top", "3"])
+    assert "The first 3 of 18 rows.\n" in ended.out
+    alone = [*flags, "--group-by", "causal", "--group-by", "head", "--sort", "std"]
+    assert {row["std"] for row in rows_of(attn, store, *alone)} == {None}
+
+
+def test_layers_and_heads_are_a_grid_of_means(attn: Attn, tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    (tmp_path / "x.yaml").write_text("experiment: heads")
+    (tmp_path / "p.txt").write_text("abcabc\nhello hello\n")
+    attn(["batch", str(tmp_path / "x.yaml"), "--file", str(tmp_path / "p.txt"), "-o", str(store)])
+    connection = sqlite3.connect(store)
+    query = (
+        "SELECT avg(value) FROM tidy WHERE statistic = 'induction' GROUP BY layer, head ORDER BY layer, head"
+    )
+    means = np.array(connection.execute(query).fetchall()).reshape(2, 4)
+    connection.close()
+    flags = ["--group-by", "head", "--group-by", "layer", "--statistic", "induction"]
+    report = json.loads(attn(["results", str(store), *flags, "--format", "json"]).out)
+    grid = report["tensors"]["mean of induction"]
+    assert grid["axes"] == ["layer", "head"] and len(report["statistics"]["summary"]) == 8
+    np.testing.assert_allclose(grid["values"], means, rtol=1e-12)
+    shown = attn(["results", str(store), *flags, "--statistic", "model.sink_rate"]).out
+    assert "mean of induction (layer × head)" in shown and "model.sink_rate" in shown
+    assert not any(line.startswith("induction") for line in shown.splitlines())
+    listed = attn(["results", str(store), *flags, "--sort", "mean"]).out
+    assert "layer × head" not in listed and listed.count("\ninduction ") == 8
 
 
 @pytest.mark.parametrize("name", ["1234567", "007", "1e3", "7"])
@@ -522,7 +616,10 @@ def test_an_expectation_is_told_as_it_was_written(attn: Attn, tmp_path: Path) ->
     [
         (["--where", "entropi.mean < 2"], "--where entropi.mean: the store has no such name (did you mean 'entropy.mean'?)"),
         (["--group-by", "casual"], "--group-by casual: the store has no such setting (did you mean 'causal'?)"),
-        (["--statistic", "entropy"], "--statistic entropy: the store has no such statistic"),
+        (["--statistic", "entropy"], "--statistic entropy: the store has no such statistic (did you mean 'entropy.min'?); known: scores, scaled_scores (.mean .variance .min .max); entropy, "),
+        (["--group-by", "laier"], "--group-by laier: the store has no such setting (did you mean 'layer'?); known: layer, head, id, run, plan, experiment, "),
+        (["--sort", "median"], "--sort: must be one of count, mean, std, min, max (got median)"),
+        (["--ascending"], "--ascending: needs --sort count|mean|std|min|max"),
         (["--where", "scale < sqrt"], "--where 'scale < sqrt': a text is compared with = or != (got <)"),
         (["--where", "drop table"], "--where 'drop table': must be a name, one of < <= > >= = == !=, and a value"),
     ],

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from tests.batch.stores import (
 from tests.conftest import Attn
 
 NUM_KILLS = 20
+NUM_WORKER_KILLS = 3
 NUM_SENTENCES = 400
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
@@ -42,6 +42,12 @@ driver.Driver._take = telling
 driver.MOST_JOBS = 8
 sys.exit(run(sys.argv[1:]))
 """
+
+
+# The same with chunks as they are; after each it waits for a line: the batch cannot end before a kill.
+WAITING = TELLING.replace("driver.MOST_JOBS = 8\n", "").replace(
+    "flush=True)", "flush=True)\n    sys.stdin.readline()"
+)
 
 
 def killed_after(command: list[str], seconds: float, *, from_start: bool) -> int:
@@ -90,7 +96,7 @@ def children(pid: int) -> list[int]:
             fields = stat.read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue
-        if int(fields[1]) == pid:
+        if int(fields[1]) == pid and fields[0] != "Z":
             found.append(int(stat.parent.name))
     return found
 
@@ -100,16 +106,22 @@ def test_a_worker_killed_mid_chunk_loses_nothing(attn: Attn, tmp_path: Path) -> 
     undisturbed, store = tmp_path / "whole.db", tmp_path / "runs.db"
     assert attn([*arguments, "-o", str(undisturbed)]).code == 0
     process = subprocess.Popen(
-        [*ATTN, *arguments, "-o", str(store), "--workers", "2"],
-        env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
+        [ATTN[0], "-c", WAITING, *arguments, "-o", str(store), "--workers", "2"],
+        env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     kills = 0
-    while process.poll() is None and kills < 3:
-        if store.exists() and done_runs(store) and (workers := children(process.pid)):
-            os.kill(random.choice(workers), signal.SIGKILL)
-            kills += 1
-        time.sleep(0.2)
-    _, told = process.communicate(timeout=60)
+    with process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        for line in process.stdout:
+            assert int(line) == len(done_runs(store))
+            # What a killed worker gave before is still to be read: then there may be none to kill.
+            if kills < NUM_WORKER_KILLS and (workers := children(process.pid)):
+                os.kill(random.choice(workers), signal.SIGKILL)
+                kills += 1
+                assert int(line) < 4 * NUM_SENTENCES
+            process.stdin.write("go on\n")
+            process.stdin.flush()
+        told = process.stderr.read()
     assert process.returncode == 0 and kills, told
     assert_same_figures(tidy(store), tidy(undisturbed))
 

@@ -194,7 +194,24 @@ def test_devices_are_written_not_replaced(attn: Attn) -> None:
     assert attn(["norm", "-o", "/dev/null", "--format", "json"]).code == 0
     assert Path("/dev/null").is_char_device()
     ended = attn(["norm", "-o", "/dev/full", "--format", "json"])
-    assert ended.code == 1 and ended.err == "-o /dev/full: cannot be written: No space left on device\n"
+    assert ended.code == 4 and ended.err == "-o /dev/full: cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["norm", "-o", "/proc/x.json"],
+        ["norm", "-o", f"{'x' * 300}.json"],
+        ["batch", "configs/sweep.yaml", "-o", "/proc/x.jsonl"],
+        ["batch", "configs/sweep.yaml", "-o", "/proc/x.db"],
+        ["diff", "self", "--set", "causal=true", "-o", "/proc/x.html"],
+        ["self", "-o", "/proc/x.png"],
+    ],
+)
+def test_what_cannot_be_written_is_exit_4(attn: Attn, command: list[str]) -> None:
+    ended = attn(command)
+    assert ended.code == 4 and ended.err.startswith(f"-o {command[-1]}: cannot be written: "), ended.err
+    assert ended.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -226,7 +243,7 @@ def test_colour_is_decided_in_order(
 
 
 def test_columns_is_honoured_and_a_pipe_has_no_width(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert max(map(len, attn(["self"]).out.splitlines())) > 200
+    assert max(map(len, attn(["self", "--show", "all"]).out.splitlines())) > 200
     monkeypatch.setenv("COLUMNS", "60")
     assert max(map(len, attn(["self"]).out.splitlines())) <= 60
 
@@ -240,10 +257,10 @@ def test_a_closed_pipe_ends_quietly(view: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_full_disk_is_one_line_and_exit_1() -> None:
+def test_a_full_disk_is_one_line_and_exit_4() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([*ATTN, "norm"], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (1, "cannot write: No space left on device\n")
+    assert (done.returncode, done.stderr) == (4, "cannot write: No space left on device\n")
 
 
 def test_control_c_ends_with_130(tmp_path: Path) -> None:

@@ -10,13 +10,15 @@ import pytest
 import scipy.spatial.distance
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from attncli.errors import UserError
 from attncli.experiments.diff.alignment import align
 from attncli.experiments.diff.comparison import GAP_NOTE, NO_SHARED_NOTE, compare
+from attncli.experiments.diff.left_out import Place, left_out_notes
 from attncli.report import NamedTensor, Report
 from tests.experiments.running import run
-from tests.model_folders import save_model
+from tests.model_folders import save_model, save_tokenizer
 
 sentences = st.lists(st.sampled_from(["a", "b", "c", "the"]), max_size=9)
 
@@ -136,19 +138,27 @@ def test_two_heads_of_a_model_and_two_checkpoints(tmp_path: Path) -> None:
     ("a", "b", "message"),
     [
         (
-            ("multihead", {"num_heads": 2}),
+            ("self", {}),
             ("multihead", {}),
-            r"of A are head × query × key \(2 × 6 × 6\), of B",
+            r"of A are query × key \(6 × 6\), of B head × query × key \(8 × 6 × 6\): all but layers, heads",
         ),
-        (("self", {}), ("multihead", {}), "all but the tokens must agree"),
+        (
+            ("self", {"num_tokens": 3, "batch_size": 2}),
+            ("self", {"num_tokens": 3, "batch_size": 5}),
+            "must agree",
+        ),
         (("self", {}), ("norm", {}), "B has no weights to compare"),
         (("scale-demo", {}), ("norm", {}), "scale-demo and norm have no weights and other statistics"),
         (
             ("pitfalls", {}),
             ("pitfalls", {"seed": 1}),
-            "seed 0 -> 1. They share no weights and no single figure",
+            "seed 0 -> 1. They share no weights and no single statistic",
         ),
-        (("scale-demo", {}), ("scale-demo", {"head_dim": [8, 16]}), "no single figure to set side by side"),
+        (
+            ("scale-demo", {}),
+            ("scale-demo", {"head_dim": [8, 16]}),
+            "no single statistic to set side by side",
+        ),
         (("self", {}), ("self", {"engine": "streaming"}), "B holds maps of blocks, not weights"),
     ],
 )
@@ -157,6 +167,70 @@ def test_what_cannot_be_compared_is_told(
 ) -> None:
     with pytest.raises(UserError, match=message):
         compare(run(a[0], **a[1]), run(b[0], **b[1]))
+
+
+def test_what_one_side_has_alone_is_left_out_and_named() -> None:
+    a, b = (run("multihead", num_heads=heads, embed_dim=20) for heads in (5, 2))
+    for one, other, side in ((a, b, "A"), (b, a, "B")):
+        report = compare(one, other)
+        expected = other.tensors["weights"].values[:2] - one.tensors["weights"].values[:2]
+        np.testing.assert_allclose(report.tensors["difference"].values, expected, atol=1e-7)
+        line = f"In {side} alone, and left out where heads are compared: heads 2 to 4."
+        assert report.notes[1] == line
+    assert len(report.statistics["by_head"]) == 2
+
+
+def places(*stacks: tuple[str, int, int]) -> set[Place]:
+    """Stacks with so many layers of so many heads."""
+    return {Place(stack, i, j) for stack, layers, heads in stacks for i, j in np.ndindex(layers, heads)}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "parts"),
+    [
+        (places(("self", 3, 5)), places(("self", 3, 5)), []),
+        (places(("self", 12, 12)), places(("self", 6, 12)), ["A: layers 6 to 11"]),
+        (places(("self", 6, 12)), places(("self", 7, 9)), ["A: heads 9 to 11", "B: layer 6"]),
+        (places(("self", 2, 3)) - {Place("self", 0, 1)}, places(("self", 2, 3)), ["B: head 0:1"]),
+        (
+            places(("self", 1, 1)),
+            places(("encoder", 2, 3), ("cross", 2, 3)),
+            ["A: self-attention", "B: cross-attention; the encoder"],
+        ),
+        (
+            places(("encoder", 2, 3), ("decoder", 4, 3)),
+            places(("encoder", 2, 3), ("decoder", 2, 2)),
+            ["A: layers 2 to 3 of the decoder; head 2 of the decoder"],
+        ),
+        (
+            places(("self", 4, 3)),
+            places(("self", 4, 3)) - {Place("self", i, i % 3) for i in range(4)},
+            ["A: heads 0:0, 1:1, 2:2 and 1 more"],
+        ),
+    ],
+)
+def test_layers_and_heads_of_one_side_in_words(a: set[Place], b: set[Place], parts: list[str]) -> None:
+    said = [note.removeprefix("In ").removesuffix(".") for note in left_out_notes(a, b)]
+    assert [note.replace(" alone, and left out where heads are compared", "") for note in said] == parts
+
+
+def test_two_models_of_different_shape(tmp_path: Path) -> None:
+    folders = []
+    for number, (layers, heads) in enumerate(((3, 2), (2, 4))):
+        config = GPT2Config(n_layer=layers, n_head=heads, n_embd=8, vocab_size=99, n_positions=32)
+        folders.append(tmp_path / str(number))
+        GPT2LMHeadModel(config).save_pretrained(folders[-1])
+        save_tokenizer(folders[-1])
+    for maps in ("none", "self"):
+        a, b = (run("heads", model=str(f), sentence="the cat walks", maps=maps) for f in folders)
+        report = compare(a, b)
+        found = [(row["layer"], row["head"]) for row in report.statistics["heads_difference"]]
+        assert found == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        assert report.notes[1:3] == (
+            "In A alone, and left out where heads are compared: layer 2.",
+            "In B alone, and left out where heads are compared: heads 2 to 3.",
+        )
+    assert report.tensors["difference"].values.shape[:2] == (2, 2)
 
 
 def test_without_tokens_positions_stand_for_each_other() -> None:

@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attncli.cli import batch
+from attncli.cli.display import OUTPUT_FLAGS
+from attncli.cli.experiment import CONFIG, SHOW_CONFIG
 from attncli.errors import UserError
 from attncli.spec.config.config_file import ConfigFile
+from attncli.spec.config.validation import FLAGS
 from attncli.spec.config.yaml_nodes import read_yaml
 
 
@@ -25,7 +29,8 @@ ONE_ERROR = {
     "head_dim: -3": "x.yaml:2:1: head_dim: must be greater than 0 (got -3)",
     "head_dim: sixteen": "x.yaml:2:1: head_dim: must be a whole number (got sixteen)",
     "head_dim: 1.5": "x.yaml:2:1: head_dim: must be a whole number (got 1.5)",
-    "head_dim: [1, 2]": "x.yaml:2:1: head_dim: must be a whole number (got [1, 2])",
+    "head_dim: [1, 2]": "x.yaml:2:1: head_dim: takes one value (got [1, 2]): to run each, write head_dim: [1, 2] below sweep:",
+    "head_dim: []": "x.yaml:2:1: head_dim: must be a whole number (got [])",
     "head_dim: {a: 1}": "x.yaml:2:1: head_dim: must be a value, not a mapping",
     "head_dm: 3": "x.yaml:2:1: head_dm: unknown key (did you mean 'head_dim'?)",
     "head-dim: 3": "x.yaml:2:1: head-dim: unknown key (did you mean 'head_dim'?)",
@@ -61,9 +66,27 @@ ONE_ERROR = {
     "embedding: previous": "x.yaml:2:1: embedding: previous needs a step before it that has a table of words: it keeps that step's vectors",
     "defaults: {seed: 1}": "x.yaml:2:1: defaults: must stand at the top of the file, beside `steps:`",
     "embedding: ./random": "x.yaml:2:1: embedding: no such file: random (or one of random, gaussian, integers, previous)",
+    "sentence: [the cat, the dog]": "x.yaml:2:1: sentence: takes one value (got [the cat, the dog]): to run each, "
+    "write sentence: [the cat, the dog] below sweep:",
+    "scale: [sqrt]": "x.yaml:2:1: scale: takes one value (got [sqrt]): to run each, write scale: [sqrt] below sweep:",
+    "sweep: {causal: [[true, false]]}": "x.yaml:2:18: causal: takes one value (got [true, false]): to run each, "
+    "write causal: [true, false] below sweep:",
+    "format: json": "x.yaml:2:1: format: is a flag of the command, not a setting: give it as --format json",
+    "output: runs.db": "x.yaml:2:1: output: is a flag of the command, not a setting: give it as --output runs.db",
+    "dry-run: true": "x.yaml:2:1: dry-run: is a flag of the command, not a setting: give it as --dry-run",
+    "sweep: {workers: [1]}": "x.yaml:2:19: workers: is a flag of the command, not a setting: give it as --workers 1",
     "a: b: c": "x.yaml:2:5: is not valid YAML: mapping values are not allowed here",
     "? [a]\n: 1": "x.yaml:2:3: a key must be a word",
 }
+
+
+def test_every_flag_of_a_batch_is_known_as_one() -> None:
+    of_commands = {
+        parameter.name
+        for parameters in (batch.PARAMETERS, OUTPUT_FLAGS, (CONFIG, SHOW_CONFIG))
+        for parameter in parameters
+    }
+    assert of_commands == {*FLAGS, "files", "sentences"}
 
 
 @pytest.mark.parametrize("text", ONE_ERROR)

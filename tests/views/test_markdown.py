@@ -122,7 +122,8 @@ def assert_no_markup(text: str) -> None:
 def test_every_report_is_plain_markdown(case: str) -> None:
     experiment, given_settings = CASES[case]
     report = run(experiment, **given_settings)
-    text = shown("md", [report], width=80)
+    assert_no_markup(shown("md", [report], width=80))
+    text = shown("md", [report], width=80, show=("all",))
     assert_no_markup(text)
     assert "…" not in text.replace("x0, x1, …", "")
     words = {cell for row in cells(text) for cell in row}
@@ -140,7 +141,7 @@ def labelled(tokens: list[str]) -> Report:
 @pytest.mark.parametrize("text", [HOSTILE, MARKED])
 def test_hostile_tokens_are_texts(text: str) -> None:
     tokens = [*text.split(), text]
-    written = shown("md", [labelled(tokens)])
+    written = shown("md", [labelled(tokens)], show=("all",))
     assert_no_markup(written)
     header, *rows = cells(written)
     assert header[1:] == [f"{i} {plain_text(token)}" for i, token in enumerate(tokens)]
@@ -154,7 +155,7 @@ def test_hostile_tokens_are_texts(text: str) -> None:
     )
 )
 def test_any_tokens_are_texts(tokens: list[str]) -> None:
-    written = shown("md", [labelled(tokens)])
+    written = shown("md", [labelled(tokens)], show=("all",))
     assert_no_markup(written)
     header, *rows = cells(written)
     wanted = [f"{i} {plain_text(token)}".rstrip() for i, token in enumerate(tokens)]
@@ -165,7 +166,7 @@ def test_what_is_too_large_for_a_table_is_code_that_no_token_ends() -> None:
     values = np.random.default_rng(0).random((300, 300))
     tokens = ("```", "    ", "~~~", *["x"] * 297)
     report = Report("self", {}, {}, tokens, tensors={"weights": NamedTensor(("query", "key"), values)})
-    text = shown("md", [report])
+    text = shown("md", [report], show=("all",))
     assert_no_markup(text)
     (code,) = (token for token in PARSER.parse(text) if token.type == "code_block")
     assert code.content.count("\n") > 100

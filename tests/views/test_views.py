@@ -61,7 +61,7 @@ def shown(view: str, reports: Sequence[Report], **display: Any) -> str:
 def test_tables_look_as_they_did(case: str, width: int) -> None:
     """After a deliberate change: UPDATE_GOLDEN=1 pytest tests/views, and read the difference."""
     experiment, settings = CASES[case]
-    text = shown("table", [run(experiment, **settings)], width=width)
+    text = shown("table", [run(experiment, **settings)], width=width, show=("all",))
     path = GOLDEN / f"{case}-{width}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
@@ -72,7 +72,7 @@ def test_tables_look_as_they_did(case: str, width: int) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_tables_have_straight_columns_and_no_ellipsis_in_a_number(case: str) -> None:
     experiment, settings = CASES[case]
-    text = shown("table", [run(experiment, **settings)], width=80)
+    text = shown("table", [run(experiment, **settings)], width=80, show=("all",))
     assert "0.…" not in text and "\x1b" not in text and "\u202e" not in text
     for block in text.split("\n\n"):
         lines = block.splitlines()
@@ -83,7 +83,7 @@ def test_tables_have_straight_columns_and_no_ellipsis_in_a_number(case: str) -> 
 
 
 def test_a_repeated_word_stays_two_rows_and_two_columns() -> None:
-    lines = shown("table", [run("self")], width=80).splitlines()
+    lines = shown("table", [run("self")], width=80, show=("all",)).splitlines()
     start = lines.index("weights (query × key)")
     assert lines[start + 2].split().count("the") == 2
     assert [line.split()[:2] for line in lines[start + 4 : start + 10]] == [
@@ -93,7 +93,7 @@ def test_a_repeated_word_stays_two_rows_and_two_columns() -> None:
 
 def test_without_a_terminal_nothing_is_cut() -> None:
     report = run("self", sentence=HOSTILE, tokenizer="whitespace")
-    text = shown("table", [report], width=None)
+    text = shown("table", [report], width=None, show=("all",))
     assert "…" not in text and "too wide" not in text and "long" * 75 in text
 
 
@@ -109,8 +109,8 @@ def test_colour_changes_nothing_but_colour() -> None:
 def test_precision_is_the_tables_alone() -> None:
     report = run("self")
     weight = report.tensors["weights"].values[0, 0]
-    assert f" {weight:.2f} " in shown("table", [report], width=80, precision=2)
-    assert f" {weight:.7f} " in shown("table", [report], width=80, precision=7)
+    assert f" {weight:.2f} " in shown("table", [report], width=80, precision=2, show=("all",))
+    assert f" {weight:.7f} " in shown("table", [report], width=80, precision=7, show=("all",))
     for view in ("json", "jsonl", "csv"):
         assert shown(view, [report], precision=2) == shown(view, [report], precision=7)
 
@@ -120,7 +120,7 @@ def test_a_tiny_figure_keeps_its_exponent_and_no_zero_is_negative() -> None:
     report = Report(
         "self", {}, {}, tensors={"weights": tensor}, statistics={"agreement": Numbers(difference=1.5e-8)}
     )
-    text = shown("table", [report], width=80)
+    text = shown("table", [report], width=80, show=("all",))
     assert "1.5000e-08" in text and "-0.0000" not in text and "1.2346e+07" in text
 
 

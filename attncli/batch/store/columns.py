@@ -5,9 +5,12 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
+from attncli.spec.statistic_names import SUMMARIES
+
+GROUP_SUMMARY = ("count", "mean", "std", "min", "max")
+"""What `attn results` says of the values of a group."""
 FLOAT = "<f8"
-"""How a figure is stored: float64, little end first."""
-SUMMARIES = ("mean", "min", "max")
+"""How a number is stored: float64, little end first."""
 
 
 class Column(NamedTuple):

@@ -1,49 +1,62 @@
-"""A summary of a store: count, mean, minimum and maximum of its figures, by group, as a report."""
+"""A summary of a store: its statistics in numbers, by group, as a report."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attncli.batch.conditions import Condition
-from attncli.batch.store.columns import Column
+from attncli.batch.conditions import Condition, listed
+from attncli.batch.store.columns import GROUP_SUMMARY, Column
 from attncli.batch.store.reading import FailedRun, Reader, RunInfo, Runs
 from attncli.errors import UserError, nearest
-from attncli.report import Report, Statistic, Table
+from attncli.report import PLACES, NamedTensor, Report, Statistic, Table
 
-COLUMN_NAMES = ("layer", "head")
-RUN_NAMES = ("run", "id", "plan")
+RUN_NAMES = ("id", "run", "plan")
 
 Group = tuple[Any, ...]
 
 
 @dataclass
 class Total:
-    """What is known so far of the figures of one statistic and group."""
+    """What is known so far of the values of one statistic and group.
+
+    `squares` is the sum of (x - mean)^2: parts merge as in Chan, Golub and LeVeque (1979), eq. 2.1.
+    """
 
     count: int = 0
     sum: float = 0.0
+    squares: float = 0.0
     min: float = np.inf
     max: float = -np.inf
 
     def add(self, values: np.ndarray) -> None:
-        """Take more figures, all of them numbers."""
-        if values.size:
-            self.count += values.size
-            self.sum += float(values.sum())
-            self.min = min(self.min, float(values.min()))
-            self.max = max(self.max, float(values.max()))
+        """Take more values, all of them numbers."""
+        if not values.size:
+            return
+        total = float(values.sum())
+        mean = total / values.size
+        self.squares += float(((values - mean) ** 2).sum())
+        if self.count:
+            between = mean - self.sum / self.count
+            self.squares += between**2 * self.count * values.size / (self.count + values.size)
+        self.count += values.size
+        self.sum += total
+        self.min = min(self.min, float(values.min()))
+        self.max = max(self.max, float(values.max()))
 
     def row(self) -> dict[str, Any]:
-        """The summary of some figures, at least one."""
-        return {"figures": self.count, "mean": self.sum / self.count, "min": self.min, "max": self.max}
+        """The GROUP_SUMMARY of some values, at least one; std is unbiased, None of one value."""
+        std = sqrt(self.squares / (self.count - 1)) if self.count > 1 else None
+        numbers = self.count, self.sum / self.count, std, self.min, self.max
+        return dict(zip(GROUP_SUMMARY, numbers, strict=True))
 
 
 class Summary:
-    """Adds up the figures that meet the conditions, by statistic and group."""
+    """Adds up the values that meet the conditions, by statistic and group."""
 
     def __init__(
         self,
@@ -57,17 +70,17 @@ class Summary:
         self.where, self.group_by = where, group_by
         self.statistics = set(statistics)
         self._names = reader.statistics()
-        self._settings = {key for settings in reader.settings.values() for key in settings}
+        self._settings = dict.fromkeys(key for settings in reader.settings.values() for key in settings)
         self._refuse_unknown_names(statistics)
 
     def _refuse_unknown_names(self, statistics: Sequence[str]) -> None:
-        of_runs = {*self._settings, *COLUMN_NAMES, *RUN_NAMES}
+        of_runs = [*PLACES, *RUN_NAMES, *self._settings]
         errors = [
-            f"{flag} {name}: the store has no such {what}{nearest(name, known)}"
+            f"{flag} {name}: the store has no such {what}{nearest(name, known)}; known: {listed(known)}"
             for flag, what, names, known in (
-                ("--where", "name", [condition.name for condition in self.where], {*of_runs, *self._names}),
+                ("--where", "name", [condition.name for condition in self.where], [*of_runs, *self._names]),
                 ("--group-by", "setting", self.group_by, of_runs),
-                ("--statistic", "statistic", statistics, set(self._names)),
+                ("--statistic", "statistic", statistics, self._names),
             )
             for name in names
             if name not in known
@@ -85,7 +98,7 @@ class Summary:
                 if not self.statistics or statistic in self.statistics:
                     where = np.ix_(rows, columns)
                     parts = zip(self.group_by, places, about, strict=True)
-                    group = tuple(place if name in COLUMN_NAMES else value for name, place, value in parts)
+                    group = tuple(place if name in PLACES else value for name, place, value in parts)
                     totals.setdefault((statistic, group), Total()).add(runs.figures[where][kept[where]])
         order = {name: i for i, name in enumerate(self._names)}
         return [
@@ -96,13 +109,13 @@ class Summary:
 
     def _of_column(self, column: Column) -> Group:
         """The statistic, and layer and head where groups are by these."""
-        return column.statistic, *(getattr(column, n) if n in COLUMN_NAMES else None for n in self.group_by)
+        return column.statistic, *(getattr(column, n) if n in PLACES else None for n in self.group_by)
 
     def _of_run(self, run: RunInfo) -> Group:
         return tuple(self._run_value(name, run) for name in self.group_by)
 
     def _run_value(self, name: str, run: RunInfo) -> Any:
-        if name in COLUMN_NAMES:
+        if name in PLACES:
             return None
         if name in RUN_NAMES:
             return getattr(run, name)
@@ -110,10 +123,10 @@ class Summary:
         return ",".join(map(str, value)) if isinstance(value, list) else value
 
     def _kept(self, runs: Runs) -> np.ndarray:
-        """Which figures are numbers of runs, layers and heads where every condition holds."""
+        """Which values are numbers of runs, layers and heads where every condition holds."""
         kept: np.ndarray = np.isfinite(runs.figures)
         for condition in self.where:
-            if condition.name in COLUMN_NAMES:
+            if condition.name in PLACES:
                 kept &= np.array(
                     [condition.holds(getattr(c, condition.name)) for c in runs.columns], dtype=bool
                 )
@@ -125,7 +138,7 @@ class Summary:
         return kept
 
     def keeps(self, failed: FailedRun) -> bool:
-        """Whether a run that failed meets what is said of settings; what is said of figures it cannot."""
+        """Whether a run that failed meets what is said of settings; what is said of statistics it cannot."""
         return all(
             condition.name in {*self._settings, *RUN_NAMES}
             and condition.holds(self._run_value(condition.name, failed.run))
@@ -160,15 +173,23 @@ def results(
     where: Sequence[Condition],
     group_by: Sequence[str],
     statistics: Sequence[str],
+    sort: str | None = None,
+    ascending: bool = False,
+    top: int | None = None,
 ) -> Report:
-    """The summary as a report; UserError for names that the store has not, or for one without runs."""
+    """The summary as a report; UserError for names that the store has not, or for one without runs.
+
+    With a `sort`, one of GROUP_SUMMARY, all rows stand in its order, the largest first unless `ascending`;
+    the first `top` rows are kept. Groups of layer and head, all of them, make a grid of means as well.
+    """
     if not reader.settings:
         raise UserError(f"{path}: holds no run yet: rerun the same attn batch to go on")
     summary = Summary(reader, where=where, group_by=group_by, statistics=statistics)
     counts = reader.counts()
     found: dict[str, Statistic] = {}
-    if rows := summary.rows():
-        found["figures"] = Table(rows)
+    all_rows = _ordered(summary.rows(), sort, ascending)
+    if rows := all_rows[:top]:
+        found["summary"] = Table(rows)
     failed = Table(
         {"run": f"run {run.run}", "id": run.id or ""}
         | ({"plan": run.plan} if reader.all_runs else {})
@@ -178,12 +199,35 @@ def results(
     if failed:
         found["failed"] = failed
     asked = {"store": str(path), "where": list(map(str, where)), "group_by": list(group_by)}
+    is_grid = set(group_by) == set(PLACES) and sort is None and top is None
+    tensors = _grids(rows) if is_grid else {}
     environments = [f"{name} {version}" for e in reader.environments() for name, version in e.items()]
     versions = ", ".join(dict.fromkeys(environments))
     made_with = f"; made with {versions}" if versions else ""
     notes = [f"{counts['done']:,} runs are done, {counts['failed']:,} failed{made_with}."]
     if earlier := reader.earlier_runs():
         notes.append(f"{earlier.capitalize()}.")
+    if len(rows) < len(all_rows):
+        notes.append(f"The first {len(rows):,} of {len(all_rows):,} rows.")
     if not rows and counts["done"]:
-        notes.append("No figure meets these conditions.")
-    return Report("results", asked, {}, statistics=found, notes=tuple(notes))
+        notes.append("No value meets these conditions.")
+    return Report("results", asked, {}, tensors=tensors, statistics=found, notes=tuple(notes))
+
+
+def _ordered(rows: list[dict[str, Any]], sort: str | None, ascending: bool) -> list[dict[str, Any]]:
+    """The rows by one of their numbers, those without it last."""
+    if sort is None:
+        return rows
+    with_number = [row for row in rows if row[sort] is not None]
+    without = [row for row in rows if row[sort] is None]
+    return sorted(with_number, key=lambda row: row[sort], reverse=not ascending) + without
+
+
+def _grids(rows: list[dict[str, Any]]) -> dict[str, NamedTensor]:
+    """The means of each statistic that layers and heads have, as a grid of these."""
+    tables: dict[str, Table] = {}
+    for row in rows:
+        tables.setdefault(row["statistic"], Table()).append(row)
+    return {
+        f"mean of {name}": grid for name, table in tables.items() for grid in table.grids("mean").values()
+    }

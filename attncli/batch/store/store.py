@@ -14,7 +14,7 @@ from attncli.batch.store.columns import Column, Columns
 from attncli.batch.store.schema import SCHEMA_VERSION, migrate, version_of
 from attncli.batch.store.store_file import check_header, connect, create_file, driving, remove
 from attncli.batch.store.weight_files import WeightFiles
-from attncli.errors import RunError, UserError
+from attncli.errors import UserError, WriteError
 
 KEYS_A_QUERY = 500
 
@@ -198,7 +198,7 @@ def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterato
     """The store of that name, made where there is none; one process at a time may have it.
 
     UserError for what is no store of ours or keeps something else, which stays as it is; RunError where
-    another process writes it, and where it cannot be written.
+    another process writes it; WriteError where it cannot be written.
     """
     if path.exists():
         check_header(path, any_version=fresh)
@@ -239,4 +239,4 @@ def reporting_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise RunError(f"{path}: cannot be written: {error}: what was finished is kept") from None
+        raise WriteError(f"{path}: cannot be written: {error}: what was finished is kept") from None

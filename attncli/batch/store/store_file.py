@@ -15,7 +15,7 @@ from attncli.batch.store.schema import (
     create,
     version_of,
 )
-from attncli.errors import RunError, UserError
+from attncli.errors import RunError, UserError, WriteError
 
 SUFFIXES = (".db", ".sqlite", ".sqlite3")
 MAGIC = b"SQLite format 3\0"
@@ -60,7 +60,7 @@ def driving(path: Path) -> Iterator[None]:
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise RunError(f"-o {path}: cannot be written: {error.strerror}") from None
+            raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attncli.errors import RunError, UserError
+from attncli.errors import UserError, WriteError
 
 ENDING = "-weights"
 
@@ -43,7 +43,7 @@ class WeightFiles:
                 part.unlink(missing_ok=True)
         except OSError as error:
             message = f"cannot be written: {error.strerror}: what was finished is kept"
-            raise RunError(f"{self.folder}: {message}") from None
+            raise WriteError(f"{self.folder}: {message}") from None
         return name
 
     def remove_others(self, named: set[str | None]) -> None:

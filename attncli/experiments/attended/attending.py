@@ -29,7 +29,6 @@ from attncli.experiments.attention_report import LeadingAxes, named, row_tensors
 from attncli.mechanisms.scaling import scale_factors
 from attncli.memory import readable_bytes
 from attncli.report import NamedTensor, Numbers, Statistic, Tensors
-from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import AttentionSpec
 from attncli.statistics.moments import merged_moments
 
@@ -116,7 +115,7 @@ def _dense(spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes) -> Att
     if spec.softmax:
         wanted = replace(
             wanted,
-            rows=tuple(ROW_STATISTICS),
+            rows=spec.measured_of_rows(),
             top_k=min(spec.top_k, layer.shape[3]),
             output=True,
             received_mass=True,
@@ -141,7 +140,7 @@ def _streaming(
     spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes, progress: Progress | None
 ) -> Attended:
     wanted = Wanted(
-        rows=tuple(ROW_STATISTICS),
+        rows=spec.measured_of_rows(),
         top_k=min(spec.top_k, layer.shape[3]),
         output=True,
         score_moments=True,

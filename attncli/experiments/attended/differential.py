@@ -10,11 +10,8 @@ from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Wanted
 from attncli.experiments.attention_report import LeadingAxes, row_tensors
 from attncli.report import NamedTensor, Numbers, Statistic
-from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import AttentionSpec
 from attncli.statistics.moments import moments
-
-SIGNED = tuple(name for name, statistic in ROW_STATISTICS.items() if statistic.signed)
 
 
 def attend_differentially(
@@ -46,7 +43,7 @@ def attend_differentially(
     tensors["weights"] = weights
     statistics["differential"] = Numbers({"lambda_init": spec.lambda_init, "lambda": factor})
     difference = GivenWeights(weights, seen)
-    wanted = Wanted(rows=SIGNED, top_k=min(spec.top_k, layer.shape[3]), received_mass=True)
+    wanted = Wanted(rows=spec.measured_of_rows(), top_k=min(spec.top_k, layer.shape[3]), received_mass=True)
     statistics |= row_tensors(attend(difference, wanted), lead, None)
     named = {name: lead.named(tensor, "query", "key") for name, tensor in tensors.items()}
     return lead.back(weights @ layer.expanded()[1]), named, statistics

@@ -1,6 +1,7 @@
 """Two reports side by side: the weights of A, of B and their difference, and how far each row moved."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import torch
 from attncli import __version__
 from attncli.errors import UserError
 from attncli.experiments.diff.alignment import Alignment, align, align_positions
-from attncli.report import Cell, NamedTensor, Numbers, Report, Statistic, Table, Tensors
+from attncli.experiments.diff.left_out import left_out_notes, places_of
+from attncli.report import PLACES, Cell, NamedTensor, Numbers, Report, Statistic, Table, Tensors
 from attncli.statistics.divergence import jensen_shannon
 
 MAX_CHANGED_ROWS = 10
@@ -48,11 +50,17 @@ def _compared_weights(
     a: tuple[Report, NamedTensor], b: tuple[Report, NamedTensor]
 ) -> tuple[dict[str, NamedTensor], Alignment, Alignment]:
     (report_a, tensor_a), (report_b, tensor_b) = a, b
-    sides = [f"{' × '.join(t.axes)} ({' × '.join(map(str, t.values.shape))})" for t in (tensor_a, tensor_b)]
-    if tensor_a.axes != tensor_b.axes or tensor_a.values.shape[:-2] != tensor_b.values.shape[:-2]:
+    sizes = tuple(zip(tensor_a.axes, tensor_a.values.shape, tensor_b.values.shape, strict=False))[:-2]
+    if tensor_a.axes != tensor_b.axes or any(i != j for axis, i, j in sizes if axis not in PLACES):
+        sides = [
+            f"{' × '.join(t.axes)} ({' × '.join(map(str, t.values.shape))})" for t in (tensor_a, tensor_b)
+        ]
         raise UserError(
-            f"diff: the weights of A are {sides[0]}, of B {sides[1]}: all but the tokens must agree"
+            f"diff: the weights of A are {sides[0]}, of B {sides[1]}: "
+            "all but layers, heads and tokens must agree"
         )
+    shared = tuple(slice(min(i, j)) for _, i, j in sizes)
+    tensor_a, tensor_b = (replace(tensor, values=tensor.values[shared]) for tensor in (tensor_a, tensor_b))
     shapes = tensor_a.values.shape, tensor_b.values.shape
     query = _aligned("query", report_a, report_b, (shapes[0][-2], shapes[1][-2]))
     key = _aligned("key", report_a, report_b, (shapes[0][-1], shapes[1][-1]))
@@ -174,7 +182,10 @@ def compare(a: Report, b: Report) -> Report:
         raise UserError(f"diff: {without} has no weights to compare with those of the other side")
     tensors: dict[str, NamedTensor] = {}
     statistics: dict[str, Statistic] = {}
-    notes = [_changed_settings(a, b)]
+    notes = [
+        _changed_settings(a, b),
+        *left_out_notes(places_of(a, tensor_a), places_of(b, tensor_b)),
+    ]
     tokens: tuple[str, ...] = ()
     context_tokens: tuple[str, ...] = ()
     if tensor_a is not None and tensor_b is not None:
@@ -200,10 +211,10 @@ def compare(a: Report, b: Report) -> Report:
         raise UserError(f"diff: {a.experiment} and {b.experiment} have no weights and other statistics")
     if heads := _heads_difference(a, b):
         statistics["heads_difference"] = heads
-    if figures := _side_by_side(a, b):
-        statistics["side_by_side"] = figures
+    if numbers := _side_by_side(a, b):
+        statistics["side_by_side"] = numbers
     if not (tensors or statistics):
-        raise UserError(f"diff: {notes[0]} They share no weights and no single figure to set side by side")
+        raise UserError(f"diff: {notes[0]} They share no weights and no single statistic to set side by side")
     return Report(
         "diff",
         {"a": dict(a.spec), "b": dict(b.spec)},

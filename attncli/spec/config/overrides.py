@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import get_origin
 
-from attncli.errors import UserError, nearest
-from attncli.spec.config.validation import Given
+from attncli.errors import UserError
+from attncli.spec.config.validation import Given, unknown_key
 from attncli.spec.fields import Spec
 from attncli.spec.text import ALTERNATIVES
 
@@ -31,10 +31,12 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, Given]:
 def unknown_overrides(overrides: Overrides, specs: Iterable[type[Spec]]) -> list[str]:
     """A line for each override that no experiment of the plan has."""
     known = {key for spec in specs for key in spec.model_fields}
+    messages = {
+        key: unknown_key(key, value.value, known) for key, value in overrides.items() if key not in known
+    }
     return [
-        value.line(key, f"unknown key{nearest(key, known) or ' for these experiments'}")
-        for key, value in overrides.items()
-        if key not in known
+        overrides[key].line(key, message + (" for these experiments" if message == "unknown key" else ""))
+        for key, message in messages.items()
     ]
 
 

@@ -1,7 +1,7 @@
 """From given settings to a Spec, or to every error at once, each with the place that it came from."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -24,6 +24,22 @@ class Given(NamedTuple):
         """
         joint = " " if message.startswith("(") else ": "
         return f"{self.where}{joint}{message}" if self.is_flag else f"{self.where}: {key}{joint}{message}"
+
+
+FLAGS = (
+    *("format", "output", "show", "precision", "color", "scale_colors", "skip_sink", "config", "show_config"),
+    *("set", "dry_run", "fresh", "rows", "weights", "workers", "scheduler", "fail_fast", "expect", "debug"),
+)
+"""What a command is told on its line and no file may say."""
+
+
+def unknown_key(key: str, value: Any, known: Iterable[str]) -> str:
+    """What is wrong with a key that is no setting: a flag says so, else the nearest setting is named."""
+    name = key.replace("-", "_")
+    if name not in FLAGS:
+        return f"unknown key{nearest(key, known)}"
+    argument = "" if str(value) in ("true", "false") else f" {_shown(value)}"
+    return f"is a flag of the command, not a setting: give it as --{name.replace('_', '-')}{argument}"
 
 
 def _shown(value: Any) -> str:
@@ -91,7 +107,13 @@ def _field_errors(spec_class: type[Spec], values: Mapping[str, Any]) -> tuple[Sp
     except ValidationError as failure:
         # A default that depends on a bad value is no error of its own.
         errors = [e for e in failure.errors() if e["type"] != "default_factory_not_called"]
-        return None, {str(error["loc"][0]): error_message(error) for error in reversed(errors)}
+        found = {str(error["loc"][0]): error_message(error) for error in reversed(errors)}
+    fields = spec_class.model_fields
+    for key, value in values.items():
+        if value and isinstance(value, list) and get_origin(fields[key].annotation) is not list:
+            shown = _shown(value)
+            found[key] = f"takes one value (got {shown}): to run each, write {key}: {shown} below sweep:"
+    return None, found
 
 
 def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[str]:
@@ -100,7 +122,7 @@ def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[
     spec_class = next((spec for spec in specs if key in spec.model_fields), None)
     if spec_class is None:
         known = {name for spec in specs for name in spec.model_fields}
-        return [value.line(key, f"unknown key{nearest(key, known)}")]
+        return [value.line(key, unknown_key(key, value.value, known))]
     _, errors = _field_errors(spec_class, {key: value.value})
     return [value.line(key, errors[key])] if key in errors else []
 
@@ -115,8 +137,9 @@ def build_spec(spec_class: type[Spec], given: Mapping[str, Given]) -> Spec:
     lines = []
     for key, value in given.items():
         if key not in known:
-            hint = nearest(key, known) or f" for {spec_class.experiment}; known: {', '.join(known)}"
-            lines.append(value.line(key, f"unknown key{hint}"))
+            message = unknown_key(key, value.value, known)
+            more = f" for {spec_class.experiment}; known: {', '.join(known)}"
+            lines.append(value.line(key, message + (more if message == "unknown key" else "")))
     values = {k: v.value for k, v in given.items() if k in known and v.value is not None}
 
     spec, errors = _field_errors(spec_class, values)

@@ -13,7 +13,7 @@ GAP = 2
 class Paragraph:
     """A text: the `title` of a report or of a `step`, `prose`, or `bold` or `dim` lines of their own.
 
-    A step begins, and prose stands, below a blank line.
+    A step begins, and prose stands, below a blank line. A `line` and a dim `note` are sentences without one.
     """
 
     text: str

@@ -1,17 +1,19 @@
 """What of a report people are shown, in order, and how much of it on a screen of some width."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 
 from attncli.plain_text import plain_text
 from attncli.report import Report
-from attncli.views import Display
+from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heading import heading
 from attncli.views.labels import shortened
 from attncli.views.parts import chosen_parts, parts_of
 from attncli.views.tables.elements import Drawing, Paragraph, Section
 from attncli.views.tables.labels import TableLabels
 from attncli.views.tables.screens import SCREENS
+from attncli.views.tables.screens.headlines import next_steps
 from attncli.views.tables.statistic_tables import statistic_tables
 from attncli.views.tables.step_sections import step_sections
 from attncli.views.tables.tensor_tables import TensorTables
@@ -25,10 +27,19 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
         for part in sorted({*display.show} - {*parts_of(report), "all"}):
             has = ", ".join(parts_of(report)) or "no part of its own: --show all"
             yield Paragraph(f"There is no part {part} in this report; it has {has}.", "dim")
-    elif report.experiment in SCREENS and not report.steps:
-        yield from SCREENS[report.experiment](report, display)
-    else:
+    elif report.steps:
         yield from _parts(report, display)
+    else:
+        if report.experiment in SCREENS:
+            yield from SCREENS[report.experiment](report, _of_screens(display))
+        else:
+            yield from _parts(report, display)
+        yield from next_steps(report)
+
+
+def _of_screens(display: Display) -> Display:
+    """A screen is as wide as the terminal, and in a pipe as wide as most: both print the same there."""
+    return replace(display, width=display.width or TEXT_WIDTH, precision=display.screen_precision)
 
 
 def _parts(report: Report, display: Display) -> Iterator[Section]:
@@ -47,8 +58,10 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
             mentioned |= section.mentioned
         yield section
     long = _long_tokens(report, labels.row_width, mentioned)
-    for line in ("", *index_lines(mentioned, display.width), *long, *map(plain_text, report.notes)):
+    for line in ("", *index_lines(mentioned, display.width), *long):
         yield Paragraph(line, "dim")
+    for note in report.notes:
+        yield Paragraph(plain_text(note), "note")
 
 
 def _long_tokens(

@@ -21,9 +21,12 @@ def statistic_tables(report: Report, display: Display, labels: TableLabels) -> I
     """Each table; then the numbers, those with the same names in one table."""
     alike: dict[tuple[str, ...], dict[str, Row]] = {}
     for name, value in report.statistics.items():
-        if isinstance(value, Table) and set(PLACES) <= value[0].keys():
+        of_results = report.experiment == "results"
+        if isinstance(value, Table) and of_results and report.tensors:
+            value = Table(row for row in value if None in map(row.get, PLACES))  # the others are on grids
+        if value and isinstance(value, Table) and not of_results and set(PLACES) <= value[0].keys():
             yield heads_grid(name, value, display.precision)
-        elif isinstance(value, Table):
+        elif value and isinstance(value, Table):
             yield _grid(name, [str(number) for number in range(len(value))], value, display, labels)
         elif isinstance(value, Numbers):
             alike.setdefault(tuple(value), {})[name] = value

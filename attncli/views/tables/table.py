@@ -9,13 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from attncli.report import Report
-from attncli.views import Display
+from attncli.views import TEXT_WIDTH, Display
 from attncli.views.numbers import NO_NUMBER
 from attncli.views.tables.elements import Column, Drawing, Grid, Paragraph, Section, Values
 from attncli.views.tables.sections import sections
 
 LAYOUT_WIDTH = 1_000_000
-RULE_WIDTH = 80
 
 
 class PipeConsole(Console):
@@ -39,9 +38,13 @@ class Screen:
         match section:
             case Paragraph(text, "step"):
                 line = f"══ {text} "
-                self._text(line + "═" * max(0, (self.width or RULE_WIDTH) - len(line)), "bold")
-            case Paragraph(text, "prose"):
+                self._text(line + "═" * max(0, (self.width or TEXT_WIDTH) - len(line)), "bold")
+            case Paragraph(text, "prose" | "line"):
                 self._prose(text)
+            case Paragraph(text, "note"):
+                self._prose(text, "dim")
+            case Paragraph(text, "title"):
+                self._prose(text, "bold")
             case Paragraph(text, style):
                 self._text(text, "dim" if style == "dim" else "bold")
             case Values():
@@ -55,9 +58,9 @@ class Screen:
     def _text(self, text: str, style: str = "") -> None:
         self.console.print(Text(text, style=style), width=self.width, soft_wrap=self.width is None)
 
-    def _prose(self, text: str) -> None:
+    def _prose(self, text: str, style: str = "") -> None:
         """Sentences in lines of a screen's width in a pipe, too: a pager would break them within words."""
-        self.console.print(Text(text), width=self.width or RULE_WIDTH)
+        self.console.print(Text(text, style=style), width=self.width or TEXT_WIDTH)
 
     def _values(self, values: Values) -> None:
         """Sentences; then the numbers below each other."""

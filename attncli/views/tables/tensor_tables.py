@@ -19,6 +19,7 @@ MAX_CELLS = 50_000
 MAX_VECTOR_ROWS = 24
 MAX_VECTOR_COLUMNS = 64
 MAX_EXAMPLE_ROWS = 6
+ROUNDING = 1e-6
 RANKED = ("top_keys", "top_weights")
 
 
@@ -26,6 +27,14 @@ def two_lines(name: str) -> tuple[str, str]:
     """A name as the header of a column."""
     first, _, second = name.rpartition("_")
     return first.replace("_", " "), second
+
+
+def largest_keys(values: np.ndarray) -> np.ndarray:
+    """The place of the largest number of each row, the first of those that differ by rounding alone."""
+    numbers = np.where(np.isfinite(values), values, -np.inf)
+    top = numbers.max(axis=1, keepdims=True)
+    largest: np.ndarray = (numbers >= top - ROUNDING * np.abs(top)).argmax(axis=1)
+    return largest
 
 
 class TensorTables:
@@ -114,7 +123,7 @@ class TensorTables:
 
     def _columns(self, axis: str, values: np.ndarray, footer: Sequence[float] = ()) -> list[Column]:
         """A column a key, the largest of each row emphasised, with a number of the footer below."""
-        largest = np.nanargmax(np.where(np.isfinite(values), values, -np.inf), axis=1)
+        largest = largest_keys(values)
         return [
             Column(
                 header,

@@ -6,7 +6,7 @@ from typing import TextIO
 
 from attncli.plain_text import plain_text
 from attncli.report import Report
-from attncli.views import Display
+from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heading import heading
 from attncli.views.matrices import matrices
 from attncli.views.parts import chosen_parts
@@ -21,7 +21,7 @@ NOTHING = "No matrix and no curve to draw here; --format table shows the numbers
 def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
     """Heading, pictures, tokens that were shortened, notes."""
     blank = text_line("")
-    yield from wrapped(heading(report), display.width, BOLD, display.has_color)
+    yield from wrapped(heading(report), display.width or TEXT_WIDTH, BOLD, display.has_color)
     told: dict[tuple[str, int], str] = {}
     is_empty = True
     for _, group in groupby(matrices(report), key=lambda matrix: matrix.name):
@@ -43,7 +43,7 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
             yield styled(text_line(line), DIM, display.has_color)
     yield blank
     for note in report.notes:
-        yield from wrapped(plain_text(note), display.width, DIM, display.has_color)
+        yield from wrapped(plain_text(note), display.width or TEXT_WIDTH, DIM, display.has_color)
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:

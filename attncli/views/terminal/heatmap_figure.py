@@ -96,10 +96,10 @@ def _label_room(rows: Side, columns: Side, width: int | None) -> int | None:
 def _plan(subject: Subject, display: Display, most: int | None) -> Plan:
     size = subject.rows.count, subject.columns.count
     if subject.grid is not None:
-        room = screen(display.width, place_width(subject) + 1, has_color=display.has_color)
+        room = screen(display, place_width(subject) + 1)
         return plan_of_atlas(*size, subject.grid, room)
     if len(subject.matrices) > 1:
-        room = screen(display.width, _labels(subject, display, most), has_color=display.has_color)
+        room = screen(display, _labels(subject, display, most))
         return plan_of_several(*size, len(subject.matrices), room, GAP)
     return _plan_of_one(subject, display, most)
 
@@ -115,9 +115,7 @@ def _plan_of_one(subject: Subject, display: Display, most: int | None) -> Plan:
     wide = wide_enough(columns, COLUMN_LABEL_WIDTH) if columns.step == 1 else 2
     # Pooled rows have positions alone for labels, which leaves more room.
     beside_words, beside_spans = (
-        plan_of_one(
-            rows.count, columns.count, screen(display.width, labels, has_color=display.has_color), wide
-        )
+        plan_of_one(rows.count, columns.count, screen(display, labels), wide)
         for labels in (_labels(subject, display, most), span_width(rows) + 1)
     )
     return beside_spans if beside_words.is_pooled and beside_spans.block[0] > 1 else beside_words

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from attncli.views import Display
+
 MAX_WIDE = 24  # Rows and columns up to which cells are as wide as the words above them.
 MAX_SINGLE = 12  # Rows up to which each has a line of its own among several maps, too.
 MAX_DOUBLE = 40  # Rows up to which a cell is two characters wide and so about square.
@@ -10,8 +12,7 @@ MIN_PANEL = 24  # Columns of cells that one of several maps keeps at least.
 MIN_TITLED = 8  # Columns that the title of a map takes.
 MIN_THUMBNAIL = 5
 ATLAS_LINES = 48
-MAP_LINES = 40  # Lines of one map of tokens by tokens; of vectors, which say less, fewer.
-VECTOR_LINES = 20
+VECTOR_LINES = 20  # Lines of one map of vectors, which say less than tokens by tokens.
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ class Screen:
     has_halves: bool
 
 
-def screen(width: int | None, label_width: int, *, has_color: bool) -> Screen:
-    """What a terminal of that width leaves beside labels, in about a screen's height."""
-    if width is None:
-        return Screen(NATURAL, NATURAL, has_color)
-    return Screen(max(width - label_width, MIN_THUMBNAIL), MAP_LINES, has_color)
+def screen(display: Display, label_width: int) -> Screen:
+    """What a terminal of that width leaves beside labels, in as many lines as a map may take."""
+    if display.width is None:
+        return Screen(NATURAL, NATURAL, display.has_color)
+    return Screen(max(display.width - label_width, MIN_THUMBNAIL), display.map_lines, display.has_color)
 
 
 def _ceil(number: int, divisor: int) -> int:
@@ -51,28 +52,29 @@ def _ceil(number: int, divisor: int) -> int:
 
 def plan_of_one(rows: int, columns: int, room: Screen, wide: int) -> Plan:
     """One map: wide cells for a few numbers, then two characters a cell, one, half-blocks; then pooled."""
-    if max(rows, columns) <= MAX_WIDE and wide > 2 and columns * wide <= room.columns:
+    if max(rows, columns) <= min(MAX_WIDE, room.lines) and wide > 2 and columns * wide <= room.columns:
         return Plan((1, 1), wide, 1)
-    if rows <= MAX_DOUBLE and columns * 2 <= room.columns:
+    if rows <= min(MAX_DOUBLE, room.lines) and columns * 2 <= room.columns:
         return Plan((1, 1), 2, 1)
     return _dense_plan(rows, columns, room)
 
 
 def _dense_plan(rows: int, columns: int, room: Screen) -> Plan:
     """One character a cell, one line per row while they are few; pooled where they do not fit."""
-    if columns <= room.columns and rows <= MAX_WIDE:
+    if columns <= room.columns and rows <= min(MAX_WIDE, room.lines):
         return Plan((1, 1), 1, 1)
     rows_per_line = 2 if room.has_halves else 1
     is_square = rows == columns
     lines = room.lines if is_square else min(room.lines, VECTOR_LINES)
     most_rows = lines * rows_per_line
-    if columns <= room.columns and rows <= max(most_rows, (64 if is_square else 32 * rows_per_line)):
+    most_whole = (64 if is_square else 32 * rows_per_line) if room.lines > MAX_WIDE else 0
+    if columns <= room.columns and rows <= max(most_rows, most_whole):
         return Plan((1, 1), 1, rows_per_line)
     down, along = _ceil(rows, most_rows), _ceil(columns, room.columns)
     if is_square:  # Blocks look square, too: a character is twice as tall as it is wide.
         along = max(along, down if room.has_halves else _ceil(down, 2))
         down = along if room.has_halves else 2 * along
-    return Plan((down, along), 1, 1 if _ceil(rows, down) <= MAX_WIDE else rows_per_line)
+    return Plan((down, along), 1, 1 if _ceil(rows, down) <= min(MAX_WIDE, room.lines) else rows_per_line)
 
 
 def plan_of_several(rows: int, columns: int, count: int, room: Screen, gap: int) -> Plan:

@@ -72,7 +72,7 @@ def test_strides_stand_in_a_table_and_a_hidden_number_is_a_dot() -> None:
 
 def test_the_tensors_of_the_steps_are_not_repeated_below() -> None:
     explained = shown("table", [run("multihead", explain=True, num_heads=2)], width=80)
-    plain = shown("table", [run("multihead", num_heads=2)], width=80)
+    plain = shown("table", [run("multihead", num_heads=2)], width=80, show=("all",))
     rest = explained.partition("══ the report ")[2].partition("\n")[2]
     assert rest.strip() == plain.partition("\n\n")[2].strip()
 

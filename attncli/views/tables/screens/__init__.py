@@ -5,11 +5,26 @@ from collections.abc import Callable, Iterator
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.tables.elements import Section
+from attncli.views.tables.screens.attention import attention_screen
+from attncli.views.tables.screens.average import average_screen
+from attncli.views.tables.screens.comparison import comparison_screen
 from attncli.views.tables.screens.heads import heads_screen
+from attncli.views.tables.screens.norm import norm_screen
+from attncli.views.tables.screens.pitfalls import pitfalls_screen
+from attncli.views.tables.screens.scale_demo import scale_demo_screen
 
 Screen = Callable[[Report, Display], Iterator[Section]]
 
-# An experiment without a screen of its own shows everything.
+# An experiment without a screen of its own shows everything. Display.width is a number here.
 SCREENS: dict[str, Screen] = {
+    "average": average_screen,
+    "self": attention_screen,
+    "multihead": attention_screen,
+    "cross": attention_screen,
+    "show": attention_screen,
+    "scale-demo": scale_demo_screen,
+    "norm": norm_screen,
+    "pitfalls": pitfalls_screen,
     "heads": heads_screen,
+    "diff": comparison_screen,
 }

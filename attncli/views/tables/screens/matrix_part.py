@@ -1,0 +1,100 @@
+"""As much of a matrix as a first screen holds, as a table; and what of it is left out."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from attncli.report import Report
+from attncli.views import Display
+from attncli.views.matrices import Matrix
+from attncli.views.numbers import NO_NUMBER, fixed
+from attncli.views.tables.elements import Column, Grid
+from attncli.views.tables.labels import TableLabels
+from attncli.views.tables.tensor_tables import largest_keys
+
+MOST_ROWS, FIRST_ROWS = 10, 8  # Rows up to which a matrix is whole, and the first of longer ones.
+COLUMN_WIDTHS = (9, 8, 7, 6, 5)  # Cells of a token above a column, tried until all columns fit.
+CUT_WIDTH, CUT_LABEL = 7, 12  # Cells of tokens where not all columns fit.
+LEAST_WIDTH = 6  # Cells that a column takes at least, with the gap before it.
+MANY_KEYS = 50  # From here on weights are small enough for a decimal more.
+
+MOST_AT = ("most", "at")
+NOUNS = {"batch": ("sequence", "sequences"), "query": ("query", "queries")}
+NO_SIZES: Mapping[str, int] = {}
+
+
+class MatrixPart:
+    """The rows and columns of a matrix that fit the display; of several of one size the same rows of each."""
+
+    def __init__(
+        self,
+        report: Report,
+        matrices: Mapping[str, Matrix],
+        display: Display,
+        title: str,
+        most: int = MOST_ROWS,
+    ) -> None:
+        self.names, self.title = list(matrices), title
+        first = next(iter(matrices.values()))
+        self.axes = first.axes
+        self.width = display.width or 0
+        self.labels = TableLabels(report, display)
+        self.num_queries, self.num_keys = first.values.shape
+        self.precision = display.precision + (self.num_keys > MANY_KEYS)
+        self.rows = self.num_queries if self.num_queries <= most else min(most, FIRST_ROWS)
+        self.values = np.concatenate([matrix.values[: self.rows] for matrix in matrices.values()])
+        self.largest = largest_keys(self.values)
+        self.grid = self._whole() or self._cut()
+
+    def _whole(self) -> Grid | None:
+        """Every key, with as much of its token as there is room for; None where they do not fit."""
+        if self.num_keys * LEAST_WIDTH > self.width:
+            return None
+        for width in COLUMN_WIDTHS:
+            self.labels.column_width = width
+            grid = Grid(self.title, self._label(), self._columns())
+            if len(grid.groups(self.width)) == 1:
+                return grid
+        return None
+
+    def _cut(self) -> Grid:
+        """The first keys that fit, and beside them the key that each query looks at most."""
+        self.labels.column_width, self.labels.row_width = (
+            CUT_WIDTH,
+            min(CUT_LABEL, self.labels.row_width or 0),
+        )
+        label = self._label()
+        most = [
+            self.labels.place(self.axes[1], int(key)) if np.isfinite(row[key]) else NO_NUMBER
+            for key, row in zip(self.largest, self.values, strict=True)
+        ]
+        last = Column(MOST_AT, most, left=True)
+        (first, *_) = Grid("", label, self._columns()).groups(self.width - last.width - 2)
+        return Grid(self.title, label, [*first, last])
+
+    def _label(self) -> Column:
+        label = self.labels.rows(self.axes[0], self.num_queries)
+        cells = [f"{name} {cell}".strip() for name in self.names for cell in label.cells[: self.rows]]
+        return replace(label, cells=cells)
+
+    def _columns(self) -> list[Column]:
+        headers = self.labels.columns(self.axes[1], self.num_keys)
+        return [
+            Column(
+                header,
+                [fixed(number, self.precision) for number in self.values[:, j]],
+                emphasis=frozenset(np.flatnonzero(self.largest == j).tolist()),
+            )
+            for j, header in enumerate(headers[: self.width // LEAST_WIDTH])
+        ]
+
+    def left_out(self, sizes: Mapping[str, int] = NO_SIZES) -> Iterator[str]:
+        """`queries 10-199`: what is not shown; `sizes` of the axes before, of which place 0 is shown."""
+        num_columns = len(self.grid.columns) - (self.grid.columns[-1].header == MOST_AT)
+        shown = {name: (1, size) for name, size in sizes.items()}
+        shown |= {self.axes[0]: (self.rows, self.num_queries), self.axes[1]: (num_columns, self.num_keys)}
+        for axis, (first, count) in shown.items():
+            one, several = NOUNS.get(axis, (axis, f"{axis}s"))
+            if first < count:
+                yield f"{one} {first}" if first == count - 1 else f"{several} {first}-{count - 1}"

@@ -1,0 +1,48 @@
+"""The first screen of normalisation: one feature and one example, before and after."""
+
+from collections.abc import Iterator
+
+from attncli.report import Report
+from attncli.views import Display
+from attncli.views.heading import heading
+from attncli.views.numbers import NO_NUMBER, fixed, scalar
+from attncli.views.tables.elements import Column, Grid, Paragraph, Section
+from attncli.views.tables.screens.attention import notes
+
+# What each kind sets to mean 0 and standard deviation 1.
+NORMALISED = {"batch_norm": "feature0", "layer_norm": "example0"}
+SENTENCES = {
+    "batch_norm": "Batch norm gives each feature mean 0 and std 1 over the batch.",
+    "batch_norm_eval": "In eval mode it uses the running mean and variance instead of the batch's.",
+    "layer_norm": "Layer norm gives each example mean 0 and std 1 over its features.",
+    "rms_norm": "RMS norm divides each example by its root mean square; its mean stays.",
+}
+
+
+def norm_screen(report: Report, display: Display) -> Iterator[Section]:
+    """Mean and standard deviation of feature 0 and example 0, a row for the input and each kind."""
+    yield Paragraph(heading(report), "title")
+    kinds = [name for name in report.statistics if name in ("input", *SENTENCES)]
+    columns = []
+    for place, column in (("feature0", "feature 0"), ("example0", "example 0")):
+        bold = frozenset(i for i, name in enumerate(kinds) if NORMALISED.get(name) == place)
+        for statistic in ("mean", "std"):
+            cells = [fixed(report.numbers(name)[f"{place}_{statistic}"], display.precision) for name in kinds]
+            columns.append(Column((column, statistic), cells, emphasis=bold))
+    label = Column(("", ""), [name.replace("_", " ") for name in kinds], left=True)
+    size = f"{report.spec.get('batch_size')} examples of {report.spec.get('num_features')} features"
+    yield Grid(f"mean and standard deviation before and after ({size})", label, columns)
+    if report.spec.get("variance") == "biased":
+        yield Paragraph(
+            "Here std divides by n - 1, the norms by n: what they make 1 is a little more.", "line"
+        )
+    for name in kinds:
+        if name in SENTENCES:
+            yield Paragraph(SENTENCES[name], "line")
+    agreement = {
+        name.replace("_", " "): scalar(number, display.precision)
+        for name, number in report.numbers("agreement_with_torch").items()
+    }
+    if texts := [f"{name} {text}" for name, text in agreement.items() if text != NO_NUMBER]:
+        yield Paragraph(f"Largest difference from torch's own layers: {', '.join(texts)}.", "line")
+    yield from notes(report.notes, display)

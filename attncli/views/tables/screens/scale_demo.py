@@ -1,0 +1,102 @@
+"""The first screen of scaling: variances first, then a row of logits as it sharpens, then the curve."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from attncli.report import Numbers, Report, Row
+from attncli.views import Display
+from attncli.views.curves import curves_of
+from attncli.views.heading import heading
+from attncli.views.numbers import fixed, scalar
+from attncli.views.tables.elements import Column, Drawing, Grid, Paragraph, Section
+from attncli.views.terminal.line_chart import Ends, chart
+
+MOST_SIZES, MOST_LOGITS = 4, 5
+BARS = 4, 20  # Cells of the longest bar, where many and where few factors stand side by side.
+EIGHTHS = " ▏▎▍▌▋▊▉"
+CURVE_ROWS, CURVE_COLUMNS = 4, 60
+RAW = "raw scores vary by about head_dim"
+POINTS = {
+    "sqrt": f"{RAW}, divided by √head_dim by about 1",
+    "fourth-root": f"{RAW}, with query and key scaled by about 1",
+    "none": f"{RAW}, and nothing scales them",
+}
+
+
+def scale_demo_screen(report: Report, display: Display) -> Iterator[Section]:
+    """The variances of each head_dim; the weights of a row by factor, as bars; the softmax curve."""
+    yield Paragraph(heading(report), "title")
+    yield _variances(report, display)
+    sharpness = _sharpness(report, display)
+    yield sharpness
+    yield from _curve(report, display)
+    factors = report.table("sharpness")[len(sharpness.columns) :]
+    left_out = [f"{len(factors)} factors"] if factors else []
+    left_out += [f"head_dim {row['head_dim']}" for row in _sizes(report)[MOST_SIZES:]]
+    left_out += (
+        [f"logits from {MOST_LOGITS} on"] if len(report.tensors["logits"].values) > MOST_LOGITS else []
+    )
+    if left_out:
+        yield Paragraph(f"Not shown: {', '.join(left_out)}. See --show statistics.", "note")
+
+
+def _sizes(report: Report) -> Sequence[Row]:
+    found = report.statistics["variance"]
+    return [found] if isinstance(found, Numbers) else report.table("variance")
+
+
+def _variances(report: Report, display: Display) -> Grid:
+    rows = _sizes(report)[:MOST_SIZES]
+    columns = [
+        Column((name.replace("_", " "),), [scalar(row[name], display.precision) for row in rows])
+        for name in rows[0]
+        if name != "head_dim"
+    ]
+    label = Column(("head_dim",), [str(row["head_dim"]) for row in rows], left=True)
+    return Grid(f"variance: {POINTS.get(str(report.spec.get('scale')), RAW)}", label, columns)
+
+
+def _sharpness(report: Report, display: Display) -> Grid:
+    """A column a factor, as many as fit: each weight as a number and a bar; the gradient's norm."""
+    table, precision = report.table("sharpness"), display.precision
+    logits = [fixed(logit, precision) for logit in report.tensors["logits"].values[:MOST_LOGITS]]
+    label = Column(("logit",), [*logits, "gradient norm"], left=True)
+    room = ((display.width or 0) - label.width) // len(table) - precision - 5
+    bar = min(max(room, BARS[0]), BARS[1])
+    columns = []
+    for row in table:
+        weights = np.array(row["softmax"], dtype=np.float64)[: len(logits)]
+        cells = [f"{fixed(weight, precision)} {_bar(weight, bar)}" for weight in weights]
+        header = f"× {row['factor']:g}"
+        columns.append(Column((header,), [*cells, fixed(row["gradient_norm"], precision)], left=True))
+    (shown, *_) = Grid("", label, columns).groups(display.width)
+    return Grid("softmax(logits × factor) sharpens, and its gradient fades", label, shown)
+
+
+def _bar(share: float, width: int) -> str:
+    """A bar of that share of the width, to an eighth of a cell."""
+    eighths = round(share * width * 8)
+    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+
+
+def _curve(report: Report, display: Display) -> Iterator[Section]:
+    for group in curves_of(report):
+        if not group.is_of_rows:
+            (curve,) = group.curves
+            ends = Ends(float(curve.y.min()), float(curve.y.max()))
+            columns = min((display.width or 0) - 13, CURVE_COLUMNS)
+            lines = chart(
+                curve.x,
+                curve.y,
+                ends,
+                columns=max(columns, 10),
+                rows=CURVE_ROWS,
+                precision=display.precision,
+                has_color=display.has_color,
+            )
+            yield Drawing(
+                "softmax of rising logits: the weight of each",
+                [line.text.rstrip() for line in lines],
+                {},
+            )

@@ -1,0 +1,57 @@
+"""What an experiment says of its statistics before it runs is what its report has."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from attncli.batch.expectations import as_declared
+from attncli.batch.figures import figures_of
+from attncli.running.session import Session
+from attncli.spec import SPECS
+from attncli.spec.config.validation import Given, build_spec
+from attncli.spec.fields import Spec
+from attncli.spec.pitfalls import PitfallName
+from attncli.spec.statistic_names import SUMMARIES
+
+MODEL = str(Path(__file__).parents[2] / "attncli/data/tiny-induction")
+SETTINGS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in SPECS),
+    ("average", {"aggregate": "sum"}),
+    ("average", {"method": "softmax", "softmax_twice": "true"}),
+    ("self", {"softmax": "false"}),
+    ("self", {"projection": "none", "window": "2"}),
+    ("self", {"projection": "none", "temperature": "2"}),
+    ("self", {"sink": "1", "rope": "true"}),
+    ("self", {"model": MODEL, "sentence": "abc"}),
+    ("self", {"model": MODEL, "sentence": "abc", "explain": "true"}),
+    ("multihead", {"num_tokens": "5", "batch_size": "2", "engine": "streaming"}),
+    ("multihead", {"differential": "true"}),
+    ("multihead", {"model": MODEL, "sentence": "abc"}),
+    ("cross", {"engine": "streaming"}),
+    ("cross", {"differential": "true", "explain": "true"}),
+    ("scale-demo", {"head_dim": ["4", "8"]}),
+    *(("norm", {"kind": kind}) for kind in ("batch", "layer", "rms")),
+    ("heads", {"sentence": "abcabc", "weighted": "true"}),
+    ("heads", {"statistic": "induction", "top_k": "3"}),
+    *(("pitfalls", {"pitfall": name}) for name in get_args(PitfallName)),
+]
+
+
+def spec_of(name: str, settings: dict[str, Any]) -> Spec:
+    known = SPECS[name].model_fields
+    return build_spec(SPECS[name], {k: Given(v, "test") for k, v in settings.items() if k in known})
+
+
+@pytest.mark.parametrize(("name", "settings"), SETTINGS)
+def test_what_is_declared_is_what_is_there(name: str, settings: dict[str, Any]) -> None:
+    spec = spec_of(name, settings)
+    columns, _ = figures_of(Session().run(spec, reseed=True))
+    of_rows = {f"{row}.{how}" for row in spec.row_statistics() for how in SUMMARIES}
+    found = {as_declared(column.statistic) for column in columns}
+    assert found == of_rows | set(spec.single_statistics())
+
+
+def test_two_texts_share_no_positions() -> None:
+    assert "distance" in spec_of("self", {}).row_statistics()
+    assert "distance" not in spec_of("cross", {}).row_statistics()

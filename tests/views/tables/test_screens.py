@@ -1,0 +1,213 @@
+"""First screens: goldens of reports made by hand; every one fits 30 lines and ends in what to type next."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+
+from attncli.experiments.diff.comparison import compare
+from attncli.report import NamedTensor, Numbers, Report, Table
+from attncli.spec import SPECS
+from attncli.spec.config.validation import build_spec
+from attncli.views.tables.screens import SCREENS
+from tests.experiments.running import run
+from tests.same_text import assert_same_text
+from tests.views.test_views import HOSTILE, shown
+
+GOLDEN = Path(__file__).parent / "golden"
+MOST_LINES = 30
+ENVIRONMENT: dict[str, str] = {}
+LONG = " ".join(f"word{i % 7}" for i in range(200))
+WORDS = "one two three four five six seven eight nine ten"
+
+
+def settings(experiment: str, **given: Any) -> dict[str, Any]:
+    """The settings of a report, every default filled in."""
+    spec = build_spec(SPECS[experiment], {}).model_copy(update=given)
+    return spec.model_dump(mode="json", exclude=set(spec.unreported_keys()))
+
+
+SELF = Report(
+    "self",
+    settings("self", sentence="a cat\n a", causal=True),
+    ENVIRONMENT,
+    ("a", "cat", "a"),
+    tensors={
+        "weights": NamedTensor(("query", "key"), np.array([[1, 0, 0], [0.25, 0.75, 0], [0.2, 0.7, 0.1]]))
+    },
+    statistics={
+        "scores": Numbers(mean=0.5, variance=63.7, min=-1.0, max=9.0),
+        "scaled_scores": Numbers(mean=-0.0004, variance=0.0042, min=-1.0, max=9.0),
+    },
+    notes=("A note.",),
+)
+CASES = {
+    "self": SELF,
+    "multihead": replace(
+        SELF,
+        experiment="multihead",
+        spec=settings("multihead", sentence="a cat a", num_heads=3),
+        tensors={"weights": NamedTensor(("head", "query", "key"), np.full((3, 3, 3), 1 / 3))},
+    ),
+    "average": replace(
+        SELF,
+        experiment="average",
+        spec=settings("average", sentence="a cat a"),
+        statistics={"agreement": Numbers(loop_vs_matmul=1.5e-8, loop_vs_softmax=0.25)},
+    ),
+    "scale-demo": Report(
+        "scale-demo",
+        settings("scale-demo"),
+        ENVIRONMENT,
+        tensors={
+            "logits": NamedTensor(("key",), np.array([0.5, -0.5])),
+            "curve_logits": NamedTensor(("point",), np.arange(5.0)),
+            "curve_weights": NamedTensor(("point",), np.arange(5.0) ** 2),
+        },
+        statistics={
+            "variance": Numbers(head_dim=16, query=1.1, key=0.9, raw_scores=15.9, scaled_scores=0.99),
+            "sharpness": Table(
+                {"factor": factor, "softmax": [1 - low, low], "entropy": 0.5, "gradient_norm": low}
+                for factor, low in ((1.0, 0.25), (8.0, 0.0))
+            ),
+        },
+    ),
+    "norm": Report(
+        "norm",
+        settings("norm"),
+        ENVIRONMENT,
+        statistics={
+            name: Numbers(feature0_mean=mean, feature0_std=1.0, example0_mean=-1e-9, example0_std=None)
+            for name, mean in (("input", 0.25), ("batch_norm", 0.0), ("layer_norm", 0.3))
+        },
+    ),
+    "pitfalls": Report(
+        "pitfalls",
+        settings("pitfalls", sentence="a cat a"),
+        ENVIRONMENT,
+        ("a", "cat", "a"),
+        statistics={
+            "pitfalls": Table(
+                [
+                    {
+                        "pitfall": "late-mask",
+                        "figure": "row_sum",
+                        "wrong": 0.2,
+                        "right": 1.0,
+                        "mistake": "Rows.",
+                    }
+                ]
+            )
+        },
+    ),
+}
+CASES["diff"] = compare(
+    SELF,
+    replace(
+        SELF,
+        spec={**SELF.spec, "causal": False},
+        tensors={"weights": NamedTensor(("query", "key"), np.full((3, 3), 1 / 3))},
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_screens_look_as_they_did(case: str) -> None:
+    """After a deliberate change: UPDATE_GOLDEN=1 pytest tests/views, and read the difference."""
+    text = shown("table", [CASES[case]], width=80)
+    path = GOLDEN / f"screen-{case}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert_same_text(text, path.read_text())
+
+
+EVERY: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in SPECS if name in SCREENS),
+    *((name, {"sentence": LONG}) for name in ("self", "multihead", "cross", "average", "pitfalls")),
+    *((name, {"sentence": WORDS}) for name in ("self", "multihead", "cross", "average")),
+    *(("pitfalls", {"pitfall": name}) for name in ("late-mask", "no-scaling", "merged-heads")),
+    *(("pitfalls", {"pitfall": name}) for name in ("vocabulary-labels", "wrong-axis", "softmax-twice")),
+    ("pitfalls", {"pitfall": "uniform-projections", "sentence": LONG}),
+    ("self", {"sentence": "one"}),
+    ("self", {"sentence": HOSTILE, "tokenizer": "whitespace"}),
+    ("cross", {"sentence": HOSTILE, "context": HOSTILE, "tokenizer": "whitespace"}),
+    ("self", {"softmax": False}),
+    ("self", {"differential": True, "window": 2}),
+    ("multihead", {"num_tokens": 10, "batch_size": 3, "sink": 2.0}),
+    ("multihead", {"num_tokens": 300, "engine": "streaming", "embed_dim": 8, "causal": True}),
+    ("average", {"aggregate": "sum"}),
+    ("average", {"method": "softmax"}),
+    ("scale-demo", {"head_dim": [4, 8, 16, 32, 64], "factors": list(range(1, 30)), "logits": [0.1] * 20}),
+    ("norm", {"variance": "biased"}),
+]
+
+
+@pytest.mark.parametrize(("experiment", "given"), EVERY, ids=lambda value: str(value)[:40])
+def test_every_screen_fits_and_a_pipe_prints_the_same(experiment: str, given: dict[str, Any]) -> None:
+    report = run(experiment, **given)
+    text = shown("table", [report], width=80)
+    lines = text.splitlines()
+    assert len(lines) <= MOST_LINES and max(map(cell_len, lines)) <= 80
+    assert not set("\x1b\u202e\u200d\n") & set("".join(lines))
+    assert lines[-2] == "" and lines[-1].startswith(f"Next, with attn {experiment}: ")
+    assert shown("table", [report], width=None) == text
+    assert len(shown("table", [report], width=160, colors="truecolor").splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize(
+    ("experiment", "given", "change"),
+    [
+        ("self", {}, {"causal": True}),
+        ("multihead", {"sentence": LONG}, {"seed": 2}),
+        ("multihead", {}, {"sentence": "other " * 99}),
+        ("norm", {}, {"seed": 1}),
+    ],
+)
+def test_every_diff_fits(experiment: str, given: dict[str, Any], change: dict[str, Any]) -> None:
+    report = compare(run(experiment, **given), run(experiment, **{**given, **change}))
+    text = shown("table", [report], width=80)
+    assert text.count("\n") <= MOST_LINES and "From A to B: " in text and "Next, with attn diff: " in text
+    assert shown("table", [report], width=None) == text
+
+
+def test_the_largest_weight_is_named_where_its_column_is_left_out() -> None:
+    weights = np.full((200, 200), 0.002)
+    weights[:, 150] = 0.602
+    report = replace(
+        SELF,
+        tokens=tuple(LONG.split()),
+        tensors={"weights": NamedTensor(("query", "key"), weights)},
+    )
+    lines = shown("table", [report], width=80).splitlines()
+    rows = [line for line in lines if line.endswith("150 word3") and "0.002" in line]
+    assert len(rows) == 8
+    assert any('token 7 "word0" takes most (0.602) from token 150 "word3"' in line for line in lines)
+    assert any(line.startswith("Not shown: queries 8-199, keys ") for line in lines)
+
+
+@pytest.mark.parametrize("name", [name for name in SPECS if SPECS[name].next_steps])
+def test_what_to_type_next_is_known_and_fits_a_line(name: str) -> None:
+    steps = SPECS[name].next_steps
+    assert cell_len(f"Next, with attn {name}: {'  '.join(steps)}") <= 80
+    flags = {step.split()[0].removeprefix("--").replace("-", "_") for step in steps if step.startswith("--")}
+    assert flags <= {*SPECS[name].model_fields, "show", "format"}
+
+
+def test_what_a_report_has_already_is_not_suggested() -> None:
+    assert "--causal" not in shown("table", [SELF], width=80)
+    assert "--causal  --explain" in shown("table", [run("self")], width=80)
+    assert "--explain" not in shown("table", [run("self", engine="streaming")], width=80)
+
+
+def test_random_weights_are_said_to_be_untrained() -> None:
+    assert "UNTRAINED (random weights, seed 3)" in shown("table", [run("self", seed=3)], width=80)
+    assert "UNTRAINED (random embeddings" in shown("table", [run("self", projection="none")], width=80)
+
+
+def test_decimals_are_two_unless_asked_for() -> None:
+    assert " 0.20 " in shown("table", [SELF], width=80) and "0.2000" not in shown("table", [SELF], width=80)
+    assert "0.2000" in shown("table", [SELF], width=80, screen_precision=4)
