@@ -38,7 +38,7 @@ PLACE_WIDTH = len("29:8 0.90")
 MOST_HEADS = 16
 FEW_ROWS = 5
 MOST_TEXT = 80
-LETTERS_TITLE = "letter of the largest statistic above its threshold; U before all others"
+LETTERS_TITLE = "largest statistic above its threshold; U goes before all others"
 
 
 def heads_screen(report: Report, display: Display) -> Iterator[Section]:
@@ -71,7 +71,8 @@ def _title(report: Report, heads: Table) -> str:
     if _is_cut(report) and report.notes:
         return plain_text(f"heads: {report.notes[0].rstrip('.')}")
     model = str(report.spec.get("model") or getattr(SPECS["heads"], "default_model", ""))
-    sizes = [_size(stack, list(rows)) for stack, rows in groupby(heads, key=lambda row: str(row["stack"]))]
+    stacks = dict.fromkeys(str(row["stack"]) for row in heads)
+    sizes = [_size(stack, [row for row in heads if row["stack"] == stack]) for stack in stacks]
     tokens = f"{len(report.tokens)} tokens" if len(report.tokens) > 1 else "1 token"
     return plain_text(f"heads: {', '.join([Path(model).name, *sizes, tokens])}")
 
@@ -173,12 +174,19 @@ def _strongest(row: Row, report: Report, labels: TableLabels, room: int | None) 
         if not is_seen or any(head[name] != row[name] for name in ("stack", "pattern")):
             continue
         one = f"{head['layer']}:{head['head']} {fixed(value, DECIMALS)}"
-        one += f" → {labels.place('key', key)}" if isinstance(key, int) else ""
+        one += f" → {_key(key, str(row['stack']), report, labels)}" if isinstance(key, int) else ""
         longer = f"{told}  {one:<{PLACE_WIDTH}}" if told else f"{one:<{PLACE_WIDTH}}"
         if told and room is not None and cell_len(longer.rstrip()) > room:
             break
         told = longer
     return told.rstrip()
+
+
+def _key(key: int, stack: str, report: Report, labels: TableLabels) -> str:
+    """Position and token: a decoder's keys are the text's; beside maps a report has the tokens of one side."""
+    if stack != "self" and report.spec.get("maps") != "none":
+        return str(key)
+    return labels.place("query" if stack == "decoder" else "key", key)
 
 
 def _too_few(row: Row, report: Report) -> str:
