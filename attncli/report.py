@@ -10,21 +10,9 @@ SCHEMA_VERSION = 1
 
 # What the axes of tensors may be called.
 AXES = (
-    "batch",
-    "layer",
-    "head",
-    "query",
-    "key",
-    "token",
-    "dim",
-    "embed",
-    "rank",
-    "query_block",
-    "key_block",
-    "point",
-    "bucket",
-    "vector",
-)
+    "batch", "layer", "head", "query", "key", "token", "dim", "embed", "rank", "query_block", "key_block",
+    "point", "bucket", "vector",
+)  # fmt: skip
 PLACES = ("layer", "head")
 """The axes on which a survey has its heads."""
 

@@ -107,6 +107,8 @@ class HeadsSpec(PlacesSpec):
         "attn heads --model ./my-model --statistic previous_token --precision 2",
         "attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv",
     )
+    off_keys = frozenset({"from", "to", "ascending", "table"})
+    next_steps = ("--sort induction", "--to WORD", "--probe repeated", "--table", "-o page.html")
     group = "Output"
     heading_keys = ("file", "model", "seed")
 
@@ -165,8 +167,7 @@ class HeadsSpec(PlacesSpec):
         return super().unused_keys() | {"explain"}
 
     def unreported_keys(self) -> frozenset[str]:
-        unused = {key for key in ("from", "to", "ascending", "table") if not getattr(self, key)}
-        return super().unreported_keys() | unused
+        return super().unreported_keys() | {key for key in self.off_keys if not getattr(self, key)}
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()

@@ -60,10 +60,9 @@ def heads_screen(report: Report, display: Display) -> Iterator[Section]:
     if asked:
         yield from TensorTables(replace(report, tensors=asked), display, labels).sections()
     yield Paragraph("", "dim")
-    for note in report.notes[1:]:  # the first says what the title does
-        yield Paragraph(plain_text(note), "dim")
-    for line in (*_few_rows(report), _next(spec)):
-        yield Paragraph(line, "dim")
+    # The first note says what the title does.
+    for line in (*map(plain_text, report.notes[1:]), *_few_rows(report)):
+        yield Paragraph(line, "note")
 
 
 def _title(report: Report, heads: Table) -> str:
@@ -183,7 +182,7 @@ def _strongest(row: Row, report: Report, labels: TableLabels, room: int | None) 
 
 
 def _key(key: int, stack: str, report: Report, labels: TableLabels) -> str:
-    """Position and token: a decoder's keys are the text's; beside maps a report has the tokens of one side."""
+    """Position and token: a decoder reads the text; beside maps a report has the tokens of one side."""
     if stack != "self" and report.spec.get("maps") != "none":
         return str(key)
     return labels.place("query" if stack == "decoder" else "key", key)
@@ -227,11 +226,3 @@ def _head_numbers(columns: range, cell: int) -> str:
             end, number = (place + 1) * cell, str(head)
             line[max(0, end - len(number)) : end] = number
     return "".join(line)
-
-
-def _next(spec: Mapping[str, Any]) -> str:
-    """What to type next."""
-    if spec.get("sort"):
-        return "Next: --top N   --ascending   --table   -o page.html"
-    probe = "" if spec.get("probe") else "--probe repeated   "
-    return f"Next: --sort induction   --to WORD   {probe}--table   -o page.html"
