@@ -148,7 +148,7 @@ class Plan:
         """One line per experiment, and how many runs they make."""
         for chain in self.chains:
             for number, item in enumerate(chain):
-                yield f"{item.source}: {item.spec.experiment}{', draws on' if number else ''}"
+                yield f"{item.source}: {item.spec.experiment}{', on the same generator' if number else ''}"
         num_experiments = sum(map(len, self.chains))
         experiments = _counted(num_experiments, "experiment")
         if self.prompts is None:

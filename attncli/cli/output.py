@@ -81,7 +81,7 @@ class Destination:
     def _refuse_bytes_to_a_terminal(self) -> None:
         if VIEWS[self.view].writes_bytes and self.path is None and _is_terminal():
             raise UserError(
-                f"--format {self.view}: is no text for a terminal: give -o FILE.{self.view}, or a pipe"
+                f"--format {self.view}: is not text for a terminal: give -o FILE.{self.view}, or a pipe"
             )
 
     def _refuse_a_missing_package(self) -> None:

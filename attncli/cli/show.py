@@ -46,7 +46,7 @@ def opened(
     flags = {"--tokens": tokens, "--context-tokens": context_tokens, "--array": array}
     most_bytes = available_bytes()
     if file == STDIN or not is_array_file(file):
-        _refuse_given(flags, f"is for arrays (.npz, .npy, .safetensors), and {file} is none")
+        _refuse_given(flags, f"is for arrays (.npz, .npy, .safetensors), and {file} is not one")
         return read_reports(file, most_bytes=most_bytes)
     if array is None and (report := read_array_report(file, most_bytes=most_bytes)) is not None:
         _refuse_given(flags, f"is for arrays from another tool, and {file} is a report of attn")

@@ -52,7 +52,7 @@ def _no_distribution(array: np.ndarray) -> str:
     """Why some row is no distribution; nothing where all are."""
     no_number = int((~np.isfinite(array)).sum())
     if no_number:
-        return "1 entry is no number" if no_number == 1 else f"{no_number} entries are no number"
+        return "1 entry is not a number" if no_number == 1 else f"{no_number} entries are not numbers"
     if (array < 0).any():
         return "Some weights are negative"
     with np.errstate(over="ignore"):

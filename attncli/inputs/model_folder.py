@@ -45,7 +45,7 @@ def check_model_folder(folder: Path) -> None:
 
 def _check_config(path: Path) -> None:
     if not path.is_file():
-        raise UserError(f"model: {path.parent}: is no model folder: config.json is missing")
+        raise UserError(f"model: {path.parent}: is not a model folder: config.json is missing")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
@@ -63,13 +63,13 @@ def _check_weights(path: Path) -> None:
             raise UserError(f"model: {path}: is a Git LFS pointer, not the weights: run git lfs pull")
         length = int.from_bytes(start[:8], "little")
         if not 2 <= length <= min(size - 8, LARGEST_HEADER):
-            raise UserError(f"model: {path}: is no safetensors file, or is cut off")
+            raise UserError(f"model: {path}: is not a safetensors file, or is cut off")
         file.seek(8)
         try:
             header = json.loads(file.read(length))
             ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-            raise UserError(f"model: {path}: is no safetensors file: its header is damaged") from None
+            raise UserError(f"model: {path}: is not a safetensors file: its header is damaged") from None
     if 8 + length + max(ends, default=0) != size:
         raise UserError(
             f"model: {path}: is cut off: its header promises {8 + length + max(ends, default=0)} bytes"

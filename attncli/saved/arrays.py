@@ -53,7 +53,7 @@ def _damage(file: str, kind: str) -> Iterator[None]:
     except UserError:
         raise
     except DAMAGE:
-        raise UserError(f"{file}: is no {kind} file, or is damaged") from None
+        raise UserError(f"{file}: is not a {kind} file, or is damaged") from None
 
 
 def _chosen(file: str, names: Collection[str], name: str | None) -> str:

@@ -66,7 +66,7 @@ def _line(text: str, name: str, error: Exception) -> str:
             return f"{_place(text, name, error.pos)}: is not valid JSON: {reason[0].lower()}{reason[1:]}"
         case _NoNumber():
             start = _first(NO_NUMBER, text)
-            return f"{_place(text, name, start)}: {error} is no JSON: what is no number is null"
+            return f"{_place(text, name, start)}: {error} is not JSON: a missing number is null"
         case _Twice():
             return f"{name}: holds {str(error)!r} twice in one object"
         case RecursionError():

@@ -108,7 +108,7 @@ class HeadsSpec(PlacesSpec):
         "attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv",
     )
     off_keys = frozenset({"from", "to", "ascending", "table"})
-    next_steps = ("--sort induction", "--to WORD", "--probe repeated", "--table", "-o page.html")
+    next_steps = ("--sort induction", "--to WORD", "--table", "-o page.html")
     group = "Output"
     heading_keys = ("file", "model", "seed")
 

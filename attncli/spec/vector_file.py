@@ -27,7 +27,7 @@ def vector_file_dim(path: Path) -> int:
     if not path.exists():
         raise ValueError(f"no such file: {path} (or one of random, gaussian, integers, previous)")
     if not path.is_file():
-        raise ValueError(f"must be a word-vector file (got {path}, which is none)")
+        raise ValueError(f"must be a word-vector file (got {path}, which is not one)")
     try:
         with path.open(encoding="utf-8-sig") as lines:
             fields = [line.rstrip().split(" ") for line in islice(lines, SAMPLED_LINES) if line.strip()]
@@ -39,5 +39,5 @@ def vector_file_dim(path: Path) -> int:
         raise ValueError(f"{path}: the first line is a word2vec header, not a word and its vector: remove it")
     dim = min(map(trailing_numbers, fields), default=0)
     if dim < 1:
-        raise ValueError(f"{path}: is no word-vector file: its lines must be a word and numbers")
+        raise ValueError(f"{path}: is not a word-vector file: its lines must be a word and numbers")
     return dim

@@ -89,7 +89,7 @@ def test_hidden_keys_of_a_layer_are_no_visible_ones(attn: Attn, saved: Path) -> 
     [
         (np.full((3, 3), 0.5), "Rows sum to 1.5, not to one"),
         (np.array([[2.0, -1.0], [0.5, 0.5]]), "Some weights are negative"),
-        (np.array([[np.nan, 1.0], [0.5, 0.5]]), "1 entry is no number"),
+        (np.array([[np.nan, 1.0], [0.5, 0.5]]), "1 entry is not a number"),
     ],
 )
 def test_rows_that_are_no_distributions_have_no_statistics(
@@ -118,7 +118,7 @@ def test_rounded_weights_are_distributions(attn: Attn, saved: Path, kind: torch.
         (["show", "nowhere.npz"], "nowhere.npz: no such file"),
         (["show", "."], ".: is a directory: give a file"),
         (["show", "two.yaml"], "two.yaml:1:1: is not valid JSON: expecting value"),
-        (["show", "x.json", "--tokens", "tokens.txt"], "--tokens: is for arrays (.npz, .npy, .safetensors), and x.json is none"),
+        (["show", "x.json", "--tokens", "tokens.txt"], "--tokens: is for arrays (.npz, .npy, .safetensors), and x.json is not one"),
         (["show", "w.npz"], "w.npz: holds 2 arrays: give --array NAME, one of all, scores"),
         (["show", "w.npy", "--tokens", "two.yaml"], "--tokens: must be 5, one for each query (got 3)"),
         (["show", "w.npy", "--tokens", "-", "--context-tokens", "-"], "--context-tokens: cannot read stdin, too: --tokens does already"),
@@ -166,7 +166,7 @@ def test_a_picture_is_no_text_for_a_terminal(saved: Path) -> None:
         [*ATTN, "show", "x.json", "--format", "png"], stdout=child, stderr=subprocess.PIPE, cwd=saved
     )
     os.close(child)
-    message = b"--format png: is no text for a terminal: give -o FILE.png, or a pipe\n"
+    message = b"--format png: is not text for a terminal: give -o FILE.png, or a pipe\n"
     assert (done.returncode, done.stderr) == (2, message)
     os.close(terminal)
 

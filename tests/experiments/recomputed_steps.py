@@ -94,7 +94,7 @@ class Recomputed:
         return {"largest difference from the report": differ(worked, self.of("scaled_scores")[self.token])}
 
     def tokens_step(self) -> Expected:
-        expected = Expected({"query worked out": self.token})
+        expected = Expected({"query explained": self.token})
         sides = [("token", "token_ids", self.tokens)]
         if self.report.context_tokens:
             sides.append(("key", "context_token_ids", self.keys))
@@ -308,7 +308,7 @@ class Recomputed:
         values["largest difference from the report"] = differ(weights, reported)
         columns: dict[str, Column] = {
             "score": scores,
-            "less the max": [s - largest for s in scores],
+            "minus the max": [s - largest for s in scores],
             "exp": exponentials,
             "weight": weights,
         }

@@ -44,7 +44,7 @@ class RecomputedAverage:
         return {"largest difference from the report": differ(self.mixed(weights), self.output)}
 
     def tokens(self) -> Expected:
-        return Expected({"query worked out": self.token}).table(
+        return Expected({"query explained": self.token}).table(
             {"token": range(self.count), "text": self.report.tokens}
         )
 
@@ -177,7 +177,7 @@ def expected_norm(report: Report, title: str) -> Expected:
         divisor = len(numbers) - unbiased
         values = {"n": len(numbers), "mean": mean, "divided by": divisor, "variance": variance}
         return Expected(values | {"standard deviation": math.sqrt(variance)}).table(columns, sum=totals)
-    if title.endswith("running figures"):
+    if title.endswith("running statistics"):
         unbiased_variance, momentum = statistics.variance(numbers), spec["momentum"]
         running = momentum * mean, 1 - momentum + momentum * unbiased_variance
         return Expected(
@@ -315,7 +315,7 @@ def expected_sharpened(report: Report, number: int) -> Expected:
         "key": count,
         "logit": logits,
         "times factor": scaled,
-        "less the max": shifted,
+        "minus the max": shifted,
         "exp": exponentials,
         "weight": weights,
         "-w ln w": surprise,

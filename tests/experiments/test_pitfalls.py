@@ -228,4 +228,4 @@ def test_hostile_words_stay_plain_in_every_view(attn: Attn) -> None:
 )
 def test_settings_that_hide_a_mistake_are_told(settings: dict[str, Any], shows: bool) -> None:
     notes = run("pitfalls", **settings).notes
-    assert any("do not bring the mistake out" in note for note in notes) == (not shows)
+    assert any("do not expose the mistake" in note for note in notes) == (not shows)

@@ -57,15 +57,15 @@ def no_weights(folder: Path) -> None:
 
 
 BROKEN: dict[Callable[[Path], None], str] = {
-    no_config: "is no model folder: config.json is missing",
+    no_config: "is not a model folder: config.json is missing",
     break_config: "config.json: is not valid JSON",
     no_model_type: "config.json: names no model_type",
     only_pickled: "has only pickled weights (pytorch_model.bin)",
     no_weights: "has no weights: model.safetensors is missing",
     lfs_pointer: "is a Git LFS pointer, not the weights: run git lfs pull",
     cut_off: "is cut off",
-    not_safetensors: "is no safetensors file",
-    empty_weights: "is no safetensors file, or is cut off",
+    not_safetensors: "is not a safetensors file",
+    empty_weights: "is not a safetensors file, or is cut off",
     no_tokenizer: "has no tokenizer: tokenizer.json is missing",
 }
 

@@ -112,20 +112,20 @@ TERABYTE = 2**40
 OBJECTS = "holds Python objects, which can run code when they are read: save numbers"
 ENTRY = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
 DAMAGED = {
-    "empty.npy": (b"", "is no NumPy file, or is damaged"),
-    "text.npz": (b"not a zip", "is no NumPy file, or is damaged"),
-    "text.safetensors": (b"hello, this is text", "is no safetensors file, or is damaged"),
+    "empty.npy": (b"", "is not a NumPy file, or is damaged"),
+    "text.npz": (b"not a zip", "is not a NumPy file, or is damaged"),
+    "text.safetensors": (b"hello, this is text", "is not a safetensors file, or is damaged"),
     "cut.npy": (npy((2, 2), content=b"1234"), "is cut off: its header promises 16 bytes"),
     "huge.npy": (npy((TERABYTE,)), f"is cut off: its header promises {4 * TERABYTE} bytes"),
     "huge.npz": (npz(npy((TERABYTE,))), f"is cut off: its header promises {4 * TERABYTE} bytes"),
-    "negative.npy": (npy((-2, 2)), "is no NumPy file, or is damaged"),
+    "negative.npy": (npy((-2, 2)), "is not a NumPy file, or is damaged"),
     "texts.npy": (npy((2,), "<U3", b"0" * 24), "holds <U3: must be an array of real numbers"),
     "complex.npy": (npy((2,), "<c8", b"0" * 16), "holds complex64: must be an array of real numbers"),
     "pickled.npy": (pickled(), OBJECTS),
     "pickled.npz": (npz(pickled()), OBJECTS),
     "none.npz": (b"PK\5\6" + b"\0" * 18, "holds no array"),
     "none.safetensors": (struct.pack("<Q", 2) + b"{}", "holds no array"),
-    "entry.safetensors": (safetensors(3), "is no safetensors file, or is damaged"),
+    "entry.safetensors": (safetensors(3), "is not a safetensors file, or is damaged"),
     "cut.safetensors": (safetensors(ENTRY, b"1234"), "is cut off: its header promises 95 bytes"),
     "kind.safetensors": (
         safetensors({**ENTRY, "dtype": "F4"}, b"0" * 16),
@@ -133,7 +133,7 @@ DAMAGED = {
     ),
     "huge.safetensors": (
         safetensors({**ENTRY, "shape": [TERABYTE, TERABYTE]}, b"0" * 16),
-        "is no safetensors file, or is damaged",
+        "is not a safetensors file, or is damaged",
     ),
 }
 

@@ -160,7 +160,9 @@ def _result(distributed: Any, future: Any, scheduler: str) -> Any:
     except UserError:
         raise
     except CancelledError:
-        raise RunError(f"scheduler: {scheduler} went away: run again, when it is back, to go on") from None
+        raise RunError(
+            f"scheduler: {scheduler} went away: rerun the same command to resume once it is back"
+        ) from None
     except Exception as error:
         raise RunError(f"scheduler: {scheduler}: {_one_line(error)}") from error
 

@@ -35,7 +35,7 @@ from attncli.statistics.moments import merged_moments
 LARGEST_FLOAT32 = 3.4e38
 LEAST_FACTOR = 1e-20
 """Scores that were multiplied by less cannot be had back from float32."""
-NO_SOFTMAX_NOTE = "Without softmax a row of weights is no distribution: it has no row statistics."
+NO_SOFTMAX_NOTE = "Without softmax a row of weights is not a distribution: it has no row statistics."
 Progress = Callable[[float], None]
 
 

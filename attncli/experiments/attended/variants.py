@@ -139,8 +139,8 @@ def variant_notes(spec: AttentionSpec) -> Iterator[str]:
         yield "A sink outside the keys takes outside_mass of each row: rows sum to less than one."
     if "differential" in on:
         yield (
-            "Differential attention: a row sums to 1 - lambda and may be negative, so it is no distribution: "
-            "entropy, distance and the like are left out."
+            "Differential attention: a row sums to 1 - lambda and may be negative, so it is not a "
+            "distribution: entropy, distance and the like are left out."
         )
 
 
@@ -152,7 +152,7 @@ def _position_notes(spec: PositionSpec, num_heads: int) -> Iterator[str]:
         said = f"slope {slopes[0]}" if len(slopes) == 1 else f"slopes {', '.join(slopes)}"
         yield f"ALiBi: each score loses its head's slope times the distance in tokens ({said})."
     if spec.relative_bias:
-        yield "Relative bias: each score gets a number for its distance (drawn here, learned in a model)."
+        yield "Relative bias: each score gets a number for its distance (sampled here, learned in a model)."
     if spec.window is not None:
         seen = f"the last {spec.window} keys" if spec.causal else f"keys less than {spec.window} tokens away"
         seen = "its own key alone" if spec.window == 1 else seen

@@ -17,7 +17,7 @@ from attncli.statistics.divergence import jensen_shannon
 MAX_CHANGED_ROWS = 10
 ROUNDING = 1e-6
 """A distance below it is how differently two equal rows were rounded, and no change."""
-NO_DISTRIBUTION_NOTE = "Rows of weights that are no distribution have no Jensen-Shannon distance."
+NO_DISTRIBUTION_NOTE = "Rows of weights that are not distributions have no Jensen-Shannon distance."
 NO_SHARED_NOTE = "A and B share no token: no row of one stands beside a row of the other."
 GAP_NOTE = "A token that one side lacks has no row there, and weight 0 as a key."
 

@@ -31,7 +31,7 @@ def _input(report: Report, data: Numbers) -> Step:
     )
     prose = (
         "Rows are examples, columns features. Batch norm makes every column alike, layer norm and RMS norm "
-        "every row. Worked out below is the number at the top left."
+        "every row. The number at the top left is computed below."
     )
     shapes = shapes_of(report.tensors, "input")
     return Step("Input", "x ~ N(0, 1)", prose, shapes, {"example 0, feature 0": cell(data[0, 0])}, (table,))
@@ -135,12 +135,12 @@ def _running(spec: NormSpec, report: Report) -> Step:
         "batch_norm_eval in the report": cell(part(report.tensors["batch_norm_eval"])[0, 0]),
     }
     prose = (
-        "While training the layer remembers: its running figures start at mean 0 and variance 1 and move by "
-        "momentum toward the batch's. In eval mode they take the place of the batch's own."
+        "While training the layer remembers: its running statistics start at mean 0 and variance 1 and move "
+        "by momentum toward the batch's. In eval mode they take the place of the batch's own."
     )
     shapes = shapes_of(report.tensors, "running_mean", "running_variance", "batch_norm_eval")
     formula = "running = (1 - momentum) · running + momentum · new"
-    return Step("Batch norm: running figures", formula, prose, shapes, values)
+    return Step("Batch norm: running statistics", formula, prose, shapes, values)
 
 
 def _rms(spec: NormSpec, report: Report) -> list[Step]:

@@ -99,7 +99,7 @@ def _sharpened(report: Report, figures: Row) -> Step:
     surprise = -weights * np.log(weights, where=weights > 0, out=np.zeros_like(weights))
     table = terms(
         f"softmax of the logits times {factor:g}",
-        ("key", "logit", "times factor", "less the max", "exp", "weight", "-w ln w"),
+        ("key", "logit", "times factor", "minus the max", "exp", "weight", "-w ln w"),
         (range(len(logits)), logits, scaled, shifted, exponentials, weights, surprise),
         notable=[int(weights.argmax())],
         totals=[("sum", "", "", "", exponentials.sum(), weights.sum(), surprise.sum())],

@@ -133,7 +133,9 @@ def _bias_step(spec: AttentionSpec, row: Row, rule: Rule, name: str) -> Step:
     if spec.model is None:
         columns["distance"] = [abs(row.token - j) for j in range(len(row.key_tokens))]
         if "bias_table" in row.tensors:
-            prose += " Distances share buckets; each bucket has a number, drawn here and learned in a model."
+            prose += (
+                " Distances share buckets; each bucket has a number, sampled here and learned in a model."
+            )
         else:
             formula = "s_ij - slope |i - j|"
             num_heads = len(row.tensors[name].values) if row.has_heads else 1

@@ -29,7 +29,7 @@ def softmax_step(row: Row, rule: Rule) -> Step:
     exponentials = np.exp(shifted)
     total = np.exp(everything - largest).sum()
     weights = exponentials / total if total else exponentials
-    columns = {"score": scores, "less the max": shifted, "exp": exponentials, "weight": weights}
+    columns = {"score": scores, "minus the max": shifted, "exp": exponentials, "weight": weights}
     values: dict[str, Cell] = {"largest score": cell(largest), "sum of exponentials": cell(total)}
     prose = (
         "The largest score is subtracted first: no exponential overflows, and the quotients are the same. "

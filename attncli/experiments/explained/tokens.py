@@ -10,7 +10,7 @@ from attncli.report import NamedTensor, Step, Terms
 from attncli.spec.text import SAMPLED_EMBEDDINGS, TextSpec
 
 DRAWN = {
-    "gaussian": ("x ~ N(0, 1)", "Random vectors: each number is drawn by itself, from a standard normal."),
+    "gaussian": ("x ~ N(0, 1)", "Random vectors: each number is sampled by itself, from a standard normal."),
     "integers": ("x ∈ {0, …, 9}", "Random vectors of whole numbers from 0 to 9."),
 }
 
@@ -39,12 +39,12 @@ def _tokens(spec: TextSpec, row: Row) -> Step:
         parts = ["No text: random vectors stand for the tokens."]
     elif ids is not None:
         parts.append("The id of a token is its row in the table of vectors.")
-    parts.append(f"What query {row.token} takes from every key that it sees is worked out below.")
+    parts.append(f"What query {row.token} takes from every key that it sees is computed below.")
     if row.place:
-        parts.append(f"It is worked out in head {row.head}; the others do the same with their own numbers.")
+        parts.append(f"It is explained in head {row.head}; the others do the same with their own numbers.")
     if spec.batch_size:
         parts.append("It is that of batch item 0: batch items never talk to each other.")
-    values = {"query worked out": row.token}
+    values = {"query explained": row.token}
     formula = (
         "x0, x1, …" if spec.num_tokens else "text → tokens → ids" if ids is not None else "text → tokens"
     )
@@ -64,7 +64,7 @@ def _embeddings(spec: TextSpec, row: Row) -> Step:
         prose += (
             " The table is read from the word-vector file."
             if spec.embedding not in SAMPLED_EMBEDDINGS
-            else " The table is drawn from a standard normal; training would move it."
+            else " The table is sampled from a standard normal; training would move it."
         )
     shapes = shapes_of(row.tensors, "input", "context")
     values = {"mean square of the worked vector": float(np.square(source[row.token]).mean())}

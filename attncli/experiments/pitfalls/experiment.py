@@ -30,7 +30,7 @@ def run(spec: PitfallsSpec, texts: Texts, draws: Draws) -> Report:
     statistics = {"wrong": Numbers(both.wrong_figures), "right": Numbers(both.right_figures)}
     notes = [pitfall.mistake, f"It shows in {pitfall.figure}. How to notice it: {pitfall.notice}"]
     if both.wrong_figures[pitfall.figure] == both.right_figures[pitfall.figure]:
-        notes.append("Here the figure is the same both ways: these settings do not bring the mistake out.")
+        notes.append("Here the number is the same both ways: these settings do not expose the mistake.")
     return build_report(spec, texts, _tensors(both), {**statistics, **both.statistics}, notes)
 
 

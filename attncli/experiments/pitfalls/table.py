@@ -22,7 +22,7 @@ PITFALLS = {
     ),
     "uniform-projections": Pitfall(
         "positive projections: enormous scores, one-hot rows",
-        "Projections drawn from U[0, 1): all positive, so that scores are enormous even when scaled.",
+        "Projections sampled from U[0, 1): all positive, so that scores are enormous even when scaled.",
         "mean_max_weight",
         "Print weights.max(-1).values.mean() before training: near 1 means that nothing is left to learn.",
         uniform_projections,

@@ -22,7 +22,7 @@ KEYS = {
     "g": "the grid of heads, or the ranking",
     "c": "colours linear, log, or of each row by itself",
     "x": "leave the first keys (the sink) out of the colours",
-    "z": "the whole map, or a line a query",
+    "z": "the whole map, or one line per query",
     "t, T": "next and previous tensor",
     "q": "quit",
 }

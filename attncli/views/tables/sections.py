@@ -30,11 +30,18 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
     elif report.steps:
         yield from _parts(report, display)
     else:
-        if report.experiment in SCREENS:
-            yield from SCREENS[report.experiment](report, _of_screens(display))
-        else:
-            yield from _parts(report, display)
+        yield from _screen(report, display) or _parts(report, display)
         yield from next_steps(report)
+
+
+def _screen(report: Report, display: Display) -> list[Section]:
+    """The first screen; nothing of an experiment without one, or of a saved report that was edited since."""
+    if report.experiment not in SCREENS:
+        return []
+    try:
+        return list(SCREENS[report.experiment](report, _of_screens(display)))
+    except (LookupError, TypeError, ValueError):  # it lacks what the experiment always says
+        return []
 
 
 def _of_screens(display: Display) -> Display:

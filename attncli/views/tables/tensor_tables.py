@@ -152,7 +152,7 @@ class TensorTables:
     def _drawing(self, of_tensor: Sequence[Matrix]) -> Drawing:
         """A heatmap of all the matrices of a tensor, in place of tables that would be too wide."""
         figure = draw(self.report, of_tensor, self.display)
-        title = f"{of_tensor[0].name}: too wide for a table, drawn; --format json or csv has every number"
+        title = f"{of_tensor[0].name}: too wide for a table, so shown as a picture; --format json has it all"
         return Drawing(title, [line.text.rstrip(" ") for line in figure.lines], figure.mentioned)
 
     def _vectors(self, matrix: Matrix) -> Grid:

@@ -38,7 +38,7 @@ PLACE_WIDTH = len("29:8 0.90")
 MOST_HEADS = 16
 FEW_ROWS = 5
 MOST_TEXT = 80
-LETTERS_TITLE = "largest statistic above its threshold; U goes before all others"
+LETTERS_TITLE = "largest statistic above its threshold; U overrides the rest"
 
 
 def heads_screen(report: Report, display: Display) -> Iterator[Section]:
