@@ -15,6 +15,7 @@ from attncli.spec.text import TOKENIZERS, TextSpec
 
 class AverageSpec(TextSpec, ExplainRowSpec):
     experiment = "average"
+    title = "Averages over tokens"
     module = "attncli.experiments.average"
     explained_by = "attncli.experiments.explained.average"
     examples = (
@@ -73,6 +74,7 @@ Sizes = Annotated[
 
 class ScaleDemoSpec(ExplainSpec):
     experiment = "scale-demo"
+    title = "Why scores are scaled"
     main_table = "variance"
     module = "attncli.experiments.scale_demo"
     explained_by = "attncli.experiments.explained.scale_demo"
@@ -128,6 +130,7 @@ OUTPUTS = {"batch": ("batch_norm", "batch_norm_eval"), "layer": ("layer_norm",),
 
 class NormSpec(ExplainSpec):
     experiment = "norm"
+    title = "Normalisation"
     module = "attncli.experiments.norm"
     explained_by = "attncli.experiments.explained.norm"
     examples = (
