@@ -27,8 +27,20 @@ class Given(NamedTuple):
 
 
 FLAGS = (
-    *("format", "output", "show", "precision", "color", "scale_colors", "skip_sink", "config", "show_config"),
-    *("set", "dry_run", "fresh", "rows", "weights", "workers", "scheduler", "fail_fast", "expect", "debug"),
+    *("format", "output", "title", "show", "precision", "color", "scale_colors", "skip_sink", "config"),
+    *(
+        "show_config",
+        "set",
+        "dry_run",
+        "fresh",
+        "rows",
+        "weights",
+        "workers",
+        "scheduler",
+        "fail_fast",
+        "expect",
+        "debug",
+    ),
 )
 """What a command is told on its line and no file may say."""
 
