@@ -33,7 +33,7 @@ _ways: MutableMapping[PreTrainedModel, dict[tuple[torch.Size, ...], Way]] = Weak
 """The way of each model, by the shapes of what it was tried on."""
 
 
-# Not in inference mode: a model may keep what it computes, and inference tensors spoil later training.
+# Not in inference mode: nothing could be trained on what a hook or the model itself keeps of it.
 @torch.no_grad()
 def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Way:
     """Run the model on texts of one length; each layer's attention goes to `consume`. Which way it came.

@@ -16,8 +16,7 @@ def test_text_is_the_first_screen(experiment: str, attn: Attn, monkeypatch: pyte
     monkeypatch.setenv("COLUMNS", "80")
     maps = ["--maps", "self"] if experiment == "heads" else []
     screen = attn([experiment, *maps]).out
-    assert f"{attncli.run(experiment)}\n" == screen
-    assert len(screen.splitlines()) < 60
+    assert f"{attncli.run(experiment)}\n" == screen  # and not the numbers of a dataclass
 
 
 def test_html_is_the_page_in_a_frame() -> None:
