@@ -19,7 +19,7 @@ $(VENV)/.dev: $(VENV)/.runtime
 	touch $@
 
 demo: $(VENV)/.runtime
-	$(BIN)/attn self --sentence "the cat walks on the street"
+	$(BIN)/attn self "the cat walks on the street"
 
 test: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -1,6 +1,8 @@
 """The one sanitiser: text from outside is shown as plain text that neither hides nor moves anything."""
 
 import re
+from functools import cache
+from unicodedata import category
 
 # Control, format and bidirectional characters, line separators, variation selectors, blanks other than the
 # space, and lone surrogates: all that a terminal would obey, hide, or count with another width.
@@ -12,6 +14,55 @@ UNSEEN = re.compile(
 )
 
 
+ZWNJ, ZWJ, PICTURE = "\u200c", "\u200d", "\ufe0f"
+# Scripts whose letters join, or make conjuncts, unless a joiner says otherwise: Arabic to Sinhala, Tibetan,
+# Myanmar, Khmer, Mongolian, and the forms of Arabic letters.
+JOINED = re.compile("[\u0600-\u0dff\u0f00-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
+EMOJI = re.compile("[\u2190-\u21ff\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
+VISIBLE = str.maketrans({" ": "·", "\n": "↵"})
+"""How the blanks and line ends of a model's tokens are shown: where a word begins."""
+
+
+@cache
+def _bytes_of_characters() -> dict[str, int]:
+    """GPT-2's alphabet: a printable character for each byte; those that are none follow from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def readable_token(token: str, spelling: str | None) -> str:
+    """A token of a model's vocabulary as the text that it stands for: `Ġcapital` is `·capital`, `Ċ` is `↵`.
+
+    The spelling is `byte-level` (a character for each byte) or `metaspace` (`▁` for a blank); None leaves the
+    token as it is. Bytes that are no whole character stay as the vocabulary has them.
+    """
+    if spelling == "metaspace":
+        return token.replace("▁", "·").replace("<0x0A>", "↵")
+    if spelling != "byte-level":
+        return token
+    try:
+        return bytes(map(_bytes_of_characters().__getitem__, token)).decode().translate(VISIBLE)
+    except (KeyError, UnicodeDecodeError):
+        return token.replace("Ġ", "·").replace("Ċ", "↵")
+
+
 def plain_text(text: str) -> str:
-    r"""The text with every character made visible that would not be: an escape becomes `\x1b`."""
-    return UNSEEN.sub(lambda match: ascii(match[0])[1:-1], text)
+    r"""The text with every character made visible that would not be: an escape becomes `\x1b`.
+
+    A joiner, or what asks for an emoji's picture, stays where a word or an emoji is written with it.
+    """
+    return UNSEEN.sub(lambda match: match[0] if _is_part(match) else ascii(match[0])[1:-1], text)
+
+
+def _is_part(match: re.Match[str]) -> bool:
+    """Whether a character stands where Unicode has a use for it, between two that are seen."""
+    text, place, char = match.string, match.start(), match[0]
+    before, after = text[max(0, place - 2) : place], text[place + 1 : place + 2]
+    if char == PICTURE:
+        return EMOJI.match(before[-1:]) is not None and ZWJ in (before[:-1], after)
+    if char not in (ZWNJ, ZWJ) or not before:
+        return False
+    if char == ZWJ and EMOJI.match(after):
+        return EMOJI.match(before.rstrip(PICTURE)[-1:]) is not None
+    return all(JOINED.match(side) and category(side)[0] in "LM" for side in (before[-1], after))

@@ -10,21 +10,9 @@ SCHEMA_VERSION = 1
 
 # What the axes of tensors may be called.
 AXES = (
-    "batch",
-    "layer",
-    "head",
-    "query",
-    "key",
-    "token",
-    "dim",
-    "embed",
-    "rank",
-    "query_block",
-    "key_block",
-    "point",
-    "bucket",
-    "vector",
-)
+    "batch", "layer", "head", "query", "key", "token", "dim", "embed", "rank", "query_block", "key_block",
+    "point", "bucket", "vector",
+)  # fmt: skip
 PLACES = ("layer", "head")
 """The axes on which a survey has its heads."""
 
@@ -151,6 +139,8 @@ Statistic = Numbers | Tensors | Table
 class Report:
     """What one experiment found. `steps` are there where asked to explain.
 
+    `token_spelling` is how a model's vocabulary writes its tokens, where that is not as text: `byte-level` or
+    `metaspace`.
     `id` is that of its sentence in a batch, which is no part of what was found: the JSON form is without it.
     """
 
@@ -163,6 +153,7 @@ class Report:
     statistics: Mapping[str, Statistic] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
+    token_spelling: str | None = None
     id: str | None = None
 
     @property
@@ -182,6 +173,7 @@ class Report:
     def fields(self) -> dict[str, Any]:
         """The report as its JSON form names it, with arrays still in it."""
         steps = {"steps": [asdict(step) for step in self.steps]} if self.steps else {}
+        spelling = {"token_spelling": self.token_spelling} if self.token_spelling else {}
         return {
             "schema_version": SCHEMA_VERSION,
             "experiment": self.experiment,
@@ -189,6 +181,7 @@ class Report:
             "environment": self.environment,
             "tokens": self.tokens,
             "context_tokens": self.context_tokens,
+            **spelling,
             "tensors": {
                 name: {"axes": tensor.axes, "values": tensor} for name, tensor in self.tensors.items()
             },

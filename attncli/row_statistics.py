@@ -36,18 +36,31 @@ ROW_STATISTICS = {
 PATTERNS = {
     "sink_mass_4": "attncli.statistics.head_scores:first_four",
     "previous_token": "attncli.statistics.head_scores:previous_token",
+    "next_token": "attncli.statistics.head_scores:next_token",
     "current_token": "attncli.statistics.head_scores:current_token",
     "duplicate_token": "attncli.statistics.head_scores:duplicate_token",
     "induction": "attncli.statistics.head_scores:induction",
+    "special_mass": "attncli.statistics.head_scores:special_mass",
+    "from_to_weight": "attncli.statistics.head_scores:from_to_weight",
     "induction_stripe": "attncli.statistics.head_scores:induction_stripe",
 }
-WITH_SHARE = ("previous_token", "current_token", "duplicate_token", "induction")
+OF_KEYS = ("sink_mass_4", "special_mass", "from_to_weight")
+"""The patterns that do not compare the two sides: cross-attention has them, too."""
+WITH_SHARE = (
+    "previous_token",
+    "next_token",
+    "current_token",
+    "duplicate_token",
+    "induction",
+    "special_mass",
+)
 """The patterns that are reported as a share of all weight, too: NAME_mul."""
 
 HEAD_STATISTICS = (
     *ROW_STATISTICS,
     *PATTERNS,
     *(f"{name}_mul" for name in WITH_SHARE),
+    "one_key_mass",
     "value_norm",
 )
 """What a survey of heads has a number of."""

@@ -25,6 +25,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConf
 from transformers.modeling_utils import PreTrainedModel
 
 from attncli.attention.engines import attend
+from attncli.attention.patterns import Marks
 from attncli.attention.results import Computed, Wanted
 from attncli.experiments.survey.head_scores import head_scores, wanted_scores
 from attncli.inputs.capture import CapturedLayer, capture
@@ -70,10 +71,11 @@ def survey(model: PreTrainedModel, ids: Tensor) -> list[dict[str, Tensor]]:
     """Ours: every head statistic, a layer at a time."""
     layers: list[Computed] = []
     wanted: list[Wanted] = []
+    marks = Marks(*(torch.zeros_like(ids, dtype=torch.bool) for _ in Marks._fields))
 
     def take(layer: CapturedLayer) -> Tensor | None:
         if not wanted:
-            wanted.append(replace(wanted_scores(layer.attention, ids), output=True))
+            wanted.append(replace(wanted_scores(layer.attention, ids, marks), output=True))
         found = attend(layer.attention, wanted[0])
         layers.append(replace(found, output=None))
         return found.output

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attncli.plain_text import plain_text
+from attncli.plain_text import plain_text, readable_token
 
 FINE = ["[/INST]", "[red]x[/red]", ":smile:", "<b>", "$x^2$", "日本語", "🙂", "é", "naïve", "a b", "\\n"]
 
@@ -27,16 +27,61 @@ def test_plain_text_stays_as_it_is(text: str) -> None:
         ("\U000e0041", r"\U000e0041"),
         ("\ud800", r"\ud800"),
         ("a\xa0b", r"a\xa0b"),
+        ("pass\u200dword", r"pass\u200dword"),
+        ("می\u200c", "می\\u200c"),
+        ("\u200d👩", "\\u200d👩"),
+        ("👨\u200d\u200d👧", "👨\\u200d\\u200d👧"),
+        ("a\ufe0fb", r"a\ufe0fb"),
     ],
 )
 def test_what_is_unseen_becomes_visible(text: str, shown: str) -> None:
     assert plain_text(text) == shown
 
 
+@pytest.mark.parametrize(
+    "word", ["👨\u200d👩\u200d👧", "🏳\ufe0f\u200d🌈", "🧑🏽\u200d✈\ufe0f", "می\u200cروم", "क्\u200dष"]
+)
+def test_a_word_that_is_written_with_joiners_stays_whole(word: str) -> None:
+    assert plain_text(f"{word} x") == f"{word} x"
+
+
+@pytest.mark.parametrize(
+    ("token", "spelling", "shown"),
+    [
+        ("Ġcapital", "byte-level", "·capital"),
+        ("ĊĊ", "byte-level", "↵↵"),
+        ("Ã©t", "byte-level", "ét"),
+        ("æĹ¥æľ¬", "byte-level", "日本"),
+        ("ĠÃ", "byte-level", "·Ã"),
+        ("ĠðŁĻĤ", "byte-level", "·🙂"),
+        ("<|im_start|>", "byte-level", "<|im_start|>"),
+        ("▁capital", "metaspace", "·capital"),
+        ("<0x0A>", "metaspace", "↵"),
+        ("Ġorġ", "metaspace", "Ġorġ"),
+        ("##ing", None, "##ing"),
+        ("Ġ▁x", None, "Ġ▁x"),
+    ],
+)
+def test_a_token_of_a_vocabulary_reads_as_text(token: str, spelling: str | None, shown: str) -> None:
+    assert readable_token(token, spelling) == shown
+
+
+@given(st.text())
+def test_byte_level_tokens_are_those_of_gpt2(text: str) -> None:
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    of_bytes = bytes_to_unicode()
+    token = "".join(of_bytes[byte] for byte in text.encode(errors="ignore"))
+    shown = text.encode(errors="ignore").decode().replace(" ", "·").replace("\n", "↵")
+    assert readable_token(token, "byte-level") == shown
+
+
 @given(st.text())
 def test_no_control_format_or_separator_is_left(text: str) -> None:
     shown = plain_text(text)
-    assert not [c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") or c == "\xa0"]
+    unseen = [c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") or c == "\xa0"]
+    assert {*unseen} <= {"\u200c", "\u200d"}
+    assert all(0 < i < len(shown) - 1 for i, c in enumerate(shown) if c in unseen), "joiners join two"
     assert all(unicodedata.category(c) != "Zs" or c == " " for c in shown)
 
 

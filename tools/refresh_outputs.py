@@ -3,7 +3,8 @@
     python tools/refresh_outputs.py [PAGE ...]
 
 A fenced block marked `console` holds commands behind `$ `, each followed by what it prints (standard output,
-then standard error) in a terminal of 80 columns, its colours aside. In a pipe it prints the same.
+then standard error) in a terminal of 80 columns, its colours aside. In a pipe it prints the same. The
+commands of a page share a new directory with a copy of configs/ in it.
 """
 
 import fcntl
@@ -15,6 +16,8 @@ import sys
 import termios
 from contextlib import suppress
 from pathlib import Path
+from shutil import copytree
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -23,10 +26,10 @@ BLOCK = re.compile(r"(```console\n)(.*?)(```)", re.DOTALL)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def output_of(command: str, *, terminal: bool) -> str:
-    """What a shell prints for a command, run at the top of the repository with this environment's `attn`.
+def output_of(command: str, folder: str, *, terminal: bool) -> str:
+    """What a shell prints for a command, run in a folder with this checkout's `attn`.
 
-    Standard output is a terminal of 80 columns with colours, or a pipe; nothing else is set.
+    Standard output is a terminal of 80 columns with colours, or a pipe; no variable changes what is printed.
     """
     ours, theirs = os.openpty() if terminal else os.pipe()
     if terminal:
@@ -39,8 +42,8 @@ def output_of(command: str, *, terminal: bool) -> str:
         stdout=theirs,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=ROOT,
-        env={"PATH": path, **environment},
+        cwd=folder,
+        env={"PATH": path, "PYTHONPATH": str(ROOT), **environment},
     ) as process:
         os.close(theirs)
         out = b""
@@ -55,13 +58,16 @@ def output_of(command: str, *, terminal: bool) -> str:
 
 def refreshed(text: str, *, terminal: bool = True) -> str:
     """The page with the output of every command as it is now."""
+    with TemporaryDirectory() as folder:
+        copytree(ROOT / "configs", f"{folder}/configs")
 
-    def rerun(match: re.Match[str]) -> str:
-        commands = [line for line in match[2].splitlines() if line.startswith("$ ")]
-        shown = "\n".join(f"{command}\n{output_of(command[2:], terminal=terminal)}" for command in commands)
-        return f"{match[1]}{shown}{match[3]}"
+        def rerun(match: re.Match[str]) -> str:
+            commands = [line for line in match[2].splitlines() if line.startswith("$ ")]
+            outputs = [output_of(command[2:], folder, terminal=terminal) for command in commands]
+            shown = [f"{command}\n{output}" for command, output in zip(commands, outputs, strict=True)]
+            return "".join([match[1], "\n".join(shown), match[3]])
 
-    return BLOCK.sub(rerun, text)
+        return BLOCK.sub(rerun, text)
 
 
 if __name__ == "__main__":

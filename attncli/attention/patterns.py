@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,12 +15,24 @@ MAX_KEPT_ENTRIES = 2**21
 """Entries of patterns that stay from layer to layer: 8 MB, texts of some 600 tokens."""
 
 
+class Marks(NamedTuple):
+    """Places of some texts: keys that are special tokens, and the queries and keys that were asked for.
+
+    Where the two sides are different texts, the shorter one goes on with places that are none of these.
+    """
+
+    special: Bool[Tensor, "text token"]
+    from_queries: Bool[Tensor, "text token"]
+    to_keys: Bool[Tensor, "text token"]
+
+
 @dataclass(frozen=True)
 class Patterns:
     """The patterns of these names on some texts of one length, `ids` on both sides."""
 
     names: tuple[str, ...]
     ids: Int[Tensor, "text token"]
+    marks: Marks
     first_key: int = 0
     repeat: int = 0
 
@@ -41,7 +54,7 @@ class Patterns:
         return self._kept[place]
 
     def _masks(self, texts: slice, queries: slice, keys: slice) -> list[Bool[Tensor, "#text query key"]]:
-        ids = self.ids[texts]
+        ids, marks = self.ids[texts], self.marks
         num_tokens = ids.shape[1]
         ids_before = torch.nn.functional.pad(ids[:, :-1], (1, 0), value=-1)
         at = Places(
@@ -50,6 +63,9 @@ class Patterns:
             ids[:, queries, None],
             ids[:, None, keys],
             ids_before[:, None, keys],
+            marks.special[texts, None, keys],
+            marks.from_queries[texts, queries, None],
+            marks.to_keys[texts, None, keys],
             self.first_key,
             num_tokens,
             self.repeat,

@@ -23,7 +23,7 @@ from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
 from attncli.running.together import OwnPart
 
 # Keys named by rank, and what is made of the rows for people, are no statistics of their own.
-LEFT_OUT = ("top_keys", "top_weights", "quantiles", "extremes")
+LEFT_OUT = ("top_keys", "top_weights", "quantiles", "extremes", "patterns", "strongest", "pattern_rows")
 
 
 class FigureTable(NamedTuple):

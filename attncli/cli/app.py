@@ -33,9 +33,9 @@ COMMANDS = {
     "show": CommandRow("A saved report, or weights from another tool, in any view", "show"),
     "browse": CommandRow("Look through heads and tokens in the terminal", "browse"),
     "diff": CommandRow("Two experiments or saved reports side by side", "diff"),
-    "batch": CommandRow("Run the experiments of config files", "batch"),
-    "results": CommandRow("A summary of what a batch has kept", "results"),
-    "export": CommandRow("The statistics of a batch as a tidy table", "export"),
+    "batch": CommandRow("Run the experiments of config files", "batches.batch"),
+    "results": CommandRow("A summary of what a batch has kept", "batches.results"),
+    "export": CommandRow("The statistics of a batch as a tidy table", "batches.export"),
     "config": CommandRow("The schema of config files", "config"),
 }
 

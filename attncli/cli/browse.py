@@ -91,7 +91,9 @@ def browse_reports(reports: tuple[Report, ...], name: str, sort: str | None, dis
     from attncli.views.browser import browse
     from attncli.views.browser.atlas import grids
     from attncli.views.browser.choice import Choice
+    from attncli.views.readable import readable
 
+    reports = tuple(map(readable, reports))
     maps = [grid for report in reports for grid in grids(report)]
     if not maps:
         heads = " (attn heads --maps self keeps them)" if reports[0].experiment == "heads" else ""
@@ -120,7 +122,8 @@ def command(name: str, summary: str) -> Command:
         arrays = {each.name: flags.pop(each.name) for each in ARRAY_FLAGS}
         reports = reports_to_browse(report, config, {**flags, "skip_sink": skip_sink}, arrays)
         display = replace(display, colors=color_depth(color, True))
-        return browse_reports(reports, report or "browse", flags["sort"], display)
+        sort = flags["sort"] or (reports[0].spec.get("sort") if report is None else None)
+        return browse_reports(reports, report or "browse", sort, display)
 
     parameters: list[Parameter] = [REPORT, *settings, *ARRAY_FLAGS, CONFIG, *COLOR_FLAGS, DEBUG]
     return Command(name, summary, run, parameters, EXAMPLES)

@@ -74,6 +74,7 @@ def build_report(
         tensors=tensors,
         statistics=statistics,
         notes=tuple(notes),
+        token_spelling=texts.token_spelling,
     )
     return replace(report, steps=explained_steps(spec, report))
 

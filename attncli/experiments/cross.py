@@ -8,7 +8,7 @@ from attncli.experiments.self_attention import project
 from attncli.experiments.sources import embed
 from attncli.experiments.texts import Texts
 from attncli.report import Report
-from attncli.spec.attention import CrossSpec
+from attncli.spec.cross import CrossSpec
 
 
 def run(spec: CrossSpec, texts: Texts, draws: Draws) -> Report:

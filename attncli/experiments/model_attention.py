@@ -19,7 +19,8 @@ from attncli.inputs.output_projections import output_projection
 from attncli.inputs.pretrained import Pretrained, Reading
 from attncli.memory import refuse_bytes
 from attncli.report import NamedTensor, Numbers, Report, Statistic
-from attncli.spec.attention import CrossSpec, MultiheadSpec, SelfSpec
+from attncli.spec.attention import MultiheadSpec, SelfSpec
+from attncli.spec.cross import CrossSpec
 from attncli.spec.sizes import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
 from attncli.statistics.moments import moments
 
@@ -94,14 +95,15 @@ def read(
 ) -> Reading:
     """The texts for the queries and, with a decoder, for the encoder; UserError for what does not fit."""
     assert texts.text is not None
-    text = pretrained.read(texts.text, "file" if spec.file else "sentence")
+    text = pretrained.read(texts.text, "file" if spec.file else "sentence", truncate=spec.truncate)
     if not isinstance(spec, CrossSpec):
         reading = Reading(text, text if pretrained.has_decoder else None)
     elif not pretrained.has_decoder:
         raise UserError(f"model: {pretrained.name} has no cross-attention: it takes an encoder and a decoder")
     else:
         assert texts.context is not None
-        context = pretrained.read(texts.context, "context_file" if spec.context_file else "context")
+        key = "context_file" if spec.context_file else "context"
+        context = pretrained.read(texts.context, key, truncate=spec.truncate)
         reading = Reading(pretrained.shifted_right(text), context)
     check_token(spec.token, len(text.ids))
     return reading
@@ -138,7 +140,9 @@ def report_each(
                 ids["context_token_ids"] = named(reading.context.ids, "key")
             tensors = ids | tensors
         context = reading.context.tokens if isinstance(spec, CrossSpec) and reading.context else ()
-        reports.append(build_report(own, Texts(reading.text.tokens, context), tensors, statistics, notes))
+        read = Texts(reading.text.tokens, context, token_spelling=pretrained.token_spelling)
+        told = [*notes, *reading.left_out_notes()]
+        reports.append(build_report(own, read, tensors, statistics, told))
     return reports
 
 

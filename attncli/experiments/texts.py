@@ -24,6 +24,8 @@ class Texts(NamedTuple):
     word_vectors: WordVectors | None = None
     text: str | None = None
     context: str | None = None
+    token_spelling: str | None = None
+    """How a model's vocabulary writes a blank, as `readable_token` takes it."""
     others: tuple["Texts", ...] = ()
     """Texts of the same counts that run together with this one."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,21 @@ from transformers.utils import logging
 
 from attncli.errors import UserError
 
+SPELLINGS = {"Ġ": "byte-level", "▁": "metaspace"}
 UNTRAINED_PARTS = ("pooler",)
 """Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
-
-WORD_START = "Ġ"
 
 
 @dataclass(frozen=True)
 class ModelText:
-    """The tokens of a text as a model reads it, special ones included: labels and ids."""
+    """The tokens of a text as a model reads it, special ones included: the vocabulary's names, and ids.
+
+    `left_out` is how many tokens of the text are not there, since the model reads no more.
+    """
 
     tokens: tuple[str, ...]
     ids: Int[Tensor, " token"]
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,15 @@ class Reading:
     def counts(self) -> tuple[int, int]:
         """Tokens of the text and of the context: what runs together has the same."""
         return len(self.text.ids), 0 if self.context is None else len(self.context.ids)
+
+    def left_out_notes(self) -> list[str]:
+        """What was cut off, where anything was."""
+        sides = {"text": self.text, "context": self.context}
+        return [
+            f"Of the {name} the last {side.left_out} tokens are left out: the model reads {len(side.ids)}."
+            for name, side in sides.items()
+            if side is not None and side.left_out and (name == "text" or side is not self.text)
+        ]
 
 
 @dataclass(frozen=True)
@@ -54,27 +66,35 @@ class Pretrained:
         """Whether there are an encoder and a decoder, so that two texts go in."""
         return bool(self.model.config.is_encoder_decoder)
 
-    def read(self, text: str, key: str) -> ModelText:
-        """A text's tokens, neither padded nor cut; UserError that names `key` for none, or too many."""
+    @cached_property
+    def token_spelling(self) -> str | None:
+        """How the vocabulary writes a blank: byte-level (`Ġ`), metaspace (`▁`) or not at all."""
+        written = "".join(self.tokenizer.tokenize("a b"))
+        return next((name for mark, name in SPELLINGS.items() if mark in written), None)
+
+    def read(self, text: str, key: str, *, truncate: bool = False) -> ModelText:
+        """A text's tokens, not padded, and cut only where asked to; UserError that names `key` for none, or
+        too many.
+        """
         ids = self.tokenizer(text, padding=False, truncation=False)["input_ids"]
         if not ids:
             raise UserError(f"{key}: the tokenizer of {self.name} makes no tokens of it")
-        most = self.most_tokens()
-        if most is not None and len(ids) > most:
-            raise UserError(f"{key}: must be at most {most} tokens for {self.name} (got {len(ids)})")
-        return ModelText(self.labels(ids), torch.tensor(ids))
+        most, count = self.most_tokens(), len(ids)
+        if most is not None and count > most:
+            if not truncate:
+                message = f"must be at most {most} tokens for {self.name} (got {count}): truncate cuts it"
+                raise UserError(f"{key}: {message}")
+            ids = self.tokenizer(text, padding=False, truncation=True, max_length=most)["input_ids"]
+        return ModelText(self.labels(ids), torch.tensor(ids), count - len(ids))
 
     def labels(self, ids: list[int]) -> tuple[str, ...]:
-        """Each token's text: as the vocabulary has it, bytes made readable where they are characters."""
-        labels = []
-        for token in self.tokenizer.convert_ids_to_tokens(ids):
-            text = (
-                self.tokenizer.convert_tokens_to_string([token])
-                if WORD_START in token or "Ã" in token
-                else ""
-            )
-            labels.append(text.replace(" ", WORD_START) if text.strip() and "\ufffd" not in text else token)
-        return tuple(labels)
+        """Each token as the vocabulary has it."""
+        return tuple(self.tokenizer.convert_ids_to_tokens(ids))
+
+    def written(self, token: str) -> str:
+        """A token of the vocabulary as people write it: without the mark of a blank, bytes as characters."""
+        text: str = self.tokenizer.convert_tokens_to_string([token]) if self.token_spelling else token
+        return text.strip() if text.strip() and "\ufffd" not in text else token
 
     def shifted_right(self, text: ModelText) -> ModelText:
         """What a decoder reads to write this text: its start token first, the last token left out."""
@@ -82,7 +102,7 @@ class Pretrained:
         if start is None:
             return text
         ids = torch.cat([torch.tensor([start]), text.ids[:-1]])
-        return ModelText((*self.labels([start]), *text.tokens[:-1]), ids)
+        return ModelText((*self.labels([start]), *text.tokens[:-1]), ids, text.left_out)
 
     def inputs(self, readings: Sequence["Reading"]) -> dict[str, Tensor]:
         """What the model's forward wants of texts of one length; a context goes to the encoder."""

@@ -1,7 +1,7 @@
 """The JSON form of a report: its names and types, as pydantic checks them."""
 
 from types import NoneType
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
@@ -155,6 +155,7 @@ class SavedReport(Saved):
     environment: dict[str, str]
     tokens: Listed[str]
     context_tokens: Listed[str]
+    token_spelling: Literal["byte-level", "metaspace"] | None = None
     tensors: dict[str, Annotated[SavedTensor, AfterValidator(SavedTensor.found)]]
     statistics: dict[str, Annotated[Any, AfterValidator(_statistic)]]
     statistic_axes: dict[str, dict[str, Axes]]

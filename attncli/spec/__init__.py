@@ -19,7 +19,7 @@ EXPERIMENTS = {
     "average": Experiment("Average each token with its past, in three ways", "lessons.AverageSpec"),
     "self": Experiment("Self-attention of one sentence, with one head", "attention.SelfSpec"),
     "multihead": Experiment("Multi-head attention of one sentence", "attention.MultiheadSpec"),
-    "cross": Experiment("Cross-attention from a sentence to a context", "attention.CrossSpec"),
+    "cross": Experiment("Cross-attention from a sentence to a context", "cross.CrossSpec"),
     "scale-demo": Experiment("Why scores are scaled: variance and sharpness", "lessons.ScaleDemoSpec"),
     "norm": Experiment("Batch, layer and RMS normalisation", "lessons.NormSpec"),
     "heads": Experiment("What each head of a pretrained model does", "heads.HeadsSpec"),

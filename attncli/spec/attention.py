@@ -1,12 +1,12 @@
-"""The settings of self-, multi-head and cross-attention."""
+"""The settings of self- and multi-head attention, and of all attention that is computed here."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from attncli.row_statistics import ROW_STATISTICS
-from attncli.spec.fields import Contradiction, Count, Group, Size, Spec, TextSource, contradiction
+from attncli.spec.fields import Contradiction, Count, Group, Size, Spec, contradiction
 from attncli.spec.model import HeadSpec
 from attncli.spec.projections import ProjectedSpec
 from attncli.spec.sizes import (
@@ -17,7 +17,6 @@ from attncli.spec.sizes import (
     MAX_DENSE_BYTES,
 )
 from attncli.spec.statistic_names import MOMENTS, in_group
-from attncli.spec.text import CONTEXT, check_file, check_text
 from attncli.spec.variants import UNSTREAMED, PositionSpec, VariantSpec
 
 
@@ -211,52 +210,3 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
         if self.head is not None and self.model is None and self.head >= self.num_heads:
             message = f"must be below {self.num_heads}, the number of heads (got {self.head})"
             yield contradiction("head", message, "num_heads")
-
-
-def _default_context(data: dict[str, Any]) -> str | None:
-    return None if data["num_context_tokens"] or data["context_file"] else CONTEXT
-
-
-class CrossSpec(AttentionSpec, HeadSpec):
-    experiment = "cross"
-    module = "attncli.experiments.cross"
-    group = "Input"
-    examples = (
-        'attn cross --sentence "the cat sleeps" --context "die katze schläft gern"',
-        "attn cross --num-tokens 3 --num-context-tokens 5 --embed-dim 8",
-    )
-    next_steps = ("--explain", "--show scores,output", "-o page.html")
-
-    num_context_tokens: Size | None = Field(
-        default_factory=lambda data: data["num_tokens"],
-        description="random vectors for keys and values (default: num_tokens)",
-    )
-    context_file: str | None = Field(None, description="a text file instead of the context; - reads stdin")
-    context: str | None = Field(
-        default_factory=_default_context, description="the text for the keys and values"
-    )
-
-    _context = field_validator("context")(check_text)
-    _context_file = field_validator("context_file")(check_file)
-
-    def measured_of_rows(self) -> tuple[str, ...]:
-        """Without those that compare positions: two texts share none."""
-        return tuple(name for name in super().measured_of_rows() if not ROW_STATISTICS[name].positional)
-
-    def text_sources(self) -> tuple[TextSource, ...]:
-        context = TextSource("context", self.context, self.context_file, self.num_context_tokens)
-        return *super().text_sources(), context
-
-    def contradictions(self) -> Iterator[Contradiction]:
-        yield from super().contradictions()
-        if len(self.given("context", "context_file")) == 2:
-            yield contradiction("context", "cannot be combined with context_file: give one", "context_file")
-        for key in self.given("context", "context_file"):
-            if self.num_tokens:
-                message = "cannot be combined with num_tokens: both sides are texts, or both are random"
-                yield contradiction(key, message, "num_tokens")
-        if self.given("num_context_tokens") and not self.num_tokens:
-            message = "needs num_tokens: both sides are texts, or both are random"
-            yield contradiction("num_context_tokens", message, "num_tokens")
-        if self.file == "-" and self.context_file == "-":
-            yield contradiction("context_file", "cannot read stdin, too: file does already", "file")

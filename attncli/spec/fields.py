@@ -78,6 +78,8 @@ class Spec(BaseModel):
     module: ClassVar[str]
     # Command lines for help.
     examples: ClassVar[tuple[str, ...]]
+    # Settings that a report leaves out while they are off.
+    off_keys: ClassVar[frozenset[str]] = frozenset()
     # What to type next, below a report: flags of the command, or values of its argument.
     next_steps: ClassVar[tuple[str, ...]] = ()
     # The setting whose value may stand on the command line without its flag.

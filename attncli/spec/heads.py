@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, create_model, field_validator
 
 from attncli.row_statistics import HEAD_STATISTICS
-from attncli.spec.fields import Contradiction, Count, Size, TextSource, contradiction
+from attncli.spec.fields import Contradiction, Count, Group, Size, TextSource, contradiction
 from attncli.spec.model import ModelSpec
 from attncli.spec.statistic_names import in_group
 from attncli.spec.text import check_file, check_text
@@ -63,7 +63,38 @@ class SurveyTextSpec(ModelSpec):
             yield contradiction("context", "needs sentence or file", "probe")
 
 
-class HeadsSpec(SurveyTextSpec):
+TO = "to"
+Named = Annotated[str, BeforeValidator(str), WithJsonSchema({"type": ["string", "integer"]})]
+
+if TYPE_CHECKING:
+    PlacesSpec = SurveyTextSpec
+else:
+    # `from` cannot be written as the name of a field.
+    PlacesSpec = create_model(
+        "PlacesSpec",
+        __base__=SurveyTextSpec,
+        **{
+            "from": (
+                Annotated[list[Named], Group("Output")],
+                Field([], description="with to: only the queries at these tokens (texts, or positions)"),
+            ),
+            "to": (
+                Annotated[list[Named], Group("Output")],
+                Field(
+                    [],
+                    description="heads by the weight on these tokens (texts, or positions): from_to_weight, "
+                    "summed over them, mean over the queries",
+                ),
+            ),
+        },
+    )
+
+
+def _default_sort(data: dict[str, Any]) -> str | None:
+    return "from_to_weight" if data["to"] else None
+
+
+class HeadsSpec(PlacesSpec):
     experiment = "heads"
     main_table = "heads"
     module = "attncli.experiments.survey.experiment"
@@ -71,10 +102,13 @@ class HeadsSpec(SurveyTextSpec):
     default_model = str(Path(__file__).parent.parent / "data" / "tiny-induction")
     examples = (
         "attn heads",
-        'attn heads --model ./my-model --sentence "the cat sat because it was tired" --sort entropy --top 10',
+        'attn heads --model ./my-model --sentence "the cat sat because it was tired" --from it --to cat',
+        "attn heads --model ./my-model --file book.txt --truncate --sort entropy --top 10",
         "attn heads --model ./my-model --statistic previous_token --precision 2",
         "attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv",
     )
+    off_keys = frozenset({"from", "to", "ascending", "table"})
+    next_steps = ("--sort induction", "--to WORD", "--probe repeated", "--table", "-o page.html")
     group = "Output"
     heading_keys = ("file", "model", "seed")
 
@@ -92,10 +126,12 @@ class HeadsSpec(SurveyTextSpec):
         [], description="heads whose whole weights are kept beyond 128 tokens, as LAYER:HEAD"
     )
     sort: HeadStatistic | None = Field(
-        None,
+        default_factory=_default_sort,
         description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
     )
+    ascending: bool = Field(False, description="with sort: the smallest first")
     top: Size | None = Field(None, description="show only the first N heads")
+    table: bool = Field(False, description="show every statistic of every head")
     statistic: HeadStatistic | None = Field(
         None, description="show one of them as a grid of layers and heads instead of the table"
     )
@@ -112,15 +148,26 @@ class HeadsSpec(SurveyTextSpec):
                 raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
         return list(dict.fromkeys(value))
 
+    def sought(self) -> dict[str, list[str]]:
+        """The tokens whose weights are asked for, of the queries and of the keys."""
+        return {"from": getattr(self, "from"), "to": getattr(self, TO)}
+
     def single_statistics(self) -> tuple[str, ...]:
         of_model = in_group("model", "sink_rate", "sink_threshold")
         if self.statistic is not None:
             return (self.statistic, *of_model)
-        asked = {"value_norm": self.weighted, "induction_stripe": self.probe}
+        asked = {
+            "value_norm": self.weighted,
+            "induction_stripe": self.probe,
+            "from_to_weight": self.sought()["to"],
+        }
         return (*(name for name in HEAD_STATISTICS if asked.get(name, True)), *of_model)
 
     def unused_keys(self) -> frozenset[str]:
         return super().unused_keys() | {"explain"}
+
+    def unreported_keys(self) -> frozenset[str]:
+        return super().unreported_keys() | {key for key in self.off_keys if not getattr(self, key)}
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
@@ -133,7 +180,11 @@ class HeadsSpec(SurveyTextSpec):
             yield contradiction("full", "needs maps: self, cross or encoder", "maps")
         if self.probe and self.rollout:
             yield contradiction("rollout", "needs sentence or file: it is about a text", "probe")
-        for key in ("sort", "top"):
+        if self.ascending and self.sort is None:
+            yield contradiction("ascending", "needs sort", "sort")
+        if self.sought()["from"] and not self.sought()["to"]:
+            yield contradiction("from", "needs to: all the weights of a query sum to 1", "to")
+        for key in ("sort", "top", "ascending", "table"):
             if self.statistic and self.given(key):
                 yield contradiction(
                     key, "cannot be combined with statistic, a grid of all heads", "statistic"
@@ -143,3 +194,5 @@ class HeadsSpec(SurveyTextSpec):
                 yield contradiction(key, "induction_stripe needs probe: repeated", "sentence", "file")
             if getattr(self, key) == "value_norm" and not self.weighted:
                 yield contradiction(key, "value_norm needs weighted", "weighted")
+            if getattr(self, key) == "from_to_weight" and not self.sought()["to"]:
+                yield contradiction(key, "from_to_weight needs to", "to")

@@ -54,6 +54,7 @@ class ModelSpec(Spec):
         None, description="a pretrained model: a folder, or a hub id with allow_download"
     )
     allow_download: bool = Field(False, description="let model be a hub id and fetch it")
+    truncate: bool = Field(False, description="cut a text that is longer than the model reads")
 
     _model = field_validator("model")(check_model)
 
@@ -67,6 +68,11 @@ class ModelSpec(Spec):
             yield contradiction("model", message, "allow_download")
         if self.allow_download and self.model is None:
             yield contradiction("allow_download", "needs model", "model")
+        if self.truncate and self.model_source() is None:
+            yield contradiction("truncate", "needs model", "model")
+
+    def unreported_keys(self) -> frozenset[str]:
+        return super().unreported_keys() | (frozenset() if self.truncate else {"truncate"})
 
 
 def _first_of_model(data: dict[str, Any]) -> int | None:

@@ -5,6 +5,7 @@ A pattern D (query, key) is 0 or 1.
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -14,7 +15,8 @@ class Places:
     """Some rows and columns of the weights: positions, and the tokens that stand there in each text.
 
     `first_key` is the first key that counts; `num_tokens` is how many tokens a text has, `repeat` how many of
-    them are repeated on the probe.
+    them are repeated on the probe. `special` are the tokenizer's own tokens; `from_queries` and `to_keys` are
+    the places that were asked for.
     """
 
     queries: Int[Tensor, "query 1"]
@@ -22,6 +24,9 @@ class Places:
     query_ids: Int[Tensor, "text query 1"]
     key_ids: Int[Tensor, "text 1 key"]
     ids_before: Int[Tensor, "text 1 key"]
+    special: Bool[Tensor, "text 1 key"]
+    from_queries: Bool[Tensor, "text query 1"]
+    to_keys: Bool[Tensor, "text 1 key"]
     first_key: int
     num_tokens: int
     repeat: int
@@ -45,6 +50,11 @@ def previous_token(at: Places) -> Pattern:
     return (at.keys == at.queries - 1) & at.counted
 
 
+def next_token(at: Places) -> Pattern:
+    """j = i + 1: Clark et al. 2019 (1906.04341) find such heads in BERT; a causal head has none."""
+    return (at.keys == at.queries + 1) & at.counted
+
+
 def current_token(at: Places) -> Pattern:
     """j = i."""
     return (at.keys == at.queries) & at.counted
@@ -58,6 +68,16 @@ def duplicate_token(at: Places) -> Pattern:
 def induction(at: Places) -> Pattern:
     """1 <= j <= i, and the token before j is that of i: what came after an earlier copy."""
     return (at.ids_before == at.query_ids) & (at.keys <= at.queries) & at.counted
+
+
+def special_mass(at: Places) -> Pattern:
+    """j is a token of the tokenizer's own: [CLS], [SEP], <s>. Clark et al. 2019: BERT's heads rest there."""
+    return at.special & at.counted
+
+
+def from_to_weight(at: Places) -> Pattern:
+    """i is among the queries asked for, j among the keys."""
+    return at.from_queries & at.to_keys & at.counted
 
 
 def induction_stripe(at: Places) -> Pattern:
@@ -81,6 +101,17 @@ def mul_score(
 ) -> Float[Tensor, "*batch pattern"]:
     """sum D p / sum p: the `mul` score of TransformerLens' head_detector, over all rows."""
     return mass / all_mass
+
+
+def one_key_mass(
+    received: Float[Tensor, "*batch key"],
+    num_rows: Int[Tensor, "*#batch"],
+    candidates: Bool[Tensor, "*#batch key"],
+) -> tuple[Float[Tensor, "*batch"], Int[Tensor, "*batch"]]:
+    """max_j mean_i p_ij over the candidates, and that key; NaN and -1 where there is no candidate."""
+    means = (received / num_rows.unsqueeze(-1)).masked_fill(~candidates, -1.0)
+    mass, key = means.max(dim=-1)
+    return mass.masked_fill(mass < 0, torch.nan), key.masked_fill(mass < 0, -1)
 
 
 def sink_rate(first_key_weight: Float[Tensor, " head"], threshold: float = 0.3) -> float:

@@ -14,7 +14,8 @@ class View(NamedTuple):
 
     `extra` is the extra of ours that it needs, and the package that this brings. A view that draws wants to
     see what every head of a model looks at; a whole one holds every part of a report, whatever --show says.
-    One of one table holds the report's main one, or the one that --show names; else NoSuchTable.
+    One of one table holds the report's main one, or the one that --show names; else NoSuchTable. One that
+    spells tokens leaves them as the model's vocabulary has them.
     """
 
     module: str
@@ -24,6 +25,7 @@ class View(NamedTuple):
     writes_bytes: bool = False
     draws: bool = False
     whole: bool = False
+    spells_tokens: bool = False
     one_table: bool = False
 
 
@@ -31,13 +33,21 @@ PLOT = ("plot", "matplotlib")
 PARQUET = ("parquet", "pyarrow")
 VIEWS = {
     "table": View("attncli.views.tables.table", (".txt",)),
-    "json": View("attncli.views.json", (".json",), whole=True),
-    "jsonl": View("attncli.views.jsonl", (".jsonl", ".ndjson"), whole=True),
+    "json": View("attncli.views.json", (".json",), whole=True, spells_tokens=True),
+    "jsonl": View("attncli.views.jsonl", (".jsonl", ".ndjson"), whole=True, spells_tokens=True),
     "csv": View("attncli.views.data.csv", (".csv",), one_table=True),
     "parquet": View("attncli.views.data.parquet", (".parquet",), PARQUET, writes_bytes=True, one_table=True),
-    "npz": View("attncli.views.data.npz", (".npz",), None, True, writes_bytes=True, whole=True),
+    "npz": View(
+        "attncli.views.data.npz", (".npz",), None, True, writes_bytes=True, whole=True, spells_tokens=True
+    ),
     "safetensors": View(
-        "attncli.views.data.safetensors", (".safetensors",), None, True, writes_bytes=True, whole=True
+        "attncli.views.data.safetensors",
+        (".safetensors",),
+        None,
+        True,
+        writes_bytes=True,
+        whole=True,
+        spells_tokens=True,
     ),
     "md": View("attncli.views.markdown", (".md", ".markdown")),
     "heatmap": View("attncli.views.terminal.heatmap", draws=True),
@@ -99,6 +109,17 @@ Write = Callable[["Iterable[Report]", IO[Any], Display], None]
 
 
 def load_view(name: str) -> Write:
-    """The function of a view, imported when it is used."""
+    """The function of a view, imported when it is used; tokens reach it as people read them.
+
+    A view for programs has them as the model's vocabulary spells them.
+    """
     write: Write = import_module(VIEWS[name].module).write
-    return write
+    if VIEWS[name].spells_tokens:
+        return write
+
+    def write_readable(reports: "Iterable[Report]", stream: IO[Any], display: Display) -> None:
+        from attncli.views.readable import readable
+
+        write(map(readable, reports), stream, display)
+
+    return write_readable

@@ -157,6 +157,10 @@ def pattern_mass(weights: np.ndarray, wanted: Wanted) -> np.ndarray:
             elif name == "induction_stripe":
                 for i in range(num_tokens - patterns.repeat, num_tokens):
                     matrix[i, i + 1 - patterns.repeat] = 1
+            elif name in ("special_mass", "from_to_weight"):
+                special, queries, keys = (np.array(flags[text].tolist(), float) for flags in patterns.marks)
+                matrix[:] = special if name == "special_mass" else np.outer(queries, keys)
+                matrix[:, : patterns.first_key] = 0
             else:
                 matrix[:] = pattern(ids, name)
                 matrix[:, : patterns.first_key] = 0

@@ -17,7 +17,7 @@ from attncli.attention.engines import attend, engine_for, rows, tile, tiles
 from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.engines.tiles.tiles import TileSizes
 from attncli.attention.layer import AttentionLayer
-from attncli.attention.patterns import Patterns
+from attncli.attention.patterns import Marks, Patterns
 from attncli.attention.results import Computed, Wanted
 from attncli.attention.score_rules import ScoreRules
 from attncli.row_statistics import PATTERNS, ROW_STATISTICS
@@ -130,6 +130,7 @@ def everything(layer: AttentionLayer, top_k: int = 4) -> Wanted:
     num_texts, _, num_queries, num_keys = layer.shape
     num_tokens = max(num_queries, num_keys)
     ids = torch.randint(0, 4, (num_texts, num_tokens), generator=torch.Generator().manual_seed(2))
+    marks = Marks(*(ids % 3 == number for number in range(3)))
     repeat = min(3, num_tokens - 1)
     names = tuple(name for name in PATTERNS if repeat or name != "induction_stripe")
     return Wanted(
@@ -144,7 +145,7 @@ def everything(layer: AttentionLayer, top_k: int = 4) -> Wanted:
         score_moments=True,
         received_mass=True,
         pooled=4,
-        patterns=Patterns(names, ids, first_key=1, repeat=repeat),
+        patterns=Patterns(names, ids, marks, first_key=1, repeat=repeat),
     )
 
 
@@ -333,9 +334,9 @@ def test_a_text_has_the_numbers_that_it_has_alone(case: str, sizes: tuple[int, i
         together = by_name(rows.attend(layer, wanted))
         for text in range(len(layer.query)):
             ids = wanted.patterns.ids[text : text + 1]
-            alone = rows.attend(
-                one_text(layer, text), replace(wanted, patterns=replace(wanted.patterns, ids=ids))
-            )
+            marks = Marks(*(flags[text : text + 1] for flags in wanted.patterns.marks))
+            patterns = replace(wanted.patterns, ids=ids, marks=marks)
+            alone = rows.attend(one_text(layer, text), replace(wanted, patterns=patterns))
             ours = {name: number[text : text + 1] for name, number in together.items()}
             assert_same(ours, by_name(alone), 1e-13, exact_keys=True)
 

@@ -8,10 +8,12 @@ import torch
 
 from attncli.attention.engines import attend
 from attncli.attention.layer import AttentionLayer
+from attncli.attention.patterns import Marks
 from attncli.attention.results import Wanted
 from attncli.experiments.survey.head_scores import (
     Attention,
     head_scores,
+    one_key,
     wanted_scores,
     weighted_by_values,
     without_first_keys,
@@ -30,9 +32,24 @@ def few_tokens(num_tokens: int, num_texts: int = 1) -> torch.Tensor:
     return torch.randint(3, 9, (num_texts, num_tokens), generator=generator)
 
 
-def scores_of(attention: Attention, ids: torch.Tensor | None, first_key: int = 0) -> dict[str, torch.Tensor]:
-    wanted = wanted_scores(attention, ids, first_key=first_key)
-    return {name: scores[0] for name, scores in head_scores([attend(attention, wanted)], wanted).items()}
+def places(num_texts: int, num_queries: int, num_keys: int) -> Marks:
+    """Special keys, queries and keys asked for, other ones in each text; the first key is special in some."""
+    generator = torch.Generator().manual_seed(num_keys)
+    sides = num_keys, num_queries, num_keys
+    flags = torch.zeros(3, num_texts, max(sides), dtype=torch.bool)
+    for flag, size in zip(flags, sides, strict=True):
+        flag[:, :size] = torch.rand(num_texts, size, generator=generator) < 0.3
+        flag[:, size - 1] = True
+    return Marks(*flags)
+
+
+def scores_of(
+    attention: Attention, ids: torch.Tensor | None, marks: Marks, first_key: int = 0
+) -> dict[str, torch.Tensor]:
+    wanted = wanted_scores(attention, ids, marks, first_key=first_key, asked=True)
+    found = [attend(attention, wanted)]
+    scores = head_scores(found, wanted) | {"one_key_mass": one_key(found, wanted)[0]}
+    return {name: of_layers[0] for name, of_layers in scores.items()}
 
 
 @pytest.mark.parametrize("num_texts", [1, 3])
@@ -58,10 +75,13 @@ def test_scores_equal_plain_loops(name: str, skip: int, num_texts: int) -> None:
         stack, kind, _ = place
         read = ids if stack == "encoder" or "decoder_input_ids" not in inputs else inputs["decoder_input_ids"]
         tokens = None if kind == "cross" or read is None else read
-        got = scores_of(without_first_keys(layer.attention, skip), tokens, skip)
+        marks = places(num_texts, *layer.attention.shape[2:])
+        got = scores_of(without_first_keys(layer.attention, skip), tokens, marks, skip)
         weights = skipped(expected[place], skip)
         for text in range(num_texts):
-            naive = naive_figures(weights[text], None if tokens is None else tokens[text].tolist(), skip)
+            own = None if tokens is None else tokens[text].tolist()
+            special, *sought = (flag[text].nonzero().flatten().tolist() for flag in marks)
+            naive = naive_figures(weights[text], own, skip, special=special, sought=tuple(sought))
             for score, numbers in naive.items():
                 torch.testing.assert_close(
                     got[score][text].double(),
@@ -105,8 +125,11 @@ def test_float32_stays_close_to_float64() -> None:
     inputs = {"input_ids": few_tokens(301)}
     _, layers = captured_layers(model, inputs)
     for layer in layers.values():
-        got = scores_of(layer.attention, inputs["input_ids"])
-        naive = naive_figures(whole_weights(layer), inputs["input_ids"][0].tolist())
+        marks = places(1, 301, 301)
+        got = scores_of(layer.attention, inputs["input_ids"], marks)
+        special, *sought = (flag[0].nonzero().flatten().tolist() for flag in marks)
+        own = inputs["input_ids"][0].tolist()
+        naive = naive_figures(whole_weights(layer), own, special=special, sought=tuple(sought))
         for score, numbers in naive.items():
             torch.testing.assert_close(
                 got[score][0].double(), torch.tensor(numbers).double(), rtol=1e-4, atol=1e-5

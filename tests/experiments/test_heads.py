@@ -47,11 +47,18 @@ def test_rows_are_those_of_the_model(tmp_path: Path) -> None:
     from transformers import AutoModel, AutoTokenizer
 
     folder = save_model(tmp_path, "GPT-2")
-    report = run("heads", model=str(folder), sentence=SENTENCE)
+    report = run(
+        "heads", model=str(folder), sentence=SENTENCE, **{"from": ["because", "3"]}, to=["cat", "[SEP]"]
+    )
     ids = AutoTokenizer.from_pretrained(folder)(SENTENCE)["input_ids"]
     expected = eager_weights(AutoModel.from_pretrained(folder), {"input_ids": torch.tensor([ids])})
+    places = [
+        [i for i, token in enumerate(report.tokens) if token == name] for name in ("because", "cat", "[SEP]")
+    ]
+    sought = [*places[0], 3], [*places[1], *places[2]]
     for row in report.statistics["heads"]:
-        naive = naive_figures(expected["decoder", "self", row["layer"]][[row["head"]]], ids)
+        weights = expected["decoder", "self", row["layer"]][[row["head"]]]
+        naive = naive_figures(weights, ids, special=[0, len(ids) - 1], sought=sought)
         assert row["module"] == f"h.{row['layer']}.attn"
         for name, (number,) in naive.items():
             assert row[name] == pytest.approx(number, abs=1e-5), name
@@ -79,7 +86,7 @@ def test_csv_and_table_hold_the_same_heads(attn: Attn) -> None:
     ]
     assert float(rows[7]["induction"]) == heads(attn)["statistics"]["heads"][7]["induction"]
     table = attn(["heads", "--precision", "2"]).out
-    assert "layer 1 head 3" in table and "induction" in table
+    assert "layer 1   I  I  I  I" in table and "I induction        4 > 0.4" in table
 
 
 @pytest.mark.parametrize("architecture", ["BERT", "T5", "BLOOM", "GPT-OSS"])
@@ -174,8 +181,8 @@ def test_models_that_do_not_read_text_are_refused(attn: Attn, tmp_path: Path) ->
 
 
 def test_every_statistic_can_be_asked_for() -> None:
-    row = run("heads", weighted="true").statistics["heads"][0]
-    assert set(HeadStatistic.__args__) == set(row) - {"layer", "module", "head", "kind", "stack"}
+    row = run("heads", weighted="true", to=["1"]).statistics["heads"][0]
+    assert set(HeadStatistic.__args__) == set(row) - {"layer", "module", "head", "kind", "stack", "pattern"}
 
 
 def test_same_seed_same_bytes(attn: Attn) -> None:

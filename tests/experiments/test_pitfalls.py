@@ -188,7 +188,7 @@ def test_a_name_may_stand_without_its_flag(attn: Attn, name: str) -> None:
         ),
         (
             ["late-mask", "--pitfall", "wrong-axis"],
-            "--pitfall: cannot be combined with NAME (late-mask): give one",
+            "--pitfall: cannot be combined with the argument (late-mask): give one",
         ),
         (["late-mask", "--num-heads", "2"], "--num-heads: is not used by late-mask"),
         (

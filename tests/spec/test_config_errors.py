@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attncli.cli import batch
+from attncli.cli.batches import batch
 from attncli.cli.display import OUTPUT_FLAGS
 from attncli.cli.experiment import CONFIG, SHOW_CONFIG
 from attncli.errors import UserError

@@ -58,4 +58,4 @@ def test_every_setting_of_drawn_weights_is_refused(tmp_path: Path, experiment: s
 
 def test_without_a_model_its_settings_are_idle() -> None:
     spec = build_spec(SPECS["self"], {})
-    assert spec.unused_keys() == {"layer", "head", "allow_download", "token", *DETAILS}
+    assert spec.unused_keys() == {"layer", "head", "allow_download", "truncate", "token", *DETAILS}

@@ -5,13 +5,19 @@ import torch
 
 from attncli.attention.engines import attend
 from attncli.attention.engines.tile import GivenWeights
+from attncli.attention.patterns import Marks
 from attncli.experiments.survey.head_scores import head_scores, wanted_scores
 from attncli.row_statistics import HEAD_STATISTICS
 from attncli.statistics.head_scores import sink_rate
 from attncli.statistics.rollout import roll_out
-from tests.naive_heads import naive_figures, naive_mul_score, pattern
+from tests.naive_heads import NAMES, naive_figures, naive_mul_score, pattern
 
-PATTERNS = ("previous_token", "current_token", "duplicate_token", "induction")
+PATTERNS = NAMES
+
+
+def unmarked(ids: torch.Tensor) -> Marks:
+    """No special token, and nothing asked for."""
+    return Marks(*torch.zeros(3, *ids.shape, dtype=torch.bool))
 
 
 def scores_of_texts(
@@ -19,7 +25,7 @@ def scores_of_texts(
 ) -> dict[str, torch.Tensor]:
     """The scores (text, head) of weights (text, head, query, key)."""
     given = GivenWeights(weights, (weights > 0).any(dim=1))
-    wanted = wanted_scores(given, ids, first_key=first_key, repeat=repeat)
+    wanted = wanted_scores(given, ids, unmarked(ids), first_key=first_key, repeat=repeat)
     return {name: scores[0] for name, scores in head_scores([attend(given, wanted)], wanted).items()}
 
 
@@ -95,6 +101,7 @@ def test_each_of_several_texts_is_scored_by_its_own_tokens(num_tokens: int, firs
     got = scores_of_texts(weights, ids, first_key)
     for text in range(3):
         naive = naive_figures(weights[text], ids[text].tolist(), first_key)
+        del naive["from_to_weight"], naive["one_key_mass"]
         for name, numbers in naive.items():
             assert got[name][text].tolist() == pytest.approx(numbers, rel=1e-12, nan_ok=True), name
 
@@ -112,12 +119,13 @@ def test_the_stripe_is_the_diagonal_of_the_second_copy() -> None:
 def test_every_name_has_a_score_and_in_this_order() -> None:
     ids = torch.tensor([0, 1, 2, 1, 2])
     scores = scores_of(causal_weights(2, num_tokens=5, seed=0), ids, repeat=2)
-    assert set(scores) == set(HEAD_STATISTICS) - {"value_norm"}, "which takes values"
+    others = {"value_norm", "one_key_mass", "from_to_weight"}
+    assert set(scores) == set(HEAD_STATISTICS) - others, "which take values, keys, and a question"
     across = GivenWeights(causal_weights(1, 2, num_tokens=5, seed=0), torch.ones(1, 5, 5).tril().bool())
-    wanted = wanted_scores(across, None)
+    wanted = wanted_scores(across, None, unmarked(ids.unsqueeze(0)))
     found = head_scores([attend(across, wanted)], wanted)
     assert list(found) == [name for name in scores if name != "induction_stripe"]
-    compared = {"distance", *PATTERNS, *(f"{name}_mul" for name in PATTERNS)}
+    compared = {"distance", "special_mass", *PATTERNS, *(f"{name}_mul" for name in PATTERNS)}
     assert {name for name, score in found.items() if score.isnan().all()} == compared
 
 

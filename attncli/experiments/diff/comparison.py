@@ -224,4 +224,5 @@ def compare(a: Report, b: Report) -> Report:
         tensors=tensors,
         statistics={name: value for name, value in statistics.items() if value},
         notes=tuple(notes),
+        token_spelling=a.token_spelling,
     )

@@ -9,13 +9,16 @@ import torch
 from attncli.errors import UserError
 from attncli.experiments.attention_report import build_report, named
 from attncli.experiments.survey.head_maps import sides
-from attncli.experiments.survey.layers import HeadRow, Survey
+from attncli.experiments.survey.head_patterns import pattern_rows, strongest_rows
+from attncli.experiments.survey.layers import HeadRow, Survey, SurveyedText
+from attncli.experiments.survey.named_places import check_places
 from attncli.experiments.texts import Texts
 from attncli.inputs.capture import capture
 from attncli.inputs.pretrained import Pretrained, Reading
 from attncli.inputs.probes import repeated_probe
 from attncli.memory import refuse_bytes
-from attncli.report import NamedTensor, Numbers, Report, Statistic, Table
+from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table
+from attncli.row_statistics import PATTERNS
 from attncli.spec.heads import HeadsSpec
 from attncli.statistics.head_scores import sink_rate
 
@@ -32,6 +35,7 @@ def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch
     fewest = min(count for count in reading.counts if count)
     if spec.skip_sink >= fewest:
         raise UserError(f"skip_sink: must be below {fewest}, the number of tokens (got {spec.skip_sink})")
+    check_places(spec, reading, pretrained)
     if spec.rollout:
         refuse_bytes(spec.experiment, reading.counts[0] ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
     return reading
@@ -42,19 +46,22 @@ def _reading(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: t
         probe = repeated_probe(pretrained, int(spec.num_tokens or 0), generator)
         return Reading(probe, probe if pretrained.has_decoder else None)
     assert texts.text is not None
-    text = pretrained.read(texts.text, "file" if spec.file else "sentence")
+    text = pretrained.read(texts.text, "file" if spec.file else "sentence", truncate=spec.truncate)
     if not pretrained.has_decoder:
         if texts.context is not None:
             raise UserError(f"context: {pretrained.name} has no decoder: it reads one text")
         return Reading(text)
-    context = text if texts.context is None else pretrained.read(texts.context, "context")
+    context = text
+    if texts.context is not None:
+        context = pretrained.read(texts.context, "context", truncate=spec.truncate)
     return Reading(pretrained.shifted_right(text), context)
 
 
 def _chosen(spec: HeadsSpec, rows: list[HeadRow]) -> Table:
     key = spec.sort
     if key is not None:
-        rows = sorted(rows, key=lambda row: -row[key] if row[key] == row[key] else inf)
+        sign = 1 if spec.ascending else -1
+        rows = sorted(rows, key=lambda row: sign * row[key] if row[key] == row[key] else inf)
     return Table(rows[: spec.top])
 
 
@@ -70,31 +77,55 @@ def report_each(
     with ExitStack() as hooks:
         survey = Survey(specs, readings, pretrained, progress, hooks)
         how = capture(pretrained.model, pretrained.inputs(readings), survey.take)
-    texts = zip(specs, readings, survey.rows(), strict=True)
-    return [_report(spec, reading, survey, rows, n, how) for n, (spec, reading, rows) in enumerate(texts)]
+    texts = zip(specs, readings, survey.found(), strict=True)
+    return [_report(spec, reading, survey, found, n, how) for n, (spec, reading, found) in enumerate(texts)]
 
 
 def _report(
-    spec: HeadsSpec, reading: Reading, survey: Survey, rows: list[HeadRow], text: int, how: str
+    spec: HeadsSpec, reading: Reading, survey: Survey, found: SurveyedText, text: int, how: str
 ) -> Report:
+    rows = found.rows
     first_key = torch.tensor([row["sink_mass"] for row in rows])
     sinks = Numbers(sink_rate=sink_rate(first_key, SINK_THRESHOLD), sink_threshold=SINK_THRESHOLD)
     statistics: dict[str, Statistic] = {"model": sinks}
     tensors: dict[str, NamedTensor] = {}
     if spec.statistic is None:
-        statistics = {"heads": _chosen(spec, rows)} | statistics
+        statistics = {"heads": _chosen(spec, rows), **_patterns(found)} | statistics
     else:
         grids = Table(rows).grids(spec.statistic)
         tensors |= {f"{spec.statistic} {stack}".strip(): grid for stack, grid in grids.items()}
     if survey.rolled:
         tensors["rollout"] = named(survey.rolled[text], "query", "key")
-    read = Texts(reading.text.tokens, reading.context.tokens if reading.context is not None else ())
+    spelling = survey.pretrained.token_spelling
+    context = reading.context.tokens if reading.context is not None else ()
+    read = Texts(reading.text.tokens, context, token_spelling=spelling)
     if survey.maps:
         tensors |= survey.maps[text].tensors()
         query, key = sides(spec, reading)
-        read = Texts(query.tokens, key.tokens if spec.maps == "cross" else ())
+        read = read._replace(tokens=query.tokens, context_tokens=key.tokens if spec.maps == "cross" else ())
     notes = _notes(spec, len(rows), len(reading.text.ids), survey.pretrained.name, how)
+    notes += reading.left_out_notes()
     return build_report(spec, read, tensors, statistics, notes)
+
+
+def _patterns(found: SurveyedText) -> dict[str, Statistic]:
+    """What the heads do, by pattern; and on how many rows of the text every pattern stands."""
+    patterns: list[Row] = []
+    strongest: list[Row] = []
+    for stack in found.stacks:
+        heads = [row for row in found.rows if row["stack"] == stack.name]
+        patterns += pattern_rows(heads, stack)
+        strongest += strongest_rows(heads, stack, found.key_of)
+    counted_names = {name for stack in found.stacks for name in stack.num_rows}
+    counted = [
+        {
+            "stack": stack.name,
+            **{name: stack.num_rows.get(name) for name in PATTERNS if name in counted_names},
+        }
+        for stack in found.stacks
+    ]
+    tables = {"patterns": Table(patterns), "strongest": Table(strongest), "pattern_rows": Table(counted)}
+    return {name: table for name, table in tables.items() if table}
 
 
 def _notes(spec: HeadsSpec, num_heads: int, num_tokens: int, name: str, how: str) -> list[str]:

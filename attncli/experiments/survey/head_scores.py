@@ -9,10 +9,10 @@ from torch import Tensor
 
 from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.layer import AttentionLayer
-from attncli.attention.patterns import Patterns
+from attncli.attention.patterns import Marks, Patterns
 from attncli.attention.results import Computed, Wanted
-from attncli.row_statistics import PATTERNS, ROW_STATISTICS, WITH_SHARE
-from attncli.statistics.head_scores import mul_score, pattern_score
+from attncli.row_statistics import OF_KEYS, PATTERNS, ROW_STATISTICS, WITH_SHARE
+from attncli.statistics.head_scores import mul_score, one_key_mass, pattern_score
 
 Attention = AttentionLayer | GivenWeights
 
@@ -51,23 +51,32 @@ def weighted_by_values(layer: AttentionLayer, norms: Float[Tensor, "text head ke
 def wanted_scores(
     attention: Attention,
     ids: Int[Tensor, "text token"] | None,
+    marks: Marks,
     *,
     first_key: int = 0,
     repeat: int | None = None,
+    asked: bool = False,
 ) -> Wanted:
     """What `head_scores` needs. `ids` are the tokens on both sides; None in cross-attention, where positions
     do not compare.
 
-    The first keys are out of the patterns. `repeat` is |r| on the repeated probe.
+    The first keys are out of the patterns. `repeat` is |r| on the repeated probe; `asked` says that the
+    marks hold queries and keys that were asked for.
     """
     rows = tuple(name for name, known in ROW_STATISTICS.items() if ids is not None or not known.positional)
-    names = tuple(name for name in PATTERNS if repeat or name != "induction_stripe")
+    left_out = {*(() if asked else ("from_to_weight",)), *(() if repeat else ("induction_stripe",))}
+    names = tuple(name for name in PATTERNS if name not in left_out and (ids is not None or name in OF_KEYS))
     if ids is None:
-        num_texts, _, num_queries, num_keys = attention.shape
-        ids, names = torch.zeros(num_texts, max(num_queries, num_keys), dtype=torch.int64), ("sink_mass_4",)
-    device = attention.query.device if isinstance(attention, AttentionLayer) else attention.weights.device
-    patterns = Patterns(names, ids.to(device), first_key=first_key, repeat=repeat or 0)
-    return Wanted(rows=rows, patterns=patterns)
+        ids = torch.zeros_like(marks.special, dtype=torch.int64)
+    patterns = Patterns(names, ids, marks, first_key=first_key, repeat=repeat or 0)
+    return Wanted(rows=rows, patterns=patterns, received_mass=True)
+
+
+def rows_of_patterns(found: Computed, wanted: Wanted) -> Int[Tensor, "text pattern"]:
+    """In how many rows that see a key each pattern has a key."""
+    assert wanted.patterns is not None
+    seeing = found.seeing
+    return (wanted.patterns.rows[..., : seeing.shape[-1]] & seeing.unsqueeze(1)).sum(dim=-1)
 
 
 def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
@@ -81,17 +90,28 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     sums, mass = (
         torch.stack([getattr(found, name) for found in layers]) for name in ("sums", "pattern_mass")
     )
-    seeing = torch.stack([found.seeing for found in layers])
     nothing = torch.full_like(sums[..., 0], torch.nan)
     scores = dict.fromkeys(ROW_STATISTICS, nothing) | {
         name: torch.stack([found.rows[name] for found in layers]).nanmean(dim=-1) for name in wanted.rows
     }
     scores["sink_mass"] = scores.pop("sink_mass")  # beside that of the first four
-    num_rows = (patterns.rows[..., : sums.shape[-1]] & seeing.unsqueeze(2)).sum(dim=-1)
+    num_rows = torch.stack([rows_of_patterns(found, wanted) for found in layers])
     by_rows = pattern_score(mass, num_rows.unsqueeze(2)).unbind(dim=-1)
     by_mass = mul_score(mass, sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
     shares = dict(zip(patterns.names, by_mass, strict=True))
     on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
-    stripe = {"induction_stripe": on_patterns.pop("induction_stripe")}
+    of_some = {name: on_patterns.pop(name) for name in ("from_to_weight", "induction_stripe")}
     scores |= on_patterns | {f"{name}_mul": shares.get(name, nothing) for name in WITH_SHARE}
-    return scores | stripe if "induction_stripe" in patterns.names else scores
+    return scores | {name: score for name, score in of_some.items() if name in patterns.names}
+
+
+def one_key(
+    layers: Sequence[Computed], wanted: Wanted
+) -> tuple[Float[Tensor, "layer text head"], Int[Tensor, "layer text head"]]:
+    """The largest mean weight on one key that is neither the first nor special, and that key."""
+    assert wanted.patterns is not None
+    received = torch.stack([found.received_mass for found in layers if found.received_mass is not None])
+    num_rows = torch.stack([found.seeing.sum(dim=-1) for found in layers])
+    candidates = ~wanted.patterns.marks.special[:, : received.shape[-1]]
+    candidates = candidates & (torch.arange(received.shape[-1], device=received.device) > 0)
+    return one_key_mass(received, num_rows.unsqueeze(-1), candidates.unsqueeze(1))

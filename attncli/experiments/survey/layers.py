@@ -1,6 +1,6 @@
 """What is measured of a model's heads while it runs: a row for each head, for each text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,16 +12,21 @@ from torch import Tensor, nn
 from attncli.attention.engines import attend
 from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.layer import AttentionLayer
+from attncli.attention.patterns import Marks
 from attncli.attention.results import Computed, Wanted
 from attncli.errors import UserError
 from attncli.experiments.survey.head_maps import HeadMaps, sides
+from attncli.experiments.survey.head_patterns import Stack, pattern_of
 from attncli.experiments.survey.head_scores import (
     Attention,
     head_scores,
+    one_key,
+    rows_of_patterns,
     wanted_scores,
     weighted_by_values,
     without_first_keys,
 )
+from attncli.experiments.survey.named_places import marked
 from attncli.inputs.capture import CapturedLayer
 from attncli.inputs.output_projections import output_projection, projection_of_heads
 from attncli.inputs.pretrained import Pretrained, Reading
@@ -32,6 +37,18 @@ from attncli.statistics.value_norms import value_norms
 
 HeadRow = dict[str, Any]
 """Where a head stands, and its statistics by name."""
+
+
+class SurveyedText(NamedTuple):
+    """The heads of one text, what their patterns stand on, and the key that gets most of each head."""
+
+    rows: list[HeadRow]
+    stacks: list[Stack]
+    one_keys: dict[tuple[str, int, int], int]
+
+    def key_of(self, row: Mapping[str, Any]) -> int:
+        """The position of the key that gets most of a head."""
+        return self.one_keys[row["stack"], row["layer"], row["head"]]
 
 
 class SurveyedLayer(NamedTuple):
@@ -61,9 +78,11 @@ class Survey:
         self.hooks = hooks
         self.progress = progress
         self.pretrained = pretrained
+        self.readings = readings
         self.ids = torch.stack([one.text.ids for one in readings])
         contexts = [one.context for one in readings if one.context is not None]
         self.encoder_ids = torch.stack([one.ids for one in contexts]) if contexts else None
+        self.special = torch.tensor(pretrained.tokenizer.all_special_ids)
         self.layers: list[SurveyedLayer] = []
         self.rolled: list[Tensor] = []
         self.maps: list[HeadMaps] = []
@@ -95,8 +114,10 @@ class Survey:
             wanted = wanted_scores(
                 attention,
                 None if layer.kind == "cross" else ids,
+                self._marks(layer.stack_name, attention),
                 first_key=self.spec.skip_sink,
                 repeat=self.spec.num_tokens if self.spec.probe else None,
+                asked=bool(self.spec.sought()["to"]),
             )
             self._wanted[stack] = replace(
                 wanted,
@@ -106,9 +127,20 @@ class Survey:
         wanted = self._wanted[stack]
         return self.maps[0].wanted(layer, wanted) if self.maps else wanted
 
+    def _marks(self, stack: str, attention: Attention) -> Marks:
+        device = attention.query.device if isinstance(attention, AttentionLayer) else attention.weights.device
+        each = [marked(self.spec, one, self.pretrained, stack, self.special) for one in self.readings]
+        return Marks(*(torch.cat(flags).to(device) for flags in zip(*each, strict=True)))
+
     def _keep(self, layer: CapturedLayer, found: Computed, norms: Tensor | None) -> None:
         where = {"layer": layer.layer, "module": layer.module, "kind": layer.kind, "stack": layer.stack_name}
-        kept = Computed(found.rows, found.sums, visible=found.visible, pattern_mass=found.pattern_mass)
+        kept = Computed(
+            found.rows,
+            found.sums,
+            visible=found.visible,
+            received_mass=found.received_mass,
+            pattern_mass=found.pattern_mass,
+        )
         self.layers.append(SurveyedLayer(where, kept, norms))
         for text in range(len(self.ids)):
             if self.maps:
@@ -116,24 +148,50 @@ class Survey:
             if found.head_mean is not None:
                 self._roll_out(found.head_mean[text].double(), text)
 
-    def rows(self) -> list[list[HeadRow]]:
-        """For each text a row for each head, in the order of the layers."""
+    def found(self) -> list[SurveyedText]:
+        """What was found on each text: a row for each head, in the order of the layers, and what they do."""
         numbers: dict[int, dict[str, Tensor]] = {}
+        keys: dict[int, Tensor] = {}
         for alike in self._alike():
             wanted = self._wanted[self.layers[alike[0]].where["stack"]]
-            scores = head_scores([self.layers[number].found for number in alike], wanted)
+            computed = [self.layers[number].found for number in alike]
+            mass, key = one_key(computed, wanted)
+            scores = head_scores(computed, wanted) | {"one_key_mass": mass}
             for place, number in enumerate(alike):
                 norms = self.layers[number].norms
                 first = {} if norms is None else {"value_norm": norms}
                 numbers[number] = first | {name: score[place] for name, score in scores.items()}
-        texts: list[list[HeadRow]] = [[] for _ in self.ids]
-        for number, layer in enumerate(self.layers):
-            by_head = torch.stack(list(numbers[number].values()), dim=-1).tolist()
-            for rows, heads in zip(texts, by_head, strict=True):
-                for head, of_head in enumerate(heads):
+                keys[number] = key[place]
+        by_head = {number: torch.stack(list(of.values()), dim=-1).tolist() for number, of in numbers.items()}
+        texts = []
+        for text in range(len(self.ids)):
+            stacks = self._stacks(text)
+            rows: list[HeadRow] = []
+            one_keys: dict[tuple[str, int, int], int] = {}
+            for number, layer in enumerate(self.layers):
+                stack = stacks[layer.where["stack"]]
+                for head, of_head in enumerate(by_head[number][text]):
                     by_name = dict(zip(numbers[number], of_head, strict=True))
-                    rows.append({**layer.where, "head": head, **by_name})
+                    named = {"head": head, "pattern": pattern_of(by_name, stack)}
+                    rows.append({**layer.where, **named, **by_name})
+                for head, key in enumerate(keys[number][text].tolist()):
+                    one_keys[stack.name, layer.where["layer"], head] = key
+            texts.append(SurveyedText(rows, list(stacks.values()), one_keys))
         return texts
+
+    def _stacks(self, text: int) -> dict[str, Stack]:
+        """On how many rows of a text each statistic stands, for each stack; its layers see the same rows."""
+        stacks: dict[str, Stack] = {}
+        for layer in self.layers:
+            name, wanted = layer.where["stack"], self._wanted[layer.where["stack"]]
+            if name not in stacks:
+                assert wanted.patterns is not None
+                counts = rows_of_patterns(layer.found, wanted)[text].tolist()
+                all_rows = int(layer.found.seeing[text].sum())
+                num_rows = dict.fromkeys(("sink_mass", "one_key_mass", "normalized_entropy"), all_rows)
+                num_rows |= dict(zip(wanted.patterns.names, counts, strict=True))
+                stacks[name] = Stack(name, num_rows, bool(wanted.patterns.marks.special[text, 0]))
+        return stacks
 
     def _alike(self) -> list[list[int]]:
         """The places of the layers of the same stack and shapes, whose statistics are computed together."""

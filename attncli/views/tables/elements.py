@@ -45,24 +45,30 @@ class Column:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: its title, if any, the labels of its rows, and its columns."""
+    """A table: its title, if any, the labels of its rows, and its columns.
+
+    Where they stand in several groups, the first `repeated` columns lead each of them, as the labels do.
+    """
 
     title: str
     label: Column
     columns: Sequence[Column]
+    repeated: int = 0
 
     def groups(self, width: int | None) -> list[Sequence[Column]]:
         """The columns in groups that each fit the width beside the labels; at least one column a group."""
         if width is None or not self.columns:
             return [self.columns]
-        starts, used = [0], self.label.width
-        for i, column in enumerate(self.columns):
+        leading, columns = self.columns[: self.repeated], self.columns[self.repeated :]
+        taken = self.label.width + sum(GAP + column.width for column in leading)
+        starts, used = [0], taken
+        for i, column in enumerate(columns):
             needed = GAP + column.width
             if used + needed > width and i > starts[-1]:
                 starts.append(i)
-                used = self.label.width
+                used = taken
             used += needed
-        return [self.columns[a:b] for a, b in pairwise([*starts, len(self.columns)])]
+        return [[*leading, *columns[a:b]] for a, b in pairwise([*starts, len(columns)])]
 
 
 @dataclass(frozen=True)

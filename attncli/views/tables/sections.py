@@ -58,7 +58,7 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
             mentioned |= section.mentioned
         yield section
     long = _long_tokens(report, labels.row_width, mentioned)
-    for line in ("", *index_lines(mentioned, display.width), *long):
+    for line in ("", *index_lines(mentioned, display.width or TEXT_WIDTH), *long):
         yield Paragraph(line, "dim")
     for note in report.notes:
         yield Paragraph(plain_text(note), "note")

@@ -8,6 +8,7 @@ from attncli.views import Display
 from attncli.views.labels import shortened
 from attncli.views.numbers import fixed, scalar
 from attncli.views.tables.elements import Column, Grid
+from attncli.views.tables.heads_table import heads_grid
 from attncli.views.tables.labels import TableLabels
 from attncli.views.tables.tensor_tables import two_lines
 
@@ -20,9 +21,12 @@ def statistic_tables(report: Report, display: Display, labels: TableLabels) -> I
     """Each table; then the numbers, those with the same names in one table."""
     alike: dict[tuple[str, ...], dict[str, Row]] = {}
     for name, value in report.statistics.items():
-        if isinstance(value, Table) and report.experiment == "results" and report.tensors:
+        of_results = report.experiment == "results"
+        if isinstance(value, Table) and of_results and report.tensors:
             value = Table(row for row in value if None in map(row.get, PLACES))  # the others are on grids
-        if value and isinstance(value, Table):
+        if value and isinstance(value, Table) and not of_results and set(PLACES) <= value[0].keys():
+            yield heads_grid(name, value, display.precision)
+        elif value and isinstance(value, Table):
             yield _grid(name, [str(number) for number in range(len(value))], value, display, labels)
         elif isinstance(value, Numbers):
             alike.setdefault(tuple(value), {})[name] = value
@@ -33,14 +37,11 @@ def statistic_tables(report: Report, display: Display, labels: TableLabels) -> I
 def _grid(
     title: str, names: Sequence[str], rows: Sequence[Row], display: Display, labels: TableLabels
 ) -> Grid:
-    """A row is named by its text or by its layer and head, where it has them in front."""
+    """A row is named by its text, where it has that in front."""
     columns = list(rows[0])
     if isinstance(rows[0][columns[0]], str):
         names = [plain_text(str(row[columns[0]])) for row in rows]
         del columns[0]
-    elif set(PLACES) <= set(columns):
-        names = [" ".join(f"{place} {row[place]}" for place in PLACES) for row in rows]
-        columns = [name for name in columns if name not in (*PLACES, "stack")]
     shown = [
         column for name in columns for column in _columns(name, [row[name] for row in rows], display, labels)
     ]

@@ -40,11 +40,9 @@ class Screen:
                 line = f"══ {text} "
                 self._text(line + "═" * max(0, (self.width or TEXT_WIDTH) - len(line)), "bold")
             case Paragraph(text, "prose" | "line"):
-                self._prose(text)
+                self._text(text)
             case Paragraph(text, "note"):
-                self._prose(text, "dim")
-            case Paragraph(text, "title"):
-                self._prose(text, "bold")
+                self._text(text, "dim")
             case Paragraph(text, style):
                 self._text(text, "dim" if style == "dim" else "bold")
             case Values():
@@ -56,16 +54,13 @@ class Screen:
                 self.console.file.writelines(f"{line}\n" for line in lines)
 
     def _text(self, text: str, style: str = "") -> None:
-        self.console.print(Text(text, style=style), width=self.width, soft_wrap=self.width is None)
-
-    def _prose(self, text: str, style: str = "") -> None:
-        """Sentences in lines of a screen's width in a pipe, too: a pager would break them within words."""
+        """In lines of a screen's width in a pipe, too: a pager would break them within words."""
         self.console.print(Text(text, style=style), width=self.width or TEXT_WIDTH)
 
     def _values(self, values: Values) -> None:
         """Sentences; then the numbers below each other."""
         for name, text in values.sentences.items():
-            self._prose(f"{name}: {text}")
+            self._text(f"{name}: {text}")
         left, right = (max(map(len, texts), default=0) for texts in (values.numbers, values.numbers.values()))
         for name, number in values.numbers.items():
             self._text(f"{name:<{left}}  {number:>{right}}")

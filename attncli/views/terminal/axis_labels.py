@@ -56,13 +56,13 @@ def _vertical(text: str) -> list[str]:
 
 
 def _whole_characters(text: str) -> list[str]:
-    """Characters that take room, each with the marks that combine with it."""
+    """Characters that take room, each with what combines with it: marks, and the rest of an emoji."""
     found: list[str] = []
     for character in text:
-        if cell_len(character) or not found:
-            found.append(character)
-        else:
+        if found and cell_len(found[-1] + character) == cell_len(found[-1]):
             found[-1] += character
+        else:
+            found.append(character)
     return found
 
 

@@ -39,7 +39,7 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
         yield text_line(NOTHING)
     if told:
         yield blank
-        for line in index_lines(dict(sorted(told.items())), display.width):
+        for line in index_lines(dict(sorted(told.items())), display.width or TEXT_WIDTH):
             yield styled(text_line(line), DIM, display.has_color)
     yield blank
     for note in report.notes:

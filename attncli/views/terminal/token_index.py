@@ -43,11 +43,9 @@ def _entries(side: Side, places: set[int]) -> Mentioned:
     return {(side.noun, place): plain_text(side.tokens[place]) for place in sorted(places)}
 
 
-def index_lines(found: Mentioned, width: int | None) -> list[str]:
+def index_lines(found: Mentioned, width: int) -> list[str]:
     """`token 12 is self-contradictory`, several a line where they fit, and long ones over several lines."""
     texts = [f"{name} {place} is {text}" for (name, place), text in found.items()]
-    if width is None:
-        return texts
     short = [text for text in texts if cell_len(text) + 2 <= width // 2]
     lines = _packed(short, width)
     for text in texts:

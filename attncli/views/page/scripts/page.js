@@ -32,7 +32,7 @@ const sides = new TokenSides(byId("tokens"), { onLook: look, onPin: pin });
 
 async function showReport(index) {
   const report = readReport(index);
-  Object.assign(chosen, { report, sort: "", layer: "", pins: [], looked: null });
+  Object.assign(chosen, { report, sort: askedSort(report), layer: "", pins: [], looked: null });
   byId("heading").textContent = report.heading;
   document.title = `attn ${report.experiment}`;
   showTables(byId("tables"), report.statistics, showHead);
@@ -59,7 +59,7 @@ async function showTensor(index) {
   await tensor.load();
   if (chosen.report !== report) return;
   const isAlike = chosen.tensor && String(chosen.tensor.leadingShape) === String(tensor.leadingShape);
-  if (!isAlike) Object.assign(chosen, { number: 0, sort: "", layer: "" });
+  if (!isAlike) Object.assign(chosen, { number: 0, sort: askedSort(report), layer: "" });
   chosen.tensor = tensor;
   byId("skip").value = chosen.skip;
   byId("skip").parentElement.hidden = !tensor.axes.at(-1).startsWith("key");
@@ -71,11 +71,18 @@ async function showTensor(index) {
     fillSortAndLayer();
     paintOverview();
     arrangeOverview();
-    if (!overview.shown.some(({ number }) => number === chosen.number))
+    const isShown = overview.shown.some(({ number }) => number === chosen.number);
+    if (!isShown || (!isAlike && chosen.sort))
       chosen.number = overview.shown[0].number;
     overview.mark(chosen.number);
   }
   await showMatrix();
+}
+
+// The statistic that the survey was asked to sort by.
+function askedSort({ settings, statistics }) {
+  const [first] = Array.isArray(statistics.heads) ? statistics.heads : [];
+  return first && Object.hasOwn(first, settings.sort) ? settings.sort : "";
 }
 
 function paintOverview() {

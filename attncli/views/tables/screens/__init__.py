@@ -8,6 +8,7 @@ from attncli.views.tables.elements import Section
 from attncli.views.tables.screens.attention import attention_screen
 from attncli.views.tables.screens.average import average_screen
 from attncli.views.tables.screens.comparison import comparison_screen
+from attncli.views.tables.screens.heads import heads_screen
 from attncli.views.tables.screens.norm import norm_screen
 from attncli.views.tables.screens.pitfalls import pitfalls_screen
 from attncli.views.tables.screens.scale_demo import scale_demo_screen
@@ -24,5 +25,6 @@ SCREENS: dict[str, Screen] = {
     "scale-demo": scale_demo_screen,
     "norm": norm_screen,
     "pitfalls": pitfalls_screen,
+    "heads": heads_screen,
     "diff": comparison_screen,
 }

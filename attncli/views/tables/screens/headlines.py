@@ -111,4 +111,6 @@ def _is_new(step: str, report: Report) -> bool:
         return False
     if report.experiment not in SPECS or key not in SPECS[report.experiment].model_fields:
         return True
+    if key in SPECS[report.experiment].off_keys and key not in report.spec:
+        return True
     return key in report.spec and setting(report.spec[key]) != (value or "true")

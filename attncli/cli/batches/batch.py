@@ -114,14 +114,14 @@ def run_files(
 
             refuse_unknown(conditions, plan.specs(), rows=of_store["rows"])
         if dry_run:
-            from attncli.cli.batch_store import lines_about
+            from attncli.cli.batches.kept import lines_about
 
             for line in [*plan.lines(), *(lines_about(plan, store) if store is not None else ())]:
                 typer.echo(plain_text(line))
             return 0
         if store is None:
             return _show(plan, to, conditions, fail_fast=fail_fast, debug=debug)
-        from attncli.cli.batch_store import keep
+        from attncli.cli.batches.kept import keep
 
         return keep(plan, store, conditions=conditions, fail_fast=fail_fast, **of_store)
 

@@ -1,0 +1,1 @@
+"""`attn batch`, and what is made of its stores: `attn results` and `attn export`."""

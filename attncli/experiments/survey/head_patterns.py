@@ -1,0 +1,129 @@
+"""What each head does, in a word: the pattern whose statistic is above its threshold."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from attncli.report import Row
+
+LEAST_ROWS = 5
+"""Rows that a pattern must stand on to name a head: a mean over fewer says little."""
+NUM_STRONGEST = 3
+DECIMALS = 5
+UNNAMED = "unnamed"
+UNIFORM = "uniform"
+
+HeadRow = Mapping[str, Any]
+"""Where a head stands, and its statistics by name."""
+
+
+class HeadPattern(NamedTuple):
+    """The statistic of a pattern, and the number above which a head has it.
+
+    One key: Gu et al. 2024 (2410.10781) call a mean weight above 0.3 on the first a sink. Clark et al. 2019
+    (1906.04341) count the heads of BERT on previous, next and special tokens, Olsson et al. 2022 (2209.11895)
+    those on induction, from about half of the weight.
+    """
+
+    statistic: str
+    threshold: float
+
+
+HEAD_PATTERNS = {
+    "first token": HeadPattern("sink_mass", 0.3),
+    "previous token": HeadPattern("previous_token", 0.4),
+    "next token": HeadPattern("next_token", 0.4),
+    "current token": HeadPattern("current_token", 0.4),
+    "duplicate token": HeadPattern("duplicate_token", 0.4),
+    "induction": HeadPattern("induction", 0.4),
+    "special tokens": HeadPattern("special_mass", 0.4),
+    "one key for all": HeadPattern("one_key_mass", 0.3),
+    UNIFORM: HeadPattern("normalized_entropy", 0.9),
+}
+
+
+class Stack(NamedTuple):
+    """What the patterns of a stack stand on: rows by statistic, and whether its first key is special."""
+
+    name: str
+    num_rows: Mapping[str, int]
+    starts_special: bool
+
+    def patterns(self) -> dict[str, HeadPattern]:
+        """The patterns of which there is a statistic: across, positions do not compare."""
+        return {name: one for name, one in HEAD_PATTERNS.items() if one.statistic in self.num_rows}
+
+    def has_enough_rows(self, statistic: str) -> bool:
+        """Whether a statistic may name a head."""
+        return self.num_rows[statistic] >= LEAST_ROWS
+
+    def value(self, head: HeadRow, statistic: str) -> float:
+        """The statistic; of special tokens what is not on the first, which has a pattern of its own."""
+        value: float = head[statistic] - (head["sink_mass"] if self._leaves_out_first(statistic) else 0.0)
+        return value
+
+    def name_of(self, statistic: str) -> str:
+        """What `value` is a number of."""
+        return f"{statistic} - sink_mass" if self._leaves_out_first(statistic) else statistic
+
+    def _leaves_out_first(self, statistic: str) -> bool:
+        return statistic == "special_mass" and self.starts_special
+
+
+def pattern_of(head: HeadRow, stack: Stack) -> str:
+    """Uniform where it is that; else the pattern with the largest value above its threshold."""
+    found = {
+        name: value
+        for name, (statistic, threshold) in stack.patterns().items()
+        if stack.has_enough_rows(statistic) and (value := stack.value(head, statistic)) > threshold
+    }
+    if UNIFORM in found:
+        return UNIFORM
+    return max(found, key=lambda name: found[name], default=UNNAMED)
+
+
+def pattern_rows(heads: Sequence[HeadRow], stack: Stack) -> list[Row]:
+    """For each pattern how many heads are above its threshold; None where it stands on too few rows."""
+    rows: list[Row] = []
+    for name, (statistic, threshold) in stack.patterns().items():
+        above = sum(stack.value(head, statistic) > threshold for head in heads)
+        rows.append(
+            {
+                "stack": stack.name,
+                "pattern": name,
+                "statistic": stack.name_of(statistic),
+                "threshold": threshold,
+                "rows": stack.num_rows[statistic],
+                "heads": above if stack.has_enough_rows(statistic) else None,
+            }
+        )
+    unnamed = {"statistic": "", "threshold": None, "rows": None}
+    of_none = sum(head["pattern"] == UNNAMED for head in heads)
+    return [*rows, {"stack": stack.name, "pattern": UNNAMED, **unnamed, "heads": of_none}]
+
+
+def strongest_rows(heads: Sequence[HeadRow], stack: Stack, key_of: Callable[[HeadRow], int]) -> Iterator[Row]:
+    """The heads with the largest numbers of each pattern that stands on enough rows; ties in their order.
+
+    `key` is a position: where the one key for all stands.
+    """
+    for name, (statistic, _) in stack.patterns().items():
+        if not stack.has_enough_rows(statistic):
+            continue
+        ranked = sorted(heads, key=lambda head: -_rounded(stack.value(head, statistic)))[:NUM_STRONGEST]
+        for rank, head in enumerate(ranked):
+            value = stack.value(head, statistic)
+            if _rounded(value) > 0:
+                yield {
+                    "stack": stack.name,
+                    "pattern": name,
+                    "rank": rank,
+                    "layer": head["layer"],
+                    "head": head["head"],
+                    "value": value,
+                    "key": key_of(head) if statistic == "one_key_mass" else None,
+                }
+
+
+def _rounded(value: float) -> float:
+    """Without the last bits, on which no order hangs; -1 for no number."""
+    return round(value, DECIMALS) if value == value else -1.0

@@ -1,0 +1,61 @@
+"""The settings of cross-attention: a text for the queries, another for keys and values."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from attncli.row_statistics import ROW_STATISTICS
+from attncli.spec.attention import AttentionSpec
+from attncli.spec.fields import Contradiction, Size, TextSource, contradiction
+from attncli.spec.model import HeadSpec
+from attncli.spec.text import CONTEXT, check_file, check_text
+
+
+def _default_context(data: dict[str, Any]) -> str | None:
+    return None if data["num_context_tokens"] or data["context_file"] else CONTEXT
+
+
+class CrossSpec(AttentionSpec, HeadSpec):
+    experiment = "cross"
+    module = "attncli.experiments.cross"
+    group = "Input"
+    examples = (
+        'attn cross --sentence "the cat sleeps" --context "die katze schläft gern"',
+        "attn cross --num-tokens 3 --num-context-tokens 5 --embed-dim 8",
+    )
+    next_steps = ("--explain", "--show scores,output", "-o page.html")
+
+    num_context_tokens: Size | None = Field(
+        default_factory=lambda data: data["num_tokens"],
+        description="random vectors for keys and values (default: num_tokens)",
+    )
+    context_file: str | None = Field(None, description="a text file instead of the context; - reads stdin")
+    context: str | None = Field(
+        default_factory=_default_context, description="the text for the keys and values"
+    )
+
+    _context = field_validator("context")(check_text)
+    _context_file = field_validator("context_file")(check_file)
+
+    def measured_of_rows(self) -> tuple[str, ...]:
+        """Without those that compare positions: two texts share none."""
+        return tuple(name for name in super().measured_of_rows() if not ROW_STATISTICS[name].positional)
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        context = TextSource("context", self.context, self.context_file, self.num_context_tokens)
+        return *super().text_sources(), context
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        if len(self.given("context", "context_file")) == 2:
+            yield contradiction("context", "cannot be combined with context_file: give one", "context_file")
+        for key in self.given("context", "context_file"):
+            if self.num_tokens:
+                message = "cannot be combined with num_tokens: both sides are texts, or both are random"
+                yield contradiction(key, message, "num_tokens")
+        if self.given("num_context_tokens") and not self.num_tokens:
+            message = "needs num_tokens: both sides are texts, or both are random"
+            yield contradiction("num_context_tokens", message, "num_tokens")
+        if self.file == "-" and self.context_file == "-":
+            yield contradiction("context_file", "cannot read stdin, too: file does already", "file")

@@ -1,0 +1,34 @@
+"""Reports with the tokens of a model's vocabulary as the text that they stand for."""
+
+from dataclasses import replace
+
+from attncli.plain_text import readable_token
+from attncli.report import Report, Terms
+
+
+def readable(report: Report) -> Report:
+    """The report with every token, of its steps as well, as `readable_token` has it."""
+    spelling = report.token_spelling
+    if spelling is None:
+        return report
+    return replace(
+        report,
+        tokens=tuple(readable_token(token, spelling) for token in report.tokens),
+        context_tokens=tuple(readable_token(token, spelling) for token in report.context_tokens),
+        steps=tuple(
+            replace(step, tables=tuple(_readable_terms(table, spelling) for table in step.tables))
+            for step in report.steps
+        ),
+        token_spelling=None,
+    )
+
+
+def _readable_terms(table: Terms, spelling: str) -> Terms:
+    """Tokens stand in the column `text`."""
+    if "text" not in table.columns:
+        return table
+    place = table.columns.index("text")
+    rows = tuple(
+        (*row[:place], readable_token(str(row[place]), spelling), *row[place + 1 :]) for row in table.rows
+    )
+    return replace(table, rows=rows)

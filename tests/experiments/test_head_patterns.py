@@ -1,0 +1,116 @@
+"""The names of heads, the weights between named tokens, and cut texts, as a user meets them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attncli.experiments.survey.head_patterns import UNNAMED, Stack, pattern_of, pattern_rows, strongest_rows
+from tests.conftest import Attn
+from tests.experiments.running import run
+from tests.model_folders import save_model
+
+SENTENCE = "the cat sat because the cat was tired"
+NOTHING = dict.fromkeys(
+    ("previous_token", "next_token", "current_token", "duplicate_token", "induction", "special_mass",
+     "sink_mass", "one_key_mass", "normalized_entropy"),
+    0.0,
+)  # fmt: skip
+
+
+def head(layer: int, number: int, **statistics: float) -> dict[str, Any]:
+    return {"layer": layer, "head": number, "stack": "self", **NOTHING, **statistics}
+
+
+def stack(*, starts_special: bool = False, **num_rows: int) -> Stack:
+    return Stack("self", dict.fromkeys(NOTHING, 9) | num_rows, starts_special)
+
+
+def test_a_head_is_named_by_its_largest_statistic_above_the_threshold() -> None:
+    assert pattern_of(head(0, 0, sink_mass=0.5, previous_token=0.6), stack()) == "previous token"
+    assert pattern_of(head(0, 0, sink_mass=0.31, previous_token=0.4), stack()) == "first token"
+    assert pattern_of(head(0, 0, sink_mass=0.3, previous_token=0.4), stack()) == UNNAMED
+    uniform = head(0, 0, sink_mass=0.95, normalized_entropy=0.91)
+    assert pattern_of(uniform, stack()) == "uniform", "which goes before all others"
+
+
+def test_special_tokens_are_those_after_the_first() -> None:
+    first = head(0, 0, sink_mass=0.6, special_mass=0.9)
+    assert pattern_of(first, stack(starts_special=True)) == "first token"
+    assert pattern_of(first, stack(starts_special=False)) == "special tokens"
+    rest = head(0, 0, sink_mass=0.1, special_mass=0.6)
+    assert pattern_of(rest, stack(starts_special=True)) == "special tokens"
+
+
+def test_a_pattern_on_fewer_than_five_rows_names_nobody() -> None:
+    heads = [{**head(0, 0, induction=0.9), "pattern": UNNAMED}]
+    for num_rows, name in ((4, UNNAMED), (5, "induction")):
+        few = stack(induction=num_rows)
+        assert pattern_of(heads[0], few) == name
+        (row,) = [row for row in pattern_rows(heads, few) if row["pattern"] == "induction"]
+        assert row["rows"] == num_rows and row["heads"] == (None if num_rows < 5 else 1)
+        named = {row["pattern"] for row in strongest_rows(heads, few, lambda _: 0)}
+        assert ("induction" in named) == (num_rows >= 5)
+
+
+def test_the_strongest_of_equal_heads_are_the_first() -> None:
+    heads = [head(0, number, previous_token=0.5 + 1e-9 * number) for number in range(5)]
+    found = [row["head"] for row in strongest_rows(heads, stack(), lambda _: 0)]
+    assert found == [0, 1, 2]
+
+
+def test_every_head_has_a_letter_on_the_first_screen(attn: Attn) -> None:
+    shown = attn(["heads"]).out
+    assert "layer 0   P  P  ·  U\nlayer 1   I  I  I  I\n" in shown and len(shown.splitlines()) <= 24
+    short = attn(["heads", "--sentence", "aba"]).out
+    assert "row only; --probe repeated measures it" in short and "  I  " not in short
+
+
+@pytest.mark.parametrize("flags", [["--to", "cat"], ["--from", "tired", "--to", "cat", "--to", "2"]])
+def test_heads_are_ranked_by_the_weight_between_tokens(attn: Attn, tmp_path: Path, flags: list[str]) -> None:
+    folder = str(save_model(tmp_path, "BERT"))
+    common = ["heads", "--model", folder, "--sentence", SENTENCE]
+    rows = json.loads(attn([*common, *flags, "--format", "json"]).out)["statistics"]["heads"]
+    numbers = [row["from_to_weight"] for row in rows]
+    assert numbers == sorted(numbers, reverse=True) and len(rows) > 2
+    report = run("heads", model=folder, sentence=SENTENCE, maps="self")
+    words = report.tokens
+    queries = [i for i, word in enumerate(words) if word == "tired" or "--from" not in flags]
+    keys = {i for i, word in enumerate(words) if word == "cat" or (i == 2 and "2" in flags)}
+    for row in rows:
+        weights = report.tensors["weights"].values[row["layer"], row["head"]]
+        assert row["from_to_weight"] == pytest.approx(
+            weights[queries][:, sorted(keys)].sum(-1).mean(), abs=1e-6
+        )
+    assert "from_to_weight" in attn([*common, *flags, "--format", "csv"]).out.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            ["--to", "catt"],
+            "to: no token of the text (got catt) (did you mean 'cat'?): its tokens are [CLS], the,",
+        ),
+        (["--to", "99"], "to: must be below 10, the number of tokens (got 99)"),
+        (["--from", "cat"], "--from: needs to: all the weights of a query sum to 1"),
+        (["--ascending"], "--ascending: needs sort"),
+        (["--sort", "from_to_weight"], "--sort: from_to_weight needs to"),
+    ],
+)
+def test_what_is_not_in_the_text_is_one_line(attn: Attn, tmp_path: Path, flags: list[str], said: str) -> None:
+    folder = str(save_model(tmp_path, "BERT"))
+    ended = attn(["heads", "--model", folder, "--sentence", SENTENCE, *flags])
+    assert ended.code == 2 and ended.err.startswith(said) and len(ended.err.splitlines()) == 1, ended.err
+
+
+@pytest.mark.parametrize("experiment", ["heads", "self"])
+def test_a_text_is_cut_where_asked_to(attn: Attn, tmp_path: Path, experiment: str) -> None:
+    folder, text = str(save_model(tmp_path, "BERT")), "the cat " * 300
+    command = [experiment, "--model", folder, "--sentence", text, "--format", "json"]
+    ended = attn(command)
+    assert ended.code == 2 and "must be at most 512 tokens" in ended.err
+    report = json.loads(attn([*command, "--truncate"]).out)
+    assert len(report["tokens"]) == 512 and report["tokens"][-1] == "[SEP]"
+    assert "Of the text the last 90 tokens are left out: the model reads 512." in report["notes"]
