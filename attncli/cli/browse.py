@@ -8,13 +8,13 @@ from typing import Any
 
 from attncli.cli.command import Command, Parameter, argument
 from attncli.cli.display import COLOR_FLAGS, DEBUG, checked_display, color_depth, refuse_unknown
-from attncli.cli.experiment import CONFIG, checked_spec, given_settings, running
+from attncli.cli.experiment import CONFIG, given_settings, running
 from attncli.cli.settings import flag_name, setting_options
 from attncli.cli.show import ARRAY_FLAGS, opened
 from attncli.errors import UserError
 from attncli.report import Report
 from attncli.spec import SPECS
-from attncli.spec.config.validation import Given
+from attncli.spec.config.validation import Given, checked_spec
 from attncli.views import Display
 
 EXAMPLES = (
