@@ -17,7 +17,7 @@ Examples:
   attn self "the cat walks on the street"
   attn scale-demo --head-dim 16 --head-dim 64
   attn multihead --num-heads 4 --causal --format json
-  attn batch configs/lessons/causal.yaml
+  attn heads --model ./my-model "the cat sat because it was tired"
 """
 
 

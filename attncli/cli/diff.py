@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "attn diff self --set causal=true",
-    'attn diff multihead --set sentence="the dog walks on the street" --format heatmap',
+    "attn diff multihead --set num_kv_heads=2 --format heatmap",
     "attn diff before.json after.json",
     "attn diff a.yaml b.yaml -o difference.html",
 )

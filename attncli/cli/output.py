@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from attncli.cli.display import checked_display, color_depth, refuse_unknown, width
 from attncli.errors import RunError, UserError, WriteError
+from attncli.plain_text import plain_text
 from attncli.views import PARTS, SUFFIXES, VIEWS, NoSuchTable, NothingToDraw, load_view
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class Destination:
             refuse_unknown("--show", error.name, error.names)
         except NothingToDraw as error:
             raise UserError(f"--format {self.view}: {error}") from None
+        if self.path is not None and sys.stderr.isatty():
+            print(f"wrote {plain_text(str(self.path))}", file=sys.stderr)
 
     def _refuse_parts(self, parts: Sequence[str]) -> None:
         """UserError for what is no part; which tables there are, a report alone says."""

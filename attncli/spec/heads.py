@@ -109,7 +109,7 @@ class HeadsSpec(PlacesSpec):
         "attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv",
     )
     off_keys = frozenset({"from", "to", "ascending", "table"})
-    next_steps = ("--sort induction", "--to WORD", "--table", "-o page.html")
+    next_steps = ("--sort previous_token", "--to WORD", "--table", "-o page.html")
     group = "Output"
     heading_keys = ("file", "model", "seed")
 

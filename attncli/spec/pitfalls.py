@@ -40,7 +40,7 @@ class PitfallsSpec(TextSpec):
         "attn pitfalls softmax-twice --num-tokens 8",
         "attn pitfalls merged-heads --format json",
     )
-    next_steps = ("late-mask", "no-scaling", "--show all", "--format heatmap")
+    next_steps = ("late-mask", "no-scaling", "--show all")
     argument = "pitfall"
     group = "Pitfalls"
     heading_keys = ("pitfall", "file", "embedding", "embed_dim", "num_heads", "seed")

@@ -106,7 +106,7 @@ def hidden_cells(report: Report, name: str, tensor: NamedTensor) -> np.ndarray |
 
     Without scores it is every later key, where none of them has a weight; None where nothing is known.
     """
-    if not is_weights(name, tensor.axes[-2:]):
+    if not is_weights(name, tensor.axes[-2:]) or name == "difference":
         return None
     scores = report.tensors.get(name.replace("weights", "scores")) if "weights" in name else None
     if scores is not None and scores.axes == tensor.axes:

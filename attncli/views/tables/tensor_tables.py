@@ -115,7 +115,7 @@ class TensorTables:
         received = self.report.tensors_of("keys").get("received_mass") if is_stated else None
         footer = [] if received is None else list(received.values[matrix.index])
         label = replace(rows, cells=[*rows.cells, *(["received mass"] if footer else [])])
-        grid = Grid(matrix.title, label, self._columns(matrix.axes[1], matrix.values, footer))
+        grid = Grid(matrix.title, label, self._columns(matrix.axes[1], matrix.drawn, footer))
         count = len(grid.groups(self.display.width))
         is_one_of_a_model = any(axis == "layer" for axis, _ in matrix.place)
         is_map = count > 1 and (matrix.axes[1] == "key_block" or is_one_of_a_model)

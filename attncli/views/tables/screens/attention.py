@@ -76,7 +76,7 @@ def how_to_read(report: Report, part: MatrixPart) -> str:
     """`Each row sums to 1: token 5, "street", takes most (0.20) from token 0, "the".`"""
     query, row = part.rows - 1, part.values[-1]
     key = int(part.largest[query])
-    is_distribution = (np.abs(part.values.sum(axis=1) - 1) < SUM_TOLERANCE).all()
+    is_distribution = (np.abs(np.nansum(part.values, axis=1) - 1) < SUM_TOLERANCE).all()
     start = "Each row sums to 1: " if is_distribution else "In its row, "
     noun = "context token" if report.context_tokens else "token"
     number = fixed(row[key], part.precision)

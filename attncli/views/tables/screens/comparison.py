@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Report, Table
 from attncli.views import Display
@@ -65,6 +67,8 @@ def _difference(report: Report, display: Display) -> MatrixPart:
     matrix = next((matrix for matrix in found if matrix.place == place), found[0])
     title = ", ".join(["weights of B minus those of A", *place_names(matrix.place)])
     part = MatrixPart(report, {"": matrix}, display, title, FEW_ROWS if heads else ROWS)
-    changed_most = " (changed most)" if heads else ""
-    part.grid = replace(part.grid, title=f"{title}{changed_most}")
+    if not np.nan_to_num(matrix.values).any():
+        part.grid = replace(part.grid, title=f"{title} (no weight changed)")
+    elif heads:
+        part.grid = replace(part.grid, title=f"{title} (changed most)")
     return part

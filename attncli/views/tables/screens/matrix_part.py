@@ -43,7 +43,7 @@ class MatrixPart:
         self.num_queries, self.num_keys = first.values.shape
         self.precision = display.precision + (self.num_keys > MANY_KEYS)
         self.rows = self.num_queries if self.num_queries <= most else min(most, FIRST_ROWS)
-        self.values = np.concatenate([matrix.values[: self.rows] for matrix in matrices.values()])
+        self.values = np.concatenate([matrix.drawn[: self.rows] for matrix in matrices.values()])
         self.largest = largest_keys(self.values)
         self.grid = self._whole() or self._cut()
 
