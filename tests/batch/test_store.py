@@ -317,7 +317,7 @@ def test_names_that_some_run_will_have(attn: Attn, tmp_path: Path) -> None:
     # Only the run itself shows that there is no tenth factor.
     ended = attn([*command, "--expect", "sharpness.9.entropy < 2"])
     assert ended.code == 1 and ended.err.endswith(
-        "no run has sharpness.9.entropy (did you mean 'sharpness.1.entropy'?)\n"
+        "no run has sharpness.9.entropy (did you mean 'sharpness.2.entropy'?)\n"
     )
 
 

@@ -126,7 +126,7 @@ def test_scores_too_large_for_float32_are_refused_not_shown_as_nan() -> None:
 
 def test_without_softmax_there_are_no_row_statistics() -> None:
     report = run("self", softmax=False)
-    assert "rows" not in report.statistics and any("no distribution" in note for note in report.notes)
+    assert "rows" not in report.statistics and any("not a distribution" in note for note in report.notes)
 
 
 def test_average_says_how_far_its_ways_are_apart() -> None:

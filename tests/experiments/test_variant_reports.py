@@ -110,7 +110,7 @@ def test_differential_rows_have_the_statistics_that_make_sense() -> None:
     torch.testing.assert_close(scores.div(half**0.5).softmax(-1), second)
     rows = report.statistics["rows"]
     assert set(rows) == {"max_weight", "sink_mass", "top_keys", "top_weights"}
-    assert (weights < 0).any() and any("no distribution" in note for note in report.notes)
+    assert (weights < 0).any() and any("not a distribution" in note for note in report.notes)
     ranked = weights.sort(dim=-1, descending=True).values
     torch.testing.assert_close(torch.from_numpy(rows["top_weights"].values).float(), ranked)
     np.testing.assert_allclose(report.statistics["keys"]["received_mass"].values, weights.sum(-2), atol=1e-6)

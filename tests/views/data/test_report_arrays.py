@@ -99,7 +99,7 @@ def test_what_is_damaged_is_one_line(tmp_path: Path) -> None:
     text = str(arrays["report"])
     cases = {
         "is not valid JSON: it ends too soon": {"report": "{"},
-        "no saved report": {"report": "{}"},
+        "not a saved report": {"report": "{}"},
         "several reports": {"report": text + text},
         "the array weights of its report is missing": {"weights": None},
         "tensors.weights: has 2 axes but values of 3": {"weights": np.ones((2, 2, 2))},
