@@ -190,9 +190,9 @@ def _key(key: int, stack: str, report: Report, labels: TableLabels) -> str:
 
 def _too_few(row: Row, report: Report) -> str:
     """That a pattern stands on too few rows, and what measures it."""
-    if row["pattern"] == "special tokens":
-        return "no special token in this text"
     num_rows = row["rows"]
+    if row["pattern"] == "special tokens" and not num_rows:
+        return f"no special token {'is left' if report.spec.get('skip_sink') else 'in this text'}"
     told = {0: "no row", 1: "one row only"}.get(
         num_rows if isinstance(num_rows, int) else 0, f"{num_rows} rows only"
     )
