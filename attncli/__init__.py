@@ -1,19 +1,44 @@
-"""attn: see attention at work in a terminal."""
+"""attn: see attention at work, in a terminal and from Python (docs/python.md)."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attncli.api.calls import heads, run
+    from attncli.api.notebook_report import NotebookReport
     from attncli.attention.attention_statistics import attention_statistics
     from attncli.attention.result import AttentionStatistics
+    from attncli.errors import UserError
+    from attncli.report import Report
 
 __version__ = "0.2.0"
-__all__ = ["AttentionStatistics", "attention_statistics"]
+__all__ = [
+    "AttentionStatistics",
+    "NotebookReport",
+    "Report",
+    "UserError",
+    "attention_statistics",
+    "heads",
+    "run",
+]
+
+_MODULES = {
+    "AttentionStatistics": "attention.result",
+    "NotebookReport": "api.notebook_report",
+    "Report": "report",
+    "UserError": "errors",
+    "attention_statistics": "attention.attention_statistics",
+    "heads": "api.calls",
+    "run": "api.calls",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch's share of the package when it is first asked for: `attn --help` needs none of it."""
-    if name in __all__:
-        from attncli.attention import attention_statistics as module
-
-        return getattr(module, name)
+    """A public name, imported when it is first asked for: `attn --help` needs none of them."""
+    if name in _MODULES:
+        return getattr(import_module(f"attncli.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -25,6 +25,7 @@ ARROWS = {
         "errors",
         "report",
     },
+    "api": {"spec", "running", "inputs", "views", "errors", "report"},
     "batch": {"spec", "running", "experiments", "plain_text", "errors", "report"},
     "running": {"spec", "experiments", "inputs", "memory", "errors", "report"},
     "experiments": {
@@ -52,6 +53,7 @@ ARROWS = {
     "report": set(),
 }
 TORCH_FREE = (
+    "api",
     "cli",
     "spec",
     "saved",

@@ -8,13 +8,13 @@ from typing import Any
 
 from attncli.cli.command import Command, Parameter, argument
 from attncli.cli.display import COLOR_FLAGS, DEBUG, checked_display, color_depth, refuse_unknown
-from attncli.cli.experiment import CONFIG, checked_spec, given_settings, running
+from attncli.cli.experiment import CONFIG, given_settings, running
 from attncli.cli.settings import flag_name, setting_options
 from attncli.cli.show import ARRAY_FLAGS, opened
 from attncli.errors import UserError
 from attncli.report import Report
 from attncli.spec import SPECS
-from attncli.spec.config.validation import Given
+from attncli.spec.config.validation import Given, checked_spec
 from attncli.views import Display
 
 EXAMPLES = (
@@ -91,6 +91,7 @@ def browse_reports(reports: tuple[Report, ...], name: str, sort: str | None, dis
     from attncli.views.browser import browse
     from attncli.views.browser.atlas import grids
     from attncli.views.browser.choice import Choice
+    from attncli.views.matrices import scale_of
     from attncli.views.readable import readable
 
     reports = tuple(map(readable, reports))
@@ -100,7 +101,8 @@ def browse_reports(reports: tuple[Report, ...], name: str, sort: str | None, dis
         raise UserError(f"{name}: nothing to browse: it holds no maps between queries and keys{heads}")
     if sort is not None:
         refuse_unknown("--sort", sort, maps[0].statistics)
-    choice = Choice(maps, scale=display.scale_colors, skip_sink=display.skip_sink, sort=sort)
+    scale = scale_of(display.scale_colors, next(iter(maps[0].maps.values())).axes)
+    choice = Choice(maps, scale=scale, skip_sink=display.skip_sink, sort=sort)
     return browse(choice, colors=display.colors)
 
 
@@ -113,7 +115,7 @@ def command(name: str, summary: str) -> Command:
         report: str | None,
         config: str | None,
         color: str,
-        scale_colors: str,
+        scale_colors: str | None,
         skip_sink: str | None,
         **flags: Any,
     ) -> int:

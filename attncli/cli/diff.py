@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.cli.command import Command, argument, option
 from attncli.cli.display import DEBUG, OUTPUT_FLAGS
-from attncli.cli.experiment import with_maps
 from attncli.cli.output import Destination
 from attncli.cli.progress import progress_line
 from attncli.cli.show import opened
@@ -16,7 +15,7 @@ from attncli.saved.arrays import is_array_file
 from attncli.spec import SPECS
 from attncli.spec.config.config_file import ConfigFile
 from attncli.spec.config.overrides import Overrides, overridden, parse_overrides, unknown_overrides
-from attncli.spec.config.validation import Given, build_spec
+from attncli.spec.config.validation import Given, build_spec, with_maps
 from attncli.spec.fields import Spec
 from attncli.views import VIEWS
 

@@ -36,11 +36,11 @@ PRECISION = option(
 COLOR = option("--color", "Colour in tables and heatmaps.", choices=COLORS, default="auto", group="Output")
 SCALE_COLORS = option(
     "--scale-colors",
-    "How colours spread over numbers; row: over each row by itself.",
+    "How colours spread over numbers; row: over each row by itself. [default: linear; of blocks log]",
     choices=SCALES,
-    default="linear",
     group="Output",
 )
+TITLE = option("--title", "The title of a picture, page or heatmap.", "TEXT", group="Output")
 SKIP_SINK = option(
     "--skip-sink", "Exclude the first N keys from the colour scale. [default: 0]", "INTEGER", group="Output"
 )
@@ -49,7 +49,7 @@ DEBUG_HELP = "Show a traceback with an error."
 DEBUG = option("--debug", DEBUG_HELP, kind=bool, default=False, expose_value=False)
 
 COLOR_FLAGS = (COLOR, SCALE_COLORS, SKIP_SINK)
-OUTPUT_FLAGS = (FORMAT, OUTPUT, SHOW, PRECISION, *COLOR_FLAGS)
+OUTPUT_FLAGS = (FORMAT, OUTPUT, TITLE, SHOW, PRECISION, *COLOR_FLAGS)
 
 
 def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
@@ -60,7 +60,7 @@ def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
 
 def checked_display(
     color: str,
-    scale_colors: str,
+    scale_colors: str | None,
     skip_sink: str | None,
     precision: str | None = None,
     show: Sequence[str] = (),
@@ -69,7 +69,8 @@ def checked_display(
 ) -> Display:
     """What the flags say of the display; UserError for what is no choice."""
     refuse_unknown("--color", color, COLORS)
-    refuse_unknown("--scale-colors", scale_colors, SCALES)
+    if scale_colors is not None:
+        refuse_unknown("--scale-colors", scale_colors, SCALES)
     parts = [part.strip() for text in show for part in text.split(",")]
     if precision is not None and (
         not precision.isdecimal() or len(precision) > MAX_DIGITS or int(precision) > MAX_PRECISION

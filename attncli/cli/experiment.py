@@ -14,9 +14,9 @@ from attncli.cli.piped_text import has_piped_text
 from attncli.cli.settings import flag_name, given_flags, metavar, setting_options
 from attncli.errors import UserError
 from attncli.spec import SPECS
-from attncli.spec.config.config_file import NO_PREVIOUS, ConfigFile
+from attncli.spec.config.config_file import ConfigFile
 from attncli.spec.config.resolved import resolved_yaml
-from attncli.spec.config.validation import Given, build_spec
+from attncli.spec.config.validation import Given, checked_spec, with_maps
 from attncli.spec.fields import Spec
 from attncli.spec.text import ALTERNATIVES
 from attncli.views import VIEWS
@@ -40,14 +40,6 @@ def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict
     return given | from_flags
 
 
-def checked_spec(name: str, given: dict[str, Given]) -> Spec:
-    """The Spec of a single experiment; UserError with every mistake."""
-    spec = build_spec(SPECS[name], given)
-    if "embedding" in given and given["embedding"].value == "previous":
-        raise UserError(given["embedding"].line("embedding", NO_PREVIOUS))
-    return spec
-
-
 @contextmanager
 def running(spec: Spec) -> "Iterator[Iterator[Report]]":
     """The report of one experiment, made when it is asked for; progress on standard error."""
@@ -60,13 +52,6 @@ def running(spec: Spec) -> "Iterator[Iterator[Report]]":
 
     with progress_line() as progress:
         yield run_items([Item(spec)], fail, progress)
-
-
-def with_maps(spec_class: type[Spec], given: dict[str, Given], reason: str) -> dict[str, Given]:
-    """The settings with which a survey keeps what each head looks at, because it is drawn."""
-    if "maps" in spec_class.model_fields and "statistic" not in given:
-        return {"maps": Given("self", reason)} | given
-    return given
 
 
 def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str, Given]:

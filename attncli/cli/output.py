@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from attncli.cli.display import checked_display, color_depth, refuse_unknown, width
 from attncli.errors import RunError, UserError, WriteError
-from attncli.views import PARTS, SUFFIXES, VIEWS, NoSuchTable, load_view
+from attncli.views import PARTS, SUFFIXES, VIEWS, NoSuchTable, NothingToDraw, load_view
 
 if TYPE_CHECKING:
     from attncli.report import Report
@@ -31,9 +31,10 @@ class Destination:
         output: str | None,
         precision: str | None,
         color: str,
-        scale_colors: str = "linear",
+        scale_colors: str | None = None,
         skip_sink: str | None = None,
         show: Sequence[str] = (),
+        title: str | None = None,
         *,
         several: bool = False,
     ) -> None:
@@ -44,6 +45,10 @@ class Destination:
             shown = ", ".join(name for name, view in VIEWS.items() if not view.whole)
             raise UserError(f"--show: {self.view} always holds the whole report; it is for {shown}")
         self._refuse_parts(self.display.show)
+        if title is not None and not VIEWS[self.view].has_title:
+            titled = ", ".join(name for name, view in VIEWS.items() if view.has_title)
+            raise UserError(f"--title: {self.view} has no title of its own; it is for {titled}")
+        self.display = replace(self.display, title=title)
         self.color = color
         self._refuse_bytes_to_a_terminal()
         self._refuse_a_missing_package()
@@ -67,6 +72,8 @@ class Destination:
                 write(reports, stream, display)
         except NoSuchTable as error:
             refuse_unknown("--show", error.name, error.names)
+        except NothingToDraw as error:
+            raise UserError(f"--format {self.view}: {error}") from None
 
     def _refuse_parts(self, parts: Sequence[str]) -> None:
         """UserError for what is no part; which tables there are, a report alone says."""

@@ -23,7 +23,8 @@ from attncli.statistics.sinks import outside_mass
 def named(tensor: Tensor, *axes: str) -> NamedTensor:
     """A tensor as the report's plain data, its last axes named; axes before them are batches."""
     batch = ("batch",) * (tensor.dim() - len(axes))
-    return NamedTensor((*batch, *axes), tensor.numpy(force=True))
+    numbers = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # numpy has no bfloat16
+    return NamedTensor((*batch, *axes), numbers.numpy(force=True))
 
 
 @dataclass(frozen=True)

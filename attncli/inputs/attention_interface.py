@@ -4,11 +4,10 @@ An attention function registered with transformers' AttentionInterface hands the
 computes the output along with whatever it wants, so that the model goes on. One layer is alive at a time.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -58,7 +57,6 @@ class _Receiver:
 
 
 _receiver: ContextVar[_Receiver] = ContextVar("receiver")
-_names: MutableMapping[nn.Module, Mapping[nn.Module, str]] = WeakKeyDictionary()
 
 
 def _attend_and_hand_over(
@@ -103,7 +101,8 @@ def _attend_and_hand_over(
     if output is None:
         output = attend(layer, Wanted(output=True)).output
         assert output is not None
-    return output.transpose(1, 2).contiguous(), None
+    # Half precision is attended to in float32; the model goes on in its own.
+    return output.transpose(1, 2).to(query.dtype).contiguous(), None
 
 
 def _parts_of_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
@@ -135,9 +134,8 @@ def run_by_interface(
     CannotShow for arguments that attn does not know, and for queries and keys that are not the tokens.
     """
     model.set_attn_implementation(NAME)
-    if model not in _names:
-        _names[model] = WeakKeyDictionary({module: name for name, module in model.named_modules()})
-    token = _receiver.set(_Receiver(consume, _names[model], numbering))
+    names = {module: name for name, module in model.named_modules()}
+    token = _receiver.set(_Receiver(consume, names, numbering))
     try:
         outputs: ModelOutput = model(**inputs)
         return outputs

@@ -101,6 +101,6 @@ def fault_of(weights: Any) -> str:
     least, sums = weights.min(), weights.sum(dim=-1)
     if not least >= 0:
         return f"negative weights, as {least:.3g}: scores, perhaps"
-    if not sums.max() <= 1 + ROUNDING:
+    if not sums.max() <= 1 + ROUNDING + torch.finfo(weights.dtype).eps:
         return f"rows that sum to more than 1, as {sums.max():.4g}"
     return ""

@@ -171,10 +171,20 @@ def load_pretrained(model: str, *, allow_download: bool, device: torch.device) -
         raise UserError(
             f"model: {model}: {len(wrong)} weights are missing or have another shape, as {wrong[0]}"
         )
-    name = Path(model).name or model
-    if loaded.main_input_name != "input_ids":
-        raise UserError(f"model: {name} takes {loaded.main_input_name}, not text")
+    name = short_name(model)
+    check_reads_text(name, loaded)
     return Pretrained(name, loaded.eval().to(device), tokenizer)
+
+
+def short_name(model: str) -> str:
+    """The last part of a folder or hub id."""
+    return Path(model).name or model
+
+
+def check_reads_text(name: str, model: PreTrainedModel) -> None:
+    """UserError for a model of images or sounds."""
+    if model.main_input_name != "input_ids":
+        raise UserError(f"model: {name} takes {model.main_input_name}, not text")
 
 
 def kept_pretrained(model: str, *, allow_download: bool, device: torch.device) -> Pretrained:

@@ -9,8 +9,9 @@ import torch
 from attncli.errors import UserError
 from attncli.experiments.draws import Draws
 from attncli.experiments.sources import choose_device
-from attncli.experiments.texts import Texts
-from attncli.inputs.pretrained import Pretrained, Reading, kept_pretrained
+from attncli.experiments.texts import Texts, read_texts
+from attncli.inputs.loaded_model import borrowed
+from attncli.inputs.pretrained import Pretrained, Reading, kept_pretrained, short_name
 from attncli.report import Report
 from attncli.spec.model import ModelSpec
 
@@ -32,7 +33,18 @@ def _pretrained(spec: ModelSpec) -> Pretrained:
 
 def run(spec: ModelSpec, texts: Texts, draws: Draws) -> Report:
     """The report of one experiment."""
-    module, pretrained = import_module(spec.model_module), _pretrained(spec)
+    return _run(spec, texts, draws, _pretrained(spec))
+
+
+def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
+    """The report of one experiment on a transformers model that is loaded already, and left as it was."""
+    assert spec.model is not None
+    with borrowed(short_name(spec.model), model, tokenizer) as pretrained:
+        return _run(spec, read_texts(spec), Draws(spec.seed), pretrained)
+
+
+def _run(spec: ModelSpec, texts: Texts, draws: Draws, pretrained: Pretrained) -> Report:
+    module = import_module(spec.model_module)
     reading = module.read(spec, texts, pretrained, draws.generator)
     report: Report
     (report,) = module.report_each([spec], [reading], pretrained, draws.progress)

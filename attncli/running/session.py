@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 MODEL_RUNS = "attncli.running.model_runs"
 
 
+def module_of(spec: Spec) -> str:
+    """The module whose `run` gives the report of an experiment."""
+    return spec.module if spec.model_source() is None else MODEL_RUNS
+
+
 def load_experiment(spec: Spec) -> Callable[[Spec, Texts, "Draws"], Report]:
     """The function of an experiment, or what runs it on a model, with torch behind it.
 
     Garbage collection is off meanwhile and never looks at what was imported: it would walk over a million
     objects that live as long as the process, during the import and at its end: a third of a short run.
     """
-    name = spec.module if spec.model_source() is None else MODEL_RUNS
+    name = module_of(spec)
     run: Callable[[Spec, Texts, Draws], Report]
     if name in sys.modules:
         run = sys.modules[name].run

@@ -129,6 +129,7 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
 
 class SelfSpec(PositionSpec, AttentionSpec, HeadSpec):
     experiment = "self"
+    title = "Self-attention"
     module = "attncli.experiments.self_attention"
     examples = (
         'attn self "the cat walks on the street"',
@@ -168,6 +169,7 @@ class HeadCounts(Spec):
 
 class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     experiment = "multihead"
+    title = "Multi-head attention"
     module = "attncli.experiments.multihead"
     group = "Projections"
     explained_keys = frozenset({"token", "head"})

@@ -88,6 +88,8 @@ class Spec(BaseModel):
     group: ClassVar[str] = "Options"
     # The settings that the first line of a report shows, in this order.
     heading_keys: ClassVar[tuple[str, ...]] = ("seed",)
+    # The name of the experiment in the title of a picture; its own where there is none.
+    title: ClassVar[str] = ""
     # The statistic that a CSV file holds; none where that is what its tensors say.
     main_table: ClassVar[str | None] = None
 

@@ -96,6 +96,7 @@ def _default_sort(data: dict[str, Any]) -> str | None:
 
 class HeadsSpec(PlacesSpec):
     experiment = "heads"
+    title = "What each head looks at"
     main_table = "heads"
     module = "attncli.experiments.survey.experiment"
     model_module = module

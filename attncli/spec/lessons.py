@@ -15,6 +15,7 @@ from attncli.spec.text import TOKENIZERS, TextSpec
 
 class AverageSpec(TextSpec, ExplainRowSpec):
     experiment = "average"
+    title = "Averages over tokens"
     module = "attncli.experiments.average"
     explained_by = "attncli.experiments.explained.average"
     examples = (
@@ -73,6 +74,7 @@ Sizes = Annotated[
 
 class ScaleDemoSpec(ExplainSpec):
     experiment = "scale-demo"
+    title = "Why scores are scaled"
     main_table = "variance"
     module = "attncli.experiments.scale_demo"
     explained_by = "attncli.experiments.explained.scale_demo"
@@ -81,7 +83,7 @@ class ScaleDemoSpec(ExplainSpec):
         "attn scale-demo --head-dim 16 --head-dim 64 --head-dim 256",
         "attn scale-demo --logits 0.1,-0.2,0.3 --factors 1,8,64",
     )
-    next_steps = ("--head-dim 256", "--factors 1,8,64", "--scale none")
+    next_steps = ("--head-dim 256", "--factors 1,2,4", "--scale none")
     group = "Options"
     heading_keys = ("batch_size", "head_dim", "scale", "seed")
 
@@ -92,7 +94,7 @@ class ScaleDemoSpec(ExplainSpec):
     )
     scale: Scale = Field("sqrt", description="factor on the scores: sqrt, fourth-root, none, or a number")
     logits: list[float] = Field([0.1, -0.2, 0.3, -0.2, 0.5], min_length=1, description="what is sharpened")
-    factors: list[float] = Field([1.0, 8.0], min_length=1, description="by how much it is sharpened")
+    factors: list[float] = Field([1.0, 8.0, 64.0], min_length=1, description="by how much it is sharpened")
     curve: list[float] = Field(
         [-5.0, 5.0, 0.1], description="start, stop (left out) and step of the logits of the softmax curve"
     )
@@ -128,6 +130,7 @@ OUTPUTS = {"batch": ("batch_norm", "batch_norm_eval"), "layer": ("layer_norm",),
 
 class NormSpec(ExplainSpec):
     experiment = "norm"
+    title = "Normalisation"
     module = "attncli.experiments.norm"
     explained_by = "attncli.experiments.explained.norm"
     examples = (

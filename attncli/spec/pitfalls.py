@@ -33,6 +33,7 @@ STATISTICS = {
 
 class PitfallsSpec(TextSpec):
     experiment = "pitfalls"
+    title = "A classic mistake"
     module = "attncli.experiments.pitfalls.experiment"
     examples = (
         "attn pitfalls",

@@ -15,7 +15,8 @@ class View(NamedTuple):
     `extra` is the extra of ours that it needs, and the package that this brings. A view that draws wants to
     see what every head of a model looks at; a whole one holds every part of a report, whatever --show says.
     One of one table holds the report's main one, or the one that --show names; else NoSuchTable. One that
-    spells tokens leaves them as the model's vocabulary has them.
+    spells tokens leaves them as the model's vocabulary has them; one that has a title takes another
+    from --title.
     """
 
     module: str
@@ -27,6 +28,7 @@ class View(NamedTuple):
     whole: bool = False
     spells_tokens: bool = False
     one_table: bool = False
+    has_title: bool = False
 
 
 PLOT = ("plot", "matplotlib")
@@ -50,12 +52,10 @@ VIEWS = {
         spells_tokens=True,
     ),
     "md": View("attncli.views.markdown", (".md", ".markdown")),
-    "heatmap": View("attncli.views.terminal.heatmap", draws=True),
-    "html": View("attncli.views.page.html", (".html", ".htm"), draws=True, whole=True),
-    "png": View(
-        "attncli.views.pictures.png", (".png",), PLOT, True, writes_bytes=True, draws=True, whole=True
-    ),
-    "svg": View("attncli.views.pictures.svg", (".svg",), PLOT, True, draws=True, whole=True),
+    "heatmap": View("attncli.views.terminal.heatmap", draws=True, has_title=True),
+    "html": View("attncli.views.page.html", (".html", ".htm"), draws=True, whole=True, has_title=True),
+    "png": View("attncli.views.pictures.png", (".png",), PLOT, True, True, True, True, has_title=True),
+    "svg": View("attncli.views.pictures.svg", (".svg",), PLOT, True, False, True, True, has_title=True),
 }
 SUFFIXES = {suffix: name for name, view in VIEWS.items() for suffix in view.suffixes}
 
@@ -73,10 +73,11 @@ SCALES = ("linear", "log", "row")
 class Display:
     """How to show reports: columns (None: as wide as needed), colour, decimals, one report or several.
 
-    `scale_colors` spreads a heatmap's colours: linear, log, or row (each row by itself). The first
-    `skip_sink` keys take no part in that and are left blank. Of vectors at most `most_dims` numbers are shown
-    (None: as many as fit). `show` are the parts that are asked for: none, and a view that has a first screen
-    shows that, with `screen_precision` decimals. A picture of one map takes at most `map_lines` lines.
+    `scale_colors` spreads a heatmap's colours: linear, log, or row (each row by itself); None as suits the
+    numbers. The first `skip_sink` keys take no part in that and are left blank. Of vectors at most
+    `most_dims` numbers are shown (None: as many as fit). `show` are the parts that are asked for: none, and a
+    view that has a first screen shows that, with `screen_precision` decimals. A picture of one map takes at
+    most `map_lines` lines. `title` stands in place of a picture's own.
     """
 
     width: int | None = None
@@ -84,16 +85,21 @@ class Display:
     precision: int = 4
     screen_precision: int = 2
     several: bool = False
-    scale_colors: str = "linear"
+    scale_colors: str | None = None
     skip_sink: int = 0
     most_dims: int | None = None
     show: tuple[str, ...] = ()
     map_lines: int = 40
+    title: str | None = None
 
     @property
     def has_color(self) -> bool:
         """Whether there is any colour."""
         return self.colors != "none"
+
+
+class NothingToDraw(LookupError):
+    """A report has neither a matrix nor a curve."""
 
 
 class NoSuchTable(LookupError):

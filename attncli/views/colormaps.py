@@ -1,5 +1,6 @@
 """Numbers as places on a colour map: viridis for amounts, a diverging one where signs differ."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ import numpy as np
 # viridis (van der Walt and Smith, 2015; CC0): even steps look even, in grey and to the colour-blind, too.
 # coolwarm (Moreland, "Diverging color maps for scientific visualization", 2009): blue below zero, red above.
 _, VIRIDIS, _, COOLWARM = Path(__file__).with_name("colormaps.txt").read_text().split()
+# What the logarithm of weights spans at least, so that rows that are nearly uniform look so.
+LEAST_SPAN = 10.0
 
 
 def colour_map(is_diverging: bool) -> np.ndarray:
@@ -35,27 +38,48 @@ class Shading(NamedTuple):
     scale: str
 
 
-def shading(values: np.ndarray, scale: str = "linear", *, skip_keys: int = 0) -> Shading:
+def shading(
+    values: np.ndarray,
+    scale: str = "linear",
+    *,
+    skip_keys: int = 0,
+    from_zero: bool = False,
+    compared: Iterable[np.ndarray] = (),
+) -> Shading:
     """Places on the map: linear between the ends, even in the logarithm, or linear in each row by itself.
 
-    `values` is a matrix, or a stack of them that share their ends. The first `skip_keys` columns count for no
-    end and have no place, so that a sink does not take all the colours. Zero has the place 0 with `log`.
+    `values` is a matrix, or a stack of them that share their ends, with those of `compared`, too. The first
+    `skip_keys` columns count for no end and have no place, so that a sink does not take all the colours. Zero
+    has the place 0 with `log`. `from_zero`: the low end of amounts is 0, that of their logarithm at most a
+    tenth of the high one.
     """
-    numbers = np.where(np.isfinite(values), values, np.nan).astype(np.float64)
-    numbers[..., :skip_keys] = np.nan
+    numbers = _numbers(values, skip_keys)
     seen = ~np.isnan(numbers)
-    if not seen.any():
+    others = (_numbers(other, skip_keys) for other in compared)
+    every = np.concatenate([numbers[seen], *(other[~np.isnan(other)] for other in others)])
+    if not every.size:
         return Shading(numbers, np.nan, np.nan, False, "linear")
-    least, most = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+    least, most = float(every.min()), float(every.max())
     if least < 0 < most:
         return _diverging(numbers, seen, max(-least, most), "row" if scale == "row" else "linear")
     if scale == "log" and least >= 0 and most > 0:
-        return _logarithmic(numbers, most)
+        above = float(every[every > 0].min())
+        return _logarithmic(numbers, min(above, most / LEAST_SPAN) if from_zero else above, most)
+    first = np.inf
+    if from_zero and least >= 0:
+        least = first = 0.0
     if scale == "row":
-        low = np.min(numbers, axis=-1, keepdims=True, initial=np.inf, where=seen)
+        low = np.min(numbers, axis=-1, keepdims=True, initial=first, where=seen)
         high = np.max(numbers, axis=-1, keepdims=True, initial=-np.inf, where=seen)
         return Shading(_between(numbers, low, high), least, most, False, "row")
     return Shading(_between(numbers, np.array(least), np.array(most)), least, most, False, "linear")
+
+
+def _numbers(values: np.ndarray, skip_keys: int) -> np.ndarray:
+    """In floating point, NaN for no number and for the first keys."""
+    numbers = np.where(np.isfinite(values), values, np.nan).astype(np.float64)
+    numbers[..., :skip_keys] = np.nan
+    return numbers
 
 
 def _between(numbers: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -74,9 +98,8 @@ def _diverging(numbers: np.ndarray, seen: np.ndarray, size: float, scale: str) -
     return Shading(0.5 + 0.5 * numbers / sizes, -size, size, True, scale)
 
 
-def _logarithmic(numbers: np.ndarray, most: float) -> Shading:
+def _logarithmic(numbers: np.ndarray, least: float, most: float) -> Shading:
     positive = numbers > 0
-    least = float(np.min(numbers, initial=np.inf, where=positive))
     logarithms = np.log(numbers, where=positive, out=np.zeros_like(numbers))
     low, high = np.log(least), np.log(most)
     places = _between(logarithms, np.array(low), np.array(high)) if high > low else np.ones_like(numbers)

@@ -9,6 +9,9 @@ from attncli.report import NamedTensor, Report, whole_head_name
 
 ATTENTION_AXES = (("query", "key"), ("query_block", "key_block"))
 KEY_AXES = ("key", "key_block")
+BLOCK_AXES = ATTENTION_AXES[1]
+# What has the axes of weights and is none.
+OTHERS = ("scores", "bias")
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,8 @@ class Matrix:
     """The last two axes of a tensor; `place` says where on each axis before them.
 
     `shared` names those axes before on which every matrix is the same: this one stands for all. `rows` and
-    `columns` are the tokens as the user wrote them, empty where an axis has none.
+    `columns` are the tokens as the user wrote them, empty where an axis has none. `hidden` says of weights
+    which keys a query may not see.
     """
 
     name: str
@@ -26,11 +30,22 @@ class Matrix:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     shared: tuple[str, ...] = ()
+    hidden: np.ndarray | None = None
 
     @property
     def index(self) -> tuple[int, ...]:
         """The place as an index of arrays with the axes before."""
         return tuple(number for _, number in self.place)
+
+    @property
+    def is_weights(self) -> bool:
+        """Whether its numbers are weights, whose colours start at 0."""
+        return is_weights(self.name, self.axes)
+
+    @property
+    def drawn(self) -> np.ndarray:
+        """The numbers as they are drawn: none where a key is hidden."""
+        return self.values if self.hidden is None else np.where(self.hidden, np.nan, self.values)
 
     @property
     def title(self) -> str:
@@ -62,10 +77,11 @@ def matrices_of(report: Report, name: str, tensor: NamedTensor) -> Iterator[Matr
             (tokens_of(report, axis) for axis in axes), tensor.values.shape[-2:], strict=True
         )
     )
-    shared = shared_axes(tensor)
+    shared, hidden = shared_axes(tensor), hidden_cells(report, name, tensor)
     for index in [(0,) * len(shared)] if shared else np.ndindex(tensor.values.shape[:-2]):
         place = tuple(zip(leading, index, strict=True))
-        yield Matrix(name, axes, place, tensor.values[index], rows, columns, shared)
+        own = None if hidden is None else hidden[index]
+        yield Matrix(name, axes, place, tensor.values[index], rows, columns, shared, own)
 
 
 def matrices(report: Report) -> Iterator[Matrix]:
@@ -73,6 +89,40 @@ def matrices(report: Report) -> Iterator[Matrix]:
     for name, tensor in report.tensors.items():
         if tensor.values.ndim > 1:
             yield from matrices_of(report, name, tensor)
+
+
+def is_weights(name: str, axes: tuple[str, ...]) -> bool:
+    """Whether a tensor with these last two axes holds weights, or differences of weights."""
+    return axes in ATTENTION_AXES and not name.endswith(OTHERS)
+
+
+def scale_of(scale: str | None, axes: tuple[str, ...]) -> str:
+    """How colours spread: as asked, else as suits; weights of blocks differ by orders of magnitude."""
+    return scale or ("log" if axes == BLOCK_AXES else "linear")
+
+
+def hidden_cells(report: Report, name: str, tensor: NamedTensor) -> np.ndarray | None:
+    """Which weights are of keys that a query may not see: their scores are no number.
+
+    Without scores it is every later key, where none of them has a weight; None where nothing is known.
+    """
+    if not is_weights(name, tensor.axes[-2:]):
+        return None
+    scores = report.tensors.get(name.replace("weights", "scores")) if "weights" in name else None
+    if scores is not None and scores.axes == tensor.axes:
+        hidden: np.ndarray = ~np.isfinite(scores.values)
+        return hidden
+    *_, num_queries, num_keys = tensor.values.shape
+    later = np.triu(np.ones((num_queries, num_keys), dtype=bool), 1)
+    if num_queries != num_keys or report.context_tokens or np.nan_to_num(tensor.values[..., later]).any():
+        return None
+    return np.broadcast_to(later, tensor.values.shape)
+
+
+def compared_names(report: Report, name: str) -> list[str]:
+    """The tensors that are looked at beside this one, with the same colours: wrong and right, A and B."""
+    pairs = [*report.pairs.values(), ("weights_a", "weights_b")]
+    return [other for pair in pairs if name in pair for other in pair if other != name]
 
 
 def shared_axes(tensor: NamedTensor) -> tuple[str, ...]:

@@ -26,6 +26,13 @@ def fixed(value: Any, precision: int) -> str:
     return text.removeprefix("-") if float(text) == 0 else text
 
 
+def range_ends(low: float, high: float, precision: int, scale: str = "linear") -> tuple[str, str]:
+    """The ends of a range; one that rounds to zero beside the other one is zero, but in a logarithm."""
+    least = 0.0 if scale == "log" else 0.5 * 10**-precision * max(abs(low), abs(high))
+    first, last = (scalar(0.0 if abs(end) < least else end, precision) for end in (low, high))
+    return first, last
+
+
 def scalar(value: Any, precision: int) -> str:
     """A number of its own: as `fixed`, but with an exponent where it would round to zero."""
     if isinstance(value, float) and value != 0 and abs(value) < 0.5 * 10**-precision:

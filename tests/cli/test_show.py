@@ -206,3 +206,20 @@ def test_saved_reports_need_no_torch(saved: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script, *VIEWS], capture_output=True, text=True, cwd=saved)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_title_is_for_views_that_have_one(attn: Attn, saved: Path) -> None:
+    assert attn(["show", "x.json", "--title", "Mine & <yours>", "-o", "x.svg"]).code == 0
+    assert "Mine &amp; &lt;yours&gt;" in Path("x.svg").read_text()
+    refused = attn(["show", "x.json", "--title", "Mine"])
+    assert refused.code == 2
+    assert refused.err == "--title: table has no title of its own; it is for heatmap, html, png, svg\n"
+
+
+def test_a_list_of_mistakes_is_no_picture(attn: Attn, saved: Path) -> None:
+    refused = attn(["pitfalls", "-o", "x.png"])
+    assert refused.code == 2 and not Path("x.png").exists()
+    assert refused.err == (
+        "--format png: this report of pitfalls has no matrix and no curve to draw: try attn pitfalls late-mask\n"
+    )
+    assert attn(["pitfalls", "late-mask", "-o", "x.png"]).code == 0

@@ -22,6 +22,28 @@ def test_amounts_stand_between_the_least_and_the_most() -> None:
     assert (found.low, found.high) == (VALUES.min(), VALUES.max()) and not found.is_diverging
 
 
+def test_weights_begin_at_zero_and_their_logarithm_spans_a_factor_of_ten() -> None:
+    found = shading(VALUES, from_zero=True)
+    np.testing.assert_allclose(found.places, Normalize(vmin=0)(VALUES))
+    assert (found.low, found.high) == (0, VALUES.max())
+    for row, places in zip(VALUES, shading(VALUES, "row", from_zero=True).places, strict=True):
+        np.testing.assert_allclose(places, Normalize(vmin=0)(row))
+    nearly_uniform = np.array([[0.0099, 0.01, 0.0101]])
+    places = shading(nearly_uniform, "log", from_zero=True).places
+    np.testing.assert_allclose(places, LogNorm(vmin=0.00101)(nearly_uniform))
+    signed = shading(VALUES - 1, from_zero=True)
+    np.testing.assert_allclose(signed.places, CenteredNorm()(VALUES - 1))
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_compared_numbers_share_the_ends(scale: str) -> None:
+    other = np.array([[0.001, 7.0, np.nan]])
+    both = shading(np.concatenate([VALUES.ravel(), other[0, :2]]), scale)
+    found = shading(VALUES, scale, compared=[other])
+    np.testing.assert_allclose(found.places.ravel(), both.places[:-2])
+    assert (found.low, found.high) == (0.001, 7.0)
+
+
 def test_logarithms_are_even_and_zero_stands_at_the_end() -> None:
     np.testing.assert_allclose(shading(VALUES, "log").places, LogNorm()(VALUES))
     with_zero = np.array([[0.0, 0.01, 0.1, 1.0]])

@@ -234,7 +234,8 @@ class Survey:
         def compare(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             hook.remove()
             difference = (inputs[0].reshape(merged.shape) - merged).abs().max()
-            if not difference <= ROUNDING * merged.abs().max():
+            rounding = max(ROUNDING, torch.finfo(inputs[0].dtype).eps)
+            if not difference <= rounding * merged.abs().max():
                 place = f"{module} of {self.pretrained.name}"
                 raise UserError(f"weighted: {place} changes the heads before W_O: leave weighted out")
 

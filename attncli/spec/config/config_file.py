@@ -8,13 +8,11 @@ from attncli.errors import UserError, nearest
 from attncli.spec import SPECS
 from attncli.spec.config.overrides import Overrides, overridden, replaced_by
 from attncli.spec.config.sweep import MAX_POINTS, Point, grid, num_points
-from attncli.spec.config.validation import Given, setting_errors
+from attncli.spec.config.validation import NO_PREVIOUS, Given, setting_errors
 from attncli.spec.config.yaml_nodes import Mapping, Scalar, Sequence, place, read_yaml
 from attncli.spec.config_reader import STRUCTURE, ConfigReader, KeyNodes
 from attncli.spec.fields import Spec
 from attncli.spec.text import TextSpec
-
-NO_PREVIOUS = "previous needs a step before it that has a table of words: it keeps that step's vectors"
 
 
 class Entry(NamedTuple):

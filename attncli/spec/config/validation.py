@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from attncli.errors import UserError, nearest
+from attncli.spec import SPECS
 from attncli.spec.fields import Spec
 
 
@@ -27,10 +28,24 @@ class Given(NamedTuple):
 
 
 FLAGS = (
-    *("format", "output", "show", "precision", "color", "scale_colors", "skip_sink", "config", "show_config"),
-    *("set", "dry_run", "fresh", "rows", "weights", "workers", "scheduler", "fail_fast", "expect", "debug"),
+    *("format", "output", "title", "show", "precision", "color", "scale_colors", "skip_sink", "config"),
+    *(
+        "show_config",
+        "set",
+        "dry_run",
+        "fresh",
+        "rows",
+        "weights",
+        "workers",
+        "scheduler",
+        "fail_fast",
+        "expect",
+        "debug",
+    ),
 )
 """What a command is told on its line and no file may say."""
+
+NO_PREVIOUS = "previous needs a step before it that has a table of words: it keeps that step's vectors"
 
 
 def unknown_key(key: str, value: Any, known: Iterable[str]) -> str:
@@ -155,3 +170,18 @@ def build_spec(spec_class: type[Spec], given: Mapping[str, Given]) -> Spec:
         raise UserError(*lines)
     assert spec is not None
     return spec
+
+
+def checked_spec(name: str, given: Mapping[str, Given]) -> Spec:
+    """The settings of a single experiment; UserError with every mistake."""
+    spec = build_spec(SPECS[name], given)
+    if "embedding" in given and given["embedding"].value == "previous":
+        raise UserError(given["embedding"].line("embedding", NO_PREVIOUS))
+    return spec
+
+
+def with_maps(spec_class: type[Spec], given: Mapping[str, Given], reason: str) -> dict[str, Given]:
+    """The settings with which a survey keeps what each head looks at, because it is drawn."""
+    if "maps" in spec_class.model_fields and "statistic" not in given:
+        return {"maps": Given("self", reason), **given}
+    return dict(given)

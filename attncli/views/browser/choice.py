@@ -77,7 +77,9 @@ class Choice(HeadChoice):
         if key not in self._shadings:
             while len(self._shadings) >= KEPT_SHADINGS:
                 del self._shadings[next(iter(self._shadings))]
-            self._shadings[key] = shading(self.matrix.values, self.scale, skip_keys=self.skip)
+            self._shadings[key] = shading(
+                self.matrix.drawn, self.scale, skip_keys=self.skip, from_zero=self.matrix.is_weights
+            )
         return self._shadings[key]
 
     @property

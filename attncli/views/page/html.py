@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from importlib.resources import files
 from typing import TextIO
 
+from attncli.plain_text import plain_text
 from attncli.report import Report
 from attncli.views import SCALES, Display
 from attncli.views.colormaps import COOLWARM, VIRIDIS
@@ -87,6 +88,8 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     headings = []
     for report in reports:
         data = report_data(report)
+        if display.title is not None:
+            data["heading"] = plain_text(display.title)
         headings.append(data["heading"])
         stream.write(_json_block("report", data))
     stream.write(_json_block("headings", headings))

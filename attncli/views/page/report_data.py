@@ -9,7 +9,14 @@ import numpy as np
 from attncli.plain_text import plain_text
 from attncli.report import NamedTensor, Report, Tensors, plain
 from attncli.views.heading import heading
-from attncli.views.matrices import KEY_AXES, shared_axes, whole_heads
+from attncli.views.matrices import (
+    KEY_AXES,
+    compared_names,
+    hidden_cells,
+    is_weights,
+    shared_axes,
+    whole_heads,
+)
 from attncli.views.page.encoding import encoded
 
 # Beyond these a page takes too long to open: what is left out is named on it.
@@ -31,7 +38,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "environment": {name: plain_text(value) for name, value in report.environment.items()},
         "tokens": [plain_text(token) for token in report.tokens],
         "context_tokens": [plain_text(token) for token in report.context_tokens],
-        "tensors": [tensor_data(name, tensor) for name, tensor in tensors.items()],
+        "tensors": [_map_data(report, name, tensor) for name, tensor in tensors.items()],
         "left_out": [
             f"{name}: {' × '.join(map(str, tensor.values.shape))}"
             for name, tensor in report.tensors.items()
@@ -46,10 +53,21 @@ def report_data(report: Report) -> dict[str, Any]:
     }
 
 
-def tensor_data(name: str, tensor: NamedTensor) -> dict[str, Any]:
+def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
+    """A tensor as it is drawn: no number for a hidden key, and whose colours it shares."""
+    data = tensor_data(name, tensor, hidden_cells(report, name, tensor))
+    return {
+        **data,
+        "is_weights": is_weights(name, tensor.axes[-2:]),
+        "compared": [plain_text(other) for other in compared_names(report, name)],
+    }
+
+
+def tensor_data(name: str, tensor: NamedTensor, hidden: np.ndarray | None = None) -> dict[str, Any]:
     """A tensor with its name and axes; where every matrix of it is the same, one, and `shared` says so."""
     shared = shared_axes(tensor)
-    values = tensor.values[(0,) * len(shared)]
+    first = (0,) * len(shared)
+    values = tensor.values[first] if hidden is None else np.where(hidden, np.nan, tensor.values)[first]
     axes = list(tensor.axes[len(shared) :])
     return {"name": plain_text(name), "axes": axes, "shared": list(shared), **encoded(values)}
 

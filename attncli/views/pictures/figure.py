@@ -1,8 +1,9 @@
-"""A report as one matplotlib figure: its parts in rows, each as large as its numbers need.
+"""A report as one matplotlib figure: title, settings, and its parts in rows, as large as their numbers need.
 
 No pyplot, so no window and no global figure. Texts are never parsed as mathematics.
 """
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -11,18 +12,22 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 
+from attncli.plain_text import plain_text
 from attncli.report import Report
-from attncli.views import Display
+from attncli.views import Display, NothingToDraw
 from attncli.views.curves import Curves
-from attncli.views.heading import heading
-from attncli.views.pictures.line_charts import ChartBlock
+from attncli.views.heading import nothing_to_draw, subtitle, title
+from attncli.views.pictures.line_charts import ChartBlock, SpreadsBlock
 from attncli.views.pictures.maps import MapsBlock
-from attncli.views.pictures.parts import Maps, parts_of
-from attncli.views.pictures.places import heading_lines
+from attncli.views.pictures.parts import Maps, Part, parts_of
+from attncli.views.pictures.places import TITLE_CHARACTER, fitted_lines
 
 WIDEST = 15.0  # inches, from which on parts go to the next row
 NARROWEST = 4.0
-GAP, MARGIN, LINE = 0.25, 0.15, 0.17
+GAP, MARGIN = 0.25, 0.15
+# Inches of a line and of a character, and the most lines, of the title and of the settings below it.
+TITLE_SIZE, TITLE_LINE, TITLE_LINES = 12, 0.24, 2
+SETTINGS_SIZE, SETTINGS_LINE, SETTINGS_LINES = 7.5, 0.15, 3
 MOST_PARTS = 60
 # Fonts that have what DejaVu lacks; those that are installed are asked in this order.
 FALLBACKS = (
@@ -54,37 +59,59 @@ def settings() -> Any:
     }
 
 
-Block = MapsBlock | ChartBlock
+Block = MapsBlock | ChartBlock | SpreadsBlock
 
 
-def _block(part: Maps | Curves, display: Display) -> Block:
-    return MapsBlock(part, display) if isinstance(part, Maps) else ChartBlock(part)
+def _block(part: Part, display: Display) -> Block:
+    match part:
+        case Maps():
+            return MapsBlock(part, display)
+        case Curves():
+            return ChartBlock(part)
+    return SpreadsBlock(part)
 
 
-def _rows(blocks: list[Block]) -> list[list[Block]]:
-    """The blocks from left to right, and on in the next row where they would be too wide."""
+def _rows(groups: Iterable[list[Block]]) -> list[list[Block]]:
+    """The blocks from left to right, and on in the next row where they, or those of a group, are too wide."""
     rows: list[list[Block]] = []
-    width = 0.0
-    for block in blocks:
-        if not rows or width + GAP + block.width > WIDEST:
-            rows.append([])
-            width = 0.0
-        rows[-1].append(block)
-        width += GAP + block.width
+    width = WIDEST
+    for group in groups:
+        together = sum(GAP + block.width for block in group)
+        for number, block in enumerate(group):
+            if width + GAP + block.width > WIDEST or (not number and width + together > WIDEST):
+                rows.append([])
+                width = 0.0
+            rows[-1].append(block)
+            width += GAP + block.width
     return rows
 
 
 def draw(report: Report, display: Display) -> Figure:
-    """The figure of a report: its heading, then its parts."""
-    rows = _rows([_block(part, display) for part in islice(parts_of(report), MOST_PARTS)])
+    """The figure of a report: its title and settings, then its parts; NothingToDraw where it has none."""
+    rows = _rows([_block(part, display) for part in group] for group in islice(parts_of(report), MOST_PARTS))
+    if not rows:
+        raise NothingToDraw(nothing_to_draw(report))
     width = max([NARROWEST, *(sum(GAP + block.width for block in row) - GAP for row in rows)]) + 2 * MARGIN
-    title = heading_lines(heading(report), width - 2 * MARGIN)
+    title_lines = fitted_lines(
+        title(report) if display.title is None else plain_text(display.title),
+        width - 2 * MARGIN,
+        TITLE_CHARACTER * TITLE_SIZE / 9,
+        TITLE_LINES,
+    )
+    settings_lines = fitted_lines(
+        subtitle(report), width - 2 * MARGIN, TITLE_CHARACTER * SETTINGS_SIZE / 9, SETTINGS_LINES
+    )
     heights = [max(block.height for block in row) for row in rows]
-    height = sum(heights) + GAP * len(rows) + LINE * len(title) + 2 * MARGIN
+    below_title = MARGIN + TITLE_LINE * len(title_lines)
+    top = below_title + SETTINGS_LINE * len(settings_lines) + GAP
+    height = top + sum(heights) + GAP * (len(rows) - 1) + MARGIN
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
-    figure.text(MARGIN / width, 1 - MARGIN / height, "\n".join(title), va="top", ha="left", fontsize=9)
-    top = MARGIN + LINE * len(title) + GAP
+    for lines, above, style in (
+        (title_lines, MARGIN, {"fontsize": TITLE_SIZE}),
+        (settings_lines, below_title, {"fontsize": SETTINGS_SIZE, "color": "0.4"}),
+    ):
+        figure.text(MARGIN / width, 1 - above / height, "\n".join(lines), va="top", ha="left", **style)
     for row, row_height in zip(rows, heights, strict=True):
         left = MARGIN
         for block in row:

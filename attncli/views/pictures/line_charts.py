@@ -6,6 +6,8 @@ from matplotlib.ticker import MaxNLocator
 
 from attncli.views.colormaps import VIRIDIS, colours
 from attncli.views.curves import Curves
+from attncli.views.numbers import fixed
+from attncli.views.pictures.parts import Spreads
 from attncli.views.pictures.places import TITLE_HEIGHT, axes_at
 
 CHART_WIDTH, CHART_HEIGHT = 4.2, 3.0
@@ -22,12 +24,12 @@ class ChartBlock:
         """The curves, with a legend where there are several."""
         title, x_name, curves, is_marked = self.curves
         axes = axes_at(figure, left + 0.5, top + TITLE_HEIGHT, CHART_WIDTH, CHART_HEIGHT)
-        axes.set_title(title, loc="left", pad=3)
+        axes.set_title(title.replace("_", " "), loc="left", pad=3)
         steps = colours(VIRIDIS)[np.linspace(0, 215, max(2, len(curves))).astype(int)] / 255
         for (label, x, y), colour in zip(curves, steps, strict=False):
             marker = "o" if is_marked else None
             axes.plot(x, y, color=tuple(colour), label=label, marker=marker, markersize=3, lw=1.2)
-        axes.set_xlabel(x_name)
+        axes.set_xlabel(x_name.replace("_", " "))
         axes.set_ylim(bottom=0)
         if is_marked:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -35,3 +37,26 @@ class ChartBlock:
         axes.set_axisbelow(True)
         if len(curves) > 1:
             axes.legend(frameon=False)
+
+
+class SpreadsBlock:
+    """A mean with its standard deviation to both sides for each state, beside 0 and 1."""
+
+    def __init__(self, spreads: Spreads) -> None:
+        self.spreads = spreads
+        self.width, self.height = CHART_WIDTH + 0.5, CHART_HEIGHT + TITLE_HEIGHT + 0.45
+
+    def draw(self, figure: Figure, left: float, top: float) -> None:
+        """A point and a bar for each state, the numbers below its name."""
+        title, names, means, deviations = self.spreads
+        axes = axes_at(figure, left + 0.5, top + TITLE_HEIGHT, CHART_WIDTH, CHART_HEIGHT)
+        axes.set_title(f"mean ± standard deviation of {title}", loc="left", pad=3)
+        for end in (-1, 0, 1):
+            axes.axhline(end, color="0.75", linewidth=0.8, linestyle="-" if end == 0 else "--")
+        colour = tuple(colours(VIRIDIS)[90] / 255)
+        places = range(len(names))
+        axes.errorbar(places, means, deviations, fmt="o", color=colour, markersize=4, capsize=6, lw=1.5)
+        numbers = zip(names, means, deviations, strict=True)
+        texts = [f"{name}\n{fixed(mean, 2)} ± {fixed(deviation, 2)}" for name, mean, deviation in numbers]
+        axes.set_xticks(places, texts)
+        axes.set_xlim(-0.5, len(names) - 0.5)

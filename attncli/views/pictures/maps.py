@@ -1,12 +1,14 @@
 """The maps of a picture: one matrix with its tokens, a grid of some, or an atlas of very many."""
 
+from dataclasses import replace
+
 import numpy as np
 from matplotlib.figure import Figure
 
 from attncli.views import Display
 from attncli.views.colormaps import shading
-from attncli.views.matrices import Matrix, place_names
-from attncli.views.pictures.image import draw_bar, draw_image, image
+from attncli.views.matrices import Matrix, place_names, scale_of
+from attncli.views.pictures.image import draw_bar, draw_image, draw_numbers, image
 from attncli.views.pictures.parts import Maps
 from attncli.views.pictures.places import (
     LABEL_HEIGHT,
@@ -32,8 +34,14 @@ class MapsBlock:
         self.maps = maps
         first = maps.matrices[0]
         skip = display.skip_sink if first.axes[1] == "key" else 0
-        stack = np.stack([matrix.values for matrix in maps.matrices])
-        self.shading = shading(stack, display.scale_colors, skip_keys=skip)
+        self.shading = shading(
+            np.stack([matrix.drawn for matrix in maps.matrices]),
+            scale_of(display.scale_colors, first.axes),
+            skip_keys=skip,
+            from_zero=first.is_weights,
+            compared=maps.compared,
+        )
+        self.precision = display.screen_precision
         self.columns, self.rows = self._grid()
         self.is_atlas = len(maps.matrices) > max(SIDES)
         self.row_labels, self.column_labels = self._axis_labels(first)
@@ -53,9 +61,9 @@ class MapsBlock:
         """What all panels are, and how many are left out."""
         matrices, total = self.maps.matrices, self.maps.total
         if len(matrices) == 1:
-            return matrices[0].title
+            return replace(matrices[0], name=self.maps.name).title.replace("_", " ")
         part = f": the first {len(matrices)} of {total}" if total > len(matrices) else ""
-        return f"{self.maps.name} ({' × '.join(matrices[0].axes)}){part}"
+        return f"{self.maps.name} ({' × '.join(matrices[0].axes)}){part}".replace("_", " ")
 
     @property
     def _panel_title(self) -> float:
@@ -120,7 +128,9 @@ class MapsBlock:
                 self.panel_width,
                 self.panel_height,
             )
-            draw_image(axes, shades, self.shading.is_diverging, 100 * self.panel_height)
+            colours = image(shades, self.shading.is_diverging)
+            draw_image(axes, colours, 100 * self.panel_height)
+            draw_numbers(axes, matrix, colours, (self.panel_width, self.panel_height), self.precision)
             if num_panels > 1:
                 axes.set_title(", ".join(place_names(matrix.place)), loc="left", pad=3)
             is_lowest = number + self.columns >= num_panels

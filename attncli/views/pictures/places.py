@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import count
-from textwrap import wrap
 from unicodedata import bidirectional
 
 from matplotlib.axes import Axes
@@ -10,7 +9,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from rich.cells import cell_len
 
-from attncli.views.labels import token_texts
+from attncli.views.labels import shortened, token_texts
+from attncli.views.terminal.blocks import wrap_cells
 
 CHARACTER, LABEL_HEIGHT = 0.068, 0.13
 TITLE_CHARACTER, TITLE_HEIGHT = 0.075, 0.2
@@ -18,9 +18,13 @@ LONGEST_LABEL = 16
 LEFT_TO_RIGHT = "\u200e"
 
 
-def heading_lines(text: str, width: float) -> list[str]:
-    """A text in lines that fit the width."""
-    return wrap(text, max(20, int(width / TITLE_CHARACTER)), max_lines=4, placeholder=" …") or [""]
+def fitted_lines(text: str, width: float, character: float, most: int) -> list[str]:
+    """A text in at most that many lines of that width, at so many inches a character; the rest is cut."""
+    cells = max(20, int(width / character))
+    lines = wrap_cells(text, cells)
+    if len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], shortened(" ".join(lines[most - 1 :]), cells)]
 
 
 def labels(tokens: tuple[str, ...], size: int) -> list[str]:
@@ -48,7 +52,7 @@ def set_labels(axis: Axis, name: str, texts: list[str], length: float) -> None:
         return
     step = next(step for step in _steps() if step * length >= LABEL_HEIGHT * len(texts))
     axis.set_ticks(range(0, len(texts), step), texts[::step])
-    axis.set_label_text(name)
+    axis.set_label_text(name.replace("_", " "))
 
 
 def _steps() -> Iterator[int]:

@@ -107,6 +107,7 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
         width=LAYOUT_WIDTH,
         color_system="standard" if display.has_color else None,
         force_terminal=display.has_color,
+        force_jupyter=False,
         no_color=not display.has_color,
         markup=False,
         emoji=False,

@@ -11,9 +11,9 @@ import numpy as np
 from attncli.views.terminal.palettes import NONE, Palette
 
 UPPER, LOWER, BLANK = "▀", "▄", " "
-SHAPES = (UPPER, LOWER, BLANK)
 RAMP = " .:-=+*#%@"
 NO_NUMBER = "·"
+SHAPES = (UPPER, LOWER, NO_NUMBER)
 RESET = "\x1b[0m"
 SAME = NONE + 1  # No sequence: the colour is that of the cell before.
 
@@ -31,9 +31,10 @@ def _changes(levels: np.ndarray) -> np.ndarray:
 
 
 def cell_lines(levels: np.ndarray, palette: Palette, cell_width: int) -> list[str]:
-    """One line per row: each cell is `cell_width` characters that fill it with its colour."""
+    """One line per row: each cell is `cell_width` characters that fill it with its colour; a dot for none."""
     sequences = _sequences([parameters for parameters, _ in palette.fills])
     fills = [character * cell_width for _, character in palette.fills]
+    fills[NONE] = NO_NUMBER.ljust(cell_width)
     changes = _changes(levels).tolist()
     return [_joined(sequences, fills, *row) + RESET for row in zip(changes, levels.tolist(), strict=True)]
 
@@ -41,7 +42,8 @@ def cell_lines(levels: np.ndarray, palette: Palette, cell_width: int) -> list[st
 def half_block_lines(levels: np.ndarray, palette: Palette) -> list[str]:
     """A line two rows, a character a column: the upper half in one colour, the lower half in the other.
 
-    No number is the terminal's own background, so the half beside it is drawn as the foreground.
+    No number is the terminal's own background, so the half beside it is drawn as the foreground; a dot
+    stands where both are none.
     """
     if len(levels) % 2:
         levels = np.vstack([levels, np.full(levels.shape[1], NONE)])

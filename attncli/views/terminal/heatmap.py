@@ -8,7 +8,7 @@ from attncli.plain_text import plain_text
 from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heading import heading
-from attncli.views.matrices import matrices
+from attncli.views.matrices import compared_names, matrices
 from attncli.views.parts import chosen_parts
 from attncli.views.terminal.blocks import BOLD, DIM, ScreenLine, styled, text_line, wrapped
 from attncli.views.terminal.curve_charts import curve_lines
@@ -21,11 +21,14 @@ NOTHING = "No matrix and no curve to draw here; --format table shows the numbers
 def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
     """Heading, pictures, tokens that were shortened, notes."""
     blank = text_line("")
-    yield from wrapped(heading(report), display.width or TEXT_WIDTH, BOLD, display.has_color)
+    title = heading(report) if display.title is None else plain_text(display.title)
+    yield from wrapped(title, display.width or TEXT_WIDTH, BOLD, display.has_color)
     told: dict[tuple[str, int], str] = {}
     is_empty = True
-    for _, group in groupby(matrices(report), key=lambda matrix: matrix.name):
-        figure = draw(report, list(group), display)
+    found = {name: list(group) for name, group in groupby(matrices(report), key=lambda matrix: matrix.name)}
+    for name, group in found.items():
+        compared = [matrix for other in compared_names(report, name) for matrix in found[other]]
+        figure = draw(report, group, display, compared)
         told |= figure.mentioned
         is_empty = False
         yield blank

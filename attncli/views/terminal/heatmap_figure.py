@@ -8,7 +8,7 @@ import numpy as np
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.colormaps import shading
-from attncli.views.matrices import Matrix
+from attncli.views.matrices import Matrix, scale_of
 from attncli.views.pooling import pooled
 from attncli.views.sides import Side
 from attncli.views.terminal.axis_labels import label_width, span_width, wide_enough
@@ -46,23 +46,25 @@ class Figure:
     mentioned: Mentioned
 
 
-def draw(report: Report, matrices: Sequence[Matrix], display: Display) -> Figure:
-    """The picture of one tensor's matrices, in the width of the display."""
-    subject = subject_of(report, matrices, display.skip_sink)
+def draw(
+    report: Report, matrices: Sequence[Matrix], display: Display, compared: Sequence[Matrix] = ()
+) -> Figure:
+    """The picture of one tensor's matrices, in the width of the display; `compared` share their colours."""
+    subject = subject_of(report, matrices, display.skip_sink, compared)
     most = _label_room(subject.rows, subject.columns, display.width)
     plan = _plan(subject, display, most)
     plan, part = _halved(subject, plan, display, most)
     pictures = [
         _picture(subject, plan, numbers, part, most, pool)
-        for pool, numbers in _numbers(subject, plan).items()
+        for pool, numbers in _numbers(subject, subject.matrices, plan).items()
     ]
     found = mentioned(subject.rows, subject.columns, plan, most, in_grid=subject.grid is not None)
     return Figure(_arranged(pictures, display.width), found)
 
 
-def _numbers(subject: Subject, plan: Plan) -> dict[str, np.ndarray]:
+def _numbers(subject: Subject, matrices: Sequence[Matrix], plan: Plan) -> dict[str, np.ndarray]:
     """The numbers of the cells, of shape (map, row, column), by the way of pooling, "" for none."""
-    each = (numbers_of(matrix, subject.skipped) for matrix in subject.matrices)
+    each = (numbers_of(matrix, subject.skipped) for matrix in matrices)
     if not plan.is_pooled:
         return {"": np.stack(list(each))}
     both = [pooled(numbers, plan.block) for numbers in each]
@@ -136,13 +138,20 @@ def _picture(
     subject: Subject, plan: Plan, numbers: np.ndarray, display: Display, most: int | None, pool: str
 ) -> list[ScreenLine]:
     """Title, legend and maps of one pooling."""
-    found = shading(numbers, display.scale_colors)
+    first, compared = subject.matrices[0], subject.compared
+    found = shading(
+        numbers,
+        scale_of(display.scale_colors, first.axes),
+        from_zero=first.is_weights,
+        compared=[_numbers(subject, compared, plan)[pool]] if compared else (),
+    )
     title = wrapped(subject.name + _pooling(subject, plan, pool), display.width, BOLD, display.has_color)
     maps = [_cells(places, plan, display, is_diverging=found.is_diverging) for places in found.places]
     keys = legend(
         found,
         display,
         num_maps=len(maps),
+        compared=[*dict.fromkeys(matrix.name for matrix in (first, *compared))] if compared else [],
         skipped=subject.skipped * subject.columns.step,
         in_halves=plan.rows_per_line == 2,
     )

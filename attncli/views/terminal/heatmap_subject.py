@@ -12,12 +12,16 @@ from attncli.views.sides import Side, sides_of
 
 @dataclass(frozen=True)
 class Subject:
-    """What is drawn: matrices of one tensor, the sides they share, and the keys that are left out."""
+    """What is drawn: matrices of one tensor, the sides they share, and the keys that are left out.
+
+    `compared`: matrices of other tensors, which share their colours with these.
+    """
 
     matrices: Sequence[Matrix]
     rows: Side
     columns: Side
     skipped: int
+    compared: Sequence[Matrix] = ()
 
     @property
     def name(self) -> str:
@@ -42,16 +46,18 @@ class Subject:
         return [i for i, numbers in enumerate(places) if len(set(numbers)) > 1]
 
 
-def subject_of(report: Report, matrices: Sequence[Matrix], skip_sink: int) -> Subject:
+def subject_of(
+    report: Report, matrices: Sequence[Matrix], skip_sink: int, compared: Sequence[Matrix]
+) -> Subject:
     """The matrices of one tensor; of keys the first are left out, as whole blocks where they are pooled."""
     rows, columns = sides_of(report, matrices[0])
     skipped = min(-(-skip_sink // columns.step), columns.count) if columns.name in KEY_AXES else 0
-    return Subject(matrices, rows, columns, skipped)
+    return Subject(matrices, rows, columns, skipped, compared)
 
 
 def numbers_of(matrix: Matrix, skipped: int) -> np.ndarray:
     """The matrix in floating point, NaN for no number and for the first keys that are skipped."""
-    values = matrix.values
+    values = matrix.drawn
     no_number = values < 0 if np.issubdtype(values.dtype, np.integer) else ~np.isfinite(values)
     numbers = np.where(no_number, np.nan, values).astype(np.float64)
     numbers[:, :skipped] = np.nan

@@ -1,10 +1,12 @@
 """What the colours or marks of a picture stand for: a bar from the lowest number to the highest."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from attncli.views import Display
 from attncli.views.colormaps import Shading
-from attncli.views.numbers import scalar
+from attncli.views.numbers import range_ends
 from attncli.views.terminal.blocks import DIM, ScreenLine, joined, styled, text_line
 from attncli.views.terminal.half_blocks import NO_NUMBER, RAMP, cell_lines, character_lines, half_block_lines
 from attncli.views.terminal.palettes import levels, palette
@@ -14,21 +16,29 @@ SCALES = {"linear": "linear", "log": "even in the logarithm, 0 as the least", "r
 
 
 def legend(
-    shading: Shading, display: Display, *, num_maps: int, skipped: int, in_halves: bool
+    shading: Shading,
+    display: Display,
+    *,
+    num_maps: int,
+    compared: Sequence[str],
+    skipped: int,
+    in_halves: bool,
 ) -> list[ScreenLine]:
     """`0.0000 [bar] 1.0000  linear; one range for all 8 maps`, in as many lines as the width needs."""
     if np.isnan(shading.low):
         return [styled(text_line("no numbers"), DIM, display.has_color)]
-    low, high = (text_line(scalar(end, display.precision)) for end in (shading.low, shading.high))
+    low, high = map(text_line, range_ends(shading.low, shading.high, display.precision, shading.scale))
     bar = _bar(shading.is_diverging, display, in_halves=in_halves)
     needs_amounts = display.scale_colors == "log" and shading.scale == "linear"
     remarks = ["linear (log needs amounts)" if needs_amounts else SCALES[shading.scale]]
     if num_maps > 1 and shading.scale != "row":
         remarks.append(f"one range for all {num_maps} maps")
+    if compared:
+        remarks.append(f"one range for {' and '.join(compared)}")
     if skipped:
         remarks.append(f"without the first {skipped} keys" if skipped > 1 else "without the first key")
     if np.isnan(shading.places).any():
-        remarks.append("blank: no number" if display.has_color else f"{NO_NUMBER} no number")
+        remarks.append(f"{NO_NUMBER} hidden or no number")
     lines = [joined([low, text_line(" "), bar, text_line(" "), high])]
     for remark in remarks:
         said = text_line(f"{'  ' if len(lines) == 1 and remark is remarks[0] else '; '}{remark}")

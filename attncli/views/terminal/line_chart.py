@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attncli.views.numbers import scalar
+from attncli.views.numbers import range_ends, scalar
 from attncli.views.terminal.blocks import ScreenLine, beside, styled, text_line
 
 ACROSS, DOWN = 2, 4
@@ -49,7 +49,7 @@ def chart(
     across = Ends(float(x.min()), float(x.max()))
     lines = dotted_lines(across.places(x), ends.places(y), columns, rows)
     labels = [""] * rows
-    labels[0], labels[-1] = (scalar(end, precision) for end in (ends.high, ends.low))
+    labels[-1], labels[0] = range_ends(*ends, precision)
     if rows % 2:
         labels[rows // 2] = scalar((ends.low + ends.high) / 2, precision)
     width = max(map(len, labels))

@@ -79,7 +79,7 @@ def _named_palette(is_diverging: bool) -> Palette:
     fills = [mixtures[level * len(mixtures) // LEVELS] for level in range(LEVELS)]
     numbers = level_colours("16", is_diverging)
     foregrounds, backgrounds = ([_named(n, first) for (n,) in numbers] for first in (30, 40))
-    return Palette((*foregrounds, "39"), (*backgrounds, "49"), (*fills, ("49", " ")))
+    return Palette((*foregrounds, "39"), (*backgrounds, "49"), (*fills, ("39;49", " ")))
 
 
 @lru_cache

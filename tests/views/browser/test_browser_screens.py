@@ -12,6 +12,7 @@ from attncli.views.browser.choice import Choice
 from attncli.views.browser.head_map import HeadMap
 from attncli.views.browser.help import KEYS, HelpScreen
 from attncli.views.browser.token_bars import TokenBars
+from attncli.views.colormaps import VIRIDIS, colours
 from tests.experiments.running import run
 from tests.views.browser.browsing import (
     HOSTILE,
@@ -29,9 +30,7 @@ def test_scale_and_sink_change_the_colours_alone() -> None:
     report = survey()
     values = report.tensors["weights"].values[0, 0]
     linear = after(report)
-    np.testing.assert_allclose(
-        linear.shading.places, (values - values.min()) / (values.max() - values.min()), atol=1e-6
-    )
+    np.testing.assert_allclose(linear.shading.places, values / values.max(), atol=1e-6)
     logarithmic = after(report, "c")
     logs = np.log(values)
     np.testing.assert_allclose(
@@ -44,13 +43,14 @@ def test_scale_and_sink_change_the_colours_alone() -> None:
 
 
 def test_the_map_has_the_colours_of_its_numbers() -> None:
-    """The largest weight is yellow, the smallest dark violet: the ends of viridis."""
+    """The largest weight is yellow, the end of viridis; the smallest stands where its share of that is."""
     report = survey()
     values = report.tensors["weights"].values[0, 0]
+    least = colours(VIRIDIS)[int(values.min() / values.max() * 256)]
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
         panel = app.query_one(HeadMap)
-        for end, color in ((values.argmax(), (253, 231, 37)), (values.argmin(), (68, 1, 84))):
+        for end, color in ((values.argmax(), (253, 231, 37)), (values.argmin(), tuple(least))):
             row, column = np.unravel_index(end, values.shape)
             x = panel.layout_now.label + panel.layout_now.cell_width * int(column)
             (segment,) = panel.render_line(1 + int(row)).crop(x, x + 1)

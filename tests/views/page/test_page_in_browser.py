@@ -265,7 +265,7 @@ def test_colours_follow_the_scale_and_leave_skipped_keys_blank(opened: Opened) -
     for scale in ("log", "linear", "row"):
         page.select_option("#scale", scale)
         page.wait_for_timeout(50)
-        places = shading(weights, scale, skip_keys=1).places
+        places = shading(weights, scale, skip_keys=1, from_zero=True).places
         assert (pixels()[:, 0, 3] == 0).all()
         expected = colours(VIRIDIS)[np.rint(places[:, 1:] * 255).astype(int)]
         assert np.abs(pixels()[:, 1:, :3] - expected.astype(int)).max() <= 3
@@ -275,6 +275,38 @@ def test_colours_follow_the_scale_and_leave_skipped_keys_blank(opened: Opened) -
     assert (pixels()[..., 3] == 255).all()
     assert all("willReadFrequently" in line for line in page.told)  # Chromium's advice to this test
     page.told.clear()
+
+
+def test_lines_of_a_difference_keep_its_sign(opened: Opened) -> None:
+    """More of the first key is red, less of it blue; weights have neither colour."""
+    values = np.array([[0.5, -0.5], [-0.5, 0.5]])
+    tokens = ("a", "b")
+    inks = {}
+    for name, numbers in (("difference", values), ("weights", np.full((2, 2), 0.5))):
+        report = Report("diff", {}, {}, tokens, (), {name: NamedTensor(("query", "key"), numbers)})
+        page = opened(page_of(report))
+        read = "c => Array.from(c.getContext('2d').getImageData(0, 0, c.width, c.height).data)"
+        pixels = np.array(page.locator(".sides > canvas").evaluate(read)).reshape(-1, 4)
+        drawn = pixels[pixels[:, 3] > 60, :3]
+        inks[name] = (drawn[:, 0] > 120).any(), ((drawn[:, 2] > 120) & (drawn[:, 0] > 40)).any()
+    assert inks == {"difference": (True, True), "weights": (False, False)}
+    page.told.clear()
+
+
+def test_hidden_keys_are_grey_and_what_is_compared_shares_its_range(opened: Opened) -> None:
+    page = opened(page_of(run("pitfalls", pitfall="softmax-twice")))
+    assert "1.0000" in page.inner_text("#legend") and "0.0000" in page.inner_text("#legend")
+    page.select_option("#tensor", label="right_weights (query × key)")
+    page.wait_for_function("document.getElementById('matrix-title').textContent.startsWith('right')")
+    texts = page.locator(".map-numbers span").all_inner_texts()
+    assert [text == "·" for text in texts] == (np.tri(6) == 0).ravel().tolist()
+    background = "c => getComputedStyle(c).backgroundColor"
+    assert page.locator(".map-cells canvas").evaluate(background) == "rgb(190, 190, 190)"
+
+
+def test_maps_of_blocks_begin_in_the_logarithm(opened: Opened) -> None:
+    page = opened(page_of(pooled_report(200, [])))
+    assert page.input_value("#scale") == "log" and "even in the logarithm" in page.inner_text("#legend")
 
 
 def test_hostile_tokens_are_shown_and_obeyed_by_nothing(opened: Opened) -> None:

@@ -49,11 +49,11 @@ def halves(line: str) -> tuple[list[Color], list[Color]]:
     """The colours of the upper and the lower half of each cell."""
     pairs = []
     for cell in cells_of(line):
-        assert cell.character in "▀▄ ", cell
+        assert cell.character in "▀▄ ·", cell
         pairs.append(
-            {"▀": (cell.ink, cell.paper), "▄": (cell.paper, cell.ink), " ": (cell.paper, cell.paper)}[
-                cell.character
-            ]
+            {"▀": (cell.ink, cell.paper), "▄": (cell.paper, cell.ink)}.get(
+                cell.character, (cell.paper, cell.paper)
+            )
         )
     return [upper for upper, _ in pairs], [lower for _, lower in pairs]
 

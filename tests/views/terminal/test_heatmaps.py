@@ -117,7 +117,7 @@ def pictures(text: str, rows: int) -> list[str]:
 @pytest.mark.parametrize("is_signed", [False, True])
 def test_each_cell_has_the_colour_of_its_number(size: int, cell_width: int, is_signed: bool) -> None:
     values = RNG.uniform(-1 if is_signed else 0.1, 2, (size, size))
-    norm, name = (CenteredNorm(), "coolwarm") if is_signed else (Normalize(), "viridis")
+    norm, name = (CenteredNorm(), "coolwarm") if is_signed else (Normalize(vmin=0), "viridis")
     wanted = np.rint(matplotlib.colormaps[name](norm(values))[:, :, :3] * 255).astype(int).tolist()
     text = shown("heatmap", [of(values, "query", "key")], width=80, colors="truecolor")
     for line, row in zip(pictures(text, size), wanted, strict=True):
@@ -129,7 +129,7 @@ def test_halves_hold_two_rows_and_pooled_cells_both_poolings() -> None:
     values = RNG.uniform(size=(50, 50))
     text = shown("heatmap", [of(values, "query", "key")], width=80, colors="truecolor")
     rows = [row for line in pictures(text, 25) for row in halves_of_picture(line, 50)]
-    wanted = np.rint(matplotlib.colormaps["viridis"](Normalize()(values))[:, :, :3] * 255).astype(int)
+    wanted = np.rint(matplotlib.colormaps["viridis"](Normalize(vmin=0)(values))[:, :, :3] * 255).astype(int)
     assert rows == [[tuple(color) for color in row] for row in wanted.tolist()]
 
     values = RNG.uniform(size=(120, 120))
@@ -137,10 +137,10 @@ def test_halves_hold_two_rows_and_pooled_cells_both_poolings() -> None:
     assert "each cell the mean of 2 × 2 weights" in text and "each cell the largest of 2 × 2 weights" in text
     largest = values.reshape(60, 2, 60, 2).max(axis=(1, 3))
     rows = [row for line in pictures(text, 30) for row in halves_of_picture(line, 60)]
-    wanted = np.rint(matplotlib.colormaps["viridis"](Normalize()(largest))[:, :, :3] * 255).astype(int)
+    wanted = np.rint(matplotlib.colormaps["viridis"](Normalize(vmin=0)(largest))[:, :, :3] * 255).astype(int)
     assert rows == [[tuple(color) for color in row] for row in wanted.tolist()]
     mean = values.reshape(60, 2, 60, 2).mean(axis=(1, 3))
-    assert f"{mean.min():.4f}" in text and f"{mean.max():.4f}" in text
+    assert "0.0000 " in text and f"{mean.max():.4f}" in text
 
 
 def halves_of_picture(line: str, columns: int) -> tuple[list[Any], list[Any]]:
@@ -232,7 +232,7 @@ def test_maps_of_heads_share_a_range_and_say_so() -> None:
     picture = [
         [cell.paper for cell in cells_of(line) if cell.paper is not None] for line in pictures(text, 3)
     ]
-    assert picture[0][:6] == [(68, 1, 84)] * 6 and picture[0][12:] == [(253, 231, 37)] * 6
+    assert picture[0][12:] == [(253, 231, 37)] * 6 and picture[0][0] == picture[0][5] != (253, 231, 37)
     assert all(name in text for name in ("head 0", "head 1", "head 2"))
 
 
@@ -262,8 +262,34 @@ def test_the_sink_is_left_blank_where_asked() -> None:
     values[:, 0] = 0.7
     values[3, 3] = 0.3
     text = shown("heatmap", [of(values, "query", "key")], width=80, skip_sink=1)
-    assert "0.1000 [" in text and "] 0.3000" in text and "without the first key" in text
-    assert [line.split()[1] for line in pictures(text, 4)][:3] == ["··"] * 3
+    assert "0.0000 [" in text and "] 0.3000" in text and "without the first key" in text
+    assert [line.split()[1] for line in pictures(text, 4)][:3] == ["··------"] * 3
+
+
+def test_what_is_compared_shares_its_range() -> None:
+    """Softmax of a softmax is nowhere above 0.4, the right one is 1 in the first row."""
+    lines = plain(shown("heatmap", [run("pitfalls", pitfall="softmax-twice")], width=160))
+    legends = [line for line in lines if "[" in line and "]" in line]
+    assert [legend.split()[0::2][0] for legend in legends] == ["0.0000"] * 2
+    assert all("] 1.0000  linear; one range for" in legend for legend in legends)
+
+
+def test_maps_of_blocks_are_logarithmic_unless_told_otherwise() -> None:
+    report = run("self", num_tokens=300, engine="streaming", embed_dim=4)
+    assert "even in the logarithm" in shown("heatmap", [report], width=80)
+    assert "even in the logarithm" not in shown("heatmap", [report], width=80, scale_colors="linear")
+
+
+def test_ends_that_round_to_zero_beside_the_other_are_zero() -> None:
+    values = np.array([[3.6448e-13, 0.5]])
+    assert "0.0000 [ .:-=+*#%@] 0.5000" in shown("heatmap", [of(values, "token", "dim", name="input")])
+    tiny = np.array([[2e-9, 8e-9]])
+    assert "2.0000e-09 [ .:-=+*#%@] 8.0000e-09" in shown("heatmap", [of(tiny, "token", "dim", name="input")])
+
+
+def test_a_title_stands_in_place_of_the_heading() -> None:
+    text = shown("heatmap", [run("self")], width=80, title="Look \x1b[31m here")
+    assert text.splitlines()[0] == r"Look \x1b[31m here"
 
 
 def test_blocks_of_a_streamed_run_are_labelled_by_position() -> None:

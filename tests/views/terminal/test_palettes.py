@@ -70,7 +70,11 @@ def test_16_colours_mix_from_step_to_step() -> None:
 def test_every_level_has_colours_and_none_has_the_terminals_own(colors: str, is_diverging: bool) -> None:
     found = palette(colors, is_diverging)
     assert [len(part) for part in found] == [257] * 3
-    assert (found.foregrounds[NONE], found.backgrounds[NONE], found.fills[NONE]) == ("39", "49", ("49", " "))
+    assert (found.foregrounds[NONE], found.backgrounds[NONE], found.fills[NONE]) == (
+        "39",
+        "49",
+        ("39;49" if colors == "16" else "49", " "),
+    )
 
 
 def test_levels_part_the_map_evenly() -> None:

@@ -23,7 +23,7 @@ function chartOf(title, lines, places, labels) {
     viewBox: `-4 -4 ${CHART_WIDTH + 8} ${CHART_HEIGHT + 8}`,
     preserveAspectRatio: "none",
     role: "img",
-    "aria-label": `${words(title)}, from ${scalar(low)} to ${scalar(high)}; arrow keys read it`,
+    "aria-label": `${words(title)}, from ${rangeEnds(low, high).join(" to ")}; arrow keys read it`,
     tabindex: "0",
   });
   lines.forEach(({ numbers }, k) => {
@@ -34,7 +34,7 @@ function chartOf(title, lines, places, labels) {
       svg.append(makeSvg("polyline", { points, class: `curve ${CURVE_COLOURS[k % CURVE_COLOURS.length]}` }));
     }
   });
-  const ends = make("span", { class: "quiet", text: `${scalar(low)} to ${scalar(high)}` });
+  const ends = make("span", { class: "quiet", text: rangeEnds(low, high).join(" to ") });
   const caption = make(
     "figcaption",
     {},

@@ -29,8 +29,9 @@ function endsOf(values, columns, skip) {
   return { low, high, above };
 }
 
-// The shading of numbers between ends, as attn's other views do it. A logarithm needs amounts.
-function shadingOf({ low, high, above }, scale) {
+// The shading of numbers between ends, as attn's other views do it. A logarithm needs amounts; weights begin
+// at 0, their logarithm at a tenth of the most or below.
+function shadingOf({ low, high, above }, scale, areWeights) {
   if (low > high) return { kind: "linear", low: NaN, high: NaN, map: maps.viridis };
   if (low < 0 && high > 0) {
     const size = Math.max(-low, high);
@@ -43,16 +44,19 @@ function shadingOf({ low, high, above }, scale) {
     };
   }
   if (scale === "log" && low >= 0 && high > 0) {
+    const least = areWeights ? Math.min(above, high / 10) : above;
     return {
       kind: "log",
-      low: above,
+      low: least,
       high,
-      logLow: Math.log(above),
+      logLow: Math.log(least),
       logHigh: Math.log(high),
       map: maps.viridis,
     };
   }
-  return { kind: scale === "row" ? "row" : "linear", low, high, map: maps.viridis };
+  const startsAtZero = areWeights && low >= 0;
+  const kind = scale === "row" ? "row" : "linear";
+  return { kind, low: startsAtZero ? 0 : low, high, startsAtZero, map: maps.viridis };
 }
 
 function between(value, low, high) {
@@ -69,6 +73,7 @@ function placeIn(shading, value, rowEnds) {
   if (shading.kind === "log") return value > 0 ? logPlace(value, shading) : 0;
   if (shading.kind === "row") {
     ({ low, high } = rowEnds);
+    if (shading.startsAtZero) low = 0;
     if (shading.isDiverging) [low, high] = [-Math.max(-low, high), Math.max(-low, high)];
   }
   if (shading.isDiverging) return high > 0 ? 0.5 + (0.5 * value) / high : 0.5;
@@ -117,8 +122,8 @@ function showLegend(element, shading, decimals) {
   const said = { log: "even in the logarithm", row: "each row by itself", linear: "" }[shading.kind];
   const ends =
     shading.kind === "row"
-      ? ["row's least", "row's most"]
-      : [shading.low, shading.high].map((end) => scalar(end, decimals));
+      ? [shading.startsAtZero ? "0" : "row's least", "row's most"]
+      : rangeEnds(shading.low, shading.high, { decimals, isLog: shading.kind === "log" });
   element.replaceChildren(
     ends[0],
     bar,

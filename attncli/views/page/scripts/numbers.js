@@ -35,6 +35,12 @@ function scalar(value, decimals = 4) {
   return Math.abs(value) < 0.5 * 10 ** -decimals ? value.toExponential(decimals) : fixed(value, decimals);
 }
 
+// The ends of a range; one that rounds to zero beside the other one is zero, but in a logarithm.
+function rangeEnds(low, high, { decimals = 4, isLog = false } = {}) {
+  const least = isLog ? 0 : 0.5 * 10 ** -decimals * Math.max(Math.abs(low), Math.abs(high));
+  return [low, high].map((end) => scalar(Math.abs(end) < least ? 0 : end, decimals));
+}
+
 // A weight to its decimals, and what is left of it where those are all zero.
 function weightText(value, decimals = 4) {
   const text = fixed(value, decimals);

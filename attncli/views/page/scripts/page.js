@@ -56,8 +56,9 @@ async function showReport(index) {
 async function showTensor(index) {
   const { report } = chosen;
   const tensor = report.matrices[index];
-  await tensor.load();
+  await Promise.all([tensor, ...comparedWith(tensor)].map((each) => each.load()));
   if (chosen.report !== report) return;
+  byId("scale").value = scaleOf(tensor);
   const isAlike = chosen.tensor && String(chosen.tensor.leadingShape) === String(tensor.leadingShape);
   if (!isAlike) Object.assign(chosen, { number: 0, sort: askedSort(report), layer: "" });
   chosen.tensor = tensor;
@@ -177,7 +178,7 @@ async function open() {
   fillSelect(
     byId("scale"),
     start.scales.map((scale) => [scale, scale]),
-    start.scale,
+    start.scale ?? start.scales[0],
   );
   const headings = JSON.parse(document.querySelector("script.headings").textContent);
   fillSelect(

@@ -45,10 +45,23 @@ function skippedOf({ axes, columns }) {
   return Math.min(Math.ceil(chosen.skip / size), columns - 1);
 }
 
-// The shading of one matrix of a tensor: by its own ends, or by those of all.
+// The tensors that are looked at beside this one, with the same colours.
+const comparedWith = ({ compared }) => chosen.report.matrices.filter(({ name }) => compared.includes(name));
+
+// As chosen, else as suits: weights of blocks differ by orders of magnitude.
+const scaleOf = ({ axes }) => chosen.scale ?? (axes.at(-1) === "key_block" ? "log" : "linear");
+
+// The shading of one matrix of a tensor: by its own ends, or by those of all; with those of what is compared.
 function shadingOfMatrix(tensor, number) {
-  const values = chosen.range === "all" ? tensor.values : tensor.matrix(number);
-  return shadingOf(endsOf(values, tensor.columns, skippedOf(tensor)), chosen.scale);
+  const ends = [tensor, ...comparedWith(tensor)].map((each) =>
+    endsOf(chosen.range === "all" ? each.values : each.matrix(number), each.columns, skippedOf(each)),
+  );
+  const joined = {
+    low: Math.min(...ends.map(({ low }) => low)),
+    high: Math.max(...ends.map(({ high }) => high)),
+    above: Math.min(...ends.map(({ above }) => above)),
+  };
+  return shadingOf(joined, scaleOf(tensor), tensor.is_weights);
 }
 
 function noteOf(shown) {

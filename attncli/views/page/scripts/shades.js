@@ -25,6 +25,13 @@ function line({ context, width, from, to }, i, j, colour, strength) {
 // The three numbers of a colour that the style names.
 const colourOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
+// The inks of numbers of both signs, in the colours of their map; null where all have one sign.
+const signsOf = ({ shading }) =>
+  shading.isDiverging ? { less: colourOf("negative"), more: colourOf("positive") } : null;
+
+// The ink of a number: by its sign, else that of its source.
+const inkOf = (value, ink, signs) => (signs ? (value < 0 ? signs.less : signs.more) : ink);
+
 // From 0 to 1 by the largest size among numbers; none for the first `skip` of each row of `columns`.
 function strengthsOf(numbers, { skip = 0, isLog, columns = numbers.length }) {
   const sizes = Float64Array.from(numbers, (value, i) =>

@@ -123,9 +123,11 @@ class TokenSides {
     const how = { isLog: this.matrix.isLog, skip: list.side === "key" ? this.matrix.skip : 0 };
     const strengths = lines.map((line) => line && strengthsOf(line, how));
     const colours = this.sources.map(({ colour }) => colourOf(colour));
+    const signs = signsOf(this.matrix);
     list.elements.forEach((element, index) => {
       const shares = strengths.map((line) => (line ? line[index] : 0));
-      const image = shares.some((share) => share > FAINTEST) ? bandsOf(shares, colours) : "";
+      const inks = colours.map((ink, k) => inkOf(lines[k]?.[index], ink, signs));
+      const image = shares.some((share) => share > FAINTEST) ? bandsOf(shares, inks) : "";
       if (list.images[index] !== image) element.style.backgroundImage = image;
       list.images[index] = image;
       list.weights[index].data = numbers ? fixed(numbers[index], this.matrix.decimals) : "";
@@ -155,29 +157,36 @@ class TokenSides {
   drawAll(pen) {
     pen.context.lineWidth = 1.5;
     const strengths = strengthsOf(this.matrix.values, this.matrix);
+    const { values, columns } = this.matrix;
+    const signs = signsOf(this.matrix);
     const colour = colourOf("line");
     for (let i = 0; i < pen.from.length; i++) {
-      for (let j = 0; j < pen.to.length; j++)
-        line(pen, i, j, colour, 0.6 * strengths[i * this.matrix.columns + j]);
+      for (let j = 0; j < pen.to.length; j++) {
+        const at = i * columns + j;
+        line(pen, i, j, inkOf(values[at], colour, signs), 0.6 * strengths[at]);
+      }
     }
   }
 
   // Solid lines to where a token looks, broken ones from who looks at it.
   drawSources(pen) {
     const { skip, isLog } = this.matrix;
+    const signs = signsOf(this.matrix);
     for (const { query, key, colour } of this.sources) {
       const ink = colourOf(colour);
       pen.context.lineWidth = 2;
       if (query !== null) {
         pen.context.setLineDash([]);
-        strengthsOf(this.matrix.row(query), { skip, isLog }).forEach((strength, j) =>
-          line(pen, query, j, ink, strength),
+        const row = this.matrix.row(query);
+        strengthsOf(row, { skip, isLog }).forEach((strength, j) =>
+          line(pen, query, j, inkOf(row[j], ink, signs), strength),
         );
       }
       if (key !== null) {
         pen.context.setLineDash([3, 4]);
-        strengthsOf(this.matrix.column(key), { isLog }).forEach((strength, i) =>
-          line(pen, i, key, ink, strength),
+        const column = this.matrix.column(key);
+        strengthsOf(column, { isLog }).forEach((strength, i) =>
+          line(pen, i, key, inkOf(column[i], ink, signs), strength),
         );
       }
     }

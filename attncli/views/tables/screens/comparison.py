@@ -6,7 +6,7 @@ from dataclasses import replace
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Report, Table
 from attncli.views import Display
-from attncli.views.heading import heading
+from attncli.views.heading import first_note, heading
 from attncli.views.labels import shortened
 from attncli.views.matrices import matrices_of, place_names
 from attncli.views.tables.elements import Paragraph, Section
@@ -25,8 +25,9 @@ MOST_STATISTICS, MOST_HEADS = 16, 10
 def comparison_screen(report: Report, display: Display) -> Iterator[Section]:
     """The settings that differ; the difference of the weights, of many heads that of the most changed."""
     yield Paragraph(heading(report), "title")
-    for note in report.notes[: 1 if report.table("by_head") else NOTES]:
-        yield Paragraph(shortened(plain_text(note), 2 * (display.width or 0)), "line")
+    notes = [] if report.table("by_head") else map(plain_text, report.notes[1:NOTES])
+    for note in (first_note(report), *notes):
+        yield Paragraph(shortened(note, 2 * (display.width or 0)), "line")
     labels = TableLabels(report, display)
     left_out: list[str] = []
     moved = "by_head" if report.table("by_head") else "changed_rows"

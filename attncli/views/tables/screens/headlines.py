@@ -4,17 +4,15 @@ from collections.abc import Iterator
 
 from rich.cells import cell_len
 
-from attncli.plain_text import plain_text
 from attncli.report import Report
 from attncli.spec import SPECS
 from attncli.spec.text import is_vector_file
 from attncli.views import Display
-from attncli.views.heading import counted, heading, says_something, setting
+from attncli.views.heading import ARROW, counted, heading, says_something, setting, text_of
 from attncli.views.labels import shortened
 from attncli.views.parts import parts_of
 from attncli.views.tables.elements import Paragraph
 
-ARROW = " -> "
 # Settings that usually have the value of another one.
 FOLLOWS = {"value_dim": "head_dim", "num_kv_heads": "num_heads"}
 USUAL = {"embedding": ("random", "gaussian")}
@@ -40,22 +38,11 @@ def opening(report: Report, display: Display) -> Iterator[Paragraph]:
 def _title(report: Report, display: Display) -> Paragraph:
     """`self: the cat walks on the street`, on one line."""
     room = (display.width or 0) - cell_len(f"{report.experiment}: ")
-    texts = [_text(report, "sentence"), _text(report, "context")]
+    texts = [text_of(report, "sentence"), text_of(report, "context")]
     if texts[1]:
         room = (room - len(ARROW)) // 2
     texts = [shortened(text, max(room, 1)) for text in texts if text]
     return Paragraph(": ".join(filter(None, (report.experiment, ARROW.join(texts)))), "title")
-
-
-def _text(report: Report, key: str) -> str:
-    """The text of one side as it was given, else its tokens."""
-    spec = report.spec
-    tokens = report.tokens if key == "sentence" else report.context_tokens
-    if spec.get("num_tokens"):
-        return "random vectors" if key == "sentence" else ""
-    if not tokens:
-        return ""
-    return plain_text(" ".join((spec.get(key) or " ".join(tokens)).split()))
 
 
 def _sizes(report: Report, display: Display) -> Iterator[Paragraph]:

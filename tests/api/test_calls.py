@@ -1,0 +1,171 @@
+"""The calls from Python against the command line, and a loaded model against its folder."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+import attncli
+from attncli.spec import SPECS
+from attncli.spec.heads import HeadsSpec
+from tests.conftest import Attn
+from tests.model_folders import save_model, save_tokenizer
+from tools.tiny_architectures import ARCHITECTURES
+
+SHIPPED = str(HeadsSpec.default_model)
+SENTENCE = "the cat sat because it was tired"
+
+
+def as_json(report: attncli.Report) -> Any:
+    return json.loads(json.dumps(report.to_data()))
+
+
+@pytest.mark.parametrize("experiment", SPECS)
+def test_a_report_is_that_of_the_command(experiment: str, attn: Attn) -> None:
+    maps = ["--maps", "self"] if experiment == "heads" else []
+    ended = attn([experiment, "--seed", "7", *maps, "--format", "json"])
+    assert as_json(attncli.run(experiment, seed=7)) == json.loads(ended.out)
+
+
+def test_settings_are_keywords(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("one two three")
+    ended = attn(
+        [
+            "multihead",
+            "--file",
+            f"{tmp_path}/text.txt",
+            "--embed-dim",
+            "6",
+            "--num-heads",
+            "3",
+            "--format",
+            "json",
+        ]
+    )
+    report = attncli.run(
+        "multihead", file=tmp_path / "text.txt", embed_dim=np.int64(6), num_heads=3, sentence=None
+    )
+    assert as_json(report) == json.loads(ended.out)
+
+
+def test_every_mistake_is_in_one_exception() -> None:
+    with pytest.raises(attncli.UserError) as raised:
+        attncli.run("self", head_dim=0, causl=True, batch_size=2)
+    assert str(raised.value).splitlines() == [
+        "causl: unknown key (did you mean 'causal'?)",
+        "head_dim: must be greater than 0 (got 0)",
+        "batch_size: needs num_tokens: only random vectors come in batches",
+    ]
+    with pytest.raises(attncli.UserError, match=r"^experiment: .* \(got slef\) \(did you mean 'self'\?\)$"):
+        attncli.run("slef")
+    with pytest.raises(attncli.UserError, match=r"^embedding: previous needs a step before it"):
+        attncli.run("self", embedding="previous")
+
+
+def test_importing_attncli_imports_nothing_of_weight() -> None:
+    script = (
+        "import sys, attncli; assert not {'torch', 'numpy', 'pydantic', 'rich'} & sys.modules.keys()\n"
+        "assert {'run', 'heads'} <= set(dir(attncli))\n"
+        "try:\n    attncli.run('self', head_dim=0)\nexcept attncli.UserError:\n    pass\n"
+        "assert 'torch' not in sys.modules\n"
+        "import gc; attncli.run('self'); assert gc.isenabled() and gc.get_freeze_count() == 0"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+LOOKS: dict[str, Callable[[PreTrainedModel | str, Any], attncli.Report]] = {
+    "heads": lambda model, tokenizer: attncli.run(
+        "heads", model=model, tokenizer=tokenizer, sentence=SENTENCE, weighted=True
+    ),
+    "self": lambda model, tokenizer: attncli.run(
+        "self", model=model, tokenizer=tokenizer, sentence=SENTENCE, layer=1, head=1, explain=True
+    ),
+    "multihead": lambda model, tokenizer: attncli.run(
+        "multihead", model=model, tokenizer=tokenizer, sentence=SENTENCE, layer=1
+    ),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("load", [AutoModel, AutoModelForCausalLM])
+def test_a_loaded_model_gives_the_report_of_its_folder(look: str, load: Any) -> None:
+    model = load.from_pretrained(SHIPPED, dtype=torch.float32)
+    loaded = LOOKS[look](model, AutoTokenizer.from_pretrained(SHIPPED))
+    assert as_json(loaded) == as_json(LOOKS[look](SHIPPED, None))
+
+
+@pytest.mark.parametrize("architecture", ["Llama", "BERT", "T5"])
+def test_a_model_built_in_memory_equals_the_command_on_its_folder(
+    architecture: str, attn: Attn, tmp_path: Path
+) -> None:
+    model = ARCHITECTURES[architecture].build()
+    if model.config.is_encoder_decoder:
+        model.config.decoder_start_token_id = 0
+    save_tokenizer(tmp_path)
+    report = attncli.heads(model, AutoTokenizer.from_pretrained(tmp_path), SENTENCE, maps="none")
+    model.save_pretrained(tmp_path)
+    command = json.loads(
+        attn(["heads", "--model", str(tmp_path), "--sentence", SENTENCE, "--format", "json"]).out
+    )
+    data = as_json(report)
+    assert data["spec"].pop("model") == type(model).__name__
+    assert command["spec"].pop("model") == str(tmp_path)
+    assert data["notes"] == [note.replace(tmp_path.name, type(model).__name__) for note in command["notes"]]
+    del data["notes"], command["notes"]
+    assert data == command
+
+
+def test_without_a_text_the_model_reads_the_probe() -> None:
+    model, tokenizer = AutoModel.from_pretrained(SHIPPED), AutoTokenizer.from_pretrained(SHIPPED)
+    assert (
+        as_json(attncli.heads(model, tokenizer))["statistics"] == as_json(attncli.run("heads"))["statistics"]
+    )
+
+
+def test_what_is_no_loaded_model_is_refused() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+    model = AutoModel.from_pretrained(SHIPPED)
+    cases: list[tuple[str, dict[str, Any], list[str]]] = [
+        (
+            "self",
+            {"model": torch.nn.Linear(2, 2), "tokenizer": tokenizer},
+            ["model: must be a folder's name or a transformers PreTrainedModel (got Linear)"],
+        ),
+        (
+            "self",
+            {"model": model},
+            ["tokenizer: must be the loaded model's transformers tokenizer (got none)"],
+        ),
+        (
+            "self",
+            {"model": model, "tokenizer": tokenizer, "device": "cpu", "embed_dim": 8},
+            [
+                "device: cannot be combined with a loaded model, which is there already",
+                "embed_dim: cannot be combined with model, which has its own",
+            ],
+        ),
+        (
+            "norm",
+            {"model": model, "tokenizer": tokenizer},
+            ["model: unknown key for norm; known: " + ", ".join(SPECS["norm"].model_fields)],
+        ),
+    ]
+    for experiment, settings, lines in cases:
+        with pytest.raises(attncli.UserError) as raised:
+            attncli.run(experiment, **settings)
+        assert list(raised.value.lines) == lines
+
+
+def test_the_folder_that_a_loaded_model_came_from_is_not_read_again(tmp_path: Path) -> None:
+    save_model(tmp_path, "Llama")
+    model, tokenizer = AutoModel.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    assert len(attncli.heads(model, tokenizer, SENTENCE).table("heads")) > 0

@@ -1,0 +1,101 @@
+"""docs/notebook.ipynb as Jupyter runs it, and its cells in a real Chromium: offline, in their own frames."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+import attncli
+from tests.views.page.test_page_in_browser import HOSTILE, browser  # noqa: F401 (a fixture)
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
+EXECUTE = """
+import sys, nbclient, nbformat
+notebook = nbformat.read(sys.argv[1], 4)
+nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+nbformat.write(notebook, sys.argv[2])
+"""
+ESCAPES = "<script>parent.document.title='taken'</script>"
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The notebook with its outputs; a cell that fails ends this."""
+    folder = tmp_path_factory.mktemp("jupyter")
+    places = {name: str(folder) for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR")}
+    done = subprocess.run(
+        [sys.executable, "-c", EXECUTE, NOTEBOOK, folder / "executed.ipynb"],
+        env={**os.environ, **places, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return nbformat.read(folder / "executed.ipynb", 4)
+
+
+def outputs(notebook: Any, kind: str) -> list[Any]:
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [output for cell in cells for output in cell.outputs if output.output_type == kind]
+
+
+def test_the_notebook_stands_without_outputs() -> None:
+    notebook = nbformat.read(NOTEBOOK, 4)
+    nbformat.validate(notebook)
+    assert all(cell.outputs == [] for cell in notebook.cells if cell.cell_type == "code")
+
+
+def test_cells_show_a_page_and_as_text_the_first_screen(executed: Any) -> None:
+    shown = [output.data for output in outputs(executed, "execute_result")]
+    assert [set(data) for data in shown] == [{"text/html", "text/plain"}] * 3
+    assert all(data["text/html"].startswith("<iframe ") for data in shown)
+    assert shown[0]["text/plain"].startswith("self: the cat walks on the street\n6 tokens")
+    assert outputs(executed, "display_data") == []  # rich would show its tables by itself here
+    told = "".join(o.text for o in outputs(executed, "stream") if o.name == "stdout").splitlines()
+    assert told[0] == "('head', 'query', 'key') (4, 6, 6)"
+    assert told[-1].startswith("layer 1, head ")
+
+
+def cells_page(*cells: str) -> str:
+    return f"<!doctype html><meta charset=utf-8><title>notebook</title>{''.join(cells)}"
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_cells_are_drawn_in_frames_of_their_own(
+    executed: Any,
+    browser: Any,  # noqa: F811
+    width: int,
+    scheme: str,
+) -> None:
+    cells = [output.data["text/html"] for output in outputs(executed, "execute_result")]
+    hostile = attncli.run("self", sentence=f"{ESCAPES} {' '.join(HOSTILE)}", tokenizer="whitespace")
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = context.new_page()
+    told: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("dialog", lambda dialog: (told.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda request: asked.append(request.url))
+    page.set_content(cells_page(*cells, hostile._repr_html_()))
+    frames = page.query_selector_all("body > iframe")
+    assert len(frames) == len(cells) + 1
+    for frame in frames:
+        inside = frame.content_frame()
+        inside.wait_for_selector("html[data-drawn]")
+        assert inside.evaluate("window.origin") == "null"  # neither the notebook's cookies nor its page
+        box = frame.bounding_box()
+        assert box["height"] == 720 and 0.9 * width < box["width"] <= width
+        assert inside.evaluate("document.documentElement.scrollWidth") <= box["width"]
+        dark = inside.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 23, 28)"
+        assert dark == (scheme == "dark")
+    assert page.title() == "notebook"
+    assert page.evaluate("document.querySelectorAll('body > *').length") == len(frames)
+    assert ESCAPES in frames[-1].content_frame().inner_text("body")
+    assert told == [] and [url for url in asked if url != "about:srcdoc"] == []
+    context.close()

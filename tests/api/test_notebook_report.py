@@ -1,0 +1,39 @@
+"""A report that shows itself: its first screen as text, its page in a frame as HTML."""
+
+from html import unescape
+
+import pytest
+
+import attncli
+from attncli.api import notebook_report
+from attncli.spec import SPECS
+from tests.conftest import Attn
+from tests.views.page.pages import heads_report, page_of, random_weights
+
+
+@pytest.mark.parametrize("experiment", SPECS)
+def test_text_is_the_first_screen(experiment: str, attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    maps = ["--maps", "self"] if experiment == "heads" else []
+    screen = attn([experiment, *maps]).out
+    assert f"{attncli.run(experiment)}\n" == screen  # and not the numbers of a dataclass
+
+
+def test_html_is_the_page_in_a_frame() -> None:
+    report = attncli.run("self", sentence='it\'s "quoted" &amp; <b>bold</b>', tokenizer="whitespace")
+    tag, _, content = report._repr_html_().partition(' srcdoc="')
+    assert tag.startswith('<iframe title="attn self" sandbox="allow-scripts" style="')
+    page = content.removesuffix('"></iframe>')
+    assert not set(page) & {'"', "'", "<", ">"}  # nothing ends the attribute
+    assert unescape(page) == report.to_html() == page_of(report)
+
+
+def test_a_cell_stays_below_what_a_server_passes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = random_weights(8, 8, 61, 61)
+    report = attncli.NotebookReport.of(heads_report([f"w{i}" for i in range(61)], weights))
+    whole = report._repr_html_()
+    assert "The maps are left out here" not in whole
+    monkeypatch.setattr(notebook_report, "MAX_CELL_BYTES", len(whole) - 1)
+    cell = report._repr_html_()
+    assert len(cell) < len(whole) - 200_000
+    assert "The maps are left out here: with them this cell has 0." in cell

@@ -1,0 +1,93 @@
+"""A loaded model runs where it is, in its dtype, and is left as it was."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+
+import attncli
+from attncli.spec.heads import HeadsSpec
+
+SHIPPED = str(HeadsSpec.default_model)
+TEXT = "the cat sat because it was tired"
+
+
+def state(model: PreTrainedModel) -> list[Any]:
+    """Everything about a model that a run might change."""
+    return [
+        [(name, module.training, dict(module._forward_hooks)) for name, module in model.named_modules()],
+        [(name, dict(module._forward_pre_hooks)) for name, module in model.named_modules()],
+        [(name, id(part), part.requires_grad, part.dtype) for name, part in model.named_parameters()],
+        [(name, id(part)) for name, part in model.named_buffers()],
+        model.config.to_dict(),
+        model.config._attn_implementation,
+        model.config.use_cache,
+    ]
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("settings", [{}, {"weighted": True}, {"sentence": "w" * 2000}], ids=str)
+def test_a_model_is_left_as_it_was(implementation: str, settings: dict[str, Any]) -> None:
+    model = AutoModel.from_pretrained(SHIPPED, attn_implementation=implementation)
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+    model.train()
+    list(model.modules())[-1].eval()
+    calls: list[object] = []
+    model.register_forward_hook(lambda *call: calls.append(call))
+    before = state(model)
+    try:
+        attncli.run("heads", model=model, tokenizer=tokenizer, **{"sentence": TEXT} | settings)
+        assert calls
+    except attncli.UserError as error:
+        assert "must be at most" in str(error)
+    assert state(model) == before
+
+
+def test_an_interrupted_run_leaves_it_too() -> None:
+    model = AutoModel.from_pretrained(SHIPPED)
+    model.train()
+
+    def interrupt(*call: object) -> None:
+        raise KeyboardInterrupt
+
+    hook = list(model.modules())[-1].register_forward_hook(interrupt)
+    before = state(model)
+    with pytest.raises(KeyboardInterrupt):
+        attncli.heads(model, AutoTokenizer.from_pretrained(SHIPPED), TEXT)
+    assert state(model) == before
+    hook.remove()
+
+
+def test_what_a_hook_keeps_can_be_trained_on() -> None:
+    """As a probe of activations is; in inference mode they could not be."""
+    model = AutoModel.from_pretrained(SHIPPED)
+    kept: list[torch.Tensor] = []
+    model.register_forward_hook(lambda module, inputs, output: kept.append(output[0]))
+    attncli.heads(model, AutoTokenizer.from_pretrained(SHIPPED), TEXT)
+    probe = torch.nn.Linear(kept[-1].shape[-1], 1)
+    probe(kept[-1]).sum().backward()
+    assert probe.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float16, 2e-2), (torch.bfloat16, 1e-1), (torch.float64, 1e-5)], ids=str
+)
+def test_a_model_keeps_its_dtype(dtype: torch.dtype, tolerance: float) -> None:
+    """Row statistics against those of the same model in float32."""
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+    model = AutoModel.from_pretrained(SHIPPED, dtype=dtype)
+    seen: set[torch.dtype] = set()
+    model.register_forward_hook(lambda module, inputs, output: seen.add(output[0].dtype))
+    settings: dict[str, Any] = {"sentence": TEXT, "layer": 1, "head": 2, "explain": True}
+    found = attncli.run("self", model=model, tokenizer=tokenizer, **settings)
+    expected = attncli.run("self", model=SHIPPED, **settings)
+    assert model.dtype == dtype and not any("dense matrices only" in note for note in found.notes)
+    weights = torch.tensor(found.tensors["weights"].values, dtype=torch.float64)
+    assert (weights.sum(dim=-1) - 1).abs().max() < 1e-5  # of float32 at least, however the model rounds
+    torch.testing.assert_close(
+        weights, torch.tensor(expected.tensors["weights"].values).double(), atol=tolerance, rtol=0
+    )
+    attncli.run("heads", model=model, tokenizer=tokenizer, sentence=TEXT, weighted=True)
+    attncli.run("multihead", model=model, tokenizer=tokenizer, sentence=TEXT).to_html()
+    assert seen <= {dtype}
