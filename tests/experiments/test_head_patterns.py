@@ -95,7 +95,7 @@ def test_heads_are_ranked_by_the_weight_between_tokens(attn: Attn, tmp_path: Pat
             "to: no token of the text (got catt) (did you mean 'cat'?): its tokens are [CLS], the,",
         ),
         (["--to", "99"], "to: must be below 10, the number of tokens (got 99)"),
-        (["--from", "cat"], "--from: needs to: all the weights of a query sum to 1"),
+        (["--from", "cat"], "--from: needs --to: without it every query's weights sum to 1"),
         (["--ascending"], "--ascending: needs sort"),
         (["--sort", "from_to_weight"], "--sort: from_to_weight needs to"),
     ],
@@ -152,3 +152,18 @@ def test_special_tokens_are_those_that_the_tokenizer_marks_but_not_unknown_words
         assert row["special_mass"] == pytest.approx(weights[:, special].sum(-1).mean(), abs=1e-5)
     probe = run("heads", model=str(folder), probe="repeated", num_tokens=str(len(tokenizer) - 5)).tokens
     assert not {"w20", "[UNK]", "[SEP]"} & {*probe}
+
+
+def test_the_screen_has_both_texts_and_one_blank_line_before_what_to_type_next(
+    attn: Attn, tmp_path: Path
+) -> None:
+    command = ["heads", "--model", str(save_model(tmp_path, "T5")), "--sentence", "the cat sat"]
+    with_context = attn([*command, "--context", "die\x1b katze   sat"]).out.splitlines()
+    place = with_context.index("the cat sat")
+    assert with_context[place + 1 : place + 3] == ["encoder reads: die\\x1b katze sat", ""]
+    lines = attn(command).out.splitlines()
+    assert "encoder reads" not in "".join(lines)
+    for shown in (lines, with_context):
+        assert shown[-1].startswith("Next, ") and shown[-2] == "" != shown[-3]
+    (note,) = [line for line in attn([*command, "--skip-sink", "1"]).out.splitlines() if "Without" in line]
+    assert note == "Without the first key, the other weights renormalised."

@@ -46,7 +46,11 @@ def heads_screen(report: Report, display: Display) -> Iterator[Section]:
     labels = TableLabels(report, display)
     heads, patterns, spec = report.table("heads"), report.table("patterns"), report.spec
     yield Paragraph(_title(report, heads), "title")
-    yield Paragraph(_text(report, display.width or MOST_TEXT), "")
+    width = display.width or MOST_TEXT
+    yield Paragraph(_text(report, width), "")
+    if context := spec.get("context"):
+        line = plain_text(f"encoder reads: {' '.join(str(context).split())}")
+        yield Paragraph(shortened(line, width), "")
     if heads and (not patterns or spec.get("table") or spec.get("sort") or spec.get("top")):
         yield _sorted_heads(report, heads, display)
     elif heads:
@@ -59,10 +63,10 @@ def heads_screen(report: Report, display: Display) -> Iterator[Section]:
     asked = {name: tensor for name, tensor in report.tensors.items() if name == "rollout" or not heads}
     if asked:
         yield from TensorTables(replace(report, tensors=asked), display, labels).sections()
-    yield Paragraph("", "dim")
     # The first note says what the title does.
-    for line in (*map(plain_text, report.notes[1:]), *_few_rows(report)):
-        yield Paragraph(line, "note")
+    notes = [*map(plain_text, report.notes[1:]), *_few_rows(report)]
+    for line, style in [("", "dim"), *((note, "note") for note in notes)] if notes else []:
+        yield Paragraph(line, style)
 
 
 def _title(report: Report, heads: Table) -> str:
