@@ -60,7 +60,7 @@ def _is_part(match: re.Match[str]) -> bool:
     text, place, char = match.string, match.start(), match[0]
     before, after = text[max(0, place - 2) : place], text[place + 1 : place + 2]
     if char == PICTURE:
-        return EMOJI.match(before[-1:]) is not None and ZWJ in (before[:-1], after)
+        return EMOJI.match(before[-1:]) is not None
     if char not in (ZWNJ, ZWJ) or not before:
         return False
     if char == ZWJ and EMOJI.match(after):
