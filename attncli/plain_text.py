@@ -18,7 +18,7 @@ ZWNJ, ZWJ, PICTURE = "\u200c", "\u200d", "\ufe0f"
 # Scripts whose letters join, or make conjuncts, unless a joiner says otherwise: Arabic to Sinhala, Tibetan,
 # Myanmar, Khmer, Mongolian, and the forms of Arabic letters.
 JOINED = re.compile("[\u0600-\u0dff\u0f00-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
-EMOJI = re.compile("[\u2190-\u21ff\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
+EMOJI = re.compile("[\u2194-\u2199\u21a9\u21aa\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
 VISIBLE = str.maketrans({" ": "·", "\n": "↵"})
 """How the blanks and line ends of a model's tokens are shown: where a word begins."""
 

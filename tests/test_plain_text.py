@@ -33,6 +33,7 @@ def test_plain_text_stays_as_it_is(text: str) -> None:
         ("👨\u200d\u200d👧", "👨\\u200d\\u200d👧"),
         ("a\ufe0fb", r"a\ufe0fb"),
         ("\ufe0f❤", r"\ufe0f❤"),
+        ("→\ufe0f", "→\\ufe0f"),
         ("❤\ufe0f\ufe0f", "❤\ufe0f\\ufe0f"),
     ],
 )
