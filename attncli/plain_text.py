@@ -18,7 +18,7 @@ ZWNJ, ZWJ, PICTURE = "\u200c", "\u200d", "\ufe0f"
 # Scripts whose letters join, or make conjuncts, unless a joiner says otherwise: Arabic to Sinhala, Tibetan,
 # Myanmar, Khmer, Mongolian, and the forms of Arabic letters.
 JOINED = re.compile("[\u0600-\u0dff\u0f00-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
-EMOJI = re.compile("[\u2190-\u21ff\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
+EMOJI = re.compile("[\u2194-\u2199\u21a9\u21aa\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
 VISIBLE = str.maketrans({" ": "·", "\n": "↵"})
 """How the blanks and line ends of a model's tokens are shown: where a word begins."""
 
@@ -60,7 +60,7 @@ def _is_part(match: re.Match[str]) -> bool:
     text, place, char = match.string, match.start(), match[0]
     before, after = text[max(0, place - 2) : place], text[place + 1 : place + 2]
     if char == PICTURE:
-        return EMOJI.match(before[-1:]) is not None and ZWJ in (before[:-1], after)
+        return EMOJI.match(before[-1:]) is not None
     if char not in (ZWNJ, ZWJ) or not before:
         return False
     if char == ZWJ and EMOJI.match(after):

@@ -32,6 +32,9 @@ def test_plain_text_stays_as_it_is(text: str) -> None:
         ("\u200d👩", "\\u200d👩"),
         ("👨\u200d\u200d👧", "👨\\u200d\\u200d👧"),
         ("a\ufe0fb", r"a\ufe0fb"),
+        ("\ufe0f❤", r"\ufe0f❤"),
+        ("→\ufe0f", "→\\ufe0f"),
+        ("❤\ufe0f\ufe0f", "❤\ufe0f\\ufe0f"),
     ],
 )
 def test_what_is_unseen_becomes_visible(text: str, shown: str) -> None:
@@ -39,7 +42,8 @@ def test_what_is_unseen_becomes_visible(text: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["👨\u200d👩\u200d👧", "🏳\ufe0f\u200d🌈", "🧑🏽\u200d✈\ufe0f", "می\u200cروم", "क्\u200dष"]
+    "word",
+    ["❤\ufe0f", "👨\u200d👩\u200d👧", "🏳\ufe0f\u200d🌈", "🧑🏽\u200d✈\ufe0f", "می\u200cروم", "क्\u200dष"],
 )
 def test_a_word_that_is_written_with_joiners_stays_whole(word: str) -> None:
     assert plain_text(f"{word} x") == f"{word} x"

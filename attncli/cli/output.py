@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from attncli.cli.display import checked_display, color_depth, refuse_unknown, width
 from attncli.errors import RunError, UserError, WriteError
 from attncli.plain_text import plain_text
-from attncli.views import PARTS, SUFFIXES, VIEWS, NoSuchTable, NothingToDraw, load_view
+from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, load_view
 
 if TYPE_CHECKING:
     from attncli.report import Report
@@ -64,6 +64,8 @@ class Destination:
             self.display = replace(self.display, several=several)
         if VIEWS[self.view].one_report:
             reports = _only_one(reports, self.view)
+        if not VIEWS[self.view].one_table:
+            reports = _with_parts(reports, self.display)
         # A file (None) has colour only where the flag says so.
         is_terminal = _is_terminal() if self.path is None else None
         colors = color_depth(self.color, is_terminal)
@@ -117,6 +119,22 @@ def _only_one(reports: "Iterable[Report]", view: str) -> "Iterator[Report]":
             f"and {verb} one with attn show FILE --report NUMBER"
         )
     yield first
+
+
+def _with_parts(reports: "Iterable[Report]", display: Display) -> "Iterator[Report]":
+    """The reports; UserError for a part of --show that the only report, or each of several, has not."""
+    from attncli.views.parts import missing_parts, parts_of
+
+    missing: list[str] = []
+    found: dict[str, None] = {}
+    for report in reports:
+        found |= dict.fromkeys(parts_of(report))
+        missing = missing_parts(display.show, list(found))
+        if missing and not display.several:
+            break
+        yield report
+    if missing:
+        raise UserError(*(f"--show: {sentence}" for sentence in missing))
 
 
 def checked_path(output: str | None) -> Path | None:

@@ -72,6 +72,18 @@ class Pretrained:
         written = "".join(self.tokenizer.tokenize("a b"))
         return next((name for mark, name in SPELLINGS.items() if mark in written), None)
 
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The tokens with a role (bos, sep, ...), and those that the tokenizer's file marks as special."""
+        added = self.tokenizer.added_tokens_decoder.items()
+        return frozenset((*self.tokenizer.all_special_ids, *(i for i, token in added if token.special)))
+
+    @cached_property
+    def unknown_ids(self) -> frozenset[int]:
+        """[UNK], which stands for a word of the text; none where it begins or ends texts as well (GPT-2)."""
+        ends = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+        return frozenset((self.tokenizer.unk_token_id,)) - {getattr(self.tokenizer, end) for end in ends}
+
     def read(self, text: str, key: str, *, truncate: bool = False) -> ModelText:
         """A text's tokens, not padded, and cut only where asked to; UserError that names `key` for none, or
         too many.

@@ -14,9 +14,8 @@ def repeated_probe(pretrained: Pretrained, length: int, generator: torch.Generat
     2209.11895). Without a BOS or CLS token it is r + r.
     """
     tokenizer = pretrained.tokenizer
-    special = set(tokenizer.all_special_ids)
     size = min(len(tokenizer), pretrained.model.config.get_text_config().vocab_size)
-    usable = torch.tensor([i for i in range(size) if i not in special])
+    usable = torch.tensor([i for i in range(size) if i not in pretrained.special_ids])
     if length > len(usable):
         raise UserError(f"num_tokens: must be at most {len(usable)} for {pretrained.name} (got {length})")
     random = usable[torch.randperm(len(usable), generator=generator)[:length]].tolist()

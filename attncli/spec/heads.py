@@ -184,7 +184,7 @@ class HeadsSpec(PlacesSpec):
         if self.ascending and self.sort is None:
             yield contradiction("ascending", "needs sort", "sort")
         if self.sought()["from"] and not self.sought()["to"]:
-            yield contradiction("from", "needs to: all the weights of a query sum to 1", "to")
+            yield contradiction("from", "needs --to: without it every query's weights sum to 1", "to")
         for key in ("sort", "top", "ascending", "table"):
             if self.statistic and self.given(key):
                 yield contradiction(

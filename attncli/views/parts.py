@@ -30,6 +30,16 @@ def parts_of(report: Report) -> list[str]:
     return [part for part in ("weights", "scores", "rows", "output", "statistics") if part in found]
 
 
+def missing_parts(parts: Sequence[str], found: Sequence[str]) -> list[str]:
+    """What is said of each part that was asked for and is not there."""
+    has = ", ".join(found) or "no part of its own: --show all"
+    return [
+        f"there is no part {part} in this report; it has {has}"
+        for part in parts
+        if part not in (*found, "all")
+    ]
+
+
 def chosen_parts(report: Report, parts: Sequence[str]) -> Report:
     """The report with the tensors and statistics of these parts alone."""
     if "all" in parts:

@@ -71,9 +71,25 @@ def test_parts_are_chosen_by_name(attn: Attn) -> None:
     assert all(
         title in everything for title in ("input (", "scores (", "weights (", "output (", "statistics")
     )
-    assert (
-        "There is no part output in this report; it has statistics." in attn(["norm", "--show", "output"]).out
-    )
+
+
+@pytest.mark.parametrize("view", ["table", "md", "heatmap"])
+def test_a_part_that_no_report_has_is_an_error(attn: Attn, tmp_path: Path, view: str) -> None:
+    command = ["norm", "--show", "output", "--format", view]
+    said = "--show: there is no part output in this report; it has statistics\n"
+    assert attn(command) == (2, "", said)
+    assert attn([*command, "-o", str(tmp_path / "x")]).code == 2 and not (tmp_path / "x").exists()
+    both = tmp_path / "both.yaml"
+    both.write_text("steps: [{experiment: norm}, {experiment: self}]")
+    assert attn(["batch", str(both), "--show", "output", "--format", view]).code == 0
+    both.write_text("steps: [{experiment: norm}, {experiment: norm}]")
+    assert attn(["batch", str(both), "--show", "output", "--format", view])[::2] == (2, said)
+
+
+def test_scores_stand_before_scaled_ones_in_csv_with_and_without_an_explanation(attn: Attn) -> None:
+    for flags in ([], ["--explain"], ["--differential", "--explain"]):
+        header = attn(["self", "a b", *flags, "--embed-dim", "4", "--format", "csv"]).out.splitlines()[0]
+        assert ",score,scaled_score," in header and header.endswith(",weight")
 
 
 @pytest.mark.parametrize(

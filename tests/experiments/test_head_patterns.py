@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AddedToken, AutoTokenizer
 
 from attncli.experiments.survey.head_patterns import UNNAMED, Stack, pattern_of, pattern_rows, strongest_rows
 from tests.conftest import Attn
@@ -94,7 +95,7 @@ def test_heads_are_ranked_by_the_weight_between_tokens(attn: Attn, tmp_path: Pat
             "to: no token of the text (got catt) (did you mean 'cat'?): its tokens are [CLS], the,",
         ),
         (["--to", "99"], "to: must be below 10, the number of tokens (got 99)"),
-        (["--from", "cat"], "--from: needs to: all the weights of a query sum to 1"),
+        (["--from", "cat"], "--from: needs --to: without it every query's weights sum to 1"),
         (["--ascending"], "--ascending: needs sort"),
         (["--sort", "from_to_weight"], "--sort: from_to_weight needs to"),
     ],
@@ -114,3 +115,55 @@ def test_a_text_is_cut_where_asked_to(attn: Attn, tmp_path: Path, experiment: st
     report = json.loads(attn([*command, "--truncate"]).out)
     assert len(report["tokens"]) == 512 and report["tokens"][-1] == "[SEP]"
     assert "Of the text the last 90 tokens are left out: the model reads 512." in report["notes"]
+
+
+def test_the_rows_of_a_pattern_are_those_where_it_is_a_number(attn: Attn, tmp_path: Path) -> None:
+    """Row 0 of a causal model sees one key: its normalized entropy is null."""
+    folder = str(save_model(tmp_path, "Llama"))
+    for words, flags, rows in ((3, (), 4), (4, (), 5), (4, ("--skip-sink", "1"), 4)):
+        command = ["heads", "--model", folder, "--sentence", " ".join(["cat"] * words), *flags]
+        patterns = json.loads(attn([*command, "--format", "json"]).out)["statistics"]["patterns"]
+        (uniform,) = [row for row in patterns if row["pattern"] == "uniform"]
+        assert uniform["rows"] == rows and (uniform["heads"] is None) == (rows < 5)
+
+
+@pytest.mark.parametrize("flags", [[], ["--skip-sink", "1"]])
+def test_a_short_text_with_special_tokens_is_said_to_be_short(
+    attn: Attn, tmp_path: Path, flags: list[str]
+) -> None:
+    command = ["heads", "--model", str(save_model(tmp_path, "BERT")), "cat", *flags]
+    (said,) = [line for line in attn(command).out.splitlines() if line.startswith("S special tokens")]
+    assert "  3 rows only; a longer text measures it" in said
+
+
+def test_special_tokens_are_those_that_the_tokenizer_marks_but_not_unknown_words(tmp_path: Path) -> None:
+    """w20 has no role; [UNK] has one, but stands for a word."""
+    folder = save_model(tmp_path, "BERT")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([AddedToken("w20", special=True)])
+    tokenizer.save_pretrained(folder)
+    assert AutoTokenizer.from_pretrained(folder).all_special_tokens == ["[UNK]", "[SEP]", "[PAD]", "[CLS]"]
+    sentence = "cat w20 nosuchword on street"
+    report = run("heads", model=str(folder), sentence=sentence, maps="self")
+    special = [report.tokens.index(token) for token in ("[CLS]", "w20", "[SEP]")]
+    assert "[UNK]" in report.tokens
+    for row in report.statistics["heads"]:
+        weights = report.tensors["weights"].values[row["layer"], row["head"]]
+        assert row["special_mass"] == pytest.approx(weights[:, special].sum(-1).mean(), abs=1e-5)
+    probe = run("heads", model=str(folder), probe="repeated", num_tokens=str(len(tokenizer) - 5)).tokens
+    assert not {"w20", "[UNK]", "[SEP]"} & {*probe}
+
+
+def test_the_screen_has_both_texts_and_one_blank_line_before_what_to_type_next(
+    attn: Attn, tmp_path: Path
+) -> None:
+    command = ["heads", "--model", str(save_model(tmp_path, "T5")), "--sentence", "the cat sat"]
+    with_context = attn([*command, "--context", "die\x1b katze   sat"]).out.splitlines()
+    place = with_context.index("the cat sat")
+    assert with_context[place + 1 : place + 3] == ["encoder reads: die\\x1b katze sat", ""]
+    lines = attn(command).out.splitlines()
+    assert "encoder reads" not in "".join(lines)
+    for shown in (lines, with_context):
+        assert shown[-1].startswith("Next, ") and shown[-2] == "" != shown[-3]
+    (note,) = [line for line in attn([*command, "--skip-sink", "1"]).out.splitlines() if "Without" in line]
+    assert note == "Without the first key, the other weights renormalised."

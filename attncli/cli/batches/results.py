@@ -1,6 +1,7 @@
 """`attn results`: a summary table of a store."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ def show_results(
     elif ascending:
         raise UserError(f"--ascending: needs --sort {'|'.join(GROUP_SUMMARY)}")
     to = Destination(**flags)
+    if group_by or statistic or top:
+        to.display = replace(to.display, show=("all",))
     from attncli.batch.store.reading import reading
     from attncli.batch.store.results import results
 

@@ -139,7 +139,8 @@ def _notes(spec: HeadsSpec, num_heads: int, num_tokens: int, name: str, how: str
             "The probe is [BOS] + r + r, r random tokens: what looks back to a first copy is induction."
         )
     if spec.skip_sink:
-        notes.append(f"Without the first {spec.skip_sink} keys, the other weights renormalised.")
+        keys = "key" if spec.skip_sink == 1 else f"{spec.skip_sink} keys"
+        notes.append(f"Without the first {keys}, the other weights renormalised.")
     if spec.weighted:
         notes.append("Weights are times ||v W_O||, each row renormalised; value_norm is the rows' mean sum.")
     if how == "eager":

@@ -82,7 +82,7 @@ class Survey:
         self.ids = torch.stack([one.text.ids for one in readings])
         contexts = [one.context for one in readings if one.context is not None]
         self.encoder_ids = torch.stack([one.ids for one in contexts]) if contexts else None
-        self.special = torch.tensor(pretrained.tokenizer.all_special_ids)
+        self.special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids))
         self.layers: list[SurveyedLayer] = []
         self.rolled: list[Tensor] = []
         self.maps: list[HeadMaps] = []
@@ -188,7 +188,9 @@ class Survey:
                 assert wanted.patterns is not None
                 counts = rows_of_patterns(layer.found, wanted)[text].tolist()
                 all_rows = int(layer.found.seeing[text].sum())
-                num_rows = dict.fromkeys(("sink_mass", "one_key_mass", "normalized_entropy"), all_rows)
+                num_rows = dict.fromkeys(("sink_mass", "one_key_mass"), all_rows)
+                assert layer.found.visible is not None
+                num_rows["normalized_entropy"] = int((layer.found.visible[text] > 1).sum())
                 num_rows |= dict(zip(wanted.patterns.names, counts, strict=True))
                 stacks[name] = Stack(name, num_rows, bool(wanted.patterns.marks.special[text, 0]))
         return stacks

@@ -15,8 +15,12 @@ def with_scaled_scores(report: Report, tensors: Mapping[str, NamedTensor]) -> di
     for name, tensor in tensors.items():
         found[name] = tensor
         scaled = f"{name.removesuffix('scores')}scaled_scores"
-        factor = _factor(report, name, scaled) if name.endswith("scores") and scaled not in tensors else None
-        if factor is not None:
+        if not name.endswith("scores"):
+            continue
+        if scaled in tensors:
+            found.pop(scaled, None)  # an explanation has them in front
+            found[scaled] = tensors[scaled]
+        elif (factor := _factor(report, name, scaled)) is not None:
             # In double precision, then rounded as scores are: a saved report gives the same.
             product = (tensor.values.astype(np.float64) * factor).astype(np.float32)
             found[scaled] = NamedTensor(tensor.axes, product)

@@ -9,7 +9,7 @@ from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heading import heading
 from attncli.views.labels import shortened
-from attncli.views.parts import chosen_parts, parts_of
+from attncli.views.parts import chosen_parts, missing_parts, parts_of
 from attncli.views.tables.elements import Drawing, Paragraph, Section
 from attncli.views.tables.labels import TableLabels
 from attncli.views.tables.screens import SCREENS
@@ -24,9 +24,8 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
     """The first screen of an experiment that has one; the parts that are asked for instead; else all."""
     if display.show:
         yield from _parts(chosen_parts(report, display.show), display)
-        for part in sorted({*display.show} - {*parts_of(report), "all"}):
-            has = ", ".join(parts_of(report)) or "no part of its own: --show all"
-            yield Paragraph(f"There is no part {part} in this report; it has {has}.", "dim")
+        for sentence in missing_parts(display.show, parts_of(report)):
+            yield Paragraph(f"T{sentence[1:]}.", "dim")
     elif report.steps:
         yield from _parts(report, display)
     else:

@@ -211,3 +211,35 @@ def test_random_weights_are_said_to_be_untrained() -> None:
 def test_decimals_are_two_unless_asked_for() -> None:
     assert " 0.20 " in shown("table", [SELF], width=80) and "0.2000" not in shown("table", [SELF], width=80)
     assert "0.2000" in shown("table", [SELF], width=80, screen_precision=4)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_failed", "said"),
+    [
+        (382, 0, "Not shown: 364 rows; --statistic NAME, --group-by, --top N, or -o summary.csv."),
+        (40, 5, "Not shown: 28 rows, 3 failed runs; "),
+        (18, 0, ""),
+    ],
+)
+def test_a_store_of_many_statistics_fits_a_screen(num_rows: int, num_failed: int, said: str) -> None:
+    numbers = {"count": 216, "mean": 0.5, "std": 1e-9, "min": -1.0, "max": 123456.7}
+    rows = [
+        {"statistic": f"normalized_entropy_{i}", "experiment": "heads", **numbers} for i in range(num_rows)
+    ]
+    failed = [{"run": f"run {i}", "id": "", "source": HOSTILE, "error": HOSTILE} for i in range(num_failed)]
+    report = Report(
+        "results",
+        {"store": "runs/" * 30, "where": [], "group_by": ["experiment"]},
+        ENVIRONMENT,
+        statistics={"summary": Table(rows), **({"failed": Table(failed)} if failed else {})},
+        notes=("216 runs are done, 0 failed.", "A long note " * 12),
+    )
+    text = shown("table", [report], width=80)
+    lines = text.splitlines()
+    assert len(lines) <= MOST_LINES and max(map(cell_len, lines)) <= 80
+    assert (
+        lines[-1].startswith("Next, with attn results: --statistic NAME") and "groups of columns" not in text
+    )
+    assert text.split("\n\n")[1].splitlines()[1].split() == ["count", "mean", "std", "min", "max"]
+    assert said in text if said else "Not shown" not in text
+    assert text.count("normalized_entropy_") == min(num_rows, 12 if num_failed else 18)

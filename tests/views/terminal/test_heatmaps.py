@@ -336,7 +336,9 @@ def test_a_matrix_too_wide_for_a_table_is_drawn() -> None:
     assert text[start:].splitlines()[2].startswith("query")
     assert "…" not in re.sub(r"[^\d.…]", "", text)
     model = of(RNG.uniform(size=(2, 3, 30, 30)), "layer", "head", "query", "key")
-    assert "weights: too wide for a table, so shown as a picture" in shown("table", [model], width=80, show=("all",))
+    assert "weights: too wide for a table, so shown as a picture" in shown(
+        "table", [model], width=80, show=("all",)
+    )
     heads = shown("table", [run("multihead", num_tokens=70, embed_dim=16)], width=80, show=("all",))
     assert heads.count("too wide for a table, so shown as a picture") == 2 and heads.count("head 7") > 2
 

@@ -11,6 +11,7 @@ from attncli.views.tables.screens.comparison import comparison_screen
 from attncli.views.tables.screens.heads import heads_screen
 from attncli.views.tables.screens.norm import norm_screen
 from attncli.views.tables.screens.pitfalls import pitfalls_screen
+from attncli.views.tables.screens.results import results_screen
 from attncli.views.tables.screens.scale_demo import scale_demo_screen
 
 Screen = Callable[[Report, Display], Iterator[Section]]
@@ -27,4 +28,5 @@ SCREENS: dict[str, Screen] = {
     "pitfalls": pitfalls_screen,
     "heads": heads_screen,
     "diff": comparison_screen,
+    "results": results_screen,
 }

@@ -22,6 +22,7 @@ TOLD = ("file", "seed")
 # Of reports that no Spec is behind.
 NEXT_STEPS = {
     "diff": ("--show weights", "--show statistics", "-o page.html"),
+    "results": ("--statistic NAME", "--group-by layer", "-o summary.csv"),
     "show": ("--show all", "--format heatmap", "-o page.html"),
 }
 

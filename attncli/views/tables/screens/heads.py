@@ -46,7 +46,11 @@ def heads_screen(report: Report, display: Display) -> Iterator[Section]:
     labels = TableLabels(report, display)
     heads, patterns, spec = report.table("heads"), report.table("patterns"), report.spec
     yield Paragraph(_title(report, heads), "title")
-    yield Paragraph(_text(report, display.width or MOST_TEXT), "")
+    width = display.width or MOST_TEXT
+    yield Paragraph(_text(report, width), "")
+    if context := spec.get("context"):
+        line = plain_text(f"encoder reads: {' '.join(str(context).split())}")
+        yield Paragraph(shortened(line, width), "")
     if heads and (not patterns or spec.get("table") or spec.get("sort") or spec.get("top")):
         yield _sorted_heads(report, heads, display)
     elif heads:
@@ -59,10 +63,10 @@ def heads_screen(report: Report, display: Display) -> Iterator[Section]:
     asked = {name: tensor for name, tensor in report.tensors.items() if name == "rollout" or not heads}
     if asked:
         yield from TensorTables(replace(report, tensors=asked), display, labels).sections()
-    yield Paragraph("", "dim")
     # The first note says what the title does.
-    for line in (*map(plain_text, report.notes[1:]), *_few_rows(report)):
-        yield Paragraph(line, "note")
+    notes = [*map(plain_text, report.notes[1:]), *_few_rows(report)]
+    for line, style in [("", "dim"), *((note, "note") for note in notes)] if notes else []:
+        yield Paragraph(line, style)
 
 
 def _title(report: Report, heads: Table) -> str:
@@ -190,9 +194,9 @@ def _key(key: int, stack: str, report: Report, labels: TableLabels) -> str:
 
 def _too_few(row: Row, report: Report) -> str:
     """That a pattern stands on too few rows, and what measures it."""
-    if row["pattern"] == "special tokens":
-        return "no special token in this text"
     num_rows = row["rows"]
+    if row["pattern"] == "special tokens" and not num_rows:
+        return f"no special token {'is left' if report.spec.get('skip_sink') else 'in this text'}"
     told = {0: "no row", 1: "one row only"}.get(
         num_rows if isinstance(num_rows, int) else 0, f"{num_rows} rows only"
     )
