@@ -68,7 +68,7 @@ def wanted_scores(
     names = tuple(name for name in PATTERNS if name not in left_out and (ids is not None or name in OF_KEYS))
     if ids is None:
         ids = torch.zeros_like(marks.special, dtype=torch.int64)
-    patterns = Patterns(names, ids, marks, first_key=first_key, repeat=repeat or 0)
+    patterns = Patterns(names, ids.to(marks.special.device), marks, first_key=first_key, repeat=repeat or 0)
     return Wanted(rows=rows, patterns=patterns, received_mass=True)
 
 
