@@ -54,6 +54,21 @@ def running(spec: Spec) -> "Iterator[Iterator[Report]]":
         yield run_items([Item(spec)], fail, progress)
 
 
+@contextmanager
+def errors_at(given: dict[str, Given]) -> Iterator[None]:
+    """What the run refuses of a setting is said at its flag, or at its line of a file, as what it is."""
+    try:
+        yield
+    except UserError as error:
+        parts = [line.partition(": ") for line in error.lines]
+        lines = [
+            given[key].line(key, message) if key in given else f"{key}{colon}{message}"
+            for key, colon, message in parts
+        ]
+        error.lines = tuple(lines)
+        raise
+
+
 def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str, Given]:
     """The settings with the text that stands ready on standard input, where they name none."""
     needs_text = "file" in spec_class.model_fields and not given.keys() & TEXT_KEYS
@@ -72,7 +87,7 @@ def run_experiment(
     if show_config:
         typer.echo(resolved_yaml(spec, given), nl=False)
         return 0
-    with running(spec) as reports:
+    with running(spec) as reports, errors_at(given):
         to.write(reports)
     return 0
 

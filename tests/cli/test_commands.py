@@ -81,7 +81,7 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["self", "--head-dim", "x"], "--head-dim: must be a whole number (got x)"),
         (["self", "--scale", "1e999"], "--scale: must be a finite number (got 1e999)"),
         (["self", "--sentence", " "], "--sentence: must hold at least one token (got an empty text)"),
-        (["self", "--sentence", ".,;"], "sentence: no tokens left after punctuation was removed (tokenizer: whitespace keeps it)"),
+        (["self", "--sentence", ".,;"], "--sentence: no tokens left after punctuation was removed (tokenizer: whitespace keeps it)"),
         (["self", "--file", "nowhere"], "--file: no such file: nowhere"),
         (["self", "--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["self", "--format", "jsn"], f"--format: must be one of {', '.join(VIEWS)} (got jsn) (did you mean 'json'?)"),
@@ -324,7 +324,7 @@ def test_a_colour_variable_colours_no_file(
     ("command", "code", "message"),
     [
         ("self >&-", 1, ""),
-        ("self --file - <&-", 2, "file: standard input is closed\n"),
+        ("self --file - <&-", 2, "--file: standard input is closed\n"),
         ("--help | true", 0, ""),
         ("self --show-config | true", 0, ""),
     ],

@@ -169,7 +169,7 @@ def test_a_long_row_is_shown_in_part_and_totals_are_over_all() -> None:
 def test_a_token_that_is_not_there_is_one_clear_line(attn: Attn, experiment: str) -> None:
     ended = attn([experiment, "--explain", "--token", "6"])
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err == "token: must be below 6, the number of tokens (got 6)\n"
+    assert ended.err == "--token: must be below 6, the number of tokens (got 6)\n"
     ended = attn([experiment, "--explain", "--token", "-1"])
     assert ended.err == "--token: must be at least 0 (got -1)\n"
     ended = attn([experiment, "--token", "1"])

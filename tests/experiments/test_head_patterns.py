@@ -92,9 +92,9 @@ def test_heads_are_ranked_by_the_weight_between_tokens(attn: Attn, tmp_path: Pat
     [
         (
             ["--to", "catt"],
-            "to: no token of the text (got catt) (did you mean 'cat'?): its tokens are [CLS], the,",
+            "--to: no token of the text (got catt) (did you mean 'cat'?): its tokens are [CLS], the,",
         ),
-        (["--to", "99"], "to: must be below 10, the number of tokens (got 99)"),
+        (["--to", "99"], "--to: must be below 10, the number of tokens (got 99)"),
         (["--from", "cat"], "--from: needs --to: without it every query's weights sum to 1"),
         (["--ascending"], "--ascending: needs sort"),
         (["--sort", "from_to_weight"], "--sort: from_to_weight needs to"),

@@ -193,5 +193,5 @@ def test_same_seed_same_bytes(attn: Attn) -> None:
 def test_skipping_every_key_is_refused_in_a_line(attn: Attn) -> None:
     ended = attn(["heads", "--num-tokens", "5", "--skip-sink", "11"])
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err == "skip_sink: must be below 11, the number of tokens (got 11)\n"
+    assert ended.err == "--skip-sink: must be below 11, the number of tokens (got 11)\n"
     assert attn(["heads", "--num-tokens", "5", "--skip-sink", "10"]).code == 0

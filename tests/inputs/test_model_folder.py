@@ -109,7 +109,7 @@ def test_a_damaged_config_is_one_line(
     ended = attn(["heads", "--model", str(folder)])
     assert ended.code == 2 and ended.out == ""
     (line,) = ended.err.splitlines()
-    assert line.startswith(f"model: {folder}: ") and said in line
+    assert line.startswith(f"--model: {folder}: ") and said in line
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,12 @@ def test_a_damaged_config_is_one_line(
         (["--sort", "entrop"], "did you mean 'entropy'"),
         (["--sentence", "x", "--sort", "induction_stripe"], "induction_stripe needs probe: repeated"),
         (["--rollout"], "--rollout: needs sentence or file"),
-        (["--num-tokens", "100"], "num_tokens: must be at most 62 for tiny-induction (got 100)"),
-        (["--sentence", "a" * 200], "sentence: must be at most 128 tokens for tiny-induction (got 201)"),
-        (["--sentence", "a", "--context", "b"], "context: tiny-induction has no decoder: it reads one text"),
+        (["--num-tokens", "100"], "--num-tokens: must be at most 62 for tiny-induction (got 100)"),
+        (["--sentence", "a" * 200], "--sentence: must be at most 128 tokens for tiny-induction (got 201)"),
+        (
+            ["--sentence", "a", "--context", "b"],
+            "--context: tiny-induction has no decoder: it reads one text",
+        ),
     ],
 )
 def test_usage_errors_of_heads(attn: Attn, flags: list[str], said: str) -> None:
