@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attncli.views import Display
+from attncli.views import TEXT_WIDTH, Display
 from attncli.views.colormaps import Shading
 from attncli.views.numbers import range_ends
 from attncli.views.terminal.blocks import DIM, ScreenLine, joined, styled, text_line
@@ -42,7 +42,7 @@ def legend(
     lines = [joined([low, text_line(" "), bar, text_line(" "), high])]
     for remark in remarks:
         said = text_line(f"{'  ' if len(lines) == 1 and remark is remarks[0] else '; '}{remark}")
-        if display.width is not None and lines[-1].cells + said.cells > display.width:
+        if lines[-1].cells + said.cells > (display.width or TEXT_WIDTH):
             lines.append(styled(text_line(remark), DIM, display.has_color))
         else:
             lines[-1] = joined([lines[-1], styled(said, DIM, display.has_color)])
