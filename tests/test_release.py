@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,7 +15,6 @@ from attncli import __version__
 from tests.same_text import assert_same_text
 
 ROOT = Path(__file__).parent.parent
-LESSON = "causal.yaml"
 
 
 def run(command: Sequence[str | Path], **options: object) -> str:
@@ -42,6 +42,23 @@ def attn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python.parent / "attn"
 
 
+def test_the_compiled_pass_comes_with_it(attn: Path, tmp_path: Path) -> None:
+    pass_in_use = "compiled" if shutil.which("cc") else "torch"
+    assert run([attn, "--version"], cwd=tmp_path) == f"attn {__version__} (tile pass: {pass_in_use})\n"
+    off = run([attn, "--version"], cwd=tmp_path, env={**os.environ, "ATTN_COMPILED": "0"})
+    assert off == f"attn {__version__} (tile pass: torch)\n"
+
+
+def test_without_a_compiler_a_wheel_is_for_every_machine(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    ignored = shutil.ignore_patterns("*.so", ".git", ".venv", "tests", "docs", "__pycache__")
+    shutil.copytree(ROOT, source, ignore=ignored)
+    build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, source]
+    said = run(build, env={**os.environ, "CC": str(tmp_path / "no-such-compiler")})
+    assert (tmp_path / f"attncli-{__version__}-py3-none-any.whl").exists()
+    assert "error" not in said.lower() and "warning" not in said.lower()
+
+
 def first_commands() -> dict[str, str]:
     """The README's first commands that need nothing but attn, with what it shows of them."""
     blocks = re.findall(
@@ -59,10 +76,12 @@ def test_the_commands_that_the_readme_begins_with(attn: Path, tmp_path: Path) ->
         assert_same_text("".join(f"{line.rstrip()}\n" for line in out.splitlines()), shown)
 
 
-def test_a_lesson(attn: Path, tmp_path: Path) -> None:
-    lesson = tmp_path / LESSON
-    lesson.write_bytes((ROOT / "configs" / "lessons" / LESSON).read_bytes())
-    assert "weights" in run([attn, "batch", lesson], cwd=tmp_path)
+def test_a_lesson_and_its_files_come_with_it(attn: Path, tmp_path: Path) -> None:
+    lesson = run([attn, "lesson", "1"], cwd=tmp_path)
+    assert re.search(r"^2 bat +0\.02.* 0\.27 ", lesson, re.MULTILINE)  # of a command, not of the page
+    assert list(tmp_path.iterdir()) == []
+    run([attn, "lesson", "--copy", "lessons"], cwd=tmp_path)
+    assert "weights" in run([attn, "batch", "lessons/causal.yaml"], cwd=tmp_path)
 
 
 def test_a_model_comes_with_it(attn: Path, tmp_path: Path) -> None:

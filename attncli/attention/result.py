@@ -29,7 +29,7 @@ class AttentionStatistics:
     max_weight: Float[Tensor, "*batch query"]
     """max_j p_j"""
     top_keys: Int[Tensor, "*batch query top_k"]
-    """The keys of the largest weights, largest first; equal weights in any order; null beyond `visible`."""
+    """The keys of the largest weights, largest and then earliest first; null beyond `visible`."""
     top_weights: Float[Tensor, "*batch query top_k"]
     """Their weights; null beyond `visible`."""
     sink_mass: Float[Tensor, "*batch query"]

@@ -85,21 +85,36 @@ class ReceivedMass:
         return {"received_mass": self.mass.to(self.like.dtype)}
 
 
+class PooledGrid:
+    """Blocks of ceil(length / pooled) queries and keys; the last are shorter."""
+
+    def __init__(self, num_queries: int, num_keys: int, pooled: int) -> None:
+        self.sizes = (num_queries, num_keys)
+        self.steps = [max(1, -(-size // pooled)) for size in self.sizes]
+        self.counts = [-(-size // step) for size, step in zip(self.sizes, self.steps, strict=True)]
+
+    def entries(self) -> Tensor:
+        """How many entries each block has."""
+        numbers = [
+            (size - torch.arange(0, size, step)).clamp(max=step)
+            for size, step in zip(self.sizes, self.steps, strict=True)
+        ]
+        return numbers[0].unsqueeze(-1) * numbers[1]
+
+
 class PooledMaps:
-    """Mean and largest weight of blocks of ceil(length / pooled) queries and keys; the last are shorter."""
+    """Mean and largest weight of blocks of queries and keys."""
 
     def __init__(self, source: Source, wanted: Wanted) -> None:
         assert wanted.pooled is not None
-        num_texts, num_heads, *sizes = source.shape
-        self.sizes = sizes
-        self.steps = [max(1, -(-size // wanted.pooled)) for size in sizes]
-        self.counts = [-(-size // step) for size, step in zip(sizes, self.steps, strict=True)]
-        self.mass = type_of(source).new_zeros(num_texts, num_heads, *self.counts)
+        num_texts, num_heads, num_queries, num_keys = source.shape
+        self.grid = PooledGrid(num_queries, num_keys, wanted.pooled)
+        self.mass = type_of(source).new_zeros(num_texts, num_heads, *self.grid.counts)
         self.largest = torch.zeros_like(self.mass)
 
     def add(self, tile: Tile) -> None:
         texts, heads, queries = place_of(tile)
-        height, width = self.steps
+        height, width = self.grid.steps
         before = tile.keys.start % width
         first = tile.keys.start // width
         num_blocks = -(-(before + tile.weights.shape[-1]) // width)
@@ -115,13 +130,7 @@ class PooledMaps:
             torch.maximum(here, largest[:, :, own].amax(dim=2), out=here)
 
     def result(self) -> dict[str, Any]:
-        starts = [torch.arange(0, size, step) for size, step in zip(self.sizes, self.steps, strict=True)]
-        numbers = [
-            (size - first).clamp(max=step)
-            for size, step, first in zip(self.sizes, self.steps, starts, strict=True)
-        ]
-        entries = (numbers[0].unsqueeze(-1) * numbers[1]).to(self.mass)
-        return {"pooled_mean": self.mass / entries, "pooled_max": self.largest}
+        return {"pooled_mean": self.mass / self.grid.entries().to(self.mass), "pooled_max": self.largest}
 
 
 FEW_ENTRIES = 4096

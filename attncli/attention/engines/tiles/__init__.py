@@ -53,12 +53,20 @@ def attend(
     What running sums do not give takes a second pass, over whole rows.
     """
     others = tuple(name for name in wanted.rows if not ROW_STATISTICS[name].running)
-    second = replace(wanted, rows=others, top_k=0, previous_token=False, output=False, score_moments=False)
+    second = replace(
+        wanted,
+        rows=others,
+        top_k=0,
+        previous_token=False,
+        output=False,
+        score_moments=False,
+        received_mass=False,
+        pooled=None,
+    )
     shares = 1.0 if second == Wanted() else 0.5
     with torch.no_grad(), torch.inference_mode(mode=False):
-        sizes = sizes or TileSizes.suited_to(layer.shape[3])
         first = None if progress is None else lambda done: progress(done * shares)
-        numbers = stream(layer, wanted.top_k, sizes, first)
+        numbers = stream(layer, wanted, sizes, first)
     found = {name: tensor.view(*layer.shape[:2], *tensor.shape[1:]) for name, tensor in numbers.items()}
     visible = found["visible"][:, 0]
     found["sums"] = found["sums"].masked_fill((visible == 0).unsqueeze(1), 0.0)
@@ -74,6 +82,9 @@ def attend(
         "top_keys": wanted.top_k > 0,
         "top_weights": wanted.top_k > 0,
         "output": wanted.output,
+        "received_mass": wanted.received_mass,
+        "pooled_mean": wanted.pooled is not None,
+        "pooled_max": wanted.pooled is not None,
     }
     moments = moments_of_heads(*found["moments"].unbind(dim=-1)) if wanted.score_moments else None
     return replace(

@@ -1,71 +1,73 @@
-"""The pass over the tiles of all heads."""
+"""The passes over the tiles of all heads: one for the rows, and one for the columns where they are wanted."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
+from attncli.attention.engines.matrices import PooledGrid
 from attncli.attention.engines.scratch import Scratch
 from attncli.attention.engines.tiles.each_head import each_head
-from attncli.attention.engines.tiles.rows import RUNNING, row_statistics, score_moments
-from attncli.attention.engines.tiles.scores import Head
-from attncli.attention.engines.tiles.tiles import TileSizes, sum_rows
+from attncli.attention.engines.tiles.head_jobs import ROWS_AT_ONCE, HeadJobs, Plan, slices
+from attncli.attention.engines.tiles.rows import RUNNING
+from attncli.attention.engines.tiles.tiles import TileSizes
 from attncli.attention.engines.tiles.workers import Job, run_jobs
 from attncli.attention.layer import AttentionLayer
+from attncli.attention.results import Wanted
+
+ROWS_TOGETHER = 65536
+"""Rows whose running sums are kept at a time: those of some heads, or of one."""
 
 
 def stream(
-    layer: AttentionLayer, top_k: int, sizes: TileSizes, progress: Callable[[float], None] | None
+    layer: AttentionLayer, wanted: Wanted, sizes: TileSizes | None, progress: Callable[[float], None] | None
 ) -> dict[str, Tensor]:
-    """Every number by its name, the heads of all texts along one axis; `moments` are still those of blocks.
+    """Every number by its name, the heads of all texts along one axis; `moments` are still those of parts.
 
-    Jobs are blocks of queries; each owns what it fills, so the result has the same bytes on any number of
-    threads. The last queries come first: under a causal mask they take longest.
+    The result has the same bytes on any number of threads.
     """
     heads = list(each_head(layer))
     _, _, num_queries, num_keys = layer.shape
     like = layer.query.new_empty(0, dtype=torch.promote_types(layer.query.dtype, torch.float32))
-    starts = range(0, num_queries, sizes.queries)
-    rows = _null_rows(len(heads), num_queries, layer.value.shape[-1], top_k, like)
-    moments = like.new_zeros(len(heads), max(1, len(starts)), 5, dtype=torch.float64)
-    moments[..., 3], moments[..., 4] = torch.inf, -torch.inf
-    num_threads = torch.get_num_threads() if layer.query.device.type == "cpu" else 1
+    sizes = sizes or TileSizes.suited_to(num_keys, like)
+    has_columns = wanted.received_mass or wanted.pooled is not None
+    grid = PooledGrid(num_queries, num_keys, wanted.pooled or 1)
+    found = _null_rows(len(heads), num_queries, layer.value.shape[-1], wanted.top_k, like)
+    if has_columns:
+        found |= _null_columns(len(heads), num_keys, grid, like)
     tile_keys = min(sizes.keys, num_keys)
     scratch = Scratch((min(sizes.queries, num_queries) + layer.key.shape[-1]) * tile_keys, like)
-    jobs: list[Job] = []
-    for index, head in enumerate(heads):
-        own = {name: numbers[index] for name, numbers in rows.items()}
-        for block, start in reversed(list(enumerate(starts))):
-            if len(head.visibility.kept):
-                block_rows = slice(start, min(start + sizes.queries, num_queries))
-                into = (own, moments[index, block])
-                jobs.append(partial(_fill_rows, head, block_rows, top_k, sizes, scratch, *into))
-    done = 0
+    together = min(len(heads), max(1, ROWS_TOGETHER // max(1, num_queries)))
+    plan = Plan(num_queries, wanted.top_k, sizes, scratch, grid, like)
+    num_threads = torch.get_num_threads() if layer.query.device.type == "cpu" else 1
+    done, num_stages = 0.0, 1 + has_columns
 
-    def finished() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done / len(jobs))
+    def run(stages: Iterable[list[Job]], share: float = 0.0) -> None:
+        """All jobs of a stage of these heads, which is that share of the whole."""
+        jobs = [job for stage in stages for job in stage]
 
-    run_jobs(jobs, num_threads, finished)
-    return rows | {"moments": moments}
+        def finished() -> None:
+            nonlocal done
+            done += share / len(jobs)
+            if progress is not None:
+                progress(min(1.0, done))
 
+        run_jobs(jobs, num_threads, finished)
 
-def _fill_rows(
-    head: Head,
-    rows: slice,
-    top_k: int,
-    sizes: TileSizes,
-    scratch: Scratch,
-    into: dict[str, Tensor],
-    moments: Tensor,
-) -> None:
-    sums = sum_rows(head, rows, top_k, sizes, scratch)
-    for name, numbers in row_statistics(head, sums).items():
-        into[name][rows] = numbers
-    moments.copy_(score_moments(sums))
+    for group in slices(len(heads), together):
+        some = [
+            HeadJobs(heads[index], plan, {name: numbers[index] for name, numbers in found.items()})
+            for index in range(group.start, group.stop)
+            if len(heads[index].visibility.kept)
+        ]
+        share = (group.stop - group.start) / len(heads) / num_stages
+        run((head.rows() for head in some), share)
+        run(head.statistics() for head in some)
+        if has_columns:
+            run((head.columns() for head in some), share)
+            for head in some:
+                head.fill_columns()
+    return found
 
 
 def _null_rows(
@@ -76,5 +78,18 @@ def _null_rows(
         "top_weights": like.new_full((num_heads, num_queries, top_k), torch.nan),
         "top_keys": like.new_full((num_heads, num_queries, top_k), -1, dtype=torch.int64),
         "visible": like.new_zeros(num_heads, num_queries, dtype=torch.int64),
+        "inverse": like.new_zeros(num_heads, num_queries),
+        "moments": _null_moments(num_heads, max(1, -(-num_queries // ROWS_AT_ONCE)), like),
         "output": like.new_zeros(num_heads, num_queries, value_dim),
     }
+
+
+def _null_moments(num_heads: int, num_parts: int, like: Tensor) -> Tensor:
+    moments = like.new_zeros(num_heads, num_parts, 5, dtype=torch.float64)
+    moments[..., 3], moments[..., 4] = torch.inf, -torch.inf
+    return moments
+
+
+def _null_columns(num_heads: int, num_keys: int, grid: PooledGrid, like: Tensor) -> dict[str, Tensor]:
+    maps = {name: like.new_zeros(num_heads, *grid.counts) for name in ("pooled_mean", "pooled_max")}
+    return {"received_mass": like.new_zeros(num_heads, num_keys), **maps}

@@ -16,13 +16,22 @@ LOWEST = -1e30
 
 @dataclass(frozen=True)
 class QueryBlock:
-    """Some rows of a head. `centre` is their score with the mean key, in bits."""
+    """Some rows of a head, and where they stand. `centre` is their score with the mean key, in bits."""
 
     rows: slice
     query: Float[Tensor, "query dim"]
     position: Int[Tensor, " query"]
+    here: Float[Tensor, " query"]
     interval: Interval
     centre: Float[Tensor, " query"]
+
+    def of(self, rows: slice) -> "QueryBlock":
+        """Some of these rows, counted from the first; in the same memory."""
+        interval = Interval(self.interval.first[rows], self.interval.stop[rows])
+        own = slice(self.rows.start + rows.start, self.rows.start + rows.stop)
+        return QueryBlock(
+            own, self.query[rows], self.position[rows], self.here[rows], interval, self.centre[rows]
+        )
 
 
 @dataclass(frozen=True)
@@ -51,10 +60,9 @@ class Head:
         centre = query.double() @ self.mean_key.double()
         if self.softcap is not None:
             centre = self.softcap * LOG2_E * centre.tanh()
-        visibility = self.visibility
-        return QueryBlock(
-            rows, query, visibility.positions(rows), visibility.interval(rows), centre.to(query.dtype)
-        )
+        position = self.visibility.positions(rows)
+        here, interval = position.to(query.dtype), self.visibility.interval(rows)
+        return QueryBlock(rows, query, position, here, interval, centre.to(query.dtype))
 
     def scores(
         self, block: QueryBlock, ranks: slice, buffer: Float[Tensor, " size"]

@@ -1,12 +1,14 @@
 """One block of queries against all keys it sees, a tile at a time."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
+from torch import Tensor
 
 from attncli.attention.engines.scratch import Scratch
-from attncli.attention.engines.tiles.row_sums import SAFE_BITS, RowSums
-from attncli.attention.engines.tiles.scores import Head
+from attncli.attention.engines.tiles.row_sums import RowSums, ScoreTile
+from attncli.attention.engines.tiles.scores import Head, QueryBlock
+from attncli.attention.engines.tiles.tile_passes import COMPILED, tile_pass_for
 
 SHORT_ROW = 8192
 """Keys of a row up to which a wider tile was measured to be faster."""
@@ -20,21 +22,24 @@ class TileSizes:
     keys: int = 1024
 
     @classmethod
-    def suited_to(cls, num_keys: int) -> "TileSizes":
-        """Wide tiles for short rows, where searching each for top keys costs most; else what caches hold."""
-        return cls(keys=2048) if num_keys <= SHORT_ROW else cls()
+    def suited_to(cls, num_keys: int, like: Tensor) -> "TileSizes":
+        """Wide tiles for short rows, where torch searches each for top keys; else what caches hold."""
+        is_compiled = tile_pass_for(like) is COMPILED
+        return cls(keys=2048) if num_keys <= SHORT_ROW and not is_compiled else cls()
 
 
-def sum_rows(head: Head, rows: slice, top_k: int, sizes: TileSizes, scratch: Scratch) -> RowSums:
-    """Everything the row figures of these queries need, in one pass over the keys."""
-    block = head.block(rows)
-    sums = RowSums(block, head.value.shape[-1], top_k, bounded=head.bound < SAFE_BITS)
+def sum_rows(head: Head, block: QueryBlock, sums: RowSums, sizes: TileSizes, scratch: Scratch) -> None:
+    """Fills in everything the row statistics of these queries need, in one pass over the keys."""
+    add_tile = tile_pass_for(sums.output).add_tile
+    for tile in score_tiles(head, block, sizes, scratch):
+        add_tile(sums, tile)
+
+
+def score_tiles(head: Head, block: QueryBlock, sizes: TileSizes, scratch: Scratch) -> Iterator[ScoreTile]:
+    """The scores of the block with the keys that it sees, some at a time, each in the place of the last."""
     kept = head.visibility.kept
-    with scratch.lent() as (score_buffer, weight_buffer):
+    with scratch.lent() as (score_buffer, buffer):
         for keys, seen_by_all in block.interval.tiles(sizes.keys):
             scores = head.scores(block, keys, score_buffer)
-            ranks = torch.arange(keys.start, keys.stop, device=kept.device)
-            hidden = None if seen_by_all else block.interval.hides(ranks)
-            sums.add_scores(scores, hidden, keys.start, weight_buffer)
-            sums.add_weights(scores, head.take(head.value, keys), kept[keys], weight_buffer)
-    return sums
+            value, position = head.take(head.value, keys), kept[keys].to(scores.dtype)
+            yield ScoreTile(block, scores, keys, seen_by_all, value, position, buffer)

@@ -1,0 +1,207 @@
+/* What the engine `tiles` does to each tile of scores, in one walk over each row while it is in the cache.
+
+   attention/engines/tiles/row_sums.py explains the sums and torch_pass.py computes the same with torch; the tests
+   hold both to the same definition. Plain C11 without intrinsics: where the compiler can, it compiles the
+   functions for several processors, and the one that suits is chosen when the library is loaded. */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#define EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define EACH_PROCESSOR
+#endif
+
+#if defined(__GNUC__)
+#define INLINED static inline __attribute__((always_inline)) /* into each processor's version */
+#else
+#define INLINED static inline
+#endif
+
+/* Keys whose largest score decides whether they are searched for top keys. */
+#define GROUP 64
+
+/* The fields of `TileArguments` in compiled_pass.py, in its order. */
+typedef struct {
+    int64_t num_queries, num_keys, value_dim, top_k;
+    int64_t first_rank;         /* of the tile's first key */
+    int64_t bounded;            /* whether the reference stays 0 */
+    float headroom;             /* how far scores may outgrow the reference, in bits */
+    float *scores;              /* query, key: scores come in, exponentials go out */
+    const int64_t *first;       /* query: the ranks first <= rank < stop are visible */
+    const int64_t *stop;
+    const float *position;      /* key */
+    const float *here;          /* query: its position */
+    float *reference, *smallest, *largest;
+    double *score, *score_square, *total, *total_square, *weighted, *distance;
+    float *top_scores;          /* query, top_k: largest first */
+    int64_t *top_ranks;
+    float *output;              /* query, value_dim */
+} Tile;
+
+/* 2^x by a polynomial on [-1/2, 1/2] (relative error 2e-9 before rounding); 0 below the normal numbers. */
+INLINED float exp2_of(float x)
+{
+    const float shift = 12582912.0f; /* 1.5 * 2^23: its last bits count ones */
+    float bounded = x < -125.0f ? -125.0f : x;
+    float shifted = bounded + shift;
+    float f = bounded - (shifted - shift);
+    float p = 1.533757685e-04f;
+    p = p * f + 1.339986037e-03f;
+    p = p * f + 9.618519534e-03f;
+    p = p * f + 5.550328998e-02f;
+    p = p * f + 2.402264661e-01f;
+    p = p * f + 6.931472056e-01f;
+    p = p * f + 1.0f;
+    int32_t power, bits;
+    memcpy(&power, &shifted, sizeof power);
+    memcpy(&bits, &p, sizeof bits);
+    bits += (int32_t)((uint32_t)power << 23);
+    memcpy(&p, &bits, sizeof p);
+    return x < -125.0f ? 0.0f : p;
+}
+
+/* Takes in the scores of a group that are among the top_k; the earlier of equal ones stays before the later. */
+INLINED void
+keep_top(const float *scores, int64_t count, int64_t first_rank, float *top_scores, int64_t *top_ranks,
+         int64_t top_k)
+{
+    for (int64_t j = 0; j < count; j++) {
+        float score = scores[j];
+        if (!(score > top_scores[top_k - 1]))
+            continue;
+        int64_t place = top_k - 1;
+        for (; place > 0 && score > top_scores[place - 1]; place--) {
+            top_scores[place] = top_scores[place - 1];
+            top_ranks[place] = top_ranks[place - 1];
+        }
+        top_scores[place] = score;
+        top_ranks[place] = first_rank + j;
+    }
+}
+
+/* Moments, extremes and top keys of the visible scores of a row. */
+INLINED void add_scores(const Tile *tile, int64_t query, int64_t from, int64_t to)
+{
+    const float *scores = tile->scores + query * tile->num_keys;
+    float *top_scores = tile->top_scores + query * tile->top_k;
+    int64_t *top_ranks = tile->top_ranks + query * tile->top_k;
+    float sum = 0.0f, square = 0.0f, least = scores[from], most = scores[from];
+    int64_t start = from;
+#pragma omp simd reduction(+ : sum, square) reduction(min : least)
+    for (int64_t j = from; j < to; j++) {
+        float score = scores[j];
+        sum += score;
+        square += score * score;
+        least = score < least ? score : least;
+    }
+    for (; start + GROUP <= to; start += GROUP) {
+        float of_group = scores[start];
+#pragma omp simd reduction(max : of_group)
+        for (int64_t j = 0; j < GROUP; j++) {
+            float score = scores[start + j];
+            of_group = score > of_group ? score : of_group;
+        }
+        most = of_group > most ? of_group : most;
+        if (tile->top_k && of_group > top_scores[tile->top_k - 1])
+            keep_top(scores + start, GROUP, tile->first_rank + start, top_scores, top_ranks, tile->top_k);
+    }
+    for (int64_t j = start; j < to; j++)
+        most = scores[j] > most ? scores[j] : most;
+    if (tile->top_k)
+        keep_top(scores + start, to - start, tile->first_rank + start, top_scores, top_ranks, tile->top_k);
+    tile->score[query] += sum;
+    tile->score_square[query] += square;
+    if (least < tile->smallest[query])
+        tile->smallest[query] = least;
+    if (most > tile->largest[query])
+        tile->largest[query] = most;
+}
+
+/* Where the scores have outgrown the reference: it rises to their largest, and the sums shrink. */
+INLINED void raise_reference(const Tile *tile, int64_t query)
+{
+    float reference = tile->reference[query], largest = tile->largest[query];
+    if (!(largest > reference + tile->headroom))
+        return;
+    double step = (double)reference - (double)largest, factor = exp2(step);
+    tile->weighted[query] = (tile->weighted[query] + step * tile->total[query]) * factor;
+    tile->total[query] *= factor;
+    tile->total_square[query] *= factor * factor;
+    tile->distance[query] *= factor;
+    float *output = tile->output + query * tile->value_dim;
+    for (int64_t d = 0; d < tile->value_dim; d++)
+        output[d] *= (float)factor;
+    tile->reference[query] = largest;
+}
+
+/* The visible scores of a row become exponentials, and their sums are taken. */
+INLINED void add_weights(const Tile *tile, int64_t query, int64_t from, int64_t to)
+{
+    float *scores = tile->scores + query * tile->num_keys;
+    const float *position = tile->position;
+    float reference = tile->reference[query], here = tile->here[query];
+    float total = 0.0f, square = 0.0f, weighted = 0.0f, distance = 0.0f;
+#pragma omp simd reduction(+ : total, square, weighted, distance)
+    for (int64_t j = from; j < to; j++) {
+        float score = scores[j] - reference;
+        float weight = exp2_of(score);
+        scores[j] = weight;
+        total += weight;
+        square += weight * weight;
+        weighted += weight * score;
+        distance += weight * fabsf(here - position[j]);
+    }
+    tile->total[query] += total;
+    tile->total_square[query] += square;
+    tile->weighted[query] += weighted;
+    tile->distance[query] += distance;
+}
+
+/* Which columns of the tile a row sees. */
+INLINED int64_t within(int64_t rank, int64_t first_rank, int64_t num_keys)
+{
+    int64_t column = rank - first_rank;
+    return column < 0 ? 0 : column > num_keys ? num_keys : column;
+}
+
+/* Takes a tile into the running sums of its rows; hidden scores become 0, as their weights are. */
+EACH_PROCESSOR void attn_add_tile(const Tile *tile)
+{
+    int64_t num_keys = tile->num_keys;
+    for (int64_t query = 0; query < tile->num_queries; query++) {
+        float *scores = tile->scores + query * num_keys;
+        int64_t from = within(tile->first[query], tile->first_rank, num_keys);
+        int64_t to = within(tile->stop[query], tile->first_rank, num_keys);
+        if (from >= to) {
+            memset(scores, 0, (size_t)num_keys * sizeof *scores);
+            continue;
+        }
+        add_scores(tile, query, from, to);
+        if (!tile->bounded)
+            raise_reference(tile, query);
+        add_weights(tile, query, from, to);
+        memset(scores, 0, (size_t)from * sizeof *scores);
+        memset(scores + to, 0, (size_t)(num_keys - to) * sizeof *scores);
+    }
+}
+
+/* Adds the weights 2^(score - reference) * inverse of some rows to the sum of each column, and to its largest. */
+EACH_PROCESSOR void attn_add_columns(const float *scores, int64_t num_queries, int64_t num_keys, const int64_t *first,
+                                     const int64_t *stop, int64_t first_rank, const float *reference,
+                                     const float *inverse, float *mass, float *largest)
+{
+    for (int64_t query = 0; query < num_queries; query++) {
+        const float *row = scores + query * num_keys;
+        int64_t from = within(first[query], first_rank, num_keys), to = within(stop[query], first_rank, num_keys);
+        float own_reference = reference[query], own_inverse = inverse[query];
+#pragma omp simd
+        for (int64_t j = from; j < to; j++) {
+            float weight = exp2_of(row[j] - own_reference) * own_inverse;
+            mass[j] += weight;
+            largest[j] = weight > largest[j] ? weight : largest[j];
+        }
+    }
+}

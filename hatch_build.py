@@ -1,0 +1,53 @@
+"""Builds the pass over tiles where there is a C compiler; without one attn is installed all the same."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+FLAGS = ("-std=gnu11", "-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
+
+
+class CompiledPass(BuildHookInterface):  # type: ignore[type-arg]
+    """The library goes beside its source: into a wheel, and into the folder of an editable install."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
+        folder = Path(self.root, "attncli")
+        library = folder / _compiled(folder).library_name()
+        if library.exists() or built(folder / "tile_pass.c", library):
+            build_data["artifacts"].append(f"/attncli/{library.name}")
+            # It is no module of one version of Python: any that runs here can load it.
+            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+            build_data["pure_python"] = False
+
+
+def _compiled(folder: Path) -> Any:
+    spec = spec_from_file_location("compiled", folder / "compiled.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def built(source: Path, library: Path) -> bool:
+    """Whether the compiler made the library, which appears whole or not at all."""
+    compiler = shlex.split(os.environ.get("CC") or "cc")
+    if sys.platform == "win32" or shutil.which(compiler[0]) is None:
+        return False
+    with TemporaryDirectory(dir=library.parent) as folder:
+        new = Path(folder, library.name)
+        command = [*compiler, *FLAGS, "-o", new, source, "-lm"]
+        if subprocess.run(command, capture_output=True).returncode:
+            return False
+        new.replace(library)
+    return True

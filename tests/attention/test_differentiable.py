@@ -1,0 +1,49 @@
+"""Attention with gradients: its output is the reference's, its gradients those of finite differences."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attncli.attention import differentiable, reference
+from attncli.attention.layer import AttentionLayer
+from attncli.attention.results import Wanted
+from attncli.attention.score_rules import ScoreRules
+from attncli.attention.visibility import Visibility
+
+KEY_MASK = torch.tensor([[False, True, True, True, True], [True] * 5])
+RULES = {
+    "plain": ScoreRules(),
+    "softcap": ScoreRules(softcap=1.5, temperature=0.7),
+    "sink": ScoreRules(sink=torch.tensor([[0.3, -1.0, 2.0, 0.0, 0.5, 1.0]], dtype=torch.float64)),
+    "bias": ScoreRules(bias=torch.arange(30, dtype=torch.float64).view(1, 6, 1, 5) / 7),
+}
+
+
+def layer_of(rules: ScoreRules) -> AttentionLayer:
+    generator = torch.Generator().manual_seed(1)
+    sizes = {"query": (2, 6, 5, 7), "key": (2, 3, 5, 7), "value": (2, 3, 5, 4)}
+    vectors = {
+        name: torch.randn(size, generator=generator, dtype=torch.float64) for name, size in sizes.items()
+    }
+    visibility = Visibility(5, 5, causal=True, window=3, key_mask=KEY_MASK)
+    return AttentionLayer(**vectors, visibility=visibility, scale=0.4, rules=rules)
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_the_output_is_that_of_the_definition(rules: str) -> None:
+    """The first query of the first text sees no key at all."""
+    layer = layer_of(RULES[rules])
+    expected = reference.attend(layer, Wanted(output=True)).output
+    torch.testing.assert_close(differentiable.attend(layer), expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_gradients_are_those_of_finite_differences(rules: str) -> None:
+    layer = layer_of(RULES[rules])
+
+    def output(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return differentiable.attend(replace(layer, query=query, value=value))
+
+    vectors = (layer.query.requires_grad_(), layer.value.requires_grad_())
+    assert torch.autograd.gradcheck(output, vectors, fast_mode=True)
