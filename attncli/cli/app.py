@@ -8,6 +8,7 @@ from typer.core import TyperGroup
 
 from attncli import __version__
 from attncli.cli.command import HELP_NAMES
+from attncli.compiled import tile_pass_in_use
 from attncli.spec import EXPERIMENTS
 
 HELP = """See attention at work: query, key, value, scores, weights and output, as tables and data.
@@ -30,6 +31,8 @@ class CommandRow(NamedTuple):
 
 COMMANDS = {
     **{name: CommandRow(row.summary, "experiment") for name, row in EXPERIMENTS.items()},
+    "heads": CommandRow(EXPERIMENTS["heads"].summary, "heads"),
+    "lesson": CommandRow("Short lessons, which run in the terminal", "lessons.lesson"),
     "show": CommandRow("A saved report, or weights from another tool, in any view", "show"),
     "browse": CommandRow("Look through heads and tokens in the terminal", "browse"),
     "diff": CommandRow("Two experiments or saved reports side by side", "diff"),
@@ -63,7 +66,7 @@ class LazyGroup(TyperGroup):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"attn {__version__}")
+        typer.echo(f"attn {__version__} (tile pass: {tile_pass_in_use()})")
         raise typer.Exit
 
 

@@ -97,12 +97,22 @@ def browse_reports(reports: tuple[Report, ...], name: str, sort: str | None, dis
     reports = tuple(map(readable, reports))
     maps = [grid for report in reports for grid in grids(report)]
     if not maps:
-        heads = " (attn heads --maps self keeps them)" if reports[0].experiment == "heads" else ""
+        name_of = reports[0].experiment
+        drawn_maps = SPECS[name_of].drawn_maps if name_of in SPECS else None
+        heads = "" if drawn_maps is None else f" (attn {name_of} --maps {drawn_maps} keeps them)"
         raise UserError(f"{name}: nothing to browse: it holds no maps between queries and keys{heads}")
     if sort is not None:
         refuse_unknown("--sort", sort, maps[0].statistics)
-    scale = scale_of(display.scale_colors, next(iter(maps[0].maps.values())).axes)
-    choice = Choice(maps, scale=scale, skip_sink=display.skip_sink, sort=sort)
+    asked = reports[0].spec.get("sort")
+    if sort is None and asked in maps[0].statistics:
+        sort = asked
+    choice = Choice(
+        maps,
+        scale=scale_of(display.scale_colors, next(iter(maps[0].maps.values())).axes),
+        skip_sink=display.skip_sink,
+        sort=sort,
+        smallest_first=sort == asked and reports[0].spec.get("ascending") is True,
+    )
     return browse(choice, colors=display.colors)
 
 

@@ -52,9 +52,9 @@ def option(
     )
 
 
-def flag(name: str, help: str) -> TyperOption:
+def flag(name: str, help: str, *, group: str | None = None) -> TyperOption:
     """A switch that is off unless it is given."""
-    return option(name, help, kind=bool, default=False)
+    return option(name, help, kind=bool, default=False, group=group)
 
 
 def argument(name: str, help: str, metavar: str, *, required: bool = True, nargs: int = 1) -> TyperArgument:
@@ -113,8 +113,10 @@ class Command(TyperCommand):
             message = error.format_message()
             has_sentence = any(parameter.name == "sentence" for parameter in self.params)
             if has_sentence and message.startswith("Got unexpected extra argument"):
+                is_bare = any(isinstance(one, Argument) and one.metavar == "TEXT" for one in self.params)
+                flag = "" if is_bare else "--sentence "
                 raise UserError(
-                    f'{message}: a text goes in quotes: attn {self.name} "the cat sleeps"'
+                    f'{message}: a text goes in quotes: attn {self.name} {flag}"the cat sleeps"'
                 ) from None
             raise
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from attncli.cli.command import option
+from attncli.cli.command import flag, option
 from attncli.errors import UserError, nearest
 from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
 
@@ -30,6 +30,8 @@ SHOW = option(
 OUTPUT = option(
     "--output -o", "Write to a file, whole or not at all; - is standard output.", "FILE", group="Output"
 )
+OPEN = flag("--open", "Open the page or picture of -o in the browser.", group="Output")
+STEP = option("--step", "Show only step N of --explain.", "INTEGER", group="Output")
 PRECISION = option(
     "--precision", "Decimals in tables. [default: 4; on a first screen 2]", "INTEGER", group="Output"
 )
@@ -49,7 +51,7 @@ DEBUG_HELP = "Show a traceback with an error."
 DEBUG = option("--debug", DEBUG_HELP, kind=bool, default=False, expose_value=False)
 
 COLOR_FLAGS = (COLOR, SCALE_COLORS, SKIP_SINK)
-OUTPUT_FLAGS = (FORMAT, OUTPUT, TITLE, SHOW, PRECISION, *COLOR_FLAGS)
+OUTPUT_FLAGS = (FORMAT, OUTPUT, OPEN, TITLE, SHOW, STEP, PRECISION, *COLOR_FLAGS)
 
 
 def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:

@@ -1,12 +1,13 @@
 """A command for an experiment: its flags are the settings of its Spec."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from attncli.cli.codes import DONE, INTERRUPTED
 from attncli.cli.command import Command, Parameter, argument, flag, option
 from attncli.cli.display import DEBUG, OUTPUT_FLAGS
 from attncli.cli.output import Destination
@@ -76,29 +77,47 @@ def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str
 
 
 def run_experiment(
-    name: str, config: str | None, show_config: bool, flags: dict[str, Any], to: Destination
+    name: str, config: str | None, show_config: bool, flags: dict[str, Any], shown: dict[str, Any]
 ) -> int:
     """flags and YAML -> Spec -> Report -> view."""
+    to = Destination(**shown)
     given = given_settings(name, config, flags)
     given = with_piped_text(SPECS[name], given)
     if VIEWS[to.view].draws:
         given = with_maps(SPECS[name], given, f"the {to.view} view")
     spec = checked_spec(name, given)
+    if to.display.step is not None and not getattr(spec, "explain", False):
+        raise UserError("--step: needs --explain, whose step it shows")
     if show_config:
         typer.echo(resolved_yaml(spec, given), nl=False)
-        return 0
+        return DONE
+    is_unfinished = False
+
+    def noted(reports: "Iterator[Report]") -> "Iterator[Report]":
+        nonlocal is_unfinished
+        for report in reports:
+            is_unfinished = report.is_unfinished
+            yield report
+
     with running(spec) as reports, errors_at(given):
-        to.write(reports)
-    return 0
+        to.write(noted(reports))
+    return INTERRUPTED if is_unfinished else DONE
 
 
-def command(name: str, summary: str) -> Command:
-    """The command of an experiment."""
+def command(
+    name: str,
+    summary: str,
+    more: Sequence[Parameter] = (),
+    run_with: Callable[..., int] = run_experiment,
+) -> Command:
+    """The command of an experiment; the values of `more` parameters go to `run_with` by their names."""
     spec_class = SPECS[name]
     fields, bare = spec_class.model_fields, spec_class.argument
     # The survey leaves the keys of --skip-sink out of its statistics, too: there it is a setting.
     output_flags = [parameter for parameter in OUTPUT_FLAGS if parameter.name not in fields]
-    parameters: list[Parameter] = [*(*setting_options(spec_class), CONFIG, SHOW_CONFIG, *output_flags, DEBUG)]
+    parameters: list[Parameter] = [
+        *(*setting_options(spec_class), CONFIG, SHOW_CONFIG, *output_flags, *more, DEBUG)
+    ]
 
     def run(config: str | None, show_config: bool, argument: str | None = None, **values: Any) -> int:
         flags = {key: values[key] for key in fields}
@@ -109,7 +128,8 @@ def command(name: str, summary: str) -> Command:
                 )
             flags[bare] = argument
         shown = {parameter.name: values[parameter.name] for parameter in OUTPUT_FLAGS}
-        return run_experiment(name, config, show_config, flags, Destination(**shown))
+        others = {parameter.name: values[parameter.name] for parameter in more}
+        return run_with(name, config, show_config, flags, shown, **others)
 
     if bare is not None:
         name_of_value = metavar(bare, fields[bare])

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from attncli.cli.display import checked_display, color_depth, refuse_unknown, width
+from attncli.cli.steps import checked_step, walk_steps, with_step
+from attncli.cli.walk import can_walk
 from attncli.errors import RunError, UserError, WriteError
 from attncli.plain_text import plain_text
 from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, load_view
@@ -36,7 +38,9 @@ class Destination:
         skip_sink: str | None = None,
         show: Sequence[str] = (),
         title: str | None = None,
+        step: str | None = None,
         *,
+        open: bool = False,
         several: bool = False,
     ) -> None:
         self.display = checked_display(color, scale_colors, skip_sink, precision, show, several=several)
@@ -49,10 +53,11 @@ class Destination:
         if title is not None and not VIEWS[self.view].has_title:
             titled = ", ".join(name for name, view in VIEWS.items() if view.has_title)
             raise UserError(f"--title: {self.view} has no title of its own; it is for {titled}")
-        self.display = replace(self.display, title=title)
+        self.display = replace(self.display, title=title, step=checked_step(step, self.view, self.display))
         self.color = color
         self._refuse_bytes_to_a_terminal()
         self._refuse_a_missing_package()
+        self.open = opener(self.view, self.path) if open else None
 
     def write(self, reports: "Iterable[Report]", *, several: bool | None = None) -> None:
         """Write the reports as they come; WriteError where the file cannot take them.
@@ -66,19 +71,25 @@ class Destination:
             reports = _only_one(reports, self.view)
         if not VIEWS[self.view].one_table:
             reports = _with_parts(reports, self.display)
+        reports = with_step(reports, self.display.step)
         # A file (None) has colour only where the flag says so.
         is_terminal = _is_terminal() if self.path is None else None
         colors = color_depth(self.color, is_terminal)
         display = replace(self.display, width=width(bool(is_terminal)), colors=colors)
         try:
             with written_stream(self.path, is_binary=VIEWS[self.view].writes_bytes) as stream:
-                write(reports, stream, display)
+                if self._is_walked():
+                    walk_steps(reports, write, stream, display)
+                else:
+                    write(reports, stream, display)
         except NoSuchTable as error:
             refuse_unknown("--show", error.name, error.names)
         except NothingToDraw as error:
             raise UserError(f"--format {self.view}: {error}") from None
         if self.path is not None and sys.stderr.isatty():
             print(f"wrote {plain_text(str(self.path))}", file=sys.stderr)
+        if self.open is not None:
+            self.open()
 
     def _refuse_parts(self, parts: Sequence[str]) -> None:
         """UserError for what is no part; which tables there are, a report alone says."""
@@ -90,6 +101,12 @@ class Destination:
                 f"--show: a {self.view} file is one table: give one name (got {', '.join(parts)})"
             )
 
+    def _is_walked(self) -> bool:
+        """Whether an explanation is shown a screen at a time: all of it, to a reader at a terminal."""
+        display = self.display
+        is_whole = display.step is None and not display.show and not display.several
+        return self.view == "table" and self.path is None and is_whole and can_walk()
+
     def _refuse_bytes_to_a_terminal(self) -> None:
         if VIEWS[self.view].writes_bytes and self.path is None and _is_terminal():
             raise UserError(
@@ -100,6 +117,25 @@ class Destination:
         extra, package = VIEWS[self.view].extra or (None, None)
         if package is not None and find_spec(package) is None:
             raise UserError(f'--format {self.view}: needs: pip install "attncli[{extra}]"')
+
+
+def opener(view: str, path: Path | None) -> Callable[[], None]:
+    """What opens the file in the browser; UserError where there is no such file, or no browser."""
+    opened = [name for name, each in VIEWS.items() if each.draws and each.suffixes]
+    if path is None or view not in opened:
+        raise UserError(f"--open: needs -o with one of {', '.join(opened)}, such as -o page.html")
+    import webbrowser
+
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        raise UserError("--open: no browser was found on this machine (BROWSER names one)") from None
+
+    def open_file() -> None:
+        if not browser.open(path.resolve().as_uri()):
+            raise RunError(f"--open: the browser could not be started: open {path} by hand")
+
+    return open_file
 
 
 def _is_terminal() -> bool:

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from attncli.plain_text import plain_text
+
 SHOWN_AFTER_SECONDS = 1.0
 BETWEEN_SECONDS = 0.1
 CLEAR = "\r\x1b[K"
@@ -51,19 +53,37 @@ def cleared_line() -> Iterator[ProgressLine]:
         line.clear()
 
 
+class ShownProgress:
+    """Called with the share that is done, it says how long the rest takes; what a model writes is written."""
+
+    def __init__(self, line: ProgressLine) -> None:
+        self._line = line
+
+    def __call__(self, share: float, /) -> None:
+        line = self._line
+        if share >= 1:
+            line.clear()
+        elif share > 0:
+            left = line.seconds * (1 - share) / share
+            line.show(lambda: f"{share:4.0%}, about {left:.0f} s left")
+
+    def write(self, text: str, /) -> None:
+        """On standard error, where a terminal is; line ends stay."""
+        if self._line.is_terminal:
+            self._line.clear()
+            print("\n".join(map(plain_text, text.split("\n"))), end="", file=sys.stderr, flush=True)
+
+    def tell(self, line: str, /) -> None:
+        """A line on standard error, which stays."""
+        self._line.clear()
+        print(plain_text(line), file=sys.stderr)
+
+
 @contextmanager
-def progress_line() -> Iterator[Callable[[float], None] | None]:
-    """A function to call with the share that is done; None where standard error is no terminal."""
+def progress_line() -> Iterator[ShownProgress]:
+    """What is done, on standard error; nothing where no terminal is."""
     with cleared_line() as line:
-
-        def show(share: float) -> None:
-            if share >= 1:
-                line.clear()
-            elif share > 0:
-                left = line.seconds * (1 - share) / share
-                line.show(lambda: f"{share:4.0%}, about {left:.0f} s left")
-
-        yield show if line.is_terminal else None
+        yield ShownProgress(line)
 
 
 def counted(line: ProgressLine, total: int, kept: int, done: int, failed: int) -> str:

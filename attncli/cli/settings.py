@@ -11,11 +11,13 @@ from attncli.spec.config.validation import Given
 from attncli.spec.fields import Spec
 
 MAX_CHOICES_SHOWN = 8
+FLAGS = {"num_examples": "--examples"}
+"""The flags that are not called like their keys: `examples` are a Spec's own, for help."""
 
 
 def flag_name(key: str) -> str:
     """`--head-dim` for `head_dim`."""
-    return f"--{key.replace('_', '-')}"
+    return FLAGS.get(key, f"--{key.replace('_', '-')}")
 
 
 def setting_options(spec_class: type[Spec]) -> list[TyperOption]:
@@ -30,7 +32,7 @@ def _option(spec_class: type[Spec], key: str) -> TyperOption:
     if field.annotation is bool:
         return option(f"{name}/--no-{name[2:]}", help=description, kind=bool, group=group)
     return option(
-        name,
+        f"{key} {name}",
         description,
         kind=list[str] if _is_list(field) else str,
         metavar=metavar(key, field),

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
+from attncli.views.browser.choice import Choice
 from tests.conftest import Attn
 
 ATTN = [sys.executable, "-m", "attncli"]
@@ -134,3 +136,35 @@ def test_a_missing_extra_is_a_line(attn: Attn, monkeypatch: pytest.MonkeyPatch) 
     )
     ended = attn(["browse"])
     assert (ended.code, ended.out, ended.err) == (2, "", 'browse: needs: pip install "attncli[tui]"\n')
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize(
+    ("asked", "statistic", "best"),
+    [
+        (["--from", "tired", "--to", "cat"], "from_to_weight", np.nanargmax),
+        (["--sort", "entropy", "--ascending"], "entropy", np.nanargmin),
+    ],
+)
+def test_a_saved_survey_opens_in_the_order_that_it_was_asked_for(
+    attn: Attn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: list[str],
+    statistic: str,
+    best: Callable[[np.ndarray], int],
+) -> None:
+    opened: list[Choice] = []
+
+    def browse(choice: Choice, *, colors: str) -> int:
+        opened.append(choice)
+        return 0
+
+    monkeypatch.setattr("attncli.views.browser.browse", browse)
+    path = str(tmp_path / "heads.json")
+    command = ["heads", "--sentence", "the cat sat as it was tired", "--maps", "self", *asked, "-o", path]
+    assert attn(command).code == 0
+    assert attn(["browse", path]).code == attn(["browse", path, "--sort", "distance"]).code == 0
+    first, overridden = opened
+    assert first.statistic == statistic and first.number == best(first.grid.statistics[statistic])
+    assert overridden.number == np.nanargmax(overridden.grid.statistics["distance"])

@@ -19,8 +19,8 @@ from attncli.cli.settings import flag_name
 from attncli.spec import SPECS
 from attncli.views import SUFFIXES, VIEWS
 from tests.conftest import Attn
+from tests.experiments.running import LESSON_FILES, ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 ATTN = [sys.executable, "-m", "attncli"]
 
 
@@ -139,7 +139,7 @@ def test_a_config_for_another_command_is_refused(attn: Attn) -> None:
     example = str(ROOT / "configs" / "example.yaml")
     ended = attn(["norm", "--config", example])
     assert ended.code == 2 and "experiment: must be norm for this command (got self)" in ended.err
-    lesson = str(ROOT / "configs" / "lessons" / "causal.yaml")
+    lesson = str(LESSON_FILES / "causal.yaml")
     ended = attn(["self", "--config", lesson])
     assert ended.code == 2 and f"attn batch {lesson}" in ended.err
 

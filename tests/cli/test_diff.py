@@ -58,7 +58,10 @@ def test_a_picture_of_two_surveys_has_the_maps(attn: Attn) -> None:
         (["self", "--set", "x"], "--set: must be KEY=VALUE (got 'x')"),
         (["self", "gone.json"], "gone.json: no such file"),
         (["self", "a.json", "--set", "seed=1"], "--set: cannot change a.json, which was computed before"),
-        (["configs/lessons/causal.yaml", "self"], "holds 4 experiments: diff takes one on each side"),
+        (
+            ["attncli/data/lessons/files/causal.yaml", "self"],
+            "holds 4 experiments: diff takes one on each side",
+        ),
         (["self", "norm"], "diff: B has no weights to compare with those of the other side"),
     ],
 )

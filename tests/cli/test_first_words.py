@@ -32,9 +32,16 @@ def test_a_text_is_given_once(attn: Attn) -> None:
     )
 
 
-def test_words_without_quotes_are_explained(attn: Attn) -> None:
-    ended = attn(["multihead", "the", "cat"])
-    assert ended.code == 2 and 'a text goes in quotes: attn multihead "the cat sleeps"' in ended.err
+@pytest.mark.parametrize(
+    ("words", "example"),
+    [
+        (["multihead", "the", "cat"], 'attn multihead "the cat sleeps"'),
+        (["pitfalls", "late-mask", "the cat"], 'attn pitfalls --sentence "the cat sleeps"'),
+    ],
+)
+def test_words_without_quotes_are_explained(words: list[str], example: str, attn: Attn) -> None:
+    ended = attn(words)
+    assert ended.code == 2 and f"a text goes in quotes: {example}" in ended.err
 
 
 def test_a_pipe_and_a_redirected_file_are_read(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ key 2
 
 
 def test_a_report_is_headings_tables_and_lists() -> None:
-    assert shown("md", [SMALL], width=80, colors="16") == EXPECTED
+    assert shown("md", [SMALL], width=80, colors="16", show=("all",)) == EXPECTED
 
 
 def cells(text: str) -> list[list[str]]:

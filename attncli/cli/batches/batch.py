@@ -16,8 +16,9 @@ from attncli.batch.serial import run_jobs
 from attncli.batch.store.store_file import SUFFIXES as STORE_SUFFIXES
 from attncli.batch.store.store_file import is_store_name
 from attncli.batch.worth import estimated_work, num_together
+from attncli.cli.batches.flags import FRESH, SCHEDULER, WORKERS, store_errors
 from attncli.cli.command import Command, argument, flag, option
-from attncli.cli.display import COLOR, DEBUG_HELP, FORMAT, PRECISION, SCALE_COLORS, SHOW, SKIP_SINK
+from attncli.cli.display import COLOR, DEBUG_HELP, FORMAT, OPEN, PRECISION, SCALE_COLORS, SHOW, SKIP_SINK
 from attncli.cli.output import Destination, checked_path
 from attncli.cli.progress import progress_line
 from attncli.errors import UserError
@@ -33,25 +34,19 @@ if TYPE_CHECKING:
 BROKEN, FINISHED_WITH_FAILURES = 1, 3
 
 EXAMPLES = (
-    "attn batch configs/lessons/causal.yaml",
-    "attn batch configs/lessons/*.yaml --format jsonl -o lessons.jsonl",
+    "attn batch lessons/causal.yaml",
+    "attn batch lessons/*.yaml --format jsonl -o lessons.jsonl",
     "attn batch configs/sweep.yaml --file prompts.txt --dry-run",
     "attn batch configs/sweep.yaml --file prompts.txt -o runs.db --workers 4",
     'attn batch configs/sweep.yaml --set num_heads=4 --expect "entropy.mean < 2"',
 )
 # Flags that mean something with a store alone.
 STORE_FLAGS = (
-    flag("--fresh", "Start the store over instead of resuming."),
+    FRESH,
     flag("--rows", "Keep the statistics of every row, too."),
     flag("--weights", "Keep the weights as safetensors beside the store."),
-    option(
-        "--workers",
-        "Processes to compute in (default: one per core where the batch is worth their start).",
-        "INTEGER",
-        kind=int,
-        min=1,
-    ),
-    option("--scheduler", "Compute on a Dask cluster: tcp://host:port.", "ADDRESS"),
+    WORKERS,
+    SCHEDULER,
 )
 PARAMETERS = (
     argument("files", "Config files, each with one experiment, steps or a sweep.", "FILE", nargs=-1),
@@ -77,7 +72,7 @@ PARAMETERS = (
         "CONDITION",
         kind=list[str],
     ),
-    *(FORMAT, SHOW, PRECISION, COLOR, SCALE_COLORS, SKIP_SINK),
+    *(FORMAT, OPEN, SHOW, PRECISION, COLOR, SCALE_COLORS, SKIP_SINK),
     flag("--debug", DEBUG_HELP),
 )
 
@@ -127,10 +122,7 @@ def run_files(
 
 
 def _refuse_flags(store: Path | None, of_store: dict[str, Any], view: str | None) -> None:
-    given = [name for name, value in of_store.items() if value not in (None, False)]
-    errors = [f"--{name}: needs a store: -o FILE.db" for name in given if store is None]
-    if {"workers", "scheduler"} <= {*given}:
-        errors.append("--workers: cannot be combined with --scheduler, which has its own")
+    errors = [*store_errors(store, of_store)]
     if store is not None and view is not None:
         errors.append(f"--format: needs no store: attn export {store} -o FILE reads one")
     if errors:

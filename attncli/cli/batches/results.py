@@ -80,6 +80,7 @@ def show_results(
             sort=sort,
             ascending=ascending,
             top=top,
+            drawn=VIEWS[to.view].draws,
         )
         if VIEWS[to.view].one_table:
             _write_rows(report.table("summary"), groups, to)

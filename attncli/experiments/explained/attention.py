@@ -58,4 +58,5 @@ def _weights_alone(row: Row) -> Step:
     entropies = row.report.tensors_of("rows")["entropy"].values[..., row.token].ravel()
     values = {"entropy": cell(entropies[row.head])}
     shapes = shapes_of(row.tensors, "weights")
-    return Step("Weights", "w_i = softmax(scores_i)", prose, shapes, values, (table,))
+    formula, question = "w_i = softmax(scores_i)", "Why is the row not worked out?"
+    return Step("Weights", formula, prose, shapes, values, (table,), question)

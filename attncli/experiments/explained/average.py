@@ -89,12 +89,16 @@ def _loop(spec: AverageSpec, row: Row) -> Step:
     )
     mean = spec.aggregate == "mean"
     whom = "itself and the tokens before it" if spec.over == "past" else "every token"
-    prose = f"One vector at a time is added up: token {row.token} sees {whom}."
+    prose = (
+        "It is the simplest way to take in what the others hold: all have the same weight. One vector at a "
+        f"time is added up: token {row.token} sees {whom}."
+    )
     if mean:
         prose += " The sum over their number is the mean."
     values = {"tokens seen": cell(seen)} | _difference(row, looped(spec, row))
     formula = "y_i = Σ_j x_j / n, j seen by i" if mean else "y_i = Σ_j x_j, j seen by i"
-    return Step("By a loop", formula, prose, shapes_of(row.tensors, "input"), values, (table,))
+    shapes, question = shapes_of(row.tensors, "input"), f"Why begin with a {spec.aggregate}?"
+    return Step("By a loop", formula, prose, shapes, values, (table,), question)
 
 
 def _difference(row: Row, worked: Numbers) -> dict[str, Cell]:
@@ -115,9 +119,8 @@ def _matrix(spec: AverageSpec, row: Row) -> Step:
         prose += " Divided by its sum, the row is a mean: the simplest attention weights."
     shapes = shapes_of(row.tensors, "weights", "input", "output")
     table = _table(row, "row of the matrix", columns, sums)
-    return Step(
-        "By a matrix", "y_i = Σ_j w_ij x_j", prose, shapes, _difference(row, weights @ source), (table,)
-    )
+    values, question = _difference(row, weights @ source), "Why a matrix, where a loop does it?"
+    return Step("By a matrix", "y_i = Σ_j w_ij x_j", prose, shapes, values, (table,), question)
 
 
 def _softmax(spec: AverageSpec, row: Row) -> Step:
@@ -131,7 +134,8 @@ def _softmax(spec: AverageSpec, row: Row) -> Step:
     table = _table(row, "softmax", columns, ("sum", "", "", exponentials.sum(), weights.sum()))
     values = {} if spec.softmax_twice else _difference(row, weights @ row.whole("input"))
     formula = "w_ij = exp(s_ij) / Σ_k exp(s_ik)"
-    return Step("By a softmax", formula, prose, shapes_of(row.tensors, "weights"), values, (table,))
+    shapes, question = shapes_of(row.tensors, "weights"), "Why a softmax, where the weights are known?"
+    return Step("By a softmax", formula, prose, shapes, values, (table,), question)
 
 
 def _softmax_again(spec: AverageSpec, row: Row) -> Step:
@@ -154,6 +158,7 @@ def _softmax_again(spec: AverageSpec, row: Row) -> Step:
         shapes_of(row.tensors, "weights"),
         values | _difference(row, twice @ row.whole("input")),
         (table,),
+        "Why does the future leak in?",
     )
 
 
@@ -175,7 +180,12 @@ def _side_by_side(spec: AverageSpec, row: Row) -> Step:
         "loop_vs_softmax": "largest difference of loop and softmax, over all tokens",
     }
     values = {said[name]: found for name, value in agreement.items() if (found := cell(value)) is not None}
-    prose = "The ways agree to rounding: attention is a mean whose weights are computed from the words."
+    question = "Why three ways to one result?"
+    prose = (
+        "They agree to rounding, and each leads on: attention is the last, a mean whose weights are computed "
+        "from the words."
+    )
     if spec.aggregate == "sum":
+        question = "Why is there no third way?"
         prose = "Both ways agree to rounding. A softmax row sums to one: that way averages and cannot sum."
-    return Step("Side by side", "loop = matrix = softmax", prose, (), values, (table,))
+    return Step("Side by side", "loop = matrix = softmax", prose, (), values, (table,), question)

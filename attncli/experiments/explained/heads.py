@@ -66,7 +66,7 @@ def split_step(row: Row) -> Step:
     worked, reported = split[row.head, row.token].double().numpy(), row.of_query(name)
     values: dict[str, Cell] = {"largest difference from the report": largest_difference(worked, reported)}
     prose = (
-        "All heads' queries can come from one wide product, a slice of each row for each head. View and "
+        "All heads' queries come from one wide product, a slice of each row for each head. View and "
         "transpose then only relabel: a stride is how far the next number along an axis lies in memory, and "
         "place = token · its stride + head · its stride + dim."
     )
@@ -75,7 +75,15 @@ def split_step(row: Row) -> Step:
         serving = row.head // (num_heads // kv_heads)
         prose += f" Here {num_heads} heads share {kv_heads} key/value heads: head {row.head} uses {serving}."
         values["key/value head used"] = serving
-    return Step("Split into heads", "(token, head·dim) → (head, token, dim)", prose, shapes, values, (table,))
+    return Step(
+        "Split into heads",
+        "(token, head·dim) → (head, token, dim)",
+        prose,
+        shapes,
+        values,
+        (table,),
+        "Why does splitting cost nothing?",
+    )
 
 
 def _view_refused(heads: Tensor) -> str | None:
@@ -102,6 +110,7 @@ def _merge_step(row: Row) -> Step:
         _shape(".view", ("token", "head·dim"), merged),
     )
     refused = _view_refused(heads)
+    question = f"Why {'a' if refused else 'no'} copy before the view?"
     prose = (
         "A head's rows lie together; a token's numbers must: after the transpose the strides no longer fall, "
         "and one stride cannot step through a row, so .view alone fails and .contiguous() copies first."
@@ -130,7 +139,8 @@ def _merge_step(row: Row) -> Step:
         reported = part(row.tensors[name], batch=0)
         worked = merged.double().numpy()
         values[f"largest difference from {name} in the report"] = largest_difference(worked, reported)
-    return Step("Merge the heads", "(head, token, dim) → (token, head·dim)", prose, shapes, values, (table,))
+    formula = "(head, token, dim) → (token, head·dim)"
+    return Step("Merge the heads", formula, prose, shapes, values, (table,), question)
 
 
 def merge_steps(row: Row) -> tuple[Step, ...]:
@@ -155,4 +165,5 @@ def merge_steps(row: Row) -> tuple[Step, ...]:
     )
     prose = "Up to here no head knew of the others: the last matrix mixes what they found, back to embed_dim."
     shapes = shapes_of(row.tensors, "merged", "output_projection", "output_bias", "output")
-    return merge, Step("Output projection", "y = merged W_Oᵀ + b", prose, shapes, values, (product,))
+    formula, question = "y = merged W_Oᵀ + b", "Why one more matrix?"
+    return merge, Step("Output projection", formula, prose, shapes, values, (product,), question)

@@ -52,7 +52,8 @@ def _norm_step(row: Row, query: Numbers, normalised: Numbers, eps: float, *, is_
         "was, and scores cannot grow with it. Shown is the query; the keys go the same way."
     )
     shapes = shapes_of(row.tensors, "projected_query", "query")
-    return Step("Normalise query and key", "q / √(Σ q² / n + eps)", prose, shapes, values, (table,))
+    formula, question = "q / √(Σ q² / n + eps)", "Why normalise query and key?"
+    return Step("Normalise query and key", formula, prose, shapes, values, (table,), question)
 
 
 def _rope_step(row: Row, query: Numbers, base: float) -> Step:
@@ -81,4 +82,5 @@ def _rope_step(row: Row, query: Numbers, base: float) -> Step:
     )
     shapes = shapes_of(row.tensors, "projected_query", "query")
     formula = "(x cos a - y sin a, y cos a + x sin a),  a = position · base^(-2n / head_dim)"
-    return Step("Rotary positions", formula, prose, shapes, values, (table,))
+    question = "Why does a turn tell how far apart two words stand?"
+    return Step("Rotary positions", formula, prose, shapes, values, (table,), question)

@@ -34,7 +34,8 @@ def _input(report: Report, data: Numbers) -> Step:
         "every row. The number at the top left is computed below."
     )
     shapes = shapes_of(report.tensors, "input")
-    return Step("Input", "x ~ N(0, 1)", prose, shapes, {"example 0, feature 0": cell(data[0, 0])}, (table,))
+    values, question = {"example 0, feature 0": cell(data[0, 0])}, "Why is there more than one norm?"
+    return Step("Input", "x ~ N(0, 1)", prose, shapes, values, (table,), question)
 
 
 def _squares(title: str, axis: str, numbers: Numbers, mean: float) -> Terms:
@@ -64,7 +65,10 @@ def _centred(spec: NormSpec, report: Report, kind: str) -> list[Step]:
     }
     name = f"{kind}_norm"
     how = "n - 1 (unbiased)" if spec.variance == "unbiased" else "n (biased), as torch's layers do"
-    prose = f"Mean and variance of {of}. The squared deviations are divided by {how}."
+    prose = (
+        "They say where numbers lie and how far apart: taken off and divided by, every layer meets the same "
+        f"range. Here are those of {of}; the squared deviations are divided by {how}."
+    )
     formula = (
         "mean = Σ x / n,  variance = Σ (x - mean)² / (n - 1)"
         if spec.variance == "unbiased"
@@ -72,8 +76,9 @@ def _centred(spec: NormSpec, report: Report, kind: str) -> list[Step]:
     )
     table = _squares(of, along, numbers, mean)
     shapes = (Shape("numbers", (along,), (count,)),)
+    title, question = f"{kind.capitalize()} norm: mean and variance", "Why mean and variance?"
     return [
-        Step(f"{kind.capitalize()} norm: mean and variance", formula, prose, shapes, figures, (table,)),
+        Step(title, formula, prose, shapes, figures, (table,), question),
         _normalised(spec, report, name, mean, variance),
     ]
 
@@ -104,11 +109,13 @@ def _normalised(spec: NormSpec, report: Report, name: str, mean: float, variance
         ],
     )
     prose = (
-        f"The number less the mean, over the root of variance and eps ({spec.eps:g} against dividing by 0)."
+        "Equal numbers have a variance of 0, and nothing can be divided by that: the number minus the mean "
+        f"is divided by the root of variance and eps ({spec.eps:g})."
     )
     formula = "(x - mean) / √(variance + eps)"
     title = f"{name.split('_')[0].capitalize()} norm: one value normalised"
-    return Step(title, formula, prose, shapes_of(report.tensors, "input", name), values, (table,))
+    shapes = shapes_of(report.tensors, "input", name)
+    return Step(title, formula, prose, shapes, values, (table,), "Why eps?")
 
 
 def _variance(spec: NormSpec, numbers: Numbers) -> float:
@@ -135,12 +142,14 @@ def _running(spec: NormSpec, report: Report) -> Step:
         "batch_norm_eval in the report": cell(part(report.tensors["batch_norm_eval"])[0, 0]),
     }
     prose = (
-        "While training the layer remembers: its running statistics start at mean 0 and variance 1 and move "
-        "by momentum toward the batch's. In eval mode they take the place of the batch's own."
+        "An example by itself has no batch to be normalised with. So the layer remembers: its running "
+        "statistics start at mean 0 and variance 1 and move by momentum toward the batch's. In eval mode "
+        "they take the place of the batch's own."
     )
     shapes = shapes_of(report.tensors, "running_mean", "running_variance", "batch_norm_eval")
     formula = "running = (1 - momentum) · running + momentum · new"
-    return Step("Batch norm: running statistics", formula, prose, shapes, values)
+    title, question = "Batch norm: running statistics", "Why remember a mean and a variance?"
+    return Step(title, formula, prose, shapes, values, question=question)
 
 
 def _rms(spec: NormSpec, report: Report) -> list[Step]:
@@ -163,6 +172,10 @@ def _rms(spec: NormSpec, report: Report) -> list[Step]:
         "rms_norm of example 0, feature 0 in the report": cell(reported[0]),
         "largest difference over all features": largest_difference(numbers / root, reported),
     }
-    prose = "No mean is taken off: each number is divided by the root of the mean square of its example."
+    prose = (
+        "Taking it off helps little and costs a pass over the numbers: each is divided by the root of the "
+        "mean square of its example."
+    )
     shapes = shapes_of(report.tensors, "input", "rms_norm")
-    return [Step("RMS norm", "x / √(Σ x² / n + eps)", prose, shapes, values, (table,))]
+    formula, question = "x / √(Σ x² / n + eps)", "Why leave the mean in?"
+    return [Step("RMS norm", formula, prose, shapes, values, (table,), question)]

@@ -25,19 +25,25 @@ def projection_step(spec: AttentionSpec, row: Row) -> Step:
             "and whatever else it does to them (biases, norms, rotations); here they are as it uses them."
         )
         formula = f"q{head}, k{head}, v{head} from the model"
-        return Step("Query, key and value", formula, prose, shapes_of(row.tensors, *NAMES), {}, (table,))
+        question = "Why are they not the word's own vector?"
+        shapes = shapes_of(row.tensors, *NAMES)
+        return Step("Query, key and value", formula, prose, shapes, {}, (table,), question)
     if spec.projection == "none":
         formula = "q_h = k_h = v_h = x[h's slice]" if row.has_heads else "q = k = v = x"
-        prose = "Without projections the vectors themselves are query, key and value."
+        question = "Why are there usually projections?"
+        prose = (
+            "Without them the vectors themselves are query, key and value: a word can only look for what is "
+            "like itself."
+        )
         if row.has_heads:
             prose += " Each head sees its own slice of them."
         shapes = shapes_of(row.tensors, "input", "context", *NAMES)
-        return Step("Query, key and value", formula, prose, shapes, {}, (table,))
+        return Step("Query, key and value", formula, prose, shapes, {}, (table,), question)
     transposed = "ᵀ" if row.tensors["query_projection"].axes[-1] == "embed" else ""
     formula = ",  ".join(f"{n[0]}{head} = x W_{n[0].upper()}{head}{transposed}" for n in NAMES)
     prose = (
-        "Three learned views of the same vector: what a token looks for (query), what it is found by (key), "
-        "what it hands on (value). Below is the first number of the query, then how the three begin."
+        "What a token looks for (query), what it is found by (key) and what it hands on (value) may differ: "
+        "three learned views of one vector. Below is the first number of the query, then how the three begin."
     )
     if spec.experiment == "cross":
         prose += " Queries come from the sentence, keys and values from the context."
@@ -57,8 +63,9 @@ def projection_step(spec: AttentionSpec, row: Row) -> Step:
         axis="embed",
     )
     names = ("input", "context", *(name for n in NAMES for name in (f"{n}_projection", n)))
+    shapes, tables = shapes_of(row.tensors, *names), (product, table)
     return Step(
-        "Query, key and value", formula, prose, shapes_of(row.tensors, *names), values, (product, table)
+        "Query, key and value", formula, prose, shapes, values, tables, "Why three vectors for each token?"
     )
 
 

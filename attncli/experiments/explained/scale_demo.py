@@ -59,7 +59,8 @@ def _score(spec: ScaleDemoSpec, report: Report, number: int) -> Step:
     )
     title = f"One score, head_dim {spec.head_dim[number]}"
     shapes = shapes_of(report.tensors, *names.values())
-    return Step(title, "s = Σ_d q_d k_d,  scaled = factor · s", prose, shapes, values, (product,))
+    formula, question = "s = Σ_d q_d k_d,  scaled = factor · s", "Why do scores grow with head_dim?"
+    return Step(title, formula, prose, shapes, values, (product,), question)
 
 
 def _variances(spec: ScaleDemoSpec, report: Report) -> Step:
@@ -85,7 +86,8 @@ def _variances(spec: ScaleDemoSpec, report: Report) -> Step:
         "A factor on the scores multiplies their variance by its square. Unbiased: divided by n - 1. "
         "Around 1 is where softmax stays diffuse."
     )
-    return Step("Variance", "variance = Σ (x - mean)² / (n - 1)", prose, (), values, (table,))
+    formula, question = "variance = Σ (x - mean)² / (n - 1)", "Why the root of head_dim?"
+    return Step("Variance", formula, prose, (), values, (table,), question)
 
 
 def _sharpened(report: Report, figures: Row) -> Step:
@@ -117,6 +119,5 @@ def _sharpened(report: Report, figures: Row) -> Step:
         "gradient (the Jacobian) toward 0, and nothing is learned any more."
     )
     shapes = shapes_of(report.tensors, "logits")
-    return Step(
-        f"Sharpened by {factor:g}", "w_j = exp(c x_j) / Σ_k exp(c x_k)", prose, shapes, values, (table,)
-    )
+    title, formula = f"Sharpened by {factor:g}", "w_j = exp(c x_j) / Σ_k exp(c x_k)"
+    return Step(title, formula, prose, shapes, values, (table,), "Why do large scores stop learning?")

@@ -66,6 +66,7 @@ def scores_step(row: Row) -> Step:
         shapes_of(row.tensors, "query", "key", row.name("scores")),
         values,
         (product, key_table(row, "scores", {"score": scores})),
+        "Why a dot product?",
     )
 
 
@@ -76,7 +77,7 @@ def scale_step(spec: AttentionSpec, row: Row, rule: Rule) -> Step:
     root = "A score is a sum of head_dim products: its variance grows with head_dim. "
     scale = "model" if spec.model is not None else spec.scale if isinstance(spec.scale, str) else "number"
     formula, prose = {
-        "sqrt": ("s / √head_dim", f"{root}Divided by the root it does not, and softmax stays diffuse."),
+        "sqrt": ("s / √head_dim", f"{root}Dividing by √head_dim prevents this, and softmax stays diffuse."),
         "fourth-root": (
             "(q · head_dim^-¼) · (k · head_dim^-¼)",
             f"{root}Here query and key are each divided by the fourth root: the same, with smaller numbers "
@@ -97,7 +98,7 @@ def scale_step(spec: AttentionSpec, row: Row, rule: Rule) -> Step:
         values |= compared(row, scaled)
     table = key_table(row, "scores", {"score": raw, "scaled": scaled})
     shapes = shapes_of(row.tensors, row.name("scores"), row.name("scaled_scores"))
-    return Step("Scale", formula, prose, shapes, values, (table,))
+    return Step("Scale", formula, prose, shapes, values, (table,), "Why are scores scaled?")
 
 
 def rule_steps(spec: AttentionSpec, row: Row, rule: Rule) -> list[Step]:
@@ -105,19 +106,25 @@ def rule_steps(spec: AttentionSpec, row: Row, rule: Rule) -> list[Step]:
     steps = []
     if rule.softcap is not None:
         columns = {"scaled": rule.scaled(row), "capped": rule.capped(row)}
-        prose = "Scores are bent so that none goes beyond the cap; small ones stay nearly as they are."
+        question = "Why bend the scores?"
+        prose = (
+            "No score goes beyond the cap, so that no key wins by more than that; small ones stay nearly as "
+            "they are."
+        )
         table = key_table(row, "scaled scores", columns)
         is_last = rule.bias is None and rule.temperature == 1
         values = {"cap": cell(rule.softcap)} | (compared(row, rule.capped(row)) if is_last else {})
-        steps.append(Step("Soft cap", "c tanh(s / c)", prose, values=values, tables=(table,)))
+        formula = "c tanh(s / c)"
+        steps.append(Step("Soft cap", formula, prose, values=values, tables=(table,), question=question))
     if rule.bias is not None:
         steps.append(_bias_step(spec, row, rule, rule.bias))
     if rule.temperature != 1:
         table = key_table(row, "scores", {"score": rule.biased(row), "divided": rule.finished(row)})
         flatter = "more than 1 makes the row flatter" if rule.temperature > 1 else "less than 1, sharper"
+        question = "Why divide once more?"
         prose = f"All that the softmax takes is divided by the temperature: {flatter}."
         values = {"temperature": cell(rule.temperature)} | compared(row, rule.finished(row))
-        steps.append(Step("Temperature", "s / T", prose, values=values, tables=(table,)))
+        steps.append(Step("Temperature", "s / T", prose, values=values, tables=(table,), question=question))
     return steps
 
 
@@ -127,7 +134,8 @@ def _bias_step(spec: AttentionSpec, row: Row, rule: Rule, name: str) -> Step:
     values: dict[str, Cell] = {}
     formula, prose = (
         "s_ij + b_ij",
-        "A number is added to each score that depends on the positions alone, not on the words.",
+        "Products of vectors say nothing of order. So a number is added to each score that depends on the "
+        "positions alone, not on the words.",
     )
     columns: dict[str, Sequence[object] | Numbers] = {"score": rule.capped(row)}
     if spec.model is None:
@@ -140,12 +148,16 @@ def _bias_step(spec: AttentionSpec, row: Row, rule: Rule, name: str) -> Step:
             formula = "s_ij - slope |i - j|"
             num_heads = len(row.tensors[name].values) if row.has_heads else 1
             values["slope"] = cell(alibi_slopes(num_heads)[row.head].item())
-            prose = "ALiBi: each score loses the head's slope times the distance, so that near keys win."
+            prose = (
+                "Products of vectors say nothing of order. ALiBi: each score loses the head's slope times "
+                "the distance, so that near keys win."
+            )
     columns |= {"bias": bias, "sum": scores}
     if rule.temperature == 1:
         values |= compared(row, scores)
     shapes = shapes_of(row.tensors, name, "bias_table")
-    return Step("Bias", formula, prose, shapes, values, (key_table(row, "scores and bias", columns),))
+    table, question = key_table(row, "scores and bias", columns), "Why add what no word decides?"
+    return Step("Bias", formula, prose, shapes, values, (table,), question)
 
 
 def mask_step(spec: AttentionSpec, row: Row, rule: Rule) -> Step:
@@ -159,10 +171,10 @@ def mask_step(spec: AttentionSpec, row: Row, rule: Rule) -> Step:
     }
     shapes = shapes_of(row.tensors, row.name("scaled_scores"))
     if not everywhere.any():
-        prose = "Nothing is hidden: every query sees every key."
+        prose = "The whole text is there before it is read: every query sees every key."
         if "causal" in type(spec).model_fields.keys() - spec.unused_keys():
             prose += " A decoder would hide the future: --causal."
-        return Step("Mask", "s_ij, for every j", prose, shapes, values)
+        return Step("Mask", "s_ij, for every j", prose, shapes, values, question="Why is nothing hidden?")
     prose = (
         "A hidden key gets a score of -∞, and so a weight of 0, whatever its score was. It is hidden before "
         "the softmax, so that the weights that are left still sum to 1."
@@ -177,4 +189,5 @@ def mask_step(spec: AttentionSpec, row: Row, rule: Rule) -> Step:
         "masked": row.of_query("scaled_scores"),
     }
     table = key_table(row, "scores", columns)
-    return Step("Mask", "s_ij where i sees j, else -∞", prose, shapes, values, (table,))
+    formula, question = "s_ij where i sees j, else -∞", "Why -∞ before the softmax, and not 0 after it?"
+    return Step("Mask", formula, prose, shapes, values, (table,), question)

@@ -32,8 +32,8 @@ def softmax_step(row: Row, rule: Rule) -> Step:
     columns = {"score": scores, "minus the max": shifted, "exp": exponentials, "weight": weights}
     values: dict[str, Cell] = {"largest score": cell(largest), "sum of exponentials": cell(total)}
     prose = (
-        "The largest score is subtracted first: no exponential overflows, and the quotients are the same. "
-        "Each exponential over their sum is a weight; a hidden key has exp(-∞) = 0."
+        "An exponential is positive whatever the score, and over their sum it is a weight; a hidden key has "
+        "exp(-∞) = 0. Minus the largest score none overflows, and the quotients are the same."
     )
     if sink is not None:
         share = np.exp(sink - largest)
@@ -49,6 +49,7 @@ def softmax_step(row: Row, rule: Rule) -> Step:
         shapes_of(row.tensors, row.name("scaled_scores"), row.name("weights")),
         values,
         (key_table(row, "softmax", columns, ("sum", "", "", "", exponentials.sum(), weights.sum())),),
+        "Why exponentials?",
     )
 
 
@@ -76,7 +77,8 @@ def difference_step(row: Row, lambda_init: float) -> Step:
     table = key_table(row, "difference", columns, sums)
     shapes = shapes_of(row.tensors, "first_weights", "second_weights", "lambda_vectors", "weights")
     formula = "w = w1 - λ w2,  λ = exp(a · b) - exp(c · d) + lambda_init"
-    return Step("Difference", formula, prose, shapes, values, (product, table))
+    question = "Why take one softmax off another?"
+    return Step("Difference", formula, prose, shapes, values, (product, table), question)
 
 
 def no_softmax_step(row: Row) -> Step:
@@ -86,7 +88,8 @@ def no_softmax_step(row: Row) -> Step:
     prose = "No softmax: the scores are the weights, may be negative and sum to anything; hidden ones are 0."
     table = key_table(row, "weights", {"score": scores, "weight": weights}, ("sum", "", "", weights.sum()))
     values = {"largest difference from the report": largest_difference(weights, row.of_query("weights"))}
-    return Step("No softmax", "w_ij = s_ij", prose, shapes_of(row.tensors, "weights"), values, (table,))
+    shapes, question = shapes_of(row.tensors, "weights"), "Why is there usually a softmax?"
+    return Step("No softmax", "w_ij = s_ij", prose, shapes, values, (table,), question)
 
 
 def weighted_terms(
@@ -111,9 +114,10 @@ def weighted_sum_step(row: Row) -> Step:
     shown = {f"{name} dim {dim} in the report": cell(output[dim]) for dim in range(min(2, len(output)))}
     shown["largest difference over all dims"] = largest_difference(worked, output)
     prose = (
-        "The output is the values mixed by their weights, each dim by itself: what the query takes from the "
-        "tokens that it attends to."
+        "A sum takes a little from many keys, and a gradient reaches each of them; the best key alone would "
+        "be a choice, which has none. Each dim is mixed by itself."
     )
     table = key_table(row, "weighted values", columns, sums)
     shapes = shapes_of(row.tensors, "weights", "value", name)
-    return Step("Weighted sum", "y_i = Σ_j w_ij v_j", prose, shapes, shown, (table,))
+    question = "Why a sum, and not the best key's value?"
+    return Step("Weighted sum", "y_i = Σ_j w_ij v_j", prose, shapes, shown, (table,), question)

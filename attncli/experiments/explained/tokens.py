@@ -10,8 +10,8 @@ from attncli.report import NamedTensor, Step, Terms
 from attncli.spec.text import SAMPLED_EMBEDDINGS, TextSpec
 
 DRAWN = {
-    "gaussian": ("x ~ N(0, 1)", "Random vectors: each number is sampled by itself, from a standard normal."),
-    "integers": ("x ∈ {0, …, 9}", "Random vectors of whole numbers from 0 to 9."),
+    "gaussian": ("x ~ N(0, 1)", "Each number is sampled by itself, from a standard normal."),
+    "integers": ("x ∈ {0, …, 9}", "Each number is a whole one from 0 to 9."),
 }
 
 
@@ -34,9 +34,14 @@ def _tokens(spec: TextSpec, row: Row) -> Step:
     tables = [_table("tokens", "token", report.tokens, ids, row.token)]
     if report.context_tokens:
         tables.append(_table("context tokens", "key", report.context_tokens, context_ids, row.strongest))
-    parts = ["A text is cut into tokens; equal words are equal tokens at different positions."]
+    question = "Why is the text cut up?"
+    parts = [
+        "A network computes with vectors, and a token is what can have one. Equal words are equal tokens at "
+        "different positions."
+    ]
     if spec.num_tokens:
-        parts = ["No text: random vectors stand for the tokens."]
+        question = "Why can there be attention without a text?"
+        parts = ["It computes with vectors alone: here random ones stand for the tokens."]
     elif ids is not None:
         parts.append("The id of a token is its row in the table of vectors.")
     parts.append(f"What query {row.token} takes from every key that it sees is computed below.")
@@ -48,7 +53,7 @@ def _tokens(spec: TextSpec, row: Row) -> Step:
     formula = (
         "x0, x1, …" if spec.num_tokens else "text → tokens → ids" if ids is not None else "text → tokens"
     )
-    return Step("Tokens", formula, " ".join(parts), values=values, tables=tuple(tables))
+    return Step("Tokens", formula, " ".join(parts), values=values, tables=tuple(tables), question=question)
 
 
 def _embeddings(spec: TextSpec, row: Row) -> Step:
@@ -59,8 +64,15 @@ def _embeddings(spec: TextSpec, row: Row) -> Step:
         tables.append(vectors("context", "key", row.key_tokens, context, notable=[row.strongest]))
     if spec.embedding in DRAWN:
         formula, prose = DRAWN[spec.embedding]
+        question = "Why random vectors?"
+        prose += " Whatever is computed with them holds for the vectors of words as well."
     else:
-        formula, prose = "x_t = E[id_t]", "Each token becomes a row of a table E: equal words, equal vectors."
+        question = "Why a vector, and not the id alone?"
+        formula = "x_t = E[id_t]"
+        prose = (
+            "Vectors can be near each other, ids cannot. A token's vector is its row of the table E: equal "
+            "words, equal vectors."
+        )
         prose += (
             " The table is read from the word-vector file."
             if spec.embedding not in SAMPLED_EMBEDDINGS
@@ -68,4 +80,4 @@ def _embeddings(spec: TextSpec, row: Row) -> Step:
         )
     shapes = shapes_of(row.tensors, "input", "context")
     values = {"mean square of the worked vector": float(np.square(source[row.token]).mean())}
-    return Step("Embeddings", formula, prose, shapes, values, tuple(tables))
+    return Step("Embeddings", formula, prose, shapes, values, tuple(tables), question)

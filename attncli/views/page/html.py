@@ -15,24 +15,33 @@ from attncli.views.page.report_data import page_json, report_data
 SOURCES = files("attncli.views.page")
 # In the order in which they build on one another.
 SCRIPTS = (
-    "arrays.js",
-    "numbers.js",
-    "elements.js",
-    "labels.js",
-    "colours.js",
-    "overview.js",
-    "map.js",
-    "shades.js",
-    "tokens.js",
-    "tables.js",
-    "cards.js",
-    "charts.js",
-    "steps.js",
-    "report.js",
-    "selection.js",
-    "controls.js",
-    "page.js",
+    "values/arrays.js",
+    "values/numbers.js",
+    "values/labels.js",
+    "values/colours.js",
+    "values/shades.js",
+    "values/ticks.js",
+    "parts/elements.js",
+    "parts/overview.js",
+    "parts/map.js",
+    "parts/lines.js",
+    "parts/head_keys.js",
+    "parts/tokens.js",
+    "parts/tables.js",
+    "parts/cards.js",
+    "parts/charts.js",
+    "parts/curves.js",
+    "parts/steps.js",
+    "page/report.js",
+    "page/rankings.js",
+    "page/matrix.js",
+    "page/heads.js",
+    "page/selection.js",
+    "page/controls.js",
+    "page/page.js",
 )
+# What follows overrides what stands before.
+STYLES = ("base.css", "maps.css", "tokens.css", "cards.css", "tables.css", "charts.css", "layout.css")
 REPORTS = "<!-- reports -->\n"
 
 
@@ -44,6 +53,11 @@ def script() -> str:
     """The page's own script: its files as one, in a scope of its own."""
     parts = "\n".join(_source(f"scripts/{name}") for name in SCRIPTS)
     return f'(() => {{\n"use strict";\n{parts}\n}})();\n'
+
+
+def style() -> str:
+    """The page's own style: its files as one."""
+    return "\n".join(_source(f"styles/{name}") for name in STYLES)
 
 
 def _hash(text: str) -> str:
@@ -72,10 +86,10 @@ def _json_block(kind: str, data: object) -> str:
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     """One page for all reports; each is written as it comes."""
-    style, code = _source("page.css"), script()
+    look, code = style(), script()
     page = _source("page.html")
-    page = page.replace("<!-- policy -->", content_security_policy(code, style))
-    before, after = page.replace("/* style */", style).split(REPORTS)
+    page = page.replace("<!-- policy -->", content_security_policy(code, look))
+    before, after = page.replace("/* style */", look).split(REPORTS)
     stream.write(before)
     start = {
         "viridis": VIRIDIS,
@@ -89,8 +103,8 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     for report in reports:
         data = report_data(report)
         if display.title is not None:
-            data["heading"] = plain_text(display.title)
-        headings.append(data["heading"])
+            data["title"] = plain_text(display.title)
+        headings.append(data.pop("heading"))
         stream.write(_json_block("report", data))
     stream.write(_json_block("headings", headings))
     stream.write(after.replace("/* script */", code))

@@ -8,7 +8,7 @@ import numpy as np
 
 from attncli.plain_text import plain_text
 from attncli.report import NamedTensor, Report, Tensors, plain
-from attncli.views.heading import heading
+from attncli.views.heading import heading, subtitle, title
 from attncli.views.matrices import (
     KEY_AXES,
     compared_names,
@@ -33,11 +33,15 @@ def report_data(report: Report) -> dict[str, Any]:
     statistics = {name: value for name, value in report.statistics.items() if not isinstance(value, Tensors)}
     return {
         "heading": heading(report),
+        "title": title(report),
+        "subtitle": subtitle(report),
         "experiment": report.experiment,
         "settings": {name: plain_text(_setting(value)) for name, value in report.spec.items()},
         "environment": {name: plain_text(value) for name, value in report.environment.items()},
+        "sought": {key: [plain_text(name) for name in report.spec.get(key) or ()] for key in ("from", "to")},
         "tokens": [plain_text(token) for token in report.tokens],
         "context_tokens": [plain_text(token) for token in report.context_tokens],
+        "first_query": report.first_query,
         "tensors": [_map_data(report, name, tensor) for name, tensor in tensors.items()],
         "left_out": [
             f"{name}: {' × '.join(map(str, tensor.values.shape))}"

@@ -32,7 +32,7 @@ def column_header(side: Side, block: int, cell_width: int) -> list[ScreenLine]:
     """Positions and tokens above the columns: in lines, upright, or every so often."""
     if block * side.step > 1 or cell_width == 1:
         return [_ticks(side, block, cell_width)]
-    positions = [str(i) for i in range(side.count)]
+    positions = [str(side.first + i) for i in range(side.count)]
     texts = side.texts(None if cell_width == 2 else cell_width - 1)
     if cell_width > 2:
         lines = [positions, texts] if side.tokens else [positions]

@@ -1,7 +1,7 @@
 """Reports of a model's heads with made-up weights, and pages of reports, for the tests of the page."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from attncli.views import Display, load_view
 SENTENCE = ("the", "cat", "walks", "on", "the", "street")
 NUM_LAYERS, NUM_HEADS = 12, 12
 MAP_SIZE = 64
+
+Opened = Callable[..., Any]
 
 
 def page_of(*reports: Report, **display: Any) -> str:
@@ -60,3 +62,23 @@ def pooled_report(num_tokens: int, full: Sequence[tuple[int, int]], seed: int = 
         tensors[f"weights_{layer}_{head}"] = NamedTensor(("query", "key"), weights)
     tokens = tuple(f"word{i}" for i in range(num_tokens))
     return Report("heads", {}, {}, tokens, (), tensors, survey(NUM_LAYERS, NUM_HEADS))
+
+
+def token(page: Any, side: str, index: int) -> Any:
+    return page.locator(f'.token[data-side="{side}"][data-index="{index}"]')
+
+
+def weights_beside(page: Any, side: str) -> list[str]:
+    return page.locator(f'.token[data-side="{side}"] .weight').all_text_contents()
+
+
+def texts(numbers: Any) -> list[str]:
+    return [f"{number:.4f}" for number in numbers]
+
+
+def wait_for_title(page: Any, text: str) -> None:
+    page.wait_for_function("text => document.getElementById('matrix-title').textContent === text", arg=text)
+
+
+def wait_for_readout(page: Any, text: str) -> None:
+    page.wait_for_function("text => document.getElementById('readout').textContent.includes(text)", arg=text)

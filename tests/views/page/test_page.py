@@ -14,7 +14,7 @@ import pytest
 
 from attncli.report import NamedTensor, Report
 from attncli.views.page.encoding import MAX_EXACT, encoded
-from attncli.views.page.html import SCRIPTS, SOURCES
+from attncli.views.page.html import SCRIPTS, SOURCES, STYLES
 from tests.experiments.running import run
 from tests.views.page.pages import (
     NUM_HEADS,
@@ -199,8 +199,9 @@ def test_the_scripts_make_no_markup_and_fetch_nothing() -> None:
 
 
 def test_all_files_of_the_page_are_in_it() -> None:
-    files = {Path(str(file)).name for file in (SOURCES / "scripts").iterdir()}
-    assert files == set(SCRIPTS)
+    for folder, names in (("scripts", SCRIPTS), ("styles", STYLES)):
+        root = Path(str(SOURCES / folder))
+        assert {file.relative_to(root).as_posix() for file in root.rglob("*.*")} == set(names)
 
 
 def test_several_reports_are_one_page() -> None:

@@ -1,8 +1,5 @@
 """The page in a real Chromium: what a person sees and does, offline, and no text of the user's obeyed."""
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +9,21 @@ import pytest
 from attncli.plain_text import plain_text
 from attncli.report import NamedTensor, Report, Table
 from tests.experiments.running import run
-from tests.views.page.pages import SENTENCE, heads_report, page_of, pooled_report, random_weights
+from tests.views.page.pages import (
+    SENTENCE,
+    Opened,
+    heads_report,
+    page_of,
+    pooled_report,
+    random_weights,
+    texts,
+    token,
+    wait_for_readout,
+    wait_for_title,
+    weights_beside,
+)
 from tests.views.test_views import CASES
 
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-ARGUMENTS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 HOSTILE = (
     "<script>document.title='taken'</script>",
     "<img src=x onerror=alert(1)>",
@@ -28,80 +35,10 @@ HOSTILE = (
 )
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Debian's Chromium; where it is not installed the tests are skipped, and in CI that is a failure."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        missing = "no Chromium on this machine: apt install chromium"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-        yield chromium
-        chromium.close()
-
-
-Opened = Callable[..., Any]
-
-
-@pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
-    """Opens a page from disk once it is drawn. At the end nothing was asked of a network, told or thrown."""
-    told: list[str] = []
-    asked: list[str] = []
-    contexts = []
-
-    def open_file(text: str, *, width: int = 1280, **options: Any) -> Any:
-        path = tmp_path / "page.html"
-        path.write_text(text, encoding="utf-8")
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        contexts.append(context)
-        context.route("**/*", lambda route: route.continue_() if is_own(route.request) else route.abort())
-        is_own = lambda request: request.url == path.as_uri()  # noqa: E731
-        page = context.new_page()
-        page.told, page.asked = told, asked
-        page.on("console", lambda message: told.append(message.text))
-        page.on("pageerror", lambda error: told.append(str(error)))
-        page.on("dialog", lambda dialog: (told.append(dialog.message), dialog.dismiss()))
-        page.on("request", lambda request: is_own(request) or asked.append(request.url))
-        page.goto(path.as_uri())
-        page.wait_for_selector("html[data-drawn]")
-        return page
-
-    yield open_file
-    for context in contexts:
-        context.close()
-    assert told == [] and asked == []
-
-
 def sentence_report(seed: int = 0) -> Report:
     """`the cat walks on the street` with weights of which no two are alike."""
     weights = NamedTensor(("query", "key"), random_weights(6, 6, seed=seed))
     return Report("self", {}, {}, SENTENCE, (), {"weights": weights})
-
-
-def token(page: Any, side: str, index: int) -> Any:
-    return page.locator(f'.token[data-side="{side}"][data-index="{index}"]')
-
-
-def weights_beside(page: Any, side: str) -> list[str]:
-    return page.locator(f'.token[data-side="{side}"] .weight').all_text_contents()
-
-
-def texts(numbers: Any) -> list[str]:
-    return [f"{number:.4f}" for number in numbers]
-
-
-def wait_for_title(page: Any, text: str) -> None:
-    page.wait_for_function("text => document.getElementById('matrix-title').textContent === text", arg=text)
-
-
-def wait_for_readout(page: Any, text: str) -> None:
-    page.wait_for_function("text => document.getElementById('readout').textContent.includes(text)", arg=text)
 
 
 def test_hover_shows_the_weights_of_each_of_two_equal_words(opened: Opened) -> None:
@@ -122,14 +59,14 @@ def test_hover_shows_the_weights_of_each_of_two_equal_words(opened: Opened) -> N
 def test_the_pointer_on_the_map_reads_a_cell(opened: Opened) -> None:
     report = sentence_report()
     page = opened(page_of(report))
-    box = page.locator(".map-cells").bounding_box()
+    box = page.locator("#map .map-cells").bounding_box()
     for row, column in ((0, 4), (4, 0), (5, 5)):
         page.mouse.move(
             box["x"] + (column + 0.5) * box["width"] / 6, box["y"] + (row + 0.5) * box["height"] / 6
         )
         weight = report.tensors["weights"].values[row, column]
         wait_for_readout(page, f"{row} {SENTENCE[row]} → {column} {SENTENCE[column]}: {weight:.4f}")
-    assert page.locator(".map-numbers span").all_text_contents() == texts(
+    assert page.locator("#map .map-numbers span").all_text_contents() == texts(
         report.tensors["weights"].values.ravel()
     )
 
@@ -161,7 +98,7 @@ def test_several_tokens_are_kept_at_once(opened: Opened) -> None:
         page, f"0 the → 1 cat: {weights[0, 1]:.4f}; 4 the → 1 cat: {weights[4, 1]:.4f}; 1 cat → 0 the"
     )
     assert page.locator(".card").count() == 3
-    page.get_by_role("button", name="Let 0 the go").click()
+    page.get_by_role("button", name="Deselect 0 the").click()
     page.keyboard.press("Escape")
     page.mouse.move(0, 0)
     page.wait_for_selector(".card", state="detached")
@@ -175,7 +112,7 @@ def test_a_card_names_where_a_token_looks_and_its_statistics(opened: Opened) -> 
     order = sorted(range(4), key=lambda key: -row[key])
     shown = page.locator(".card .lists div").first.locator("li").all_text_contents()
     assert shown == [f"{key} {SENTENCE[key]}{row[key]:.4f}" for key in order]
-    figures = page.locator(".card .figures").text_content()
+    figures = page.locator(".card .statistics").text_content()
     assert f"entropy{report.statistics['rows']['entropy'].values[3]:.4f}" in figures
     assert f"received mass{report.statistics['keys']['received_mass'].values[3]:.4f}" in figures
 
@@ -225,7 +162,7 @@ def test_heads_are_sorted_by_a_statistic_and_filtered_by_layer(opened: Opened) -
     page.select_option("#sort", "induction")
     captions = page.locator(".thumbnail .caption span:first-child")
     assert captions.all_text_contents()[:3] == ["2:3", "2:2", "2:1"]
-    assert page.locator(".thumbnail .figure").first.text_content() == "0.0110"
+    assert page.locator(".thumbnail .statistic").first.text_content() == "0.0110"
     page.select_option("#layer", "1")
     assert captions.all_text_contents() == ["1:3", "1:2", "1:1", "1:0"]
     heading = page.locator("#tables th button", has_text="induction")
@@ -247,9 +184,9 @@ def test_the_figures_beside_a_head_are_those_of_its_stack(opened: Opened, maps: 
     page = opened(
         page_of(Report("heads", {"maps": maps}, {}, SENTENCE, (), {"weights": weights}, {"heads": rows}))
     )
-    assert page.locator("#head-figures dd").all_text_contents() == [figure]
+    assert page.locator("#head-statistics dd").all_text_contents() == [figure]
     page.select_option("#sort", "entropy")
-    assert page.locator(".thumbnail .figure").all_text_contents() == [figure] * 2
+    assert page.locator(".thumbnail .statistic").all_text_contents() == [figure] * 2
 
 
 def test_colours_follow_the_scale_and_leave_skipped_keys_blank(opened: Opened) -> None:
@@ -260,7 +197,7 @@ def test_colours_follow_the_scale_and_leave_skipped_keys_blank(opened: Opened) -
 
     def pixels() -> np.ndarray:
         read = "c => Array.from(c.getContext('2d').getImageData(0, 0, c.width, c.height).data)"
-        return np.array(page.locator(".map-cells canvas").evaluate(read)).reshape(3, 3, 4)
+        return np.array(page.locator("#map .map-cells canvas").evaluate(read)).reshape(3, 3, 4)
 
     for scale in ("log", "linear", "row"):
         page.select_option("#scale", scale)
@@ -298,10 +235,10 @@ def test_hidden_keys_are_grey_and_what_is_compared_shares_its_range(opened: Open
     assert "1.0000" in page.inner_text("#legend") and "0.0000" in page.inner_text("#legend")
     page.select_option("#tensor", label="right_weights (query × key)")
     page.wait_for_function("document.getElementById('matrix-title').textContent.startsWith('right')")
-    texts = page.locator(".map-numbers span").all_inner_texts()
+    texts = page.locator("#map .map-numbers span").all_inner_texts()
     assert [text == "·" for text in texts] == (np.tri(6) == 0).ravel().tolist()
     background = "c => getComputedStyle(c).backgroundColor"
-    assert page.locator(".map-cells canvas").evaluate(background) == "rgb(190, 190, 190)"
+    assert page.locator("#map .map-cells canvas").evaluate(background) == "rgb(190, 190, 190)"
 
 
 def test_maps_of_blocks_begin_in_the_logarithm(opened: Opened) -> None:
@@ -327,7 +264,7 @@ def test_hostile_tokens_are_shown_and_obeyed_by_nothing(opened: Opened) -> None:
     token(page, "query", 1).click()
     assert page.locator(".card h3 .word").text_content() == HOSTILE[1]
     assert page.locator("img, iframe, main script, b:has(script)").count() == 0
-    assert page.title() == "attn self"
+    assert page.title() == page.locator("#heading").text_content() == f"Self-attention: {HOSTILE[0]}"
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
@@ -362,7 +299,7 @@ def test_every_experiment_fits_a_phone_and_a_desk(opened: Opened, case: str) -> 
             assert page.evaluate(fits), (width, value)
         assert page.evaluate(fits), width
     for note in report.notes:
-        assert page.get_by_text(note).count() == 1
+        assert page.locator("#notes").get_by_text(note).count() == 1
 
 
 def test_long_texts_show_maps_of_blocks_and_the_heads_in_full(opened: Opened) -> None:
@@ -371,7 +308,7 @@ def test_long_texts_show_maps_of_blocks_and_the_heads_in_full(opened: Opened) ->
     assert page.locator(".thumbnail").count() == 144
     assert page.locator(".thumbnail.full").count() == 2
     assert page.locator("#tokens").is_hidden()
-    assert page.locator(".map-left .label").first.text_content().startswith("0\u20134 word0 word1")
+    assert page.locator("#map .map-left .label").first.text_content().startswith("0\u20134 word0 word1")
     page.locator(".thumbnail.full").nth(1).click()
     wait_for_title(page, "weights (query × key), layer 5, head 11")
     token(page, "key", 299).hover()
@@ -387,7 +324,7 @@ def test_a_streamed_report_shows_its_map_and_its_rows(opened: Opened) -> None:
         "entropy",
         "normalized entropy",
     ]
-    page.locator(".map-cells").hover(position={"x": 1, "y": 1})
+    page.locator("#map .map-cells").hover(position={"x": 1, "y": 1})
     value = report.tensors["pooled_mean"].values[0, 0]
     wait_for_readout(page, f"0\u20131 x0 x1 → 0\u20131 x0 x1: {value:.4f}")
 
@@ -426,16 +363,16 @@ def test_the_steps_of_a_computation_are_shown(opened: Opened) -> None:
     assert page.locator(".step h4").text_content() == "softmax of query 1 (2 of 3 rows)"
     cells = page.locator(".step td").all_text_contents()
     assert cells == ["0", "the", "0.2500", "1", "<b>cat</b>", "·", "sum", "", "1.0000"]
-    assert page.locator(".step").last.locator(".figures dd").all_text_contents() == ["0.3100", "3"]
+    assert page.locator(".step").last.locator(".statistics dd").all_text_contents() == ["0.3100", "3"]
 
 
 def test_reports_are_chosen_from_a_list(opened: Opened) -> None:
     page = opened(page_of(run("self"), run("scale-demo"), run("cross", sentence="a b", context="c d e")))
     page.select_option("#report", "1")
-    page.wait_for_function("document.getElementById('heading').textContent.startsWith('scale-demo')")
+    page.wait_for_function("document.getElementById('heading').textContent.startsWith('Why scores')")
     assert page.locator("#curves polyline").count() >= 3 and page.locator("#matrix").is_hidden()
     page.select_option("#report", "2")
-    page.wait_for_function("document.getElementById('heading').textContent.startsWith('cross')")
+    page.wait_for_function("document.getElementById('heading').textContent.startsWith('Cross')")
     page.wait_for_selector('.token[data-side="key"][data-index="2"]')
     assert page.locator('.token[data-side="query"]').count() == 2
 

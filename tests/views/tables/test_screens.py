@@ -143,6 +143,9 @@ EVERY: list[tuple[str, dict[str, Any]]] = [
     ("average", {"method": "softmax"}),
     ("scale-demo", {"head_dim": [4, 8, 16, 32, 64], "factors": list(range(1, 30)), "logits": [0.1] * 20}),
     ("norm", {"variance": "biased"}),
+    ("generate", {"sentence": "a", "max_new_tokens": 1}),
+    ("generate", {"sentence": HOSTILE, "needle": "2:5", "truncate": True}),
+    ("generate", {"layer": 1, "head": 2, "top_k": 40, "maps": "heads"}),
 ]
 
 

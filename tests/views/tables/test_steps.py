@@ -1,4 +1,4 @@
-"""The steps of --explain on a screen: a screen each, marks where rows are left out, words as they are."""
+"""The steps of --explain on a screen: one screen each, marks where rows are left out, words as they are."""
 
 import re
 from typing import Any
@@ -37,9 +37,10 @@ def test_every_step_fits_a_screen(case: str, width: int) -> None:
     experiment, settings = CASES[case]
     report = run(experiment, explain=True, **settings)
     text = shown("table", [report], width=width)
-    *steps, rest = screens(text)
-    assert all(step.title in screen for step, screen in zip(report.steps, steps, strict=True))
-    assert rest.startswith("the report ")
+    steps = screens(text)
+    for step, screen in zip(report.steps, steps, strict=True):
+        assert step.title in screen and f"\n\n{step.question}\n" in screen
+        assert step.question.startswith("Why ") and step.question.endswith("?")
     for screen in steps:
         assert screen.count("\n") <= SCREEN, screen
         assert max(map(cell_len, screen.splitlines()[1:])) <= width
@@ -70,8 +71,18 @@ def test_strides_stand_in_a_table_and_a_hidden_number_is_a_dot() -> None:
     assert re.search(r"no number +·", text) and re.search(r"tiny +1\.5000e-09", text) and "said: x" in text
 
 
-def test_the_tensors_of_the_steps_are_not_repeated_below() -> None:
-    explained = shown("table", [run("multihead", explain=True, num_heads=2)], width=80)
+@pytest.mark.parametrize("view", ["table", "md"])
+def test_an_explanation_ends_in_what_to_type_next(view: str) -> None:
+    report = run("multihead", explain=True, num_heads=2)
+    whole = shown(view, [report], width=80)
+    assert whole.splitlines()[-1].startswith("Next, with attn multihead: ")
+    assert report.notes[0][:40] not in whole
+    steps = [shown(view, [report], width=80, step=n) for n in range(1, len(report.steps) + 1)]
+    assert "".join(steps).split() == whole.split()
+
+
+def test_the_tensors_of_the_steps_are_not_repeated_below_what_is_shown() -> None:
+    explained = shown("table", [run("multihead", explain=True, num_heads=2)], width=80, show=("all",))
     plain = shown("table", [run("multihead", num_heads=2)], width=80, show=("all",))
     rest = explained.partition("══ the report ")[2].partition("\n")[2]
     assert rest.strip() == plain.partition("\n\n")[2].strip()

@@ -1,0 +1,98 @@
+"""`attn heads`: an experiment like the others, which may keep what it finds of many texts in a store."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attncli.batch.store.store_file import is_store_name
+from attncli.cli import experiment
+from attncli.cli.batches.flags import FRESH, SCHEDULER, WORKERS, store_errors
+from attncli.cli.command import option
+from attncli.cli.experiment import errors_at, given_settings, run_experiment
+from attncli.cli.output import Destination, checked_path
+from attncli.cli.settings import flag_name
+from attncli.errors import UserError
+from attncli.spec.config.validation import checked_spec
+
+if TYPE_CHECKING:
+    from attncli.report import Report
+
+STORE = option(
+    "--store",
+    "Show a survey of what attn batch, or attn heads --texts -o FILE.db, has kept of many texts.",
+    "FILE.db",
+    group="Input",
+)
+
+
+def run_heads(
+    name: str,
+    config: str | None,
+    show_config: bool,
+    flags: dict[str, Any],
+    shown: dict[str, Any],
+    store: str | None,
+    **of_store: Any,
+) -> int:
+    """The survey of a text or of many; of many it may be kept in a store, or come from one."""
+    kept = Path(shown["output"]) if is_store_name(shown["output"] or "") else None
+    if errors := [*store_errors(kept, of_store)]:
+        raise UserError(*errors)
+    if store is not None:
+        return show_store(store, config, flags, Destination(**shown))
+    if kept is None or show_config:
+        return run_experiment(name, config, show_config, flags, shown)
+    return keep_survey(kept, config, flags, Destination(**{**shown, "output": None}), **of_store)
+
+
+def keep_survey(
+    path: Path, config: str | None, flags: dict[str, Any], to: Destination, **of_store: Any
+) -> int:
+    """Every text that the store does not have yet; then what all of them come to."""
+    from attncli.batch.plan import plan_of_texts
+    from attncli.batch.prompts import TextPrompts
+    from attncli.batch.store.survey import kept_spec
+    from attncli.cli.batches.kept import keep
+    from attncli.experiments.text_file import TextFile
+    from attncli.spec.models.heads import HeadsSpec
+
+    checked_path(str(path))
+    given = given_settings("heads", config, flags)
+    spec = checked_spec("heads", given)
+    assert isinstance(spec, HeadsSpec)
+    if spec.texts is None:
+        raise UserError(f"-o {path}: is a store, which keeps many texts: give --texts FILE")
+    with errors_at(given), TextFile(spec.texts, spec.text_group) as file:
+        plan = plan_of_texts(kept_spec(spec), TextPrompts(file))
+        code = keep(plan, path, rows=False, weights=False, conditions=(), fail_fast=False, **of_store)
+    to.write([survey_of_store(path, spec)])
+    return code
+
+
+def show_store(store: str, config: str | None, flags: dict[str, Any], to: Destination) -> int:
+    """What a store has kept, shown as the settings say."""
+    from attncli.batch.store.survey import DISPLAY_KEYS
+    from attncli.spec.models.heads import HeadsSpec
+
+    given = given_settings("heads", config, flags)
+    for key in given:
+        if key not in (*DISPLAY_KEYS, "model"):
+            raise UserError(f"{flag_name(key)}: cannot change {store}, which was computed before")
+    shown = {key: given[key] for key in given if key != "model"}
+    spec = checked_spec("heads", shown)
+    assert isinstance(spec, HeadsSpec)
+    model = str(given["model"].value) if "model" in given else None
+    to.write([survey_of_store(Path(store), spec, model)])
+    return 0
+
+
+def survey_of_store(path: Path, spec: Any, model: str | None = None) -> "Report":
+    """The report of what a store holds; UserError where it has no survey, or several."""
+    from attncli.batch.store.reading import reading
+    from attncli.batch.store.survey import store_report
+
+    with reading(path) as reader:
+        return store_report(path, reader, spec, model)
+
+
+command = partial(experiment.command, more=(STORE, FRESH, WORKERS, SCHEDULER), run_with=run_heads)

@@ -1,0 +1,103 @@
+// What a person chooses with lists, buttons and keys.
+
+const THEMES = ["automatic", "light", "dark"];
+
+function fillSortAndLayer() {
+  const { tensor } = chosen;
+  fillSorts();
+  const numLayers = tensor.axes[0] === "layer" ? tensor.shape[0] : 0;
+  fillSelect(
+    byId("layer"),
+    [["", "all"], ...Array.from({ length: numLayers }, (_, i) => [i, i])],
+    chosen.layer,
+  );
+  byId("layer-choice").hidden = numLayers < 2;
+  const hasTokens = tensor.axes.at(-2) === "query" && tensor.axes.at(-1) === "key";
+  byId("sought").hidden = !hasTokens || !tokensAlong(chosen.report, "key").length;
+  const tokens = [...chosen.report.tokens, ...chosen.report.context_tokens];
+  byId("known-tokens").replaceChildren(...[...new Set(tokens)].map((value) => make("option", { value })));
+}
+
+function fillSorts() {
+  const sorts = rankings().map(({ name, label }) => [name, label]);
+  fillSelect(byId("sort"), [["", chosen.tensor.leading.join(", ")], ...sorts], chosen.sort);
+  byId("sort-choice").hidden = !sorts.length;
+  byId("order").hidden = !chosen.sort;
+  byId("order").textContent = chosen.isAscending ? "Smallest first" : "Largest first";
+}
+
+// The first in the new order is chosen.
+function sortBy(name) {
+  chosen.sort = name;
+  fillSorts();
+  arrangeOverview();
+  byId("thumbnails").scrollTop = 0;
+  return choose(name ? overview.shown[0].number : chosen.number);
+}
+
+// Rank by the weight between the tokens of that text, once they are there.
+function seek(side, text) {
+  chosen.sought[side] = text.split(/\s+/).filter(Boolean);
+  const axes = { from: "query", to: "key" };
+  for (const [each, axis] of Object.entries(axes)) {
+    const missing = chosen.sought[each].filter((name) => !placesOf([name], axis).length);
+    byId(each).setCustomValidity(missing.length ? `no token of the text: ${missing.join(" ")}` : "");
+    byId(each).reportValidity();
+  }
+  return sortBy(soughtRanking() ? "sought" : chosen.sort === "sought" ? "" : chosen.sort);
+}
+
+function choseLayer(value) {
+  chosen.layer = value;
+  const shown = arrangeOverview();
+  const isShown = shown.some(({ number }) => number === chosen.number);
+  return choose(isShown ? chosen.number : shown[0].number);
+}
+
+function listen() {
+  const onChange = (id, change) =>
+    byId(id).addEventListener("change", ({ target }) => run(change(target.value)));
+  onChange("report", (value) => showReport(Number(value)));
+  onChange("tensor", (value) => showTensor(Number(value)));
+  onChange("scale", (value) => ((chosen.scale = value), redraw()));
+  onChange("range", (value) => ((chosen.range = value), redraw()));
+  onChange("skip", (value) => {
+    chosen.skip = Math.max(0, Math.floor(Number(value)) || 0);
+    byId("skip").value = chosen.skip;
+    return redraw();
+  });
+  onChange("sort", sortBy);
+  onChange("layer", choseLayer);
+  onChange("from", (value) => seek("from", value));
+  onChange("to", (value) => seek("to", value));
+  onChange("size", (value) => overview.setSize(value));
+  onChange("compare", (value) => compareWith(value === "" ? null : Number(value)));
+  byId("order").addEventListener("click", () => {
+    chosen.isAscending = !chosen.isAscending;
+    run(sortBy(chosen.sort));
+  });
+  byId("previous").addEventListener("click", () => step(-1));
+  byId("next").addEventListener("click", () => step(1));
+  sides.clear.addEventListener("click", clearSelection);
+  byId("theme").addEventListener("click", ({ target }) => {
+    const theme =
+      THEMES[(THEMES.indexOf(document.documentElement.dataset.theme ?? "automatic") + 1) % THEMES.length];
+    document.documentElement.dataset.theme = theme;
+    target.textContent = `Theme: ${theme}`;
+    if (matrix) showSources();
+  });
+  byId("help-button").addEventListener("click", ({ target }) => {
+    byId("help").hidden = !byId("help").hidden;
+    target.setAttribute("aria-expanded", !byId("help").hidden);
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.target.closest("input, select") || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (event.key === "Escape") clearSelection();
+    if (event.key === ",") step(-1);
+    if (event.key === ".") step(1);
+  });
+}
+
+function step(by) {
+  if (chosen.tensor?.count > 1) run(choose(overview.neighbour(chosen.number, by)));
+}

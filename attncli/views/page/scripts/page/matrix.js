@@ -1,0 +1,38 @@
+// One matrix of a report as the map, the tokens and the cards show it.
+
+// The whole weights of a head where the page has them, else the map of that number; and its number there.
+async function mapAt(number) {
+  const { report, tensor } = chosen;
+  const full = report.full.get(shortPlace(tensor.place(number)));
+  if (!full) return [tensor, number];
+  await full.load();
+  return [full, 0];
+}
+
+function matrixOf([shown, index], number, shading) {
+  const { report, tensor } = chosen;
+  const place = tensor.place(number);
+  const values = shown.matrix(index);
+  const axes = shown.axes.slice(-2);
+  const isAttention = axes[0] === "query" && axes[1] === "key";
+  return {
+    values,
+    rows: shown.rows,
+    columns: shown.columns,
+    axes,
+    place,
+    shading,
+    skip: skippedOf(shown),
+    decimals: shown.decimals,
+    isLog: shading.kind === "log",
+    title: matrixTitle(shown === tensor ? tensor : { ...shown, name: "weights" }, place),
+    rowLabels: axisLabels(report, axes[0], shown.rows),
+    columnLabels: axisLabels(report, axes[1], shown.columns),
+    row: (i) => values.subarray(i * shown.columns, (i + 1) * shown.columns),
+    column: (j) => Float64Array.from({ length: shown.rows }, (_, i) => values[i * shown.columns + j]),
+    isAttention,
+    isSelf: isAttention && !report.context_tokens.length && shown.rows === shown.columns,
+  };
+}
+
+const isSameSize = (one, other) => one.rows === other.rows && one.columns === other.columns;

@@ -1,0 +1,86 @@
+// The statistics by which maps may be sorted.
+
+// The survey's rows about the heads that the maps show: an encoder's, a decoder's, or those across.
+function surveyed({ statistics, settings }) {
+  const rows = Array.isArray(statistics.heads) ? statistics.heads : [];
+  const stacks = ["encoder", "cross"].includes(settings.maps) ? [settings.maps] : ["self", "decoder"];
+  return rows.filter(({ stack = "self" }) => stacks.includes(stack));
+}
+
+// A name, a label, and the number of a map at a place: those of the survey, else means of the statistics of
+// rows; and the weight from and to the tokens that are named on the page.
+function rankings() {
+  const sought = soughtRanking();
+  return sought ? [...computedRankings(), sought] : computedRankings();
+}
+
+function computedRankings() {
+  const { report, tensor } = chosen;
+  const heads = surveyed(report);
+  if (heads.length && tensor.axes.includes("layer")) {
+    const isStatistic = (name) => !PLACES.includes(name) && heads.some((row) => isNumber(row[name]));
+    const rows = new Map(heads.map((row) => [`${row.layer}:${row.head}`, row]));
+    return Object.keys(heads[0])
+      .filter(isStatistic)
+      .map((name) => ({
+        name,
+        label: name === "from_to_weight" ? weightLabel(report.sought) : words(name),
+        of: (place) => rows.get(shortPlace(place))?.[name],
+      }));
+  }
+  const means = report.rows.filter(({ axes }) => String(axes.slice(0, -1)) === String(tensor.leading));
+  return means.map((rows) => {
+    const name = `mean ${words(rows.name)}`;
+    return { name, label: name, of: (place) => mean(rows.at(place)) };
+  });
+}
+
+function mean(numbers) {
+  const known = Array.from(numbers).filter(isNumber);
+  return known.reduce((sum, number) => sum + number, 0) / known.length;
+}
+
+const weightLabel = ({ from, to }) =>
+  `weight${from.length ? ` from ${from.join(" ")}` : ""} to ${to.join(" ")}`;
+
+// As --from and --to: the weights of the queries on the keys, summed over these, mean over the queries; a
+// query that sees no key at all does not count.
+function soughtRanking() {
+  const { tensor, sought } = chosen;
+  const [queries, keys] = ["from", "to"].map((side, i) => placesOf(sought[side], tensor.axes.at(i - 2)));
+  if (!keys.length || (sought.from.length && !queries.length)) return null;
+  const rows = sought.from.length ? queries : Array.from({ length: tensor.rows }, (_, i) => i);
+  const of = (place, number) => {
+    const values = tensor.matrix(number);
+    const all = rows.map((i) => values.subarray(i * tensor.columns, (i + 1) * tensor.columns));
+    const seeing = all.filter((row) => row.some(isNumber));
+    const sums = seeing.map((row) => keys.reduce((sum, j) => sum + (row[j] || 0), 0));
+    return mean(sums);
+  };
+  return { name: "sought", label: weightLabel(sought), of };
+}
+
+// Where the tokens stand that are named: by position, by their text, or as a word of several pieces.
+function placesOf(names, axis) {
+  const tokens = tokensAlong(chosen.report, axis);
+  return [...new Set(names.flatMap((name) => placesOfName(name, tokens)))].sort((one, other) => one - other);
+}
+
+function placesOfName(name, tokens) {
+  if (/^[0-9]+$/.test(name)) return Number(name) < tokens.length ? [Number(name)] : [];
+  const bare = name.replace(/^·/, "");
+  const places = [...tokens.keys()];
+  const alike = places.filter((i) => tokens[i] === name || tokens[i].replace(/^(##|·)/, "") === bare);
+  return alike.length ? alike : places.flatMap((i) => piecesFrom(i, name, tokens));
+}
+
+// The pieces from there on that make up the word, with the blank before it where that is one of them.
+function piecesFrom(start, name, tokens) {
+  let text = "";
+  for (let end = start; end < tokens.length && text.length <= name.length; end++) {
+    text += tokens[end].replace(/^##/, "");
+    if (text === name || text === `·${name}`)
+      return Array.from({ length: end + 1 - start }, (_, i) => start + i);
+  }
+  return [];
+}

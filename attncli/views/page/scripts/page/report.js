@@ -1,0 +1,76 @@
+// What a report says beside its maps, and how its maps are shaded.
+
+function readReport(index) {
+  const data = JSON.parse(sources[index].textContent);
+  for (const kind of ["tensors", "rows", "keys"]) data[kind] = data[kind].map((tensor) => new Tensor(tensor));
+  data.matrices = data.tensors.filter((tensor) => tensor.isMatrix && tensor.shape.every((size) => size > 0));
+  const isFull = ({ name }) => Object.hasOwn(data.whole_heads, name);
+  data.full = new Map(data.matrices.filter(isFull).map((tensor) => [data.whole_heads[tensor.name], tensor]));
+  data.matrices = data.matrices.filter((tensor) => !isFull(tensor));
+  return data;
+}
+
+// How many columns have no colour: those of skipped keys, or the blocks that hold one.
+function skippedOf({ axes, columns }) {
+  const axis = axes.at(-1);
+  if (axis === "key") return Math.min(chosen.skip, columns - 1);
+  if (axis !== "key_block") return 0;
+  const size = Math.ceil(tokensAlong(chosen.report, axis).length / columns) || 1;
+  return Math.min(Math.ceil(chosen.skip / size), columns - 1);
+}
+
+// The tensors that are looked at beside this one, with the same colours.
+const comparedWith = ({ compared }) => chosen.report.matrices.filter(({ name }) => compared.includes(name));
+
+// As chosen, else as suits: weights of blocks differ by orders of magnitude.
+const scaleOf = ({ axes }) => chosen.scale ?? (axes.at(-1) === "key_block" ? "log" : "linear");
+
+// The shading of maps that are looked at together, each a tensor and a number: by their own ends, or by those
+// of all maps; with those of what is compared with them.
+function shadingOfMaps(maps) {
+  const [[tensor]] = maps;
+  const ends = maps.flatMap(([shown, number]) =>
+    [shown, ...comparedWith(shown)].map((each) =>
+      endsOf(chosen.range === "all" ? each.values : each.matrix(number), each.columns, skippedOf(each)),
+    ),
+  );
+  const joined = {
+    low: Math.min(...ends.map(({ low }) => low)),
+    high: Math.max(...ends.map(({ high }) => high)),
+    above: Math.min(...ends.map(({ above }) => above)),
+  };
+  return shadingOf(joined, scaleOf(tensor), tensor.is_weights);
+}
+
+function noteOf(shown) {
+  const notes = [];
+  if (shown.axes.at(-1) === "key_block") notes.push("Each cell is a block of tokens.");
+  if (chosen.report.full.size && shown.axes.at(-1) === "key_block") {
+    notes.push(`In full: ${[...chosen.report.full.keys()].join(", ")} (framed in the overview).`);
+  }
+  if (shown.decimals < 4) notes.push(`Numbers are kept to ${shown.decimals} decimals here.`);
+  return notes.join(" ");
+}
+
+// What the survey found about the chosen head.
+function showHeadStatistics(place) {
+  const heads = chosen.tensor.axes.includes("layer") ? surveyed(chosen.report) : [];
+  const row = heads.find((other) => `${other.layer}:${other.head}` === shortPlace(place));
+  byId("head-statistics").hidden = !row;
+  const isStatistic = ([name, value]) => !PLACES.includes(name) && typeof value !== "string";
+  if (row) fillStatistics(byId("head-statistics"), Object.entries(row).filter(isStatistic));
+}
+
+function showNotes(report) {
+  const { environment, settings, left_out } = report;
+  const lines = [
+    ...report.notes,
+    ...left_out.map((text) => `Left out of this page: ${text}; json and csv have every number.`),
+  ];
+  const list = make("dl", { class: "statistics" });
+  for (const [name, value] of [...Object.entries(settings), ...Object.entries(environment)]) {
+    list.append(make("div", {}, make("dt", { text: name }), make("dd", {}, makeToken(value))));
+  }
+  const details = make("details", {}, make("summary", { text: "Settings" }), list);
+  byId("notes").replaceChildren(...lines.map((text) => make("p", { text })), details);
+}

@@ -1,0 +1,136 @@
+// The tokens that are selected or looked at, and what is said of them.
+
+// Tokens that are selected, then the one that is looked at, each with its row, its column, or both.
+function chosenSources() {
+  const tokens = chosen.pins.map((token) => ({ ...token, isPinned: true }));
+  const { looked } = chosen;
+  if (looked && !tokens.some((token) => isSame(token, looked))) tokens.push({ ...looked, colour: "looked" });
+  return tokens.map((token) => ({
+    ...token,
+    query: matrix.isSelf || token.side === "query" ? token.index : null,
+    key: matrix.isSelf || token.side === "key" ? token.index : null,
+  }));
+}
+
+const isSame = (one, other) => one.index === other.index && (matrix.isSelf || one.side === other.side);
+
+function showSources() {
+  if (!matrix.isAttention) {
+    byId("readout").textContent = "";
+    return;
+  }
+  const list = chosenSources();
+  if (!byId("tokens").hidden) {
+    const drawn = views();
+    sides.draw(matrix, drawn, drawn.length === 1 ? list : list.map(ofOwnSide), chosen);
+    showHeadKeys(list.at(-1));
+  }
+  showCards(byId("cards"), shownMatrices(), list, chosen.report, pin);
+  byId("readout").textContent = list.length ? said((shown) => readoutOf(list, shown)) : "";
+}
+
+// Of several heads only where a query looks, or who looks at a key: more could not be told apart.
+const ofOwnSide = (source) => ({ ...source, [source.side === "query" ? "key" : "query"]: null });
+
+// The chosen matrix, and the one that it is compared with where tokens are the same.
+const shownMatrices = () => (beside && isSameSize(beside, matrix) ? [matrix, beside] : [matrix]);
+
+// What is said of each matrix, after its name where there are two.
+function said(textOf) {
+  const shown = shownMatrices();
+  if (shown.length === 1) return textOf(matrix);
+  return shown.map((each) => `${placeText(each.place)}: ${textOf(each)}`).join(" | ");
+}
+
+// From selected tokens to the one that is looked at, or where that one looks most.
+function readoutOf(list, shown) {
+  const last = list.at(-1);
+  const pairs = [];
+  for (const { query } of list.slice(0, -1)) {
+    if (query !== null && last.key !== null) pairs.push(cellText(shown, query, last.key));
+  }
+  for (const { key } of list.slice(0, -1)) {
+    if (key !== null && last.query !== null) pairs.push(cellText(shown, last.query, key));
+  }
+  if (pairs.length) return pairs.join("; ");
+  if (last.query !== null)
+    return cellText(shown, last.query, largestIn(shown.row(last.query)), " looks most at ");
+  return cellText(shown, largestIn(shown.column(last.key)), last.key, " looks most at ");
+}
+
+const largestIn = (numbers) =>
+  numbers.reduce(
+    (best, value, i) => (value > numbers[best] || numbers[best] !== numbers[best] ? i : best),
+    0,
+  );
+
+function cellText({ values, columns, decimals, rowLabels, columnLabels }, row, column, verb = " → ") {
+  const value = weightText(values[row * columns + column], decimals);
+  return `${labelText(rowLabels[row])}${verb}${labelText(columnLabels[column])}: ${value}`;
+}
+
+// A cell of a small map, without choosing it.
+function readThumbnail(cell) {
+  const { report, tensor } = chosen;
+  byId("thumbnail-readout").textContent = cell
+    ? `${placeText(cell.place)}: ${cellText(
+        {
+          values: tensor.matrix(cell.number),
+          columns: tensor.columns,
+          decimals: tensor.decimals,
+          rowLabels: axisLabels(report, tensor.axes.at(-2), tensor.rows),
+          columnLabels: axisLabels(report, tensor.axes.at(-1), tensor.columns),
+        },
+        cell.row,
+        cell.column,
+      )}`
+    : "";
+}
+
+let frame = 0;
+
+// At most once a frame, however fast the pointer moves.
+function look(token) {
+  chosen.looked = token;
+  if (!token && !byId("tokens").hidden) chosen.looked = focusedToken();
+  cancelAnimationFrame(frame);
+  frame = requestAnimationFrame(showSources);
+}
+
+function focusedToken() {
+  const token = document.activeElement?.closest?.(".token:focus-visible");
+  return token ? { side: token.dataset.side, index: Number(token.dataset.index) } : null;
+}
+
+// A cell of one of the two maps; the other one shows it as well.
+function lookAtCell(cell, from = matrix) {
+  const isShared = beside && isSameSize(beside, matrix);
+  if (isShared) (from === matrix ? comparedMap : map).mark(...(cell ?? [null, null]));
+  if (matrix.isAttention && (isShared || from === matrix)) look(cell && { side: "query", index: cell[0] });
+  cancelAnimationFrame(frame);
+  frame = requestAnimationFrame(() => {
+    showSources();
+    if (!cell) return;
+    byId("readout").textContent = isShared
+      ? said((shown) => cellText(shown, ...cell))
+      : cellText(from, ...cell);
+  });
+}
+
+// Select a token, in a colour of its own; one that is selected already no longer is.
+function pin({ side, index }) {
+  if (!matrix.isAttention) return;
+  const token = { side, index };
+  const others = chosen.pins.filter((other) => !isSame(other, token));
+  if (others.length === chosen.pins.length) {
+    const free = PIN_COLOURS.find((colour) => !others.some((other) => other.colour === colour));
+    others.push({ ...token, colour: free ?? PIN_COLOURS[index % PIN_COLOURS.length] });
+  }
+  chosen.pins = others;
+  showSources();
+}
+
+function clearSelection() {
+  chosen.pins = [];
+  if (matrix) showSources();
+}

@@ -1,0 +1,109 @@
+// A card for each token that is looked at or selected: where it looks, who looks at it, its row's statistics.
+
+const MOST_IN_A_LIST = 8;
+
+// Of each of the matrices, the chosen one first.
+function showCards(container, matrices, sources, statistics, onUnpin) {
+  const cards = sources.flatMap((source) =>
+    matrices.map((matrix) => cardOf(matrix, source, statistics, onUnpin, matrices.length > 1)),
+  );
+  container.classList.toggle("resting", !cards.length);
+  container.replaceChildren(...(cards.length ? cards : everyRow(matrices[0], statistics)));
+}
+
+// While no token is chosen: how to choose one, and the statistics of all rows.
+function everyRow(matrix, { rows }) {
+  const hint = "Point at a token, or focus it, to see where it looks and who looks at it; a click selects it.";
+  const shown = rows.filter(({ axes, values }) => axes.at(-1) === "query" && values);
+  const table = () =>
+    tableOf(
+      "statistics of each row",
+      matrix.rowLabels.map((label, i) => {
+        const pairs = shown.map((tensor) => [tensor.name, tensor.at(matrix.place)[i]]);
+        return { query: labelText(label), ...Object.fromEntries(pairs) };
+      }),
+      null,
+    );
+  return [make("p", { class: "quiet", text: hint }), shown.length ? table() : ""];
+}
+
+function cardOf(matrix, source, statistics, onUnpin, isNamed) {
+  const index = source.query ?? source.key;
+  const label = (source.query === null ? matrix.columnLabels : matrix.rowLabels)[index];
+  const swatch = make("span", { class: `swatch ${source.colour}`, "aria-hidden": "true" });
+  const title = make(
+    "h3",
+    {},
+    swatch,
+    make("span", { class: "position", text: label.position }),
+    " ",
+    makeToken(label.token),
+    isNamed ? make("span", { class: "quiet", text: placeText(matrix.place) }) : "",
+  );
+  const card = make("article", { class: "card" }, title);
+  if (source.isPinned) {
+    const button = make("button", {
+      type: "button",
+      class: "unpin",
+      "aria-label": `Deselect ${labelText(label)}`,
+      text: "×",
+    });
+    button.addEventListener("click", () => onUnpin(source));
+    title.append(button);
+  }
+  const lists = make("div", { class: "lists" });
+  if (source.query !== null)
+    lists.append(listOf("looks at", matrix.row(source.query), matrix.columnLabels, matrix.decimals));
+  if (source.key !== null)
+    lists.append(listOf("looked at by", matrix.column(source.key), matrix.rowLabels, matrix.decimals));
+  card.append(lists, statisticsOf(source, statistics, matrix));
+  return card;
+}
+
+function listOf(title, numbers, labels, decimals) {
+  const order = Array.from(numbers.keys()).filter((i) => numbers[i] === numbers[i] && numbers[i] !== 0);
+  order.sort((one, other) => numbers[other] - numbers[one]);
+  const largest = Math.max(...order.map((i) => Math.abs(numbers[i])));
+  const items = order.slice(0, MOST_IN_A_LIST).map((i) => {
+    const bar = make("span", { class: "bar", "aria-hidden": "true" });
+    bar.style.width = `${(100 * Math.abs(numbers[i])) / largest}%`;
+    const name = make(
+      "span",
+      { class: "name" },
+      make("span", { class: "position", text: labels[i].position }),
+      " ",
+      makeToken(labels[i].token),
+    );
+    return make(
+      "li",
+      {},
+      bar,
+      name,
+      make("span", { class: "number", text: weightText(numbers[i], decimals) }),
+    );
+  });
+  const rest = order.length - items.length;
+  const more = rest > 0 ? make("p", { class: "quiet", text: `and ${rest} more` }) : "";
+  return make("div", {}, make("h4", { text: title }), make("ol", {}, ...items), more);
+}
+
+// The statistics of the row, and what the key receives.
+function statisticsOf({ query, key }, { rows, keys }, { place }) {
+  const pairs = [];
+  const add = (tensors, axis, index) => {
+    for (const tensor of tensors) {
+      if (tensor.axes.at(-1) === axis) pairs.push([tensor.name, tensor.at(place)[index]]);
+    }
+  };
+  if (query !== null) add(rows, "query", query);
+  if (key !== null) add(keys, "key", key);
+  return fillStatistics(make("dl", { class: "statistics" }), pairs);
+}
+
+function fillStatistics(list, pairs) {
+  const lines = pairs.map(([name, value]) =>
+    make("div", {}, make("dt", { text: words(name) }), make("dd", { text: scalar(value) })),
+  );
+  list.replaceChildren(...lines);
+  return list;
+}

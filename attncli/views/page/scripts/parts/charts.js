@@ -1,0 +1,125 @@
+// Numbers as lines between two axes, with the numbers at the pointer or at the arrow keys' place.
+
+const SVG = "http://www.w3.org/2000/svg";
+const [CHART_WIDTH, CHART_HEIGHT] = [480, 120];
+const MOST_POINTS = 1000;
+const CURVE_COLOURS = ["looked", "pin-0", "pin-1", "pin-2", "pin-3", "pin-4", "pin-5"];
+const [STEPS_UP, STEPS_ACROSS] = [3, 6];
+// So few places have their labels below the chart instead of round numbers.
+const FEW_PLACES = 8;
+
+function makeSvg(tag, attributes) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+
+// Lines over the same places, each a name and numbers; then the name of the horizontal axis, where each number
+// stands on it, what stands there, and whether these places are counted.
+function chartOf(title, lines, { name, places, labels, isCounted }) {
+  const each = lines.map(({ numbers }) => endsOf(numbers, numbers.length, 0));
+  const [low, high] = [Math.min(...each.map((ends) => ends.low)), Math.max(...each.map((ends) => ends.high))];
+  const vertical = axisOf(low, high, STEPS_UP);
+  const [first, last] = [places[0], places.at(-1)];
+  const x = (place) => (last > first ? ((place - first) / (last - first)) * CHART_WIDTH : CHART_WIDTH / 2);
+  const y = (value) => CHART_HEIGHT * (1 - (value - vertical.low) / (vertical.high - vertical.low));
+  const svg = makeSvg("svg", {
+    viewBox: `0 0 ${CHART_WIDTH} ${CHART_HEIGHT}`,
+    preserveAspectRatio: "none",
+    role: "img",
+    "aria-label": `${title}, from ${rangeEnds(low, high).join(" to ")}; arrow keys read it`,
+    tabindex: "0",
+  });
+  for (const tick of vertical.ticks)
+    svg.append(makeSvg("line", { class: "grid", x1: 0, x2: CHART_WIDTH, y1: y(tick), y2: y(tick) }));
+  lines.forEach(({ numbers }, k) => {
+    for (const part of withoutGaps(numbers)) {
+      const points = thinned(part, numbers)
+        .map((i) => `${x(places[i]).toFixed(2)},${y(numbers[i]).toFixed(2)}`)
+        .join(" ");
+      svg.append(makeSvg("polyline", { points, class: `curve ${CURVE_COLOURS[k % CURVE_COLOURS.length]}` }));
+    }
+  });
+  const said = readerOf(svg, lines, labels, Array.from(places, x));
+  const keys = lines.length > 1 ? lines.map(({ name: text }, k) => curveKey(text, k)) : [];
+  const up = make("div", { class: "y-axis", "aria-hidden": "true" });
+  const ticks = vertical.ticks.map((tick) => make("span", { text: tickText(tick, vertical.step) }));
+  up.append(...ticks.reverse());
+  const chart = make("div", { class: "chart" }, up, svg, horizontalAxis(places, labels, isCounted, x));
+  chart.append(make("div", { class: "x-name quiet", text: name }));
+  return make("figure", {}, make("figcaption", {}, make("b", { text: title }), " ", said), chart, ...keys);
+}
+
+// Labels below the places, or round numbers between the first and the last of them.
+function horizontalAxis(places, labels, isCounted, x) {
+  const [first, last] = [places[0], places.at(-1)];
+  const { ticks, step } = axisOf(first, last, STEPS_ACROSS, isCounted ? 1 : 0);
+  const shown =
+    labels.length <= FEW_PLACES
+      ? labels.map((text, i) => [text, places[i]])
+      : ticks.filter((tick) => tick >= first && tick <= last).map((tick) => [tickText(tick, step), tick]);
+  const axis = make("div", { class: "x-axis", "aria-hidden": "true" });
+  for (const [text, place] of shown) {
+    const share = x(place) / CHART_WIDTH;
+    const label = make("span", { text });
+    label.style.left = `${100 * share}%`;
+    label.style.maxWidth = `${100 / shown.length}%`;
+    label.style.transform = `translateX(${share < 0.02 ? 0 : share > 0.98 ? -100 : -50}%)`;
+    axis.append(label);
+  }
+  return axis;
+}
+
+function curveKey(name, k) {
+  const swatch = make("span", { class: `swatch ${CURVE_COLOURS[k % CURVE_COLOURS.length]}` });
+  return make("span", { class: "key quiet" }, swatch, name);
+}
+
+// The text that says the numbers at the pointer's place, or at the one that arrow keys lead to.
+function readerOf(svg, lines, labels, across) {
+  const cursor = makeSvg("line", { class: "cursor", y1: 0, y2: CHART_HEIGHT, visibility: "hidden" });
+  const said = make("span", { class: "said", role: "status" });
+  svg.append(cursor);
+  let at = 0;
+  const look = (i) => {
+    at = i;
+    for (const end of ["x1", "x2"]) cursor.setAttribute(end, across[i]);
+    cursor.setAttribute("visibility", "visible");
+    said.textContent = `${labels[i]}: ${lines.map(({ numbers }) => scalar(numbers[i])).join(", ")}`;
+  };
+  svg.addEventListener("pointermove", (event) => {
+    const box = svg.getBoundingClientRect();
+    const pointed = ((event.clientX - box.left) / box.width) * CHART_WIDTH;
+    const distance = (i) => Math.abs(across[i] - pointed);
+    look(across.reduce((best, _, i) => (distance(i) < distance(best) ? i : best), 0));
+  });
+  svg.addEventListener("keydown", (event) => {
+    const to = moved(event, at, labels.length, 1);
+    if (to === null) return;
+    event.preventDefault();
+    look(to);
+  });
+  return said;
+}
+
+// Of so many points that they would stand on one another, the least and the most of each few.
+function thinned(indices, numbers) {
+  const few = Math.ceil(indices.length / MOST_POINTS);
+  if (few === 1) return indices;
+  const kept = [];
+  for (let i = 0; i < indices.length; i += few) {
+    const part = indices.slice(i, i + few).sort((one, other) => numbers[one] - numbers[other]);
+    kept.push(...[part[0], part.at(-1)].sort((one, other) => one - other));
+  }
+  return kept;
+}
+
+// Runs of indices that have a number.
+function withoutGaps(numbers) {
+  const runs = [[]];
+  numbers.forEach((value, i) => {
+    if (isNumber(value)) runs.at(-1).push(i);
+    else if (runs.at(-1).length) runs.push([]);
+  });
+  return runs.filter((run) => run.length);
+}

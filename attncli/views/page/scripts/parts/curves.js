@@ -1,0 +1,73 @@
+// Which numbers of a report are drawn as lines.
+
+// Every tensor of one axis, and every list of numbers in the rows of a statistic.
+async function showCurves(container, report, tensors) {
+  await Promise.all(tensors.map((tensor) => tensor.load()));
+  // Of a curve's points the first tensor says where they stand, the others how high.
+  const points = tensors.filter(({ axes }) => axes[0] === "point");
+  const places = points.length > 1 ? points.shift() : null;
+  const charts = tensors
+    .filter((tensor) => tensor !== places && tensor.values.length > 1)
+    .map((tensor) =>
+      tensor.type === "int32"
+        ? tableOfWhole(report, tensor)
+        : places && points.includes(tensor)
+          ? curveOf(tensor, places)
+          : chartOfTensor(report, tensor),
+    );
+  for (const [name, value] of Object.entries(report.statistics)) {
+    if (Array.isArray(value)) charts.push(...chartsOfRows(name, value));
+  }
+  container.replaceChildren(...charts);
+  container.hidden = !charts.length;
+}
+
+// The statistics of the rows of one map, where the page has blocks of weights and no row by itself.
+function showRowCurves(container, report, matrix) {
+  const shown =
+    matrix.axes[0] === "query_block" ? report.rows.filter(({ axes }) => axes.at(-1) === "query") : [];
+  container.replaceChildren(
+    ...shown.map((tensor) => {
+      return chartOfTensor(report, { name: tensor.name, axes: ["query"], values: tensor.at(matrix.place) });
+    }),
+  );
+}
+
+function chartOfTensor(report, { name, axes: [axis], values }) {
+  const places = Array.from(values.keys());
+  const labels = axisLabels(report, axis, values.length).map(labelText);
+  const across = { name: words(axis), places, labels, isCounted: true };
+  return chartOf(words(name), [{ numbers: Array.from(values) }], across);
+}
+
+// Whole numbers, such as the ids of tokens, are no curve.
+function tableOfWhole(report, { name, axes: [axis], values }) {
+  const labels = axisLabels(report, axis, values.length);
+  return tableOf(
+    words(name),
+    labels.map((label, i) => ({ [axis]: labelText(label), number: values[i] })),
+    null,
+  );
+}
+
+function curveOf({ name, values }, { name: placesName, values: places }) {
+  const across = { name: words(placesName), places, labels: Array.from(places, (place) => scalar(place)) };
+  return chartOf(words(name), [{ numbers: Array.from(values) }], across);
+}
+
+// A line for each row, named by the row's first number.
+function chartsOfRows(title, rows) {
+  const [first, ...others] = Object.keys(rows[0] ?? {});
+  const lists = others.filter((name) =>
+    rows.every((row) => Array.isArray(row[name]) && row[name].length > 1),
+  );
+  return lists.map((name) => {
+    const lines = rows.map((row) => ({
+      name: `${words(first)} ${row[first]}`,
+      numbers: row[name].map((value) => value ?? NaN),
+    }));
+    const places = rows[0][name].map((_, i) => i);
+    const across = { name: "place", places, labels: places.map(String), isCounted: true };
+    return chartOf(words(`${title}: ${name}`), lines, across);
+  });
+}

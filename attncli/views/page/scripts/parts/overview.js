@@ -1,0 +1,153 @@
+// Every matrix of a tensor as a small map: arrow keys, a click or a tap choose one, the pointer reads it.
+
+// More maps than that stand beside the chosen one, where there is room.
+const FEW_MAPS = 24;
+// Of more columns a small map shows no single cells.
+const MOST_PIXELATED = 64;
+
+class Overview {
+  constructor(container, { onChoose, onCompare, onRead }) {
+    this.container = container;
+    this.onChoose = onChoose;
+    this.onCompare = onCompare;
+    this.onRead = onRead;
+    this.items = [];
+    this.setSize("medium");
+    container.addEventListener("click", (event) => this.onClick(event));
+    container.addEventListener("keydown", (event) => this.onKey(event));
+    container.addEventListener("pointermove", (event) => this.read(event));
+    container.addEventListener("pointerleave", () => this.onRead(null));
+  }
+
+  // A thumbnail for each matrix that has a number at all.
+  show(tensor, isFull) {
+    this.tensor = tensor;
+    this.items = [];
+    for (let number = 0; number < tensor.count; number++) {
+      const ends = endsOf(tensor.matrix(number), tensor.columns, 0);
+      if (ends.low > ends.high) continue;
+      const place = tensor.place(number);
+      const canvas = make("canvas", { "aria-hidden": "true" });
+      const statistic = make("span", { class: "statistic" });
+      const caption = make("span", { class: "caption", "aria-hidden": "true" });
+      caption.append(make("span", { text: shortPlace(place) }), statistic);
+      const element = make("div", {
+        class: "thumbnail",
+        role: "option",
+        tabindex: "-1",
+        title: placeText(place),
+      });
+      element.append(canvas, caption);
+      if (isFull(place)) element.classList.add("full");
+      element.dataset.number = number;
+      this.items.push({ number, place, canvas, element, statistic });
+    }
+    this.hasLayers = tensor.axes[0] === "layer" && tensor.shape[0] > 1;
+    this.container.classList.toggle("fine", tensor.columns > MOST_PIXELATED);
+    this.container.style.setProperty("--heads", tensor.leadingShape.at(-1));
+    this.setSize(this.size);
+  }
+
+  // Small ones show all at once, large ones take the whole width.
+  setSize(size) {
+    this.size = size;
+    this.container.dataset.size = size;
+    const isBeside = size !== "large" && this.items.length > FEW_MAPS;
+    this.container.closest(".workspace").classList.toggle("beside", isBeside);
+  }
+
+  paint(shadingOfMatrix, skip) {
+    for (const { number, canvas } of this.items) {
+      paint(canvas, this.tensor.matrix(number), this.tensor.columns, shadingOfMatrix(number), skip);
+    }
+  }
+
+  // In the order of a statistic, or of the axes with a line for each layer; of one layer, or of all.
+  arrange(ranking, isAscending, layer) {
+    let shown = this.items.filter(({ place }) => layer === "" || place[0][1] === Number(layer));
+    const values = new Map(shown.map((item) => [item, ranking?.of(item.place, item.number)]));
+    const compare = (one, other) => {
+      const [first, second] = [values.get(one), values.get(other)];
+      if (!isNumber(first) || !isNumber(second)) return isNumber(second) - isNumber(first);
+      return isAscending ? first - second : second - first;
+    };
+    if (ranking) shown = [...shown].sort(compare);
+    for (const item of shown) {
+      const text = ranking ? shortScalar(values.get(item)) : "";
+      item.statistic.textContent = text;
+      const said = ranking ? `, ${ranking.label} ${text}` : "";
+      item.element.setAttribute("aria-label", placeText(item.place) + said);
+    }
+    this.shown = shown;
+    this.container.classList.toggle("atlas", !ranking && this.hasLayers);
+    this.container.replaceChildren(
+      ...shown.flatMap(({ element, place }, i) => {
+        const isFirst = !ranking && this.hasLayers && place[0][1] !== shown[i - 1]?.place[0][1];
+        return isFirst ? [this.layerLabel(place), element] : [element];
+      }),
+    );
+    return shown;
+  }
+
+  layerLabel([layer]) {
+    return make("div", { class: "layer-label quiet", role: "presentation", text: placeText([layer]) });
+  }
+
+  mark(number) {
+    for (const item of this.items) {
+      const isChosen = item.number === number;
+      item.element.setAttribute("aria-selected", isChosen);
+      item.element.tabIndex = isChosen ? 0 : -1;
+    }
+    if (this.shown.length && !this.shown.some((item) => item.number === number))
+      this.shown[0].element.tabIndex = 0;
+  }
+
+  onClick(event) {
+    const element = event.target.closest(".thumbnail");
+    if (!element) return;
+    if (event.shiftKey) this.onCompare(Number(element.dataset.number));
+    else this.chooseAt(element);
+  }
+
+  chooseAt(element) {
+    element.focus();
+    this.onChoose(Number(element.dataset.number));
+  }
+
+  onKey(event) {
+    const elements = this.shown.map(({ element }) => element);
+    const index = elements.indexOf(event.target.closest(".thumbnail"));
+    if (index < 0) return;
+    if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      if (event.shiftKey) this.onCompare(this.shown[index].number);
+      else this.chooseAt(elements[index]);
+      return;
+    }
+    const isAcross = event.key === "ArrowUp" || event.key === "ArrowDown";
+    const to = isAcross
+      ? inNextRow(elements, index, event.key === "ArrowDown")
+      : moved(event, index, elements.length, 1);
+    if (to === null) return;
+    event.preventDefault();
+    this.chooseAt(elements[to]);
+  }
+
+  read(event) {
+    const element = event.target.closest(".thumbnail");
+    const item = this.items.find((each) => each.element === element);
+    const box = item?.canvas.getBoundingClientRect();
+    if (!box) return this.onRead(null);
+    const row = Math.floor(((event.clientY - box.top) / box.height) * this.tensor.rows);
+    const column = Math.floor(((event.clientX - box.left) / box.width) * this.tensor.columns);
+    const isInside = row >= 0 && row < this.tensor.rows && column >= 0 && column < this.tensor.columns;
+    this.onRead(isInside ? { ...item, row, column } : null);
+  }
+
+  // The matrix so many places after that one, in the order shown.
+  neighbour(number, steps) {
+    const index = this.shown.findIndex((item) => item.number === number);
+    return this.shown[Math.max(0, Math.min(this.shown.length - 1, index + steps))]?.number ?? number;
+  }
+}

@@ -1,0 +1,162 @@
+// Queries and keys: lines, or shades, from a token to where it looks and from who looks at it.
+
+const MOST_TOKENS_WITH_LINES = 64;
+// One after the other for tokens that are selected.
+const PIN_COLOURS = ["pin-0", "pin-1", "pin-2", "pin-3", "pin-4", "pin-5"];
+
+class TokenSides {
+  constructor(container, { onLook, onPin, onAllHeads, onSwitchHeads }) {
+    this.container = container;
+    this.onLook = onLook;
+    this.onPin = onPin;
+    this.switch = make("button", { type: "button" });
+    this.allHeads = make("button", { type: "button" });
+    this.clear = make("button", { type: "button", text: "Clear selection" });
+    this.canvas = make("canvas", { "aria-hidden": "true" });
+    this.lists = { query: this.makeList("query"), key: this.makeList("key") };
+    this.sides = make("div", { class: "sides" });
+    this.sides.append(this.lists.query.box, this.canvas, this.lists.key.box);
+    container.append(make("div", { class: "controls" }, this.switch, this.allHeads, this.clear));
+    this.headKeys = new HeadKeys(container, onSwitchHeads);
+    container.append(this.sides);
+    this.switch.addEventListener("click", () => this.toggle());
+    this.allHeads.addEventListener("click", onAllHeads);
+    this.sides.addEventListener("pointerleave", () => this.onLook(null));
+    new ResizeObserver(() => this.drawLines()).observe(this.sides);
+  }
+
+  makeList(side) {
+    const name = side === "query" ? "queries" : "keys";
+    const said = { query: "queries: who looks", key: "keys: looked at" }[side];
+    const heading = make("h3", { text: said });
+    const list = make("div", { class: "token-list", role: "group", "aria-label": name });
+    const box = make("div", { class: `side ${name}` }, heading, list);
+    list.addEventListener("pointerover", (event) => this.lookAt(event.target));
+    list.addEventListener("focusin", (event) => this.lookAt(event.target));
+    list.addEventListener("focusout", () => this.onLook(null));
+    list.addEventListener("click", (event) => {
+      const token = event.target.closest(".token");
+      if (token) this.onPin({ side, index: Number(token.dataset.index) });
+    });
+    list.addEventListener("keydown", (event) => this.onKey(event, side));
+    return { side, box, list, elements: [] };
+  }
+
+  show({ query, key }) {
+    const most = Math.max(query.length, key.length);
+    this.isText = this.chosen ?? most > MOST_TOKENS_WITH_LINES;
+    for (const [side, labels] of [
+      ["query", query],
+      ["key", key],
+    ])
+      this.fill(this.lists[side], labels);
+    this.showMode();
+  }
+
+  fill(list, labels) {
+    list.images = labels.map(() => "");
+    list.weights = labels.map(() => document.createTextNode(""));
+    list.elements = labels.map(({ position, token }, index) => {
+      const element = make("button", { class: "token", type: "button", tabindex: index ? "-1" : "0" });
+      element.dataset.index = index;
+      element.dataset.side = list.side;
+      const weight = make("span", { class: "weight" }, list.weights[index]);
+      element.append(make("span", { class: "position", text: position }), makeToken(token), weight);
+      return element;
+    });
+    list.list.replaceChildren(...list.elements);
+  }
+
+  toggle() {
+    this.chosen = !this.isText;
+    this.isText = this.chosen;
+    this.showMode();
+    this.drawLines();
+  }
+
+  showMode() {
+    this.switch.textContent = this.isText ? "Show as lines" : "Show as text";
+    this.sides.classList.toggle("as-text", this.isText);
+  }
+
+  lookAt(target) {
+    const token = target.closest(".token");
+    if (token) this.onLook({ side: token.dataset.side, index: Number(token.dataset.index) });
+  }
+
+  onKey(event, side) {
+    const { elements } = this.lists[side];
+    const index = elements.indexOf(event.target.closest(".token"));
+    const to = moved(event, index, elements.length, this.isText ? columnsOf(elements) : 1);
+    if (index < 0 || to === null) return;
+    event.preventDefault();
+    elements[index].tabIndex = -1;
+    elements[to].tabIndex = 0;
+    elements[to].focus();
+  }
+
+  // Shades, weights and lines for tokens: each source has a query, a key, or both, and a colour. The numbers
+  // are those of the matrix, shades and lines those of the views: matrices, each with an ink if they are many.
+  draw(matrix, views, sources, { areAllHeads }) {
+    Object.assign(this, { matrix, views, sources });
+    this.shade(this.lists.key, (source, from) => source.query !== null && from.row(source.query));
+    this.shade(this.lists.query, (source, from) => source.key !== null && from.column(source.key));
+    for (const { elements, side } of Object.values(this.lists)) {
+      const shown = new Set(sources.map((source) => source[side]));
+      const kept = new Set(
+        sources.filter((source) => source.isPinned && source.side === side).map(({ index }) => index),
+      );
+      elements.forEach((element, index) => {
+        element.ariaPressed = kept.has(index);
+        element.classList.toggle("source", shown.has(index));
+      });
+    }
+    this.sides.classList.toggle("of-many", views.length > 1);
+    this.sides.classList.toggle("of-layer", areAllHeads);
+    this.clear.disabled = !sources.some(({ isPinned }) => isPinned);
+    this.drawLines();
+  }
+
+  // The heads of a layer that can be shown at once, and whether they are.
+  showHeads(heads, { layer, isOn, source }) {
+    this.allHeads.hidden = heads.length < 2;
+    this.allHeads.textContent = `All heads${layer ? ` of ${layer}` : ""}`;
+    this.allHeads.ariaPressed = isOn;
+    this.headKeys.show(isOn ? heads : [], source);
+  }
+
+  // A band for each source and view behind every token, the more opaque the larger the weight.
+  shade(list, numbersOf) {
+    const { views, sources } = this;
+    const signs = signsOfViews(views);
+    const bands = sources.flatMap((source) => {
+      const none = new Float64Array(list.elements.length);
+      const lines = views.map(({ matrix }) => numbersOf(source, matrix) || none);
+      const sizes = lines.map((numbers, k) =>
+        sizesOf(numbers, { skip: list.side === "key" ? views[k].matrix.skip : 0 }),
+      );
+      return strengthsOf(sizes, this.matrix.isLog).map((strengths, k) => ({
+        strengths,
+        numbers: lines[k],
+        ink: views[k].ink ?? colourOf(source.colour),
+      }));
+    });
+    const direction = views.length > 1 ? "right" : "bottom";
+    const numbers = sources.length && numbersOf(sources.at(-1), this.matrix);
+    list.elements.forEach((element, index) => {
+      const shares = bands.map(({ strengths }) => strengths[index]);
+      const inks = bands.map(({ numbers: line, ink }) => inkOf(line[index], ink, signs));
+      const image = shares.some((share) => share > FAINTEST) ? bandsOf(shares, inks, direction) : "";
+      if (list.images[index] !== image) element.style.backgroundImage = image;
+      list.images[index] = image;
+      list.weights[index].data = numbers ? fixed(numbers[index], this.matrix.decimals) : "";
+    });
+  }
+
+  drawLines() {
+    if (!this.matrix || !this.canvas.offsetParent || this.isText) return;
+    const pen = penOn(this.canvas, this.lists);
+    if (this.sources.length) drawSources(pen, this.views, this.sources);
+    else if (pen.from.length <= MOST_TOKENS_WITH_LINES) drawAll(pen, this.views);
+  }
+}

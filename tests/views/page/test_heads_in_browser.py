@@ -1,0 +1,219 @@
+"""Many heads on the page in a real Chromium: small maps, rankings, all heads of a layer, two maps, axes."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.experiments.running import run
+from tests.views.page.pages import (
+    SENTENCE,
+    Opened,
+    heads_report,
+    page_of,
+    pooled_report,
+    random_weights,
+    texts,
+    token,
+    wait_for_readout,
+    wait_for_title,
+)
+
+TEXT = "the cat sat because the cat was tired"
+PIXELS = "c => Array.from(c.getContext('2d').getImageData(0, 0, c.width, c.height).data)"
+
+
+def captions(page: Any) -> dict[str, str]:
+    """The number below each small map, in their order."""
+    names = page.locator(".thumbnail .caption span:first-child").all_text_contents()
+    return dict(zip(names, page.locator(".thumbnail .statistic").all_text_contents(), strict=True))
+
+
+def ink_of(swatch: Any) -> list[int]:
+    colour = swatch.evaluate("element => getComputedStyle(element).backgroundColor")
+    return [int(part) for part in re.findall(r"\d+", colour)]
+
+
+def drawn(page: Any) -> np.ndarray:
+    """The colours of what can be seen between the tokens."""
+    page.wait_for_timeout(50)
+    pixels = np.array(page.locator(".sides > canvas").evaluate(PIXELS)).reshape(-1, 4)
+    page.told.clear()  # Chromium's advice about reading pixels
+    return pixels[pixels[:, 3] > 90, :3]
+
+
+def test_sorting_chooses_the_first_in_either_order(opened: Opened) -> None:
+    page = opened(page_of(heads_report(SENTENCE, random_weights(3, 4, 6, 6))))
+    page.select_option("#sort", "induction")
+    wait_for_title(page, "weights (query × key), layer 2, head 3")
+    page.get_by_role("button", name="Largest first").click()
+    wait_for_title(page, "weights (query × key), layer 0, head 0")
+    assert next(iter(captions(page).items())) == ("0:0", "0.0000")
+    page.select_option("#layer", "1")
+    wait_for_title(page, "weights (query × key), layer 1, head 0")
+    page.select_option("#sort", "")
+    wait_for_title(page, "weights (query × key), layer 1, head 0")
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(["cat"], ["the", "5"]), ([], ["cat"]), ([], ["7"])])
+def test_the_weight_between_tokens_is_that_of_the_survey(
+    opened: Opened, queries: list[str], keys: list[str]
+) -> None:
+    """--from and --to on a causal model, whose early queries do not see these keys; a word of tokens."""
+    found = run("heads", sentence=TEXT, **{"from": queries, "to": keys})
+    expected = {f"{row['layer']}:{row['head']}": row["from_to_weight"] for row in found.table("heads")}
+    page = opened(page_of(run("heads", sentence=TEXT, maps="self")))
+    for side, names in (("from", queries), ("to", keys)):
+        page.fill(f"#{side}", " ".join(names))
+        page.keyboard.press("Tab")
+    shown = {place: float(number) for place, number in captions(page).items()}
+    assert shown == pytest.approx(expected, abs=6e-5)
+    assert [*shown.values()] == sorted(shown.values(), reverse=True)
+    said = f"weight{' from ' + ' '.join(queries) if queries else ''} to {' '.join(keys)}"
+    assert page.locator("#sort option:checked").text_content() == said
+
+
+def test_a_token_that_is_not_there_ranks_nothing(opened: Opened) -> None:
+    page = opened(page_of(heads_report(SENTENCE, random_weights(3, 4, 6, 6))))
+    page.fill("#to", "dog")
+    page.keyboard.press("Tab")
+    assert page.locator("#to").evaluate("input => input.validationMessage") == "no token of the text: dog"
+    assert page.input_value("#sort") == "" and set(captions(page).values()) == {""}
+    page.fill("#to", "street")
+    page.keyboard.press("Tab")
+    assert page.locator("#to").evaluate("input => input.validationMessage") == ""
+    assert page.input_value("#sort") == "sought"
+
+
+def test_what_the_survey_ranked_leads_on_its_page(opened: Opened) -> None:
+    found = run("heads", sentence=TEXT, maps="self", **{"from": ["tired"], "to": ["cat"]})
+    first = max(found.table("heads"), key=lambda row: row["from_to_weight"])
+    page = opened(page_of(found))
+    assert page.locator("#sort option:checked").text_content() == "weight from tired to cat"
+    wait_for_title(page, f"weights (query × key), layer {first['layer']}, head {first['head']}")
+
+
+def test_all_heads_of_a_layer_are_lines_in_their_colours(opened: Opened) -> None:
+    weights = random_weights(3, 4, 6, 6, sharpness=3)
+    page = opened(page_of(heads_report(SENTENCE, weights)))
+    page.locator('.thumbnail[title="layer 1, head 2"]').click()
+    page.get_by_role("button", name="All heads of layer 1").click()
+    keys = page.locator(".head-keys button")
+    token(page, "query", 3).hover()
+    wait_for_readout(page, "3 on looks most at")
+    said = [
+        f"head {head}{SENTENCE[row.argmax()]} {row.max():.2f}" for head, row in enumerate(weights[1, :, 3])
+    ]
+    assert keys.all_text_contents() == said
+    token(page, "key", 3).hover()
+    wait_for_readout(page, "3 on looks most at")
+    columns = enumerate(weights[1, :, :, 3])
+    said = [f"head {head}{SENTENCE[column.argmax()]} {column.max():.2f}" for head, column in columns]
+    page.wait_for_function(
+        "text => document.querySelector('.head-keys').textContent === text", arg="".join(said)
+    )
+    bands = token(page, "query", 0).evaluate("element => element.style.backgroundImage")
+    assert bands.count("rgb") == 2 * 4, "a band for each head"
+    inks = [ink_of(keys.nth(head).locator(".swatch")) for head in range(4)]
+    assert len({tuple(ink) for ink in inks}) == 4
+    page.mouse.move(0, 0)
+    page.get_by_role("button", name="All off").click()
+    assert len(drawn(page)) == 0
+    for head in (3, 0):
+        keys.nth(head).click()
+        assert np.abs(drawn(page) - inks[head]).max() < 30
+        keys.nth(head).click()
+    page.keyboard.press(".")
+    wait_for_title(page, "weights (query × key), layer 1, head 3")
+    assert (
+        keys.count() == 4 and page.locator('.head-keys [aria-current="true"]').text_content() == "head 3\xa0"
+    )
+
+
+def test_two_maps_beside_each_other_share_range_cells_and_lines(opened: Opened) -> None:
+    weights = random_weights(2, 3, 6, 6, sharpness=2)
+    weights[1, 2] = random_weights(6, 6, sharpness=0.1)
+    page = opened(page_of(heads_report(SENTENCE, weights)))
+    page.select_option("#compare", label="layer 1, head 2")
+    assert page.locator("#map-name").text_content() == " layer 0, head 0"
+    assert page.locator("#compared-name").text_content() == " layer 1, head 2"
+    assert page.locator("#compared-map .map-numbers span").all_text_contents() == texts(weights[1, 2].ravel())
+    assert f"{max(weights[0, 0].max(), weights[1, 2].max()):.4f}" in page.inner_text("#legend")
+    boxes = [page.locator(f"#{name} .map-cells").bounding_box() for name in ("map", "compared-map")]
+    assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["width"] == boxes[1]["width"]
+    for box in boxes:
+        page.mouse.move(box["x"] + 3.5 * box["width"] / 6, box["y"] + 1.5 * box["height"] / 6)
+        one, other = weights[0, 0, 1, 3], weights[1, 2, 1, 3]
+        cell = "1 cat → 3 on"
+        wait_for_readout(page, f"layer 0, head 0: {cell}: {one:.4f} | layer 1, head 2: {cell}: {other:.4f}")
+        assert page.locator(".frame:visible").count() == 4
+        page.mouse.move(0, 0)
+    token(page, "query", 4).click()
+    named = page.locator(".card h3 .quiet").all_text_contents()
+    assert named == ["layer 0, head 0", "layer 1, head 2"]
+    page.locator('.thumbnail[title="layer 0, head 1"]').click(modifiers=["Shift"])
+    page.wait_for_function("document.getElementById('compared-name').textContent === ' layer 0, head 1'")
+    wait_for_title(page, "weights (query × key), layer 0, head 0")
+    page.select_option("#compare", "")
+    page.wait_for_selector("#compared-map", state="hidden")
+
+
+def test_a_whole_head_beside_a_pooled_one(opened: Opened) -> None:
+    page = opened(page_of(pooled_report(300, [(2, 7)])))
+    page.select_option("#compare", label="layer 2, head 7")
+    page.locator("#compared-map .map-cells").hover(position={"x": 0.5, "y": 0.5})
+    wait_for_readout(page, "0 word0 → 0 word0:")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.keyboard.press(".")
+    wait_for_title(page, "pooled_mean (query block × key block), layer 0, head 1")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_small_maps_can_be_read(opened: Opened, width: int) -> None:
+    weights = random_weights(12, 12, 13, 13)
+    page = opened(page_of(heads_report([f"w{i}" for i in range(13)], weights)), width=width)
+    least = {"small": 20, "medium": 70, "large": 200}
+    for size, pixels in least.items():
+        page.select_option("#size", size)
+        boxes = page.locator(".thumbnail canvas").evaluate_all("all => all.map(c => c.clientWidth)")
+        assert len(boxes) == 144 and min(boxes) >= pixels, size
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), size
+    canvas = page.locator('.thumbnail[title="layer 0, head 1"] canvas')
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 4.5 * box["width"] / 13, box["y"] + 2.5 * box["height"] / 13)
+    said = f"layer 0, head 1: 2 w2 → 4 w4: {weights[0, 1, 2, 4]:.4f}"
+    page.wait_for_function(
+        "text => document.getElementById('thumbnail-readout').textContent === text", arg=said
+    )
+    wait_for_title(page, "weights (query × key), layer 0, head 0")
+
+
+def test_curves_have_axes_with_round_numbers(opened: Opened) -> None:
+    report = run("scale-demo")
+    page = opened(page_of(report))
+    figure = page.locator("#curves figure", has_text="curve weights")
+    up = [float(text) for text in figure.locator(".y-axis span").all_text_contents()]
+    across = [float(text) for text in figure.locator(".x-axis span").all_text_contents()]
+    assert up == [0.1, 0.05, 0.0] and across == [-4, -2, 0, 2, 4]
+    assert figure.locator(".x-name").text_content() == "curve logits"
+    points = figure.locator("polyline").get_attribute("points").split()
+    x, y = np.array([point.split(",") for point in points], dtype=float).T
+    values = report.tensors["curve_weights"].values
+    np.testing.assert_allclose((1 - y / 120) * (max(up) - min(up)) + min(up), values, atol=1e-4)
+    places = report.tensors["curve_logits"].values
+    share = page.locator("#curves figure .x-axis span", has_text="-2").first.evaluate("e => e.style.left")
+    assert float(share.rstrip("%")) == pytest.approx(
+        100 * (-2 - places[0]) / (places[-1] - places[0]), abs=0.01
+    )
+    assert x[0] == 0 and x[-1] == 480
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_selecting_a_token_leaves_it_under_the_pointer(opened: Opened, width: int) -> None:
+    page = opened(page_of(heads_report(SENTENCE, random_weights(2, 12, 6, 6))), width=width)
+    page.get_by_role("button", name="All heads of layer 0").click()
+    for index in (3, 1):
+        token(page, "query", index).click()
+        page.wait_for_timeout(100)
+        assert token(page, "query", index).evaluate("element => element.matches(':hover')")
