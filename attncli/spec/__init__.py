@@ -22,7 +22,10 @@ EXPERIMENTS = {
     "cross": Experiment("Cross-attention from a sentence to a context", "cross.CrossSpec"),
     "scale-demo": Experiment("Why scores are scaled: variance and sharpness", "lessons.ScaleDemoSpec"),
     "norm": Experiment("Batch, layer and RMS normalisation", "lessons.NormSpec"),
-    "heads": Experiment("What each head of a pretrained model does", "heads.HeadsSpec"),
+    "heads": Experiment("What each head of a pretrained model does", "models.heads.HeadsSpec"),
+    "generate": Experiment("Where a model looks while it writes", "models.generate.GenerateSpec"),
+    "ablate": Experiment("What a model loses without each of its heads", "models.ablate.AblateSpec"),
+    "why": Experiment("What each head adds to the logit of the next token", "models.why.WhySpec"),
     "pitfalls": Experiment("Classic mistakes, each next to the right way", "pitfalls.PitfallsSpec"),
 }
 

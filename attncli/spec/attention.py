@@ -7,7 +7,7 @@ from pydantic import Field
 
 from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.fields import Contradiction, Count, Group, Size, Spec, contradiction
-from attncli.spec.model import HeadSpec
+from attncli.spec.models.layers import HeadSpec
 from attncli.spec.projections import ProjectedSpec
 from attncli.spec.sizes import (
     BYTES_PER_PARAMETER,
@@ -53,7 +53,7 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
         return (*self.measured_of_rows(), *(name for name, is_there in of_scores.items() if is_there))
 
     def single_statistics(self) -> tuple[str, ...]:
-        groups = ["scores", "scaled_scores"]
+        groups = [] if self.words else ["scores", "scaled_scores"]
         if self.differential:
             groups += [f"second_{group}" for group in groups]
         names = [name for group in groups for name in in_group(group, *MOMENTS)]

@@ -30,8 +30,8 @@ def _plain(node: Node) -> tuple[Any, str | None]:
 
 
 def _relative(path: Path, key: str, value: Any) -> Any:
-    """Paths in a file are relative to it; a model is a path where there is such a folder."""
-    if key == "model" and isinstance(value, str) and (path.parent / value).is_dir():
+    """Paths in a file are relative to it; a model is a path where there is such a folder or file."""
+    if key == "model" and isinstance(value, str) and (path.parent / value).exists():
         return str(path.parent / value)
     is_path = key in PATH_KEYS and isinstance(value, str) and value != "-" and is_vector_file(value)
     # Joined as text: a Path would make `./random` the name of a way to sample.

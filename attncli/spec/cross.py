@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import AttentionSpec
 from attncli.spec.fields import Contradiction, Size, TextSource, contradiction
-from attncli.spec.model import HeadSpec
+from attncli.spec.models.layers import HeadSpec
 from attncli.spec.text import CONTEXT, check_file, check_text
 
 

@@ -16,7 +16,8 @@ class ExplainSpec(Spec):
     explained_by: ClassVar[str]
 
     explain: bool = Field(
-        False, description="show the computation in steps, each with its formula, shapes and numbers"
+        False,
+        description="explain the computation in steps, each with its why, its formula, shapes and numbers",
     )
 
 

@@ -92,6 +92,8 @@ class Spec(BaseModel):
     title: ClassVar[str] = ""
     # The statistic that a CSV file holds; none where that is what its tensors say.
     main_table: ClassVar[str | None] = None
+    # The maps that a view that draws asks for, where it is a setting which are kept.
+    drawn_maps: ClassVar[str | None] = None
 
     seed: int = Field(0, ge=0, lt=2**63, description="the generator's seed")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where it is computed")
@@ -150,6 +152,10 @@ class Spec(BaseModel):
 
     def can_run_together(self) -> bool:
         """Whether several texts gain by running together, and their report can be taken apart."""
+        return False
+
+    def reads_many_texts(self) -> bool:
+        """Whether it reads many texts, which run together; its report is about all of them."""
         return False
 
     def row_statistics(self) -> tuple[str, ...]:

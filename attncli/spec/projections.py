@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from attncli.spec.explain import ExplainRowSpec
 from attncli.spec.fields import Contradiction, Count, Group, Scale, Size, contradiction
-from attncli.spec.model import LayerSpec
+from attncli.spec.models.layers import LayerSpec
 from attncli.spec.text import TOKENIZERS, TextSpec
 
 Projection = Literal["query", "key", "value"]

@@ -14,9 +14,10 @@ from attncli.spec.config.config_file import ConfigFile
 from attncli.spec.config.resolved import resolved_yaml
 from attncli.spec.config.schema import config_schema
 from attncli.spec.config.validation import Given, build_spec
+from tests.experiments.running import LESSON_FILES, ROOT
 
-ROOT = Path(__file__).parent.parent.parent
-SHIPPED = sorted(ROOT.glob("configs/**/*.yaml"))
+CONFIGS = sorted(ROOT.glob("configs/*.yaml"))
+LESSONS = sorted(LESSON_FILES.glob("*.yaml"))
 
 
 def spec_of(experiment: str, **settings: object):
@@ -100,10 +101,14 @@ def test_resolved_settings_can_be_run_again(
     assert entry.spec.model_dump() == spec.model_dump() | changed
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*CONFIGS, *LESSONS], ids=lambda path: path.name)
 def test_shipped_files_are_valid_by_our_schema_and_by_us(path: Path) -> None:
     jsonschema.validate(yaml.safe_load(path.read_text()), config_schema())
     ConfigFile(path).entries()
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_editors_find_the_schema(path: Path) -> None:
     modeline = path.read_text().splitlines()[0].removeprefix("# yaml-language-server: $schema=")
     assert (path.parent / modeline).resolve() == ROOT / "configs" / "schema.json"
 

@@ -34,6 +34,11 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *(("norm", {"kind": kind}) for kind in ("batch", "layer", "rms")),
     ("heads", {"sentence": "abcabc", "weighted": "true"}),
     ("heads", {"statistic": "induction", "top_k": "3"}),
+    ("generate", {"needle": "copy", "max_new_tokens": "3"}),
+    ("generate", {"layer": "1"}),
+    ("generate", {"layer": "1", "head": "2", "maps": "heads"}),
+    ("ablate", {"approximate": "true"}),
+    ("ablate", {"sentence": "abcabc", "answer": "a", "against": "b", "heads": "0:1,1:0", "jointly": "true"}),
     *(("pitfalls", {"pitfall": name}) for name in get_args(PitfallName)),
 ]
 

@@ -9,7 +9,6 @@ from typing import Any
 from attncli.spec.config.validation import Given
 from attncli.spec.config.yaml_nodes import NULLS
 from attncli.spec.fields import Spec
-from attncli.spec.model import is_model_folder
 from attncli.spec.text import PATH_KEYS, SAMPLED_EMBEDDINGS
 
 PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -31,8 +30,8 @@ def _visible(text: str) -> str:
 def _portable(key: str, value: Any) -> Any:
     """Paths in a file are relative to it, wherever it will be: so they are written in full."""
     is_path = key in PATH_KEYS and value not in (None, "-", *SAMPLED_EMBEDDINGS)
-    is_folder = key == "model" and value is not None and is_model_folder(value)
-    return str(Path(value).absolute()) if is_path or is_folder else value
+    is_here = key == "model" and value is not None and Path(value).exists()
+    return str(Path(value).absolute()) if is_path or is_here else value
 
 
 def resolved_yaml(spec: Spec, given: Mapping[str, Given]) -> str:

@@ -27,9 +27,19 @@ class Given(NamedTuple):
         return f"{self.where}{joint}{message}" if self.is_flag else f"{self.where}: {key}{joint}{message}"
 
 
-FLAGS = (
-    *("format", "output", "title", "show", "precision", "color", "scale_colors", "skip_sink", "config"),
-    *(
+FLAGS = frozenset(
+    [
+        "format",
+        "output",
+        "open",
+        "title",
+        "show",
+        "step",
+        "precision",
+        "color",
+        "scale_colors",
+        "skip_sink",
+        "config",
         "show_config",
         "set",
         "dry_run",
@@ -41,7 +51,7 @@ FLAGS = (
         "fail_fast",
         "expect",
         "debug",
-    ),
+    ]
 )
 """What a command is told on its line and no file may say."""
 
@@ -182,6 +192,6 @@ def checked_spec(name: str, given: Mapping[str, Given]) -> Spec:
 
 def with_maps(spec_class: type[Spec], given: Mapping[str, Given], reason: str) -> dict[str, Given]:
     """The settings with which a survey keeps what each head looks at, because it is drawn."""
-    if "maps" in spec_class.model_fields and "statistic" not in given:
-        return {"maps": Given("self", reason), **given}
+    if spec_class.drawn_maps is not None and not {"statistic", "texts"} & given.keys():
+        return {"maps": Given(spec_class.drawn_maps, reason), **given}
     return dict(given)

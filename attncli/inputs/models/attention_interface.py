@@ -4,7 +4,8 @@ An attention function registered with transformers' AttentionInterface hands the
 computes the output along with whatever it wants, so that the model goes on. One layer is alive at a time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,8 @@ from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Wanted
 from attncli.attention.score_rules import ScoreRules
 from attncli.attention.visibility import Visibility
-from attncli.inputs.captured_layers import CannotShow, Consumer, Numbering, layer_kind
-from attncli.inputs.mask_rules import visibility_of_mask
+from attncli.inputs.models.captured_layers import CannotShow, Consumer, Numbering, layer_kind
+from attncli.inputs.models.mask_rules import visibility_of_mask
 
 NAME = "attncli"
 WITHOUT_EFFECT = frozenset(
@@ -133,11 +134,18 @@ def run_by_interface(
 
     CannotShow for arguments that attn does not know, and for queries and keys that are not the tokens.
     """
+    with handing_over(model, consume, numbering):
+        outputs: ModelOutput = model(**inputs)
+        return outputs
+
+
+@contextmanager
+def handing_over(model: PreTrainedModel, consume: Consumer, numbering: Numbering) -> Iterator[None]:
+    """Whatever runs the model in here: each layer goes to `consume`."""
     model.set_attn_implementation(NAME)
     names = {module: name for name, module in model.named_modules()}
     token = _receiver.set(_Receiver(consume, names, numbering))
     try:
-        outputs: ModelOutput = model(**inputs)
-        return outputs
+        yield
     finally:
         _receiver.reset(token)

@@ -3,7 +3,7 @@
 import torch
 
 from attncli.errors import UserError
-from attncli.inputs.pretrained import ModelText, Pretrained
+from attncli.inputs.models.pretrained import ModelText, Pretrained
 
 
 def repeated_probe(pretrained: Pretrained, length: int, generator: torch.Generator) -> ModelText:

@@ -1,34 +1,52 @@
-"""A pretrained transformers model and its tokenizer: safetensors only, no foreign code, no network."""
+"""A pretrained model and its tokenizer: reading text, naming tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from pathlib import Path
-from typing import Any
+from functools import cached_property
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attncli.errors import UserError
+from attncli.inputs.models.words import Words, words_of
 
 SPELLINGS = {"Ġ": "byte-level", "▁": "metaspace"}
-UNTRAINED_PARTS = ("pooler",)
-"""Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
+FIRST_WORD_ID = 2**32
+"""Above all ids of a vocabulary."""
 
 
 @dataclass(frozen=True)
 class ModelText:
     """The tokens of a text as a model reads it, special ones included: the vocabulary's names, and ids.
 
-    `left_out` is how many tokens of the text are not there, since the model reads no more.
+    `left_out` is how many tokens of the text are not there, since the model reads no more. `words` are those
+    that the tokens belong to, where they are wanted; where `is_merged` the tokens are words already.
     """
 
     tokens: tuple[str, ...]
     ids: Int[Tensor, " token"]
     left_out: int = 0
+    words: Words | None = None
+    is_merged: bool = False
+
+    def in_words(self) -> "ModelText":
+        """The text with words in the place of tokens, where they are wanted.
+
+        Words of the same text, or of the same tokens, have one id: that of a token, where one is the word.
+        """
+        if self.words is None:
+            return self
+        pieces: list[tuple[int, ...]] = [()] * len(self.words.texts)
+        for word, token_id in zip(self.words.of_token, self.ids.tolist(), strict=True):
+            pieces[word] += (token_id,)
+        numbers = {several: FIRST_WORD_ID + n for n, several in enumerate(dict.fromkeys(pieces))}
+        id_of: dict[str, int] = {}
+        for word_text, several in zip(self.words.texts, pieces, strict=True):
+            id_of.setdefault(word_text, several[0] if len(several) == 1 else numbers[several])
+        ids = [id_of[word_text] for word_text in self.words.texts]
+        return ModelText(self.words.texts, torch.tensor(ids), self.left_out, is_merged=True)
 
 
 @dataclass(frozen=True)
@@ -43,6 +61,10 @@ class Reading:
         """Tokens of the text and of the context: what runs together has the same."""
         return len(self.text.ids), 0 if self.context is None else len(self.context.ids)
 
+    def in_words(self) -> "Reading":
+        """The reading with words in the place of tokens, where they are wanted."""
+        return Reading(self.text.in_words(), None if self.context is None else self.context.in_words())
+
     def left_out_notes(self) -> list[str]:
         """What was cut off, where anything was."""
         sides = {"text": self.text, "context": self.context}
@@ -55,11 +77,20 @@ class Reading:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model without its head (attention needs no logits), in evaluation mode, and its tokenizer."""
+    """A model without its head (attention needs no logits), in evaluation mode, and its tokenizer.
+
+    `with_head` is the model with the head that predicts tokens, where that was asked for and is there.
+    """
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    with_head: PreTrainedModel | None = None
+
+    @property
+    def whole(self) -> PreTrainedModel:
+        """The model with its head, where it was loaded with one."""
+        return self.with_head or self.model
 
     @property
     def has_decoder(self) -> bool:
@@ -84,24 +115,60 @@ class Pretrained:
         ends = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
         return frozenset((self.tokenizer.unk_token_id,)) - {getattr(self.tokenizer, end) for end in ends}
 
-    def read(self, text: str, key: str, *, truncate: bool = False) -> ModelText:
+    def read(
+        self,
+        text: str,
+        key: str,
+        *,
+        truncate: bool = False,
+        num_new: int = 0,
+        is_whole: bool = False,
+        words: bool = False,
+    ) -> ModelText:
         """A text's tokens, not padded, and cut only where asked to; UserError that names `key` for none, or
-        too many.
+        too many. `num_new` places stay free; a text that is whole gets no special tokens around it.
         """
-        ids = self.tokenizer(text, padding=False, truncation=False)["input_ids"]
+        if words and not self.tokenizer.is_fast:
+            message = "does not say where its tokens stand in the text: leave words out"
+            raise UserError(f"words: the tokenizer of {self.name} {message}")
+        encoded = self.tokenizer(
+            text,
+            padding=False,
+            truncation=False,
+            add_special_tokens=not is_whole,
+            return_offsets_mapping=words,
+        )
+        ids = encoded["input_ids"]
         if not ids:
             raise UserError(f"{key}: the tokenizer of {self.name} makes no tokens of it")
         most, count = self.most_tokens(), len(ids)
+        most = None if most is None else most - num_new
         if most is not None and count > most:
-            if not truncate:
-                message = f"must be at most {most} tokens for {self.name} (got {count}): truncate cuts it"
-                raise UserError(f"{key}: {message}")
-            ids = self.tokenizer(text, padding=False, truncation=True, max_length=most)["input_ids"]
-        return ModelText(self.labels(ids), torch.tensor(ids), count - len(ids))
+            if not truncate or most < 1:
+                besides = f" beside {num_new + 1} new ones" if num_new else ""
+                message = f"must be at most {most} tokens for {self.name}{besides} (got {count})"
+                raise UserError(f"{key}: {message}{'' if is_whole else ': truncate cuts it'}")
+            encoded = self.tokenizer(
+                text, padding=False, truncation=True, max_length=most, return_offsets_mapping=words
+            )
+            ids = encoded["input_ids"]
+        tokens, special = self.labels(ids), self.special_ids - self.unknown_ids
+        found = words_of(text, tokens, ids, encoded["offset_mapping"], special) if words else None
+        return ModelText(tokens, torch.tensor(ids), count - len(ids), found)
 
     def labels(self, ids: list[int]) -> tuple[str, ...]:
         """Each token as the vocabulary has it."""
         return tuple(self.tokenizer.convert_ids_to_tokens(ids))
+
+    def text_of(self, ids: list[int]) -> str:
+        """The text that tokens stand for, without special ones."""
+        text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        assert isinstance(text, str)
+        return text
+
+    def written_tokens(self, text: ModelText) -> list[str]:
+        """The tokens of a text as people write them; words are so already."""
+        return [*text.tokens] if text.is_merged else [self.written(token) for token in text.tokens]
 
     def written(self, token: str) -> str:
         """A token of the vocabulary as people write it: without the mark of a blank, bytes as characters."""
@@ -110,11 +177,13 @@ class Pretrained:
 
     def shifted_right(self, text: ModelText) -> ModelText:
         """What a decoder reads to write this text: its start token first, the last token left out."""
-        start = self.model.config.decoder_start_token_id
+        start = decoder_start(self.model.config, getattr(self.whole, "generation_config", None))
         if start is None:
             return text
         ids = torch.cat([torch.tensor([start]), text.ids[:-1]])
-        return ModelText((*self.labels([start]), *text.tokens[:-1]), ids, text.left_out)
+        (label,) = self.labels([start])
+        words = None if text.words is None else text.words.shifted_right(label)
+        return ModelText((label, *text.tokens[:-1]), ids, text.left_out, words)
 
     def inputs(self, readings: Sequence["Reading"]) -> dict[str, Tensor]:
         """What the model's forward wants of texts of one length; a context goes to the encoder."""
@@ -136,72 +205,10 @@ class Pretrained:
         return most if most is not None and most > 0 else None  # XLNet: -1
 
 
-def _one_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+def decoder_start(*configs: object) -> int | None:
+    """What a decoder reads before it has written anything: the first that says so.
 
-
-def load_pretrained(model: str, *, allow_download: bool, device: torch.device) -> Pretrained:
-    """The model of a local folder or, where downloads are allowed, of a hub id.
-
-    UserError where transformers cannot load it, and where its weights are not all there: those would be
-    random.
+    Of a model's own config and that of its writing (generation_config.json) often only one does.
     """
-    # transformers leaves these without types.
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": not allow_download}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model, **options)
-        loaded, info = AutoModel.from_pretrained(
-            model,
-            use_safetensors=True,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # told below, in one line
-            **options,
-        )
-    except Exception as error:  # a damaged config may fail in any way; the reason is told in one line
-        raise UserError(f"model: {model}: cannot be loaded: {_one_line(error)}") from None
-    missing = [
-        name for name in sorted(info["missing_keys"]) if not any(part in name for part in UNTRAINED_PARTS)
-    ]
-    wrong = missing + sorted(str(key) for key in info["mismatched_keys"])
-    if wrong:
-        raise UserError(
-            f"model: {model}: {len(wrong)} weights are missing or have another shape, as {wrong[0]}"
-        )
-    name = short_name(model)
-    check_reads_text(name, loaded)
-    return Pretrained(name, loaded.eval().to(device), tokenizer)
-
-
-def short_name(model: str) -> str:
-    """The last part of a folder or hub id."""
-    return Path(model).name or model
-
-
-def check_reads_text(name: str, model: PreTrainedModel) -> None:
-    """UserError for a model of images or sounds."""
-    if model.main_input_name != "input_ids":
-        raise UserError(f"model: {name} takes {model.main_input_name}, not text")
-
-
-def kept_pretrained(model: str, *, allow_download: bool, device: torch.device) -> Pretrained:
-    """load_pretrained, with the model of the last call kept: of many runs on one model the first loads it.
-
-    A folder whose files have changed is loaded anew. One model is kept and no more, since it may be large.
-    """
-    return _kept(model, allow_download, device, _state_of_files(model))
-
-
-@lru_cache(maxsize=1)
-def _kept(model: str, allow_download: bool, device: torch.device, state: object) -> Pretrained:
-    return load_pretrained(model, allow_download=allow_download, device=device)
-
-
-def _state_of_files(model: str) -> tuple[tuple[str, int, int], ...]:
-    """Name, time and size of the files of a folder; nothing for a model of the hub, which has a version."""
-    folder = Path(model)
-    files = sorted(folder.iterdir()) if folder.is_dir() else []
-    return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+    starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
+    return next((start for start in starts if start is not None), None)

@@ -15,11 +15,29 @@ from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from attncli.errors import UserError
-from attncli.inputs.attention_interface import run_by_interface
-from attncli.inputs.captured_layers import CannotShow, CapturedLayer, Consumer, Enough, Numbering, TokenCounts
-from attncli.inputs.eager_attention import eager_copy, fault_of, returned_weights, run_eagerly
+from attncli.inputs.models.attention_interface import run_by_interface
+from attncli.inputs.models.captured_layers import (
+    CannotShow,
+    CapturedLayer,
+    Consumer,
+    Enough,
+    Numbering,
+    TokenCounts,
+)
+from attncli.inputs.models.eager_attention import eager_copy, fault_of, returned_weights, run_eagerly
 
-__all__ = ["CapturedLayer", "Consumer", "Enough", "capture"]
+__all__ = [
+    "CapturedLayer",
+    "Consumer",
+    "Enough",
+    "Way",
+    "capture",
+    "check_computed_here",
+    "guarded",
+    "model_errors",
+    "run_model",
+    "way_of",
+]
 
 Way = Literal["interface", "eager"]
 
@@ -41,23 +59,42 @@ def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consu
     UserError where the model yields no weights of its tokens; MemoryError.
     """
     model.config.use_cache = False
-    with _model_errors(model.config.model_type):
-        way = _way(model, inputs)
+    with model_errors(model.config.model_type):
+        way = way_of(model, inputs)
         with suppress(Enough):
             if way == "interface":
-                run_by_interface(model, inputs, _guarded(consume), _numbering(model, inputs))
+                run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
             else:
                 for layer in _eager_layers(model, inputs):
-                    _guarded(consume)(layer)
+                    guarded(consume)(layer)
     return way
+
+
+def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
+    """UserError for a model that computes its attention itself: nothing in it can be changed."""
+    kind = model.config.model_type
+    with torch.no_grad(), model_errors(kind):
+        if way_of(model, inputs) == "eager":
+            message = "computes its attention itself, so that attn sees its weights alone: use another"
+            raise UserError(f"model: {kind} {message}")
+
+
+def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> ModelOutput:
+    """The outputs of a model with the attention that `consume` gives; `check_computed_here` came before.
+
+    UserError where the model fails; MemoryError.
+    """
+    model.config.use_cache = False
+    with model_errors(model.config.model_type):
+        return run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
 
 
 def _numbering(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Numbering:
     return Numbering(bool(model.config.is_encoder_decoder), TokenCounts.of_inputs(inputs))
 
 
-def _way(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
-    """Tried on the first tokens of the first text."""
+def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
+    """How a model's attention is handed over: tried on the first tokens of the first text."""
     few = {name: _first_tokens(name, tensor) for name, tensor in inputs.items()}
     ways = _ways.setdefault(model, {})
     shapes = tuple(tensor.shape for tensor in few.values())
@@ -113,21 +150,23 @@ class _ConsumerError(Exception):
     """Carries an error of the consumer's own through the model."""
 
 
-def _guarded(consume: Consumer) -> Consumer:
-    def guarded(layer: CapturedLayer) -> Tensor | None:
+def guarded(consume: Consumer) -> Consumer:
+    """The consumer, whose own errors go through the model as they are."""
+
+    def guarded_consume(layer: CapturedLayer) -> Tensor | None:
         try:
             return consume(layer)
-        except (Enough, UserError):
+        except (CannotShow, Enough, UserError):
             raise
         except Exception as error:
             _raise_if_memory(error)
             raise _ConsumerError from error
 
-    return guarded
+    return guarded_consume
 
 
 @contextmanager
-def _model_errors(kind: str) -> Iterator[None]:
+def model_errors(kind: str) -> Iterator[None]:
     """What a model fails with as a UserError of one line."""
     try:
         yield

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 import attncli
-from attncli.spec.heads import HeadsSpec
+from attncli.spec.models.heads import HeadsSpec
 
 SHIPPED = str(HeadsSpec.default_model)
 TEXT = "the cat sat because it was tired"

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
 from attncli.attention.visibility import Visibility
+from attncli.inputs.models.captured_layers import CannotShow
 
 ROWS = 256
 MaskFunction = Callable[..., Any]
@@ -26,8 +27,12 @@ def visibility_of_mask(
     device: torch.device | str = "cpu",
     **others: Any,
 ) -> Visibility:
-    """What transformers asks of a mask (its AttentionMaskInterface), for whole texts without a cache."""
-    assert q_offset == 0 and kv_offset == 0, "from the start, without a cache"
+    """What transformers asks of a mask (its AttentionMaskInterface): queries are the last of the keys.
+
+    CannotShow for a cache without the first keys, since rows without them would be others.
+    """
+    if kv_offset:
+        raise CannotShow("its cache drops keys, which attn would have to count")
     is_padded = attention_mask is not None and not attention_mask.all()
     key_mask = attention_mask.bool() if attention_mask is not None and is_padded else None
     if use_vmap:
@@ -35,7 +40,7 @@ def visibility_of_mask(
             batch_size,
             q_length,
             kv_length,
-            0,
+            q_offset,
             0,
             mask_function,
             None,
@@ -51,14 +56,15 @@ def visibility_of_mask(
     no_head = torch.zeros((), dtype=torch.long, device=device)
 
     def rule(queries: Tensor, keys: Tensor) -> Tensor:
-        visible: Tensor = mask_function(texts, no_head, queries.unsqueeze(-1), keys)
+        visible: Tensor = mask_function(texts, no_head, queries.unsqueeze(-1) + q_offset, keys)
         return (
             visible.expand(-1, len(queries), len(keys))
             if visible.ndim == 3
             else visible.expand(1, len(queries), len(keys))
         )
 
-    known = _recognised(mask_function, rule, q_length, kv_length, device)
+    is_causal = mask_function is causal_mask_function and q_offset == kv_length - q_length
+    known = (True, None) if is_causal else _recognised(mask_function, rule, q_length, kv_length, device)
     causal, window = known if known is not None else (False, None)
     return Visibility(q_length, kv_length, causal, window, key_mask, rule if known is None else None)
 
@@ -73,14 +79,9 @@ def _recognised(
     """Whether a rule is causal and how wide its window is, where that says all: every entry is compared."""
     if mask_function is bidirectional_mask_function:
         return False, None
-    if num_queries != num_keys:
-        return None
-    if mask_function is causal_mask_function:
-        return True, None
     queries, keys = (torch.arange(count, device=device) for count in (num_queries, num_keys))
-    causal = (
-        not bool(rule(queries[:1], keys).all()) and num_keys > 1 and not rule(queries[:1], keys[1:2]).any()
-    )
+    first = num_keys - num_queries  # where the first query stands, if the rule is causal
+    causal = num_keys > 1 and not rule(queries[:1], keys[first + 1 :]).any()
     width = int(rule(queries[-1:], keys)[0].sum())
     guess = Visibility(num_queries, num_keys, causal, width if width < num_keys else None)
     for block in torch.split(queries, ROWS):

@@ -7,12 +7,14 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from attncli.errors import UserError
-from attncli.inputs.pretrained import Pretrained, check_reads_text
+from attncli.inputs.models.language_head import predicted_tokens
+from attncli.inputs.models.loading import body_of, check_reads_text
+from attncli.inputs.models.pretrained import Pretrained
 
 
 @contextmanager
 def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
-    """The model without its head, in evaluation mode; afterwards modes and configs are as before.
+    """The model in evaluation mode; afterwards modes and configs are as before.
 
     UserError for what is no transformers model of text, and for what is no tokenizer.
     """
@@ -23,12 +25,11 @@ def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
         got = "none" if tokenizer is None else type(tokenizer).__name__
         raise UserError(f"tokenizer: must be the loaded model's transformers tokenizer (got {got})")
     check_reads_text(name, model)
-    body = model.base_model if isinstance(model.base_model, PreTrainedModel) else model
-    modes = {module: module.training for module in body.modules()}
-    configs = [(config, dict(vars(config))) for config in _configs(body)]
-    body.train(False)
+    modes = {module: module.training for module in model.modules()}
+    configs = [(config, dict(vars(config))) for config in _configs(model)]
+    model.train(False)
     try:
-        yield Pretrained(name, body, tokenizer)
+        yield Pretrained(name, body_of(model), tokenizer, model if predicted_tokens(model) else None)
     finally:
         for module, training in modes.items():
             module.training = training

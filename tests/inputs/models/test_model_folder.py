@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attncli.errors import UserError
-from attncli.inputs.model_folder import check_model_folder
+from attncli.inputs.models.model_folder import check_model_folder
 from tests.conftest import Attn
 from tests.model_folders import save_model
 

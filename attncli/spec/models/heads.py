@@ -2,14 +2,18 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from importlib.resources import files
+from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, create_model, field_validator
 
-from attncli.row_statistics import HEAD_STATISTICS
+from attncli.row_statistics import HEAD_PATTERNS, HEAD_STATISTICS, PATTERNS, ROW_STATISTICS
 from attncli.spec.fields import Contradiction, Count, Group, Size, TextSource, contradiction
-from attncli.spec.model import ModelSpec
+from attncli.spec.many_texts import ManyTextsSpec
+from attncli.spec.models.ablated import AblatedSpec
+from attncli.spec.models.pretrained import ModelSpec
+from attncli.spec.models.words import WordsSpec
 from attncli.spec.statistic_names import in_group
 from attncli.spec.text import check_file, check_text
 
@@ -20,15 +24,15 @@ else:
 
 
 def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
-    return None if data["sentence"] or data["file"] else "repeated"
+    return None if data["sentence"] or data["file"] or data["texts"] else "repeated"
 
 
 def _default_length(data: dict[str, Any]) -> int | None:
     return 24 if data["probe"] else None
 
 
-class SurveyTextSpec(ModelSpec):
-    """What the model reads: a text, or random tokens that come twice."""
+class SurveyTextSpec(ManyTextsSpec, ModelSpec):
+    """What the model reads: a text, random tokens that come twice, or many texts."""
 
     group = "Input"
     argument = "sentence"
@@ -54,13 +58,13 @@ class SurveyTextSpec(ModelSpec):
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
-        for first, second in (("sentence", "file"), ("sentence", "probe"), ("file", "probe")):
+        for first, second in combinations(("sentence", "file", "texts", "probe"), 2):
             if len(self.given(first, second)) == 2:
                 yield contradiction(first, f"cannot be combined with {second}: give one of them", second)
         if self.num_tokens and not self.probe:
             yield contradiction("num_tokens", "needs probe: a text has its own length", "sentence", "file")
-        if self.context and self.probe:
-            yield contradiction("context", "needs sentence or file", "probe")
+        if self.context and (self.probe or self.texts):
+            yield contradiction("context", "needs sentence or file", "probe", "texts")
 
 
 TO = "to"
@@ -94,21 +98,30 @@ def _default_sort(data: dict[str, Any]) -> str | None:
     return "from_to_weight" if data["to"] else None
 
 
-class HeadsSpec(PlacesSpec):
+def _checked_head(name: str) -> str:
+    if not re.fullmatch(r"[0-9]{1,6}:[0-9]{1,6}", name):
+        raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
+    return name
+
+
+class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
     experiment = "heads"
     title = "What each head looks at"
     main_table = "heads"
+    drawn_maps = "self"
     module = "attncli.experiments.survey.experiment"
     model_module = module
-    default_model = str(Path(__file__).parent.parent / "data" / "tiny-induction")
+    default_model = str(files("attncli") / "data" / "tiny-induction")
     examples = (
         "attn heads",
         'attn heads --model ./my-model --sentence "the cat sat because it was tired" --from it --to cat',
+        "attn heads --model ./my-model --texts sentences.txt",
+        "attn heads --model ./my-model --texts sentences.txt --head 5:11 --examples 3 --sort induction",
         "attn heads --model ./my-model --file book.txt --truncate --sort entropy --top 10",
         "attn heads --model ./my-model --statistic previous_token --precision 2",
         "attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv",
     )
-    off_keys = frozenset({"from", "to", "ascending", "table"})
+    off_keys = frozenset({"texts", "text_group", "from", "to", "ascending", "table", "head", "num_examples"})
     next_steps = ("--sort previous_token", "--to WORD", "--table", "-o page.html")
     group = "Output"
     heading_keys = ("file", "model", "seed")
@@ -137,6 +150,15 @@ class HeadsSpec(PlacesSpec):
         None, description="show one of them as a grid of layers and heads instead of the table"
     )
 
+    head: str | None = Field(
+        None, description="one head, as LAYER:HEAD, whose examples in texts are shown (with num_examples)"
+    )
+    num_examples: Size | None = Field(
+        None,
+        description="with head: show N texts, and the query in each, where sort is strongest, N where it is "
+        "weakest and N where it is typical",
+    )
+
     explain: bool = Field(
         False, description="is for one head: attn self --model FOLDER --layer L --head H --explain"
     )
@@ -144,17 +166,28 @@ class HeadsSpec(PlacesSpec):
     @field_validator("full")
     @classmethod
     def _heads_have_a_layer(cls, value: list[str]) -> list[str]:
-        for name in value:
-            if not re.fullmatch(r"[0-9]{1,6}:[0-9]{1,6}", name):
-                raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
-        return list(dict.fromkeys(value))
+        return list(dict.fromkeys(map(_checked_head, value)))
+
+    @field_validator("head")
+    @classmethod
+    def _head_has_a_layer(cls, value: str | None) -> str | None:
+        return None if value is None else _checked_head(value)
+
+    def chosen_head(self) -> tuple[int, int]:
+        """Layer and head of the setting `head`."""
+        layer, _, head = str(self.head).partition(":")
+        return int(layer), int(head)
 
     def sought(self) -> dict[str, list[str]]:
         """The tokens whose weights are asked for, of the queries and of the keys."""
         return {"from": getattr(self, "from"), "to": getattr(self, TO)}
 
     def single_statistics(self) -> tuple[str, ...]:
+        if self.head is not None:
+            return in_group("head", "num_texts", "mean", "lower", "upper", "median")
         of_model = in_group("model", "sink_rate", "sink_threshold")
+        if self.texts is not None:
+            of_model += in_group("texts", "num_texts", "num_tokens")
         if self.statistic is not None:
             return (self.statistic, *of_model)
         asked = {
@@ -162,7 +195,8 @@ class HeadsSpec(PlacesSpec):
             "induction_stripe": self.probe,
             "from_to_weight": self.sought()["to"],
         }
-        return (*(name for name in HEAD_STATISTICS if asked.get(name, True)), *of_model)
+        rows = (f"{pattern.statistic}.rows" for pattern in HEAD_PATTERNS.values())
+        return (*(name for name in HEAD_STATISTICS if asked.get(name, True)), *rows, *of_model)
 
     def unused_keys(self) -> frozenset[str]:
         return super().unused_keys() | {"explain"}
@@ -177,10 +211,19 @@ class HeadsSpec(PlacesSpec):
                 "is for one head, not for a survey: attn self --model FOLDER --layer L --head H --explain"
             )
             yield contradiction("explain", message)
+        if self.ablate and self.weighted:
+            yield contradiction("ablate", "cannot be combined with weighted", "weighted")
+        if self.words and self.probe:
+            yield contradiction("words", "needs sentence, file or texts: a probe has no words", "probe")
+        for key in self.given("weighted", "rollout") if self.words else ():
+            yield contradiction("words", f"cannot be combined with {key}, which is about tokens", key)
         if self.full and self.maps == "none":
             yield contradiction("full", "needs maps: self, cross or encoder", "maps")
-        if self.probe and self.rollout:
-            yield contradiction("rollout", "needs sentence or file: it is about a text", "probe")
+        if self.rollout and (self.probe or self.texts):
+            yield contradiction("rollout", "needs sentence or file: it is about a text", "probe", "texts")
+        if self.texts and self.maps != "none":
+            yield contradiction("maps", "needs sentence or file: a map is of one text", "texts")
+        yield from self._contradictions_of_examples()
         if self.ascending and self.sort is None:
             yield contradiction("ascending", "needs sort", "sort")
         if self.sought()["from"] and not self.sought()["to"]:
@@ -197,3 +240,18 @@ class HeadsSpec(PlacesSpec):
                 yield contradiction(key, "value_norm needs weighted", "weighted")
             if getattr(self, key) == "from_to_weight" and not self.sought()["to"]:
                 yield contradiction(key, "from_to_weight needs to", "to")
+
+    def _contradictions_of_examples(self) -> Iterator[Contradiction]:
+        """One head on many texts: what has a number in every row."""
+        if (self.head is None) != (self.num_examples is None):
+            key, other = ("head", "num_examples") if self.head else ("num_examples", "head")
+            yield contradiction(key, f"needs {other}", other)
+        elif self.head is not None:
+            if self.texts is None:
+                yield contradiction("num_examples", "needs texts", "texts", "head")
+            if self.sort is None:
+                yield contradiction("num_examples", "needs sort: a statistic of a row", "sort", "head")
+            elif self.sort not in (*ROW_STATISTICS, *PATTERNS):
+                yield contradiction("sort", f"{self.sort} is not a statistic of a row", "num_examples")
+            for key in self.given("weighted", "ascending", "top", "table", "statistic"):
+                yield contradiction(key, "cannot be combined with examples of one head", "num_examples")

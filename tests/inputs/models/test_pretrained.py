@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from attncli.errors import UserError
-from attncli.inputs.pretrained import Pretrained, kept_pretrained, load_pretrained
-from attncli.inputs.probes import repeated_probe
+from attncli.inputs.models.loading import kept_pretrained, load_pretrained
+from attncli.inputs.models.pretrained import Pretrained
+from attncli.inputs.models.probes import repeated_probe
 from tests.model_folders import save_model
 
 CPU = torch.device("cpu")

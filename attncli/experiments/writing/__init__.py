@@ -1,0 +1,1 @@
+"""A model writes, and where each head looked for each new token."""

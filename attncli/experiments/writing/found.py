@@ -1,0 +1,182 @@
+"""What was found while a model wrote, as the parts of a report."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attncli.experiments.attention_report import named
+from attncli.experiments.writing.prompt import Prompt, key_ids
+from attncli.experiments.writing.rows import WrittenRows
+from attncli.inputs.models.pretrained import Pretrained
+from attncli.inputs.models.writing import start_token
+from attncli.report import Cell, NamedTensor, Numbers, Report, Statistic, Table, Tensors
+from attncli.spec.models.generate import GenerateSpec
+from attncli.statistics.looking_back import retrieval_score
+
+MOST_MEAN_WEIGHTS = 2**22
+
+
+@dataclass(frozen=True)
+class Found:
+    """The rows of each new token, as tensors with the axes layer, head, query (and rank, key)."""
+
+    spec: GenerateSpec
+    prompt: Prompt
+    rows: WrittenRows
+    pretrained: Pretrained
+
+    @property
+    def written(self) -> list[int]:
+        """The new tokens."""
+        return [one.token for one in self.rows.tokens]
+
+    def tokens(self) -> tuple[str, ...]:
+        """What stands at the queries, and with one stack at the keys: all but the last token written."""
+        if self.prompt.context is None:
+            return (*self.prompt.text.tokens, *self.pretrained.labels(self.written[:-1]))
+        return self.pretrained.labels([start_token(self.pretrained.whole), *self.written[:-1]])
+
+    def context_tokens(self) -> tuple[str, ...]:
+        """What stands at the keys of cross-attention."""
+        return () if self.prompt.context is None else self.prompt.context.tokens
+
+    @property
+    def first_query(self) -> int:
+        """The position of the query that chose the first token."""
+        return len(self.prompt.text.ids) - 1 if self.prompt.context is None else 0
+
+    def placed(self, report: Report, *, is_unfinished: bool) -> Report:
+        """The report with the place of its queries among its tokens."""
+        return replace(report, first_query=self.first_query, is_unfinished=is_unfinished)
+
+    def tensors(self) -> dict[str, NamedTensor]:
+        """The weights that were asked for."""
+        if self.spec.maps == "none":
+            return {}
+        each = [one.weights for one in self.rows.tokens]
+        if self.spec.maps == "heads" and each[-1] is not None:
+            whole = _by_query([weights for weights in each if weights is not None])
+            return {"weights": self._placed_rows(whole, torch.nan, "query", "key")}
+        means = [one.mean for one in self.rows.tokens]
+        if len(means) * len(means[-1]) > MOST_MEAN_WEIGHTS:
+            return {}
+        return {"weights": named(_by_query(means), "query", "key")}
+
+    def statistics(self, chosen: Callable[[GenerateSpec, Table], Table]) -> dict[str, Statistic]:
+        """A row for each head, a row for each token, and every number of every row."""
+        num_prompt, num_new = len(self.prompt.prompt.ids), len(self.written)
+        found: dict[str, Statistic] = {
+            "heads": chosen(self.spec, self._heads()),
+            "written": self._written(),
+            "writing": Numbers(prompt_tokens=num_prompt, new_tokens=num_new),
+        }
+        if self.prompt.needle:
+            found["needle"] = Numbers(
+                tokens=len(self.prompt.needle), copied=self.retrieval()[1], found=self.needle_found()
+            )
+        return found | {"rows": self._rows()}
+
+    def needle_found(self) -> float:
+        """The share of the needle's different tokens that were written."""
+        needle = {int(self.prompt.prompt.ids[place]) for place in self.prompt.needle}
+        return len(needle & {*self.written}) / len(needle)
+
+    def retrieval(self) -> tuple[Tensor, int]:
+        """The retrieval score of each head, and how many tokens were copied from the needle."""
+        ids = key_ids(self.prompt, self.written)
+        marks = torch.zeros(len(ids), dtype=torch.bool)
+        marks[list(self.prompt.needle)] = True
+        strongest = torch.stack([one.strongest for one in self.rows.tokens], dim=-1)
+        return retrieval_score(strongest, torch.tensor(self.written), ids, marks)
+
+    def _heads(self) -> Table:
+        """The means over the new tokens; no number where none of them has one."""
+        means = {name: torch.nanmean(numbers, dim=-1) for name, numbers in self._numbers().items()}
+        if self.prompt.needle:
+            means["retrieval"] = self.retrieval()[0]
+        first = self.spec.head or 0
+        table = Table()
+        for place, layer in enumerate(self.rows.places):
+            where: dict[str, int | str] = {
+                "layer": layer.layer, "module": layer.module, "kind": layer.kind, "stack": layer.stack,
+            }  # fmt: skip
+            count = layer.num_heads if self.spec.head is None else 1
+            for head in range(count):
+                numbers = {name: float(of_heads[place, head]) for name, of_heads in means.items()}
+                table.append({**where, "head": first + head, **numbers})
+        return table
+
+    def _numbers(self) -> dict[str, Tensor]:
+        """Each statistic of the rows (layer, head, query), in the order of the layers."""
+        return {
+            name: torch.stack([one.statistics[name] for one in self.rows.tokens], dim=-1).double()
+            for name in self.rows.statistic_names
+        }
+
+    def _rows(self) -> Tensors:
+        of_rows = {
+            name: self._placed_rows(numbers, torch.nan, "query") for name, numbers in self._numbers().items()
+        }
+        keys = torch.stack([one.top_keys for one in self.rows.tokens], dim=-2)
+        weights = torch.stack([one.top_weights for one in self.rows.tokens], dim=-2)
+        of_rows["top_keys"] = self._placed_rows(keys, -1, "query", "rank")
+        of_rows["top_weights"] = self._placed_rows(weights, torch.nan, "query", "rank")
+        return Tensors(of_rows)
+
+    def _placed_rows(self, tensor: Tensor, nothing: int | float, *axes: str) -> NamedTensor:
+        """At the places of their layers, no number where none is; a layer or head asked for is no axis."""
+        if self.spec.layer is None:
+            layers = [place.layer for place in self.rows.places]
+            spread = tensor.new_full((max(layers) + 1, *tensor.shape[1:]), nothing)
+            spread[layers] = tensor
+            return named(spread, "layer", "head", *axes)
+        if self.spec.head is None:
+            return named(tensor[0], "head", *axes)
+        return named(tensor[0, 0], *axes)
+
+    def _written(self) -> Table:
+        """For each token where the query stands that chose it, and the keys that it looked at.
+
+        The mean row of the heads; the first key, where sinks are, is told apart.
+        """
+        labels = self.pretrained.labels(self.written)
+        table = Table()
+        for number, (one, label) in enumerate(zip(self.rows.tokens, labels, strict=True)):
+            keys, weights = _top_beside_first(one.mean, self.spec.top_k)
+            row: dict[str, Cell | list[Cell]] = {
+                "token": label,
+                "position": self.first_query + number,
+                "first_key": float(one.mean[0]),
+                "keys": [*keys],
+                "weights": [*weights],
+            }
+            for name in ("prompt_mass", "written_mass", "needle_mass"):
+                if name in one.statistics:
+                    row[name] = float(torch.nanmean(one.statistics[name]))
+            table.append(row)
+        return table
+
+
+def _top_beside_first(row: Tensor, count: int) -> tuple[list[int | None], list[float | None]]:
+    """The keys of the largest weights but for the first key; None where there are fewer."""
+    top = row[1:].topk(min(count, len(row) - 1))
+    missing = [None] * (count - len(top.indices))
+    return [*(top.indices + 1).tolist(), *missing], [*top.values.tolist(), *missing]
+
+
+def _by_query(rows: list[Tensor]) -> Tensor:
+    """Rows (…, key) of growing length as one tensor (…, query, key), 0 on the keys after each query."""
+    most = rows[-1].shape[-1]
+    padded = [torch.nn.functional.pad(row, (0, most - row.shape[-1])) for row in rows]
+    return torch.stack(padded, dim=-2)
+
+
+def copied_note(found: Found) -> str:
+    """What was copied of the needle, where there is one."""
+    if not found.prompt.needle:
+        return ""
+    count = found.retrieval()[1]
+    first, last = found.prompt.needle[0], found.prompt.needle[-1]
+    return f"The needle is at {first}-{last}; {count} of the new tokens are in it."

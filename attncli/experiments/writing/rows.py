@@ -1,0 +1,140 @@
+"""What is kept of the rows that chose each new token: a number of each statistic for every head."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attncli.errors import UserError
+from attncli.experiments.writing.weights import weights_of
+from attncli.inputs.models.captured_layers import CapturedLayer
+from attncli.row_statistics import OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING, load_formula
+from attncli.spec.models.generate import GenerateSpec
+from attncli.statistics.concentration import top_keys
+from attncli.statistics.looking_back import PromptedRows
+from attncli.statistics.rows import Rows
+
+MOST_KEYS_OF_HEADS = 128
+"""Keys up to which the weights of each head are kept; beyond it is their mean over the heads."""
+
+
+class Place(NamedTuple):
+    """Where a layer stands, and how many heads it has."""
+
+    layer: int
+    module: str
+    kind: str
+    stack: str
+    num_heads: int
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """The rows of one new token: numbers (layer, head) by statistic, NaN where a layer has fewer heads."""
+
+    token: int
+    statistics: Mapping[str, Float[Tensor, "layer head"]]
+    top_keys: Int[Tensor, "layer head rank"]
+    top_weights: Float[Tensor, "layer head rank"]
+    strongest: Int[Tensor, "layer head"]
+    mean: Float[Tensor, " key"]
+    weights: Float[Tensor, "layer head key"] | None
+
+
+@dataclass
+class WrittenRows:
+    """Takes the layers of each token and keeps its rows, from cross-attention where there is any.
+
+    `special_ids` are the tokenizer's own tokens, `needle` the places of the needle among the prompt's
+    `prompt_ids`.
+    """
+
+    spec: GenerateSpec
+    prompt_ids: Int[Tensor, " token"]
+    needle: tuple[int, ...]
+    special_ids: Int[Tensor, " special"]
+    is_cross: bool
+    places: list[Place] = field(default_factory=list)
+    tokens: list[TokenRows] = field(default_factory=list)
+
+    def take(self, token: int, layers: Sequence[CapturedLayer]) -> None:
+        """The rows that chose a token."""
+        own = [layer for layer in layers if (layer.kind == "cross") == self.is_cross]
+        own = [layer for layer in own if self.spec.layer in (None, layer.layer)]
+        if not own:
+            known = sorted({layer.layer for layer in layers})
+            raise UserError(f"layer: must be one of {', '.join(map(str, known))} (got {self.spec.layer})")
+        if not self.places:
+            self.places = [_place(layer) for layer in own]
+            most = max(place.num_heads for place in self.places)
+            if self.spec.head is not None and self.spec.head >= most:
+                raise UserError(f"head: must be below {most} (got {self.spec.head})")
+        self.tokens.append(self._rows(token, own))
+
+    @property
+    def statistic_names(self) -> tuple[str, ...]:
+        """What is measured: positions compare in self-attention alone, a needle is there where asked for."""
+        rows = [name for name, one in ROW_STATISTICS.items() if not (self.is_cross and one.positional)]
+        left_out = OF_WRITTEN_KEYS if self.is_cross else ()
+        needle = () if self.needle else ("needle_mass",)
+        return (*rows, *(name for name in WRITING if name not in (*left_out, *needle)))
+
+    def _rows(self, token: int, layers: Sequence[CapturedLayer]) -> TokenRows:
+        """The layers side by side: their rows end at one key."""
+        found = weights_of([layer.attention for layer in layers])
+        heads = slice(None) if self.spec.head is None else slice(self.spec.head, self.spec.head + 1)
+        found = [(weights[heads], seen) for weights, seen in found]
+        most = max(len(weights) for weights, _ in found)
+        padded = [_padded(weights, most) for weights, _ in found]
+        weights = torch.stack(padded).unsqueeze(-2)
+        seen = torch.stack([seen for _, seen in found]).unsqueeze(1)
+        num_keys, ranks = weights.shape[-1], self.spec.top_k
+        keys = torch.arange(num_keys, device=weights.device)
+        rows = Rows(weights, seen.sum(dim=-1, keepdim=True), keys[-1:], keys)
+        prompted = self._prompted(weights)
+        numbers = {name: _number(name, rows, prompted) for name in self.statistic_names}
+        ranking = weights.masked_fill(~seen.unsqueeze(-2), -torch.inf).nan_to_num(nan=-torch.inf)
+        best = top_keys(ranking, ranks, unit=0.0)
+        top = weights.gather(-1, best.clamp(min=0)).masked_fill(best < 0, torch.nan)
+        keeps = self.spec.maps == "heads" and num_keys <= MOST_KEYS_OF_HEADS
+        return TokenRows(
+            token,
+            numbers,
+            best[..., 0, :].cpu(),
+            top[..., 0, :].cpu(),
+            best[..., 0, 0].cpu(),
+            weights[..., 0, :].flatten(0, 1).nanmean(dim=0).cpu(),
+            weights[..., 0, :].cpu() if keeps else None,
+        )
+
+    def _prompted(self, weights: Float[Tensor, "layer head 1 key"]) -> PromptedRows:
+        num_keys = weights.shape[-1]
+        written = [] if self.is_cross else [one.token for one in self.tokens]
+        ids = torch.cat([self.prompt_ids, torch.tensor(written, dtype=torch.long)])
+        assert len(ids) == num_keys, f"{len(ids)} tokens for {num_keys} keys"
+        marks: Bool[Tensor, " key"] = torch.zeros(num_keys, dtype=torch.bool)
+        marks[list(self.needle)] = True
+        special = torch.isin(ids, self.special_ids)
+        device = weights.device
+        return PromptedRows(weights, len(self.prompt_ids), special.to(device), marks.to(device))
+
+
+def _number(name: str, rows: Rows, prompted: PromptedRows) -> Float[Tensor, "layer head"]:
+    """One statistic of each row."""
+    is_of_rows = name in ROW_STATISTICS
+    formula = load_formula(ROW_STATISTICS[name].formula if is_of_rows else WRITING[name])
+    numbers: Tensor = formula(rows if is_of_rows else prompted)
+    # A copy: the weight on the first key is a view, which would keep all weights of the token.
+    return numbers[..., 0].clone().cpu()
+
+
+def _place(layer: CapturedLayer) -> Place:
+    return Place(layer.layer, layer.module, layer.kind, layer.stack_name, layer.attention.shape[1])
+
+
+def _padded(weights: Float[Tensor, "head key"], num_heads: int) -> Float[Tensor, "most key"]:
+    missing = num_heads - len(weights)
+    return torch.nn.functional.pad(weights, (0, 0, 0, missing), value=torch.nan)

@@ -1,0 +1,86 @@
+"""A model's blocks as it runs: what each gave is recorded once, and later runs begin at any of them."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+BLOCK = re.compile(r"(?:[^.\d][^.]*\.)*\d+")
+"""The name of a block: `model.layers.5`, whose number is the first in it."""
+
+
+@dataclass
+class Blocks:
+    """The blocks of a model in the order of their calls, each with what it gave.
+
+    A block that serves as several layers (ALBERT) is called several times. `running` is the place of the call
+    under way, None between blocks.
+    """
+
+    model: nn.Module
+    calls: list[nn.Module] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+    running: int | None = None
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """While the model runs once, on one text."""
+        with ExitStack() as hooks:
+            for name, module in self.model.named_modules():
+                if BLOCK.fullmatch(name):
+                    hooks.enter_context(module.register_forward_pre_hook(self._begin))
+                    hooks.enter_context(module.register_forward_hook(self._end))
+            yield
+
+    def _begin(self, module: nn.Module, inputs: object) -> None:
+        self.running = len(self.calls)
+        self.calls.append(module)
+
+    def _end(self, module: nn.Module, inputs: object, output: Any) -> None:
+        self.outputs.append(output)
+        self.running = None
+
+    @contextmanager
+    def begun_at(self, first: int, num_copies: int) -> Iterator[None]:
+        """While the model runs on that many copies of the text: the calls before `first` are not computed."""
+        calls = iter(range(len(self.calls)))
+        modules = dict.fromkeys(self.calls)
+        before = {module: vars(module).get("forward") for module in modules}
+
+        def replaced(module: nn.Module) -> Any:
+            forward = module.forward
+
+            def run(*arguments: Any, **named: Any) -> Any:
+                number = next(calls)
+                if number < first:
+                    return copied(self.outputs[number], num_copies)
+                return forward(*arguments, **named)
+
+            return run
+
+        for module in modules:
+            module.forward = replaced(module)
+        try:
+            yield
+        finally:
+            for module, forward in before.items():
+                if forward is None:
+                    del module.forward
+                else:
+                    module.forward = forward
+
+
+def copied(output: Any, num_copies: int) -> Any:
+    """What a block gave of one text, for copies of it."""
+    if isinstance(output, Tensor):
+        is_of_text = output.ndim > 1 and len(output) == 1
+        return torch.cat([output] * num_copies) if is_of_text else output
+    if isinstance(output, Mapping):
+        return type(output)({name: copied(part, num_copies) for name, part in output.items()})  # type: ignore[call-arg]
+    if isinstance(output, tuple | list):
+        return type(output)(copied(part, num_copies) for part in output)
+    return output

@@ -1,0 +1,97 @@
+"""GGUF files, as llama.cpp reads: read once by transformers, kept as safetensors in the user's cache."""
+
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from hashlib import file_digest
+from importlib.util import find_spec
+from pathlib import Path
+
+from attncli.errors import UserError, WriteError
+
+PACKAGES = ("gguf", "accelerate")
+MAGIC = b"GGUF"
+
+
+def check_gguf(path: Path) -> None:
+    """UserError, in one line, for a file that is no GGUF."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(MAGIC))
+    except OSError as error:
+        raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
+    if start != MAGIC:
+        raise UserError(f"model: {path}: is not a GGUF file")
+
+
+def cache_folder() -> Path:
+    """Where the user's programs keep what they can make again."""
+    caches = os.environ.get("XDG_CACHE_HOME")
+    return (Path(caches) if caches else Path.home() / ".cache") / "attncli" / "gguf"
+
+
+def folder_of_gguf(path: Path, tell: Callable[[str], None] | None) -> Path:
+    """The folder with what a GGUF file holds, found by the file's content; made where it is not there yet.
+
+    `tell` is told when it is made. UserError for a file that transformers cannot read.
+    """
+    with path.open("rb") as file:
+        digest = file_digest(file, "sha256").hexdigest()
+    folder = cache_folder() / digest[:32] / path.stem
+    if not folder.is_dir():
+        _check_packages()
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            _make(path, folder)
+        except OSError as error:
+            raise WriteError(f"model: {folder}: cannot be written: {error.strerror or error}") from None
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        if tell is not None:
+            tell(f"model: {path.name} was read once and is kept in {folder} ({size / 1e6:,.0f} MB)")
+    return folder
+
+
+def _check_packages() -> None:
+    if any(find_spec(package) is None for package in PACKAGES):
+        raise UserError('model: a GGUF file needs: pip install "attncli[gguf]"')
+
+
+def _make(path: Path, folder: Path) -> None:
+    """The folder appears whole, however many processes want it at once."""
+    unfinished = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".part-"))
+    try:
+        convert(path, unfinished)
+        if not folder.is_dir():
+            unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def convert(path: Path, folder: Path) -> None:
+    """What a GGUF file holds as float32 in safetensors, with its tokenizer; UserError for a damaged one."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    options = {"gguf_file": path.name, "local_files_only": True}
+    try:
+        # Its own progress goes nowhere: what is told is one line.
+        with redirect_stderr(io.StringIO()):
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                path.parent, dtype=torch.float32, **options
+            )
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, **options)
+    except Exception as error:  # a damaged file may fail in any way
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"model: {path}: cannot be read as GGUF: {reason:.200}") from None
+    # The weights are plain numbers by now, but transformers writes nothing that was quantized once.
+    vars(model)["hf_quantizer"] = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

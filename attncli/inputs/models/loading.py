@@ -1,0 +1,121 @@
+"""A model and its tokenizer from a folder or the hub: safetensors only, no foreign code, no network."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers.utils import logging
+
+from attncli.errors import UserError
+from attncli.inputs.models.language_head import class_with_head
+from attncli.inputs.models.pretrained import Pretrained
+
+UNTRAINED_PARTS = ("pooler",)
+"""Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def _one_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def load_pretrained(
+    model: str,
+    *,
+    allow_download: bool,
+    device: torch.device,
+    dtype: str = "float32",
+    with_head: bool = False,
+) -> Pretrained:
+    """The model of a local folder or, where downloads are allowed, of a hub id.
+
+    UserError where transformers cannot load it, and where its weights are not all there: those would be
+    random. A head whose weights are not all there is left out.
+    """
+    # transformers leaves these without types.
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": not allow_download}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, **options)
+        head = class_with_head(AutoConfig.from_pretrained(model, **options)) if with_head else None
+        options |= {"dtype": DTYPES[dtype]}
+        loaded, wrong = _loaded(head or AutoModel, model, options, device)
+        if head is not None and wrong:
+            head = None
+            loaded, wrong = _loaded(AutoModel, model, options, device)
+    except Exception as error:  # a damaged config may fail in any way; the reason is told in one line
+        raise UserError(f"model: {model}: cannot be loaded: {_one_line(error)}") from None
+    if wrong:
+        raise UserError(
+            f"model: {model}: {len(wrong)} weights are missing or have another shape, as {wrong[0]}"
+        )
+    name = short_name(model)
+    body = body_of(loaded)
+    check_reads_text(name, body)
+    return Pretrained(name, body, tokenizer, None if head is None else loaded)
+
+
+def _loaded(
+    auto_class: Any, model: str, options: Mapping[str, Any], device: torch.device
+) -> tuple[PreTrainedModel, list[str]]:
+    """The model in evaluation mode, and the names of its weights that the checkpoint lacks."""
+    loaded, info = auto_class.from_pretrained(
+        model,
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # told in one line
+        **options,
+    )
+    missing = [
+        name for name in sorted(info["missing_keys"]) if not any(part in name for part in UNTRAINED_PARTS)
+    ]
+    if loaded.config.is_encoder_decoder and not loaded.can_generate():
+        # Only a model that writes has it; the decoder's first token may stand there alone.
+        with suppress(OSError):
+            loaded.generation_config = GenerationConfig.from_pretrained(
+                model, local_files_only=options["local_files_only"]
+            )
+    return loaded.eval().to(device), missing + sorted(str(key) for key in info["mismatched_keys"])
+
+
+def body_of(model: PreTrainedModel) -> PreTrainedModel:
+    """The model without its head; the model itself where transformers does not say which part that is."""
+    return model.base_model if isinstance(model.base_model, PreTrainedModel) else model
+
+
+def short_name(model: str) -> str:
+    """The last part of a folder or hub id."""
+    return Path(model).name or model
+
+
+def check_reads_text(name: str, model: PreTrainedModel) -> None:
+    """UserError for a model of images or sounds."""
+    if model.main_input_name != "input_ids":
+        raise UserError(f"model: {name} takes {model.main_input_name}, not text")
+
+
+def kept_pretrained(model: str, **loading: Any) -> Pretrained:
+    """load_pretrained, with the model of the last call kept: of many runs on one model the first loads it.
+
+    A folder whose files have changed is loaded anew. One model is kept and no more, since it may be large.
+    """
+    return _kept(model, _state_of_files(model), **loading)
+
+
+@lru_cache(maxsize=1)
+def _kept(model: str, state: object, **loading: Any) -> Pretrained:
+    return load_pretrained(model, **loading)
+
+
+def _state_of_files(model: str) -> tuple[tuple[str, int, int], ...]:
+    """Name, time and size of the files of a folder; nothing for a model of the hub, which has a version."""
+    folder = Path(model)
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)

@@ -1,0 +1,1 @@
+"""The settings of experiments that look into a pretrained model."""

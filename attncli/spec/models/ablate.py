@@ -1,0 +1,114 @@
+"""The settings of what a model loses without some of its heads."""
+
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from attncli.spec.fields import Contradiction, Size, contradiction
+from attncli.spec.models.head_places import check_head_places, split_names
+from attncli.spec.models.heads import SurveyTextSpec
+from attncli.spec.statistic_names import in_group
+
+Effect = Literal["loss", "kl", "probability", "logit_difference", "output_change", "approximate"]
+EVERY_HEAD = "all"
+
+
+class AblateSpec(SurveyTextSpec):
+    experiment = "ablate"
+    title = "What is lost without each head"
+    main_table = "heads"
+    module = "attncli.experiments.ablate.experiment"
+    model_module = module
+    needs_head = True
+    default_model = str(files("attncli") / "data" / "tiny-induction")
+    examples = (
+        "attn ablate",
+        "attn ablate --model ./my-model --probe repeated --heads 16:0,18:6 --jointly",
+        'attn ablate --model ./my-model --sentence "The capital of France is" --answer " Paris"',
+        "attn ablate --model ./my-model --texts lines.txt --method mean -o heads.csv",
+        "attn ablate --model ./my-model --approximate",
+    )
+    off_keys = frozenset(
+        {"texts", "text_group", "heads", "jointly", "approximate", "answer", "against", "top", "sort"}
+    )
+    next_steps = ("--method mean", "--texts FILE", "--approximate", "-o page.html")
+    group = "Heads"
+    heading_keys = ("file", "model", "method", "seed")
+
+    heads: list[str] = Field(
+        [EVERY_HEAD], description="the heads that are taken out, as LAYER:HEAD, or all, each by itself"
+    )
+    method: Literal["zero", "mean", "sink"] = Field(
+        "zero",
+        description="what stands for a head's output: nothing, its mean over all tokens, or the first value",
+    )
+    jointly: bool = Field(False, description="also take out all of these heads at once")
+    approximate: bool = Field(
+        False,
+        description="every head by one backward pass, |d loss / d gate|; exact for 16 of them, or for heads",
+    )
+    answer: str | None = Field(
+        None, description="measure this token alone, after the text (or at the mask of an encoder's text)"
+    )
+    against: str | None = Field(None, description="with answer: compare its logit with this token's")
+    sort: Effect | None = Field(
+        None, description="show the heads with the largest effect first (default: the first that is measured)"
+    )
+    top: Size | None = Field(None, description="show only the first N heads")
+
+    _heads_names = field_validator("heads", mode="before")(split_names)
+
+    @field_validator("heads")
+    @classmethod
+    def _heads_have_a_layer(cls, value: list[str]) -> list[str]:
+        return value if value == [EVERY_HEAD] else check_head_places(value)
+
+    @property
+    def named_heads(self) -> list[str]:
+        """The heads that are named; none where it is all of them."""
+        return [] if self.heads == [EVERY_HEAD] else self.heads
+
+    def single_statistics(self) -> tuple[str, ...]:
+        differences = {
+            "loss": True,
+            "probability": self.answer is not None,
+            "logit_difference": self.against is not None,
+        }
+        baseline = [name for name, is_measured in differences.items() if is_measured]
+        # Whether a model has a head that predicts tokens is known when it is there.
+        effects = [*baseline, "kl", *(["output_change"] if self.model and not self.answer else [])]
+        ends = ("", "_low", "_high") if self.texts is not None else ("",)
+        names = [f"{name}{end}" for name in effects for end in ends]
+        found = [*names, *in_group("baseline", *(f"{name}{end}" for name in baseline for end in ends))]
+        found += in_group("joint", *names) if self.jointly else ()
+        if self.approximate:
+            found += ["approximate", *in_group("approximation", "rank_correlation", "heads")]
+        return tuple(found)
+
+    def unreported_keys(self) -> frozenset[str]:
+        off = {key for key in self.off_keys if getattr(self, key) in (None, False, [EVERY_HEAD])}
+        return super().unreported_keys() | off
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        if self.against is not None and self.answer is None:
+            yield contradiction("against", "needs answer", "answer")
+        if self.answer is not None and self.probe:
+            yield contradiction("answer", "needs sentence or file: random tokens have no answer", "probe")
+        if self.jointly and len(self.named_heads) < 2:
+            yield contradiction("jointly", "needs heads, two or more", "heads")
+        for key, needs in (
+            ("approximate", "approximate"),
+            ("probability", "answer"),
+            ("logit_difference", "against"),
+        ):
+            if self.sort == key and not getattr(self, needs):
+                yield contradiction("sort", f"{key} needs {needs}", needs)
+        if self.sort == "output_change" and self.answer:
+            yield contradiction(
+                "sort", "output_change is for models without a head: leave answer out", "answer"
+            )
+        if self.approximate and self.method != "zero":
+            yield contradiction("approximate", "is for method zero: a gate goes from 1 to 0", "method")

@@ -1,0 +1,63 @@
+"""The settings of what each head adds to a logit."""
+
+from collections.abc import Iterator
+from importlib.resources import files
+
+from pydantic import Field, field_validator
+
+from attncli.spec.fields import Contradiction, Size, contradiction
+from attncli.spec.models.head_places import check_head_places
+from attncli.spec.models.heads import SurveyTextSpec
+from attncli.spec.statistic_names import in_group
+
+
+class WhySpec(SurveyTextSpec):
+    experiment = "why"
+    title = "What each head adds to a logit"
+    main_table = "heads"
+    module = "attncli.experiments.why.experiment"
+    model_module = module
+    needs_head = True
+    default_model = str(files("attncli") / "data" / "tiny-induction")
+    examples = (
+        "attn why",
+        'attn why --model ./my-model --sentence "The capital of France is" --answer " Paris"',
+        'attn why --model ./my-model "He gave the book to" --answer " her" --against " him" --head 9:6',
+        "attn why --model ./my-model --probe repeated -o heads.csv",
+    )
+    off_keys = frozenset({"texts", "text_group", "answer", "against", "top"})
+    next_steps = ("--answer TEXT", "--head LAYER:HEAD", "-o page.html")
+    heading_keys = ("file", "model", "answer", "against", "seed")
+
+    answer: str | None = Field(
+        None, description="the token whose logit it is, after the text (default: the most likely one)"
+    )
+    against: str | None = Field(None, description="with answer: how far its logit is above this token's")
+    head: str | None = Field(
+        None, description="the head, as LAYER:HEAD, that is shown token by token (default: which adds most)"
+    )
+    top: Size | None = Field(None, description="show only the first N heads")
+
+    @field_validator("head")
+    @classmethod
+    def _head_has_a_layer(cls, value: str | None) -> str | None:
+        return None if value is None else check_head_places([value])[0]
+
+    def row_statistics(self) -> tuple[str, ...]:
+        return "contribution", "weight"
+
+    def single_statistics(self) -> tuple[str, ...]:
+        parts = in_group("parts", "embedding", "heads", "mlps", "biases", "sum", "logit", "norm_scale")
+        return ("contribution", *parts, *in_group("layers.N", "layer", "attention", "mlp"))
+
+    def unreported_keys(self) -> frozenset[str]:
+        return super().unreported_keys() | {key for key in self.off_keys if getattr(self, key) is None}
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        if self.against is not None and self.answer is None:
+            yield contradiction("against", "needs answer", "answer")
+        if self.texts is not None:
+            yield contradiction("texts", "is not for why, which reads one text", "texts")
+        if self.context is not None:
+            yield contradiction("context", "is for an encoder, and why for decoders alone", "context")

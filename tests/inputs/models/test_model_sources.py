@@ -1,0 +1,90 @@
+"""What `--model` may name beside a folder: a GGUF file, and a package whose code is not run."""
+
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from attncli.inputs.models import gguf
+from attncli.spec.models import sources
+from tests.conftest import Attn
+from tests.model_folders import save_writer
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of installed packages, and a cache folder of its own."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    sources._of_package.cache_clear()
+    return folder
+
+
+def install(site: Path, name: str, *extra: str) -> Path:
+    """A package that would fail if it were imported, with what lies in it listed as pip lists it."""
+    package = site / name
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    about = site / f"{name}-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    files = [str(path.relative_to(site)) for path in package.rglob("*") if path.is_file()]
+    (about / "RECORD").write_text("".join(f"{file},,\n" for file in [*files, *extra]))
+    return package
+
+
+def test_a_package_that_ships_a_folder_is_a_model(site: Path, attn: Attn) -> None:
+    save_writer(site / "ships_llama" / "weights", "Llama")
+    install(site, "ships_llama")
+    ended = attn(["generate", "--model", "ships-llama", "the cat sat", "--max-new-tokens", "2"])
+    assert (ended.code, ended.err) == (0, "") and ended.out.startswith(
+        "generate: ships-llama, 5 tokens, 2 new"
+    )
+    assert attn(["heads", "--model", "ships-llama", "the cat sat on the street"]).code == 0
+
+
+def test_a_package_that_ships_two_is_asked_about(site: Path, attn: Attn) -> None:
+    for name in ("a.gguf", "b.GGUF"):
+        (site / "two").mkdir(exist_ok=True)
+        (site / "two" / name).write_bytes(b"GGUF")
+    install(site, "two")
+    line = f"--model: two ships several models: name one of {site}/two/a.gguf, {site}/two/b.GGUF"
+    assert sorted(attn(["heads", "--model", "two"]).err.strip().split()) == sorted(line.split())
+
+
+def test_what_is_no_gguf_is_one_line(site: Path, attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = site / "model.gguf"
+    path.write_bytes(b"no such thing")
+    assert attn(["heads", "--model", str(path)]).err == f"--model: {path}: is not a GGUF file\n"
+    path.write_bytes(b"GGUF" + bytes(100))
+    damaged = attn(["heads", "--model", str(path)])
+    assert damaged.code == 2 and damaged.err.startswith(f"--model: {path}: cannot be read as GGUF: ")
+    assert damaged.err.count("\n") == 1
+
+    def none_installed(name: str) -> ModuleSpec | None:
+        return None
+
+    monkeypatch.setattr(gguf, "find_spec", none_installed)
+    missing = attn(["heads", "--model", str(path)])
+    assert missing.err == '--model: a GGUF file needs: pip install "attncli[gguf]"\n'
+
+
+def test_half_precision_is_close_and_takes_a_model(attn: Attn, tmp_path: Path) -> None:
+    folder = str(save_writer(tmp_path, "Llama"))
+    asked = [
+        "multihead",
+        "--model",
+        folder,
+        "--sentence",
+        "the cat sat",
+        "--show",
+        "weights",
+        "--precision",
+        "1",
+    ]
+    assert attn([*asked, "--dtype", "bfloat16"]).out.count("\n") == attn(asked).out.count("\n")
+    assert '"dtype": "bfloat16"' in attn([*asked[:5], "--dtype", "bfloat16", "--format", "json"]).out
+    assert '"dtype"' not in attn([*asked[:5], "--format", "json"]).out
+    assert attn(["self", "--dtype", "float16"]).err == "--dtype: needs model\n"
