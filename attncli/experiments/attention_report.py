@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attncli import __version__
 from attncli.attention.results import Computed
 from attncli.experiments.explained import explained_steps
 from attncli.experiments.sources import Source
 from attncli.experiments.texts import Texts
+from attncli.experiments.versions import versions
 from attncli.inputs.projections import Projection
 from attncli.report import NamedTensor, Report, Statistic, Tensors
 from attncli.spec.attention import AttentionSpec
@@ -63,12 +63,11 @@ def build_report(
     notes: Iterable[str],
 ) -> Report:
     """A report with the settings and versions that it came from, and its steps where asked to explain."""
-    environment = {"attncli": __version__, "torch": torch.__version__}
     settings = spec.model_dump(mode="json", exclude=set(spec.unreported_keys()))
     report = Report(
         spec.experiment,
         settings,
-        environment,
+        versions(),
         texts.tokens,
         texts.context_tokens,
         tensors=tensors,

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from attncli import __version__
 from attncli.attention.engines import attend
 from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.results import Wanted
 from attncli.experiments.attended.row_summaries import with_summaries
 from attncli.experiments.attention_report import LeadingAxes, row_tensors
+from attncli.experiments.versions import versions
 from attncli.report import NamedTensor, Report, Statistic, Tensors
 from attncli.row_statistics import ROW_STATISTICS
 
@@ -39,7 +39,7 @@ def weights_report(
     return Report(
         "show",
         source,
-        {"attncli": __version__, "torch": torch.__version__},
+        versions(),
         tuple(tokens),
         tuple(context_tokens),
         tensors={"weights": weights},

@@ -11,12 +11,14 @@ from attncli.attention.engines import attend
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Computed, Wanted
 from attncli.errors import UserError
+from attncli.experiments.ablate.taken_out import TakenOut
 from attncli.experiments.attention_report import LeadingAxes, build_report, named, row_tensors
 from attncli.experiments.survey.experiment import EAGER_NOTE
+from attncli.experiments.text_words import WORDS_NOTE, TextWords
 from attncli.experiments.texts import Texts, check_token
-from attncli.inputs.capture import CapturedLayer, Enough, capture
+from attncli.inputs.models.capture import CapturedLayer, Enough, capture
+from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.output_projections import output_projection
-from attncli.inputs.pretrained import Pretrained, Reading
 from attncli.memory import refuse_bytes
 from attncli.report import NamedTensor, Numbers, Report, Statistic
 from attncli.spec.attention import MultiheadSpec, SelfSpec
@@ -62,6 +64,8 @@ class ChosenLayer:
         attention = layer.attention
         if not isinstance(self.spec, MultiheadSpec) or not isinstance(attention, AttentionLayer):
             return None
+        if self.spec.words:
+            return None
         in_dim = attention.num_heads * attention.value.shape[-1]
         return output_projection(self.pretrained.model, layer.module, in_dim)
 
@@ -95,7 +99,8 @@ def read(
 ) -> Reading:
     """The texts for the queries and, with a decoder, for the encoder; UserError for what does not fit."""
     assert texts.text is not None
-    text = pretrained.read(texts.text, "file" if spec.file else "sentence", truncate=spec.truncate)
+    key = "file" if spec.file else "sentence"
+    text = pretrained.read(texts.text, key, truncate=spec.truncate, words=spec.words)
     if not isinstance(spec, CrossSpec):
         reading = Reading(text, text if pretrained.has_decoder else None)
     elif not pretrained.has_decoder:
@@ -103,9 +108,9 @@ def read(
     else:
         assert texts.context is not None
         key = "context_file" if spec.context_file else "context"
-        context = pretrained.read(texts.context, key, truncate=spec.truncate)
+        context = pretrained.read(texts.context, key, truncate=spec.truncate, words=spec.words)
         reading = Reading(pretrained.shifted_right(text), context)
-    check_token(spec.token, len(text.ids))
+    check_token(spec.token, len(text.in_words().ids))
     return reading
 
 
@@ -125,12 +130,18 @@ def report_each(
     refuse_bytes(spec.experiment, needed, "fewer tokens, or attn heads for statistics alone")
     with ExitStack() as hooks:
         chosen = ChosenLayer(spec, pretrained, hooks)
-        how = capture(pretrained.model, pretrained.inputs(readings), chosen.take)
+        taken_out = TakenOut(spec.ablate, pretrained, chosen.take, hooks)
+        how = capture(pretrained.model, pretrained.inputs(readings), taken_out.take)
     layer = chosen.chosen()
-    notes = _notes(spec, pretrained, layer, how)
+    notes = [*_notes(spec, pretrained, layer, how), *taken_out.notes()]
+    if spec.words:
+        notes.append(WORDS_NOTE)
+        layer = replace(layer, attention=TextWords(readings).merged(layer))
     computed = _computed(spec, pretrained, layer)
     reports = []
-    for text, (own, reading) in enumerate(zip(specs, readings, strict=True)):
+    spelling = None if spec.words else pretrained.token_spelling
+    for text, (own, whole) in enumerate(zip(specs, readings, strict=True)):
+        reading = whole.in_words()
         if own.layer != layer.layer:
             own = own.model_copy(update={"layer": layer.layer})
         tensors, statistics = _tensors_and_statistics(own, layer, computed, chosen.output, text)
@@ -140,8 +151,8 @@ def report_each(
                 ids["context_token_ids"] = named(reading.context.ids, "key")
             tensors = ids | tensors
         context = reading.context.tokens if isinstance(spec, CrossSpec) and reading.context else ()
-        read = Texts(reading.text.tokens, context, token_spelling=pretrained.token_spelling)
-        told = [*notes, *reading.left_out_notes()]
+        read = Texts(reading.text.tokens, context, token_spelling=spelling)
+        told = [*notes, *whole.left_out_notes()]
         reports.append(build_report(own, read, tensors, statistics, told))
     return reports
 

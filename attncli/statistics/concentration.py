@@ -46,14 +46,11 @@ def top_keys(
     else:
         values, places = flat.topk(count)
     # Any of equal entries was taken: the few rows with some are looked through again.
-    is_tied = (values[:, 1:] >= values[:, :-1] - _rounding(values[:, :-1], unit)) & (
-        values[:, 1:] > -torch.inf
-    )
+    is_tied = are_equal(values[:, 1:], values[:, :-1], unit) & (values[:, 1:] > -torch.inf)
     if len(tied := is_tied.any(dim=-1).nonzero()[:, 0]):
 
         def first(left: Tensor, best: Any) -> Tensor:
-            is_near = left >= best.values - _rounding(best.values, unit)
-            place: Tensor = is_near.byte().argmax(dim=-1, keepdim=True)
+            place: Tensor = are_equal(left, best.values, unit).byte().argmax(dim=-1, keepdim=True)
             return place
 
         of_ties, firsts = _by_rounds(flat[tied], count, first)
@@ -64,8 +61,10 @@ def top_keys(
     return found.view(*ranking.shape[:-1], k)
 
 
-def _rounding(best: Tensor, unit: float) -> Tensor:
-    return ROUNDINGS * torch.finfo(best.dtype).eps * best.abs().clamp(min=unit)
+def are_equal(smaller: Tensor, larger: Tensor, unit: float) -> Tensor:
+    """Where rounding alone may have told two numbers apart, of which one is not below the other."""
+    spacing = torch.finfo(larger.dtype).eps * larger.abs().clamp(min=unit)
+    return smaller >= larger - ROUNDINGS * spacing
 
 
 def _by_rounds(

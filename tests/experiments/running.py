@@ -11,6 +11,7 @@ from attncli.spec import SPECS
 from attncli.spec.config.validation import Given, build_spec
 
 ROOT = Path(__file__).parent.parent.parent
+LESSON_FILES = ROOT / "attncli" / "data" / "lessons" / "files"
 
 
 def run(experiment: str, **settings: object) -> Report:

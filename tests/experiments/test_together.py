@@ -19,7 +19,7 @@ from attncli.spec import SPECS
 from attncli.spec.config.validation import Given, build_spec
 from attncli.spec.fields import Spec
 
-VECTORS = "configs/lessons/made-up.50d.txt"
+VECTORS = "attncli/data/lessons/files/made-up.50d.txt"
 CAT = "the cat walks on the street"
 
 

@@ -129,7 +129,7 @@ def spec_of(experiment: str, **settings: object) -> Any:
 def test_dense_and_streaming_agree_in_float64(
     variant: str, sizes: tuple[int, int], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TileSizes, "suited_to", lambda _: TileSizes(*sizes))
+    monkeypatch.setattr(TileSizes, "suited_to", lambda *_: TileSizes(*sizes))
     monkeypatch.setattr("attncli.attention.engines.tiles.LEAST_KEYS", 1)
     on = {key: ON[key] for key in (STREAMED if variant == "all of them" else [variant])}
     generator = torch.Generator().manual_seed(5)

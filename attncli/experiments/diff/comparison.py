@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from attncli import __version__
 from attncli.errors import UserError
 from attncli.experiments.diff.alignment import Alignment, align, align_positions
+from attncli.experiments.diff.changed_heads import change_note, changed_heads
 from attncli.experiments.diff.left_out import left_out_notes, places_of
+from attncli.experiments.versions import versions
 from attncli.report import PLACES, Cell, NamedTensor, Numbers, Report, Statistic, Table, Tensors
 from attncli.statistics.divergence import jensen_shannon
 
@@ -34,7 +35,10 @@ def _weights(report: Report, side: str) -> NamedTensor | None:
 
 def _aligned(axis: str, a: Report, b: Report, sizes: tuple[int, int]) -> Alignment:
     """The queries, or the keys, of both sides."""
-    tokens = [(side.context_tokens or side.tokens) if axis == "key" else side.tokens for side in (a, b)]
+    tokens = [
+        (side.context_tokens or side.tokens) if axis == "key" else side.tokens[side.first_query :]
+        for side in (a, b)
+    ]
     if all(len(names) == size for names, size in zip(tokens, sizes, strict=True)) and all(sizes):
         return align(*tokens)
     return align_positions(axis, *sizes)
@@ -199,7 +203,7 @@ def compare(a: Report, b: Report) -> Report:
         if distance.values.ndim > 1:
             statistics["by_head"] = _by_head(distance)
         tokens = query.tokens
-        is_cross = bool(a.context_tokens or b.context_tokens)
+        is_cross = any(side.context_tokens or side.first_query for side in (a, b))
         context_tokens = key.tokens if is_cross else ()
         if len(query.tokens) > query.num_shared or len(key.tokens) > key.num_shared:
             notes.append(GAP_NOTE)
@@ -209,6 +213,9 @@ def compare(a: Report, b: Report) -> Report:
             notes.append(NO_DISTRIBUTION_NOTE)
     elif a.experiment != b.experiment:
         raise UserError(f"diff: {a.experiment} and {b.experiment} have no weights and other statistics")
+    if a.table("intervals") and b.table("intervals"):
+        statistics["changed_heads"] = changed = changed_heads(a, b)
+        notes.insert(1, change_note(a, b, changed))
     if heads := _heads_difference(a, b):
         statistics["heads_difference"] = heads
     if numbers := _side_by_side(a, b):
@@ -218,7 +225,7 @@ def compare(a: Report, b: Report) -> Report:
     return Report(
         "diff",
         {"a": dict(a.spec), "b": dict(b.spec)},
-        {"attncli": __version__, "torch": torch.__version__},
+        versions(),
         tokens,
         context_tokens,
         tensors=tensors,

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from attncli.attention.results import MAP_SIZE, Computed, Wanted
 from attncli.errors import UserError
-from attncli.inputs.capture import CapturedLayer
-from attncli.inputs.pretrained import ModelText, Reading
+from attncli.inputs.models.capture import CapturedLayer
+from attncli.inputs.models.pretrained import ModelText, Reading
 from attncli.memory import refuse_bytes
 from attncli.report import NamedTensor, whole_head_name
-from attncli.spec.heads import HeadsSpec
+from attncli.spec.models.heads import HeadsSpec
 
 WHOLE_TOKENS = 128
 BYTES_PER_KEPT_WEIGHT = 16

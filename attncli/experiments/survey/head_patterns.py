@@ -4,41 +4,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attncli.report import Row
+from attncli.row_statistics import FIRST, HEAD_PATTERNS, UNIFORM, HeadPattern
 
 LEAST_ROWS = 5
 """Rows that a pattern must stand on to name a head: a mean over fewer says little."""
 NUM_STRONGEST = 3
 DECIMALS = 5
 UNNAMED = "unnamed"
-UNIFORM = "uniform"
 
 HeadRow = Mapping[str, Any]
 """Where a head stands, and its statistics by name."""
-
-
-class HeadPattern(NamedTuple):
-    """The statistic of a pattern, and the number above which a head has it.
-
-    One key: Gu et al. 2024 (2410.10781) call a mean weight above 0.3 on the first a sink. Clark et al. 2019
-    (1906.04341) count the heads of BERT on previous, next and special tokens, Olsson et al. 2022 (2209.11895)
-    those on induction, from about half of the weight.
-    """
-
-    statistic: str
-    threshold: float
-
-
-HEAD_PATTERNS = {
-    "first token": HeadPattern("sink_mass", 0.3),
-    "previous token": HeadPattern("previous_token", 0.4),
-    "next token": HeadPattern("next_token", 0.4),
-    "current token": HeadPattern("current_token", 0.4),
-    "duplicate token": HeadPattern("duplicate_token", 0.4),
-    "induction": HeadPattern("induction", 0.4),
-    "special tokens": HeadPattern("special_mass", 0.4),
-    "one key for all": HeadPattern("one_key_mass", 0.3),
-    UNIFORM: HeadPattern("normalized_entropy", 0.9),
-}
 
 
 class Stack(NamedTuple):
@@ -58,8 +33,9 @@ class Stack(NamedTuple):
 
     def value(self, head: HeadRow, statistic: str) -> float:
         """The statistic; of special tokens what is not on the first, which has a pattern of its own."""
-        value: float = head[statistic] - (head["sink_mass"] if self._leaves_out_first(statistic) else 0.0)
-        return value
+        if (name := self.name_of(statistic)) in head:
+            return float(head[name])
+        return float(head[statistic] - head["sink_mass"])
 
     def name_of(self, statistic: str) -> str:
         """What `value` is a number of."""
@@ -70,7 +46,10 @@ class Stack(NamedTuple):
 
 
 def pattern_of(head: HeadRow, stack: Stack) -> str:
-    """Uniform where it is that; else the pattern with the largest value above its threshold."""
+    """Uniform where it is that; else the pattern with the largest value above its threshold.
+
+    The first token, where a head rests that finds nothing, names only what nothing else names.
+    """
     found = {
         name: value
         for name, (statistic, threshold) in stack.patterns().items()
@@ -78,7 +57,7 @@ def pattern_of(head: HeadRow, stack: Stack) -> str:
     }
     if UNIFORM in found:
         return UNIFORM
-    return max(found, key=lambda name: found[name], default=UNNAMED)
+    return max(found, key=lambda name: (name != FIRST, found[name]), default=UNNAMED)
 
 
 def pattern_rows(heads: Sequence[HeadRow], stack: Stack) -> list[Row]:
@@ -101,7 +80,9 @@ def pattern_rows(heads: Sequence[HeadRow], stack: Stack) -> list[Row]:
     return [*rows, {"stack": stack.name, "pattern": UNNAMED, **unnamed, "heads": of_none}]
 
 
-def strongest_rows(heads: Sequence[HeadRow], stack: Stack, key_of: Callable[[HeadRow], int]) -> Iterator[Row]:
+def strongest_rows(
+    heads: Sequence[HeadRow], stack: Stack, key_of: Callable[[HeadRow], int | None]
+) -> Iterator[Row]:
     """The heads with the largest numbers of each pattern that stands on enough rows; ties in their order.
 
     `key` is a position: where the one key for all stands.

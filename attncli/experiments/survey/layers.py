@@ -1,6 +1,6 @@
-"""What is measured of a model's heads while it runs: a row for each head, for each text."""
+"""What is measured of a model's heads while it runs, a layer at a time."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,39 +16,21 @@ from attncli.attention.patterns import Marks
 from attncli.attention.results import Computed, Wanted
 from attncli.errors import UserError
 from attncli.experiments.survey.head_maps import HeadMaps, sides
-from attncli.experiments.survey.head_patterns import Stack, pattern_of
 from attncli.experiments.survey.head_scores import (
     Attention,
-    head_scores,
-    one_key,
-    rows_of_patterns,
     wanted_scores,
     weighted_by_values,
     without_first_keys,
 )
 from attncli.experiments.survey.named_places import marked
-from attncli.inputs.capture import CapturedLayer
+from attncli.experiments.text_words import TextWords
+from attncli.inputs.models.capture import CapturedLayer
+from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.output_projections import output_projection, projection_of_heads
-from attncli.inputs.pretrained import Pretrained, Reading
 from attncli.mechanisms.heads import merge_heads
-from attncli.spec.heads import HeadsSpec
+from attncli.spec.models.heads import HeadsSpec
 from attncli.statistics.rollout import roll_out
 from attncli.statistics.value_norms import value_norms
-
-HeadRow = dict[str, Any]
-"""Where a head stands, and its statistics by name."""
-
-
-class SurveyedText(NamedTuple):
-    """The heads of one text, what their patterns stand on, and the key that gets most of each head."""
-
-    rows: list[HeadRow]
-    stacks: list[Stack]
-    one_keys: dict[tuple[str, int, int], int]
-
-    def key_of(self, row: Mapping[str, Any]) -> int:
-        """The position of the key that gets most of a head."""
-        return self.one_keys[row["stack"], row["layer"], row["head"]]
 
 
 class SurveyedLayer(NamedTuple):
@@ -64,12 +46,12 @@ ROUNDING = 1e-3
 
 
 class Survey:
-    """Takes the layers as the model hands them over and keeps a row for each head, for each text."""
+    """Takes the layers as the model hands them over and keeps what the statistics of their heads need."""
 
     def __init__(
         self,
         specs: Sequence[HeadsSpec],
-        readings: Sequence[Reading],
+        whole: Sequence[Reading],
         pretrained: Pretrained,
         progress: Callable[[float], None] | None,
         hooks: ExitStack,
@@ -78,7 +60,8 @@ class Survey:
         self.hooks = hooks
         self.progress = progress
         self.pretrained = pretrained
-        self.readings = readings
+        self.readings = readings = [one.in_words() for one in whole]
+        self.words = TextWords(whole) if self.spec.words else None
         self.ids = torch.stack([one.text.ids for one in readings])
         contexts = [one.context for one in readings if one.context is not None]
         self.encoder_ids = torch.stack([one.ids for one in contexts]) if contexts else None
@@ -86,13 +69,14 @@ class Survey:
         self.layers: list[SurveyedLayer] = []
         self.rolled: list[Tensor] = []
         self.maps: list[HeadMaps] = []
-        self._wanted: dict[str, Wanted] = {}
+        self.wanted: dict[str, Wanted] = {}
         if self.spec.maps != "none":
             self.maps = [HeadMaps(own, *sides(own, one)) for own, one in zip(specs, readings, strict=True)]
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
         """The statistics of one layer, and its output where that is not of other weights."""
-        attention = without_first_keys(layer.attention, self.spec.skip_sink)
+        attention = layer.attention if self.words is None else self.words.merged(layer)
+        attention = without_first_keys(attention, self.spec.skip_sink)
         norms = None
         if self.spec.weighted:
             attention, norms = self._weighted(layer, attention)
@@ -108,7 +92,7 @@ class Survey:
     def _what_is_wanted(self, layer: CapturedLayer, attention: Attention) -> Wanted:
         """The same for all layers of a stack and kind, and so are the patterns in it; but for the maps."""
         stack = layer.stack_name
-        if stack not in self._wanted:
+        if stack not in self.wanted:
             in_encoder = layer.stack == "encoder" and self.encoder_ids is not None
             ids = self.encoder_ids if in_encoder else self.ids
             wanted = wanted_scores(
@@ -119,12 +103,12 @@ class Survey:
                 repeat=self.spec.num_tokens if self.spec.probe else None,
                 asked=bool(self.spec.sought()["to"]),
             )
-            self._wanted[stack] = replace(
+            self.wanted[stack] = replace(
                 wanted,
                 head_mean=self.spec.rollout and layer.kind == "self",
                 output=attention is layer.attention and isinstance(attention, AttentionLayer),
             )
-        wanted = self._wanted[stack]
+        wanted = self.wanted[stack]
         return self.maps[0].wanted(layer, wanted) if self.maps else wanted
 
     def _marks(self, stack: str, attention: Attention) -> Marks:
@@ -147,61 +131,6 @@ class Survey:
                 self.maps[text].take(layer, found, text)
             if found.head_mean is not None:
                 self._roll_out(found.head_mean[text].double(), text)
-
-    def found(self) -> list[SurveyedText]:
-        """What was found on each text: a row for each head, in the order of the layers, and what they do."""
-        numbers: dict[int, dict[str, Tensor]] = {}
-        keys: dict[int, Tensor] = {}
-        for alike in self._alike():
-            wanted = self._wanted[self.layers[alike[0]].where["stack"]]
-            computed = [self.layers[number].found for number in alike]
-            mass, key = one_key(computed, wanted)
-            scores = head_scores(computed, wanted) | {"one_key_mass": mass}
-            for place, number in enumerate(alike):
-                norms = self.layers[number].norms
-                first = {} if norms is None else {"value_norm": norms}
-                numbers[number] = first | {name: score[place] for name, score in scores.items()}
-                keys[number] = key[place]
-        by_head = {number: torch.stack(list(of.values()), dim=-1).tolist() for number, of in numbers.items()}
-        texts = []
-        for text in range(len(self.ids)):
-            stacks = self._stacks(text)
-            rows: list[HeadRow] = []
-            one_keys: dict[tuple[str, int, int], int] = {}
-            for number, layer in enumerate(self.layers):
-                stack = stacks[layer.where["stack"]]
-                for head, of_head in enumerate(by_head[number][text]):
-                    by_name = dict(zip(numbers[number], of_head, strict=True))
-                    named = {"head": head, "pattern": pattern_of(by_name, stack)}
-                    rows.append({**layer.where, **named, **by_name})
-                for head, key in enumerate(keys[number][text].tolist()):
-                    one_keys[stack.name, layer.where["layer"], head] = key
-            texts.append(SurveyedText(rows, list(stacks.values()), one_keys))
-        return texts
-
-    def _stacks(self, text: int) -> dict[str, Stack]:
-        """On how many rows of a text each statistic stands, for each stack; its layers see the same rows."""
-        stacks: dict[str, Stack] = {}
-        for layer in self.layers:
-            name, wanted = layer.where["stack"], self._wanted[layer.where["stack"]]
-            if name not in stacks:
-                assert wanted.patterns is not None
-                counts = rows_of_patterns(layer.found, wanted)[text].tolist()
-                all_rows = int(layer.found.seeing[text].sum())
-                num_rows = dict.fromkeys(("sink_mass", "one_key_mass"), all_rows)
-                assert layer.found.visible is not None
-                num_rows["normalized_entropy"] = int((layer.found.visible[text] > 1).sum())
-                num_rows |= dict(zip(wanted.patterns.names, counts, strict=True))
-                stacks[name] = Stack(name, num_rows, bool(wanted.patterns.marks.special[text, 0]))
-        return stacks
-
-    def _alike(self) -> list[list[int]]:
-        """The places of the layers of the same stack and shapes, whose statistics are computed together."""
-        found: dict[tuple[Any, ...], list[int]] = {}
-        for number, layer in enumerate(self.layers):
-            assert layer.found.sums is not None
-            found.setdefault((layer.where["stack"], layer.found.sums.shape), []).append(number)
-        return list(found.values())
 
     def _weighted(
         self, layer: CapturedLayer, attention: Attention

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from attncli.attention.patterns import Marks
 from attncli.errors import UserError, nearest
-from attncli.inputs.pretrained import ModelText, Pretrained, Reading
-from attncli.spec.heads import HeadsSpec
+from attncli.inputs.models.pretrained import ModelText, Pretrained, Reading
+from attncli.spec.models.heads import HeadsSpec
 
 MOST_LISTED = 12
 
@@ -42,13 +42,9 @@ def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> list[in
     if name.isdecimal():
         return [int(name)] if int(name) < len(text.ids) else []
     wanted = name.removeprefix("·")
-    shown = _shown(text, pretrained)
+    shown = pretrained.written_tokens(text)
     alike = [place for place, token in enumerate(text.tokens) if name == token or wanted == shown[place]]
     return alike or _pieces(name, text, pretrained)
-
-
-def _shown(text: ModelText, pretrained: Pretrained) -> list[str]:
-    return [pretrained.written(token) for token in text.tokens]
 
 
 def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> list[int]:
@@ -76,7 +72,7 @@ def _not_there(name: str, texts: list[ModelText], pretrained: Pretrained) -> str
     if name.isdecimal():
         most = max(len(text.ids) for text in texts)
         return f"must be below {most}, the number of tokens (got {name})"
-    tokens = dict.fromkeys(token for text in texts for token in _shown(text, pretrained))
+    tokens = dict.fromkeys(token for text in texts for token in pretrained.written_tokens(text))
     listed = ", ".join([*tokens][:MOST_LISTED]) + (", ..." if len(tokens) > MOST_LISTED else "")
     close = nearest(name, tokens)
     return f"no token of the text (got {name:.60}){close}: its tokens are {listed}"

@@ -1,0 +1,107 @@
+"""A text whose tokens a model predicts: at which places, and which tokens stand there."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from attncli.errors import UserError
+from attncli.inputs.models.language_head import Predicts, predicted_tokens
+from attncli.inputs.models.pretrained import ModelText, Pretrained, Reading
+
+MASKED_SHARE = 0.15
+"""Of the tokens of a text, as BERT was trained: Devlin et al. 2019 (1810.04805), 3.1."""
+NO_PLACES = torch.empty(0, dtype=torch.long)
+
+
+@dataclass(frozen=True)
+class Predicted(Reading):
+    """What a model reads, the places of its predictions, and the token that each should be.
+
+    Of a model without a head there are none. An answer is the only target, and `against` a token that it is
+    compared with.
+    """
+
+    places: Int[Tensor, " place"] = NO_PLACES
+    targets: Int[Tensor, " place"] = NO_PLACES
+    is_answer: bool = False
+    against: int | None = None
+
+    @property
+    def num_places(self) -> int:
+        """How many tokens are predicted."""
+        return len(self.places)
+
+
+def predicts(pretrained: Pretrained) -> Predicts | None:
+    """Which tokens a model predicts; None without a head."""
+    return None if pretrained.with_head is None else predicted_tokens(pretrained.with_head)
+
+
+def predicted_reading(
+    pretrained: Pretrained,
+    reading: Reading,
+    key: str,
+    generator: torch.Generator,
+    *,
+    repeated: int | None = None,
+    answer: str | None = None,
+    against: str | None = None,
+) -> Predicted:
+    """What is predicted of a text. UserError, at `key`, where that is nothing.
+
+    Of a text whose tokens are predicted from those before, every token but the first; of the `repeated` probe
+    the second copy, but for its first token, which nothing tells. For an encoder a random share of the tokens
+    is masked. With an answer, what comes after the text, or stands at its mask.
+    """
+    kind = predicts(pretrained)
+    if kind is None and answer is not None:
+        raise UserError(f"answer: {pretrained.name} has no head that predicts tokens")
+    if kind is None:
+        return Predicted(reading.text, reading.context)
+    ids = reading.text.ids
+    mask = pretrained.tokenizer.mask_token_id
+    if answer is not None:
+        target = answer_token(pretrained, answer, "answer")
+        other = None if against is None else answer_token(pretrained, against, "against")
+        place = torch.tensor([len(ids) - 1]) if kind == "next" else (ids == mask).nonzero().flatten()
+        if len(place) != 1:
+            token = pretrained.tokenizer.mask_token
+            raise UserError(f"{key}: must hold one {token}, where the answer stands (got {len(place)})")
+        return Predicted(reading.text, reading.context, place, torch.tensor([target]), True, other)
+    if kind == "masked":
+        return _masked(pretrained, reading, key, generator)
+    first = 1 if repeated is None else len(ids) - repeated + 1
+    places = torch.arange(first, len(ids)) - 1
+    if not len(places):
+        name = "num_tokens" if repeated is not None else key
+        raise UserError(
+            f"{name}: must be at least 2 tokens, so that one predicts another (got {repeated or len(ids)})"
+        )
+    return Predicted(reading.text, reading.context, places, ids[first:])
+
+
+def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch.Generator) -> Predicted:
+    """Some tokens that are not special, hidden behind the mask; at least one."""
+    ids, mask = reading.text.ids, pretrained.tokenizer.mask_token_id
+    if mask is None:
+        raise UserError(f"model: the tokenizer of {pretrained.name} has no mask token")
+    words = torch.tensor([i for i, one in enumerate(ids.tolist()) if one not in pretrained.special_ids])
+    if not len(words):
+        raise UserError(f"{key}: must hold a token that is not special, to predict")
+    count = max(1, round(MASKED_SHARE * len(words)))
+    places = words[torch.randperm(len(words), generator=generator)[:count]].sort().values
+    hidden = ids.clone()
+    hidden[places] = mask
+    text = ModelText(pretrained.labels(hidden.tolist()), hidden, reading.text.left_out)
+    return Predicted(text, reading.context, places, ids[places])
+
+
+def answer_token(pretrained: Pretrained, text: str, key: str) -> int:
+    """The token that a text is; UserError where it is several."""
+    ids: list[int] = pretrained.tokenizer(text, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1:
+        parts = ", ".join(repr(token) for token in pretrained.labels(ids)) or "none"
+        raise UserError(f"{key}: must be one token for {pretrained.name} (got {parts})")
+    return ids[0]

@@ -1,0 +1,117 @@
+"""One text through a model whose heads can be taken out: blocks below them are computed once."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from itertools import count
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.experiments.ablate.predicted import Predicted
+from attncli.experiments.ablate.removal import Removal, Removed
+from attncli.inputs.models.blocks import Blocks
+from attncli.inputs.models.capture import CapturedLayer, Consumer, check_computed_here, run_model
+from attncli.inputs.models.pretrained import Pretrained
+from attncli.memory import refuse_bytes
+
+LOGIT_BYTES = 2**28
+"""Of the logits of heads that are taken out at a time: a batch beyond it gains nothing."""
+MAX_ROWS = 2**13
+"""Tokens in texts that run together: products of matrices with more rows gain nothing."""
+AGREES = 1e-4
+"""By how much outputs may differ, relative to the largest: rounding of float32 is below it."""
+FLOAT_BYTES = 4
+COPIES_OF_LOGITS = 4
+"""Of one text: its own, their logarithms of probabilities, and those that they are compared with."""
+LOGITS_TO_KEEP = "logits_to_keep"
+
+
+class TextRun:
+    """The run of a text with all heads, and its runs without some, each a row of a batch.
+
+    `output` is what the model gives of the text: logits at the places that are predicted, or, of a model
+    without a head, its last vectors.
+    """
+
+    def __init__(self, pretrained: Pretrained, reading: Predicted, consume: Consumer) -> None:
+        self.model = pretrained.whole
+        self.reading = reading
+        self.is_language_model = pretrained.with_head is not None
+        self.inputs = pretrained.inputs([reading])
+        self._keeps = self.is_language_model and _keeps_logits(self.model)
+        self._refuse_what_does_not_fit()
+        self._blocks = Blocks(self.model)
+        self._block_of_call: list[int | None] = []
+        check_computed_here(self.model, self.inputs)
+
+        def taken(layer: CapturedLayer) -> Tensor | None:
+            self._block_of_call.append(self._blocks.running)
+            return consume(layer)
+
+        with self._blocks.recorded():
+            self.output = self._run(self.inputs, taken)[0]
+        self._can_begin_later = None not in self._block_of_call
+        self._can_begin_later = self._can_begin_later and self._begins_well()
+
+    def _refuse_what_does_not_fit(self) -> None:
+        """UserError where the blocks' outputs and the logits are more than there is memory for."""
+        config = self.model.config.get_text_config()
+        rows = sum(tensor.shape[1] for name, tensor in self.inputs.items() if name.endswith("ids"))
+        layers = getattr(config, "num_hidden_layers", 1) * (2 if "decoder_input_ids" in self.inputs else 1)
+        recorded = rows * layers * getattr(config, "hidden_size", 1) * FLOAT_BYTES
+        places = self.reading.num_places if self._keeps else rows
+        of_one = places * config.vocab_size * FLOAT_BYTES if self.is_language_model else 0
+        needed = recorded + max(LOGIT_BYTES * bool(of_one), of_one) + COPIES_OF_LOGITS * of_one
+        refuse_bytes("ablate", needed, "fewer tokens")
+
+    def _begins_well(self) -> bool:
+        """Whether runs that begin at the last block give what the whole run gave."""
+        again = self._without([(), ()], Removal("zero"), len(self._block_of_call) - 1)
+        return bool((again - self.output).abs().max() <= AGREES * self.output.abs().max())
+
+    def block_of(self, call: int) -> int:
+        """The first block that runs anew without a head of this call."""
+        block = self._block_of_call[call]
+        return block if self._can_begin_later and block is not None else 0
+
+    def num_together(self) -> int:
+        """How many runs make a batch."""
+        places = self.reading.num_places if self._keeps else self.inputs["input_ids"].shape[1]
+        of_one = places * self.output.shape[-1] * self.output.element_size()
+        rows = max(tensor.shape[1] for tensor in self.inputs.values())
+        return max(1, min(LOGIT_BYTES // of_one, MAX_ROWS // rows))
+
+    def without(
+        self, removed: Sequence[Removed], removal: Removal
+    ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
+        """The output without each of these sets of heads, all at once."""
+        first = min(place.call for places in removed for place in places)
+        return self._without(removed, removal, first)
+
+    def _without(self, removed: Sequence[Removed], removal: Removal, first_call: int) -> Tensor:
+        begin = self.block_of(first_call)
+        first = next(call for call, block in enumerate(self._block_of_call) if (block or 0) >= begin)
+        calls = count(first if begin else 0)
+
+        def consume(layer: CapturedLayer) -> Tensor:
+            return removal.applied(self.model, layer, next(calls), removed, hooks)
+
+        inputs = {name: torch.cat([tensor] * len(removed)) for name, tensor in self.inputs.items()}
+        with self._blocks.begun_at(begin, len(removed)), ExitStack() as hooks:
+            return self._run(inputs, consume)
+
+    def _run(
+        self, inputs: Mapping[str, Tensor], consume: Consumer
+    ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
+        places = self.reading.places
+        if self._keeps:
+            inputs = {**inputs, LOGITS_TO_KEEP: places}
+        output: Tensor = run_model(self.model, inputs, consume)[0]
+        return output[:, places] if self.is_language_model and not self._keeps else output
+
+
+def _keeps_logits(model: torch.nn.Module) -> bool:
+    """Whether a model can compute its logits at some places alone."""
+    return LOGITS_TO_KEEP in inspect.signature(model.forward).parameters

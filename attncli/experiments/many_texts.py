@@ -1,0 +1,84 @@
+"""Many texts of a file as a model reads them: some at a time, those of equal counts together."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from attncli.errors import UserError
+from attncli.experiments.text_file import TextFile, TextLine
+from attncli.inputs.models.pretrained import Reading
+
+MAX_TEXTS = 32
+MAX_WEIGHTS = 2**17
+"""Weights of a head in texts that run together: 8 texts of 128 tokens, whose matrices may all be asked for.
+
+Products of matrices with a thousand rows gain nothing from more of them.
+"""
+TEXTS_A_WINDOW = 2048
+"""Texts whose tokens are in memory: of a thousand sentences some dozen have the same count of tokens."""
+
+Batch = list[tuple[TextLine, Reading]]
+
+
+def run_together(readings: Mapping[int, Reading]) -> Iterator[list[int]]:
+    """The places of readings of equal counts, of words too, as many as run together, so that none is padded.
+
+    A padded one would reach into its neighbours in models that mix tokens outside of attention.
+    """
+    by_counts: dict[tuple[tuple[int, int], tuple[int, int]], list[int]] = {}
+    for place, reading in readings.items():
+        by_counts.setdefault((reading.counts, reading.in_words().counts), []).append(place)
+    for (counts, _), places in by_counts.items():
+        step = max(1, min(MAX_TEXTS, MAX_WEIGHTS // max(counts) ** 2))
+        for start in range(0, len(places), step):
+            yield places[start : start + step]
+
+
+@dataclass
+class ManyTexts:
+    """The texts of a file in batches that run together; `read` may refuse one, which is left out."""
+
+    file: TextFile
+    read: Callable[[TextLine], Reading]
+    num_read: int = 0
+    num_tokens: int = 0
+    num_cut: int = 0
+    num_left_out: int = 0
+    first_left_out: str = ""
+
+    def batches(self) -> Iterator[Batch]:
+        """Every text once, in windows of the file; UserError where none could be read."""
+        lines = iter(self.file)
+        while window := list(islice(lines, TEXTS_A_WINDOW)):
+            readings = dict(self._read(window))
+            for places in run_together(readings):
+                batch = [(window[place], readings[place]) for place in places]
+                self.num_read += len(batch)
+                self.num_tokens += sum(len(reading.text.ids) for _, reading in batch)
+                self.num_cut += sum(reading.text.left_out > 0 for _, reading in batch)
+                yield batch
+        if not self.num_read:
+            raise UserError(self.first_left_out)
+
+    def _read(self, window: Iterable[TextLine]) -> Iterator[tuple[int, Reading]]:
+        for place, line in enumerate(window):
+            try:
+                yield place, self.read(line)
+            except UserError as error:
+                self.num_left_out += 1
+                # `texts` is the setting: what is wrong is so at a line of its file.
+                about = f"{self.file.label}:{line.line}: {error.lines[0].removeprefix('texts: ')}"
+                self.first_left_out = self.first_left_out or about
+
+    def notes(self) -> list[str]:
+        """How many texts were cut, how many left out, and why the first of these was."""
+        notes = []
+        if self.num_cut:
+            notes.append(f"{_texts(self.num_cut)} cut to what the model reads.")
+        if self.num_left_out:
+            notes.append(f"{_texts(self.num_left_out)} left out: {self.first_left_out}.")
+        return notes
+
+
+def _texts(count: int) -> str:
+    return "1 text is" if count == 1 else f"{count:,} texts are"

@@ -1,0 +1,1 @@
+"""What each head adds to the logit of a token."""

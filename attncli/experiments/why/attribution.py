@@ -1,0 +1,105 @@
+"""The logit of a token as a sum: what each head and each MLP adds to the stream, along what W_U reads."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.attention.engines import attend
+from attncli.attention.layer import AttentionLayer
+from attncli.attention.results import Wanted
+from attncli.experiments.ablate.predicted import answer_token
+from attncli.experiments.ablate.zeroed_columns import output_of
+from attncli.experiments.attention_report import named
+from attncli.experiments.survey.found_heads import found_texts
+from attncli.experiments.survey.layers import Survey
+from attncli.experiments.survey.reading import survey_of
+from attncli.experiments.why.direction import Direction, direction_of
+from attncli.experiments.why.residual import Residual, residual_of
+from attncli.inputs.models.capture import CapturedLayer, Enough, capture, check_computed_here, run_model
+from attncli.inputs.models.last_vectors import LastVectors
+from attncli.inputs.models.pretrained import Pretrained, Reading
+from attncli.inputs.output_projections import output_projection, projection_of_heads
+from attncli.report import Tensors
+from attncli.spec.models.why import WhySpec
+
+WHERE = ("layer", "module", "kind", "stack", "head", "pattern")
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The rows of all heads, the stream of the last token, and what its direction is for a logit."""
+
+    rows: list[dict[str, Any]]
+    modules: list[str]
+    residual: Residual
+    direction: Direction
+    token: int
+    against: int | None
+    logit: float
+
+    def of(self, part: Float[Tensor, "*part embed"]) -> Float[Tensor, "*part"]:
+        """What a part of the stream adds to the logit."""
+        return part @ self.direction.vector
+
+
+def attribution(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Attribution:
+    """That of the answer's logit, or of the most likely token's; UserError where the logits are no sum."""
+    model, inputs = pretrained.with_head, pretrained.inputs([reading])
+    assert model is not None
+    check_computed_here(model, inputs)
+    vectors = LastVectors(model, len(reading.text.ids))
+    modules: list[str] = []
+    outputs: list[Tensor] = []
+    with ExitStack() as hooks:
+        survey = Survey([survey_of(spec)], [reading], pretrained, None, hooks)
+
+        def keep(layer: CapturedLayer) -> Tensor:
+            output = survey.take(layer)
+            assert output is not None
+            modules.append(layer.module)
+            outputs.append(output[0, :, -1].double())
+            return output
+
+        with vectors.recorded():
+            logits = run_model(model, inputs, keep)["logits"][0, -1]
+    token = int(logits.argmax()) if spec.answer is None else answer_token(pretrained, spec.answer, "answer")
+    against = None if spec.against is None else answer_token(pretrained, spec.against, "against")
+    residual = residual_of(pretrained, vectors, modules, outputs)
+    direction = direction_of(pretrained, vectors, residual.last, logits, token, against)
+    logit = float(logits[token] - (0.0 if against is None else logits[against]))
+    rows = [{name: row[name] for name in WHERE} for row in found_texts(survey)[0].rows]
+    return Attribution(rows, modules, residual, direction, token, against, logit)
+
+
+def by_key(found: Attribution, shown: Mapping[str, Any], reading: Reading, pretrained: Pretrained) -> Tensors:
+    """p_ij v_j W_O . direction of one head at the last token, and its weights p_ij, for each token j."""
+    call = found.modules.index(shown["module"])
+    head, kept = shown["head"], Tensors()
+    calls = iter(range(len(found.modules)))
+
+    def keep(layer: CapturedLayer) -> Tensor:
+        if next(calls) < call:
+            return output_of(layer)
+        attention = layer.attention
+        assert isinstance(attention, AttentionLayer) and pretrained.with_head is not None
+        weights = attend(attention, Wanted(kept_heads=(head,))).kept_weights
+        assert weights is not None
+        _, values = attention.expanded()
+        in_dim = attention.num_heads * values.shape[-1]
+        projection = output_projection(pretrained.with_head, layer.module, in_dim)
+        assert projection is not None
+        columns = projection_of_heads(projection, attention.num_heads)[head].double()
+        own = weights[0, 0, -1].double()
+        of_values = values[0, head].double() @ (found.direction.vector @ columns)
+        kept["contribution"] = named(own * of_values, "key")
+        kept["weight"] = named(own, "key")
+        raise Enough
+
+    model = pretrained.with_head
+    assert model is not None
+    capture(model, pretrained.inputs([reading]), keep)
+    return kept

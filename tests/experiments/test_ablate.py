@@ -1,0 +1,356 @@
+"""`attn ablate`: against transformers' own runs, scipy's intervals and torch's autograd."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    PreTrainedModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+import attncli
+from attncli.inputs.models.loading import kept_pretrained
+from attncli.inputs.models.probes import repeated_probe
+from attncli.report import Report
+from attncli.spec.models.heads import HeadsSpec
+from tests.conftest import Attn
+from tests.model_folders import save_model, save_tokenizer, save_writer
+from tools.tiny_architectures import VOCABULARY
+
+SHIPPED = str(HeadsSpec.default_model)
+VALUE_DIM = 16
+LINES = ("ab cab", "hello world", "a cat sat on the mat", "abcabc")
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(SHIPPED).eval()
+    return loaded
+
+
+@contextmanager
+def without(model: Any, layer: int, *heads: int) -> Iterator[None]:
+    """The shipped model, a GPT-2, with rows of c_proj (which is W_O, transposed) set to zero."""
+    rows = model.transformer.h[layer].attn.c_proj.weight
+    kept = rows.detach().clone()
+    with torch.no_grad():
+        for head in heads:
+            rows[head * VALUE_DIM : (head + 1) * VALUE_DIM] = 0
+    yield
+    with torch.no_grad():
+        rows.copy_(kept)
+
+
+@torch.no_grad()
+def log_probabilities(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    logits: Tensor = model(ids.unsqueeze(0)).logits[0]
+    return logits.log_softmax(dim=-1)
+
+
+def loss(model: PreTrainedModel, ids: Tensor, first: int = 1) -> float:
+    """Of the tokens from `first` on, each from those before it."""
+    found = log_probabilities(model, ids)[first - 1 : -1]
+    return -float(found.gather(-1, ids[first:, None]).mean())
+
+
+def probe(seed: int, length: int) -> Tensor:
+    pretrained = kept_pretrained(SHIPPED, allow_download=False, device=torch.device("cpu"), with_head=True)
+    return repeated_probe(pretrained, length, torch.Generator().manual_seed(seed)).ids
+
+
+def text_ids(text: str) -> Tensor:
+    return torch.tensor(AutoTokenizer.from_pretrained(SHIPPED)(text)["input_ids"])
+
+
+def effects(report: Report, name: str) -> dict[tuple[Any, Any], Any]:
+    return {(row["layer"], row["head"]): row[name] for row in report.table("heads")}
+
+
+@pytest.mark.parametrize(("seed", "length"), [(0, 24), (5, 13)])
+def test_the_loss_on_the_second_copy_without_each_head(
+    model: PreTrainedModel, seed: int, length: int
+) -> None:
+    report = attncli.run("ablate", seed=seed, num_tokens=length)
+    ids = probe(seed, length)
+    first = 1 + length + 1  # after BOS, the first copy, and the token that nothing tells
+    assert len(ids) == 1 + 2 * length
+    before = loss(model, ids, first)
+    assert report.numbers("baseline")["loss"] == pytest.approx(before, abs=1e-6)
+    found, divergences = effects(report, "loss"), effects(report, "kl")
+    p = log_probabilities(model, ids)[first - 1 : -1]
+    for (layer, head), effect in found.items():
+        with without(model, layer, head):
+            assert effect == pytest.approx(loss(model, ids, first) - before, abs=1e-6)
+            q = log_probabilities(model, ids)[first - 1 : -1]
+        expected = torch.nn.functional.kl_div(q, p, log_target=True, reduction="batchmean")
+        assert divergences[layer, head] == pytest.approx(float(expected), abs=1e-6)
+    assert len(found) == 8 and list(found) == sorted(found, key=lambda place: -found[place])
+    of_first_layer = [row for row in report.table("heads") if row["layer"] == 0]
+    assert of_first_layer[0]["pattern"] == "previous token", "it is what copying needs"
+    torch.testing.assert_close(report.tensors["loss"].values[1, 2].item(), found[1, 2])
+
+
+def test_several_heads_at_once(model: PreTrainedModel) -> None:
+    report = attncli.run("ablate", sentence="abcabcabc", heads="1:0,1:3,1:2", jointly=True)
+    ids = text_ids("abcabcabc")
+    before = loss(model, ids)
+    with without(model, 1, 0, 2, 3):
+        assert report.numbers("joint")["loss"] == pytest.approx(loss(model, ids) - before, abs=1e-6)
+    assert {*effects(report, "loss")} == {(1, 0), (1, 3), (1, 2)}
+
+
+def test_an_answer_is_measured_after_the_text(model: PreTrainedModel) -> None:
+    report = attncli.run("ablate", sentence="abcdabc", answer="d", against="a")
+    ids, (answer, against) = text_ids("abcdabc"), text_ids("da")[-2:].tolist()
+    before = log_probabilities(model, ids)[-1]
+    baseline = report.numbers("baseline")
+    assert baseline["probability"] == pytest.approx(float(before[answer].exp()), abs=1e-6)
+    assert baseline["logit_difference"] == pytest.approx(float(before[answer] - before[against]), abs=1e-4)
+    with without(model, 1, 3):
+        after = log_probabilities(model, ids)[-1]
+    change = float(after[answer].exp() - before[answer].exp())
+    assert effects(report, "probability")[1, 3] == pytest.approx(change, abs=1e-6)
+    assert effects(report, "loss")[1, 3] == pytest.approx(float(before[answer] - after[answer]), abs=1e-5)
+    order = list(effects(report, "probability").values())
+    assert order == sorted(order), "what makes it less likely to be gone comes first"
+
+
+def test_means_over_texts_have_the_intervals_of_scipy(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("\n".join(LINES))
+    report = attncli.run("ablate", texts=str(tmp_path / "lines.txt"))
+    assert "4 texts" in report.notes[0]
+    each = [effects(attncli.run("ablate", sentence=line), "loss") for line in LINES]
+    for row in report.table("heads"):
+        numbers = [one[row["layer"], row["head"]] for one in each]
+        mean, error = sum(numbers) / 4, stats.sem(numbers)
+        assert row["loss"] == pytest.approx(mean, abs=1e-6)
+        expected = stats.t.interval(0.95, 3, mean, error)
+        assert (row["loss_low"], row["loss_high"]) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("texts", [LINES[:1], LINES])
+def test_the_approximation_is_the_gradient_of_a_gate(
+    model: PreTrainedModel, tmp_path: Path, texts: tuple[str, ...]
+) -> None:
+    """Gates by hand, on what c_proj reads in transformers' own run; |d loss / d gate|, mean over texts."""
+    (tmp_path / "lines.txt").write_text("\n".join(texts))
+    report = attncli.run("ablate", texts=str(tmp_path / "lines.txt"), approximate=True, sort="approximate")
+    total = torch.zeros(2, 4)
+    for text in texts:
+        gates = torch.ones(2, 4, requires_grad=True)
+        hooks = [
+            block.attn.c_proj.register_forward_pre_hook(
+                lambda module, read, gate=gate: (
+                    (read[0].unflatten(-1, (4, -1)) * gate[:, None]).flatten(-2),
+                )
+            )
+            for block, gate in zip(model.transformer.h, gates, strict=True)
+        ]
+        ids = text_ids(text).unsqueeze(0)
+        (gradient,) = torch.autograd.grad(model(ids, labels=ids).loss, gates)
+        total += gradient.abs() / len(texts)
+        for hook in hooks:
+            hook.remove()
+    found = effects(report, "approximate")
+    for place, importance in found.items():
+        assert importance == pytest.approx(float(total[place]), rel=1e-4, abs=1e-7)
+    exact = effects(attncli.run("ablate", texts=str(tmp_path / "lines.txt")), "loss")
+    expected = stats.spearmanr([found[place] for place in exact], [abs(exact[place]) for place in exact])
+    correlation = report.numbers("approximation")
+    assert correlation["rank_correlation"] == pytest.approx(expected.statistic, abs=1e-6)
+    assert correlation["heads"] == 8
+
+
+def test_heads_that_were_not_done_exactly_have_the_approximation_alone() -> None:
+    report = attncli.run("ablate", approximate=True, heads="0:1,1:0,1:3")
+    rows = report.table("heads")
+    assert len(rows) == 8 and report.numbers("approximation")["heads"] == 3
+    assert sum(row["loss"] is not None for row in rows) == 3
+    assert all(row["approximate"] is not None for row in rows)
+
+
+def masked_model(folder: Path) -> BertForMaskedLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
+    model = BertForMaskedLM(BertConfig(vocab_size=VOCABULARY, initializer_range=0.5, **sizes)).eval()
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.mask_token = "w9"
+    tokenizer.save_pretrained(folder)
+    return model
+
+
+def test_an_encoder_predicts_what_is_masked(tmp_path: Path) -> None:
+    model = masked_model(tmp_path)
+    sentence = "the cat walks on the street because it was tired and the cat sat"
+    report = attncli.run("ablate", model=tmp_path, sentence=sentence, seed=3)
+    places = [i for i, token in enumerate(report.tokens) if token == "w9"]
+    assert len(places) == 2, "15 % of 14 words"
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    ids = torch.tensor(tokenizer(sentence)["input_ids"])
+    masked = ids.clone()
+    masked[places] = tokenizer.mask_token_id
+
+    def masked_loss() -> float:
+        found = log_probabilities(model, masked)[places]
+        return -float(found.gather(-1, ids[places, None]).mean())
+
+    before = masked_loss()
+    assert report.numbers("baseline")["loss"] == pytest.approx(before, abs=1e-5)
+    with torch.no_grad():
+        model.bert.encoder.layer[1].attention.output.dense.weight[:, 8:16] = 0
+    assert effects(report, "loss")[1, 1] == pytest.approx(masked_loss() - before, abs=1e-5)
+
+
+def test_an_answer_of_an_encoder_stands_at_its_mask(attn: Attn, tmp_path: Path) -> None:
+    masked_model(tmp_path)
+    command = ["ablate", "--model", str(tmp_path), "--answer", "cat", "--format", "json", "--sentence"]
+    found = json.loads(attn([*command, "the w9 sat"]).out)
+    assert 0 < found["statistics"]["baseline"]["probability"] < 1
+    ended = attn([*command, "the cat sat"])
+    assert ended.code == 2 and "must hold one w9, where the answer stands (got 0)" in ended.err
+
+
+def test_without_a_head_of_its_own_the_output_is_compared(tmp_path: Path) -> None:
+    folder = save_model(tmp_path, "BERT")
+    report = attncli.run("ablate", model=folder, sentence="the cat sat")
+    assert {"output_change"} == {*report.table("heads")[0]} - {
+        "layer", "head", "kind", "module", "stack", "pattern"
+    }  # fmt: skip
+    assert all(row["output_change"] > 0 for row in report.table("heads"))
+    with pytest.raises(attncli.UserError, match="no head that predicts tokens"):
+        attncli.run("ablate", model=folder, sentence="the cat sat", approximate=True)
+
+
+def test_with_an_encoder_and_a_decoder_heads_have_a_stack(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_heads": 4}
+    config = T5Config(vocab_size=VOCABULARY, decoder_start_token_id=0, **sizes)
+    T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    report = attncli.run("ablate", model=tmp_path, sentence="the cat sat", heads="cross:1:2,encoder:0:3")
+    assert {row["stack"] for row in report.table("heads")} == {"cross", "encoder"}
+    assert all("loss" in row for row in report.table("heads"))
+    with pytest.raises(attncli.UserError, match="heads: must say which stack"):
+        attncli.run("ablate", model=tmp_path, sentence="the cat sat", heads="1:2")
+
+
+def test_the_start_token_may_stand_in_the_config_of_writing_alone(tmp_path: Path) -> None:
+    """As transformers saves T5: the loss is that of its own labels, the last, which is not read, left out."""
+    folder = save_writer(tmp_path, "T5")
+    assert "decoder_start_token_id" not in json.loads((folder / "config.json").read_text())
+    report = attncli.run("ablate", model=folder, sentence="the cat sat", heads="cross:1:2")
+    model = T5ForConditionalGeneration.from_pretrained(folder)
+    model.config.decoder_start_token_id = 0
+    ids = AutoTokenizer.from_pretrained(folder)("the cat sat", return_tensors="pt")["input_ids"]
+    labels = ids.clone()
+    labels[0, -1] = -100
+    with torch.no_grad():
+        expected = model(input_ids=ids, labels=labels).loss
+    assert report.numbers("baseline")["loss"] == pytest.approx(float(expected), abs=1e-5)
+    survey = attncli.run("heads", model=folder, sentence="the cat sat")
+    assert {row["stack"] for row in survey.table("heads")} == {"encoder", "decoder", "cross"}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--approximate", "--answer", "a", "--against", "b", "--heads", "0:0,1:1", "--jointly"],
+        ["--answer", "a", "--against", "b", "--method", "sink"],
+    ],
+    ids=" ".join,
+)
+def test_a_screen_has_at_most_30_lines(attn: Attn, flags: list[str]) -> None:
+    for sentence in ("abcabc", "induction heads copy; inducti"):
+        shown = attn(["ablate", "--sentence", sentence, *flags]).out
+        assert len(shown.splitlines()) <= 30
+
+
+@pytest.mark.parametrize("flags", [["--approximate"], ["--top", "1"]], ids=" ".join)
+def test_the_heads_at_once_are_those_that_were_named(attn: Attn, flags: list[str]) -> None:
+    shown = attn(["ablate", "--sentence", "abcabc", "--heads", "0:0,1:1", "--jointly", *flags]).out
+    assert "without 2 heads at once: loss " in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--heads", "0:7"], "--heads: head must be below 4 (got 0:7)"),
+        (["--heads", "9:0"], "--heads: layer must be one of 0 to 1 (got 9:0)"),
+        (["--heads", "a"], "--heads: must name a layer and a head, as 5:11 (got a)"),
+        (["--jointly"], "--jointly: needs heads, two or more"),
+        (["--answer", "a"], "--answer: needs sentence or file: random tokens have no answer"),
+        (
+            ["--sentence", "abc", "--answer", "ab"],
+            "--answer: must be one token for tiny-induction (got",
+        ),
+        (["--sentence", "abc", "--against", "a"], "--against: needs answer"),
+        (
+            ["--sentence", "", "--against", "a"],
+            "--sentence: must hold at least one token",
+        ),
+        (["--num-tokens", "1"], "--num-tokens: must be at least 2 tokens"),
+        (["--approximate", "--method", "mean"], "--approximate: is for method zero"),
+        (["--sort", "output_change"], "--sort: must be one of loss, kl for tiny-induction"),
+        (["--sort", "probability"], "--sort: probability needs answer"),
+        (["--texts", "/nonexistent"], "--texts: no such file: /nonexistent"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(attn: Attn, flags: list[str], line: str) -> None:
+    ended = attn(["ablate", *flags])
+    assert ended.code == 2 and ended.out == "" and line in ended.err
+
+
+def test_other_heads_without_one(attn: Attn) -> None:
+    """Induction heads find nothing where no head has looked at the previous token."""
+    found = {}
+    for name, flags in {"with": [], "without": ["--ablate", "0:1"]}.items():
+        report = json.loads(attn(["heads", *flags, "--format", "json"]).out)
+        found[name] = {(row["layer"], row["head"]): row["induction"] for row in report["statistics"]["heads"]}
+        assert ("ablate" in report["spec"]) == (name == "without")
+    assert min(found["with"][1, head] for head in range(4)) > 0.9
+    assert max(found["without"][1, head] for head in range(4)) < 0.2
+    assert attn(["diff", "heads", "--set", "ablate=0:1"]).out.startswith(
+        "diff\nFrom A to B: ablate none -> 0:1."
+    )
+
+
+def test_weights_of_a_layer_without_a_head_below_it(attn: Attn, model: PreTrainedModel) -> None:
+    command = ["self", "--model", SHIPPED, "--sentence", "abcabc", "--layer", "1", "--head", "2"]
+    report = json.loads(attn([*command, "--ablate", "0:1", "--format", "json"]).out)
+    eager = AutoModelForCausalLM.from_pretrained(SHIPPED, attn_implementation="eager").eval()
+    with without(eager, 0, 1), torch.no_grad():
+        expected = eager(text_ids("abcabc").unsqueeze(0), output_attentions=True).attentions[1][0, 2]
+    torch.testing.assert_close(
+        torch.tensor(report["tensors"]["weights"]["values"]), expected, atol=1e-6, rtol=0
+    )
+    ended = attn([*command, "--ablate", "2:0"])
+    assert "--ablate: must be below the layer that is shown, 1 (got 2:0)" in ended.err
+
+
+@pytest.mark.parametrize("settings", [{}, {"approximate": True}, {"method": "mean", "heads": "0:1"}], ids=str)
+def test_a_loaded_model_is_left_as_it_was(settings: dict[str, Any]) -> None:
+    """In half precision, with its head, in training mode."""
+    model = AutoModelForCausalLM.from_pretrained(SHIPPED, dtype=torch.bfloat16)
+    model.train()
+    before = [dict(vars(module)) for module in model.modules()], model.config.to_dict()
+    report = attncli.run("ablate", model=model, tokenizer=AutoTokenizer.from_pretrained(SHIPPED), **settings)
+    assert report.numbers("baseline")["loss"] < 0.1
+    after = [dict(vars(module)) for module in model.modules()], model.config.to_dict()
+    assert [list(one) for one in after[0]] == [list(one) for one in before[0]]
+    assert model.training and after[1] == before[1]
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())

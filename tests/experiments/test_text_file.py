@@ -1,0 +1,62 @@
+"""Files of many texts: a line each, or JSON Lines with text, id and group."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attncli.errors import UserError
+from attncli.experiments.text_file import MAX_ERRORS, TextFile, TextLine
+
+
+def test_a_line_each_and_json_lines(tmp_path: Path) -> None:
+    plain = tmp_path / "a.txt"
+    plain.write_bytes('\ufeffa b\n\n  c \r\n{"text": 1}'.encode())
+    assert list(TextFile(str(plain))) == [TextLine(1, "a b"), TextLine(3, "c"), TextLine(4, '{"text": 1}')]
+    lines = [{"text": "a"}, {"text": "b", "id": 7, "group": "news"}, {"text": "c", "group": 2}]
+    named = tmp_path / "a.jsonl"
+    named.write_text("\n".join(map(json.dumps, lines)))
+    file = TextFile(str(named))
+    assert list(file) == [TextLine(1, "a"), TextLine(2, "b", "7", "news"), TextLine(3, "c", None, "2")]
+    assert [line.label for line in file] == ["1", "7", "3"]
+    assert file.count() == 3
+
+
+def test_one_group(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "group": "x"}\n{"text": "b"}\n{"text": "c", "group": "x"}\n')
+    file = TextFile(str(path), group="x")
+    assert [line.text for line in file] == ["a", "c"] and file.count() == 2
+    with pytest.raises(UserError) as caught:
+        TextFile(str(path), group="y").count()
+    assert caught.value.lines == (f"text_group: must be a group of {path}, which has x (got y)",)
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ('{"sentence": "a"}', "sentence: unknown key"),
+        ("[]", 'must be an object like {"text": "..."}'),
+        ('{"text": ""}', "text: must hold at least one token (got an empty text)"),
+        ('{"text": "a", "group": [1]}', "group: must be text or a whole number (got [1])"),
+        ('{"text": "\\ud800"}', "text: must be valid UTF-8 text"),
+        ("{", "is not valid JSON: Expecting property name enclosed in double quotes"),
+    ],
+)
+def test_what_is_wrong_is_said_at_its_line(tmp_path: Path, line: str, error: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": "fine"}}\n\n{line}\n')
+    with pytest.raises(UserError) as caught:
+        TextFile(str(path)).count()
+    assert caught.value.lines[0] == f"{path}:3: {error}"
+
+
+def test_no_more_errors_than_a_screen_takes(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xff\n" * 100)
+    with pytest.raises(UserError) as caught:
+        TextFile(str(path)).count()
+    assert len(caught.value.lines) == MAX_ERRORS + 1
+    path.write_text("\n \n")
+    with pytest.raises(UserError, match="holds no text"):
+        TextFile(str(path)).count()

@@ -1,0 +1,180 @@
+"""`attn why`: against direct logit attribution by its published formula, on transformers' own runs.
+
+Elhage et al. 2021, A mathematical framework for transformer circuits; TransformerLens' `stack_head_results`,
+`apply_ln_to_stack` with a cached scale, times a column of W_U, is the same sum.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedModel
+
+import attncli
+from attncli.report import Report
+from attncli.spec.models.heads import HeadsSpec
+from tests.conftest import Attn
+from tests.model_folders import save_model, save_tokenizer
+from tools.tiny_architectures import GROUPED, HIDDEN, USUAL, VOCABULARY
+
+SHIPPED = str(HeadsSpec.default_model)
+SENTENCE = "the cat walks on the street because it was tired"
+GPT2: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY}
+OPT = {**HIDDEN, "ffn_dim": 40, "word_embed_proj_dim": 32}
+NEOX = {**USUAL, "use_parallel_residual": True}
+PRE_NORM = {
+    "GPT2LMHeadModel": GPT2,
+    "LlamaForCausalLM": {**GROUPED, "tie_word_embeddings": True},
+    "Qwen3ForCausalLM": GROUPED,
+    "Phi3ForCausalLM": {**USUAL, "num_key_value_heads": 2, "pad_token_id": 0},
+    "GPTNeoXForCausalLM": NEOX,
+    "OPTForCausalLM": OPT,
+    "PhiForCausalLM": {**USUAL, "pad_token_id": 0},
+}
+NO_SUM = {
+    "OPTForCausalLM": (
+        {**OPT, "do_layer_norm_before": False},
+        "does not add what its heads and its MLP give",
+    ),
+    "Gemma2ForCausalLM": ({**GROUPED, "query_pre_attn_scalar": 4}, "does not add what its heads"),
+    "CohereForCausalLM": ({**GROUPED, "logit_scale": 0.5}, "is scaled or capped"),
+    "GraniteForCausalLM": ({**GROUPED, "residual_multiplier": 0.5}, "does not add what its heads"),
+}
+
+
+def save(folder: Path, name: str, settings: dict[str, Any]) -> PreTrainedModel:
+    """A model whose norms and biases are not 1 and 0."""
+    kind = getattr(transformers, name)
+    torch.manual_seed(1)
+    model: PreTrainedModel = kind(kind.config_class(**settings)).eval().requires_grad_(False)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+        else:
+            parameter.mul_(5)
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    return model
+
+
+def by_formula(model: Any, ids: Tensor, token: int, against: int) -> tuple[Tensor, float]:
+    """What each head adds (layer, head) and the difference of the logits, from a run with hooks."""
+    is_gpt2 = hasattr(model, "transformer")
+    blocks = model.transformer.h if is_gpt2 else model.model.layers
+    norm = model.transformer.ln_f if is_gpt2 else model.model.norm
+    read: dict[Any, Tensor] = {}
+
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        read[module] = inputs[0][0, -1].double()
+
+    of_block = [block.attn.c_proj if is_gpt2 else block.self_attn.o_proj for block in blocks]
+    for module in (*of_block, norm):
+        module.register_forward_pre_hook(keep)
+    logits = model(ids.unsqueeze(0)).logits[0, -1].double()
+    stream, gain = read[norm], norm.weight.double()
+    column = model.lm_head.weight[token].double() - model.lm_head.weight[against].double()
+    found = []
+    for module in of_block:
+        matrix = (module.weight if is_gpt2 else module.weight.mT).double()  # (heads x value_dim, embed)
+        heads = read[module].view(4, -1)
+        results = torch.einsum("hv,hve->he", heads, matrix.view(4, heads.shape[-1], -1))
+        if is_gpt2:
+            centered = results - results.mean(dim=-1, keepdim=True)
+            size = (stream.var(unbiased=False) + norm.eps).sqrt()
+        else:
+            centered, size = results, (stream.square().mean() + norm.variance_epsilon).sqrt()
+        found.append(centered / size * gain @ column)
+    return torch.stack(found), float(logits[token] - logits[against])
+
+
+def contributions(report: Report) -> Tensor:
+    return torch.from_numpy(report.tensors["contribution"].values)
+
+
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "LlamaForCausalLM"])
+def test_heads_add_what_the_formula_says(name: str, tmp_path: Path) -> None:
+    model = save(tmp_path, name, PRE_NORM[name])
+    report = attncli.run("why", model=tmp_path, sentence=SENTENCE, answer="cat", against="street")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    ids = torch.tensor(tokenizer(SENTENCE)["input_ids"])
+    places = tokenizer.convert_tokens_to_ids(["cat", "street"])
+    expected, difference = by_formula(model, ids, *places)
+    torch.testing.assert_close(contributions(report), expected, atol=1e-4, rtol=1e-5)
+    assert report.numbers("parts")["logit"] == pytest.approx(difference, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", PRE_NORM)
+def test_the_parts_sum_to_the_logit(name: str, tmp_path: Path) -> None:
+    model = save(tmp_path, name, PRE_NORM[name])
+    report = attncli.run("why", model=tmp_path, sentence=SENTENCE, head="1:2")
+    parts = report.numbers("parts")
+    ids = torch.tensor(AutoTokenizer.from_pretrained(tmp_path)(SENTENCE)["input_ids"])
+    logit = float(model(ids.unsqueeze(0)).logits[0, -1].max())
+    assert parts["logit"] == pytest.approx(logit, abs=1e-4)
+    assert parts["sum"] == pytest.approx(logit, abs=1e-4)
+    added = [parts[part] for part in ("embedding", "heads", "mlps", "biases")]
+    assert sum(filter(None, added)) == pytest.approx(parts["sum"], abs=1e-9)
+    assert float(contributions(report).sum()) == pytest.approx(parts["heads"], abs=1e-6)
+    layers = report.table("layers")
+    assert sum(row["mlp"] for row in layers) == pytest.approx(parts["mlps"], abs=1e-9)  # type: ignore[misc]
+    keys = report.tensors_of("keys")
+    assert keys["contribution"].values.sum() == pytest.approx(float(contributions(report)[1, 2]), abs=1e-4)
+    assert keys["weight"].values.sum() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", NO_SUM)
+def test_a_stream_that_does_not_add_up_is_refused(attn: Attn, name: str, tmp_path: Path) -> None:
+    settings, reason = NO_SUM[name]
+    save(tmp_path, name, settings)
+    ended = attn(["why", "--model", str(tmp_path), "--sentence", SENTENCE])
+    assert ended.code == 2 and ended.out == "" and len(ended.err.splitlines()) == 1
+    assert "are no sum over its heads, use a pre-norm decoder: " in ended.err and reason in ended.err
+
+
+@pytest.mark.parametrize("name", ["BERT", "T5"])
+def test_encoders_are_refused(attn: Attn, name: str, tmp_path: Path) -> None:
+    ended = attn(["why", "--model", str(save_model(tmp_path, name)), "--sentence", SENTENCE])
+    assert ended.code == 2 and "it does not predict the next token of one text" in ended.err
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_refused(attn: Attn, dtype: str) -> None:
+    ended = attn(["why", "--dtype", dtype])
+    assert ended.code == 2 and ended.out == ""
+    assert ended.err == f"--dtype: must be float32 for why: rounded parts add up to no logit (got {dtype})\n"
+
+
+def test_induction_heads_write_what_came_after_the_first_copy() -> None:
+    """The probe ends in the last token of r; what came after it the first time is the first token of r."""
+    report = attncli.run("why", seed=4)
+    best = report.table("heads")[0]
+    assert best["layer"] == 1 and best["pattern"] == "induction"
+    moved = report.tensors_of("keys")["contribution"].values
+    assert moved.argmax() == 25 and f"logit of {report.tokens[1]!r}" in report.notes[1]
+
+
+def test_a_screen_and_a_page(attn: Attn, tmp_path: Path) -> None:
+    shown = attn(["why", "--sentence", "abcdabc", "--answer", "d"]).out
+    assert "logit of 'd' at the last token" in " ".join(shown.split())
+    assert attn(["why", "-o", str(tmp_path / "page.html")]).code == 0
+    rows = json.loads(attn(["why", "--top", "3", "--format", "json"]).out)["statistics"]["heads"]
+    assert len(rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--head", "1:4"], "--head: head must be below 4 (got 1:4)"),
+        (["--head", "2:0"], "--head: layer must be one of 0 to 1 (got 2:0)"),
+        (["--head", "2"], "--head: must name a layer and a head, as 5:11 (got 2)"),
+        (["--against", "a"], "--against: needs answer"),
+        (["--answer", "xyz"], "--answer: must be one token for tiny-induction"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(attn: Attn, flags: list[str], line: str) -> None:
+    ended = attn(["why", *flags])
+    assert ended.code == 2 and ended.out == "" and line in ended.err
