@@ -11,7 +11,7 @@ SCHEMA_VERSION = 1
 # What the axes of tensors may be called.
 AXES = (
     "batch", "layer", "head", "query", "key", "token", "dim", "embed", "rank", "query_block", "key_block",
-    "point", "bucket", "vector",
+    "point", "bucket", "vector", "row", "column",
 )  # fmt: skip
 PLACES = ("layer", "head")
 """The axes on which a survey has its heads."""
@@ -83,7 +83,8 @@ class Terms:
 class Step:
     """One step of a computation, shown in full: formula, shapes, the actual numbers, and what they mean.
 
-    `values` are single numbers by name. Every number comes from the tensors of the report.
+    `values` are single numbers by name. Every number comes from the tensors of the report. The prose answers
+    the question.
     """
 
     title: str
@@ -92,6 +93,7 @@ class Step:
     shapes: tuple[Shape, ...] = ()
     values: Mapping[str, Cell] = field(default_factory=dict)
     tables: tuple[Terms, ...] = ()
+    question: str = ""
 
 
 class Numbers(dict[str, Number]):
@@ -141,6 +143,8 @@ class Report:
 
     `token_spelling` is how a model's vocabulary writes its tokens, where that is not as text: `byte-level` or
     `metaspace`.
+    `first_query` is the position of the first query among the tokens: where a model writes, the last of the
+    prompt. `is_unfinished` tells that Ctrl-C ended it: it holds what there was until then.
     `id` is that of its sentence in a batch, which is no part of what was found: the JSON form is without it.
     """
 
@@ -154,6 +158,8 @@ class Report:
     notes: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     token_spelling: str | None = None
+    first_query: int = 0
+    is_unfinished: bool = False
     id: str | None = None
 
     @property
@@ -174,6 +180,7 @@ class Report:
         """The report as its JSON form names it, with arrays still in it."""
         steps = {"steps": [asdict(step) for step in self.steps]} if self.steps else {}
         spelling = {"token_spelling": self.token_spelling} if self.token_spelling else {}
+        more = {name: getattr(self, name) for name in ("first_query", "is_unfinished") if getattr(self, name)}
         return {
             "schema_version": SCHEMA_VERSION,
             "experiment": self.experiment,
@@ -182,6 +189,7 @@ class Report:
             "tokens": self.tokens,
             "context_tokens": self.context_tokens,
             **spelling,
+            **more,
             "tensors": {
                 name: {"axes": tensor.axes, "values": tensor} for name, tensor in self.tensors.items()
             },

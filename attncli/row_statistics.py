@@ -56,6 +56,20 @@ WITH_SHARE = (
 )
 """The patterns that are reported as a share of all weight, too: NAME_mul."""
 
+# What is measured of a row that chose a token: a function of `statistics.looking_back.PromptedRows`.
+WRITING = {
+    "prompt_mass": "attncli.statistics.looking_back:prompt_mass",
+    "text_mass": "attncli.statistics.looking_back:text_mass",
+    "special_mass": "attncli.statistics.looking_back:special_mass",
+    "written_mass": "attncli.statistics.looking_back:written_mass",
+    "lookback_ratio": "attncli.statistics.looking_back:lookback_ratio",
+    "needle_mass": "attncli.statistics.looking_back:needle_mass",
+}
+OF_WRITTEN_KEYS = ("written_mass", "lookback_ratio")
+"""Those that need what was written among the keys: cross-attention has them not."""
+WRITER_STATISTICS = (*ROW_STATISTICS, *WRITING, "retrieval")
+"""What each head of a model that writes has a number of."""
+
 HEAD_STATISTICS = (
     *ROW_STATISTICS,
     *PATTERNS,
@@ -64,6 +78,35 @@ HEAD_STATISTICS = (
     "value_norm",
 )
 """What a survey of heads has a number of."""
+
+
+UNIFORM = "uniform"
+FIRST = "first token"
+
+
+class HeadPattern(NamedTuple):
+    """The statistic of a pattern, and the number above which a head has it.
+
+    One key: Gu et al. 2024 (2410.10781) call a mean weight above 0.3 on the first a sink. Clark et al. 2019
+    (1906.04341) count the heads of BERT on previous, next and special tokens, Olsson et al. 2022 (2209.11895)
+    those on induction, from about half of the weight.
+    """
+
+    statistic: str
+    threshold: float
+
+
+HEAD_PATTERNS = {
+    FIRST: HeadPattern("sink_mass", 0.3),
+    "previous token": HeadPattern("previous_token", 0.4),
+    "next token": HeadPattern("next_token", 0.4),
+    "current token": HeadPattern("current_token", 0.4),
+    "duplicate token": HeadPattern("duplicate_token", 0.4),
+    "induction": HeadPattern("induction", 0.4),
+    "special tokens": HeadPattern("special_mass", 0.4),
+    "one key for all": HeadPattern("one_key_mass", 0.3),
+    UNIFORM: HeadPattern("normalized_entropy", 0.9),
+}
 
 
 @cache

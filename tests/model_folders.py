@@ -2,8 +2,14 @@
 
 from pathlib import Path
 
+import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import logging
 
 from tools.tiny_architectures import ARCHITECTURES, VOCABULARY
@@ -27,6 +33,22 @@ def save_tokenizer(folder: Path, *, padded: int | None = None) -> None:
         tokenizer.enable_truncation(padded)
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+
+
+def save_writer(folder: Path, architecture: str) -> Path:
+    """The same with the head that writes, which ends at no token before its time."""
+    config = ARCHITECTURES[architecture].build().config
+    torch.manual_seed(7)
+    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    model = auto.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(6 if parameter.ndim > 1 else 1)
+    start = {"decoder_start_token_id": 0} if config.is_encoder_decoder else {}
+    model.generation_config = GenerationConfig(pad_token_id=0, **start)
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
 
 
 def save_model(folder: Path, architecture: str, *, padded: int | None = None) -> Path:

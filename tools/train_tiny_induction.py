@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from jaxtyping import Int
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
@@ -36,6 +36,7 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
     tokenizer.post_processor = processors.TemplateProcessing("<bos> $A", special_tokens=[("<bos>", 0)])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(BLANK, " "), decoders.Fuse()])
     tokens = {"bos_token": "<bos>", "unk_token": "<unk>"}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens)  # type: ignore[no-untyped-call]
 

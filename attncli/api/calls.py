@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attncli.api.notebook_report import NotebookReport
 from attncli.errors import UserError, nearest
-from attncli.inputs.model_folder import check_packages
+from attncli.inputs.models.model_folder import check_packages
 from attncli.running.session import MODEL_RUNS, Session, module_of
 from attncli.spec import SPECS
 from attncli.spec.config.validation import Given, checked_spec, with_maps
 from attncli.spec.fields import Spec
-from attncli.spec.heads import HeadsSpec
-from attncli.spec.model import ModelSpec
+from attncli.spec.models.heads import HeadsSpec
+from attncli.spec.models.pretrained import ModelSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -23,7 +23,11 @@ from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
 from attncli.running.together import OwnPart
 
 # Keys named by rank, and what is made of the rows for people, are no statistics of their own.
-LEFT_OUT = ("top_keys", "top_weights", "quantiles", "extremes", "patterns", "strongest", "pattern_rows")
+LEFT_OUT = (
+    *("top_keys", "top_weights", "quantiles", "extremes", "strongest", "pattern_rows"),
+    *("intervals", "examples", "example_weights"),
+    "written",
+)
 
 
 class FigureTable(NamedTuple):
@@ -70,24 +74,31 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
     if isinstance(statistics, OwnPart) and isinstance(tensors, OwnPart):
         members = [report.statistics.place for report in reports if isinstance(report.statistics, OwnPart)]
         statistics, tensors = statistics.whole, tensors.whole
-    place = first.spec.get("layer"), first.spec.get("head")
+    place = _number(first.spec.get("layer")), _number(first.spec.get("head"))
     for group, found in statistics.items():
         if group == "heads" and isinstance(found, Table):
             yield _survey(found, len(reports))
+        elif group == "patterns" and isinstance(found, Table):
+            yield from _rows_of_patterns(found, first.table("heads"), len(reports))
         elif isinstance(found, Tensors):
             for name, tensor in found.items():
                 axes, values = _of_members(tensor, members)
                 if not axes:
                     yield (one_column, f"{group}.{name}", *place), values.astype(np.float64)[:, None]
-                elif name not in LEFT_OUT:
+                elif name not in LEFT_OUT and "layer" not in axes:  # the table of heads has their means
                     yield _row_leaf(name, axes, values, place, rows)
         elif group not in LEFT_OUT:
             for name, number in _single_numbers(group, found):
                 yield (one_column, name, *place), np.full((len(reports), 1), number, dtype=np.float64)
     for name, tensor in tensors.items():
         axes, values = _of_members(tensor, members)
-        if axes == PLACES:
+        if axes == PLACES and "heads" not in statistics:  # a grid of what the heads' rows say
             yield (grid_columns, name, *values.shape[1:]), values.reshape(len(values), -1)
+
+
+def _number(place: Any) -> int | None:
+    """A layer or head; none where it is named otherwise."""
+    return place if isinstance(place, int) else None
 
 
 def _of_members(tensor: NamedTensor, members: list[int] | None) -> tuple[tuple[str, ...], np.ndarray]:
@@ -134,16 +145,31 @@ def _names_of_numbers(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[
     )
 
 
+def _rows_of_patterns(patterns: Table, heads: Table, num_reports: int) -> Iterator[Leaf]:
+    """On how many rows of the text the statistic of each pattern stands."""
+    prefixes = _prefixes(heads)
+    for row in patterns:
+        if row["statistic"]:
+            name = str(row["statistic"]).partition(" ")[0]
+            shape = (one_column, f"{prefixes[str(row['stack'])]}{name}.rows", None, None)
+            yield shape, np.full((num_reports, 1), row["rows"], dtype=np.float64)
+
+
+def _prefixes(heads: Table) -> dict[str, str]:
+    """What stands before the names of each stack: a stack and kind where there are several."""
+    kinds = {str(row["stack"]): row["kind"] for row in heads}
+    stacks = {stack: "decoder" if stack == "cross" else stack for stack in kinds}
+    return {stack: f"{stacks[stack]}.{kind}." if len(kinds) > 1 else "" for stack, kind in kinds.items()}
+
+
 def _survey(heads: Table, num_reports: int) -> Leaf:
     """The numbers of a survey of heads; a stack and kind go into the name where there are several."""
-    several = len({row["stack"] for row in heads}) > 1
+    prefixes = _prefixes(heads)
     shape: list[Any] = []
     numbers: list[Any] = []
     for row in heads:
         names = _names_of_numbers(tuple(row), tuple(map(type, row.values())))
-        stack = "decoder" if row["stack"] == "cross" else row["stack"]
-        prefix = f"{stack}.{row['kind']}." if several else ""
-        shape.append((row["layer"], row["head"], prefix, names))
+        shape.append((row["layer"], row["head"], prefixes[str(row["stack"])], names))
         numbers += [row[name] for name in names]
     return (survey_columns, tuple(shape)), np.array([numbers] * num_reports, dtype=np.float64)
 

@@ -10,7 +10,7 @@ from attncli.batch.plan import Item, Job, Plan
 from attncli.batch.prompts import Prompt
 from attncli.errors import UserError
 from attncli.spec.fields import Spec
-from attncli.spec.model import is_model_folder
+from attncli.spec.models.sources import local_model
 from attncli.spec.text import PATH_KEYS, is_vector_file
 
 TEXT_KEYS = ("sentence", "context")
@@ -56,8 +56,9 @@ def _file_digests(spec: Spec) -> dict[str, Any]:
                 raise UserError(f"{key}: cannot be - in a batch: give the sentences with --file -")
             digests[key] = content_digest(Path(value))
     model = getattr(spec, "model", None)
-    if model is not None and is_model_folder(model):
-        files = sorted(path for path in Path(model).iterdir() if path.is_file())
+    found = None if model is None else local_model(model)
+    if found is not None:
+        files = sorted(path for path in found.iterdir() if path.is_file()) if found.is_dir() else [found]
         digests["model"] = {path.name: content_digest(path) for path in files}
     return digests
 

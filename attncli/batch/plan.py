@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from attncli.batch.prompts import Prompt, PromptFile
+from attncli.batch.prompts import Prompt, PromptFile, TextPrompts
 from attncli.errors import UserError
 from attncli.experiments.texts import check_text
 from attncli.spec import SPECS
@@ -119,7 +119,7 @@ class Plan:
 
     chains: tuple[Chain, ...]
     chains_with_context: tuple[Chain, ...] = ()
-    prompts: PromptFile | None = None
+    prompts: PromptFile | TextPrompts | None = None
     num_prompts: int = 1
     mean_characters: float = 0.0
 
@@ -176,6 +176,14 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
     return Plan(tuple(chains(items)), with_context, prompts, checked.num_prompts, checked.mean_characters)
 
 
+def plan_of_texts(spec: Spec, texts: TextPrompts) -> Plan:
+    """The plan of one experiment on many texts; UserError with the bad lines."""
+    num_texts = texts.file.count()
+    mean = sum(len(prompt.sentence) for prompt in texts) / num_texts
+    item = Item(_with(spec, {"sentence": PLACEHOLDER}), f"attn {spec.experiment}")
+    return Plan(tuple(chains([item])), (), texts, num_texts, mean)
+
+
 def _refuse_what_reads_nothing(items: Sequence[Item]) -> None:
     errors = [
         f"{item.source}: experiment: {item.spec.experiment} reads no sentence: leave out --file"
@@ -196,7 +204,7 @@ def _prompt_check(items: Sequence[Item]) -> Callable[[Prompt], None]:
 
     def check(prompt: Prompt) -> None:
         if prompt.context is not None and not reads_context:
-            raise UserError(f"context: is read by {' and '.join(readers)} alone")
+            raise UserError(f"context: is read by {', '.join(readers)} alone")
         for spec in by_tokenizer.values():
             check_text(spec, "sentence", prompt.sentence)
             if prompt.context is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from attncli.batch.plan import Chain, Item, Job
 from attncli.errors import RunError, UserError
@@ -12,12 +13,14 @@ from attncli.running.together import run_in_buckets
 
 CONTINUED_NOTE = "Draws go on from the step before, on one generator."
 
+if TYPE_CHECKING:
+    from attncli.experiments.draws import Progress
+
 OnFailure = Callable[[Item, UserError], None]
-Progress = Callable[[float], None]
 
 
 def run_items(
-    items: Iterable[Item], on_failure: OnFailure, progress: Progress | None = None
+    items: Iterable[Item], on_failure: OnFailure, progress: "Progress | None" = None
 ) -> Iterator[Report]:
     """The report of each experiment as it is done; a failed one is handed to `on_failure` and left out.
 
@@ -29,7 +32,7 @@ def run_items(
 def run_jobs(
     jobs: Iterable[Job],
     on_failure: OnFailure,
-    progress: Progress | None = None,
+    progress: "Progress | None" = None,
     *,
     stopped: Callable[[], bool] = lambda: False,
     num_together: int = 1,
@@ -66,7 +69,7 @@ def _together(chains: Sequence[Chain]) -> Iterator[tuple[Chain, Report | UserErr
 
 
 def _one_by_one(
-    items: Iterable[Item], on_failure: OnFailure, progress: Progress | None
+    items: Iterable[Item], on_failure: OnFailure, progress: "Progress | None"
 ) -> Iterator[tuple[Item, Report]]:
     session = Session(progress)
     broken = False

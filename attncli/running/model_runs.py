@@ -1,39 +1,51 @@
 """Experiments on a pretrained model: one text, or several of equal counts of tokens at a time."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from importlib import import_module
 from types import ModuleType
 
 import torch
 
 from attncli.errors import UserError
-from attncli.experiments.draws import Draws
+from attncli.experiments.draws import Draws, Progress
+from attncli.experiments.many_texts import run_together
 from attncli.experiments.sources import choose_device
 from attncli.experiments.texts import Texts, read_texts
-from attncli.inputs.loaded_model import borrowed
-from attncli.inputs.pretrained import Pretrained, Reading, kept_pretrained, short_name
+from attncli.inputs.models.gguf import folder_of_gguf
+from attncli.inputs.models.loaded_model import borrowed
+from attncli.inputs.models.loading import kept_pretrained, short_name
+from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.report import Report
-from attncli.spec.model import ModelSpec
+from attncli.running.threads import one_torch_thread
+from attncli.spec.models.pretrained import ModelSpec
+from attncli.spec.models.sources import local_model
 
-MAX_TEXTS = 32
-MAX_WEIGHTS = 2**17
-"""Weights of a head in texts that run together: 8 texts of 128 tokens, whose matrices may all be asked for.
-
-Products of matrices with a thousand rows gain nothing from more of them.
-"""
+SMALL_MODEL = 5 * 10**6
+"""Parameters below which the products of some texts are too small for torch's own threads."""
 
 Outcome = Report | UserError
 
 
-def _pretrained(spec: ModelSpec) -> Pretrained:
+def _pretrained(spec: ModelSpec, progress: Progress | None = None) -> Pretrained:
     source = spec.model_source()
     assert source is not None, "without a model nothing runs here"
-    return kept_pretrained(source, allow_download=spec.allow_download, device=choose_device(spec))
+    if (found := local_model(source)) is not None:
+        source = str(
+            found if found.is_dir() else folder_of_gguf(found, None if progress is None else progress.tell)
+        )
+    return kept_pretrained(
+        source,
+        allow_download=spec.allow_download,
+        device=choose_device(spec),
+        dtype=spec.dtype,
+        with_head=spec.needs_head,
+    )
 
 
 def run(spec: ModelSpec, texts: Texts, draws: Draws) -> Report:
     """The report of one experiment."""
-    return _run(spec, texts, draws, _pretrained(spec))
+    return _run(spec, texts, draws, _pretrained(spec, draws.progress))
 
 
 def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
@@ -45,8 +57,13 @@ def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
 
 def _run(spec: ModelSpec, texts: Texts, draws: Draws, pretrained: Pretrained) -> Report:
     module = import_module(spec.model_module)
-    reading = module.read(spec, texts, pretrained, draws.generator)
     report: Report
+    if spec.reads_many_texts():
+        is_small = pretrained.model.num_parameters() < SMALL_MODEL
+        with one_torch_thread() if is_small else nullcontext():
+            report = module.report_many(spec, pretrained, draws.progress)
+        return report
+    reading = module.read(spec, texts, pretrained, draws.generator)
     (report,) = module.report_each([spec], [reading], pretrained, draws.progress)
     return report
 
@@ -64,21 +81,15 @@ def run_models(specs: Mapping[int, ModelSpec], texts: Mapping[int, Texts]) -> It
     except UserError as error:
         yield dict.fromkeys(specs, error)
         return
-    by_counts: dict[tuple[int, int], dict[int, Reading]] = {}
+    readings: dict[int, Reading] = {}
     for place, spec in specs.items():
         try:
             generator = torch.Generator().manual_seed(spec.seed)
-            reading = module.read(spec, texts[place], pretrained, generator)
+            readings[place] = module.read(spec, texts[place], pretrained, generator)
         except UserError as error:
             yield {place: error}
-        else:
-            by_counts.setdefault(reading.counts, {})[place] = reading
-    for counts, readings in by_counts.items():
-        step = max(1, min(MAX_TEXTS, MAX_WEIGHTS // max(counts) ** 2))
-        places = list(readings)
-        for start in range(0, len(places), step):
-            some = places[start : start + step]
-            yield _together(module, pretrained, {i: specs[i] for i in some}, {i: readings[i] for i in some})
+    for some in run_together(readings):
+        yield _together(module, pretrained, {i: specs[i] for i in some}, {i: readings[i] for i in some})
 
 
 def _together(

@@ -4,18 +4,18 @@ import gc
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attncli.experiments.texts import Texts, read_texts
-from attncli.inputs.model_folder import check_model_folder, check_packages
+from attncli.inputs.models.gguf import check_gguf
+from attncli.inputs.models.model_folder import check_model_folder, check_packages
 from attncli.memory import refuse_bytes
 from attncli.report import Report
 from attncli.spec.fields import Spec
-from attncli.spec.model import is_model_folder
+from attncli.spec.models.sources import local_model
 
 if TYPE_CHECKING:
-    from attncli.experiments.draws import Draws
+    from attncli.experiments.draws import Draws, Progress
 
 MODEL_RUNS = "attncli.running.model_runs"
 
@@ -55,17 +55,17 @@ def check_before_reading(spec: Spec) -> None:
     source = spec.model_source()
     if source is not None:
         check_packages()
-        if is_model_folder(source):
-            check_model_folder(Path(source))
+        if (found := local_model(source)) is not None:
+            (check_model_folder if found.is_dir() else check_gguf)(found)
 
 
 class Session:
     """Experiments one after the other: what one has drawn and its vocabulary are there for the next.
 
-    `progress` is called with the share that is done, between 0 and 1, of what takes long.
+    `progress` is told what takes long.
     """
 
-    def __init__(self, progress: Callable[[float], None] | None = None) -> None:
+    def __init__(self, progress: "Progress | None" = None) -> None:
         self._progress = progress
         self._draws: Draws | None = None
 

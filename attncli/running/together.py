@@ -17,7 +17,7 @@ from attncli.running.session import (
     refuse_what_does_not_fit,
 )
 from attncli.spec.fields import Spec
-from attncli.spec.model import ModelSpec
+from attncli.spec.models.pretrained import ModelSpec
 from attncli.spec.text import TextSpec
 
 MAX_TOGETHER = 32
@@ -66,9 +66,10 @@ def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
     for i, spec in enumerate(specs):
         by_settings.setdefault(_settings(spec), []).append(i)
     for places in by_settings.values():
-        if len(places) > 1 and specs[places[0]].model_source() is not None:
+        first = specs[places[0]]
+        if len(places) > 1 and first.model_source() is not None and not first.reads_many_texts():
             yield from _run_on_model({i: cast(ModelSpec, specs[i]) for i in places})
-        elif len(places) == 1 or not _may_run_together(specs[places[0]]):
+        elif len(places) == 1 or not _may_run_together(first):
             yield from ({i: _run_alone(specs[i])} for i in places)
         else:
             yield from _run_group({i: cast(TextSpec, specs[i]) for i in places})

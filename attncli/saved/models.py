@@ -140,6 +140,7 @@ class SavedStep(Saved):
     shapes: Listed[Annotated[SavedShape, AfterValidator(SavedShape.found)]]
     values: dict[str, StepCell]
     tables: Listed[Annotated[SavedTerms, AfterValidator(SavedTerms.found)]]
+    question: str = ""
 
     def found(self) -> Step:
         """As a report holds it."""
@@ -156,6 +157,8 @@ class SavedReport(Saved):
     tokens: Listed[str]
     context_tokens: Listed[str]
     token_spelling: Literal["byte-level", "metaspace"] | None = None
+    first_query: Count = 0
+    is_unfinished: bool = False
     tensors: dict[str, Annotated[SavedTensor, AfterValidator(SavedTensor.found)]]
     statistics: dict[str, Annotated[Any, AfterValidator(_statistic)]]
     statistic_axes: dict[str, dict[str, Axes]]

@@ -52,7 +52,8 @@ def check_sizes(report: Report) -> None:
     for group, members in groups.items():
         tensors |= {f"statistics.{group}.{name}": tensor for name, tensor in members.items()}
     num_keys = len(report.context_tokens or report.tokens)
-    tokens = {"query": len(report.tokens), "token": len(report.tokens), "key": num_keys}
+    num_queries = len(report.tokens[report.first_query :])
+    tokens = {"query": num_queries, "token": len(report.tokens), "key": num_keys}
     for place, tensor in tensors.items():
         for axis, size in zip(tensor.axes, tensor.values.shape, strict=True):
             if tokens.get(axis, 0) not in (0, size):

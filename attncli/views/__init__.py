@@ -14,6 +14,7 @@ class View(NamedTuple):
 
     `extra` is the extra of ours that it needs, and the package that this brings. A view that draws wants to
     see what every head of a model looks at; a whole one holds every part of a report, whatever --show says.
+    One with steps writes an explanation, or a step of it, for people to read.
     One of one table holds the report's main one, or the one that --show names; else NoSuchTable. One that
     spells tokens leaves them as the model's vocabulary has them; one that has a title takes another
     from --title.
@@ -28,13 +29,14 @@ class View(NamedTuple):
     whole: bool = False
     spells_tokens: bool = False
     one_table: bool = False
+    has_steps: bool = False
     has_title: bool = False
 
 
 PLOT = ("plot", "matplotlib")
 PARQUET = ("parquet", "pyarrow")
 VIEWS = {
-    "table": View("attncli.views.tables.table", (".txt",)),
+    "table": View("attncli.views.tables.table", (".txt",), has_steps=True),
     "json": View("attncli.views.json", (".json",), whole=True, spells_tokens=True),
     "jsonl": View("attncli.views.jsonl", (".jsonl", ".ndjson"), whole=True, spells_tokens=True),
     "csv": View("attncli.views.data.csv", (".csv",), one_table=True),
@@ -51,7 +53,7 @@ VIEWS = {
         whole=True,
         spells_tokens=True,
     ),
-    "md": View("attncli.views.markdown", (".md", ".markdown")),
+    "md": View("attncli.views.markdown", (".md", ".markdown"), has_steps=True),
     "heatmap": View("attncli.views.terminal.heatmap", draws=True, has_title=True),
     "html": View("attncli.views.page.html", (".html", ".htm"), draws=True, whole=True, has_title=True),
     "png": View("attncli.views.pictures.png", (".png",), PLOT, True, True, True, True, has_title=True),
@@ -77,7 +79,8 @@ class Display:
     numbers. The first `skip_sink` keys take no part in that and are left blank. Of vectors at most
     `most_dims` numbers are shown (None: as many as fit). `show` are the parts that are asked for: none, and a
     view that has a first screen shows that, with `screen_precision` decimals. A picture of one map takes at
-    most `map_lines` lines. `title` stands in place of a picture's own.
+    most `map_lines` lines. `title` stands in place of a picture's own. `step` is the only step, from 1, that
+    is shown of an explanation.
     """
 
     width: int | None = None
@@ -91,6 +94,7 @@ class Display:
     show: tuple[str, ...] = ()
     map_lines: int = 40
     title: str | None = None
+    step: int | None = None
 
     @property
     def has_color(self) -> bool:

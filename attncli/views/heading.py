@@ -65,11 +65,16 @@ def text_of(report: Report, key: str) -> str:
 def _settings(report: Report) -> list[str]:
     parts = []
     if report.tokens:
-        parts.append(counted(len(report.tokens), "token"))
+        parts.append(counted(len(report.tokens), token_name(report)))
     if report.context_tokens:
-        parts.append(counted(len(report.context_tokens), "context token"))
+        parts.append(counted(len(report.context_tokens), f"context {token_name(report)}"))
     keys = SPECS[report.experiment].heading_keys if report.experiment in SPECS else OTHER_KEYS
     return parts + [f"{key} {setting(report.spec[key])}" for key in keys if says_something(report.spec, key)]
+
+
+def token_name(report: Report) -> str:
+    """What stands at the queries and keys: tokens, or the words that they were merged into."""
+    return "word" if report.spec.get("words") else "token"
 
 
 def counted(count: int, name: str) -> str:

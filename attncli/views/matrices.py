@@ -63,9 +63,16 @@ def place_names(place: Iterable[tuple[str, int]]) -> list[str]:
 
 def tokens_of(report: Report, axis: str) -> tuple[str, ...]:
     """The tokens along an axis; none where it counts something else."""
-    if axis == "key":
+    if axis in ("key", "column"):
         return report.context_tokens or report.tokens
-    return report.tokens if axis in ("query", "token") else ()
+    if axis == "query":
+        return report.tokens[report.first_query :]
+    return report.tokens if axis in ("token", "row") else ()
+
+
+def first_position(report: Report, axis: str) -> int:
+    """The position of the first place along an axis."""
+    return report.first_query if axis == "query" else 0
 
 
 def matrices_of(report: Report, name: str, tensor: NamedTensor) -> Iterator[Matrix]:
@@ -109,12 +116,16 @@ def hidden_cells(report: Report, name: str, tensor: NamedTensor) -> np.ndarray |
     if not is_weights(name, tensor.axes[-2:]) or name == "difference":
         return None
     scores = report.tensors.get(name.replace("weights", "scores")) if "weights" in name else None
-    if scores is not None and scores.axes == tensor.axes:
+    if scores is not None and (scores.axes, scores.values.shape) == (tensor.axes, tensor.values.shape):
         hidden: np.ndarray = ~np.isfinite(scores.values)
         return hidden
     *_, num_queries, num_keys = tensor.values.shape
-    later = np.triu(np.ones((num_queries, num_keys), dtype=bool), 1)
-    if num_queries != num_keys or report.context_tokens or np.nan_to_num(tensor.values[..., later]).any():
+    later = np.triu(np.ones((num_queries, num_keys), dtype=bool), 1 + report.first_query)
+    if (
+        num_queries + report.first_query != num_keys
+        or report.context_tokens
+        or np.nan_to_num(tensor.values[..., later]).any()
+    ):
         return None
     return np.broadcast_to(later, tensor.values.shape)
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from attncli.plain_text import readable_token
-from attncli.report import Report, Terms
+from attncli.report import Report, Statistic, Table, Terms
 
 
 def readable(report: Report) -> Report:
@@ -11,8 +11,12 @@ def readable(report: Report) -> Report:
     spelling = report.token_spelling
     if spelling is None:
         return report
+    statistics = report.statistics
+    if "written" in statistics:
+        statistics = {**statistics, "written": _readable_rows(statistics["written"], spelling)}
     return replace(
         report,
+        statistics=statistics,
         tokens=tuple(readable_token(token, spelling) for token in report.tokens),
         context_tokens=tuple(readable_token(token, spelling) for token in report.context_tokens),
         steps=tuple(
@@ -21,6 +25,13 @@ def readable(report: Report) -> Report:
         ),
         token_spelling=None,
     )
+
+
+def _readable_rows(table: Statistic, spelling: str) -> Statistic:
+    """What a model wrote: a row for each token."""
+    if not isinstance(table, Table):
+        return table
+    return Table({**row, "token": readable_token(str(row["token"]), spelling)} for row in table)
 
 
 def _readable_terms(table: Terms, spelling: str) -> Terms:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attncli.plain_text import plain_text
 from attncli.report import Report
 from attncli.views.labels import shortened, token_texts
-from attncli.views.matrices import Matrix, tokens_of
+from attncli.views.matrices import Matrix, first_position, tokens_of
 
 BLOCK_AXES = {"query_block": "query", "key_block": "key"}
 
@@ -15,7 +15,7 @@ class Side:
     """An axis with a label for each of its places: its name, how many, and tokens if it has any.
 
     `step`: positions of the text that one place stands for, the last of `positions` (0: as many as places).
-    `noun`: what its tokens are called.
+    `noun`: what its tokens are called. `first`: the position of the first place.
     """
 
     name: str
@@ -24,6 +24,7 @@ class Side:
     step: int = 1
     positions: int = 0
     noun: str = "token"
+    first: int = 0
 
     @property
     def digits(self) -> int:
@@ -33,7 +34,7 @@ class Side:
     @property
     def last(self) -> int:
         """The last position; -1 where there is none."""
-        return (self.positions or self.count) - 1
+        return self.first + (self.positions or self.count) - 1
 
     def texts(self, most: int | None) -> list[str]:
         """The tokens as plain text of at most that many cells; empty where there are none."""
@@ -46,7 +47,7 @@ class Side:
 
     def position(self, first: int, last: int) -> str:
         """The position of a place, or the positions from the first of some places to the last."""
-        first, last = first * self.step, min((last + 1) * self.step - 1, self.last)
+        first, last = self.first + first * self.step, min(self.first + (last + 1) * self.step - 1, self.last)
         end = "" if first == last else f"-{last}"
         return f"{first:>{self.digits}}{end}"
 
@@ -58,7 +59,7 @@ class Side:
             return [self.position(start, start + step - 1) for start in starts]
         if rows_per_line > 1 and most is not None:
             most = max(4, (most - self.digits - 3) // 2)
-        labels = [f"{i:>{self.digits}} {text}" for i, text in enumerate(self.texts(most))]
+        labels = [f"{i:>{self.digits}} {text}" for i, text in enumerate(self.texts(most), self.first)]
         return [", ".join(labels[start : start + step]) for start in starts]
 
 
@@ -74,7 +75,8 @@ def sides_of(report: Report, matrix: Matrix) -> tuple[Side, Side]:
 def _side(report: Report, axis: str, count: int, tokens: tuple[str, ...]) -> Side:
     noun = "context token" if axis == "key" and report.context_tokens else "token"
     num_positions = _num_positions(report, BLOCK_AXES[axis]) if axis in BLOCK_AXES else 0
-    return Side(axis, count, tokens, -(-num_positions // count) or 1, num_positions, noun)
+    step = -(-num_positions // count) or 1
+    return Side(axis, count, tokens, step, num_positions, noun, first_position(report, axis))
 
 
 def _num_positions(report: Report, axis: str) -> int:

@@ -10,7 +10,8 @@ import nbformat
 import pytest
 
 import attncli
-from tests.views.page.test_page_in_browser import HOSTILE, browser  # noqa: F401 (a fixture)
+from tests.views.page.conftest import browser  # noqa: F401 (a fixture)
+from tests.views.page.test_page_in_browser import HOSTILE
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"

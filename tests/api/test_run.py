@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrai
 
 import attncli
 from attncli.spec import SPECS
-from attncli.spec.heads import HeadsSpec
+from attncli.spec.models.heads import HeadsSpec
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer
 from tools.tiny_architectures import ARCHITECTURES
@@ -29,7 +29,8 @@ def as_json(report: attncli.Report) -> Any:
 
 @pytest.mark.parametrize("experiment", SPECS)
 def test_a_report_is_that_of_the_command(experiment: str, attn: Attn) -> None:
-    maps = ["--maps", "self"] if experiment == "heads" else []
+    drawn = SPECS[experiment].drawn_maps
+    maps = [] if drawn is None else ["--maps", drawn]
     ended = attn([experiment, "--seed", "7", *maps, "--format", "json"])
     assert as_json(attncli.run(experiment, seed=7)) == json.loads(ended.out)
 

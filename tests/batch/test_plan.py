@@ -8,8 +8,9 @@ import pytest
 
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Plan, chains, make_plan, plan_files
-from attncli.batch.prompts import MAX_ERRORS, Prompt, PromptFile
+from attncli.batch.prompts import Prompt, PromptFile
 from attncli.errors import UserError
+from attncli.experiments.text_file import MAX_ERRORS
 from attncli.spec.config.overrides import parse_overrides
 
 
@@ -125,7 +126,7 @@ ERRORS = [
     ('["a"]', ['must be an object like {"sentence": "..."}']),
     ("{", ["is not valid JSON: Expecting property name enclosed in double quotes"]),
     ("[" * 100_000, ["is not valid JSON: nested too deep or too long"]),
-    ('{"sentence": "...", "context": "b"}', ["context: is read by cross and heads alone"]),
+    ('{"sentence": "...", "context": "b"}', ["context: is read by cross, heads, ablate, why alone"]),
     (
         '{"sentence": "..."}',
         ["sentence: no tokens left after punctuation was removed (tokenizer: whitespace keeps it)"],

@@ -13,7 +13,7 @@ from attncli.report import Report
 from attncli.saved.reports import read_reports, reports_of
 from attncli.spec import SPECS
 from attncli.views import VIEWS
-from tests.experiments.running import ROOT, run, run_file
+from tests.experiments.running import LESSON_FILES, ROOT, run, run_file
 from tests.views.test_views import CASES, HOSTILE, shown
 
 TEXT_VIEWS = [view for view in VIEWS if view in ("table", "json", "jsonl", "csv", "heatmap")]
@@ -29,6 +29,10 @@ MORE = {
     "one-token": ("self", {"sentence": "a", "explain": True}),
     "explained-heads": ("multihead", {"num_tokens": 3, "embed_dim": 4, "num_heads": 2, "explain": True}),
     "integers": ("average", {"embedding": "integers", "num_tokens": 3, "embed_dim": 2, "aggregate": "sum"}),
+    "generate": ("generate", {"max_new_tokens": 5, "maps": "heads", "needle": "copy"}),
+    "one head of generate": ("generate", {"max_new_tokens": 2, "maps": "mean", "layer": 1, "head": 2}),
+    "ablate": ("ablate", {"num_tokens": 4, "approximate": True}),
+    "why": ("why", {"sentence": "a b a"}),
     "model": ("self", {"model": str(ROOT / "attncli" / "data" / "tiny-induction"), "sentence": "a b a"}),
 }
 ALL_CASES: dict[str, tuple[str, dict[str, Any]]] = {**CASES, **MORE}
@@ -59,7 +63,7 @@ def test_what_is_read_is_written_with_the_same_bytes(case: str) -> None:
         assert shown(view, [back], width=80) == shown(view, [report], width=80), view
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "lessons").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted(LESSON_FILES.glob("*.yaml")), ids=lambda p: p.stem)
 def test_a_batch_is_read_back_as_a_list_and_as_lines(path: Path) -> None:
     reports = run_file(path)
     for view in ("json", "jsonl"):
@@ -224,3 +228,13 @@ def test_any_value_changed_opens_or_is_a_clear_line(data: st.DataObject) -> None
         else:
             del container[key]
     opens_or_says_why(json.dumps(report))
+
+
+def test_steps_that_were_saved_before_they_had_questions() -> None:
+    data = run("self", explain=True).to_data()
+    for step in data["steps"]:
+        assert step.pop("question")
+    (report,) = reports_of(json.dumps(data), "old.json").reports
+    assert [step.question for step in report.steps] == [""] * 8
+    text = shown("table", [report], width=80)
+    assert "Why" not in text and f"\n\n{report.steps[4].prose[:40]}" in text

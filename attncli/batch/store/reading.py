@@ -66,6 +66,11 @@ class Reader:
         query = f"SELECT status, count(*) FROM runs WHERE true{self._chosen} GROUP BY status"
         return {"done": 0, "failed": 0} | dict(self._connection.execute(query).fetchall())
 
+    def settings_in_use(self) -> dict[int, dict[str, Any]]:
+        """The settings of the chosen runs, by their number."""
+        query = f"SELECT DISTINCT settings FROM runs WHERE true{self._chosen} ORDER BY settings"
+        return {number: self.settings[number] for (number,) in self._connection.execute(query)}
+
     def earlier_runs(self) -> str | None:
         """A line on the runs that the plan of the last batch does not name, where there are some."""
         (count,) = self._connection.execute("SELECT count(*) FROM runs WHERE plan IS NOT NULL").fetchone()

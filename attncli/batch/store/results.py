@@ -1,6 +1,6 @@
 """A summary of a store: its statistics in numbers, by group, as a report."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import sqrt
@@ -176,11 +176,13 @@ def results(
     sort: str | None = None,
     ascending: bool = False,
     top: int | None = None,
+    drawn: bool = False,
 ) -> Report:
     """The summary as a report; UserError for names that the store has not, or for one without runs.
 
     With a `sort`, one of GROUP_SUMMARY, all rows stand in its order, the largest first unless `ascending`;
-    the first `top` rows are kept. Groups of layer and head, all of them, make a grid of means as well.
+    the first `top` rows are kept. Groups of layer and head, all of them, make a grid of means as well; those
+    of two settings do where that is `drawn`.
     """
     if not reader.settings:
         raise UserError(f"{path}: holds no run yet: rerun the same attn batch to go on")
@@ -201,7 +203,12 @@ def results(
     asked = {"store": str(path), "where": list(map(str, where)), "group_by": list(group_by)}
     is_grid = set(group_by) == set(PLACES) and sort is None and top is None
     tensors = _grids(rows) if is_grid else {}
-    environments = [f"{name} {version}" for e in reader.environments() for name, version in e.items()]
+    tokens: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    if drawn and rows and len(group_by) == 2 and len(statistics) == 1 and not is_grid:
+        tensors, tokens, columns = _map(rows, statistics[0], group_by)
+    used = ("attncli", "torch")
+    environments = [f"{name} {one[name]}" for one in reader.environments() for name in used if name in one]
     versions = ", ".join(dict.fromkeys(environments))
     made_with = f"; made with {versions}" if versions else ""
     notes = [f"{counts['done']:,} runs are done, {counts['failed']:,} failed{made_with}."]
@@ -211,7 +218,19 @@ def results(
         notes.append(f"The first {len(rows):,} of {len(all_rows):,} rows.")
     if not rows and counts["done"]:
         notes.append("No value meets these conditions.")
-    return Report("results", asked, {}, tensors=tensors, statistics=found, notes=tuple(notes))
+    return Report("results", asked, {}, tokens, columns, tensors, found, tuple(notes))
+
+
+def _map(
+    rows: Sequence[Mapping[str, Any]], statistic: str, group_by: Sequence[str]
+) -> tuple[dict[str, NamedTensor], tuple[str, ...], tuple[str, ...]]:
+    """The means by two settings, and the values of these in the order of the rows."""
+    first, second = (list(dict.fromkeys(row[name] for row in rows)) for name in group_by)
+    means = np.full((len(first), len(second)), np.nan)
+    for row in rows:
+        means[first.index(row[group_by[0]]), second.index(row[group_by[1]])] = row["mean"]
+    title = f"{statistic} by {group_by[0]} and {group_by[1]}"
+    return {title: NamedTensor(("row", "column"), means)}, tuple(map(str, first)), tuple(map(str, second))
 
 
 def _ordered(rows: list[dict[str, Any]], sort: str | None, ascending: bool) -> list[dict[str, Any]]:

@@ -30,7 +30,13 @@ class Choice(HeadChoice):
     """
 
     def __init__(
-        self, grids: Sequence[Grid], *, scale: str = "linear", skip_sink: int = 0, sort: str | None = None
+        self,
+        grids: Sequence[Grid],
+        *,
+        scale: str = "linear",
+        skip_sink: int = 0,
+        sort: str | None = None,
+        smallest_first: bool = False,
     ) -> None:
         self.scale = scale
         self.num_sinks, self.skips = max(1, skip_sink), skip_sink > 0
@@ -38,7 +44,7 @@ class Choice(HeadChoice):
         self.query = self.key = 0
         self._shape = (1, 1)
         self._shadings: dict[Colouring, Shading] = {}
-        super().__init__(grids, sort=sort)
+        super().__init__(grids, sort=sort, smallest_first=smallest_first)
 
     def settle(self) -> None:
         """Keep every choice inside what there is; a token becomes the block that holds it, and back."""

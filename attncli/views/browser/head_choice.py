@@ -11,11 +11,13 @@ from attncli.views.matrices import Matrix
 class HeadChoice:
     """The chosen map. `is_ranked`: the heads stand in the order of `statistic`."""
 
-    def __init__(self, grids: Sequence[Grid], *, sort: str | None = None) -> None:
+    def __init__(
+        self, grids: Sequence[Grid], *, sort: str | None = None, smallest_first: bool = False
+    ) -> None:
         self.grids = grids
         self.grid_number = self.number = 0
         self.statistic = sort
-        self.is_ranked, self.smallest_first = sort is not None, False
+        self.is_ranked, self.smallest_first = sort is not None, smallest_first
         self.settle()
         if self.is_ranked:
             self.number = self.ranking[0]

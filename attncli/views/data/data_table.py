@@ -9,7 +9,7 @@ import numpy as np
 from attncli.plain_text import plain_text
 from attncli.report import Cell, NamedTensor, Report, Row, plain
 from attncli.views.data.writers import TYPES, Block
-from attncli.views.matrices import tokens_of
+from attncli.views.matrices import first_position, tokens_of
 
 BLOCK = 2**16
 # The type that holds the cells of both; text where there is no such type.
@@ -81,9 +81,9 @@ def table_of_tensors(report: Report, tensors: Mapping[str, NamedTensor]) -> Data
             places = np.unravel_index(np.arange(rows.start, rows.stop), shape)
             block = {name: plain(array.flat[rows]) for name, array in values.items()}
             for axis, place in zip(axes, places, strict=True):
-                block[axis] = place.tolist()
+                block[axis] = (place + first_position(report, axis)).tolist()
                 if tokens[axis]:
-                    block[f"{axis}_text"] = [tokens[axis][i] for i in block[axis]]
+                    block[f"{axis}_text"] = [tokens[axis][i] for i in place]
             yield block
 
     return DataTable(columns, blocks)

@@ -13,7 +13,8 @@ GAP = 2
 class Paragraph:
     """A text: the `title` of a report or of a `step`, `prose`, or `bold` or `dim` lines of their own.
 
-    A step begins, and prose stands, below a blank line. A `line` and a dim `note` are sentences without one.
+    A step begins, prose and its `lead` stand, below a blank line. A `line` and a dim `note` are sentences
+    without one.
     """
 
     text: str

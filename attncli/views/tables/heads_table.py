@@ -11,8 +11,18 @@ from attncli.views.tables.tensor_tables import two_lines
 WHERE = ("layer", "head", "stack", "kind", "module", "pattern")
 
 
-def heads_grid(title: str, rows: Sequence[Row], precision: int, *, first: str | None = None) -> Grid:
-    """Layer and head, and the rest of its place where that tells something; the statistic `first` leads."""
+def heads_grid(
+    title: str,
+    rows: Sequence[Row],
+    precision: int,
+    *,
+    first: str | None = None,
+    halves: Sequence[str] | None = None,
+) -> Grid:
+    """Layer and head, and the rest of its place where that tells something; the statistic `first` leads.
+
+    `halves` are the half widths of its intervals.
+    """
     where = _where(rows)
     layer, *places = [
         Column(("", name), [plain_text(str(row[name])) for row in rows], left=name not in PLACES)
@@ -22,6 +32,8 @@ def heads_grid(title: str, rows: Sequence[Row], precision: int, *, first: str | 
     if first in names:
         names = [first, *(name for name in names if name != first)]
     numbers = [Column(two_lines(name), [_cell(row[name], precision) for row in rows]) for name in names]
+    if halves is not None:
+        numbers.insert(1, Column(("", ""), halves))
     return Grid(title, layer, [*places, *numbers], repeated=sum(name in ("head", "stack") for name in where))
 
 

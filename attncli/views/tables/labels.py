@@ -3,7 +3,7 @@
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.labels import token_texts
-from attncli.views.matrices import tokens_of
+from attncli.views.matrices import first_position, tokens_of
 from attncli.views.numbers import NO_NUMBER, fixed
 from attncli.views.tables.elements import Column
 
@@ -20,8 +20,10 @@ class TableLabels:
 
     def rows(self, axis: str, count: int) -> Column:
         """The column that names the rows."""
-        digits, names = len(str(count - 1)), token_texts(tokens_of(self.report, axis), count, self.row_width)
-        cells = [f"{i:>{digits}} {name}".rstrip() for i, name in enumerate(names)]
+        first, names = first_position(self.report, axis), tokens_of(self.report, axis)
+        digits = len(str(first + count - 1))
+        texts = token_texts(names, count, self.row_width)
+        cells = [f"{i:>{digits}} {name}".rstrip() for i, name in enumerate(texts, first)]
         return Column(("", axis), cells, left=True)
 
     def columns(self, axis: str, count: int) -> list[tuple[str, str]]:
@@ -32,7 +34,8 @@ class TableLabels:
     def place(self, axis: str, position: int) -> str:
         """A position and, where there is one, the token at it."""
         tokens = tokens_of(self.report, axis)[position : position + 1] if position >= 0 else ()
-        return " ".join([str(position), *token_texts(tokens, 0, self.row_width)])
+        shown = str(position + first_position(self.report, axis))
+        return " ".join([shown, *token_texts(tokens, 0, self.row_width)])
 
     def key(self, key: int, weight: float) -> str:
         """A key that a query looks at, with its weight."""

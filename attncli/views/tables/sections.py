@@ -27,7 +27,7 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
         for sentence in missing_parts(display.show, parts_of(report)):
             yield Paragraph(f"T{sentence[1:]}.", "dim")
     elif report.steps:
-        yield from _parts(report, display)
+        yield from _explanation(report, display)
     else:
         yield from _screen(report, display) or _parts(report, display)
         yield from next_steps(report)
@@ -48,6 +48,15 @@ def _of_screens(display: Display) -> Display:
     return replace(display, width=display.width or TEXT_WIDTH, precision=display.screen_precision)
 
 
+def _explanation(report: Report, display: Display) -> Iterator[Section]:
+    """The steps, or the one that is asked for: the heading above the first, what to type below the last."""
+    if display.step in (None, 1):
+        yield Paragraph(heading(report), "title")
+    yield from step_sections(report, TableLabels(report, display), display.step)
+    if display.step in (None, len(report.steps)):
+        yield from next_steps(report)
+
+
 def _parts(report: Report, display: Display) -> Iterator[Section]:
     """Heading, steps, tensors with the statistics of their rows, the other statistics, notes."""
     yield Paragraph(heading(report), "title")
@@ -56,6 +65,7 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
     mentioned: dict[tuple[str, int], str] = {}
     for section in chain(
         step_sections(report, labels),
+        [Paragraph("the report", "step")] if report.steps else [],
         tensors.sections(),
         statistic_tables(report, display, labels),
         tensors.lines_of_numbers(),

@@ -13,18 +13,20 @@ from attncli.views.tables.labels import TableLabels
 GAP_MARK = "⋮"
 
 
-def step_sections(report: Report, labels: TableLabels) -> Iterator[Section]:
-    """Each step under its number; after the last a title for the report."""
+def step_sections(report: Report, labels: TableLabels, only: int | None = None) -> Iterator[Section]:
+    """Each step under its number, or the one of that number."""
     for number, step in enumerate(report.steps, start=1):
+        if only not in (None, number):
+            continue
         yield Paragraph(plain_text(f"{number} of {len(report.steps)}: {step.title}"), "step")
         yield Paragraph(plain_text(step.formula), "bold")
         yield from _shapes(step.shapes)
-        yield Paragraph(plain_text(step.prose), "prose")
+        if step.question:
+            yield Paragraph(plain_text(step.question), "lead")
+        yield Paragraph(plain_text(step.prose), "line" if step.question else "prose")
         for table in step.tables:
             yield _grid(table, labels)
         yield from _values(step, labels.precision)
-    if report.steps:
-        yield Paragraph("the report", "step")
 
 
 def _shapes(shapes: tuple[Shape, ...]) -> Iterator[Section]:

@@ -33,7 +33,7 @@ class Screen:
 
     def draw(self, section: Section) -> None:
         """One section, with a blank line before it but for a line that belongs to the one before."""
-        if not isinstance(section, Paragraph) or section.style in ("step", "prose"):
+        if not isinstance(section, Paragraph) or section.style in ("step", "prose", "lead"):
             self.console.print()
         match section:
             case Paragraph(text, "step"):
@@ -100,8 +100,8 @@ def _cell(column: Column, row: int) -> Text:
     return Text(text, style=style)
 
 
-def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """Each report under its heading, a blank line between reports."""
+def screen_of(stream: TextIO, display: Display) -> Screen:
+    """What draws sections on a stream, in the width and the colours of the display."""
     console = PipeConsole(
         file=stream,
         width=LAYOUT_WIDTH,
@@ -115,9 +115,14 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
         legacy_windows=False,
         _environ={},
     )
-    screen = Screen(console, display.width)
+    return Screen(console, display.width)
+
+
+def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
+    """Each report under its heading, a blank line between reports."""
+    screen = screen_of(stream, display)
     for number, report in enumerate(reports):
         if number:
-            console.print()
+            screen.console.print()
         for section in sections(report, display):
             screen.draw(section)

@@ -5,14 +5,17 @@ from collections.abc import Callable, Iterator
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.tables.elements import Section
+from attncli.views.tables.screens.ablate import ablate_screen
 from attncli.views.tables.screens.attention import attention_screen
 from attncli.views.tables.screens.average import average_screen
 from attncli.views.tables.screens.comparison import comparison_screen
+from attncli.views.tables.screens.generate import generate_screen
 from attncli.views.tables.screens.heads import heads_screen
 from attncli.views.tables.screens.norm import norm_screen
 from attncli.views.tables.screens.pitfalls import pitfalls_screen
 from attncli.views.tables.screens.results import results_screen
 from attncli.views.tables.screens.scale_demo import scale_demo_screen
+from attncli.views.tables.screens.why import why_screen
 
 Screen = Callable[[Report, Display], Iterator[Section]]
 
@@ -27,6 +30,9 @@ SCREENS: dict[str, Screen] = {
     "norm": norm_screen,
     "pitfalls": pitfalls_screen,
     "heads": heads_screen,
+    "generate": generate_screen,
+    "ablate": ablate_screen,
+    "why": why_screen,
     "diff": comparison_screen,
     "results": results_screen,
 }

@@ -8,6 +8,7 @@ import numpy as np
 from attncli.plain_text import plain_text
 from attncli.report import NamedTensor, Report
 from attncli.views import Display
+from attncli.views.heading import token_name
 from attncli.views.labels import shortened
 from attncli.views.matrices import matrices_of, tokens_of
 from attncli.views.numbers import fixed, scalar
@@ -45,7 +46,7 @@ def weights(report: Report, display: Display) -> Iterator[Section]:
     if "weights" in report.tensors:
         tensor = report.tensors["weights"]
         matrix = next(matrices_of(report, "weights", tensor))
-        name = "where each token looks: weights (query × key)"
+        name = f"where each {token_name(report)} looks: weights (query × key)"
         part = MatrixPart(report, {"": matrix}, display, ", ".join([name, *_place(tensor)]))
         yield part.grid
         yield Paragraph(how_to_read(report, part), "line")
@@ -78,9 +79,10 @@ def how_to_read(report: Report, part: MatrixPart) -> str:
     key = int(part.largest[query])
     is_distribution = (np.abs(np.nansum(part.values, axis=1) - 1) < SUM_TOLERANCE).all()
     start = "Each row sums to 1: " if is_distribution else "In its row, "
-    noun = "context token" if report.context_tokens else "token"
+    own = token_name(report)
+    noun = f"context {own}" if report.context_tokens else own
     number = fixed(row[key], part.precision)
-    names = _name(report, "query", query, "token"), _name(report, "key", key, noun)
+    names = _name(report, "query", query, own), _name(report, "key", key, noun)
     seen = row[row > 0]
     if len(seen) > 1 and np.ptp(seen) < ALIKE:
         return f"{start}{names[0]} takes {number} from each {noun} that it sees."

@@ -42,8 +42,9 @@ def comparison_screen(report: Report, display: Display) -> Iterator[Section]:
         statistics = {} if is_whole else {moved: Table(report.table(moved)[:MOVED])}
         rows = [row for row in report.table("side_by_side") if row["statistic"] in TOLD]
     else:
-        statistics = {"heads_difference": Table(report.table("heads_difference")[:MOST_HEADS])}
-        rows = report.table("side_by_side")[: MOST_STATISTICS - len(statistics["heads_difference"])]
+        heads = "changed_heads" if report.table("changed_heads") else "heads_difference"
+        statistics = {heads: Table(report.table(heads)[:MOST_HEADS])}
+        rows = report.table("side_by_side")[: MOST_STATISTICS - len(statistics[heads])]
     shown = {name: table for name, table in {**statistics, "side_by_side": Table(rows)}.items() if table}
     counts = {f"rows of {name}": len(report.table(name)) - len(table) for name, table in shown.items()}
     for grid in statistic_tables(replace(report, statistics=shown), display, labels):

@@ -8,7 +8,7 @@ from attncli.report import Report
 from attncli.spec import SPECS
 from attncli.spec.text import is_vector_file
 from attncli.views import Display
-from attncli.views.heading import ARROW, counted, heading, says_something, setting, text_of
+from attncli.views.heading import ARROW, counted, heading, says_something, setting, text_of, token_name
 from attncli.views.labels import shortened
 from attncli.views.parts import parts_of
 from attncli.views.tables.elements import Paragraph
@@ -48,7 +48,8 @@ def _title(report: Report, display: Display) -> Paragraph:
 
 def _sizes(report: Report, display: Display) -> Iterator[Paragraph]:
     """`6 tokens, embed_dim 64, head_dim 64   UNTRAINED (random weights, seed 0)`, on two lines if need be."""
-    sides = ((report.tokens, "token"), (report.context_tokens, "context token"))
+    name = token_name(report)
+    sides = ((report.tokens, name), (report.context_tokens, f"context {name}"))
     parts = [counted(len(tokens), name) for tokens, name in sides if tokens]
     lines = [", ".join([*parts, *_settings(report)]), _untrained(report)]
     whole = "   ".join(filter(None, lines))
@@ -95,10 +96,13 @@ def _is_new(step: str, report: Report) -> bool:
     key = flag.removeprefix("--").replace("-", "_")
     if flag == "--show":
         return {*value.split(",")} <= {*parts_of(report), "all"}
-    if key == "explain" and report.spec.get("engine") == "streaming":
+    if key == "explain" and (report.spec.get("engine") == "streaming" or report.spec.get("words")):
         return False
     if report.experiment not in SPECS or key not in SPECS[report.experiment].model_fields:
         return True
+    field, given = SPECS[report.experiment].model_fields[key], report.spec.get(key)
+    if field.default is None and given is not None:
+        return False
     if key in SPECS[report.experiment].off_keys and key not in report.spec:
         return True
     return key in report.spec and setting(report.spec[key]) != (value or "true")

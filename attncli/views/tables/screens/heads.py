@@ -12,42 +12,41 @@ from attncli.plain_text import plain_text
 from attncli.report import Report, Row, Table
 from attncli.spec import SPECS
 from attncli.views import Display
+from attncli.views.heading import counted, token_name
 from attncli.views.labels import shortened
-from attncli.views.numbers import NO_NUMBER, fixed
-from attncli.views.tables.elements import GAP, Column, Drawing, Grid, Paragraph, Section
+from attncli.views.numbers import fixed
+from attncli.views.tables.elements import GAP, Column, Grid, Paragraph, Section
 from attncli.views.tables.heads_table import heads_grid
 from attncli.views.tables.labels import TableLabels
+from attncli.views.tables.screens.examples import examples_screen
+from attncli.views.tables.screens.head_letters import (
+    LETTERS_TITLE,
+    MOST_TEXT,
+    SHORT_NAMES,
+    head_count,
+    head_letters,
+    pattern_name,
+)
+from attncli.views.tables.screens.survey import half_widths, survey_grid
 from attncli.views.tables.tensor_tables import TensorTables
 
-LETTERS = {
-    "first token": "F",
-    "previous token": "P",
-    "next token": "N",
-    "current token": "C",
-    "duplicate token": "D",
-    "induction": "I",
-    "special tokens": "S",
-    "one key for all": "K",
-    "uniform": "U",
-    "unnamed": NO_NUMBER,
-}
-SHORT_NAMES = {"special_mass - sink_mass": "special, not first"}
 REPEATED = ("duplicate token", "induction")
 DECIMALS = 2
 PLACE_WIDTH = len("29:8 0.90")
 MOST_HEADS = 16
 FEW_ROWS = 5
-MOST_TEXT = 80
-LETTERS_TITLE = "largest statistic above its threshold; U overrides the rest"
 
 
 def heads_screen(report: Report, display: Display) -> Iterator[Section]:
     """The patterns; the heads themselves where they are sorted, or asked for; a statistic's grid."""
+    if report.table("examples"):
+        yield from examples_screen(report, display)
+        return
     labels = TableLabels(report, display)
     heads, patterns, spec = report.table("heads"), report.table("patterns"), report.spec
     yield Paragraph(_title(report, heads), "title")
     width = display.width or MOST_TEXT
-    yield Paragraph(_text(report, width), "")
+    yield Paragraph(text_line(report, width), "")
     if context := spec.get("context"):
         line = plain_text(f"encoder reads: {' '.join(str(context).split())}")
         yield Paragraph(shortened(line, width), "")
@@ -57,9 +56,13 @@ def heads_screen(report: Report, display: Display) -> Iterator[Section]:
         for stack, rows in groupby(patterns, key=lambda row: str(row["stack"])):
             of_stack = [row for row in heads if row["stack"] == stack]
             is_only = len(of_stack) == len(heads)
-            yield _pattern_grid("" if is_only else stack, list(rows), report, labels, display.width)
+            title = "" if is_only else stack
+            if report.table("intervals"):
+                yield survey_grid(title, list(rows), report, display.width)
+            else:
+                yield _pattern_grid(title, list(rows), report, labels, display.width)
             letters_title = LETTERS_TITLE if is_only else f"{stack}: {LETTERS_TITLE}"
-            yield from _letters(letters_title, of_stack, display.width)
+            yield from head_letters(letters_title, of_stack, display.width)
     asked = {name: tensor for name, tensor in report.tensors.items() if name == "rollout" or not heads}
     if asked:
         yield from TensorTables(replace(report, tensors=asked), display, labels).sections()
@@ -76,8 +79,9 @@ def _title(report: Report, heads: Table) -> str:
     model = str(report.spec.get("model") or getattr(SPECS["heads"], "default_model", ""))
     stacks = dict.fromkeys(str(row["stack"]) for row in heads)
     sizes = [_size(stack, [row for row in heads if row["stack"] == stack]) for stack in stacks]
-    tokens = f"{len(report.tokens)} tokens" if len(report.tokens) > 1 else "1 token"
-    return plain_text(f"heads: {', '.join([Path(model).name, *sizes, tokens])}")
+    texts = report.numbers("texts").get("num_texts")
+    read = counted(len(report.tokens), token_name(report)) if texts is None else counted(int(texts), "text")
+    return plain_text(f"heads: {', '.join([Path(model).name, *sizes, read])}")
 
 
 def _size(stack: str, rows: Sequence[Row]) -> str:
@@ -94,12 +98,14 @@ def _is_cut(report: Report) -> bool:
     return bool(report.spec.get("top") or report.spec.get("sort"))
 
 
-def _text(report: Report, width: int) -> str:
+def text_line(report: Report, width: int) -> str:
     """What the model read, in a line."""
     spec = report.spec
     if spec.get("probe"):
         return f"probe: {spec.get('num_tokens')} random tokens, twice"
-    text = spec.get("sentence") or f"file {spec.get('file')}"
+    group = f", group {spec['text_group']}" if spec.get("text_group") else ""
+    many = f"texts {spec['texts']}{group}" if spec.get("texts") else ""
+    text = many or spec.get("sentence") or f"file {spec.get('file')}"
     return shortened(plain_text(" ".join(str(text).split())), width)
 
 
@@ -110,7 +116,8 @@ def _sorted_heads(report: Report, heads: Table, display: Display) -> Grid:
     count = (
         f"the first {len(shown)} of {len(heads)} heads" if len(shown) < len(heads) else f"{len(heads)} heads"
     )
-    grid = heads_grid(f"{count}{_order(spec)}", shown, display.precision, first=sort)
+    halves = half_widths(report, shown, sort, display.precision)
+    grid = heads_grid(f"{count}{_order(spec)}", shown, display.precision, first=sort, halves=halves)
     return (
         grid
         if spec.get("table") or not _is_cut(report)
@@ -142,8 +149,8 @@ def _pattern_grid(
     title: str, patterns: Sequence[Row], report: Report, labels: TableLabels, width: int | None
 ) -> Grid:
     """Letter and pattern, how many heads are above the threshold, and the strongest of them."""
-    names = [plain_text(f"{LETTERS.get(str(row['pattern']), '?')} {row['pattern']}") for row in patterns]
-    counts = [_count(row) for row in patterns]
+    names = [pattern_name(row) for row in patterns]
+    counts = [head_count(row) for row in patterns]
     statistics = [
         plain_text(SHORT_NAMES.get(str(row["statistic"]), str(row["statistic"]))) for row in patterns
     ]
@@ -158,14 +165,6 @@ def _pattern_grid(
     header = f"{'statistic':<{room}}strongest (layer:head)"
     columns = [Column(("", "heads"), counts), Column(("", header), told, left=True)]
     return Grid(plain_text(title), Column(("", ""), names, left=True), columns)
-
-
-def _count(row: Row) -> str:
-    """`59 > 0.3`: how many heads are above the threshold."""
-    if row["heads"] is None:
-        return NO_NUMBER
-    above = "      " if row["threshold"] is None else f" > {row['threshold']:.1f}"
-    return f"{row['heads'] or NO_NUMBER}{above}"
 
 
 def _strongest(row: Row, report: Report, labels: TableLabels, room: int | None) -> str:
@@ -193,40 +192,13 @@ def _key(key: int, stack: str, report: Report, labels: TableLabels) -> str:
 
 
 def _too_few(row: Row, report: Report) -> str:
-    """That a pattern stands on too few rows, and what measures it."""
+    """That a pattern stands on too few rows, and what would measure it."""
     num_rows = row["rows"]
     if row["pattern"] == "special tokens" and not num_rows:
         return f"no special token {'is left' if report.spec.get('skip_sink') else 'in this text'}"
     told = {0: "no row", 1: "one row only"}.get(
         num_rows if isinstance(num_rows, int) else 0, f"{num_rows} rows only"
     )
-    is_repeated = row["pattern"] in REPEATED and not report.spec.get("probe")
-    return f"{told}; {'--probe repeated' if is_repeated else 'a longer text'} measures it"
-
-
-def _letters(title: str, heads: Sequence[Row], width: int | None) -> Iterator[Drawing]:
-    """A grid of layers and heads, in as many parts as the width needs."""
-    letters: dict[Any, str] = {
-        (row["layer"], row["head"]): LETTERS.get(str(row.get("pattern")), "?") for row in heads
-    }
-    layers, count = sorted({layer for layer, _ in letters}), max(head for _, head in letters) + 1
-    names = [f"layer {layer:>{len(str(layers[-1]))}} " for layer in layers]
-    room = (width or MOST_TEXT) - len(names[0])
-    cell = next((size for size in (3, 2) if count * size <= room), 1)
-    for start in range(0, count, room // cell):
-        columns = range(start, min(count, start + room // cell))
-        lines = [" " * len(names[0]) + _head_numbers(columns, cell)]
-        for layer, name in zip(layers, names, strict=True):
-            lines.append(name + "".join(f"{letters.get((layer, head), ''):>{cell}}" for head in columns))
-        yield Drawing(plain_text(title), lines, {})
-
-
-def _head_numbers(columns: range, cell: int) -> str:
-    """The numbers of the heads, each above the end of its column; some of them where all would touch."""
-    step = 1 if cell > len(str(columns[-1])) else 5 if cell > 1 else 10
-    line = [" "] * len(columns) * cell
-    for place, head in enumerate(columns):
-        if head % step == 0:
-            end, number = (place + 1) * cell, str(head)
-            line[max(0, end - len(number)) : end] = number
-    return "".join(line)
+    is_a_text_of_tokens = not (report.spec.get("probe") or report.spec.get("words"))
+    is_repeated = row["pattern"] in REPEATED and is_a_text_of_tokens
+    return f"{told}: use {'--probe repeated, no text' if is_repeated else 'a longer text'}"

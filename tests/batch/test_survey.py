@@ -1,0 +1,94 @@
+"""A survey that keeps each text in a store, and one of what a batch of heads has kept."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Attn
+from tests.experiments.test_models_together import SENTENCES
+from tests.model_folders import save_model
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> str:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(SENTENCES))
+    return str(path)
+
+
+def survey(attn: Attn, *flags: str) -> dict[str, Any]:
+    ended = attn(["heads", *flags, "--format", "json"])
+    assert ended.code == 0, ended.err
+    report: dict[str, Any] = json.loads(ended.out)
+    return report
+
+
+def assert_same(got: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Every table, but for the modules, which a store does not keep."""
+    for name in ("heads", "patterns", "strongest", "intervals"):
+        rows = expected["statistics"][name]
+        assert len(got["statistics"][name]) == len(rows)
+        for own, row in zip(got["statistics"][name], rows, strict=True):
+            for key, cell in row.items():
+                if isinstance(cell, float):
+                    assert math.isclose(own[key], cell, rel_tol=1e-5, abs_tol=1e-6), (name, key)
+                elif key != "module":
+                    assert own[key] == cell, (name, key)
+
+
+@pytest.mark.parametrize("architecture", ["BERT", "T5"])
+def test_a_store_shows_the_same_survey(tmp_path: Path, attn: Attn, texts: str, architecture: str) -> None:
+    model = ["--model", str(save_model(tmp_path / "model", architecture))]
+    store = str(tmp_path / "s.db")
+    direct = survey(attn, *model, "--texts", texts)
+    assert_same(survey(attn, *model, "--texts", texts, "-o", store), direct)
+    assert_same(survey(attn, "--store", store), direct)
+    again = attn(["heads", *model, "--texts", texts, "-o", store, "--workers", "2"])
+    assert "nothing was left to do" in again.err and "8 texts" in again.out
+    top = survey(attn, "--store", store, "--sort", "entropy", "--top", "2")
+    assert (
+        top["statistics"]["heads"]
+        == survey(attn, "--store", store, "--sort", "entropy")["statistics"]["heads"][:2]
+    )
+
+
+def test_a_survey_of_what_a_batch_has_kept(tmp_path: Path, attn: Attn, texts: str) -> None:
+    store, config = str(tmp_path / "b.db"), tmp_path / "heads.yaml"
+    config.write_text("experiment: heads\n")
+    assert attn(["batch", str(config), "--file", texts, "-o", store]).code == 0
+    assert_same(survey(attn, "--store", store), survey(attn, "--texts", texts))
+    # The runs of both commands are the same.
+    assert "nothing was left to do" in attn(["heads", "--texts", texts, "-o", store]).err
+    config.write_text("experiment: heads\nsweep: {skip_sink: [0, 1]}\n")
+    assert attn(["batch", str(config), "--file", texts, "-o", store]).code == 0
+    ended = attn(["heads", "--store", store])
+    error = f"store: {store} has 2 surveys (skip_sink 0, 1): model chooses one\n"
+    assert (ended.code, ended.err) == (2, error)
+
+
+def test_what_fails_is_left_out_and_said(tmp_path: Path, attn: Attn) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a cat sat\nthe cat sat\n" + "cat " * 500)
+    ended = attn(["heads", "--texts", str(path), "-o", str(tmp_path / "s.db")])
+    assert ended.code == 3 and "line 3: sentence: must be at most 128 tokens" in ended.err
+    assert "2 texts" in ended.out.splitlines()[0] and "1 of the texts failed" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (["--workers", "2"], "--workers: needs a store: -o FILE.db"),
+        (["-o", "x.db"], "-o x.db: is a store, which keeps many texts: give --texts FILE"),
+        (["--store", "none.db"], "none.db: no such file"),
+        (
+            ["--store", "x.db", "--skip-sink", "1"],
+            "--skip-sink: cannot change x.db, which was computed before",
+        ),
+    ],
+)
+def test_what_is_refused(attn: Attn, flags: list[str], error: str) -> None:
+    ended = attn(["heads", *flags])
+    assert (ended.code, ended.err) == (2, f"{error}\n")
