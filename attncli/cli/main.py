@@ -5,6 +5,7 @@ import io
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 
@@ -74,10 +75,25 @@ def _stop(signal_number: int, frame: object) -> None:
     sys.exit(128 + signal_number)
 
 
+def _ask_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Python drops what is raised in a weakref callback or in __del__: so an end that was asked for."""
+    match unraisable.exc_value:
+        case SystemExit():
+            asked = signal.SIGTERM
+        case KeyboardInterrupt():
+            asked = signal.SIGINT
+        case _:
+            sys.__unraisablehook__(unraisable)
+            return
+    main_thread = threading.main_thread().ident or 0
+    threading.Timer(0.01, signal.pthread_kill, [main_thread, asked]).start()
+
+
 def main() -> None:
     """`attn`, as installed. Garbage collection is off until the imports are done: see load_experiment."""
     gc.disable()
     signal.signal(signal.SIGTERM, _stop)
+    sys.unraisablehook = _ask_again
     # Closed by the caller: nobody would see a report or an error.
     if sys.stdout is None or sys.stderr is None:
         sys.exit(FAILED)

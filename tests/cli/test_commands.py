@@ -352,6 +352,28 @@ def test_termination_leaves_no_unfinished_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("signal_name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_where_python_drops_what_is_raised_is_not_lost(signal_name: str, code: int) -> None:
+    program = f"""
+import signal, time, weakref
+from attncli.cli import main
+
+class Freed:
+    pass
+
+def command(**given):
+    freed = Freed()
+    reference = weakref.ref(freed, lambda _: signal.raise_signal(signal.{signal_name}))
+    del freed
+    time.sleep(30)
+
+main.build_app = lambda: command
+main.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
 def test_a_mistake_of_ours_is_one_line_too(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
     from attncli.cli import output
 
