@@ -25,7 +25,7 @@ from attncli.running.together import OwnPart
 # Keys named by rank, and what is made of the rows for people, are no statistics of their own.
 LEFT_OUT = (
     *("top_keys", "top_weights", "quantiles", "extremes", "strongest", "pattern_rows"),
-    *("intervals", "examples", "example_weights"),
+    *("intervals", "examples", "example_weights", "relations"),
     "written",
 )
 

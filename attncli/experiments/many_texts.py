@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from attncli.errors import UserError
-from attncli.experiments.text_file import TextFile, TextLine
 from attncli.inputs.models.pretrained import Reading
 
 MAX_TEXTS = 32
@@ -17,7 +17,19 @@ Products of matrices with a thousand rows gain nothing from more of them.
 TEXTS_A_WINDOW = 2048
 """Texts whose tokens are in memory: of a thousand sentences some dozen have the same count of tokens."""
 
-Batch = list[tuple[TextLine, Reading]]
+
+Text = TypeVar("Text", covariant=True)
+
+
+@runtime_checkable
+class NumberedTexts(Protocol[Text]):
+    """A file of texts, each with the number of its first line; `label` names it in messages."""
+
+    label: str
+
+    def numbered(self) -> Iterator[tuple[int, Text]]:
+        """Every text, from the start."""
+        ...
 
 
 def run_together(readings: Mapping[int, Reading]) -> Iterator[list[int]]:
@@ -35,24 +47,28 @@ def run_together(readings: Mapping[int, Reading]) -> Iterator[list[int]]:
 
 
 @dataclass
-class ManyTexts:
-    """The texts of a file in batches that run together; `read` may refuse one, which is left out."""
+class ManyTexts(Generic[Text]):
+    """The texts of a file, named by the setting `key`, in batches that run together.
 
-    file: TextFile
-    read: Callable[[TextLine], Reading]
+    `read` may refuse one, which is left out.
+    """
+
+    file: NumberedTexts[Text]
+    read: Callable[[Text], Reading]
+    key: str = "texts"
     num_read: int = 0
     num_tokens: int = 0
     num_cut: int = 0
     num_left_out: int = 0
     first_left_out: str = ""
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[list[tuple[Text, Reading]]]:
         """Every text once, in windows of the file; UserError where none could be read."""
-        lines = iter(self.file)
-        while window := list(islice(lines, TEXTS_A_WINDOW)):
+        texts = self.file.numbered()
+        while window := list(islice(texts, TEXTS_A_WINDOW)):
             readings = dict(self._read(window))
             for places in run_together(readings):
-                batch = [(window[place], readings[place]) for place in places]
+                batch = [(window[place][1], readings[place]) for place in places]
                 self.num_read += len(batch)
                 self.num_tokens += sum(len(reading.text.ids) for _, reading in batch)
                 self.num_cut += sum(reading.text.left_out > 0 for _, reading in batch)
@@ -60,14 +76,14 @@ class ManyTexts:
         if not self.num_read:
             raise UserError(self.first_left_out)
 
-    def _read(self, window: Iterable[TextLine]) -> Iterator[tuple[int, Reading]]:
-        for place, line in enumerate(window):
+    def _read(self, window: Iterable[tuple[int, Text]]) -> Iterator[tuple[int, Reading]]:
+        for place, (line, text) in enumerate(window):
             try:
-                yield place, self.read(line)
+                yield place, self.read(text)
             except UserError as error:
                 self.num_left_out += 1
-                # `texts` is the setting: what is wrong is so at a line of its file.
-                about = f"{self.file.label}:{line.line}: {error.lines[0].removeprefix('texts: ')}"
+                # What is wrong with the setting is so at a line of its file.
+                about = f"{self.file.label}:{line}: {error.lines[0].removeprefix(f'{self.key}: ')}"
                 self.first_left_out = self.first_left_out or about
 
     def notes(self) -> list[str]:

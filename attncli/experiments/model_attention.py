@@ -18,6 +18,7 @@ from attncli.experiments.text_words import WORDS_NOTE, TextWords
 from attncli.experiments.texts import Texts, check_token
 from attncli.inputs.models.capture import CapturedLayer, Enough, capture
 from attncli.inputs.models.pretrained import Pretrained, Reading
+from attncli.inputs.models.words import words_of_characters
 from attncli.inputs.output_projections import output_projection
 from attncli.memory import refuse_bytes
 from attncli.report import NamedTensor, Numbers, Report, Statistic
@@ -100,7 +101,8 @@ def read(
     """The texts for the queries and, with a decoder, for the encoder; UserError for what does not fit."""
     assert texts.text is not None
     key = "file" if spec.file else "sentence"
-    text = pretrained.read(texts.text, key, truncate=spec.truncate, words=spec.words)
+    words = words_of_characters if spec.words else None
+    text = pretrained.read(texts.text, key, truncate=spec.truncate, words=words)
     if not isinstance(spec, CrossSpec):
         reading = Reading(text, text if pretrained.has_decoder else None)
     elif not pretrained.has_decoder:
@@ -108,7 +110,7 @@ def read(
     else:
         assert texts.context is not None
         key = "context_file" if spec.context_file else "context"
-        context = pretrained.read(texts.context, key, truncate=spec.truncate, words=spec.words)
+        context = pretrained.read(texts.context, key, truncate=spec.truncate, words=words)
         reading = Reading(pretrained.shifted_right(text), context)
     check_token(spec.token, len(text.in_words().ids))
     return reading

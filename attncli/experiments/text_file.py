@@ -175,6 +175,10 @@ class TextFile(LineFile):
             if self.group in (None, line.group):
                 yield line
 
+    def numbered(self) -> Iterator[tuple[int, TextLine]]:
+        """Every text with the number of its line."""
+        return ((line.line, line) for line in self)
+
     def count(self) -> int:
         """How many texts there are; UserError with the bad lines, and where there is none."""
         count, groups = 0, dict[str, None]()

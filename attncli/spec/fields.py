@@ -1,6 +1,6 @@
 """The field types that several experiments share, and what every Spec says of its experiment."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -104,6 +104,11 @@ class Spec(BaseModel):
         own = (data.title for data in cls.model_fields[key].metadata if isinstance(data, Group))
         bases = (base for base in reversed(cls.__mro__) if issubclass(base, Spec))
         return next(own, next(base.group for base in bases if key in base.model_fields))
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """What to type next, below a report of these settings."""
+        return cls.next_steps
 
     def contradictions(self) -> Iterator[Contradiction]:
         """Every impossible combination of settings that are each valid."""

@@ -12,9 +12,9 @@ from attncli.spec.vector_file import vector_file_dim
 SENTENCE = "the cat walks on the street"
 CONTEXT = "die katze geht langsam über die straße"
 TOKENIZERS = 'words: lower-case, without ,;.!?:"(); whitespace: split as it stands'
-PATH_KEYS = ("file", "texts", "context_file", "embedding")
+PATH_KEYS = ("file", "texts", "relations", "context_file", "embedding")
 ALTERNATIVES = (
-    ("sentence", "file", "texts", "num_tokens"),
+    ("sentence", "file", "texts", "relations", "num_tokens"),
     ("context", "context_file", "num_context_tokens"),
 )
 SAMPLED_EMBEDDINGS = ("random", "gaussian", "integers", "previous")

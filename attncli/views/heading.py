@@ -39,7 +39,7 @@ def subtitle(report: Report) -> str:
 
 def nothing_to_draw(report: Report) -> str:
     """That a report has neither matrix nor curve, and what would have."""
-    steps = SPECS[report.experiment].next_steps[:1] if report.experiment in SPECS else ()
+    steps = SPECS[report.experiment].steps_after(report.spec)[:1] if report.experiment in SPECS else ()
     hint = f": try attn {report.experiment} {steps[0]}" if steps else ": --format table shows its numbers"
     return f"this report of {report.experiment} has no matrix and no curve to draw{hint}"
 

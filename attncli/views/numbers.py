@@ -16,7 +16,9 @@ def fixed(value: Any, precision: int) -> str:
         return str(value).lower()
     if isinstance(value, str):
         return value
-    if isinstance(value, int | np.integer):
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, np.integer):  # an index: -1 is one of nothing
         return str(value) if value >= 0 else NO_NUMBER
     if not np.isfinite(value):
         return NO_NUMBER

@@ -201,11 +201,20 @@ def test_tokens_of_bytes_and_of_two_words() -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     encoded = tokenizer.encode("naïve 😀 don't")
-    words = words_of("naïve 😀 don't", encoded.tokens, encoded.ids, encoded.offsets, ())
+    words = words_of(
+        "naïve 😀 don't",
+        words_of_characters("naïve 😀 don't"),
+        encoded.tokens,
+        encoded.ids,
+        encoded.offsets,
+        (),
+    )
     assert words.texts == ("naïve", "😀", "don't")
     assert [words.of_token.count(n) for n in range(3)] == [6, 5, 6]
     spans = [(0, 2), (2, 4), (4, 5), (5, 6), (0, 0)]
-    found = words_of("(cat).", ["(c", "at", ")", ".", "</s>"], [5, 6, 7, 8, 2], spans, {2})
+    found = words_of(
+        "(cat).", words_of_characters("(cat)."), ["(c", "at", ")", ".", "</s>"], [5, 6, 7, 8, 2], spans, {2}
+    )
     assert found.texts == ("(cat", ")", ".", "</s>") and found.of_token == (0, 0, 1, 2, 3)
 
 
@@ -213,7 +222,7 @@ def test_a_word_is_the_same_word_with_and_without_a_blank_before_it() -> None:
     text = "cat the cat ran"
     spans = [(0, 2), (2, 3), (3, 7), (7, 11), (11, 13), (13, 15)]
     ids = [5, 6, 7, 8, 9, 4]
-    words = words_of(text, ["ca", "t", "Ġthe", "Ġcat", "Ġr", "an"], ids, spans, ())
+    words = words_of(text, words_of_characters(text), ["ca", "t", "Ġthe", "Ġcat", "Ġr", "an"], ids, spans, ())
     merged = ModelText(("ca", "t", "Ġthe", "Ġcat", "Ġr", "an"), torch.tensor(ids), words=words).in_words()
     assert merged.tokens == ("cat", "the", "cat", "ran") and merged.ids[0] == merged.ids[2]
     assert len({*merged.ids.tolist()}) == 3 and merged.ids[1] == 7

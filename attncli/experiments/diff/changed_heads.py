@@ -11,13 +11,17 @@ NAMING = frozenset(pattern.statistic for pattern in HEAD_PATTERNS.values())
 
 
 def changed_heads(a: Report, b: Report) -> Table:
-    """The statistics that name heads whose two 95 % intervals do not meet, the largest change first."""
+    """What names heads, and their shares of relations, where two 95 % intervals do not meet.
+
+    The largest change comes first.
+    """
     of_b = {_key(row): row for row in b.table("intervals")}
     names_a, names_b = _names(a), _names(b)
     found: list[dict[str, Any]] = []
     for row in a.table("intervals"):
         other = of_b.get(_key(row))
-        if other is None or row["statistic"] not in NAMING or not _apart(row, other):
+        is_shown = row["statistic"] in NAMING or "relation" in row
+        if other is None or not is_shown or not _apart(row, other):
             continue
         mean_a, mean_b = float(str(row["mean"])), float(str(other["mean"]))
         place = tuple(row[name] for name in WHERE)
@@ -50,7 +54,7 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _names(report: Report) -> dict[tuple[Any, ...], Any]:
-    return {tuple(row[name] for name in WHERE): row["pattern"] for row in report.table("heads")}
+    return {tuple(row[name] for name in WHERE): row.get("pattern") for row in report.table("heads")}
 
 
 def _apart(a: Row, b: Row) -> bool:

@@ -11,6 +11,7 @@ from attncli.errors import UserError
 from attncli.experiments.ablate.taken_out import TakenOut
 from attncli.experiments.attention_report import build_report, named
 from attncli.experiments.many_texts import ManyTexts
+from attncli.experiments.relations.experiment import report_relations
 from attncli.experiments.survey.examples import report_examples
 from attncli.experiments.survey.found_heads import HeadRow, SurveyedText, found_texts
 from attncli.experiments.survey.head_maps import sides
@@ -75,6 +76,8 @@ def report_each(
 
 def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
     """The survey of many texts: means over them, and how sure these are; of one head examples."""
+    if spec.relations is not None:
+        return report_relations(spec, pretrained, progress)
     if spec.head is not None:
         return report_examples(spec, pretrained, progress)
     assert spec.texts is not None

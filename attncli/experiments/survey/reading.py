@@ -8,8 +8,10 @@ from attncli.experiments.text_file import TextLine
 from attncli.experiments.texts import Texts
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.models.probes import repeated_probe
+from attncli.inputs.models.words import WordsOfCharacters, words_of_characters
 from attncli.memory import refuse_bytes
-from attncli.spec.models.heads import HeadsSpec, SurveyTextSpec
+from attncli.spec.models.heads import HeadsSpec
+from attncli.spec.models.survey_text import SurveyTextSpec
 
 BYTES_PER_ROLLED_WEIGHT = 40
 BYTES_PER_MERGED_WEIGHT = 8
@@ -22,7 +24,7 @@ def read_line(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Readin
 
 def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
     """What the model reads, and its encoder where there is a decoder; UserError for what does not fit."""
-    whole = read_text(spec, texts, pretrained, generator, words=spec.words)
+    whole = read_text(spec, texts, pretrained, generator, words=words_of_characters if spec.words else None)
     reading = whole.in_words()
     fewest = min(count for count in reading.counts if count)
     if spec.skip_sink >= fewest:
@@ -31,10 +33,15 @@ def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch
     if spec.rollout:
         refuse_bytes(spec.experiment, reading.counts[0] ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
     if spec.words:
-        num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
-        size = num_heads * max(reading.counts) ** 2 * BYTES_PER_MERGED_WEIGHT
-        refuse_bytes(spec.experiment, size, "fewer words, or leave words out")
+        refuse_merged(spec, reading, pretrained, "fewer words, or leave words out")
     return whole
+
+
+def refuse_merged(spec: HeadsSpec, reading: Reading, pretrained: Pretrained, advice: str) -> None:
+    """UserError where the weights between words of a layer do not fit into memory."""
+    num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
+    size = num_heads * max(reading.counts) ** 2 * BYTES_PER_MERGED_WEIGHT
+    refuse_bytes(spec.experiment, size, advice)
 
 
 def survey_of(spec: SurveyTextSpec) -> HeadsSpec:
@@ -50,7 +57,7 @@ def read_text(
     pretrained: Pretrained,
     generator: torch.Generator,
     *,
-    words: bool = False,
+    words: WordsOfCharacters | None = None,
 ) -> Reading:
     """The text, or the probe; with a decoder the text for the encoder, too."""
     if spec.probe:

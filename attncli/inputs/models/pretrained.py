@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attncli.errors import UserError
-from attncli.inputs.models.words import Words, words_of
+from attncli.inputs.models.words import Words, WordsOfCharacters, words_of
 
 SPELLINGS = {"Ġ": "byte-level", "▁": "metaspace"}
 FIRST_WORD_ID = 2**32
@@ -123,12 +123,13 @@ class Pretrained:
         truncate: bool = False,
         num_new: int = 0,
         is_whole: bool = False,
-        words: bool = False,
+        words: WordsOfCharacters | None = None,
     ) -> ModelText:
         """A text's tokens, not padded, and cut only where asked to; UserError that names `key` for none, or
-        too many. `num_new` places stay free; a text that is whole gets no special tokens around it.
+        too many. `num_new` places stay free; a text that is whole gets no special tokens around it. `words`
+        tells the words that tokens are to be merged into.
         """
-        if words and not self.tokenizer.is_fast:
+        if words is not None and not self.tokenizer.is_fast:
             message = "does not say where its tokens stand in the text: leave words out"
             raise UserError(f"words: the tokenizer of {self.name} {message}")
         encoded = self.tokenizer(
@@ -136,7 +137,7 @@ class Pretrained:
             padding=False,
             truncation=False,
             add_special_tokens=not is_whole,
-            return_offsets_mapping=words,
+            return_offsets_mapping=words is not None,
         )
         ids = encoded["input_ids"]
         if not ids:
@@ -149,11 +150,17 @@ class Pretrained:
                 message = f"must be at most {most} tokens for {self.name}{besides} (got {count})"
                 raise UserError(f"{key}: {message}{'' if is_whole else ': truncate cuts it'}")
             encoded = self.tokenizer(
-                text, padding=False, truncation=True, max_length=most, return_offsets_mapping=words
+                text,
+                padding=False,
+                truncation=True,
+                max_length=most,
+                return_offsets_mapping=words is not None,
             )
             ids = encoded["input_ids"]
         tokens, special = self.labels(ids), self.special_ids - self.unknown_ids
-        found = words_of(text, tokens, ids, encoded["offset_mapping"], special) if words else None
+        found = None
+        if words is not None:
+            found = words_of(text, words(text), tokens, ids, encoded["offset_mapping"], special)
         return ModelText(tokens, torch.tensor(ids), count - len(ids), found)
 
     def labels(self, ids: list[int]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The words of a text, and which of them each token of a model stands in."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from unicodedata import category
 
@@ -13,16 +13,23 @@ JOINING_DIGITS = frozenset(".,")
 class Words:
     """The number of the word of each token, from 0 without gaps, and each word as the text has it.
 
-    The tokenizer's own special tokens are words by themselves, as the vocabulary writes them.
+    The tokenizer's own special tokens are words by themselves, as the vocabulary writes them. `of_text` are
+    the words of the text that each holds: one, several where they share a token, none for a special token.
     """
 
     of_token: tuple[int, ...]
     texts: tuple[str, ...]
+    of_text: tuple[range, ...]
 
     def shifted_right(self, start: str) -> "Words":
         """The words with a start token before them and the last token left out."""
         of_token = (0, *(number + 1 for number in self.of_token[:-1]))
-        return Words(of_token, (start, *self.texts)[: of_token[-1] + 1])
+        count = of_token[-1] + 1
+        return Words(of_token, (start, *self.texts)[:count], (range(0), *self.of_text)[:count])
+
+
+WordsOfCharacters = Callable[[str], list[int]]
+"""Of a text the number of the word of each character, from 0 upwards; a blank counts to the word after it."""
 
 
 def _is_letter(text: str, place: int) -> bool:
@@ -58,6 +65,7 @@ def words_of_characters(text: str) -> list[int]:
 
 def words_of(
     text: str,
+    of_characters: Sequence[int],
     tokens: Sequence[str],
     ids: Sequence[int],
     offsets: Sequence[tuple[int, int]],
@@ -67,23 +75,29 @@ def words_of(
 
     `offsets` are the characters of each token: a token is of the word of its first one.
     """
-    of_character = [*words_of_characters(text), len(text)]
+    of_character = [*of_characters, len(text)]
     of_token: list[int] = []
     spans: list[tuple[int, int, str]] = []
+    of_text: list[range] = []
     last = -1
     for token, token_id, (start, end) in zip(tokens, ids, offsets, strict=True):
         own = len(text[start:end].rstrip())
         if token_id in special:
             spans.append((0, 0, token))
+            of_text.append(range(0))
             last = -1
-        elif last >= of_character[start]:
-            spans[-1] = (spans[-1][0], end, token)
         else:
-            spans.append((start, end, token))
-        if token_id not in special:
+            first, is_new = of_character[start], last < of_character[start]
             last = of_character[start + max(0, own - 1)]
+            if is_new:
+                spans.append((start, end, token))
+                of_text.append(range(first, last + 1))
+            else:
+                spans[-1] = (spans[-1][0], end, token)
+                of_text[-1] = range(of_text[-1].start, last + 1)
         of_token.append(len(spans) - 1)
-    return Words(tuple(of_token), tuple(_written(text[start:end], token) for start, end, token in spans))
+    texts = tuple(_written(text[start:end], token) for start, end, token in spans)
+    return Words(tuple(of_token), texts, tuple(of_text))
 
 
 def _written(text: str, token: str) -> str:

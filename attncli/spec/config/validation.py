@@ -192,6 +192,6 @@ def checked_spec(name: str, given: Mapping[str, Given]) -> Spec:
 
 def with_maps(spec_class: type[Spec], given: Mapping[str, Given], reason: str) -> dict[str, Given]:
     """The settings with which a survey keeps what each head looks at, because it is drawn."""
-    if spec_class.drawn_maps is not None and not {"statistic", "texts"} & given.keys():
+    if spec_class.drawn_maps is not None and not {"statistic", "texts", "relations"} & given.keys():
         return {"maps": Given(spec_class.drawn_maps, reason), **given}
     return dict(given)

@@ -1,70 +1,24 @@
 """The settings of the survey of a model's heads."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
-from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, create_model, field_validator
 
 from attncli.row_statistics import HEAD_PATTERNS, HEAD_STATISTICS, PATTERNS, ROW_STATISTICS
-from attncli.spec.fields import Contradiction, Count, Group, Size, TextSource, contradiction
-from attncli.spec.many_texts import ManyTextsSpec
+from attncli.spec.fields import Contradiction, Count, Group, Size, contradiction
 from attncli.spec.models.ablated import AblatedSpec
-from attncli.spec.models.pretrained import ModelSpec
+from attncli.spec.models.relations import RelationsSpec
+from attncli.spec.models.survey_text import SurveyTextSpec
 from attncli.spec.models.words import WordsSpec
 from attncli.spec.statistic_names import in_group
-from attncli.spec.text import check_file, check_text
 
 if TYPE_CHECKING:
     HeadStatistic = str
 else:
     HeadStatistic = Literal[HEAD_STATISTICS]
-
-
-def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
-    return None if data["sentence"] or data["file"] or data["texts"] else "repeated"
-
-
-def _default_length(data: dict[str, Any]) -> int | None:
-    return 24 if data["probe"] else None
-
-
-class SurveyTextSpec(ManyTextsSpec, ModelSpec):
-    """What the model reads: a text, random tokens that come twice, or many texts."""
-
-    group = "Input"
-    argument = "sentence"
-
-    sentence: str | None = Field(None, description="the text that the model reads")
-    file: str | None = Field(None, description="a text file instead of the sentence; - reads stdin")
-    probe: Literal["repeated"] | None = Field(
-        default_factory=_default_probe,
-        description="a synthetic text: repeated is [BOS] + r + r, r random tokens (default without a text)",
-    )
-    num_tokens: Size | None = Field(
-        default_factory=_default_length, description="tokens of r in the probe (default: 24)"
-    )
-    context: str | None = Field(
-        None, description="the text for the encoder, where there is a decoder (default: the sentence)"
-    )
-
-    _text = field_validator("sentence", "context")(check_text)
-    _file = field_validator("file")(check_file)
-
-    def text_sources(self) -> tuple[TextSource, ...]:
-        return TextSource("sentence", self.sentence, self.file), TextSource("context", self.context)
-
-    def contradictions(self) -> Iterator[Contradiction]:
-        yield from super().contradictions()
-        for first, second in combinations(("sentence", "file", "texts", "probe"), 2):
-            if len(self.given(first, second)) == 2:
-                yield contradiction(first, f"cannot be combined with {second}: give one of them", second)
-        if self.num_tokens and not self.probe:
-            yield contradiction("num_tokens", "needs probe: a text has its own length", "sentence", "file")
-        if self.context and (self.probe or self.texts):
-            yield contradiction("context", "needs sentence or file", "probe", "texts")
 
 
 TO = "to"
@@ -104,7 +58,7 @@ def _checked_head(name: str) -> str:
     return name
 
 
-class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
+class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
     experiment = "heads"
     title = "What each head looks at"
     main_table = "heads"
@@ -117,11 +71,14 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         'attn heads --model ./my-model --sentence "the cat sat because it was tired" --from it --to cat',
         "attn heads --model ./my-model --texts sentences.txt",
         "attn heads --model ./my-model --texts sentences.txt --head 5:11 --examples 3 --sort induction",
+        "attn heads --model ./my-model --relations treebank.conllu",
         "attn heads --model ./my-model --file book.txt --truncate --sort entropy --top 10",
         "attn heads --model ./my-model --statistic previous_token --precision 2",
         "attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv",
     )
-    off_keys = frozenset({"texts", "text_group", "from", "to", "ascending", "table", "head", "num_examples"})
+    off_keys = frozenset(
+        {"texts", "text_group", "relations", "from", "to", "ascending", "table", "head", "num_examples"}
+    )
     next_steps = ("--sort previous_token", "--to WORD", "--table", "-o page.html")
     group = "Output"
     heading_keys = ("file", "model", "seed")
@@ -178,11 +135,22 @@ class HeadsSpec(PlacesSpec, WordsSpec, AblatedSpec):
         layer, _, head = str(self.head).partition(":")
         return int(layer), int(head)
 
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        if settings.get("relations"):
+            return "--show all", "-o relations.html"
+        return ("--show all", "-o examples.html") if settings.get("head") else cls.next_steps
+
     def sought(self) -> dict[str, list[str]]:
         """The tokens whose weights are asked for, of the queries and of the keys."""
         return {"from": getattr(self, "from"), "to": getattr(self, TO)}
 
+    def reads_many_texts(self) -> bool:
+        return super().reads_many_texts() or self.relations is not None
+
     def single_statistics(self) -> tuple[str, ...]:
+        if self.relations is not None:
+            return in_group("sentences", "num_sentences", "num_words", "num_relations")
         if self.head is not None:
             return in_group("head", "num_texts", "mean", "lower", "upper", "median")
         of_model = in_group("model", "sink_rate", "sink_threshold")

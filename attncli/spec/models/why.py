@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from attncli.spec.fields import Contradiction, Size, contradiction
 from attncli.spec.models.head_places import check_head_places
-from attncli.spec.models.heads import SurveyTextSpec
+from attncli.spec.models.survey_text import SurveyTextSpec
 from attncli.spec.statistic_names import in_group
 
 

@@ -86,7 +86,7 @@ def _untrained(report: Report) -> str:
 def next_steps(report: Report) -> Iterator[Paragraph]:
     """What to type next; a flag is left out where the report has that setting already, or cannot have it."""
     name = report.experiment
-    steps = SPECS[name].next_steps if name in SPECS else NEXT_STEPS.get(name, ())
+    steps = SPECS[name].steps_after(report.spec) if name in SPECS else NEXT_STEPS.get(name, ())
     if shown := [step for step in steps if _is_new(step, report)]:
         yield Paragraph(f"Next, with attn {name}: {'  '.join(shown)}", "prose")
 

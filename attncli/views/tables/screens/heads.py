@@ -27,6 +27,7 @@ from attncli.views.tables.screens.head_letters import (
     head_letters,
     pattern_name,
 )
+from attncli.views.tables.screens.relations import relations_screen
 from attncli.views.tables.screens.survey import half_widths, survey_grid
 from attncli.views.tables.tensor_tables import TensorTables
 
@@ -41,6 +42,9 @@ def heads_screen(report: Report, display: Display) -> Iterator[Section]:
     """The patterns; the heads themselves where they are sorted, or asked for; a statistic's grid."""
     if report.table("examples"):
         yield from examples_screen(report, display)
+        return
+    if report.table("relations"):
+        yield from relations_screen(report, display)
         return
     labels = TableLabels(report, display)
     heads, patterns, spec = report.table("heads"), report.table("patterns"), report.spec

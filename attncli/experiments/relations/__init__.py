@@ -1,0 +1,1 @@
+"""Which heads look along syntactic relations: from a word to its syntactic head, and back."""
