@@ -13,10 +13,10 @@ from attncli.attention.results import Computed, Wanted
 from attncli.errors import UserError
 from attncli.experiments.ablate.taken_out import TakenOut
 from attncli.experiments.attention_report import LeadingAxes, build_report, named, row_tensors
+from attncli.experiments.reading.text_words import WORDS_NOTE, TextWords
+from attncli.experiments.reading.texts import Texts, check_token
 from attncli.experiments.survey.experiment import EAGER_NOTE
-from attncli.experiments.text_words import WORDS_NOTE, TextWords
-from attncli.experiments.texts import Texts, check_token
-from attncli.inputs.models.capture import CapturedLayer, Enough, capture
+from attncli.inputs.capture.capture import CapturedLayer, Enough, capture
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.models.words import words_of_characters
 from attncli.inputs.output_projections import output_projection
@@ -25,7 +25,7 @@ from attncli.report import NamedTensor, Numbers, Report, Statistic
 from attncli.spec.attention import MultiheadSpec, SelfSpec
 from attncli.spec.cross import CrossSpec
 from attncli.spec.sizes import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
-from attncli.statistics.moments import moments
+from attncli.statistics.samples.moments import moments
 
 ModelAttentionSpec = SelfSpec | MultiheadSpec | CrossSpec
 

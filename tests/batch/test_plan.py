@@ -10,7 +10,7 @@ from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Plan, chains, make_plan, plan_files
 from attncli.batch.prompts import Prompt, PromptFile
 from attncli.errors import UserError
-from attncli.experiments.text_file import MAX_ERRORS
+from attncli.experiments.reading.text_file import MAX_ERRORS
 from attncli.spec.config.overrides import parse_overrides
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attncli.errors import UserError
-from attncli.inputs.models.capture import Consumer, capture
+from attncli.inputs.capture.capture import Consumer, capture
 from attncli.report import Report
 from attncli.running.together import run_together
 from tests.experiments.test_together import alone, assert_same, spec_of

@@ -11,7 +11,7 @@ from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Moments, Wanted
 from attncli.row_statistics import ROW_STATISTICS, load_formula
 from attncli.statistics.concentration import top_keys
-from attncli.statistics.moments import merged_moments
+from attncli.statistics.samples.moments import merged_moments
 
 
 class Part(Protocol):
