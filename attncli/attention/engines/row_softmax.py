@@ -51,17 +51,19 @@ def _compiled(
     numbers = scores.new_empty(len(OF_ROWS), *scores.shape[:3])
     if "places" not in seen.shared:
         seen.shared["places"] = tuple(tensor.to(scores.dtype) for tensor in (seen.columns, seen.positions))
-    places = seen.shared["places"]
+    places = (tensor.data_ptr() for tensor in seen.shared["places"])
     sinks = None if sink is None else sink.expand(scores.shape[:3]).contiguous()
+    num_rows, start = numbers[0].numel(), numbers.data_ptr()
     arguments = RowArguments(
         *scores.shape[2:],
         scores.data_ptr(),
         weights.data_ptr(),
         None if sinks is None else sinks.data_ptr(),
-        *(tensor.data_ptr() for tensor in (*places, *numbers)),
+        *places,
+        *range(start, start + numbers.nbytes, num_rows * numbers.itemsize),
     )
-    _run(arguments, numbers[0].numel(), 1 if scores.numel() < LEAST_FOR_THREADS else torch.get_num_threads())
-    reference, highest, log_totals, sums, cross, squares, distance = numbers
+    _run(arguments, num_rows, 1 if scores.numel() < LEAST_FOR_THREADS else torch.get_num_threads())
+    reference, highest, log_totals, sums, cross, squares, distance = numbers.unbind()
     found = Softmax(
         log_totals, None if sink is None else highest, sums, cross=cross, squares=squares, distance=distance
     )
@@ -72,6 +74,9 @@ def _run(arguments: RowArguments, num_rows: int, num_threads: int) -> None:
     """Some rows on each thread: the library is called without the interpreter's lock."""
     library = tile_pass()
     assert library is not None
+    if num_threads == 1:
+        library.attn_softmax_rows(ctypes.byref(arguments), ctypes.c_int64(0), ctypes.c_int64(num_rows))
+        return
     ends = [num_rows * part // num_threads for part in range(num_threads + 1)]
 
     def some(start: int, stop: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
@@ -95,11 +96,16 @@ class GivenWeights:
     weights: Float[Tensor, "text head query key"]
     seen: Bool[Tensor, "#text query key"]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int, int, int]:
         """Texts, heads, queries, keys."""
         num_texts, num_heads, num_queries, num_keys = self.weights.shape
         return num_texts, num_heads, num_queries, num_keys
+
+    @cached_property
+    def like(self) -> Tensor:
+        """An empty tensor of the type and on the device of the computation."""
+        return self.weights.new_empty(0, dtype=torch.promote_types(self.weights.dtype, torch.float32))
 
 
 Source = AttentionLayer | GivenWeights
@@ -111,12 +117,17 @@ def tiles(source: Source, *, keep_raw: bool = False) -> Iterator[Tile]:
         for block in blocks(source.shape):
             yield _given_tile(source, block)
         return
-    dtype = torch.promote_types(source.query.dtype, torch.float32)
-    like = source.query.new_empty(0, dtype=dtype)
     for block in blocks(source.shape, source.group):
         size = _count(block.texts) * _count(block.heads) * _count(block.queries) * source.shape[3]
-        with Scratch(size, like, count=3).lent() as buffers:
+        with Scratch(size, source.like, count=3).lent() as buffers:
             yield _softmax_tile(source, block, buffers, keep_raw=keep_raw)
+
+
+def part_of(tensor: Tensor, *parts: slice) -> Tensor:
+    """The tensor in these parts of its first axes: itself where they are all of it."""
+    if all(_count(part) == size for part, size in zip(parts, tensor.shape, strict=False)):
+        return tensor
+    return tensor[parts]
 
 
 def _count(part: slice) -> int:
@@ -167,8 +178,8 @@ def _scaled_products(
     """scale query . key, for groups of heads that share a key; gives query . key where it is to be kept."""
     group = layer.group
     kv_heads = slice(block.heads.start // group, -(-block.heads.stop // group))
-    query = layer.query[block.texts, block.heads, block.queries].to(into.dtype)
-    key = layer.key[block.texts, kv_heads, keys].to(into.dtype)
+    query = part_of(layer.query, block.texts, block.heads, block.queries).to(into.dtype)
+    key = part_of(layer.key, block.texts, kv_heads, keys).to(into.dtype)
     if not keep_raw:
         query = query * layer.scale
     num_texts, num_kv_heads = key.shape[:2]
