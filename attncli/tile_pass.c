@@ -1,7 +1,7 @@
-/* What the engine `tiles` does to each tile of scores, in one walk over each row while it is in the cache.
+/* What the engines do to a tile of scores, in one walk over each row while it is in the cache.
 
-   attention/engines/tiles/row_sums.py explains the sums and torch_pass.py computes the same with torch; the tests
-   hold both to the same definition. Plain C11 without intrinsics: where the compiler can, it compiles the
+   Of `tiles`: attention/engines/tiles/row_sums.py explains the sums and torch_pass.py computes the same with torch.
+   Of `rows`: attention/engines/row_softmax.py has both. The tests hold all to the same definition. Plain C11 without intrinsics: where the compiler can, it compiles the
    functions for several processors, and the one that suits is chosen when the library is loaded. */
 
 #include <math.h>
@@ -204,4 +204,82 @@ EACH_PROCESSOR void attn_add_columns(const float *scores, int64_t num_queries, i
             largest[j] = weight > largest[j] ? weight : largest[j];
         }
     }
+}
+
+/* The fields of `RowArguments` in row_softmax.py, in its order: whole rows of several heads, one after the other. */
+typedef struct {
+    int64_t num_queries, num_keys; /* rows of a head, and columns */
+    const float *scores;           /* row, key; -inf where hidden */
+    float *weights;                /* row, key */
+    const float *sink;             /* row: a score that joins the denominator; NULL where there is none */
+    const float *position;         /* key */
+    const float *here;             /* query: its position */
+    float *reference, *highest, *log_total, *sum, *cross, *squares, *distance; /* row */
+} Rows;
+
+#define LOG2_E 1.44269504088896340736f
+/* exp of it is 0, and 0 times it is 0: a hidden score (-inf) adds nothing to an entropy. */
+#define LEAST_EXPONENT -800.0f
+/* Keys whose sums are taken in float before they join those in double. */
+#define RUN 2048
+
+/* weight = exp(score - reference) / total, and sums over the weights of a row; weights 0 where no key is seen. */
+INLINED void softmax_row(const Rows *rows, int64_t row)
+{
+    int64_t num_keys = rows->num_keys;
+    const float *scores = rows->scores + row * num_keys, *position = rows->position;
+    float *weights = rows->weights + row * num_keys;
+    float here = rows->here[row % rows->num_queries], highest = scores[0];
+#pragma omp simd reduction(max : highest)
+    for (int64_t j = 0; j < num_keys; j++)
+        highest = scores[j] > highest ? scores[j] : highest;
+    int is_blind = highest == -INFINITY;
+    float reference = highest;
+    if (rows->sink && rows->sink[row] > reference)
+        reference = rows->sink[row];
+    if (is_blind)
+        reference = 0.0f;
+    double total = 0, cross = 0, squares = 0, distance = 0;
+    for (int64_t start = 0; start < num_keys; start += RUN) {
+        int64_t stop = start + RUN < num_keys ? start + RUN : num_keys;
+        float of_run = 0.0f, cross_of_run = 0.0f, squares_of_run = 0.0f, distance_of_run = 0.0f;
+#pragma omp simd reduction(+ : of_run, cross_of_run, squares_of_run, distance_of_run)
+        for (int64_t j = start; j < stop; j++) {
+            float exponent = scores[j] - reference;
+            exponent = exponent < LEAST_EXPONENT ? LEAST_EXPONENT : exponent;
+            float weight = exp2_of(exponent * LOG2_E);
+            weights[j] = weight;
+            of_run += weight;
+            cross_of_run += weight * exponent;
+            squares_of_run += weight * weight;
+            distance_of_run += weight * fabsf(here - position[j]);
+        }
+        total += of_run;
+        cross += cross_of_run;
+        squares += squares_of_run;
+        distance += distance_of_run;
+    }
+    double with_sink = total;
+    if (rows->sink)
+        with_sink += exp((double)rows->sink[row] - reference);
+    rows->sum[row] = is_blind ? 0.0f : rows->sink ? (float)(total / with_sink) : 1.0f;
+    if (is_blind)
+        with_sink = 1;
+    float inverse = (float)(1 / with_sink);
+#pragma omp simd
+    for (int64_t j = 0; j < num_keys; j++)
+        weights[j] *= inverse;
+    rows->reference[row] = reference;
+    rows->highest[row] = highest - reference;
+    rows->log_total[row] = (float)log(with_sink);
+    rows->cross[row] = (float)(cross / with_sink);
+    rows->squares[row] = (float)(squares / with_sink / with_sink);
+    rows->distance[row] = (float)(distance / with_sink);
+}
+
+/* Softmax of the rows start <= row < stop, and what their statistics need. */
+EACH_PROCESSOR void attn_softmax_rows(const Rows *rows, int64_t start, int64_t stop)
+{
+    for (int64_t row = start; row < stop; row++)
+        softmax_row(rows, row);
 }

@@ -25,7 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from attncli.experiments.draws import Draws
-from attncli.experiments.texts import Texts
+from attncli.experiments.reading.texts import Texts
 from attncli.inputs.models.loading import kept_pretrained
 from attncli.inputs.models.pretrained import Pretrained
 from attncli.inputs.models.probes import repeated_probe

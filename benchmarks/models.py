@@ -28,7 +28,7 @@ from attncli.attention.engines import attend
 from attncli.attention.patterns import Marks
 from attncli.attention.results import Computed, Wanted
 from attncli.experiments.survey.head_scores import head_scores, wanted_scores
-from attncli.inputs.models.capture import CapturedLayer, capture
+from attncli.inputs.capture.capture import CapturedLayer, capture
 
 MOST_TOKENS = 8192
 VOCABULARY = 30_000

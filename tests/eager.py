@@ -9,7 +9,7 @@ from torch import Tensor
 from attncli.attention.engines import attend
 from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.results import Wanted
-from attncli.inputs.models.capture import CapturedLayer, capture
+from attncli.inputs.capture.capture import CapturedLayer, capture
 
 STACKS = {"attentions": "decoder", "encoder_attentions": "encoder", "decoder_attentions": "decoder"}
 

@@ -5,7 +5,9 @@ Vaswani et al. 2017 (1706.03762), equation 1; the rules of the scores have their
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -38,10 +40,15 @@ class AttentionLayer:
         """Query heads that share a key/value head."""
         return self.query.shape[1] // self.key.shape[1]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int, int, int]:
         """Texts, heads, queries, keys."""
         return (*self.query.shape[:3], self.key.shape[2])
+
+    @cached_property
+    def like(self) -> Tensor:
+        """An empty tensor of the type and on the device of the computation."""
+        return self.query.new_empty(0, dtype=torch.promote_types(self.query.dtype, torch.float32))
 
     def expanded(self) -> tuple[Tensor, Tensor]:
         """Key and value with as many heads as the query."""

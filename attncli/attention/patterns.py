@@ -49,7 +49,7 @@ class Patterns:
                 [mask.expand(texts.stop - texts.start, -1, -1) for mask in masks], dim=1
             ).float()
             if self.ids.numel() * self.ids.shape[1] * len(self.names) > MAX_KEPT_ENTRIES:
-                return block
+                self._kept.clear()  # the other heads of these queries come next
             self._kept[place] = block
         return self._kept[place]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from attncli.batch.prompts import Prompt, PromptFile, TextPrompts
 from attncli.errors import UserError
-from attncli.experiments.texts import check_text
+from attncli.experiments.reading.texts import check_text
 from attncli.spec import SPECS
 from attncli.spec.config.config_file import ConfigFile
 from attncli.spec.config.overrides import Overrides, unknown_overrides

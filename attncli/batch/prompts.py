@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from attncli.errors import UserError
-from attncli.experiments.text_file import LineFile, TextFile
+from attncli.experiments.reading.text_file import LineFile, TextFile
 
 
 class Prompt(NamedTuple):

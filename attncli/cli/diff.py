@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from attncli.cli.command import Command, argument, option
 from attncli.cli.display import DEBUG, OUTPUT_FLAGS
 from attncli.cli.output import Destination
-from attncli.cli.progress import ShownProgress, progress_line
 from attncli.cli.show import opened
+from attncli.cli.terminal.progress import ShownProgress, progress_line
 from attncli.errors import UserError, nearest
 from attncli.saved.arrays import is_array_file
 from attncli.spec import SPECS

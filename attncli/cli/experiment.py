@@ -11,8 +11,8 @@ from attncli.cli.codes import DONE, INTERRUPTED
 from attncli.cli.command import Command, Parameter, argument, flag, option
 from attncli.cli.display import DEBUG, OUTPUT_FLAGS
 from attncli.cli.output import Destination
-from attncli.cli.piped_text import has_piped_text
 from attncli.cli.settings import flag_name, given_flags, metavar, setting_options
+from attncli.cli.terminal.piped_text import has_piped_text
 from attncli.errors import UserError
 from attncli.spec import SPECS
 from attncli.spec.config.config_file import ConfigFile
@@ -46,7 +46,7 @@ def running(spec: Spec) -> "Iterator[Iterator[Report]]":
     """The report of one experiment, made when it is asked for; progress on standard error."""
     from attncli.batch.plan import Item
     from attncli.batch.serial import run_items
-    from attncli.cli.progress import progress_line
+    from attncli.cli.terminal.progress import progress_line
 
     def fail(item: Item, error: UserError) -> None:
         raise error

@@ -53,7 +53,7 @@ def keep_survey(
     from attncli.batch.prompts import TextPrompts
     from attncli.batch.store.survey import kept_spec
     from attncli.cli.batches.kept import keep
-    from attncli.experiments.text_file import TextFile
+    from attncli.experiments.reading.text_file import TextFile
     from attncli.spec.models.heads import HeadsSpec
 
     checked_path(str(path))

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from attncli.cli.display import checked_display, color_depth, refuse_unknown, width
-from attncli.cli.steps import checked_step, walk_steps, with_step
-from attncli.cli.walk import can_walk
+from attncli.cli.terminal.steps import checked_step, walk_steps, with_step
+from attncli.cli.terminal.walk import can_walk
 from attncli.errors import RunError, UserError, WriteError
 from attncli.plain_text import plain_text
 from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, load_view

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from attncli.attention.results import Computed
 from attncli.experiments.explained import explained_steps
+from attncli.experiments.reading.texts import Texts
 from attncli.experiments.sources import Source
-from attncli.experiments.texts import Texts
 from attncli.experiments.versions import versions
 from attncli.inputs.projections import Projection
 from attncli.report import NamedTensor, Report, Statistic, Tensors

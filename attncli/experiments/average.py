@@ -19,8 +19,8 @@ from attncli.experiments.attention_report import (
     row_tensors,
 )
 from attncli.experiments.draws import Draws
+from attncli.experiments.reading.texts import Texts
 from attncli.experiments.sources import embed
-from attncli.experiments.texts import Texts
 from attncli.mechanisms.averaging import average_by_loop, averaging_weights, softmax_averaging_weights
 from attncli.mechanisms.masks import causal_mask, full_mask
 from attncli.report import Numbers, Report, Statistic, Tensors

@@ -4,9 +4,9 @@ from attncli.experiments.attended.attending import attended
 from attncli.experiments.attended.variants import draw_parameters, parameter_sizes
 from attncli.experiments.attention_report import build_report, explained_ids, explained_vectors, named
 from attncli.experiments.draws import Draws
+from attncli.experiments.reading.texts import Texts
 from attncli.experiments.self_attention import project
 from attncli.experiments.sources import embed
-from attncli.experiments.texts import Texts
 from attncli.report import Report
 from attncli.spec.cross import CrossSpec
 

@@ -13,8 +13,8 @@ from attncli.experiments.attention_report import (
     named,
 )
 from attncli.experiments.draws import Draws
+from attncli.experiments.reading.texts import Texts
 from attncli.experiments.sources import embed
-from attncli.experiments.texts import Texts
 from attncli.inputs.projections import draw_head_projections, draw_linear, draw_linear_bias
 from attncli.mechanisms.heads import merge_heads, split_heads
 from attncli.report import NamedTensor, Report

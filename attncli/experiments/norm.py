@@ -6,8 +6,8 @@ from torch import Tensor
 
 from attncli.experiments.attention_report import build_report, named
 from attncli.experiments.draws import Draws
+from attncli.experiments.reading.texts import Texts
 from attncli.experiments.sources import choose_device
-from attncli.experiments.texts import Texts
 from attncli.mechanisms.normalisation import batch_norm, layer_norm, rms_norm
 from attncli.report import Numbers, Report
 from attncli.spec.lessons import NormSpec

@@ -9,12 +9,12 @@ from attncli.errors import RunError
 from attncli.experiments.attention_report import build_report, named
 from attncli.experiments.draws import Draws
 from attncli.experiments.explained.scale_demo import tensor_name
+from attncli.experiments.reading.texts import Texts
 from attncli.experiments.sources import choose_device
-from attncli.experiments.texts import Texts
 from attncli.mechanisms.scaling import scale_factors
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Table
 from attncli.spec.lessons import ScaleDemoSpec
-from attncli.statistics.moments import moments
+from attncli.statistics.samples.moments import moments
 from attncli.statistics.saturation import softmax_gradient_norm
 
 LAST = {"query": "dim", "key": "dim", "raw_scores": "key", "scaled_scores": "key"}

@@ -14,8 +14,8 @@ from attncli.experiments.attention_report import (
     named,
 )
 from attncli.experiments.draws import Draws
+from attncli.experiments.reading.texts import Texts
 from attncli.experiments.sources import Source, embed
-from attncli.experiments.texts import Texts
 from attncli.inputs.projections import draw_projections
 from attncli.mechanisms.attention_by_loop import attend_by_loop
 from attncli.report import NamedTensor, Numbers, Report

@@ -9,9 +9,9 @@ import torch
 
 from attncli.errors import UserError
 from attncli.experiments.draws import Draws, Progress
-from attncli.experiments.many_texts import run_together
+from attncli.experiments.reading.many_texts import run_together
+from attncli.experiments.reading.texts import Texts, read_texts
 from attncli.experiments.sources import choose_device
-from attncli.experiments.texts import Texts, read_texts
 from attncli.inputs.models.gguf import folder_of_gguf
 from attncli.inputs.models.loaded_model import borrowed
 from attncli.inputs.models.loading import kept_pretrained, short_name

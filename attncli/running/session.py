@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from attncli.experiments.texts import Texts, read_texts
+from attncli.experiments.reading.texts import Texts, read_texts
 from attncli.inputs.models.gguf import check_gguf
 from attncli.inputs.models.model_folder import check_model_folder, check_packages
 from attncli.memory import refuse_bytes

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from attncli.errors import UserError
-from attncli.experiments.texts import Texts, find_vectors, read_tokens, uses_vector_file, with_vectors
+from attncli.experiments.reading.texts import Texts, find_vectors, read_tokens, uses_vector_file, with_vectors
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors
 from attncli.running.session import (
     Session,

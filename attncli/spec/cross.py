@@ -18,6 +18,7 @@ def _default_context(data: dict[str, Any]) -> str | None:
 
 class CrossSpec(AttentionSpec, HeadSpec):
     experiment = "cross"
+    reads_context = True
     title = "Cross-attention"
     module = "attncli.experiments.cross"
     group = "Input"

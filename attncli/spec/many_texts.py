@@ -11,7 +11,7 @@ TEXTS = "many texts, one per line, or JSON Lines (.jsonl) with text, id and grou
 
 
 class ManyTextsSpec(Spec):
-    """A file of texts; `attncli.experiments.text_file.TextFile` reads it."""
+    """A file of texts; `attncli.experiments.reading.text_file.TextFile` reads it."""
 
     group = "Input"
 

@@ -25,8 +25,7 @@ def max_weight(rows: Rows) -> Float[Tensor, "*batch query"]:
 
 def participation(rows: Rows) -> Float[Tensor, "*batch query"]:
     """1 / sum p^2: how many keys share the weight, were it spread evenly (inverse participation ratio)."""
-    norms: Tensor = torch.linalg.vector_norm(rows.weights, dim=-1)
-    return norms.pow(-2)
+    return rows.squares.reciprocal()
 
 
 def top_keys(

@@ -8,4 +8,4 @@ from attncli.statistics.rows import Rows
 
 def distance(rows: Rows) -> Float[Tensor, "*batch query"]:
     """sum p |i - j|, in tokens: mean distance from query i to the keys. Vig & Belinkov 2019 (1906.04284)."""
-    return (rows.weights * rows.distances()).sum(dim=-1)
+    return rows.mean_distance

@@ -11,16 +11,20 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Softmax:
-    """How rows came of their scores: weight = exp(exponent - log_total), every exponent at most 0.
+    """How rows came of their scores: weight p = exp(exponent - log_total), every exponent at most 0.
 
     `highest` is the row's largest exponent where a sink outside the keys may stand above it; else it is 0.
-    `sums` is what the weights of a row add up to.
+    `sums` is what the weights of a row add up to. Either the exponents are there, or what the walk over them
+    has summed up: `cross` = sum p exponent, `squares` = sum p^2, `distance` = sum p |i - j|.
     """
 
-    exponents: Float[Tensor, "*batch query key"]
     log_totals: Float[Tensor, "*batch query"]
     highest: Float[Tensor, "*batch query"] | None
     sums: Float[Tensor, "*batch query"]
+    exponents: Float[Tensor, "*batch query key"] | None = None
+    cross: Float[Tensor, "*batch query"] | None = None
+    squares: Float[Tensor, "*batch query"] | None = None
+    distance: Float[Tensor, "*batch query"] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,25 @@ class Rows:
         if self.softmax is None:
             terms: Tensor = torch.special.entr(self.weights)
             return terms.sum(dim=-1)
-        cross: Tensor = torch.linalg.vecdot(self.weights, self.softmax.exponents)
+        cross = self.softmax.cross
+        if cross is None:
+            cross = torch.linalg.vecdot(self.weights, self.softmax.exponents)
         return self.sums * self.softmax.log_totals - cross
+
+    @cached_property
+    def squares(self) -> Float[Tensor, "*batch query"]:
+        """sum p^2."""
+        if self.softmax is not None and self.softmax.squares is not None:
+            return self.softmax.squares
+        norms: Tensor = torch.linalg.vector_norm(self.weights, dim=-1)
+        return norms.square()
+
+    @cached_property
+    def mean_distance(self) -> Float[Tensor, "*batch query"]:
+        """sum p |i - j|, in tokens."""
+        if self.softmax is not None and self.softmax.distance is not None:
+            return self.softmax.distance
+        return (self.weights * self.distances()).sum(dim=-1)
 
     def on_key(self, position: int) -> Float[Tensor, "*batch query"]:
         """The weight on one key."""

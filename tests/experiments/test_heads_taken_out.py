@@ -14,7 +14,7 @@ from attncli.errors import UserError
 from attncli.experiments.ablate.predicted import Predicted
 from attncli.experiments.ablate.removal import HeadPlace, MeanOutputs, Removal
 from attncli.experiments.ablate.text_run import TextRun
-from attncli.inputs.models.capture import CapturedLayer, run_model
+from attncli.inputs.capture.capture import CapturedLayer, run_model
 from attncli.inputs.models.pretrained import ModelText, Pretrained
 from attncli.inputs.output_projections import output_projection
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, USUAL, Architecture, random_inputs

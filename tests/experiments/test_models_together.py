@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attncli.errors import UserError
-from attncli.inputs.models.capture import Consumer, capture
+from attncli.inputs.capture.capture import Consumer, capture
 from attncli.report import Report
 from attncli.running.together import run_together
 from tests.experiments.test_together import alone, assert_same, spec_of
@@ -113,7 +113,7 @@ def test_texts_of_equal_counts_run_at_once(
         sizes.append(len(inputs["input_ids"]))
         return capture(model, inputs, consume)
 
-    module = "survey.experiment" if experiment == "heads" else "model_attention"
+    module = "survey.experiment" if experiment == "heads" else "model_attention.experiment"
     monkeypatch.setattr(f"attncli.experiments.{module}.capture", counted)
     found = run_together(specs)
     assert [len(one.tokens) for one in found if isinstance(one, Report)] == [4, 5, 4, 4, 3]

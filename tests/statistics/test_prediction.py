@@ -6,7 +6,7 @@ from scipy.stats import spearmanr
 from torch.nn import functional as F
 
 from attncli.statistics.prediction import mean_divergence, mean_loss, relative_change
-from attncli.statistics.rank_correlation import rank_correlation
+from attncli.statistics.samples.rank_correlation import rank_correlation
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from attncli.attention.engines.tile import tiles
 from attncli.mechanisms.masks import causal_mask, full_mask
 from attncli.row_statistics import ROW_STATISTICS, load_formula
 from attncli.statistics.concentration import KEYS_A_RANK, top_keys
-from attncli.statistics.moments import moments
 from attncli.statistics.rows import Rows
+from attncli.statistics.samples.moments import moments
 from attncli.statistics.saturation import softmax_gradient_norm
 from attncli.statistics.sinks import received_mass
 from tests.layers import layer_of

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncli.attention.engines.parts import place_of, type_of
+from attncli.attention.engines.parts import place_of
 from attncli.attention.engines.tile import Source, Tile
 from attncli.attention.results import Wanted
 from attncli.statistics.sinks import received_mass
@@ -15,7 +15,7 @@ class Matrices:
     """Whole matrices: weights, and scores where they are wanted; hidden scores are -inf."""
 
     def __init__(self, source: Source, wanted: Wanted) -> None:
-        like = type_of(source)
+        like = source.like
         self.weights = like.new_zeros(source.shape)
         self.scores = {
             name: like.new_full(source.shape, -torch.inf)
@@ -42,7 +42,7 @@ class KeptHeads:
     def __init__(self, source: Source, wanted: Wanted) -> None:
         num_texts, _, num_queries, num_keys = source.shape
         self.heads = wanted.kept_heads
-        self.weights = type_of(source).new_zeros(num_texts, len(self.heads), num_queries, num_keys)
+        self.weights = source.like.new_zeros(num_texts, len(self.heads), num_queries, num_keys)
 
     def add(self, tile: Tile) -> None:
         texts, heads, queries = place_of(tile)
@@ -59,7 +59,7 @@ class HeadMean:
 
     def __init__(self, source: Source, wanted: Wanted) -> None:
         num_texts, self.num_heads, num_queries, num_keys = source.shape
-        self.mean = type_of(source).new_zeros(num_texts, num_queries, num_keys)
+        self.mean = source.like.new_zeros(num_texts, num_queries, num_keys)
 
     def add(self, tile: Tile) -> None:
         texts, _, queries = place_of(tile)
@@ -74,15 +74,22 @@ class ReceivedMass:
 
     def __init__(self, source: Source, wanted: Wanted) -> None:
         num_texts, num_heads, _, num_keys = source.shape
-        self.like = type_of(source)
-        self.mass = self.like.new_zeros(num_texts, num_heads, num_keys, dtype=torch.float64)
+        self.shape, self.like = (num_texts, num_heads, num_keys), source.like
+        self.mass: Tensor | None = None
 
     def add(self, tile: Tile) -> None:
         texts, heads, _ = place_of(tile)
-        self.mass[texts, heads, tile.keys] += received_mass(tile.weights)
+        mass = received_mass(tile.weights)
+        if self.mass is None:
+            if mass.shape == self.shape:
+                self.mass = mass
+                return
+            self.mass = self.like.new_zeros(self.shape, dtype=torch.float64)
+        self.mass[texts, heads, tile.keys] += mass
 
     def result(self) -> dict[str, Any]:
-        return {"received_mass": self.mass.to(self.like.dtype)}
+        mass = self.like.new_zeros(self.shape) if self.mass is None else self.mass.to(self.like.dtype)
+        return {"received_mass": mass}
 
 
 class PooledGrid:
@@ -109,7 +116,7 @@ class PooledMaps:
         assert wanted.pooled is not None
         num_texts, num_heads, num_queries, num_keys = source.shape
         self.grid = PooledGrid(num_queries, num_keys, wanted.pooled)
-        self.mass = type_of(source).new_zeros(num_texts, num_heads, *self.grid.counts)
+        self.mass = source.like.new_zeros(num_texts, num_heads, *self.grid.counts)
         self.largest = torch.zeros_like(self.mass)
 
     def add(self, tile: Tile) -> None:
@@ -145,7 +152,7 @@ class PatternMass:
         self.patterns = wanted.patterns
         num_texts, num_heads, *_ = source.shape
         self.shape = (num_texts, num_heads, len(self.patterns.names))
-        self.dtype = type_of(source).dtype
+        self.dtype = source.like.dtype
         self.mass: Tensor | None = None
 
     def add(self, tile: Tile) -> None:
@@ -160,7 +167,7 @@ class PatternMass:
             mass = (flat.unsqueeze(1) * patterns.flatten(-2).unsqueeze(2)).sum(dim=-1).mT
         if self.mass is None:
             if mass.shape == self.shape:
-                self.mass = mass.double()
+                self.mass = mass
                 return
             self.mass = mass.new_zeros(self.shape, dtype=torch.float64)
         self.mass[texts, heads] += mass

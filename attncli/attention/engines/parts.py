@@ -6,12 +6,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from attncli.attention.engines.tile import Source, Tile
+from attncli.attention.engines.tile import Source, Tile, part_of
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Moments, Wanted
 from attncli.row_statistics import ROW_STATISTICS, load_formula
 from attncli.statistics.concentration import top_keys
-from attncli.statistics.moments import merged_moments
+from attncli.statistics.samples.moments import merged_moments
 
 
 class Part(Protocol):
@@ -26,12 +26,6 @@ class Part(Protocol):
         ...
 
 
-def type_of(source: Source) -> Tensor:
-    """An empty tensor of the type and on the device of the computation."""
-    tensor = source.query if isinstance(source, AttentionLayer) else source.weights
-    return tensor.new_empty(0, dtype=torch.promote_types(tensor.dtype, torch.float32))
-
-
 def place_of(tile: Tile) -> tuple[slice, slice, slice]:
     """Where the rows of a tile lie."""
     return tile.block.texts, tile.block.heads, tile.block.queries
@@ -44,10 +38,11 @@ class Whole:
         self.shape, self.like = torch.Size(shape), like
         self.tensor: Tensor | None = None
 
-    def put(self, place: tuple[slice, ...], part: Tensor) -> None:
-        """Fill in a part; one that looks into a tile's buffer is copied, since that will be written to."""
+    def put(self, tile: Tile, place: tuple[slice, ...], part: Tensor) -> None:
+        """Fill in a part; one that looks into the tile's buffers is copied, since they will be written to."""
         if self.tensor is None:
-            if part.shape == self.shape and part.untyped_storage().nbytes() == part.nbytes:
+            buffers = tile.weights.untyped_storage().data_ptr()
+            if part.shape == self.shape and part.untyped_storage().data_ptr() != buffers:
                 self.tensor = part
                 return
             self.tensor = torch.empty(self.shape, dtype=part.dtype, device=self.like.device)
@@ -59,7 +54,7 @@ class RowStatistics:
 
     def __init__(self, source: Source, wanted: Wanted) -> None:
         num_texts, num_heads, num_queries, _ = source.shape
-        shape, like = (num_texts, num_heads, num_queries), type_of(source)
+        shape, like = (num_texts, num_heads, num_queries), source.like
         self.formulas = {name: load_formula(ROW_STATISTICS[name].formula) for name in wanted.rows}
         self.rows = {name: Whole(shape, like) for name in wanted.rows}
         self.sums, self.logsumexp = Whole(shape, like), Whole(shape, like)
@@ -71,10 +66,10 @@ class RowStatistics:
         if tile.logsumexp is not None:
             found.append((self.logsumexp, tile.logsumexp))
         for whole, row in found:
-            whole.put(place, row if tile.blind is None else row.masked_fill(tile.blind, torch.nan))
-        self.sums.put(place, tile.rows.sums)
+            whole.put(tile, place, row if tile.blind is None else row.masked_fill(tile.blind, torch.nan))
+        self.sums.put(tile, place, tile.rows.sums)
         num_texts = place[0].stop - place[0].start
-        self.visible.put((place[0], place[2]), tile.rows.visible[:, 0].expand(num_texts, -1))
+        self.visible.put(tile, (place[0], place[2]), tile.rows.visible[:, 0].expand(num_texts, -1))
 
     def result(self) -> dict[str, Any]:
         rows = {name: whole.tensor for name, whole in self.rows.items()}
@@ -87,7 +82,7 @@ class PreviousToken:
 
     def __init__(self, source: Source, wanted: Wanted) -> None:
         *rows, self.num_keys = source.shape
-        self.weights = type_of(source).new_empty(rows)
+        self.weights = source.like.new_empty(rows)
 
     def add(self, tile: Tile) -> None:
         before = tile.rows.queries - 1
@@ -107,8 +102,8 @@ class TopKeys:
 
     def __init__(self, source: Source, wanted: Wanted) -> None:
         *rows, _ = source.shape
-        self.keys = torch.empty(*rows, wanted.top_k, dtype=torch.int64, device=type_of(source).device)
-        self.weights = type_of(source).new_empty(*rows, wanted.top_k)
+        self.keys = torch.empty(*rows, wanted.top_k, dtype=torch.int64, device=source.like.device)
+        self.weights = source.like.new_empty(*rows, wanted.top_k)
 
     def add(self, tile: Tile) -> None:
         place = place_of(tile)
@@ -129,16 +124,16 @@ class Output:
     def __init__(self, source: Source, wanted: Wanted) -> None:
         assert isinstance(source, AttentionLayer), "weights from elsewhere have no values"
         self.layer = source
-        self.output = Whole((*source.shape[:3], source.value.shape[-1]), type_of(source))
+        self.output = Whole((*source.shape[:3], source.value.shape[-1]), source.like)
 
     def add(self, tile: Tile) -> None:
         texts, heads, _ = place_of(tile)
         group = self.layer.group
         kv_heads = slice(heads.start // group, -(-heads.stop // group))
         weights = tile.weights
-        value = self.layer.value[texts, kv_heads, tile.keys].to(weights.dtype)
+        value = part_of(self.layer.value, texts, kv_heads, tile.keys).to(weights.dtype)
         shared = weights.view(*value.shape[:2], -1, weights.shape[-1]) @ value
-        self.output.put(place_of(tile), shared.view(*weights.shape[:3], -1))
+        self.output.put(tile, place_of(tile), shared.view(*weights.shape[:3], -1))
 
     def result(self) -> dict[str, Any]:
         return {"output": self.output.tensor}
@@ -152,7 +147,7 @@ class ScoreMoments:
 
     def __init__(self, source: Source, wanted: Wanted) -> None:
         *rows, _ = source.shape
-        self.like = type_of(source)
+        self.like = source.like
         self.numbers = self.like.new_zeros(5, *rows, dtype=torch.float64).unbind()
 
     def add(self, tile: Tile) -> None:

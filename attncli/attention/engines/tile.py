@@ -2,24 +2,24 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attncli.attention.engines.row_softmax import softmax_rows
 from attncli.attention.engines.scratch import Scratch
 from attncli.attention.layer import AttentionLayer
-from attncli.statistics.rows import Rows, Softmax
+from attncli.statistics.rows import Rows
 
 TILE = 2**20
-"""Scores of a tile: 4 MB each of scores, exponents and weights."""
-LEAST_ROWS = 16
-"""Rows of a head in a tile; of very long rows fewer heads at a time, rather than fewer rows."""
+"""Scores of a tile: 4 MB of scores and as much of weights; by torch of exponents, too."""
+LEAST_ROWS = 64
+"""Rows of a head in a tile; of long rows fewer heads at a time, rather than fewer rows: products of few rows
+take longer."""
 MOST_ROWS = 256
 """Rows of a head in a tile at most: causal rows leave out the keys after the tile's last query."""
-LEAST_EXPONENT = -800.0
-"""exp of it is 0 in float64, and 0 times it is 0: a hidden score (-inf) adds nothing to an entropy."""
-LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,10 @@ class Tile:
 
 
 def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[Block]:
-    """All rows in tiles of about TILE entries: whole texts together, or some queries of all heads.
+    """All rows in tiles of about TILE entries: whole texts together, or some queries of some heads.
 
-    Heads that share a key/value head, `group` of them, stay together.
+    Heads that share a key/value head, `group` of them, stay together. The same queries of all heads come one
+    after the other: what depends on places alone is there already.
     """
     num_texts, num_heads, num_queries, num_keys = shape
     if 0 in shape:
@@ -79,10 +80,10 @@ def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[Block]:
         queries = min(MOST_ROWS, max(1, TILE // (heads * num_keys)))
     for text in range(0, num_texts, texts):
         own = slice(text, min(text + texts, num_texts))
-        for head in range(0, num_heads, heads):
-            together = slice(head, min(head + heads, num_heads))
-            for query in range(0, num_queries, queries):
-                yield Block(own, together, slice(query, min(query + queries, num_queries)))
+        for query in range(0, num_queries, queries):
+            some = slice(query, min(query + queries, num_queries))
+            for head in range(0, num_heads, heads):
+                yield Block(own, slice(head, min(head + heads, num_heads)), some)
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,16 @@ class GivenWeights:
     weights: Float[Tensor, "text head query key"]
     seen: Bool[Tensor, "#text query key"]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int, int, int]:
         """Texts, heads, queries, keys."""
         num_texts, num_heads, num_queries, num_keys = self.weights.shape
         return num_texts, num_heads, num_queries, num_keys
+
+    @cached_property
+    def like(self) -> Tensor:
+        """An empty tensor of the type and on the device of the computation."""
+        return self.weights.new_empty(0, dtype=torch.promote_types(self.weights.dtype, torch.float32))
 
 
 Source = AttentionLayer | GivenWeights
@@ -111,12 +117,17 @@ def tiles(source: Source, *, keep_raw: bool = False) -> Iterator[Tile]:
         for block in blocks(source.shape):
             yield _given_tile(source, block)
         return
-    dtype = torch.promote_types(source.query.dtype, torch.float32)
-    like = source.query.new_empty(0, dtype=dtype)
     for block in blocks(source.shape, source.group):
         size = _count(block.texts) * _count(block.heads) * _count(block.queries) * source.shape[3]
-        with Scratch(size, like, count=3).lent() as buffers:
+        with Scratch(size, source.like, count=3).lent() as buffers:
             yield _softmax_tile(source, block, buffers, keep_raw=keep_raw)
+
+
+def part_of(tensor: Tensor, *parts: slice) -> Tensor:
+    """The tensor in these parts of its first axes: itself where they are all of it."""
+    if all(_count(part) == size for part, size in zip(parts, tensor.shape, strict=False)):
+        return tensor
+    return tensor[parts]
 
 
 def _count(part: slice) -> int:
@@ -136,54 +147,24 @@ def _given_tile(given: GivenWeights, block: Block) -> Tile:
 def _softmax_tile(
     layer: AttentionLayer, block: Block, buffers: Float[Tensor, "3 size"], *, keep_raw: bool
 ) -> Tile:
-    """Scores, exponents and weights, each in a buffer of its own: one exponential of each score."""
+    """Scores and weights, each in a buffer of its own: one exponential of each score."""
     seen = layer.visibility.of_texts(block.texts).seen_keys(block.queries, buffers)
     shape = (_count(block.texts), _count(block.heads), _count(block.queries), len(seen.columns))
-    size = shape[0] * shape[1] * shape[2] * shape[3]
-    scores, exponents, weights = (buffer[:size].view(shape) for buffer in buffers)
+    scores = buffers[0][: shape[0] * shape[1] * shape[2] * shape[3]].view(shape)
     raw = _scaled_products(layer, block, seen.keys, scores, keep_raw=keep_raw)
     _apply_rules(layer, block, seen.keys, scores)
     if seen.hidden is not None:
         # Adding is several times as fast as filling by a mask that is broadcast over heads.
         scores[..., seen.masked].add_(seen.hidden)
 
-    highest = scores.amax(dim=-1)
-    reference, sink = highest, layer.rules.softmax_sink
+    sink = layer.rules.softmax_sink
     if sink is not None:
         parts = zip((block.texts, block.heads), sink.shape, strict=True)
         sink = sink.to(scores)[tuple(part if size > 1 else slice(None) for part, size in parts)].unsqueeze(-1)
-        reference = torch.maximum(highest, sink)
-    if seen.blind is not None:
-        reference = reference.masked_fill(seen.blind, 0.0)
-    torch.sub(scores, reference.unsqueeze(-1), out=exponents)
-    if seen.hidden is not None:
-        exponents.clamp_(min=LEAST_EXPONENT)
-    torch.mul(exponents, LOG2_E, out=weights).exp2_()  # takes a third of the time of exp
-    totals = weights.sum(dim=-1)
-    sums = None
-    if sink is not None:
-        keys_alone, totals = totals, totals + (sink - reference).exp()
-        sums = keys_alone / totals
-    if seen.blind is not None:
-        totals = totals.masked_fill(seen.blind, 1.0)
-    inverse = totals.reciprocal()
-    weights.mul_(inverse.unsqueeze(-1))
-    if sums is None:
-        sums = torch.ones_like(totals) if seen.blind is None else (~seen.blind).to(totals).expand_as(totals)
-
-    softmax = Softmax(exponents, totals.log(), None if sink is None else highest - reference, sums)
-    places = (seen.visible, seen.positions, seen.columns)
-    rows = Rows(weights, *places, softmax, seen.shared)
-    return Tile(
-        block,
-        seen.keys,
-        rows,
-        seen.hidden is not None,
-        seen.blind,
-        scores,
-        raw,
-        reference + softmax.log_totals,
-    )
+    weights, logsumexp, softmax = softmax_rows(scores, seen, sink, buffers[1:])
+    rows = Rows(weights, seen.visible, seen.positions, seen.columns, softmax, seen.shared)
+    is_masked = seen.hidden is not None
+    return Tile(block, seen.keys, rows, is_masked, seen.blind, scores, raw, logsumexp)
 
 
 def _scaled_products(
@@ -197,8 +178,8 @@ def _scaled_products(
     """scale query . key, for groups of heads that share a key; gives query . key where it is to be kept."""
     group = layer.group
     kv_heads = slice(block.heads.start // group, -(-block.heads.stop // group))
-    query = layer.query[block.texts, block.heads, block.queries].to(into.dtype)
-    key = layer.key[block.texts, kv_heads, keys].to(into.dtype)
+    query = part_of(layer.query, block.texts, block.heads, block.queries).to(into.dtype)
+    key = part_of(layer.key, block.texts, kv_heads, keys).to(into.dtype)
     if not keep_raw:
         query = query * layer.scale
     num_texts, num_kv_heads = key.shape[:2]

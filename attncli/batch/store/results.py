@@ -1,58 +1,22 @@
 """A summary of a store: its statistics in numbers, by group, as a report."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from attncli.batch.conditions import Condition, listed
-from attncli.batch.store.columns import GROUP_SUMMARY, Column
+from attncli.batch.store.columns import Column
 from attncli.batch.store.reading import FailedRun, Reader, RunInfo, Runs
+from attncli.batch.store.total import Total
 from attncli.errors import UserError, nearest
 from attncli.report import PLACES, NamedTensor, Report, Statistic, Table
 
 RUN_NAMES = ("id", "run", "plan")
 
 Group = tuple[Any, ...]
-
-
-@dataclass
-class Total:
-    """What is known so far of the values of one statistic and group.
-
-    `squares` is the sum of (x - mean)^2: parts merge as in Chan, Golub and LeVeque (1979), eq. 2.1.
-    """
-
-    count: int = 0
-    sum: float = 0.0
-    squares: float = 0.0
-    min: float = np.inf
-    max: float = -np.inf
-
-    def add(self, values: np.ndarray) -> None:
-        """Take more values, all of them numbers."""
-        if not values.size:
-            return
-        total = float(values.sum())
-        mean = total / values.size
-        self.squares += float(((values - mean) ** 2).sum())
-        if self.count:
-            between = mean - self.sum / self.count
-            self.squares += between**2 * self.count * values.size / (self.count + values.size)
-        self.count += values.size
-        self.sum += total
-        self.min = min(self.min, float(values.min()))
-        self.max = max(self.max, float(values.max()))
-
-    def row(self) -> dict[str, Any]:
-        """The GROUP_SUMMARY of some values, at least one; std is unbiased, None of one value."""
-        std = sqrt(self.squares / (self.count - 1)) if self.count > 1 else None
-        numbers = self.count, self.sum / self.count, std, self.min, self.max
-        return dict(zip(GROUP_SUMMARY, numbers, strict=True))
 
 
 class Summary:

@@ -20,7 +20,7 @@ from attncli.cli.batches.flags import FRESH, SCHEDULER, WORKERS, store_errors
 from attncli.cli.command import Command, argument, flag, option
 from attncli.cli.display import COLOR, DEBUG_HELP, FORMAT, OPEN, PRECISION, SCALE_COLORS, SHOW, SKIP_SINK
 from attncli.cli.output import Destination, checked_path
-from attncli.cli.progress import progress_line
+from attncli.cli.terminal.progress import progress_line
 from attncli.errors import UserError
 from attncli.plain_text import plain_text
 from attncli.running.threads import one_torch_thread

@@ -19,7 +19,7 @@ from attncli.batch.store.store_file import check_header, connect_to_read
 from attncli.batch.store.weight_files import WeightFiles, refuse_without_safetensors
 from attncli.batch.worth import estimated_work, num_workers
 from attncli.cli.batches.batch import exit_code, print_errors
-from attncli.cli.progress import ProgressLine, cleared_line, counted, readable_rate, readable_seconds
+from attncli.cli.terminal.progress import ProgressLine, cleared_line, counted, readable_rate, readable_seconds
 from attncli.memory import available_bytes
 from attncli.plain_text import plain_text
 from attncli.running.threads import one_torch_thread

@@ -17,7 +17,7 @@ from attncli.cli.command import Command, argument, option
 from attncli.cli.display import DEBUG, color_depth, width
 from attncli.cli.lessons.pages import PROMPT, Lesson, Prose, copy_files, lesson, lessons
 from attncli.cli.main import run as run_attn
-from attncli.cli.walk import can_walk, pause, show
+from attncli.cli.terminal.walk import can_walk, pause, show
 from attncli.errors import UserError
 from attncli.views import Display
 from attncli.views.tables.elements import Paragraph

@@ -19,11 +19,11 @@ from attncli.experiments.ablate.text_run import TextRun
 from attncli.experiments.survey.found_heads import found_texts
 from attncli.experiments.survey.layers import Survey
 from attncli.experiments.survey.reading import survey_of
-from attncli.inputs.models.capture import run_model
+from attncli.inputs.capture.capture import run_model
 from attncli.inputs.models.pretrained import Pretrained
 from attncli.spec.models.ablate import AblateSpec
-from attncli.statistics.intervals import mean_interval
-from attncli.statistics.rank_correlation import rank_correlation
+from attncli.statistics.samples.intervals import mean_interval
+from attncli.statistics.samples.rank_correlation import rank_correlation
 
 WHERE = ("layer", "module", "kind", "stack", "head")
 SAMPLED_HEADS = 16

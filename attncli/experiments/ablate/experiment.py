@@ -10,11 +10,11 @@ from attncli.experiments.ablate.ablation import Ablation
 from attncli.experiments.ablate.effects import EFFECTS, LOWERED
 from attncli.experiments.ablate.predicted import Predicted, predicted_reading, predicts
 from attncli.experiments.attention_report import build_report
-from attncli.experiments.many_texts import ManyTexts
+from attncli.experiments.reading.many_texts import ManyTexts
+from attncli.experiments.reading.text_file import TextFile
+from attncli.experiments.reading.texts import Texts
 from attncli.experiments.survey.experiment import SHIPPED_NOTE
 from attncli.experiments.survey.reading import read_text
-from attncli.experiments.text_file import TextFile
-from attncli.experiments.texts import Texts
 from attncli.inputs.models.pretrained import Pretrained
 from attncli.report import Numbers, Report, Statistic, Table
 from attncli.spec.models.ablate import AblateSpec

@@ -7,7 +7,7 @@ from torch import Tensor
 from attncli.attention.differentiable import attend
 from attncli.attention.layer import AttentionLayer
 from attncli.experiments.ablate.predicted import Predicted
-from attncli.inputs.models.capture import CapturedLayer, check_computed_here, run_model
+from attncli.inputs.capture.capture import CapturedLayer, check_computed_here, run_model
 from attncli.inputs.models.pretrained import Pretrained
 from attncli.memory import refuse_bytes
 from attncli.statistics.prediction import mean_loss

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attncli.attention.layer import AttentionLayer
 from attncli.experiments.ablate.zeroed_columns import output_of, without_columns
-from attncli.inputs.models.capture import CapturedLayer, Consumer
+from attncli.inputs.capture.capture import CapturedLayer, Consumer
 from attncli.mechanisms.heads import repeat_heads
 
 Method = Literal["zero", "mean", "sink"]

@@ -9,7 +9,7 @@ from torch import Tensor
 from attncli.attention.engines.tile import GivenWeights
 from attncli.errors import UserError
 from attncli.experiments.ablate.zeroed_columns import output_of, without_columns
-from attncli.inputs.models.capture import CapturedLayer, Consumer
+from attncli.inputs.capture.capture import CapturedLayer, Consumer
 from attncli.inputs.models.pretrained import Pretrained
 from attncli.spec.models.head_places import named_head
 

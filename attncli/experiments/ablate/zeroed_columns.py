@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attncli.attention.engines import attend
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Wanted
-from attncli.inputs.models.capture import CapturedLayer
+from attncli.inputs.capture.capture import CapturedLayer
 from attncli.inputs.output_projections import output_projection
 
 TextAndHead = tuple[int, int]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attncli.experiments.explained.terms import Numbers, part
-from attncli.experiments.texts import check_token
+from attncli.experiments.reading.texts import check_token
 from attncli.report import NamedTensor, Report
 from attncli.spec.fields import Spec
 

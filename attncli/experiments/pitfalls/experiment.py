@@ -4,8 +4,8 @@ from attncli.experiments.attention_report import build_report, named
 from attncli.experiments.draws import Draws
 from attncli.experiments.pitfalls.shown import Shown, Start
 from attncli.experiments.pitfalls.table import PITFALLS
+from attncli.experiments.reading.texts import Texts
 from attncli.experiments.sources import embed
-from attncli.experiments.texts import Texts
 from attncli.report import NamedTensor, Numbers, Report, Row, Table, pair_names
 from attncli.spec.pitfalls import PitfallsSpec
 

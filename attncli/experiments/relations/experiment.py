@@ -9,16 +9,16 @@ import torch
 from attncli.errors import UserError
 from attncli.experiments.ablate.taken_out import TakenOut
 from attncli.experiments.attention_report import build_report
-from attncli.experiments.many_texts import ManyTexts
+from attncli.experiments.reading.many_texts import ManyTexts
+from attncli.experiments.reading.texts import Texts
 from attncli.experiments.relations.looks import ALL, DIRECTIONS, RelationCounts, SentenceLooks
 from attncli.experiments.relations.sentence_file import ParsedSentence, SentenceFile
 from attncli.experiments.survey.reading import refuse_merged
-from attncli.experiments.texts import Texts
-from attncli.inputs.models.capture import capture
+from attncli.inputs.capture.capture import capture
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.report import Numbers, Report, Table
 from attncli.spec.models.heads import HeadsSpec
-from attncli.statistics.intervals import share_interval
+from attncli.statistics.samples.intervals import share_interval
 
 HOW_NOTE = (
     "to its head: of all words a dependent looks at its head most; from its head: of all words its head "

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attncli.experiments.reading.text_words import TextWords
 from attncli.experiments.relations.sentence_file import ParsedSentence
-from attncli.experiments.text_words import TextWords
-from attncli.inputs.models.captured_layers import CapturedLayer
+from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.models.pretrained import Reading
 from attncli.inputs.models.words import Words
 

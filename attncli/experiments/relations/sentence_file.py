@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.errors import UserError
-from attncli.experiments.text_file import LineFile
+from attncli.experiments.reading.text_file import LineFile
 
 if TYPE_CHECKING:
     from conllu import Token

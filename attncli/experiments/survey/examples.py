@@ -12,20 +12,20 @@ from attncli.attention.engines import attend
 from attncli.attention.results import Wanted
 from attncli.errors import UserError
 from attncli.experiments.attention_report import build_report
-from attncli.experiments.many_texts import ManyTexts
+from attncli.experiments.reading.many_texts import ManyTexts
+from attncli.experiments.reading.text_file import TextFile, TextLine
+from attncli.experiments.reading.text_words import WORDS_NOTE, TextWords
+from attncli.experiments.reading.texts import Texts
 from attncli.experiments.survey.head_scores import wanted_scores, without_first_keys
 from attncli.experiments.survey.named_places import marked
 from attncli.experiments.survey.reading import read_line
-from attncli.experiments.text_file import TextFile, TextLine
-from attncli.experiments.text_words import WORDS_NOTE, TextWords
-from attncli.experiments.texts import Texts
-from attncli.inputs.models.capture import CapturedLayer, Enough, capture
+from attncli.inputs.capture.capture import CapturedLayer, Enough, capture
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.report import Cell, Numbers, Report, Row, Statistic, Table
 from attncli.row_statistics import PATTERNS
 from attncli.spec.models.heads import HeadsSpec
-from attncli.statistics.intervals import mean_interval
-from attncli.statistics.running_moments import RunningMoments
+from attncli.statistics.samples.intervals import mean_interval
+from attncli.statistics.samples.running_moments import RunningMoments
 
 DECIMALS = 5
 """No order hangs on the last bits of a number."""

@@ -10,7 +10,10 @@ import torch
 from attncli.errors import UserError
 from attncli.experiments.ablate.taken_out import TakenOut
 from attncli.experiments.attention_report import build_report, named
-from attncli.experiments.many_texts import ManyTexts
+from attncli.experiments.reading.many_texts import ManyTexts
+from attncli.experiments.reading.text_file import TextFile
+from attncli.experiments.reading.text_words import WORDS_NOTE
+from attncli.experiments.reading.texts import Texts
 from attncli.experiments.relations.experiment import report_relations
 from attncli.experiments.survey.examples import report_examples
 from attncli.experiments.survey.found_heads import HeadRow, SurveyedText, found_texts
@@ -26,10 +29,7 @@ from attncli.experiments.survey.summary import (
     surveyed_heads,
 )
 from attncli.experiments.survey.totals import HeadTotals
-from attncli.experiments.text_file import TextFile
-from attncli.experiments.text_words import WORDS_NOTE
-from attncli.experiments.texts import Texts
-from attncli.inputs.models.capture import capture
+from attncli.inputs.capture.capture import capture
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table
 from attncli.row_statistics import PATTERNS

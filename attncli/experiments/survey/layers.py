@@ -15,6 +15,7 @@ from attncli.attention.layer import AttentionLayer
 from attncli.attention.patterns import Marks
 from attncli.attention.results import Computed, Wanted
 from attncli.errors import UserError
+from attncli.experiments.reading.text_words import TextWords
 from attncli.experiments.survey.head_maps import HeadMaps, sides
 from attncli.experiments.survey.head_scores import (
     Attention,
@@ -23,8 +24,7 @@ from attncli.experiments.survey.head_scores import (
     without_first_keys,
 )
 from attncli.experiments.survey.named_places import marked
-from attncli.experiments.text_words import TextWords
-from attncli.inputs.models.capture import CapturedLayer
+from attncli.inputs.capture.capture import CapturedLayer
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.output_projections import output_projection, projection_of_heads
 from attncli.mechanisms.heads import merge_heads

@@ -3,9 +3,9 @@
 import torch
 
 from attncli.errors import UserError
+from attncli.experiments.reading.text_file import TextLine
+from attncli.experiments.reading.texts import Texts
 from attncli.experiments.survey.named_places import check_places
-from attncli.experiments.text_file import TextLine
-from attncli.experiments.texts import Texts
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.models.probes import repeated_probe
 from attncli.inputs.models.words import WordsOfCharacters, words_of_characters

@@ -19,7 +19,7 @@ from attncli.experiments.survey.layers import Survey
 from attncli.experiments.survey.reading import survey_of
 from attncli.experiments.why.direction import Direction, direction_of
 from attncli.experiments.why.residual import Residual, residual_of
-from attncli.inputs.models.capture import CapturedLayer, Enough, capture, check_computed_here, run_model
+from attncli.inputs.capture.capture import CapturedLayer, Enough, capture, check_computed_here, run_model
 from attncli.inputs.models.last_vectors import LastVectors
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.output_projections import output_projection, projection_of_heads

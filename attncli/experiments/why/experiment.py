@@ -8,9 +8,9 @@ from attncli.errors import UserError
 from attncli.experiments.ablate.named_heads import number_of_head
 from attncli.experiments.ablate.predicted import predicts
 from attncli.experiments.attention_report import build_report
+from attncli.experiments.reading.texts import Texts
 from attncli.experiments.survey.experiment import SHIPPED_NOTE
 from attncli.experiments.survey.reading import read_text
-from attncli.experiments.texts import Texts
 from attncli.experiments.why.attribution import Attribution, attribution, by_key
 from attncli.experiments.why.residual import refuse
 from attncli.inputs.models.pretrained import Pretrained, Reading

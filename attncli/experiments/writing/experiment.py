@@ -8,12 +8,12 @@ import torch
 from attncli.errors import UserError
 from attncli.experiments.attention_report import build_report
 from attncli.experiments.draws import Progress
+from attncli.experiments.reading.texts import Texts
 from attncli.experiments.survey.experiment import EAGER_NOTE
-from attncli.experiments.texts import Texts
 from attncli.experiments.writing.found import Found, copied_note
 from attncli.experiments.writing.prompt import Prompt, read_prompt
 from attncli.experiments.writing.rows import MOST_KEYS_OF_HEADS, WrittenRows
-from attncli.inputs.models.capture import CapturedLayer
+from attncli.inputs.capture.capture import CapturedLayer
 from attncli.inputs.models.pretrained import Pretrained
 from attncli.inputs.models.writing import Manner, write
 from attncli.report import Report, Row, Table

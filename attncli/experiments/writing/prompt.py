@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from attncli.errors import UserError
-from attncli.experiments.texts import Texts
+from attncli.experiments.reading.texts import Texts
 from attncli.inputs.models.pretrained import ModelText, Pretrained, Reading
 from attncli.spec.models.generate import GenerateSpec
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attncli.errors import UserError
 from attncli.experiments.writing.weights import weights_of
-from attncli.inputs.models.captured_layers import CapturedLayer
+from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.row_statistics import OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING, load_formula
 from attncli.spec.models.generate import GenerateSpec
 from attncli.statistics.concentration import top_keys

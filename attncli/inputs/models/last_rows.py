@@ -11,8 +11,8 @@ from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.score_rules import PLAIN
 from attncli.attention.visibility import Visibility
-from attncli.inputs.models.captured_layers import CannotShow, CapturedLayer, Numbering
-from attncli.inputs.models.eager_attention import OUTPUTS, fault_of, returned_weights
+from attncli.inputs.capture.captured_layers import CannotShow, CapturedLayer, Numbering
+from attncli.inputs.capture.eager_attention import OUTPUTS, fault_of, returned_weights
 
 MOST_MASKED = 2**24
 """Entries of a mask that fused attention may take: 4,096 queries of 4,096 keys."""

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from attncli.inputs.models.attention_interface import handing_over
-from attncli.inputs.models.capture import CapturedLayer, Way, guarded, model_errors, way_of
-from attncli.inputs.models.captured_layers import CannotShow
-from attncli.inputs.models.eager_attention import eager_copy
+from attncli.inputs.capture.attention_interface import handing_over
+from attncli.inputs.capture.capture import CapturedLayer, Way, guarded, model_errors, way_of
+from attncli.inputs.capture.captured_layers import CannotShow
+from attncli.inputs.capture.eager_attention import eager_copy
 from attncli.inputs.models.last_rows import LastRows
 from attncli.inputs.models.pretrained import decoder_start
 

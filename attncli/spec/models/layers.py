@@ -31,8 +31,11 @@ def _first_of_model(data: dict[str, Any]) -> int | None:
 class LayerSpec(WordsSpec, AblatedSpec):
     """Which layer of a model, where there is one."""
 
-    model_module = "attncli.experiments.model_attention"
+    model_module = "attncli.experiments.model_attention.experiment"
     model_keys: ClassVar[frozenset[str]] = frozenset({"layer", "ablate", "words"})
+    # Whether it is about all heads of the layer, and about a second text.
+    shows_all_heads: ClassVar[bool] = True
+    reads_context: ClassVar[bool] = False
 
     layer: Count | None = Field(
         default_factory=_first_of_model,
@@ -72,6 +75,7 @@ class HeadSpec(LayerSpec):
     """Which head of the layer, too."""
 
     model_keys = frozenset({"layer", "head", "ablate", "words"})
+    shows_all_heads = False
 
     head: Count | None = Field(
         default_factory=_first_of_model, description="the layer's head, from 0 (default: 0)"

@@ -46,13 +46,7 @@ class HeadJobs:
         self.block = head.block(slice(0, plan.num_queries))
         # One key more than is wanted, to see whether the last ties.
         num_top = plan.top_k + 1 if plan.top_k else 0
-        self.sums = no_sums(
-            plan.num_queries,
-            head.value.shape[-1],
-            num_top,
-            bounded=head.bound < SAFE_BITS,
-            like=plan.like,
-        )
+        self.sums = no_sums(into["output"], num_top, bounded=head.bound < SAFE_BITS)
 
     def rows(self) -> list[Job]:
         """The running sums of each block of queries."""

@@ -63,8 +63,9 @@ class RowSums:
         return RowSums(self.bounded, *tensors)
 
 
-def no_sums(num_queries: int, value_dim: int, top_k: int, *, bounded: bool, like: Tensor) -> RowSums:
-    """The sums before any key was seen."""
+def no_sums(output: Float[Tensor, "query value_dim"], top_k: int, *, bounded: bool) -> RowSums:
+    """The sums before any key was seen; those of the output, zeros, are summed up in their place."""
+    like, num_queries = output, len(output)
     lowest = like.new_full((num_queries,), LOWEST)
     score, square, total, total_square, weighted, distance = torch.zeros(
         6, num_queries, dtype=torch.float64, device=like.device
@@ -80,7 +81,7 @@ def no_sums(num_queries: int, value_dim: int, top_k: int, *, bounded: bool, like
         total_square=total_square,
         weighted=weighted,
         distance=distance,
-        output=like.new_zeros(num_queries, value_dim),
+        output=output,
         top_scores=like.new_full((num_queries, top_k), LOWEST),
         top_ranks=torch.full((num_queries, top_k), -1, device=like.device),
     )

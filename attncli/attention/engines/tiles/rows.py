@@ -26,7 +26,9 @@ RUNNING = (
 
 
 def row_statistics(head: Head, block: QueryBlock, sums: RowSums) -> dict[str, Tensor]:
-    """Every number of RUNNING by name, top keys and output; `inverse` makes 2^(score - reference) a weight.
+    """Every number of RUNNING by name, and top keys; `inverse` makes 2^(score - reference) a weight.
+
+    The sums of the output become the output, in their place.
 
     A sink joins the denominator only: with f the share of the keys, p = f e / sum e, and the entropy
     -sum p ln p is f (H - ln f), H being the entropy of e / sum e.
@@ -60,13 +62,15 @@ def row_statistics(head: Head, block: QueryBlock, sums: RowSums) -> dict[str, Te
         "participation": total.square() / sums.total_square / share.square(),
         "previous_token": _weight(previous, logsumexp).masked_fill(no_such_key, torch.nan),
     }
-    for name, figures in rows.items():
-        unseen = (visible == 0).view(-1, *[1] * (figures.ndim - 1))
-        rows[name] = figures.masked_fill(unseen, torch.nan)
+    is_blind = visible == 0
+    if is_blind.any():
+        for name, numbers in rows.items():
+            unseen = is_blind.view(-1, *[1] * (numbers.ndim - 1))
+            rows[name] = numbers.masked_fill(unseen, torch.nan)
     top_keys = head.visibility.kept[sums.top_ranks[:, :-1].masked_fill(beyond, 0)].masked_fill(beyond, -1)
-    output = sums.output * (share / total).nan_to_num(0.0)[:, None]
-    inverse = torch.exp2(sums.reference - logsumexp).masked_fill(visible == 0, 0.0)
-    return rows | {"visible": visible, "top_keys": top_keys, "output": output, "inverse": inverse}
+    sums.output.mul_((share / total).nan_to_num(0.0)[:, None])
+    inverse = torch.exp2(sums.reference - logsumexp).masked_fill(is_blind, 0.0)
+    return rows | {"visible": visible, "top_keys": top_keys, "inverse": inverse}
 
 
 def _weight(scores: Float[Tensor, "query ..."], logsumexp: Float[Tensor, " query"]) -> Tensor:

@@ -10,6 +10,8 @@ from torch import Tensor
 from attncli.attention.engines.tiles.intervals import Interval, KeptKeys
 
 LOG2_E = math.log2(math.e)
+ROWS_AT_ONCE = 4096
+"""Rows that are in float64 at a time."""
 LOWEST = -1e30
 """Score of a hidden entry. Finite, so that weight * score is 0 and not NaN; real scores stay above -1e15."""
 
@@ -57,7 +59,8 @@ class Head:
     def block(self, rows: slice) -> QueryBlock:
         factor = self.scale * LOG2_E if self.softcap is None else self.scale / self.softcap
         query = self.query[rows].to(self.mean_key.dtype) * factor
-        centre = query.double() @ self.mean_key.double()
+        mean_key = self.mean_key.double()
+        centre = torch.cat([part.double() @ mean_key for part in torch.split(query, ROWS_AT_ONCE)])
         if self.softcap is not None:
             centre = self.softcap * LOG2_E * centre.tanh()
         position = self.visibility.positions(rows)
@@ -80,11 +83,15 @@ class Head:
     def score_with(self, block: QueryBlock, position: Int[Tensor, " #query"]) -> Float[Tensor, " query"]:
         """Centred score of each query with the key at its position; LOWEST where it does not see it."""
         kept = self.visibility.kept
-        rank = torch.searchsorted(kept, position)
-        hidden = block.interval.hides(rank[:, None])[:, 0]
-        rank = rank.where(~hidden, 0)
-        hidden |= kept[rank] != position
-        key = self.key[kept[rank]].to(block.query.dtype)
+        if len(kept) == self.visibility.num_keys:
+            hidden = block.interval.hides(position[:, None])[:, 0]
+            seen = position.clamp(0, len(kept) - 1)
+        else:
+            rank = torch.searchsorted(kept, position)
+            hidden = block.interval.hides(rank[:, None])[:, 0]
+            seen = kept[rank.where(~hidden, 0)]
+            hidden |= seen != position
+        key = self.key[seen].to(block.query.dtype)
         if self.softcap is None:
             scores = (block.query * (key - self.mean_key)).sum(-1)
         else:

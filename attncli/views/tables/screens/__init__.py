@@ -10,7 +10,7 @@ from attncli.views.tables.screens.attention import attention_screen
 from attncli.views.tables.screens.average import average_screen
 from attncli.views.tables.screens.comparison import comparison_screen
 from attncli.views.tables.screens.generate import generate_screen
-from attncli.views.tables.screens.heads import heads_screen
+from attncli.views.tables.screens.heads.screen import heads_screen
 from attncli.views.tables.screens.norm import norm_screen
 from attncli.views.tables.screens.pitfalls import pitfalls_screen
 from attncli.views.tables.screens.results import results_screen

@@ -13,7 +13,7 @@ from attncli.views.heading import counted
 from attncli.views.labels import shortened
 from attncli.views.numbers import NO_NUMBER, fixed
 from attncli.views.tables.elements import Column, Drawing, Grid, Paragraph, Section
-from attncli.views.tables.screens.heads import text_line
+from attncli.views.tables.screens.heads.screen import text_line
 from attncli.views.tables.tensor_tables import two_lines
 
 MOST_LINES, FEWEST_HEADS = 30, 4

@@ -11,7 +11,7 @@ from attncli.views.labels import shortened
 from attncli.views.numbers import fixed
 from attncli.views.tables.elements import Column, Grid, Paragraph, Section
 from attncli.views.tables.labels import TableLabels
-from attncli.views.tables.screens.heads import text_line
+from attncli.views.tables.screens.heads.screen import text_line
 
 MOST_HEADS, MOST_KEYS = 6, 4
 PARTS = {"embedding": "embedding", "heads": "heads", "mlps": "MLPs", "biases": "biases"}

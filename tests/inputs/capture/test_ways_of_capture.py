@@ -10,10 +10,10 @@ from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 from attncli.errors import UserError
-from attncli.inputs.models.attention_interface import NAME
-from attncli.inputs.models.capture import CapturedLayer, capture
-from attncli.inputs.models.captured_layers import layer_stack
-from attncli.inputs.models.eager_attention import eager_copy
+from attncli.inputs.capture.attention_interface import NAME
+from attncli.inputs.capture.capture import CapturedLayer, capture
+from attncli.inputs.capture.captured_layers import layer_stack
+from attncli.inputs.capture.eager_attention import eager_copy
 from tests.eager import captured_layers, eager_weights, whole_weights
 from tools.tiny_architectures import ARCHITECTURES, USUAL, Architecture, random_inputs
 
@@ -98,7 +98,7 @@ def test_a_way_is_tried_once_for_all_texts(monkeypatch: pytest.MonkeyPatch) -> N
         copies.append(eager_copy(model))
         return copies[-1]
 
-    monkeypatch.setattr("attncli.inputs.models.capture.eager_copy", counted)
+    monkeypatch.setattr("attncli.inputs.capture.capture.eager_copy", counted)
     model = ARCHITECTURES["Llama"].build()
     for num_tokens in (13, 8, 40):
         capture(model, random_inputs(model, num_tokens), nothing)

@@ -6,7 +6,7 @@ from io import StringIO
 from typing import IO, TYPE_CHECKING
 
 from attncli.cli.display import MAX_DIGITS
-from attncli.cli.walk import pause, show
+from attncli.cli.terminal.walk import pause, show
 from attncli.errors import UserError
 from attncli.plain_text import plain_text
 from attncli.views import VIEWS, Display, Write

@@ -6,8 +6,8 @@ import torch
 from attncli.attention.engines import tile
 from attncli.attention.layer import AttentionLayer
 from attncli.errors import UserError
-from attncli.inputs.models.capture import CapturedLayer
-from attncli.inputs.models.captured_layers import layer_kind, layer_number
+from attncli.inputs.capture.capture import CapturedLayer
+from attncli.inputs.capture.captured_layers import layer_kind, layer_number
 from tests.eager import (
     captured_layers,
     eager_weights,

@@ -18,8 +18,8 @@ from attncli.views.numbers import fixed
 from attncli.views.tables.elements import GAP, Column, Grid, Paragraph, Section
 from attncli.views.tables.heads_table import heads_grid
 from attncli.views.tables.labels import TableLabels
-from attncli.views.tables.screens.examples import examples_screen
-from attncli.views.tables.screens.head_letters import (
+from attncli.views.tables.screens.heads.examples import examples_screen
+from attncli.views.tables.screens.heads.head_letters import (
     LETTERS_TITLE,
     MOST_TEXT,
     SHORT_NAMES,
@@ -27,8 +27,8 @@ from attncli.views.tables.screens.head_letters import (
     head_letters,
     pattern_name,
 )
-from attncli.views.tables.screens.relations import relations_screen
-from attncli.views.tables.screens.survey import half_widths, survey_grid
+from attncli.views.tables.screens.heads.many_texts import half_widths, survey_grid
+from attncli.views.tables.screens.heads.relations import relations_screen
 from attncli.views.tables.tensor_tables import TensorTables
 
 REPEATED = ("duplicate token", "induction")

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from attncli.errors import UserError
-from attncli.inputs.models.attention_interface import run_by_interface
-from attncli.inputs.models.captured_layers import (
+from attncli.inputs.capture.attention_interface import run_by_interface
+from attncli.inputs.capture.captured_layers import (
     CannotShow,
     CapturedLayer,
     Consumer,
@@ -24,7 +24,7 @@ from attncli.inputs.models.captured_layers import (
     Numbering,
     TokenCounts,
 )
-from attncli.inputs.models.eager_attention import eager_copy, fault_of, returned_weights, run_eagerly
+from attncli.inputs.capture.eager_attention import eager_copy, fault_of, returned_weights, run_eagerly
 
 __all__ = [
     "CapturedLayer",

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from attncli.attention.engines.tile import GivenWeights
-from attncli.inputs.models.captured_layers import CannotShow, CapturedLayer, Numbering
+from attncli.inputs.capture.captured_layers import CannotShow, CapturedLayer, Numbering
 
 OUTPUTS = {
     "attentions": (None, "self"),

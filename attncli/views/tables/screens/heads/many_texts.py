@@ -9,7 +9,7 @@ from attncli.plain_text import plain_text
 from attncli.report import Report, Row
 from attncli.views.numbers import NO_NUMBER, fixed
 from attncli.views.tables.elements import GAP, Column, Grid
-from attncli.views.tables.screens.head_letters import head_count, pattern_name
+from attncli.views.tables.screens.heads.head_letters import head_count, pattern_name
 
 DECIMALS = 2
 PLACE_WIDTH = len("29:8 0.90 ±0.01")

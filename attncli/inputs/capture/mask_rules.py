@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
 from attncli.attention.visibility import Visibility
-from attncli.inputs.models.captured_layers import CannotShow
+from attncli.inputs.capture.captured_layers import CannotShow
 
 ROWS = 256
 MaskFunction = Callable[..., Any]

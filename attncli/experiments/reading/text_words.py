@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.words import merged_into_words
-from attncli.inputs.models.captured_layers import CapturedLayer
+from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.models.pretrained import ModelText, Reading
 
 WORDS_NOTE = (

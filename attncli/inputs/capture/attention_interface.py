@@ -21,8 +21,8 @@ from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Wanted
 from attncli.attention.score_rules import ScoreRules
 from attncli.attention.visibility import Visibility
-from attncli.inputs.models.captured_layers import CannotShow, Consumer, Numbering, layer_kind
-from attncli.inputs.models.mask_rules import visibility_of_mask
+from attncli.inputs.capture.captured_layers import CannotShow, Consumer, Numbering, layer_kind
+from attncli.inputs.capture.mask_rules import visibility_of_mask
 
 NAME = "attncli"
 WITHOUT_EFFECT = frozenset(

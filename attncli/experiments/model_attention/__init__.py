@@ -1,0 +1,1 @@
+"""self, multihead and cross with a pretrained model: the same report, from one layer of it."""

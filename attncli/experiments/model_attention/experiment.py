@@ -1,0 +1,120 @@
+"""self, multihead and cross with a pretrained model: the same report, from one layer of it."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import torch
+
+from attncli.attention.engines import attend
+from attncli.attention.layer import AttentionLayer
+from attncli.attention.results import Computed, Wanted
+from attncli.errors import UserError
+from attncli.experiments.ablate.taken_out import TakenOut
+from attncli.experiments.attention_report import build_report, named
+from attncli.experiments.model_attention.chosen_layer import ChosenLayer
+from attncli.experiments.model_attention.text_parts import ModelAttentionSpec, tensors_and_statistics
+from attncli.experiments.reading.text_words import WORDS_NOTE, TextWords
+from attncli.experiments.reading.texts import Texts, check_token
+from attncli.experiments.survey.experiment import EAGER_NOTE
+from attncli.inputs.capture.capture import CapturedLayer, capture
+from attncli.inputs.models.pretrained import Pretrained, Reading
+from attncli.inputs.models.words import words_of_characters
+from attncli.memory import refuse_bytes
+from attncli.report import Report
+from attncli.spec.cross import CrossSpec
+from attncli.spec.sizes import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
+
+
+def read(
+    spec: ModelAttentionSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator
+) -> Reading:
+    """The texts for the queries and, with a decoder, for the encoder; UserError for what does not fit."""
+    assert texts.text is not None
+    key = "file" if spec.file else "sentence"
+    words = words_of_characters if spec.words else None
+    text = pretrained.read(texts.text, key, truncate=spec.truncate, words=words)
+    if not isinstance(spec, CrossSpec):
+        reading = Reading(text, text if pretrained.has_decoder else None)
+    elif not pretrained.has_decoder:
+        raise UserError(f"model: {pretrained.name} has no cross-attention: it takes an encoder and a decoder")
+    else:
+        assert texts.context is not None
+        key = "context_file" if spec.context_file else "context"
+        context = pretrained.read(texts.context, key, truncate=spec.truncate, words=words)
+        reading = Reading(pretrained.shifted_right(text), context)
+    check_token(spec.token, len(text.in_words().ids))
+    return reading
+
+
+def report_each(
+    specs: Sequence[ModelAttentionSpec],
+    readings: Sequence[Reading],
+    pretrained: Pretrained,
+    progress: object,
+) -> list[Report]:
+    """For each text weights, scores, output and statistics of one layer (in self and cross of one head)."""
+    spec = specs[0]
+    num_queries, num_context = readings[0].counts
+    num_keys = num_context if spec.reads_context else num_queries
+    num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
+    of_a_row = num_keys * BYTES_PER_WEIGHT + min(spec.top_k, num_keys) * BYTES_PER_TOP_KEY
+    needed = len(specs) * num_heads * num_queries * of_a_row
+    refuse_bytes(spec.experiment, needed, "fewer tokens, or attn heads for statistics alone")
+    with ExitStack() as hooks:
+        chosen = ChosenLayer(spec, pretrained, hooks)
+        taken_out = TakenOut(spec.ablate, pretrained, chosen.take, hooks)
+        how = capture(pretrained.model, pretrained.inputs(readings), taken_out.take)
+    layer = chosen.chosen()
+    notes = [*_notes(spec, pretrained, layer, how), *taken_out.notes()]
+    if spec.words:
+        notes.append(WORDS_NOTE)
+        layer = replace(layer, attention=TextWords(readings).merged(layer))
+    computed = _computed(spec, pretrained, layer)
+    reports = []
+    spelling = None if spec.words else pretrained.token_spelling
+    for text, (own, whole) in enumerate(zip(specs, readings, strict=True)):
+        reading = whole.in_words()
+        if own.layer != layer.layer:
+            own = own.model_copy(update={"layer": layer.layer})
+        tensors, statistics = tensors_and_statistics(own, layer, computed, chosen.output, text)
+        if spec.explain:
+            ids = {"token_ids": named(reading.text.ids, "token")}
+            if spec.reads_context and reading.context is not None:
+                ids["context_token_ids"] = named(reading.context.ids, "key")
+            tensors = ids | tensors
+        context = reading.context.tokens if spec.reads_context and reading.context else ()
+        read = Texts(reading.text.tokens, context, token_spelling=spelling)
+        told = [*notes, *whole.left_out_notes()]
+        reports.append(build_report(own, read, tensors, statistics, told))
+    return reports
+
+
+def _notes(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer, how: str) -> list[str]:
+    head = f", head {spec.head}" if not spec.shows_all_heads else ""
+    notes = [f"{pretrained.name}, layer {layer.layer}{head}: {layer.module}."]
+    attention = layer.attention
+    if isinstance(attention, AttentionLayer):
+        if attention.group > 1:
+            notes.append(
+                f"Each key/value head serves {attention.group} query heads (grouped-query attention)."
+            )
+        if attention.rules.sink is not None:
+            notes.append("A sink outside the keys takes the rest of each row: rows sum to less than one.")
+        window = attention.visibility.window
+        notes += [f"A query sees {window} keys at most."] if window else []
+    return [*notes, EAGER_NOTE] if how == "eager" else notes
+
+
+def _computed(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer) -> Computed:
+    """Everything of all heads and texts; UserError for a head that is not there."""
+    num_heads, head = layer.attention.shape[1], spec.head or 0
+    if head >= num_heads:
+        raise UserError(
+            f"head: must be below {num_heads} (got {head}): {pretrained.name} has {num_heads} heads"
+        )
+    ranks = min(spec.top_k, layer.attention.shape[3])
+    wanted = Wanted(rows=spec.measured_of_rows(), top_k=ranks, weights=True, received_mass=True)
+    if isinstance(layer.attention, AttentionLayer):
+        wanted = replace(wanted, output=True, scores=True)
+    return attend(layer.attention, wanted)

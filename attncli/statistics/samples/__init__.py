@@ -1,0 +1,1 @@
+"""Statistics of numbers, whatever they are of: moments, quantiles, intervals, ranks."""

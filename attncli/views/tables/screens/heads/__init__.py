@@ -1,0 +1,1 @@
+"""First screens of `attn heads`: of one text, of many, examples of one head, syntactic relations."""
