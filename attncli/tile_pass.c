@@ -212,6 +212,7 @@ typedef struct {
     const float *scores;           /* row, key; -inf where hidden */
     float *weights;                /* row, key */
     const float *sink;             /* row: a score that joins the denominator; NULL where there is none */
+    const uint8_t *blind;          /* row: whether it sees no key; NULL where all see one */
     const float *position;         /* key */
     const float *here;             /* query: its position */
     float *reference, *highest, *log_total, *sum, *cross, *squares, *distance; /* row */
@@ -233,7 +234,7 @@ INLINED void softmax_row(const Rows *rows, int64_t row)
 #pragma omp simd reduction(max : highest)
     for (int64_t j = 0; j < num_keys; j++)
         highest = scores[j] > highest ? scores[j] : highest;
-    int is_blind = highest == -INFINITY;
+    int is_blind = rows->blind && rows->blind[row];
     float reference = highest;
     if (rows->sink && rows->sink[row] > reference)
         reference = rows->sink[row];

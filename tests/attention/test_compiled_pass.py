@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from attncli import compiled
 from attncli.attention import reference
-from attncli.attention.engines import tiles
+from attncli.attention.engines import row_softmax, rows, tiles
 from attncli.attention.engines.tiles.tiles import TileSizes
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Computed, Wanted
@@ -108,8 +109,9 @@ def test_any_shape_and_mask_is_that_of_float64(
     made = layer(
         seed, num_queries, num_queries + more_keys, factor, causal=causal, window=window, softcap=softcap
     )
-    tolerance = 3e-5 * max(1.0, factor)
-    assert_close(tiles.attend(made, WANTED, None, sizes), reference.attend(made, WANTED), tolerance)
+    tolerance, expected = 3e-5 * max(1.0, factor), reference.attend(made, WANTED)
+    assert_close(tiles.attend(made, WANTED, None, sizes), expected, tolerance)
+    assert_close(rows.attend(made, WANTED), expected, tolerance)
 
 
 @pytest.mark.parametrize("sizes", [TileSizes(7, 16), TileSizes(64, 128)], ids=str)
@@ -130,7 +132,32 @@ def test_scores_of_ten_thousand(sizes: TileSizes) -> None:
 def test_torch_gives_the_same(torch_alone: None) -> None:
     assert compiled.tile_pass_in_use() == "torch"
     made = layer(3, 61, 67, causal=True)
-    assert_close(tiles.attend(made, WANTED, None, TileSizes(16, 32)), reference.attend(made, WANTED), 3e-5)
+    expected = reference.attend(made, WANTED)
+    assert_close(tiles.attend(made, WANTED, None, TileSizes(16, 32)), expected, 3e-5)
+    assert_close(rows.attend(made, WANTED), expected, 3e-5)
+
+
+@pytest.mark.parametrize("sink", [None, -3.0, 90.0])
+def test_whole_rows_are_those_of_torch(sink: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rows that see no key, and a sink below and far above their scores."""
+    hidden = torch.ones(1, 67, dtype=torch.bool)
+    hidden[:, :9] = False
+    rules = {} if sink is None else {"sink": torch.full((1, 2), sink)}
+    made = layer(6, 67, 67, 3.0, causal=True, key_mask=hidden, **rules)
+    found = rows.attend(made, WANTED)
+    monkeypatch.setattr(row_softmax, "tile_pass", lambda: None)
+    assert_close(found, rows.attend(made, WANTED), 1e-5)
+    assert found.rows["entropy"][..., :9].isnan().all() and not found.output[:, :, :9].any()
+
+
+def test_scores_that_overflow_are_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row whose scores are all -inf sees keys, and one with +inf has no weights."""
+    query = torch.tensor([[[[1e30], [-1e30], [1.0]]]])
+    made = layer_of(query, query.abs(), query, scale=1e20)
+    found = rows.attend(made, WANTED)
+    monkeypatch.setattr(row_softmax, "tile_pass", lambda: None)
+    assert found.output.isnan().all(dim=-1).tolist() == [[[True, True, True]]]
+    assert torch.equal(found.output.isnan(), rows.attend(made, WANTED).output.isnan())
 
 
 def test_any_number_of_threads_gives_the_same_bytes() -> None:
@@ -139,13 +166,16 @@ def test_any_number_of_threads_gives_the_same_bytes() -> None:
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(tiles.attend(made, WANTED, None, TileSizes(32, 64)))
+            by_tiles = tiles.attend(made, WANTED, None, TileSizes(32, 64))
+            found.append((by_tiles, rows.attend(made, replace(WANTED, output=False))))
     finally:
         torch.set_num_threads(before)
-    for other in found[1:]:
-        assert torch.equal(found[0].output, other.output)
-        assert torch.equal(found[0].received_mass, other.received_mass)
-        assert torch.equal(found[0].rows["entropy"], other.rows["entropy"])
+    (first, first_rows), *others = found
+    for other, other_rows in others:
+        assert torch.equal(first.output, other.output)
+        assert torch.equal(first.received_mass, other.received_mass)
+        assert torch.equal(first.rows["entropy"], other.rows["entropy"])
+        assert torch.allclose(first_rows.rows["entropy"], other_rows.rows["entropy"], atol=1e-6)
 
 
 AFTER_A_FORK = """

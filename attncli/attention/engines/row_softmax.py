@@ -25,7 +25,10 @@ class RowArguments(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_queries", "num_keys")),
-        *((name, ctypes.c_void_p) for name in ("scores", "weights", "sink", "position", "here", *OF_ROWS)),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("scores", "weights", "sink", "blind", "position", "here", *OF_ROWS)
+        ),
     )
 
 
@@ -52,13 +55,16 @@ def _compiled(
     if "places" not in seen.shared:
         seen.shared["places"] = tuple(tensor.to(scores.dtype) for tensor in (seen.columns, seen.positions))
     places = (tensor.data_ptr() for tensor in seen.shared["places"])
-    sinks = None if sink is None else sink.expand(scores.shape[:3]).contiguous()
+    of_rows = [
+        None if tensor is None else tensor.expand(scores.shape[:3]).contiguous()
+        for tensor in (sink, seen.blind)
+    ]
     num_rows, start = numbers[0].numel(), numbers.data_ptr()
     arguments = RowArguments(
         *scores.shape[2:],
         scores.data_ptr(),
         weights.data_ptr(),
-        None if sinks is None else sinks.data_ptr(),
+        *(None if tensor is None else tensor.data_ptr() for tensor in of_rows),
         *places,
         *range(start, start + numbers.nbytes, num_rows * numbers.itemsize),
     )
