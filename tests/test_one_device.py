@@ -52,8 +52,9 @@ def test_an_experiment_is_the_same_on_one_other_device(
 
 def assert_same_numbers(found: Report, expected: Report) -> None:
     """The tensors and statistics of both; the setting `device` differs."""
-    assert_same(found.tensors, expected.tensors)
-    assert_same(found.statistics, expected.statistics)
+    # By torch there, and compiled here, where there is a compiler.
+    assert_same(found.tensors, expected.tensors, tolerance=1e-5)
+    assert_same(found.statistics, expected.statistics, tolerance=1e-5)
 
 
 MODELS = ["BERT", "GPT-2", "Llama", "Mistral", "Gemma 2", "T5", "BART", "ModernBERT", "BLOOM"]

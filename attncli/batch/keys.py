@@ -53,7 +53,8 @@ def _file_digests(spec: Spec) -> dict[str, Any]:
         value = getattr(spec, key, None)
         if isinstance(value, str) and (key != "embedding" or is_vector_file(value)):
             if value == "-":
-                raise UserError(f"{key}: cannot be - in a batch: give the sentences with --file -")
+                advice = "name a file" if spec.reads_many_texts() else "give the sentences with --file -"
+                raise UserError(f"{key}: cannot be - in a batch: {advice}")
             digests[key] = content_digest(Path(value))
     model = getattr(spec, "model", None)
     found = None if model is None else local_model(model)

@@ -1,6 +1,7 @@
 """What is to be run: every setting and sentence validated before anything runs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -168,6 +169,7 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
     texts = {"sentence": Given(PLACEHOLDER, "--file", is_flag=True)}
     items = plan_files(paths, overrides, texts)
     _refuse_what_reads_nothing(items)
+    _refuse_what_reads_many(paths, overrides)
     checked = prompts.check(_prompt_check(items))
     with_context: tuple[Chain, ...] = ()
     if checked.has_context:
@@ -192,6 +194,16 @@ def _refuse_what_reads_nothing(items: Sequence[Item]) -> None:
     ]
     if errors:
         raise UserError(*dict.fromkeys(errors))
+
+
+def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None:
+    """UserError where an experiment has a file of texts of its own."""
+    items: list[Item] = []
+    with suppress(UserError):  # what needs a sentence gets one of --file
+        items = plan_files(paths, overrides)
+    sources = dict.fromkeys(item.source for item in items if item.spec.reads_many_texts())
+    if sources:
+        raise UserError(*(f"{source}: reads many texts of its own: leave out --file" for source in sources))
 
 
 def _prompt_check(items: Sequence[Item]) -> Callable[[Prompt], None]:

@@ -10,7 +10,6 @@ from attncli.cli.batches.flags import FRESH, SCHEDULER, WORKERS, store_errors
 from attncli.cli.command import option
 from attncli.cli.experiment import errors_at, given_settings, run_experiment
 from attncli.cli.output import Destination, checked_path
-from attncli.cli.settings import flag_name
 from attncli.errors import UserError
 from attncli.spec.config.validation import checked_spec
 
@@ -61,7 +60,8 @@ def keep_survey(
     spec = checked_spec("heads", given)
     assert isinstance(spec, HeadsSpec)
     if spec.texts is None:
-        raise UserError(f"-o {path}: is a store, which keeps many texts: give --texts FILE")
+        advice = "-o FILE.json keeps relations" if spec.relations else "give --texts FILE"
+        raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
     with errors_at(given), TextFile(spec.texts, spec.text_group) as file:
         plan = plan_of_texts(kept_spec(spec), TextPrompts(file))
         code = keep(plan, path, rows=False, weights=False, conditions=(), fail_fast=False, **of_store)
@@ -75,24 +75,21 @@ def show_store(store: str, config: str | None, flags: dict[str, Any], to: Destin
     from attncli.spec.models.heads import HeadsSpec
 
     given = given_settings("heads", config, flags)
-    for key in given:
-        if key not in (*DISPLAY_KEYS, "model"):
-            raise UserError(f"{flag_name(key)}: cannot change {store}, which was computed before")
-    shown = {key: given[key] for key in given if key != "model"}
+    shown = {key: given[key] for key in given if key in DISPLAY_KEYS}
     spec = checked_spec("heads", shown)
     assert isinstance(spec, HeadsSpec)
-    model = str(given["model"].value) if "model" in given else None
-    to.write([survey_of_store(Path(store), spec, model)])
+    choice = {key: given[key].value for key in given if key not in DISPLAY_KEYS}
+    to.write([survey_of_store(Path(store), spec, choice)])
     return 0
 
 
-def survey_of_store(path: Path, spec: Any, model: str | None = None) -> "Report":
-    """The report of what a store holds; UserError where it has no survey, or several."""
+def survey_of_store(path: Path, spec: Any, choice: dict[str, Any] | None = None) -> "Report":
+    """The report of what a store holds; UserError where it has no survey of that choice, or several."""
     from attncli.batch.store.reading import reading
     from attncli.batch.store.survey import store_report
 
     with reading(path) as reader:
-        return store_report(path, reader, spec, model)
+        return store_report(path, reader, spec, choice or {})
 
 
 command = partial(experiment.command, more=(STORE, FRESH, WORKERS, SCHEDULER), run_with=run_heads)

@@ -1,7 +1,7 @@
 """Experiments on a pretrained model: one text, or several of equal counts of tokens at a time."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 
@@ -17,7 +17,7 @@ from attncli.inputs.models.loaded_model import borrowed
 from attncli.inputs.models.loading import kept_pretrained, short_name
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.report import Report
-from attncli.running.threads import one_torch_thread
+from attncli.running.threads import one_torch_thread, threads_of_idle_cores
 from attncli.spec.models.pretrained import ModelSpec
 from attncli.spec.models.sources import local_model
 
@@ -28,19 +28,21 @@ Outcome = Report | UserError
 
 
 def _pretrained(spec: ModelSpec, progress: Progress | None = None) -> Pretrained:
-    source = spec.model_source()
-    assert source is not None, "without a model nothing runs here"
-    if (found := local_model(source)) is not None:
+    source = asked = spec.model_source()
+    assert source is not None and asked is not None, "without a model nothing runs here"
+    if (path := local_model(source)) is not None:
         source = str(
-            found if found.is_dir() else folder_of_gguf(found, None if progress is None else progress.tell)
+            path if path.is_dir() else folder_of_gguf(path, None if progress is None else progress.tell)
         )
-    return kept_pretrained(
+    found = kept_pretrained(
         source,
         allow_download=spec.allow_download,
         device=choose_device(spec),
         dtype=spec.dtype,
         with_head=spec.needs_head,
     )
+    # Messages name it as the user does, who may have given a package's name.
+    return found if found.name == short_name(asked) else replace(found, name=short_name(asked))
 
 
 def run(spec: ModelSpec, texts: Texts, draws: Draws) -> Report:
@@ -59,9 +61,18 @@ def _run(spec: ModelSpec, texts: Texts, draws: Draws, pretrained: Pretrained) ->
     module = import_module(spec.model_module)
     report: Report
     if spec.reads_many_texts():
-        is_small = pretrained.model.num_parameters() < SMALL_MODEL
-        with one_torch_thread() if is_small else nullcontext():
-            report = module.report_many(spec, pretrained, draws.progress)
+        if pretrained.model.num_parameters() < SMALL_MODEL:
+            with one_torch_thread():
+                report = module.report_many(spec, pretrained, draws.progress)
+            return report
+        with threads_of_idle_cores() as look:
+
+            def told(done: float) -> None:
+                look()
+                if draws.progress is not None:
+                    draws.progress(done)
+
+            report = module.report_many(spec, pretrained, told)
         return report
     reading = module.read(spec, texts, pretrained, draws.generator)
     (report,) = module.report_each([spec], [reading], pretrained, draws.progress)

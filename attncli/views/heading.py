@@ -63,7 +63,10 @@ def text_of(report: Report, key: str) -> str:
 
 
 def _settings(report: Report) -> list[str]:
-    parts = []
+    parts: list[str] = []
+    # The values of settings that a summary stands by are no tokens.
+    if report.experiment == "results":
+        return parts
     if report.tokens:
         parts.append(counted(len(report.tokens), token_name(report)))
     if report.context_tokens:

@@ -458,8 +458,8 @@ def test_an_export_to_standard_output(attn: Attn, tmp_path: Path) -> None:
     arguments, store = write_batch(tmp_path, 1), tmp_path / "runs.db"
     attn([*arguments, "-o", str(store)])
     done = subprocess.run([*ATTN, "export", str(store)], capture_output=True, text=True, env=environment())
-    assert done.stdout.splitlines()[0] == "run,id,layer,head,statistic,value"
-    assert done.stdout.splitlines()[1].startswith("1,1,,,scores.mean,")
+    assert done.stdout.splitlines()[0] == "run,id,causal,layer,head,statistic,value"
+    assert done.stdout.splitlines()[1].startswith("1,1,false,,,scores.mean,")
     assert attn(["export", str(store), "--format", "parquet"]).err == "--format parquet: needs -o FILE\n"
     assert "the suffix must be one of .csv" in attn(["export", str(store), "-o", "x.xyz"]).err
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Attn
+from tests.experiments.running import ROOT
 from tests.experiments.test_models_together import SENTENCES
 from tests.model_folders import save_model
 
@@ -65,8 +66,23 @@ def test_a_survey_of_what_a_batch_has_kept(tmp_path: Path, attn: Attn, texts: st
     config.write_text("experiment: heads\nsweep: {skip_sink: [0, 1]}\n")
     assert attn(["batch", str(config), "--file", texts, "-o", store]).code == 0
     ended = attn(["heads", "--store", store])
-    error = f"store: {store} has 2 surveys (skip_sink 0, 1): model chooses one\n"
+    error = f"store: {store} has 2 surveys (skip_sink 0, 1): choose one by --skip-sink\n"
     assert (ended.code, ended.err) == (2, error)
+    assert_same(survey(attn, "--store", store, "--skip-sink", "0"), survey(attn, "--texts", texts))
+    error = f"store: {store} has no survey of skip_sink 3; it has skip_sink 0, 1\n"
+    assert attn(["heads", "--store", store, "--skip-sink", "3"]).err == error
+
+
+def test_runs_that_read_many_texts_are_no_texts_of_a_survey(tmp_path: Path, attn: Attn, texts: str) -> None:
+    store, config = str(tmp_path / "r.db"), tmp_path / "heads.yaml"
+    config.write_text(f"experiment: heads\ntexts: {texts}\n")
+    assert attn(["batch", str(config), "-o", store]).code == 0
+    ended = attn(["heads", "--store", store])
+    assert ended.code == 2 and "has no survey of heads, text by text" in ended.err
+    ended = attn(["batch", str(config), "--file", texts, "-o", str(tmp_path / "s.db")])
+    assert ended.code == 2 and ended.err == f"{config}:1:1: reads many texts of its own: leave out --file\n"
+    ended = attn(["heads", "--relations", str(ROOT / "configs" / "alice.conllu"), "-o", store])
+    assert ended.code == 2 and ended.err.endswith("-o FILE.json keeps relations\n")
 
 
 def test_what_fails_is_left_out_and_said(tmp_path: Path, attn: Attn) -> None:
@@ -83,10 +99,6 @@ def test_what_fails_is_left_out_and_said(tmp_path: Path, attn: Attn) -> None:
         (["--workers", "2"], "--workers: needs a store: -o FILE.db"),
         (["-o", "x.db"], "-o x.db: is a store, which keeps many texts: give --texts FILE"),
         (["--store", "none.db"], "none.db: no such file"),
-        (
-            ["--store", "x.db", "--skip-sink", "1"],
-            "--skip-sink: cannot change x.db, which was computed before",
-        ),
     ],
 )
 def test_what_is_refused(attn: Attn, flags: list[str], error: str) -> None:

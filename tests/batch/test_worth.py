@@ -16,6 +16,7 @@ from attncli.batch.expectations import Expectations
 from attncli.batch.plan import Job, make_plan
 from attncli.batch.prompts import PromptFile
 from attncli.batch.worth import Work, estimated_work, num_together, num_workers, seconds_of_run
+from attncli.running import threads
 from attncli.running.threads import VARIABLE, one_torch_thread
 from attncli.spec import SPECS
 from tests.batch.stores import assert_same_figures, tidy, write_batch
@@ -172,3 +173,25 @@ def test_slow_runs_are_chunks_of_their_own_whatever_was_expected(tmp_path: Path)
     assert sizes[0] == 256 and set(sizes[1:]) == {1}
     sizes = sizes_of_chunks(tmp_path, 1e-4, num_workers=2, seconds_a_job=100.0)
     assert sizes[:4] == [16, 64, 256, 1024]
+
+
+def test_threads_follow_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = iter((0.0, 4.0, 4.0, 4.0, 4.0, 8.0, 8.0))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(threads, "SECONDS", 0.0)
+    monkeypatch.setattr(threads, "_busy_seconds", lambda: next(busy))
+    monkeypatch.setattr(threads.os, "cpu_count", lambda: 2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with threads.threads_of_idle_cores() as look:
+            assert torch.get_num_threads() == 1
+            look()  # four seconds of others in no time
+            assert torch.get_num_threads() == 1
+            look()
+            assert torch.get_num_threads() == 2
+            look()
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

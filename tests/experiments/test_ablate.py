@@ -92,10 +92,10 @@ def test_the_loss_on_the_second_copy_without_each_head(
     p = log_probabilities(model, ids)[first - 1 : -1]
     for (layer, head), effect in found.items():
         with without(model, layer, head):
-            assert effect == pytest.approx(loss(model, ids, first) - before, abs=1e-6)
+            assert effect == pytest.approx(loss(model, ids, first) - before, abs=1e-6, rel=1e-6)
             q = log_probabilities(model, ids)[first - 1 : -1]
         expected = torch.nn.functional.kl_div(q, p, log_target=True, reduction="batchmean")
-        assert divergences[layer, head] == pytest.approx(float(expected), abs=1e-6)
+        assert divergences[layer, head] == pytest.approx(float(expected), abs=1e-6, rel=1e-6)
     assert len(found) == 8 and list(found) == sorted(found, key=lambda place: -found[place])
     of_first_layer = [row for row in report.table("heads") if row["layer"] == 0]
     assert of_first_layer[0]["pattern"] == "previous token", "it is what copying needs"

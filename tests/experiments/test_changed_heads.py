@@ -28,7 +28,8 @@ def test_the_heads_whose_intervals_do_not_meet(tmp_path: Path) -> None:
     sizes = [abs(float(str(row["difference"]))) for row in changed]
     assert sizes == sorted(sizes, reverse=True) and sizes
     heads = {(row["layer"], row["head"]) for row in changed}
-    assert found.notes[1] == f"{len(heads)} of 8 heads changed beyond their 95 % intervals."
+    told = f"{len(heads)} of 8 heads changed beyond their 95 % intervals."
+    assert found.notes[1] == f"{told} Of so many comparisons some differ by chance."
     patterns = {(row["layer"], row["head"]): row["pattern"] for row in b.table("heads")}
     assert all(row["pattern_b"] == patterns[row["layer"], row["head"]] for row in changed)
 

@@ -90,12 +90,14 @@ def test_shares_of_every_head_are_those_of_a_naive_loop(tmp_path: Path, architec
     rows = report.table("intervals")
     for row in rows:
         name, place = row["relation"], (row["layer"], row["head"], row["direction"])
-        own = hits[(name, *place)] if name != "all" else sum(hits[(other, *place)] for other in words)
-        count = words[str(name)] if name != "all" else words.total()
+        own = (
+            hits[(name, *place)] if name != "all relations" else sum(hits[(other, *place)] for other in words)
+        )
+        count = words[str(name)] if name != "all relations" else words.total()
         assert (row["hits"], row["words"]) == (own, count), (name, place)
         wilson = binomtest(own, count).proportion_ci(method="wilson")
         assert (row["lower"], row["upper"]) == pytest.approx((wilson.low, wilson.high), abs=1e-12)
-    assert sum(hits.values()) > 0 and {row["relation"] for row in rows} == {"all", *words}
+    assert sum(hits.values()) > 0 and {row["relation"] for row in rows} == {"all relations", *words}
     heads = report.table("heads")
     assert len(heads) * 2 * (len(words) + 1) == len(rows)
     assert heads[0]["det.from_head"] == hits["det", 0, 0, "from_head"] / words["det"]
@@ -109,7 +111,7 @@ def test_the_best_head_stands_beside_the_best_offset_on_the_same_words(tmp_path:
     offsets: dict[str, Counter[int]] = {}
     for sentence in SENTENCES:
         for word, (_, other, name, _) in enumerate(sentence, start=1):
-            for counted in (name, "all") if other else ():
+            for counted in (name, "all relations") if other else ():
                 offsets.setdefault(counted, Counter())[other - word] += 1
     for row in report.table("relations"):
         name = str(row["relation"])
@@ -118,7 +120,7 @@ def test_the_best_head_stands_beside_the_best_offset_on_the_same_words(tmp_path:
         assert row["offset_share"] == most / offsets[name].total() and row["words"] == offsets[name].total()
         of_heads = [one["mean"] for one in report.table("intervals") if one["relation"] == name]
         assert row["share"] == max(map(float, map(str, of_heads)))
-    assert report.table("relations")[0]["relation"] == "all"
+    assert report.table("relations")[0]["relation"] == "all relations"
     assert report.numbers("sentences") == {
         "num_sentences": 4, "num_words": 20, "num_relations": 16, "num_unaligned": 0
     }  # fmt: skip
@@ -142,7 +144,7 @@ def test_words_of_several_parts(tmp_path: Path) -> None:
         "num_sentences": 1, "num_words": 4, "num_relations": 4, "num_unaligned": 0
     }  # fmt: skip
     offsets = {row["relation"]: row["offset"] for row in report.table("relations")}
-    assert offsets == {"all": 1, "case": 1, "det": 1, "obl": -2, "dep": -1}
+    assert offsets == {"all relations": 1, "case": 1, "det": 1, "obl": -2, "dep": -1}
 
 
 def test_ties_go_to_the_first_word_and_nobody_is_looked_at_without_weight() -> None:
@@ -210,6 +212,35 @@ def test_words_that_share_a_token_are_left_out(tmp_path: Path) -> None:
     ]
     file.write_text(conllu([words]))
     report = run("heads", model=str(tmp_path / "model"), relations=str(file))
-    assert [row["relation"] for row in report.table("relations")] == ["all", "advmod"]
+    assert [row["relation"] for row in report.table("relations")] == ["all relations", "advmod"]
     assert report.numbers("sentences")["num_unaligned"] == 2
     assert any(note.startswith("2 relations are left out") for note in report.notes)
+
+
+def test_a_special_token_that_is_part_of_a_word_belongs_to_it(tmp_path: Path) -> None:
+    """As a byte of a byte fallback; `all` is a relation like any other."""
+    folder = save_letters(tmp_path / "model", "BERT")
+    file = tmp_path / "parsed.conllu"
+    words = [("a[SEP]b", 2, "all", True), ("cat", 0, "root", True), ("sat", 2, "all", True)]
+    file.write_text(conllu([words]))
+    report = run("heads", model=str(folder), relations=str(file))
+    assert {row["relation"]: row["words"] for row in report.table("relations")} == {
+        "all relations": 2,
+        "all": 2,
+    }
+    assert report.numbers("sentences")["num_unaligned"] == 0
+
+
+@pytest.mark.parametrize("name", ["a b", "\x1b[31mred", "\u200bx"])
+def test_a_relation_is_a_plain_word(attn: Attn, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "parsed.conllu"
+    file.write_text(conllu([[("a", 2, name, True), ("b", 0, "root", True)]]))
+    ended = attn(["heads", "--relations", str(file)])
+    assert ended.code != 0 and "a relation is a word without blanks (got " in ended.err
+
+
+def test_two_blanks_in_a_form_are_no_columns(tmp_path: Path) -> None:
+    folder = save_letters(tmp_path / "model", "BERT")
+    file = tmp_path / "parsed.conllu"
+    file.write_text(conllu([[("a  b", 2, "dep", True), ("c", 0, "root", True)]]))
+    assert run("heads", model=str(folder), relations=str(file)).numbers("sentences")["num_words"] == 2

@@ -132,7 +132,7 @@ def test_a_stream_that_does_not_add_up_is_refused(attn: Attn, name: str, tmp_pat
     save(tmp_path, name, settings)
     ended = attn(["why", "--model", str(tmp_path), "--sentence", SENTENCE])
     assert ended.code == 2 and ended.out == "" and len(ended.err.splitlines()) == 1
-    assert "are no sum over its heads, use a pre-norm decoder: " in ended.err and reason in ended.err
+    assert "cannot be split into its heads, use a pre-norm decoder: " in ended.err and reason in ended.err
 
 
 @pytest.mark.parametrize("name", ["BERT", "T5"])

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
@@ -17,6 +17,14 @@ from attncli.batch.store.store_file import check_header, connect_to_read
 from attncli.errors import RunError, UserError
 
 RUNS_AT_ONCE = 1000
+
+
+def differing_settings(several: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The keys in which settings differ, each with its values."""
+    every = list(several)
+    keys = sorted({key for settings in every for key in settings})
+    values = {key: list(dict.fromkeys(str(settings.get(key)) for settings in every)) for key in keys}
+    return {key: found for key, found in values.items() if len(found) > 1}
 
 
 class RunInfo(NamedTuple):

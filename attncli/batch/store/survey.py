@@ -1,14 +1,14 @@
 """A survey of many texts from what a batch of heads has kept of each."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from attncli.batch.store.columns import Columns
-from attncli.batch.store.reading import Reader, Runs
+from attncli.batch.store.reading import Reader, Runs, differing_settings
 from attncli.errors import UserError
 from attncli.experiments.survey.totals import HeadTotals, Where
 from attncli.report import Report
@@ -19,6 +19,11 @@ DISPLAY_KEYS = ("sort", "ascending", "top", "table", "statistic")
 """Settings that choose what is shown of the heads, and change nothing of what is kept."""
 
 
+MANY = ("texts", "relations")
+Choice = Mapping[str, Any]
+"""Values of settings that tell one survey of a store from the others."""
+
+
 def kept_spec(spec: HeadsSpec) -> HeadsSpec:
     """The settings of the survey of one text, as a store keeps it: every statistic of every head."""
     off = {"texts": None, "text_group": None, "probe": None, "num_tokens": None}
@@ -26,22 +31,32 @@ def kept_spec(spec: HeadsSpec) -> HeadsSpec:
     return spec.model_copy(update={**off, **shown, "sort": None})
 
 
-def settings_of_survey(path: Path, reader: Reader, model: str | None) -> tuple[int, dict[str, Any]]:
-    """The number and the settings of the one survey in a store; UserError where there is none, or several."""
+def settings_of_survey(path: Path, reader: Reader, choice: Choice) -> tuple[int, dict[str, Any]]:
+    """The number and the settings of the one survey in a store that has the chosen values.
+
+    UserError where there is none, or several. Runs that read many texts each are no texts of a survey.
+    """
     surveys = {
         number: settings
         for number, settings in reader.settings_in_use().items()
-        if settings["experiment"] == "heads" and (model is None or settings["model"] == model)
+        if settings["experiment"] == "heads" and not any(map(settings.get, MANY))
     }
     if not surveys:
-        of_model = f" of {model}" if model is not None else ""
-        raise UserError(f"store: {path} has no survey of heads{of_model}")
-    if len(surveys) > 1:
-        keys = {key for settings in surveys.values() for key in settings}
-        telling = {key: dict.fromkeys(str(of.get(key)) for of in surveys.values()) for key in sorted(keys)}
-        found = "; ".join(f"{key} {', '.join(v)}" for key, v in telling.items() if len(v) > 1)
-        raise UserError(f"store: {path} has {len(surveys)} surveys ({found}): model chooses one")
-    ((number, settings),) = surveys.items()
+        raise UserError(f"store: {path} has no survey of heads, text by text: attn results shows what it has")
+    chosen = {
+        number: settings
+        for number, settings in surveys.items()
+        if all(str(settings.get(key)) == str(value) for key, value in choice.items())
+    }
+    if len(chosen) != 1:
+        differing = differing_settings((chosen or surveys).values())
+        told = "; ".join(f"{key} {', '.join(values)}" for key, values in differing.items())
+        if not chosen:
+            asked = ", ".join(f"{key} {value}" for key, value in choice.items())
+            raise UserError(f"store: {path} has no survey of {asked}{f'; it has {told}' if told else ''}")
+        chooses = " and ".join(f"--{key.replace('_', '-')}" for key in differing)
+        raise UserError(f"store: {path} has {len(chosen)} surveys ({told}): choose one by {chooses}")
+    ((number, settings),) = chosen.items()
     return number, settings
 
 
@@ -84,14 +99,14 @@ def _where(match: re.Match[str], layer: int) -> Where:
     return {"layer": layer, "kind": kind, "stack": stack}
 
 
-def store_report(path: Path, reader: Reader, spec: HeadsSpec, model: str | None = None) -> Report:
-    """The survey in a store, of the model where it holds several; `spec` says what of it is shown.
+def store_report(path: Path, reader: Reader, spec: HeadsSpec, choice: Choice) -> Report:
+    """The survey in a store, that of the chosen values where it holds several; `spec` says what is shown.
 
     UserError where there is none, or where it is not clear which.
     """
     from attncli.experiments.survey.experiment import report_of_totals
 
-    number, settings = settings_of_survey(path, reader, model)
+    number, settings = settings_of_survey(path, reader, choice)
     totals = totals_of_store(reader, number)
     counts = reader.counts()
     notes = [f"{counts['failed']:,} of the texts failed, and are left out."] if counts["failed"] else []

@@ -103,5 +103,7 @@ def answer_token(pretrained: Pretrained, text: str, key: str) -> int:
     ids: list[int] = pretrained.tokenizer(text, add_special_tokens=False)["input_ids"]
     if len(ids) != 1:
         parts = ", ".join(repr(token) for token in pretrained.labels(ids)) or "none"
-        raise UserError(f"{key}: must be one token for {pretrained.name} (got {parts})")
+        with_blank = pretrained.tokenizer(f" {text}", add_special_tokens=False)["input_ids"]
+        hint = f": ' {text}', with a blank before it, is one" if len(with_blank) == 1 else ""
+        raise UserError(f"{key}: must be one token for {pretrained.name} (got {parts}){hint}")
     return ids[0]

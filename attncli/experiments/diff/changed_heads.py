@@ -7,6 +7,7 @@ from attncli.report import Report, Row, Table
 from attncli.row_statistics import HEAD_PATTERNS
 
 WHERE = ("stack", "layer", "head")
+ENDS = ("lower", "upper")
 NAMING = frozenset(pattern.statistic for pattern in HEAD_PATTERNS.values())
 
 
@@ -32,10 +33,9 @@ def changed_heads(a: Report, b: Report) -> Table:
                 "a": mean_a,
                 "b": mean_b,
                 "difference": mean_b - mean_a,
-                "half_a": float(str(row["upper"])) - mean_a,
-                "half_b": float(str(other["upper"])) - mean_b,
-                "pattern_a": names_a.get(place),
-                "pattern_b": names_b.get(place),
+                **{f"{end}_a": row[end] for end in ENDS},
+                **{f"{end}_b": other[end] for end in ENDS},
+                **({"pattern_a": names_a.get(place), "pattern_b": names_b.get(place)} if names_a else {}),
             }
         )
     found.sort(key=lambda row: -abs(row["difference"]))
@@ -43,10 +43,14 @@ def changed_heads(a: Report, b: Report) -> Table:
 
 
 def change_note(a: Report, b: Report, changed: Table) -> str:
-    """How many of the heads of both changed."""
-    places = _names(a).keys() & _names(b).keys()
+    """How many of the heads of both changed, and what that is worth."""
+    shared = {_key(row) for row in a.table("intervals")} & {_key(row) for row in b.table("intervals")}
+    if not shared:
+        return "The two have no statistic of a head in common."
+    places = {key[: len(WHERE)] for key in shared}
     heads = {tuple(row[name] for name in WHERE) for row in changed}
-    return f"{len(heads)} of {len(places)} heads changed beyond their 95 % intervals."
+    chance = " Of so many comparisons some differ by chance." if heads else ""
+    return f"{len(heads)} of {len(places)} heads changed beyond their 95 % intervals.{chance}"
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -54,7 +58,11 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _names(report: Report) -> dict[tuple[Any, ...], Any]:
-    return {tuple(row[name] for name in WHERE): row.get("pattern") for row in report.table("heads")}
+    return {
+        tuple(row[name] for name in WHERE): row["pattern"]
+        for row in report.table("heads")
+        if "pattern" in row
+    }
 
 
 def _apart(a: Row, b: Row) -> bool:

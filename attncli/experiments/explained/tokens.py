@@ -36,8 +36,8 @@ def _tokens(spec: TextSpec, row: Row) -> Step:
         tables.append(_table("context tokens", "key", report.context_tokens, context_ids, row.strongest))
     question = "Why is the text cut up?"
     parts = [
-        "A network computes with vectors, and a token is what can have one. Equal words are equal tokens at "
-        "different positions."
+        "A network computes with vectors, and each token gets one. Equal words are equal tokens at different "
+        "positions."
     ]
     if spec.num_tokens:
         question = "Why can there be attention without a text?"

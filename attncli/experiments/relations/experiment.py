@@ -21,7 +21,7 @@ from attncli.spec.models.heads import HeadsSpec
 from attncli.statistics.samples.intervals import share_interval
 
 HOW_NOTE = (
-    "to its head: of all words a dependent looks at its head most; from its head: of all words its head "
+    "to head: of all words a dependent looks at its head most; from head: of all words its head "
     "looks at it most. Special tokens and the word itself do not count (Clark et al. 2019)."
 )
 BEST_NOTE = (
@@ -91,7 +91,7 @@ def report_relations(
 
 def _unaligned(count: int) -> str:
     relations = "1 relation is" if count == 1 else f"{count:,} relations are"
-    return f"{relations} left out, of words that share a token with another or were cut off."
+    return f"{relations} left out, of words without tokens of their own, or that were cut off."
 
 
 def _every_head(counts: RelationCounts) -> Iterator[dict[str, Any]]:

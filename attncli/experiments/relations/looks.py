@@ -14,8 +14,8 @@ from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.models.pretrained import Reading
 from attncli.inputs.models.words import Words
 
-ALL = "all"
-"""All relations together."""
+ALL = "all relations"
+"""All of them together: no relation has a blank in its name."""
 DIRECTIONS = ("to_head", "from_head")
 """The dependent looks at its head; of all words, the head looks most at the dependent."""
 ROUNDING = 1e-5

@@ -1,5 +1,6 @@
 """Sentences of a CoNLL-U file: their text, and which word each word depends on."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -66,6 +67,8 @@ class SentenceFile(LineFile):
         with self._opened() as file:
             for number, data in enumerate(file, start=1):
                 line = data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data
+                if b"\t" in line:  # conllu would split at two blanks, too
+                    line = re.sub(rb" {2,}", b" ", line)
                 if line.startswith(b"#"):
                     continue
                 if line.strip():
@@ -132,6 +135,8 @@ def _relations(rows: "list[Token]", number_of: dict[int, int]) -> Iterator[Relat
             continue
         if not isinstance(head, int) or not name or name == "_":
             raise ValueError(f"word {word} has no syntactic head, or no relation to it (columns 7 and 8)")
+        if not name.isprintable() or any(map(str.isspace, name)):
+            raise ValueError(f"word {word}: a relation is a word without blanks (got {name!r})")
         if head and head not in number_of:
             raise ValueError(f"word {word}: the head must be at most {len(number_of)} (got {head})")
         if head and number_of[word] != number_of[head]:

@@ -77,8 +77,9 @@ def _report(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Report:
 
 
 def _notes(spec: WhySpec, found: Attribution, reading: Reading, pretrained: Pretrained) -> list[str]:
-    tokens = pretrained.labels([found.token] if found.against is None else [found.token, found.against])
-    shown = [pretrained.written(token) for token in tokens]
+    ids = [found.token] if found.against is None else [found.token, found.against]
+    tokens = pretrained.labels(ids)
+    shown = [pretrained.text_of([token]) or label for token, label in zip(ids, tokens, strict=True)]
     what = f"the logit of {shown[0]!r}" + (f" minus that of {shown[1]!r}" if len(shown) > 1 else "")
     notes = [
         f"{pretrained.name}: {len(found.rows)} heads, on {len(reading.text.ids)} tokens.",

@@ -97,6 +97,5 @@ def close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:
 
 def refuse(pretrained: Pretrained, reason: str) -> NoReturn:
     """UserError that says why a logit is no sum here."""
-    raise UserError(
-        f"model: the logits of {pretrained.name} are no sum over its heads, use a pre-norm decoder: {reason}"
-    )
+    advice = f"cannot be split into its heads, use a pre-norm decoder: {reason}"
+    raise UserError(f"model: the logits of {pretrained.name} {advice}")

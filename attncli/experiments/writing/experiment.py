@@ -85,6 +85,8 @@ def _taken(
 
 def _chosen(spec: GenerateSpec, heads: Table) -> Table:
     key, sign = spec.sort, 1 if spec.ascending else -1
+    if key == "retrieval" and all(row.get(key) != row.get(key) for row in heads):
+        key = "needle_mass"  # nothing was copied
     if key not in heads[0]:
         raise UserError(f"sort: {key} is for models of one stack, not for cross-attention")
 

@@ -73,7 +73,8 @@ def words_of(
 ) -> Words:
     """The words that the tokens make of a text: those of one word are merged, and those that share a token.
 
-    `offsets` are the characters of each token: a token is of the word of its first one.
+    `offsets` are the characters of each token: a token is of the word of its first one, and a special token
+    that is but a part of a word (a byte, say) is like any other.
     """
     of_character = [*of_characters, len(text)]
     of_token: list[int] = []
@@ -82,7 +83,8 @@ def words_of(
     last = -1
     for token, token_id, (start, end) in zip(tokens, ids, offsets, strict=True):
         own = len(text[start:end].rstrip())
-        if token_id in special:
+        is_part = own and _has_more(of_character, start, start + own)
+        if token_id in special and not is_part:
             spans.append((0, 0, token))
             of_text.append(range(0))
             last = -1
@@ -98,6 +100,12 @@ def words_of(
         of_token.append(len(spans) - 1)
     texts = tuple(_written(text[start:end], token) for start, end, token in spans)
     return Words(tuple(of_token), texts, tuple(of_text))
+
+
+def _has_more(of_character: Sequence[int], start: int, stop: int) -> bool:
+    """Whether the first or the last word of these characters has others."""
+    first, last = of_character[start], of_character[stop - 1]
+    return (start > 0 and of_character[start - 1] == first) or of_character[stop] == last
 
 
 def _written(text: str, token: str) -> str:

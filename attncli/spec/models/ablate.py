@@ -33,7 +33,7 @@ class AblateSpec(SurveyTextSpec):
     off_keys = frozenset(
         {"texts", "text_group", "heads", "jointly", "approximate", "answer", "against", "top", "sort"}
     )
-    next_steps = ("--method mean", "--texts FILE", "--approximate", "-o page.html")
+    next_steps = ("--method mean", "--texts FILE", "-o page.html")
     group = "Heads"
     heading_keys = ("file", "model", "method", "seed")
 

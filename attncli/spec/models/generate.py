@@ -112,7 +112,7 @@ class GenerateSpec(PromptSpec):
     )
     group = "Output"
     heading_keys = ("file", "model", "layer", "head", "seed")
-    next_steps = ("--layer 1 --head 0", "--show rows", "-o page.html")
+    next_steps = ("--layer L --head H", "--show rows", "-o page.html")
     off_keys = frozenset(
         {"question", "chat", "needle", "needle_depth", "lengths", "prefill_chunk", "ascending", "top"}
     )

@@ -212,13 +212,18 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
     def _contradictions_of_examples(self) -> Iterator[Contradiction]:
         """One head on many texts: what has a number in every row."""
         if (self.head is None) != (self.num_examples is None):
-            key, other = ("head", "num_examples") if self.head else ("num_examples", "head")
-            yield contradiction(key, f"needs {other}", other)
+            key, other = ("head", "examples, how many to show") if self.head else ("num_examples", "head")
+            yield contradiction(key, f"needs {other}", "num_examples", "head")
         elif self.head is not None:
             if self.texts is None:
                 yield contradiction("num_examples", "needs texts", "texts", "head")
             if self.sort is None:
-                yield contradiction("num_examples", "needs sort: a statistic of a row", "sort", "head")
+                yield contradiction(
+                    "num_examples",
+                    "needs sort: a statistic of a row, as previous_token or entropy",
+                    "sort",
+                    "head",
+                )
             elif self.sort not in (*ROW_STATISTICS, *PATTERNS):
                 yield contradiction("sort", f"{self.sort} is not a statistic of a row", "num_examples")
             for key in self.given("weighted", "ascending", "top", "table", "statistic"):

@@ -22,7 +22,7 @@ ELSEWHERE = (
         "weighted",
         "rollout",
     ),
-    *("maps", "full", "sort", "ascending", "table", "statistic", "head", "num_examples"),
+    *("maps", "full", "sort", "ascending", "top", "table", "statistic", "head", "num_examples"),
 )
 """What is about a text or about other statistics."""
 

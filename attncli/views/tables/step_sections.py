@@ -12,6 +12,8 @@ from attncli.views.tables.labels import TableLabels
 
 GAP_MARK = "⋮"
 
+ROUNDING = 1e-6
+
 
 def step_sections(report: Report, labels: TableLabels, only: int | None = None) -> Iterator[Section]:
     """Each step under its number, or the one of that number."""
@@ -76,6 +78,13 @@ def _names(table: Terms, text_width: int | None) -> list[str]:
     return names + [plain_text(str(total[0])) for total in table.totals]
 
 
+def _number(value: Cell, precision: int) -> str:
+    """Of what differs by rounding no more than that: its digits change from processor to processor."""
+    if isinstance(value, float) and 0 < abs(value) < ROUNDING:
+        return f"below {ROUNDING:.0e}"
+    return scalar(value, precision)
+
+
 def _cell(value: Cell, precision: int) -> str:
     return plain_text(value) if isinstance(value, str) else fixed(value, precision)
 
@@ -95,4 +104,4 @@ def _values(step: Step, precision: int) -> Iterator[Values]:
     if step.values:
         texts = {plain_text(n): plain_text(v) for n, v in step.values.items() if isinstance(v, str)}
         numbers = {n: v for n, v in step.values.items() if not isinstance(v, str)}
-        yield Values(texts, {plain_text(n): scalar(v, precision) for n, v in numbers.items()})
+        yield Values(texts, {plain_text(n): _number(v, precision) for n, v in numbers.items()})

@@ -16,7 +16,7 @@ from attncli.views.tables.labels import TableLabels
 from attncli.views.tables.screens.matrix_part import MatrixPart
 from attncli.views.tables.statistic_tables import statistic_tables
 
-NOTES = 2
+NOTES, NOTES_OF_SURVEYS = 2, 4
 ROWS, FEW_ROWS = 8, 3  # Of the matrix where it says all, and where the rows or heads that moved follow.
 MOVED = 2
 # The statistics that stand below weights; all, as far as they fit, where there are none.
@@ -27,7 +27,8 @@ MOST_STATISTICS, MOST_HEADS = 16, 10
 def comparison_screen(report: Report, display: Display) -> Iterator[Section]:
     """The settings that differ; the difference of the weights, of many heads that of the most changed."""
     yield Paragraph(heading(report), "title")
-    notes = [] if report.table("by_head") else map(plain_text, report.notes[1:NOTES])
+    count = NOTES if report.tensors else NOTES_OF_SURVEYS
+    notes = [] if report.table("by_head") else map(plain_text, report.notes[1:count])
     for note in (first_note(report), *notes):
         yield Paragraph(shortened(note, 2 * (display.width or 0)), "line")
     labels = TableLabels(report, display)

@@ -125,6 +125,8 @@ def _heads(report: Report, display: Display) -> Grid:
     """The heads with the most of what they are sorted by, with as many statistics as fit."""
     heads = report.table("heads")
     sort = str(report.spec.get("sort"))
+    if sort == "retrieval" and all(row[sort] != row[sort] for row in heads):
+        sort = "needle_mass"  # nothing was copied
     least = "smallest" if report.spec.get("ascending") else "largest"
     names = [*HEAD_PLACES, *dict.fromkeys([sort, *HEAD_ORDER])]
     shown = [{name: row[name] for name in names if name in row} for row in heads[:MOST_HEADS]]

@@ -1,6 +1,8 @@
 """The first and the last line of a first screen: what was shown the experiment, and what to type next."""
 
+from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 from rich.cells import cell_len
 
@@ -91,6 +93,11 @@ def next_steps(report: Report) -> Iterator[Paragraph]:
         yield Paragraph(f"Next, with attn {name}: {'  '.join(shown)}", "prose")
 
 
+def _default(field: Any, report: Report) -> Any:
+    """What a setting is where nobody says otherwise: some follow from others, which may be off."""
+    return field.get_default(call_default_factory=True, validated_data=defaultdict(lambda: None, report.spec))
+
+
 def _is_new(step: str, report: Report) -> bool:
     flag, _, value = step.partition(" ")
     key = flag.removeprefix("--").replace("-", "_")
@@ -101,7 +108,7 @@ def _is_new(step: str, report: Report) -> bool:
     if report.experiment not in SPECS or key not in SPECS[report.experiment].model_fields:
         return True
     field, given = SPECS[report.experiment].model_fields[key], report.spec.get(key)
-    if field.default is None and given is not None:
+    if value and given not in (None, [], _default(field, report)):
         return False
     if key in SPECS[report.experiment].off_keys and key not in report.spec:
         return True

@@ -14,8 +14,8 @@ from attncli.views.tables.elements import Column, Grid, Paragraph, Section
 
 DECIMALS = 2
 MOST_RELATIONS = 12
-DIRECTIONS = {"to_head": "to its head", "from_head": "from its head"}
-MOST_NAME = 24
+DIRECTIONS = {"to_head": "to head", "from_head": "from head"}
+MOST_NAME = 14
 
 
 def relations_screen(report: Report, display: Display) -> Iterator[Section]:
@@ -54,7 +54,7 @@ def _share(row: Row, name: str) -> str:
 
 
 def _interval(row: Row) -> str:
-    return f"{_share(row, 'lower')} to {_share(row, 'upper')}"
+    return f"{_share(row, 'lower')}-{_share(row, 'upper')}"
 
 
 def _more(row: Row) -> str:
