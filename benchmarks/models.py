@@ -29,6 +29,7 @@ from attncli.attention.patterns import Marks
 from attncli.attention.results import Computed, Wanted
 from attncli.experiments.survey.head_scores import head_scores, wanted_scores
 from attncli.inputs.capture.capture import CapturedLayer, capture
+from attncli.inputs.capture.later import Later
 
 MOST_TOKENS = 8192
 VOCABULARY = 30_000
@@ -80,7 +81,9 @@ def survey(model: PreTrainedModel, ids: Tensor) -> list[dict[str, Tensor]]:
         layers.append(replace(found, output=None))
         return found.output
 
-    capture(model, {"input_ids": ids}, take)
+    later = Later(take)
+    capture(model, {"input_ids": ids}, later.take)
+    later.finish()
     scores = head_scores(layers, wanted[0])
     return [{name: score[number] for name, score in scores.items()} for number in range(len(layers))]
 

@@ -57,6 +57,11 @@ class Visibility:
         """Where the first query stands among the keys."""
         return self.num_keys - self.num_queries if self.causal else 0
 
+    @property
+    def is_seeing(self) -> bool:
+        """Whether it is known without a look that every query sees a key."""
+        return self.key_mask is None and self.rule is None and self.num_keys >= self.num_queries
+
     def block(self, queries: Queries, keys: Keys) -> Bool[Tensor, "#text query key"]:
         """True where these queries see these keys; for all texts alike, or for each."""
         behind = queries.unsqueeze(-1) + self.shift - keys

@@ -25,6 +25,7 @@ from attncli.experiments.survey.head_scores import (
 )
 from attncli.experiments.survey.named_places import marked
 from attncli.inputs.capture.capture import CapturedLayer
+from attncli.inputs.capture.later import Later
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.output_projections import output_projection, projection_of_heads
 from attncli.mechanisms.heads import merge_heads
@@ -66,14 +67,27 @@ class Survey:
         contexts = [one.context for one in readings if one.context is not None]
         self.encoder_ids = torch.stack([one.ids for one in contexts]) if contexts else None
         self.special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids))
-        self.layers: list[SurveyedLayer] = []
+        self._layers: list[SurveyedLayer] = []
+        # Norms of values go by hooks while the model runs.
+        self._later = None if self.spec.weighted else Later(self._measure)
         self.rolled: list[Tensor] = []
         self.maps: list[HeadMaps] = []
         self.wanted: dict[str, Wanted] = {}
         if self.spec.maps != "none":
             self.maps = [HeadMaps(own, *sides(own, one)) for own, one in zip(specs, readings, strict=True)]
 
+    @property
+    def layers(self) -> list[SurveyedLayer]:
+        """What was found of every layer, once the model has run."""
+        if self._later is not None:
+            self._later.finish()
+        return self._layers
+
     def take(self, layer: CapturedLayer) -> Tensor | None:
+        """Look at one layer, now or later; its output where that is computed here."""
+        return self._measure(layer) if self._later is None else self._later.take(layer)
+
+    def _measure(self, layer: CapturedLayer) -> Tensor | None:
         """The statistics of one layer, and its output where that is not of other weights."""
         attention = layer.attention if self.words is None else self.words.merged(layer)
         attention = without_first_keys(attention, self.spec.skip_sink)
@@ -86,7 +100,7 @@ class Survey:
             config = self.pretrained.model.config
             num_stacks = 3 if self.pretrained.has_decoder else 1  # encoder, decoder, across
             num_layers = num_stacks * getattr(config, "num_hidden_layers", 1)
-            self.progress(min(1.0, len(self.layers) / num_layers))
+            self.progress(min(1.0, len(self._layers) / num_layers))
         return found.output
 
     def _what_is_wanted(self, layer: CapturedLayer, attention: Attention) -> Wanted:
@@ -106,7 +120,9 @@ class Survey:
             self.wanted[stack] = replace(
                 wanted,
                 head_mean=self.spec.rollout and layer.kind == "self",
-                output=attention is layer.attention and isinstance(attention, AttentionLayer),
+                output=attention is layer.attention
+                and isinstance(attention, AttentionLayer)
+                and attention.value.shape[-1] > 0,
             )
         wanted = self.wanted[stack]
         return self.maps[0].wanted(layer, wanted) if self.maps else wanted
@@ -125,7 +141,7 @@ class Survey:
             received_mass=found.received_mass,
             pattern_mass=found.pattern_mass,
         )
-        self.layers.append(SurveyedLayer(where, kept, norms))
+        self._layers.append(SurveyedLayer(where, kept, norms))
         for text in range(len(self.ids)):
             if self.maps:
                 self.maps[text].take(layer, found, text)

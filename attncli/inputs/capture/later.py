@@ -1,0 +1,52 @@
+"""Layers of short texts, whose attention is looked at once the model has run."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attncli.attention.fused import FusedAttention
+from attncli.attention.layer import AttentionLayer
+from attncli.inputs.capture.captured_layers import CapturedLayer, Consumer
+
+SHORT = 2**18
+"""Weights of all heads up to which a layer waits: 12 heads on 147 tokens.
+
+There the many small steps of its statistics take longer than its products, and several times as long amid
+those of the model, whose parameters pass through the caches meanwhile.
+"""
+
+
+class Later:
+    """Takes the layers before `consume`, which gets short ones in their order by `finish`.
+
+    Until then the model goes on with fused attention. Of a layer that waits there are queries and keys alone.
+    """
+
+    def __init__(self, consume: Consumer) -> None:
+        self.consume = consume
+        self.waiting: list[CapturedLayer] = []
+        self.fused = FusedAttention()
+
+    def take(self, layer: CapturedLayer) -> Tensor | None:
+        """The output of a layer, where it is computed here."""
+        attention = layer.attention
+        num_texts, num_heads, num_queries, num_keys = attention.shape
+        if isinstance(attention, AttentionLayer) and num_texts * num_heads * num_queries * num_keys <= SHORT:
+            # What a query that sees no key gives is for the engines to say.
+            output = self.fused.output(attention) if attention.visibility.is_seeing else None
+            if output is not None:
+                # Copies: some models go on in the same memory.
+                query, key = attention.query.clone(), attention.key.clone()
+                waiting = replace(attention, query=query, key=key, value=key[..., :0])
+                self.waiting.append(replace(layer, attention=waiting))
+                return output
+        self.finish()
+        return self.consume(layer)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Hand over the layers that wait."""
+        waiting, self.waiting = self.waiting, []
+        for layer in waiting:
+            self.consume(layer)
