@@ -15,7 +15,7 @@ from attncli.statistics.rows import Softmax
 LEAST_EXPONENT = -800.0
 """exp of it is 0 in float64, and 0 times it is 0: a hidden score (-inf) adds nothing to an entropy."""
 LOG2_E = 1.4426950408889634
-LEAST_FOR_THREADS = 2**16
+LEAST_FOR_THREADS = 2**18
 """Scores from which threads share the rows."""
 OF_ROWS = ("reference", "highest", "log_total", "sum", "cross", "squares", "distance")
 

@@ -9,8 +9,8 @@ from attncli.attention.fused import FusedAttention
 from attncli.attention.layer import AttentionLayer
 from attncli.inputs.capture.captured_layers import CapturedLayer, Consumer
 
-SHORT = 2**18
-"""Weights of all heads up to which a layer waits: 12 heads on 147 tokens.
+SHORT = 2**16
+"""Weights of all heads up to which a layer waits: 12 heads on 73 tokens.
 
 There the many small steps of its statistics take longer than its products, and several times as long amid
 those of the model, whose parameters pass through the caches meanwhile.
