@@ -169,7 +169,8 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
     texts = {"sentence": Given(PLACEHOLDER, "--file", is_flag=True)}
     items = plan_files(paths, overrides, texts)
     _refuse_what_reads_nothing(items)
-    _refuse_what_reads_many(paths, overrides)
+    if any("texts" in type(item.spec).model_fields for item in items):
+        _refuse_what_reads_many(paths, overrides)
     checked = prompts.check(_prompt_check(items))
     with_context: tuple[Chain, ...] = ()
     if checked.has_context:

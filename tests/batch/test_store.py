@@ -454,6 +454,15 @@ def test_exports_read_back_to_the_last_bit(attn: Attn, tmp_path: Path, suffix: s
     assert len(names) == (8 if rows else 6) and len(expected) > 2000
 
 
+def test_a_swept_setting_of_words_and_numbers_is_a_column_of_texts(attn: Attn, tmp_path: Path) -> None:
+    config, store, table = tmp_path / "x.yaml", str(tmp_path / "x.db"), tmp_path / "x.parquet"
+    config.write_text("experiment: self\nsweep: {scale: [sqrt, 0.5], causal: [true, false]}\n")
+    assert attn(["batch", str(config), "-o", store]).code == 0
+    assert attn(["export", store, "-o", str(table)]).code == 0
+    _, found = read_by_duckdb(f"SELECT DISTINCT scale, causal FROM '{table}' ORDER BY ALL")
+    assert [tuple(row) for row in found] == [(s, c) for s in ("0.5", "sqrt") for c in ("false", "true")]
+
+
 def test_an_export_to_standard_output(attn: Attn, tmp_path: Path) -> None:
     arguments, store = write_batch(tmp_path, 1), tmp_path / "runs.db"
     attn([*arguments, "-o", str(store)])

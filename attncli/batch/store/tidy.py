@@ -31,7 +31,7 @@ def tidy_blocks(reader: Reader) -> Iterator[Block]:
     """The rows as columns of equal length; None for what is not there and for no number."""
     names = tidy_columns(reader)
     for runs in reader.done():
-        yield {name: _cells(runs, name, reader) for name in names}
+        yield {name: _cells(runs, name, kind, reader) for name, kind in names.items()}
 
 
 def _swept(reader: Reader) -> dict[str, str]:
@@ -45,12 +45,6 @@ def _swept(reader: Reader) -> dict[str, str]:
     return {key: _type_of([own.get(key) for own in used]) for key in keys if key not in COLUMNS}
 
 
-def _cell(value: Any) -> Any:
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return value
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _type_of(values: Sequence[Any]) -> str:
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int}:
@@ -58,13 +52,18 @@ def _type_of(values: Sequence[Any]) -> str:
     return "number" if kinds <= {int, float} else "text"
 
 
-def _cells(runs: Runs, name: str, reader: Reader) -> list[Any]:
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _cells(runs: Runs, name: str, kind: str, reader: Reader) -> list[Any]:
     if name in RunInfo._fields:
         width = len(runs.columns)
         return [value for run in runs.runs for value in [getattr(run, name)] * width]
     if name not in COLUMNS:
-        own = [_cell(reader.settings[run.settings].get(name)) for run in runs.runs]
-        return [value for value in own for _ in runs.columns]
+        own = [reader.settings[run.settings].get(name) for run in runs.runs]
+        cells = own if kind != "text" else [None if value is None else _text(value) for value in own]
+        return [cell for cell in cells for _ in runs.columns]
     if name != "value":
         return [getattr(column, name) for column in runs.columns] * len(runs.runs)
     values = runs.figures.ravel()

@@ -21,12 +21,12 @@ from attncli.spec.models.heads import HeadsSpec
 from attncli.statistics.samples.intervals import share_interval
 
 HOW_NOTE = (
-    "to head: of all words a dependent looks at its head most; from head: of all words its head "
-    "looks at it most. Special tokens and the word itself do not count (Clark et al. 2019)."
+    "to head: the word that a dependent looks at most is its head; from head: the word that looks at it most "
+    "is its head. Special tokens and the word itself do not count (Clark et al. 2019)."
 )
 BEST_NOTE = (
-    "95 % intervals are Wilson's; more: where they do not meet. The best of {heads} heads is picked on these "
-    "very words: expect less of it on others."
+    "95 % intervals are Wilson's; more: the head beyond the offset, where the two intervals do not overlap. "
+    "The best of {heads} heads was picked on these very words: expect a smaller share on others."
 )
 
 

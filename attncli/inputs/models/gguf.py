@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from attncli.errors import UserError, WriteError
+from attncli.inputs.models.model_folder import quiet_transformers
 
 PACKAGES = ("gguf", "accelerate")
 MAGIC = b"GGUF"
@@ -74,10 +75,8 @@ def convert(path: Path, folder: Path) -> None:
     """What a GGUF file holds as float32 in safetensors, with its tokenizer; UserError for a damaged one."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    quiet_transformers()
     options = {"gguf_file": path.name, "local_files_only": True}
     try:
         # Its own progress goes nowhere: what is told is one line.

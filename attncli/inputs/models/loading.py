@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer, GenerationConfig, PreTrainedModel
-from transformers.utils import logging
 
 from attncli.errors import UserError
 from attncli.inputs.models.language_head import class_with_head
+from attncli.inputs.models.model_folder import quiet_transformers
 from attncli.inputs.models.pretrained import Pretrained
 
 UNTRAINED_PARTS = ("pooler",)
@@ -38,9 +38,7 @@ def load_pretrained(
     UserError where transformers cannot load it, and where its weights are not all there: those would be
     random. A head whose weights are not all there is left out.
     """
-    # transformers leaves these without types.
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    quiet_transformers()
     options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": not allow_download}
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, **options)

@@ -27,6 +27,15 @@ def check_packages() -> None:
         raise UserError('model: needs: pip install "attncli[models]"')
 
 
+def quiet_transformers() -> None:
+    """No warnings and no progress of its own: what a user must know, attn says."""
+    from transformers.utils import logging
+
+    # transformers leaves these without types.
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
 def check_model_folder(folder: Path) -> None:
     """UserError, in one line, for a folder that is no model, has no tokenizer, or whose files are damaged."""
     _check_config(folder / "config.json")

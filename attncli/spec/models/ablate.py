@@ -1,7 +1,6 @@
 """The settings of what a model loses without some of its heads."""
 
 from collections.abc import Iterator
-from importlib.resources import files
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -18,11 +17,9 @@ EVERY_HEAD = "all"
 class AblateSpec(SurveyTextSpec):
     experiment = "ablate"
     title = "What is lost without each head"
-    main_table = "heads"
     module = "attncli.experiments.ablate.experiment"
     model_module = module
     needs_head = True
-    default_model = str(files("attncli") / "data" / "tiny-induction")
     examples = (
         "attn ablate",
         "attn ablate --model ./my-model --probe repeated --heads 16:0,18:6 --jointly",

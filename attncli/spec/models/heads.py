@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, create_model, field_validator
@@ -61,11 +60,9 @@ def _checked_head(name: str) -> str:
 class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
     experiment = "heads"
     title = "What each head looks at"
-    main_table = "heads"
     drawn_maps = "self"
     module = "attncli.experiments.survey.experiment"
     model_module = module
-    default_model = str(files("attncli") / "data" / "tiny-induction")
     examples = (
         "attn heads",
         'attn heads --model ./my-model --sentence "the cat sat because it was tired" --from it --to cat',

@@ -1,6 +1,7 @@
 """The settings of an experiment on a text, on a probe, or on many texts."""
 
 from collections.abc import Iterator
+from importlib.resources import files
 from itertools import combinations
 from typing import Any, Literal
 
@@ -26,6 +27,8 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
 
     group = "Input"
     argument = "sentence"
+    main_table = "heads"
+    default_model = str(files("attncli") / "data" / "tiny-induction")
 
     sentence: str | None = Field(None, description="the text that the model reads")
     file: str | None = Field(None, description="a text file instead of the sentence; - reads stdin")

@@ -1,7 +1,6 @@
 """The settings of what each head adds to a logit."""
 
 from collections.abc import Iterator
-from importlib.resources import files
 
 from pydantic import Field, field_validator
 
@@ -14,11 +13,9 @@ from attncli.spec.statistic_names import in_group
 class WhySpec(SurveyTextSpec):
     experiment = "why"
     title = "What each head adds to a logit"
-    main_table = "heads"
     module = "attncli.experiments.why.experiment"
     model_module = module
     needs_head = True
-    default_model = str(files("attncli") / "data" / "tiny-induction")
     examples = (
         "attn why",
         'attn why --model ./my-model --sentence "The capital of France is" --answer " Paris"',
