@@ -20,7 +20,7 @@ from torch import Tensor
 from attncli.experiments.writing.rows import WrittenRows
 from attncli.inputs.models.loading import load_pretrained
 from attncli.inputs.models.pretrained import Pretrained
-from attncli.inputs.models.writing import Manner, write
+from attncli.inputs.models.writing import Decoding, write
 from attncli.spec.models.generate import GenerateSpec
 
 SIZES = ((6000, 32), (100, 200))
@@ -55,7 +55,7 @@ def with_rows(pretrained: Pretrained, ids: Int[Tensor, "1 token"], num_new: int)
     spec = GenerateSpec.model_validate({"max_new_tokens": num_new})
     rows = WrittenRows(spec, ids[0], (), torch.tensor([0]), False)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    write(pretrained.whole, inputs, Manner(num_new), rows.take)
+    write(pretrained.whole, inputs, Decoding(num_new), rows.take)
     return [one.token for one in rows.tokens]
 
 

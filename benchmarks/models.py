@@ -28,8 +28,9 @@ from attncli.attention.engines import attend
 from attncli.attention.patterns import Marks
 from attncli.attention.results import Computed, Wanted
 from attncli.experiments.survey.head_scores import head_scores, wanted_scores
-from attncli.inputs.capture.capture import CapturedLayer, capture
-from attncli.inputs.capture.later import Later
+from attncli.inputs.capture.capture import capture
+from attncli.inputs.capture.captured_layers import CapturedLayer
+from attncli.inputs.capture.deferred_layers import DeferredLayers
 
 MOST_TOKENS = 8192
 VOCABULARY = 30_000
@@ -81,7 +82,7 @@ def survey(model: PreTrainedModel, ids: Tensor) -> list[dict[str, Tensor]]:
         layers.append(replace(found, output=None))
         return found.output
 
-    later = Later(take)
+    later = DeferredLayers(take)
     capture(model, {"input_ids": ids}, later.take)
     later.finish()
     scores = head_scores(layers, wanted[0])

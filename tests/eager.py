@@ -9,7 +9,8 @@ from torch import Tensor
 from attncli.attention.engines import attend
 from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.results import Wanted
-from attncli.inputs.capture.capture import CapturedLayer, capture
+from attncli.inputs.capture.capture import capture
+from attncli.inputs.capture.captured_layers import CapturedLayer
 
 STACKS = {"attentions": "decoder", "encoder_attentions": "encoder", "decoder_attentions": "decoder"}
 

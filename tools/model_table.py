@@ -14,7 +14,8 @@ from tiny_architectures import ARCHITECTURES, Architecture, random_inputs
 from attncli.attention.engines import attend
 from attncli.attention.results import Wanted
 from attncli.errors import UserError
-from attncli.inputs.capture.capture import CapturedLayer, capture
+from attncli.inputs.capture.capture import capture
+from attncli.inputs.capture.captured_layers import CapturedLayer
 
 PAGE = Path(__file__).parent.parent / "docs" / "models.md"
 BEGIN, END = "<!-- table: python tools/model_table.py -->\n", "<!-- end of table -->\n"

@@ -15,7 +15,7 @@ from attncli.experiments.attention_report import (
 from attncli.experiments.draws import Draws
 from attncli.experiments.reading.texts import Texts
 from attncli.experiments.sources import embed
-from attncli.inputs.projections import draw_head_projections, draw_linear, draw_linear_bias
+from attncli.inputs.projections import sample_linear, sample_linear_bias, sample_projections
 from attncli.mechanisms.heads import merge_heads, split_heads
 from attncli.report import NamedTensor, Report
 from attncli.spec.attention import MultiheadSpec
@@ -32,7 +32,7 @@ def _heads(
         "key": (spec.num_kv_heads, spec.head_dim),
         "value": (spec.num_kv_heads, spec.value_dim),
     }
-    drawn = draws.draw(draw_head_projections, spec.projection, spec.embed_dim, sizes, spec.projection_order)
+    drawn = draws.draw(sample_projections, spec.projection, spec.embed_dim, sizes, spec.projection_order)
     heads = {name: drawn[name].to(vectors.device)(vectors) for name in sizes}
     return heads, explained_projections(spec, drawn)
 
@@ -61,8 +61,8 @@ def run(spec: MultiheadSpec, texts: Texts, draws: Draws) -> Report:
     tensors["head_outputs"] = named(attention.output, "head", "query", "dim")
     output = merged
     if spec.output_projection:
-        matrix = draws.draw(draw_linear, spec.embed_dim, merged.shape[-1])
-        bias = draws.draw(draw_linear_bias, spec.embed_dim, merged.shape[-1])
+        matrix = draws.draw(sample_linear, spec.embed_dim, merged.shape[-1])
+        bias = draws.draw(sample_linear_bias, spec.embed_dim, merged.shape[-1])
         output = merged @ matrix.to(merged.device).mT + bias.to(merged.device).unsqueeze(-2)
         if spec.explain:
             tensors["merged"] = named(merged, "query", "dim")

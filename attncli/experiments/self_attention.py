@@ -16,7 +16,7 @@ from attncli.experiments.attention_report import (
 from attncli.experiments.draws import Draws
 from attncli.experiments.reading.texts import Texts
 from attncli.experiments.sources import Source, embed
-from attncli.inputs.projections import draw_projections
+from attncli.inputs.projections import sample_projections
 from attncli.mechanisms.attention_by_loop import attend_by_loop
 from attncli.report import NamedTensor, Numbers, Report
 from attncli.spec.attention import AttentionSpec, SelfSpec
@@ -34,8 +34,8 @@ def project(
     vectors = {"query": query_source.vectors, "key": key_source.vectors, "value": key_source.vectors}
     if spec.projection == "none":
         return vectors, {}
-    sizes = {"query": spec.head_dim, "key": spec.head_dim, "value": spec.value_dim}
-    drawn = draws.draw(draw_projections, spec.projection, spec.embed_dim, sizes, spec.projection_order)
+    sizes = {"query": (spec.head_dim,), "key": (spec.head_dim,), "value": (spec.value_dim,)}
+    drawn = draws.draw(sample_projections, spec.projection, spec.embed_dim, sizes, spec.projection_order)
     projected = {name: drawn[name].to(vectors[name].device)(vectors[name]) for name in vectors}
     return projected, explained_projections(spec, drawn)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from attncli.errors import UserError
 from attncli.experiments.draws import Draws
 from attncli.experiments.reading.texts import Texts
-from attncli.inputs.embeddings import DRAWN, Vocabulary, draw_table
+from attncli.inputs.embeddings import SAMPLERS, Vocabulary, sample_table
 from attncli.spec.fields import Spec
 from attncli.spec.text import TextSpec
 
@@ -38,7 +38,7 @@ def _vocabularies(spec: TextSpec, texts: Texts, draws: Draws) -> list[Vocabulary
         return [Vocabulary(vectors.words, torch.from_numpy(vectors.table)) for vectors in read]
     if spec.embedding == "random":
         words = [tuple(sorted({*one.tokens, *one.context_tokens})) for one in texts.together()]
-        tables = draws.draw_each(draw_table, [(len(own), spec.embed_dim) for own in words])
+        tables = draws.draw_each(sample_table, [(len(own), spec.embed_dim) for own in words])
         return [Vocabulary(own, table) for own, table in zip(words, tables, strict=True)]
     # The plan has seen to a step before this one; only where that failed there is no table.
     if draws.vocabulary is None or draws.vocabulary.table.shape[1] != spec.embed_dim:
@@ -74,7 +74,7 @@ def embed(spec: TextSpec, texts: Texts, draws: Draws) -> list[Source]:
     sides = [[one.tokens for one in together]]
     if texts.context_tokens:
         sides.append([one.context_tokens for one in together])
-    if draw := DRAWN.get(spec.embedding):
+    if draw := SAMPLERS.get(spec.embedding):
         batch = (spec.batch_size,) if spec.batch_size else ()
         shapes = [(*batch, len(tokens[0]), spec.embed_dim) for tokens in sides]
         drawn = [draws.draw_each(draw, [(shape,)] * len(together)) for shape in shapes]

@@ -1,4 +1,4 @@
-"""Tokens to vectors: drawn from a generator, or looked up in a vocabulary's table."""
+"""Tokens to vectors: sampled from a generator, or looked up in a vocabulary's table."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,30 +19,19 @@ class Vocabulary:
 
     def ids(self, tokens: Sequence[str]) -> list[int]:
         """The row of each token; UserError that names the words without one."""
-        index = dict(zip(self.words, range(len(self.words)), strict=True))
-        try:
-            return [index[token] for token in tokens]
-        except KeyError:
-            missing = sorted(set(tokens) - index.keys())
-            raise UserError(f"embedding: previous has no vector for {', '.join(missing[:5])}") from None
+        index = {word: row for row, word in enumerate(self.words)}
+        if missing := sorted(set(tokens) - index.keys()):
+            raise UserError(f"embedding: previous has no vector for {', '.join(missing[:5])}")
+        return [index[token] for token in tokens]
 
 
-def draw_table(num_words: int, dim: int, generator: torch.Generator) -> Float[Tensor, "word dim"]:
-    """Standard normal vectors, one a word, as torch.nn.Embedding starts."""
+def sample_table(num_words: int, dim: int, generator: torch.Generator) -> Float[Tensor, "word dim"]:
+    """Standard normal vectors, one per word, as torch.nn.Embedding starts."""
     return torch.randn(num_words, dim, generator=generator)
 
 
-def draw_gaussian(shape: tuple[int, ...], generator: torch.Generator) -> Float[Tensor, "..."]:
-    """Standard normal vectors; equal tokens get different ones."""
-    return torch.randn(shape, generator=generator)
-
-
-def draw_integers(shape: tuple[int, ...], generator: torch.Generator) -> Float[Tensor, "..."]:
-    """Whole numbers from 0 to 9, as floating point."""
-    return torch.randint(0, 10, shape, generator=generator).float()
-
-
-DRAWN: dict[str, Callable[[tuple[int, ...], torch.Generator], Tensor]] = {
-    "gaussian": draw_gaussian,
-    "integers": draw_integers,
+SAMPLERS: dict[str, Callable[[tuple[int, ...], torch.Generator], Tensor]] = {
+    "gaussian": lambda shape, generator: torch.randn(shape, generator=generator),
+    "integers": lambda shape, generator: torch.randint(0, 10, shape, generator=generator).float(),
 }
+"""Vectors without a vocabulary; equal tokens get different ones: N(0, 1), or whole numbers from 0 to 9."""

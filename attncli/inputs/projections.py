@@ -1,8 +1,8 @@
-"""Embeddings to query, key and value: the matrices of a projection, as they are drawn, and applying them."""
+"""Embeddings to query, key and value: sampling the matrices of a projection, and applying them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import prod, sqrt
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from attncli.mechanisms.heads import split_heads
 
 @dataclass(frozen=True)
 class Projection:
-    """A drawn matrix in its own layout, which `axes` names; applied it gives `... token dim`."""
+    """A sampled matrix in its own layout, which `axes` names; applying it gives `... token dim`."""
 
     matrix: Float[Tensor, "..."]
     axes: tuple[str, ...]
@@ -32,59 +32,39 @@ class Projection:
         return split_heads(vectors @ self.matrix.flatten(-3, -2).mT, self.matrix.shape[-3])
 
 
-def draw_linear(out_dim: int, in_dim: int, generator: torch.Generator) -> Float[Tensor, "out in"]:
+def sample_linear(out_dim: int, in_dim: int, generator: torch.Generator) -> Float[Tensor, "out in"]:
     """U(-1/sqrt(in_dim), 1/sqrt(in_dim)) with layout (out, in), as torch.nn.Linear starts its weight."""
     matrix = torch.empty(out_dim, in_dim)
     torch.nn.init.kaiming_uniform_(matrix, a=sqrt(5), generator=generator)
     return matrix
 
 
-def draw_linear_bias(out_dim: int, in_dim: int, generator: torch.Generator) -> Float[Tensor, " out"]:
+def sample_linear_bias(out_dim: int, in_dim: int, generator: torch.Generator) -> Float[Tensor, " out"]:
     """U(-1/sqrt(in_dim), 1/sqrt(in_dim)), as torch.nn.Linear starts its bias."""
     bound = 1 / sqrt(in_dim)
     return torch.empty(out_dim).uniform_(-bound, bound, generator=generator)
 
 
-def draw_projections(
+def sample_projections(
     kind: str,
     embed_dim: int,
-    sizes: dict[str, int],
+    sizes: Mapping[str, tuple[int, ...]],
     order: Sequence[str],
     generator: torch.Generator,
 ) -> dict[str, Projection]:
-    """Projections for the query, key and value of one head, of the given sizes, drawn in the given order.
+    """Projections for query, key and value, sampled in the given order; sizes are (dim,) or (heads, dim).
 
-    linear: layout (out, in) as in torch.nn.Linear, no bias. uniform: U[0, 1) with layout (in, out).
+    linear: one torch.nn.Linear without bias, layout (dim, embed), its rows split into heads where there are
+    several: (head, dim, embed). uniform: U[0, 1) with layout (embed, dim), or (head, dim, embed).
     """
     projections = {}
     for name in order:
+        shape, axes = (*sizes[name], embed_dim), ("head", "dim", "embed")[-1 - len(sizes[name]) :]
         if kind == "linear":
-            matrix = draw_linear(sizes[name], embed_dim, generator)
-            projections[name] = Projection(matrix, ("dim", "embed"))
+            matrix = sample_linear(prod(sizes[name]), embed_dim, generator).view(shape)
         else:
-            matrix = torch.rand(embed_dim, sizes[name], generator=generator)
-            projections[name] = Projection(matrix, ("embed", "dim"))
-    return projections
-
-
-def draw_head_projections(
-    kind: str,
-    embed_dim: int,
-    sizes: dict[str, tuple[int, int]],
-    order: Sequence[str],
-    generator: torch.Generator,
-) -> dict[str, Projection]:
-    """Projections for several heads; sizes are (heads, dim), layout (head, dim, embed).
-
-    linear: one torch.nn.Linear of embed_dim -> heads * dim without bias, its rows split into heads. uniform:
-    U[0, 1) drawn as (head, dim, embed).
-    """
-    projections = {}
-    for name in order:
-        heads, dim = sizes[name]
-        if kind == "linear":
-            matrix = draw_linear(heads * dim, embed_dim, generator).view(heads, dim, embed_dim)
-        else:
-            matrix = torch.rand(heads, dim, embed_dim, generator=generator)
-        projections[name] = Projection(matrix, ("head", "dim", "embed"))
+            if len(shape) == 2:
+                shape, axes = shape[::-1], axes[::-1]
+            matrix = torch.rand(shape, generator=generator)
+        projections[name] = Projection(matrix, axes)
     return projections

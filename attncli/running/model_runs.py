@@ -13,8 +13,7 @@ from attncli.experiments.reading.many_texts import run_together
 from attncli.experiments.reading.texts import Texts, read_texts
 from attncli.experiments.sources import choose_device
 from attncli.inputs.models.gguf import folder_of_gguf
-from attncli.inputs.models.loaded_model import borrowed
-from attncli.inputs.models.loading import kept_pretrained, short_name
+from attncli.inputs.models.loading import borrowed, kept_pretrained, short_name
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.report import Report
 from attncli.running.threads import one_torch_thread, threads_of_idle_cores

@@ -140,7 +140,7 @@ def test_a_long_prompt_goes_in_pieces_where_that_changes_nothing(
 
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     with oracle.model.register_forward_pre_hook(count, with_kwargs=True):
-        writing.write(oracle.model, inputs, writing.Manner(NEW), lambda token, _layers: found.append(token))
+        writing.write(oracle.model, inputs, writing.Decoding(NEW), lambda token, _layers: found.append(token))
     assert found == written
     _probe, *pieces = (length for length in lengths if length > 1)
     assert pieces == expected

@@ -12,9 +12,9 @@ from transformers.pytorch_utils import Conv1D
 from attncli.attention.layer import AttentionLayer
 from attncli.errors import UserError
 from attncli.experiments.ablate.predicted import Predicted
-from attncli.experiments.ablate.removal import HeadPlace, MeanOutputs, Removal
+from attncli.experiments.ablate.removal import HeadPlace, Removal, mean_outputs
 from attncli.experiments.ablate.text_run import TextRun
-from attncli.inputs.capture.capture import CapturedLayer, run_model
+from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.models.pretrained import ModelText, Pretrained
 from attncli.inputs.output_projections import output_projection
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, USUAL, Architecture, random_inputs
@@ -165,9 +165,7 @@ def test_the_mean_and_the_first_value_stand_for_a_head(name: str) -> None:
     model = ARCHITECTURES[name].build()
     texts = [random_inputs(model, count) for count in (NUM_TOKENS, 7)]
     run, layers = text_run(model, texts[0])
-    means = MeanOutputs()
-    for inputs in texts:
-        run_model(model, inputs, means.of_text())
+    means = mean_outputs(model, texts)
     layer = layers[1]
     assert isinstance(layer.attention, AttentionLayer)
     num_heads, value_dim = layer.attention.num_heads, layer.attention.value.shape[-1]
@@ -195,7 +193,7 @@ def test_the_mean_and_the_first_value_stand_for_a_head(name: str) -> None:
             hook = projection.register_forward_pre_hook(instead)
             expected = model(**texts[0])[0][0]
             hook.remove()
-            removal = Removal(method, means.means())  # type: ignore[arg-type]
+            removal = Removal(method, means)  # type: ignore[arg-type]
             (output,) = run.without([[HeadPlace(1, head)]], removal)
             model.set_attn_implementation("eager")
             torch.testing.assert_close(output, expected, atol=1e-6, rtol=0)

@@ -1,4 +1,4 @@
-"""Draws against torch's own modules with the same generator's stream."""
+"""Samples against torch's own modules with the same generator's stream."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attncli.errors import UserError
-from attncli.inputs.embeddings import Vocabulary, draw_integers, draw_table
-from attncli.inputs.projections import draw_head_projections, draw_linear, draw_linear_bias, draw_projections
+from attncli.inputs.embeddings import SAMPLERS, Vocabulary, sample_table
+from attncli.inputs.projections import sample_linear, sample_linear_bias, sample_projections
 from attncli.inputs.word_vectors import WordVectors, find_word_vectors, word_vectors
 
 
@@ -23,7 +23,7 @@ def seeded(seed: int) -> torch.Generator:
 def test_a_table_is_torch_nn_embeddings_and_a_token_has_the_row_of_its_word() -> None:
     torch.manual_seed(3)
     expected = torch.nn.Embedding(5, 7).weight
-    assert torch.equal(draw_table(5, 7, seeded(3)), expected)
+    assert torch.equal(sample_table(5, 7, seeded(3)), expected)
     vocabulary = Vocabulary(("cat", "on", "street", "the", "walks"), expected.detach())
     assert vocabulary.ids(["the", "cat", "the"]) == [3, 0, 3]
     with pytest.raises(UserError, match="no vector for dog"):
@@ -34,20 +34,20 @@ def test_linear_and_its_bias_are_torch_nn_linears() -> None:
     torch.manual_seed(4)
     expected = torch.nn.Linear(7, 5)
     generator = seeded(4)
-    assert torch.equal(draw_linear(5, 7, generator), expected.weight)
-    assert torch.equal(draw_linear_bias(5, 7, generator), expected.bias)
+    assert torch.equal(sample_linear(5, 7, generator), expected.weight)
+    assert torch.equal(sample_linear_bias(5, 7, generator), expected.bias)
 
 
 def test_integers_are_torch_randints() -> None:
     torch.manual_seed(42)
-    assert torch.equal(draw_integers((3, 2), seeded(42)), torch.randint(0, 10, (3, 2)).float())
+    assert torch.equal(SAMPLERS["integers"]((3, 2), seeded(42)), torch.randint(0, 10, (3, 2)).float())
 
 
 def test_projections_come_in_the_order_asked_for() -> None:
-    vectors, sizes = torch.randn(5, 7), {"query": 3, "key": 3, "value": 2}
+    vectors, sizes = torch.randn(5, 7), {"query": (3,), "key": (3,), "value": (2,)}
     torch.manual_seed(1)
     key, query, value = (torch.nn.Linear(7, size, bias=False) for size in (3, 3, 2))
-    drawn = draw_projections("linear", 7, sizes, ["key", "query", "value"], seeded(1))
+    drawn = sample_projections("linear", 7, sizes, ["key", "query", "value"], seeded(1))
     for name, module in {"key": key, "query": query, "value": value}.items():
         torch.testing.assert_close(drawn[name](vectors), module(vectors))
 
@@ -56,7 +56,7 @@ def test_uniform_projections_have_layout_in_out() -> None:
     vectors = torch.randn(5, 7)
     torch.manual_seed(2)
     query = torch.rand(7, 3)
-    drawn = draw_projections("uniform", 7, {"query": 3}, ["query"], seeded(2))
+    drawn = sample_projections("uniform", 7, {"query": (3,)}, ["query"], seeded(2))
     assert drawn["query"].axes == ("embed", "dim")
     torch.testing.assert_close(drawn["query"](vectors), vectors @ query)
 
@@ -66,12 +66,12 @@ def test_head_projections_are_one_linear_split_or_a_uniform_tensor(batch: tuple[
     vectors = torch.randn(*batch, 5, 7)
     torch.manual_seed(3)
     module = torch.nn.Linear(7, 2 * 3, bias=False)
-    linear = draw_head_projections("linear", 7, {"query": (2, 3)}, ["query"], seeded(3))["query"]
+    linear = sample_projections("linear", 7, {"query": (2, 3)}, ["query"], seeded(3))["query"]
     expected = module(vectors).unflatten(-1, (2, 3)).transpose(-2, -3)
     torch.testing.assert_close(linear(vectors), expected)
     torch.manual_seed(3)
     matrices = torch.rand(2, 3, 7)
-    uniform = draw_head_projections("uniform", 7, {"query": (2, 3)}, ["query"], seeded(3))["query"]
+    uniform = sample_projections("uniform", 7, {"query": (2, 3)}, ["query"], seeded(3))["query"]
     torch.testing.assert_close(uniform(vectors), torch.einsum("...te,hde->...htd", vectors, matrices))
 
 

@@ -12,14 +12,13 @@ from torch import Tensor
 from attncli.errors import UserError
 from attncli.experiments.ablate.effects import Baseline, Effects
 from attncli.experiments.ablate.gates import gate_gradients
-from attncli.experiments.ablate.named_heads import number_of_head
+from attncli.experiments.ablate.named_heads import index_of_head
 from attncli.experiments.ablate.predicted import Predicted
-from attncli.experiments.ablate.removal import HeadPlace, MeanOutputs, Removal, Removed
+from attncli.experiments.ablate.removal import HeadPlace, Removal, Removed, mean_outputs
 from attncli.experiments.ablate.text_run import TextRun
 from attncli.experiments.survey.found_heads import found_texts
 from attncli.experiments.survey.layers import Survey
 from attncli.experiments.survey.reading import survey_of
-from attncli.inputs.capture.capture import run_model
 from attncli.inputs.models.pretrained import Pretrained
 from attncli.spec.models.ablate import AblateSpec
 from attncli.statistics.samples.intervals import mean_interval
@@ -60,7 +59,11 @@ class Ablation:
             self.gradients = [
                 torch.cat(gate_gradients(self.pretrained, reading)) for reading in self.readings
             ]
-        removal = Removal(self.spec.method, self._means() if self.spec.method == "mean" else ())
+        means: list[Tensor] = []
+        if self.spec.method == "mean":
+            inputs = (self.pretrained.inputs([reading]) for reading in self.readings)
+            means = mean_outputs(self.pretrained.whole, inputs)
+        removal = Removal(self.spec.method, means)
         for number, reading in enumerate(self.readings):
             self._run_text(reading, removal, number)
 
@@ -90,19 +93,11 @@ class Ablation:
                 self.progress((number + done / len(removed)) / len(self.readings))
         self.effects.append(found)
 
-    def _means(self) -> list[Tensor]:
-        """The mean output of every head over all tokens of the texts."""
-        means = MeanOutputs()
-        for reading in self.readings:
-            model = self.pretrained.whole
-            run_model(model, self.pretrained.inputs([reading]), means.of_text())
-        return means.means()
-
     def _chosen(self) -> list[int]:
         """The heads that are done exactly: those that are named, or all; of an approximation some of them."""
         if self.spec.named_heads:
             names = self.spec.named_heads
-            return [number_of_head(self.heads, name, "heads", self.pretrained) for name in names]
+            return [index_of_head(self.heads, name, "heads", self.pretrained) for name in names]
         if not self.spec.approximate:
             return list(range(len(self.heads)))
         order = self._approximate().argsort(descending=True, stable=True)

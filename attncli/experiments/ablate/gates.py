@@ -7,7 +7,8 @@ from torch import Tensor
 from attncli.attention.differentiable import attend
 from attncli.attention.layer import AttentionLayer
 from attncli.experiments.ablate.predicted import Predicted
-from attncli.inputs.capture.capture import CapturedLayer, check_computed_here, run_model
+from attncli.inputs.capture.capture import check_computed_here, run_model
+from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.models.pretrained import Pretrained
 from attncli.memory import refuse_bytes
 from attncli.statistics.prediction import mean_loss

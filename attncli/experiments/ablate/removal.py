@@ -1,6 +1,6 @@
-"""What stands in the place of the output of a head that is taken out."""
+"""What replaces the output of a removed head."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
@@ -9,13 +9,15 @@ from typing import Literal, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from attncli.attention.engines import attend
 from attncli.attention.layer import AttentionLayer
-from attncli.experiments.ablate.zeroed_columns import output_of, without_columns
-from attncli.inputs.capture.capture import CapturedLayer, Consumer
+from attncli.attention.results import Wanted
+from attncli.inputs.capture.capture import run_model
+from attncli.inputs.capture.captured_layers import CapturedLayer
+from attncli.inputs.output_projections import output_projection
 from attncli.mechanisms.heads import repeat_heads
-
-Method = Literal["zero", "mean", "sink"]
 
 
 class HeadPlace(NamedTuple):
@@ -26,7 +28,7 @@ class HeadPlace(NamedTuple):
 
 
 Removed = Sequence[HeadPlace]
-"""The heads that are taken out of one run."""
+"""The heads that are removed from one run."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Removal:
     `means` are the mean outputs of the heads of each call.
     """
 
-    method: Method
+    method: Literal["zero", "mean", "sink"]
     means: Sequence[Float[Tensor, "head value_dim"]] = ()
 
     def applied(
@@ -48,7 +50,7 @@ class Removal:
         removed: Sequence[Removed],
         hooks: ExitStack,
     ) -> Float[Tensor, "text head query value_dim"]:
-        """The output of a call without the heads that each of the texts is without."""
+        """The output of a call, each text without its own removed heads."""
         output = output_of(layer)
         places = [
             (text, place.head) for text, each in enumerate(removed) for place in each if place.call == call
@@ -60,39 +62,71 @@ class Removal:
         assert isinstance(layer.attention, AttentionLayer)
         texts, heads = torch.tensor(places, device=output.device).unbind(dim=-1)
         changed = output.clone()
-        changed[texts, heads] = self._instead(layer.attention, call)[texts, heads].to(output.dtype)
+        changed[texts, heads] = self._replacement(layer.attention, call)[texts, heads].to(output.dtype)
         return changed
 
-    def _instead(self, layer: AttentionLayer, call: int) -> Float[Tensor, "text head #query value_dim"]:
-        """What stands for every head of a call."""
+    def _replacement(self, layer: AttentionLayer, call: int) -> Float[Tensor, "text head #query value_dim"]:
         if self.method == "mean":
             means = self.means[call].unsqueeze(1)
             return means.expand(layer.shape[0], -1, -1, -1).to(layer.value.device)
         return repeat_heads(layer.value[:, :, :1], layer.num_heads)
 
 
-class MeanOutputs:
-    """The mean output of every head over all tokens of some texts, added up while the texts run."""
+def without_columns(
+    model: nn.Module,
+    layer: CapturedLayer,
+    output: Float[Tensor, "text head query value_dim"],
+    places: Sequence[tuple[int, int]],
+    hooks: ExitStack,
+) -> Float[Tensor, "text head query value_dim"]:
+    """The layer's output, with the heads at `places` (text, head) zero where W_O reads them, after gates and
+    norms.
 
-    def __init__(self) -> None:
-        self._sums: list[Tensor] = []
-        self._counts: list[int] = []
+    Where no W_O is found the heads themselves are zero, which is the same but for a norm between.
+    """
+    num_texts, num_heads, _, value_dim = output.shape
+    texts, heads = torch.tensor(places, device=output.device).unbind(dim=-1)
+    projection = output_projection(model, layer.module, num_heads * value_dim)
+    if projection is None:
+        changed = output.clone()
+        changed[texts, heads] = 0
+        return changed
 
-    def of_text(self) -> Consumer:
-        """Takes the layers of one text, in the order of their calls."""
+    def zero(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        hook.remove()  # the module may serve other layers, too
+        read = inputs[0].clone()
+        read.view(num_texts, -1, num_heads, value_dim)[texts, :, heads] = 0
+        return (read, *inputs[1:])
+
+    hook = hooks.enter_context(projection.register_forward_pre_hook(zero))
+    return output
+
+
+def output_of(layer: CapturedLayer) -> Float[Tensor, "text head query value_dim"]:
+    """The output of a layer that is computed here."""
+    assert isinstance(layer.attention, AttentionLayer)
+    output = attend(layer.attention, Wanted(output=True)).output
+    assert output is not None
+    return output
+
+
+def mean_outputs(
+    model: PreTrainedModel, texts: Iterable[Mapping[str, Tensor]]
+) -> list[Float[Tensor, "head value_dim"]]:
+    """By call, the mean output of every head over all tokens of the texts, each the inputs of a run."""
+    sums: list[Tensor] = []
+    counts: list[int] = []
+    for inputs in texts:
         calls = count()
 
-        def add(layer: CapturedLayer) -> Tensor:
+        def add(layer: CapturedLayer, calls: Iterator[int] = calls) -> Tensor:
             output, call = output_of(layer), next(calls)
-            if call == len(self._sums):
-                self._sums.append(torch.zeros_like(output[0, :, 0], dtype=torch.float64))
-                self._counts.append(0)
-            self._sums[call] += output.double().sum(dim=(0, 2))
-            self._counts[call] += len(output) * output.shape[2]
+            if call == len(sums):
+                sums.append(torch.zeros_like(output[0, :, 0], dtype=torch.float64))
+                counts.append(0)
+            sums[call] += output.double().sum(dim=(0, 2))
+            counts[call] += len(output) * output.shape[2]
             return output
 
-        return add
-
-    def means(self) -> list[Float[Tensor, "head value_dim"]]:
-        """By call."""
-        return [total / number for total, number in zip(self._sums, self._counts, strict=True)]
+        run_model(model, inputs, add)
+    return [total / number for total, number in zip(sums, counts, strict=True)]

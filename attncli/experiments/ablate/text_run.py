@@ -11,7 +11,8 @@ from torch import Tensor
 
 from attncli.experiments.ablate.predicted import Predicted
 from attncli.experiments.ablate.removal import Removal, Removed
-from attncli.inputs.capture.capture import CapturedLayer, Consumer, check_computed_here, run_model
+from attncli.inputs.capture.capture import check_computed_here, run_model
+from attncli.inputs.capture.captured_layers import CapturedLayer, Consumer
 from attncli.inputs.models.blocks import Blocks
 from attncli.inputs.models.pretrained import Pretrained
 from attncli.memory import refuse_bytes

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from attncli.attention.layer import AttentionLayer
 from attncli.errors import UserError
-from attncli.inputs.capture.capture import CapturedLayer, Enough
+from attncli.inputs.capture.captured_layers import CapturedLayer, StopCapture
 from attncli.inputs.models.pretrained import Pretrained
 from attncli.inputs.output_projections import output_projection
 from attncli.spec.models.layers import LayerSpec
@@ -40,7 +40,7 @@ class ChosenLayer:
         self.layer = layer
         projection = self._projection(layer)
         if projection is None:
-            raise Enough
+            raise StopCapture
         self.hooks.enter_context(projection.register_forward_hook(self._take_output))
 
     def _projection(self, layer: CapturedLayer) -> nn.Module | None:
@@ -57,7 +57,7 @@ class ChosenLayer:
         assert self.layer is not None
         num_texts, _, num_queries, _ = self.layer.attention.shape
         self.output = output.reshape(num_texts, num_queries, -1)
-        raise Enough
+        raise StopCapture
 
     def chosen(self) -> CapturedLayer:
         """The layer; UserError where the model has none of this number."""

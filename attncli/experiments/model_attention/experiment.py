@@ -10,14 +10,15 @@ from attncli.attention.engines import attend
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Computed, Wanted
 from attncli.errors import UserError
-from attncli.experiments.ablate.taken_out import TakenOut
+from attncli.experiments.ablate.named_heads import AblatedHeads
 from attncli.experiments.attention_report import build_report, named
 from attncli.experiments.model_attention.chosen_layer import ChosenLayer
 from attncli.experiments.model_attention.text_parts import ModelAttentionSpec, tensors_and_statistics
 from attncli.experiments.reading.text_words import WORDS_NOTE, TextWords
 from attncli.experiments.reading.texts import Texts, check_token
 from attncli.experiments.survey.experiment import EAGER_NOTE
-from attncli.inputs.capture.capture import CapturedLayer, capture
+from attncli.inputs.capture.capture import capture
+from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.models.words import words_of_characters
 from attncli.memory import refuse_bytes
@@ -63,7 +64,7 @@ def report_each(
     refuse_bytes(spec.experiment, needed, "fewer tokens, or attn heads for statistics alone")
     with ExitStack() as hooks:
         chosen = ChosenLayer(spec, pretrained, hooks)
-        taken_out = TakenOut(spec.ablate, pretrained, chosen.take, hooks)
+        taken_out = AblatedHeads(spec.ablate, pretrained, chosen.take, hooks)
         how = capture(pretrained.model, pretrained.inputs(readings), taken_out.take)
     layer = chosen.chosen()
     notes = [*_notes(spec, pretrained, layer, how), *taken_out.notes()]

@@ -6,7 +6,7 @@ from torch import Tensor
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Computed
 from attncli.experiments.attention_report import LeadingAxes, named, row_tensors
-from attncli.inputs.capture.capture import CapturedLayer
+from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.report import NamedTensor, Numbers, Statistic
 from attncli.spec.attention import MultiheadSpec, SelfSpec
 from attncli.spec.cross import CrossSpec

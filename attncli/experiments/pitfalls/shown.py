@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attncli.inputs.projections import draw_linear
+from attncli.inputs.projections import sample_linear
 from attncli.report import Table
 from attncli.spec.pitfalls import PitfallsSpec
 
@@ -56,7 +56,7 @@ def projected_scores(numbers: Start) -> Float[Tensor, "query key"]:
     """(x W_Q) (x W_K)^T / sqrt(d), with projections as torch.nn.Linear starts them."""
     dim = numbers.vectors.shape[-1]
     query, key = (
-        numbers.vectors @ draw_linear(dim, dim, numbers.generator).to(numbers.vectors.device).mT
+        numbers.vectors @ sample_linear(dim, dim, numbers.generator).to(numbers.vectors.device).mT
         for _ in range(2)
     )
     scores: Tensor = query @ key.mT / dim**0.5

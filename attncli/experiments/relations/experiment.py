@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from attncli.errors import UserError
-from attncli.experiments.ablate.taken_out import TakenOut
+from attncli.experiments.ablate.named_heads import AblatedHeads
 from attncli.experiments.attention_report import build_report
 from attncli.experiments.reading.many_texts import ManyTexts
 from attncli.experiments.reading.texts import Texts
@@ -60,7 +60,7 @@ def report_relations(
             sentences, readings = zip(*batch, strict=True)
             looks = SentenceLooks(sentences, readings, counts)
             with ExitStack() as hooks:
-                taken_out = TakenOut(spec.ablate, pretrained, looks.take, hooks)
+                taken_out = AblatedHeads(spec.ablate, pretrained, looks.take, hooks)
                 capture(pretrained.model, pretrained.inputs(readings), taken_out.take)
             taken_out.check_all_found()
             if progress is not None:

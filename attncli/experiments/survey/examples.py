@@ -19,7 +19,8 @@ from attncli.experiments.reading.texts import Texts
 from attncli.experiments.survey.head_scores import wanted_scores, without_first_keys
 from attncli.experiments.survey.named_places import marked
 from attncli.experiments.survey.reading import read_line
-from attncli.inputs.capture.capture import CapturedLayer, Enough, capture
+from attncli.inputs.capture.capture import capture
+from attncli.inputs.capture.captured_layers import CapturedLayer, StopCapture
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.report import Cell, Numbers, Report, Row, Statistic, Table
 from attncli.row_statistics import PATTERNS
@@ -81,7 +82,7 @@ class OneHead:
             values = (weights * mask).sum(dim=-1).masked_fill(~mask.any(dim=-1), torch.nan)
             values = values.masked_fill(~found.seeing.cpu(), torch.nan)
         self.found = HeadWeights(weights, values)
-        raise Enough
+        raise StopCapture
 
 
 def _weights(spec: HeadsSpec, readings: list[Reading], pretrained: Pretrained) -> HeadWeights:

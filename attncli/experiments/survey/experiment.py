@@ -8,7 +8,7 @@ from math import inf
 import torch
 
 from attncli.errors import UserError
-from attncli.experiments.ablate.taken_out import TakenOut
+from attncli.experiments.ablate.named_heads import AblatedHeads
 from attncli.experiments.attention_report import build_report, named
 from attncli.experiments.reading.many_texts import ManyTexts
 from attncli.experiments.reading.text_file import TextFile
@@ -66,7 +66,7 @@ def report_each(
         raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout is for one stack")
     with ExitStack() as hooks:
         survey = Survey(specs, readings, pretrained, progress, hooks)
-        taken_out = TakenOut(specs[0].ablate, pretrained, survey.take, hooks)
+        taken_out = AblatedHeads(specs[0].ablate, pretrained, survey.take, hooks)
         how = capture(pretrained.model, pretrained.inputs(readings), taken_out.take)
     taken_out.check_all_found()
     texts = enumerate(zip(specs, readings, found_texts(survey), strict=True))
@@ -89,7 +89,7 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
             readings = [reading for _, reading in batch]
             with ExitStack() as hooks:
                 survey = Survey([spec] * len(batch), readings, pretrained, None, hooks)
-                taken_out = TakenOut(spec.ablate, pretrained, survey.take, hooks)
+                taken_out = AblatedHeads(spec.ablate, pretrained, survey.take, hooks)
                 how = capture(pretrained.model, pretrained.inputs(readings), taken_out.take)
             taken_out.check_all_found()
             totals.add_survey(survey)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attncli.attention.results import MAP_SIZE, Computed, Wanted
 from attncli.errors import UserError
-from attncli.inputs.capture.capture import CapturedLayer
+from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.models.pretrained import ModelText, Reading
 from attncli.memory import refuse_bytes
 from attncli.report import NamedTensor, whole_head_name

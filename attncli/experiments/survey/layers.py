@@ -24,8 +24,8 @@ from attncli.experiments.survey.head_scores import (
     without_first_keys,
 )
 from attncli.experiments.survey.named_places import marked
-from attncli.inputs.capture.capture import CapturedLayer
-from attncli.inputs.capture.later import Later
+from attncli.inputs.capture.captured_layers import CapturedLayer
+from attncli.inputs.capture.deferred_layers import DeferredLayers
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.output_projections import output_projection, projection_of_heads
 from attncli.mechanisms.heads import merge_heads
@@ -69,7 +69,7 @@ class Survey:
         self.special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids))
         self._layers: list[SurveyedLayer] = []
         # Norms of values go by hooks while the model runs.
-        self._later = None if self.spec.weighted else Later(self._measure)
+        self._later = None if self.spec.weighted else DeferredLayers(self._measure)
         self.rolled: list[Tensor] = []
         self.maps: list[HeadMaps] = []
         self.wanted: dict[str, Wanted] = {}

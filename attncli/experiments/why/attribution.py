@@ -12,14 +12,15 @@ from attncli.attention.engines import attend
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Wanted
 from attncli.experiments.ablate.predicted import answer_token
-from attncli.experiments.ablate.zeroed_columns import output_of
+from attncli.experiments.ablate.removal import output_of
 from attncli.experiments.attention_report import named
 from attncli.experiments.survey.found_heads import found_texts
 from attncli.experiments.survey.layers import Survey
 from attncli.experiments.survey.reading import survey_of
 from attncli.experiments.why.direction import Direction, direction_of
 from attncli.experiments.why.residual import Residual, residual_of
-from attncli.inputs.capture.capture import CapturedLayer, Enough, capture, check_computed_here, run_model
+from attncli.inputs.capture.capture import capture, check_computed_here, run_model
+from attncli.inputs.capture.captured_layers import CapturedLayer, StopCapture
 from attncli.inputs.models.last_vectors import LastVectors
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.output_projections import output_projection, projection_of_heads
@@ -97,7 +98,7 @@ def by_key(found: Attribution, shown: Mapping[str, Any], reading: Reading, pretr
         of_values = values[0, head].double() @ (found.direction.vector @ columns)
         kept["contribution"] = named(own * of_values, "key")
         kept["weight"] = named(own, "key")
-        raise Enough
+        raise StopCapture
 
     model = pretrained.with_head
     assert model is not None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from attncli.errors import UserError
-from attncli.experiments.ablate.named_heads import number_of_head
+from attncli.experiments.ablate.named_heads import index_of_head
 from attncli.experiments.ablate.predicted import predicts
 from attncli.experiments.attention_report import build_report
 from attncli.experiments.reading.texts import Texts
@@ -60,7 +60,7 @@ def _report(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Report:
     parts |= {"sum": total, "logit": found.logit, "norm_scale": found.direction.scale}
     shown = ranked[0]
     if spec.head is not None:
-        shown = found.rows[number_of_head(found.rows, spec.head, "head", pretrained)]
+        shown = found.rows[index_of_head(found.rows, spec.head, "head", pretrained)]
     statistics: dict[str, Statistic] = {
         "heads": Table(ranked[: spec.top]),
         "layers": Table(

@@ -13,9 +13,9 @@ from attncli.experiments.survey.experiment import EAGER_NOTE
 from attncli.experiments.writing.found import Found, copied_note
 from attncli.experiments.writing.prompt import Prompt, read_prompt
 from attncli.experiments.writing.rows import MOST_KEYS_OF_HEADS, WrittenRows
-from attncli.inputs.capture.capture import CapturedLayer
+from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.models.pretrained import Pretrained
-from attncli.inputs.models.writing import Manner, write
+from attncli.inputs.models.writing import Decoding, write
 from attncli.report import Report, Row, Table
 from attncli.spec.models.generate import GenerateSpec
 
@@ -38,7 +38,7 @@ def report_each(
 def _report(spec: GenerateSpec, prompt: Prompt, pretrained: Pretrained, progress: Progress | None) -> Report:
     special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids), dtype=torch.long)
     rows = WrittenRows(spec, prompt.prompt.ids, prompt.needle, special, pretrained.has_decoder)
-    manner = Manner(
+    manner = Decoding(
         spec.max_new_tokens,
         None if spec.greedy else spec.temperature,
         None if spec.greedy else spec.top_p,

@@ -16,28 +16,8 @@ from transformers.utils.generic import ModelOutput
 
 from attncli.errors import UserError
 from attncli.inputs.capture.attention_interface import run_by_interface
-from attncli.inputs.capture.captured_layers import (
-    CannotShow,
-    CapturedLayer,
-    Consumer,
-    Enough,
-    Numbering,
-    TokenCounts,
-)
+from attncli.inputs.capture.captured_layers import CannotShow, CapturedLayer, Consumer, Numbering, StopCapture
 from attncli.inputs.capture.eager_attention import eager_copy, fault_of, returned_weights, run_eagerly
-
-__all__ = [
-    "CapturedLayer",
-    "Consumer",
-    "Enough",
-    "Way",
-    "capture",
-    "check_computed_here",
-    "guarded",
-    "model_errors",
-    "run_model",
-    "way_of",
-]
 
 Way = Literal["interface", "eager"]
 
@@ -61,7 +41,7 @@ def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consu
     model.config.use_cache = False
     with model_errors(model.config.model_type):
         way = way_of(model, inputs)
-        with suppress(Enough):
+        with suppress(StopCapture):
             if way == "interface":
                 run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
             else:
@@ -90,7 +70,9 @@ def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Con
 
 
 def _numbering(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Numbering:
-    return Numbering(bool(model.config.is_encoder_decoder), TokenCounts.of_inputs(inputs))
+    counts = [inputs[name].shape[1] for name in ("decoder_input_ids", "input_ids") if name in inputs]
+    num_tokens = (counts[0], counts[-1]) if "input_ids" in inputs else None
+    return Numbering(bool(model.config.is_encoder_decoder), num_tokens)
 
 
 def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
@@ -156,7 +138,7 @@ def guarded(consume: Consumer) -> Consumer:
     def guarded_consume(layer: CapturedLayer) -> Tensor | None:
         try:
             return consume(layer)
-        except (CannotShow, Enough, UserError):
+        except (CannotShow, StopCapture, UserError):
             raise
         except Exception as error:
             _raise_if_memory(error)

@@ -1,8 +1,8 @@
-"""What is handed over of a model while it runs: one layer's attention at a time, with its name."""
+"""What a running model hands over: one layer's attention at a time, with its name."""
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -17,10 +17,10 @@ STACK = re.compile(r"(?:^|\.)\w*?(encoder|decoder)(?:_attentions|\.|$)")
 
 
 class CannotShow(Exception):
-    """What a model computes is not attention as attn shows it; says which module, and why."""
+    """What a model computes is no attention that attn can show; the message says where and why."""
 
 
-class Enough(Exception):
+class StopCapture(Exception):
     """Raised by a consumer that needs no further layer."""
 
 
@@ -71,41 +71,17 @@ def layer_stack(module: str) -> str:
     return part[1] if part else ""
 
 
-@dataclass(frozen=True)
-class TokenCounts:
-    """Tokens of the texts that a model reads; with an encoder and a decoder, of the two."""
-
-    text: int
-    context: int | None
-
-    @classmethod
-    def of_inputs(cls, inputs: Mapping[str, Tensor]) -> "TokenCounts | None":
-        """None where the model reads no tokens."""
-        if "input_ids" not in inputs:
-            return None
-        count = inputs["input_ids"].shape[1]
-        if "decoder_input_ids" not in inputs:
-            return cls(count, None)
-        return cls(inputs["decoder_input_ids"].shape[1], count)
-
-    def of(self, stack: str, kind: str) -> tuple[int, int]:
-        """Queries and keys of a layer."""
-        if self.context is None:
-            return self.text, self.text
-        queries = self.context if stack == "encoder" else self.text
-        return queries, self.context if kind == "cross" else queries
-
-
 @dataclass
 class Numbering:
     """Names for the layers of one run of a model, in the order of their calls.
 
     A layer has the number in its module's name, but where one module serves several layers (ALBERT), each
-    call is a layer of its own, and gets the next number. CannotShow where queries and keys are not tokens.
+    call is a layer of its own, and gets the next number. CannotShow where queries and keys are not the
+    `num_tokens` of the text and of its context (the text itself where there is none).
     """
 
     has_two_stacks: bool
-    counts: TokenCounts | None
+    num_tokens: tuple[int, int] | None
     taken: defaultdict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def layer(
@@ -114,7 +90,8 @@ class Numbering:
         """The layer that this call of a module is; its stack, where none is given, by the module's name."""
         if stack is None:
             stack = layer_stack(module) if self.has_two_stacks else ""
-        self._check_counts(module, stack, kind, attention)
+        if self.num_tokens is not None:
+            self._check_counts(module, stack, kind, attention.shape[2:], self.num_tokens)
         taken = self.taken[stack, kind]
         number = layer_number(module)
         if number in taken:
@@ -123,13 +100,13 @@ class Numbering:
         return CapturedLayer(module, stack, kind, number, attention)
 
     def _check_counts(
-        self, module: str, stack: str, kind: str, attention: AttentionLayer | GivenWeights
+        self, module: str, stack: str, kind: str, got: tuple[int, ...], num_tokens: tuple[int, int]
     ) -> None:
-        if self.counts is None:
-            return
-        got, expected = attention.shape[2:], self.counts.of(stack, kind)
-        if got != expected:
+        text, context = num_tokens
+        queries = context if stack == "encoder" else text
+        keys = context if kind == "cross" else queries
+        if got != (queries, keys):
             raise CannotShow(
-                f"{module} has {got[0]} queries and {got[1]} keys where the texts have {expected[0]} and "
-                f"{expected[1]} tokens"
+                f"{module} has {got[0]} queries and {got[1]} keys where the texts have {queries} and {keys} "
+                "tokens"
             )

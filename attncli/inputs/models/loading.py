@@ -1,16 +1,24 @@
-"""A model and its tokenizer from a folder or the hub: safetensors only, no foreign code, no network."""
+"""A model and its tokenizer: from a folder or the hub (safetensors, no foreign code), or the caller's own."""
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from attncli.errors import UserError
-from attncli.inputs.models.language_head import class_with_head
+from attncli.inputs.models.language_head import class_with_head, predicted_tokens
 from attncli.inputs.models.model_folder import quiet_transformers
 from attncli.inputs.models.pretrained import Pretrained
 
@@ -48,7 +56,7 @@ def load_pretrained(
         if head is not None and wrong:
             head = None
             loaded, wrong = _loaded(AutoModel, model, options, device)
-    except Exception as error:  # a damaged config may fail in any way; the reason is told in one line
+    except Exception as error:  # a damaged config may fail in any way; the reason is given in one line
         raise UserError(f"model: {model}: cannot be loaded: {_one_line(error)}") from None
     if wrong:
         raise UserError(
@@ -68,7 +76,7 @@ def _loaded(
         model,
         use_safetensors=True,
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # told in one line
+        ignore_mismatched_sizes=True,  # reported in one line
         **options,
     )
     missing = [
@@ -104,7 +112,10 @@ def kept_pretrained(model: str, **loading: Any) -> Pretrained:
 
     A folder whose files have changed is loaded anew. One model is kept and no more, since it may be large.
     """
-    return _kept(model, _state_of_files(model), **loading)
+    folder = Path(model)
+    files = sorted(folder.iterdir()) if folder.is_dir() else []  # a model of the hub has a version
+    state = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+    return _kept(model, state, **loading)
 
 
 @lru_cache(maxsize=1)
@@ -112,8 +123,40 @@ def _kept(model: str, state: object, **loading: Any) -> Pretrained:
     return load_pretrained(model, **loading)
 
 
-def _state_of_files(model: str) -> tuple[tuple[str, int, int], ...]:
-    """Name, time and size of the files of a folder; nothing for a model of the hub, which has a version."""
-    folder = Path(model)
-    files = sorted(folder.iterdir()) if folder.is_dir() else []
-    return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+@contextmanager
+def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
+    """A loaded transformers model, in evaluation mode; afterwards modes and configs are as before.
+
+    UserError for what is not a transformers model of text, or not a tokenizer.
+    """
+    if not isinstance(model, PreTrainedModel):
+        got = type(model).__name__
+        raise UserError(f"model: must be a folder's name or a transformers PreTrainedModel (got {got})")
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        got = "none" if tokenizer is None else type(tokenizer).__name__
+        raise UserError(f"tokenizer: must be the loaded model's transformers tokenizer (got {got})")
+    check_reads_text(name, model)
+    modes = {module: module.training for module in model.modules()}
+    configs = [(config, dict(vars(config))) for config in _configs(model)]
+    model.train(False)
+    try:
+        yield Pretrained(name, body_of(model), tokenizer, model if predicted_tokens(model) else None)
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        for config, settings in configs:
+            vars(config).clear()
+            vars(config).update(settings)
+
+
+def _configs(model: PreTrainedModel) -> list[PreTrainedConfig]:
+    """Every config in the model once: parts of a model may have, or share, their own."""
+    found: dict[int, PreTrainedConfig] = {}
+    waiting = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
+    while waiting:
+        config = waiting.pop()
+        if id(config) not in found:
+            found[id(config)] = config
+            parts = (getattr(config, name, None) for name in config.sub_configs)
+            waiting += [part for part in parts if part is not None]
+    return list(found.values())

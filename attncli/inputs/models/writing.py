@@ -15,8 +15,8 @@ from transformers import DynamicCache, PreTrainedModel, StoppingCriteria, Stoppi
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from attncli.inputs.capture.attention_interface import handing_over
-from attncli.inputs.capture.capture import CapturedLayer, Way, guarded, model_errors, way_of
-from attncli.inputs.capture.captured_layers import CannotShow
+from attncli.inputs.capture.capture import Way, guarded, model_errors, way_of
+from attncli.inputs.capture.captured_layers import CannotShow, CapturedLayer
 from attncli.inputs.capture.eager_attention import eager_copy
 from attncli.inputs.models.last_rows import LastRows
 from attncli.inputs.models.pretrained import decoder_start
@@ -29,7 +29,7 @@ Chosen = Callable[[int, Sequence[CapturedLayer]], None]
 
 
 @dataclass(frozen=True)
-class Manner:
+class Decoding:
     """How tokens are chosen: the likeliest, or sampled from a seed at a temperature among the likeliest."""
 
     max_new_tokens: int
@@ -48,7 +48,7 @@ class Manner:
 
 
 @torch.no_grad()
-def write(model: PreTrainedModel, inputs: Mapping[str, Tensor], manner: Manner, chosen: Chosen) -> Way:
+def write(model: PreTrainedModel, inputs: Mapping[str, Tensor], manner: Decoding, chosen: Chosen) -> Way:
     """The model writes on from one text; `chosen` gets every token as it comes. How attention came.
 
     UserError where the model yields no weights of its tokens, or is none that writes; MemoryError.

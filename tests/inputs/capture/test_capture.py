@@ -6,8 +6,7 @@ import torch
 from attncli.attention.engines import tile
 from attncli.attention.layer import AttentionLayer
 from attncli.errors import UserError
-from attncli.inputs.capture.capture import CapturedLayer
-from attncli.inputs.capture.captured_layers import layer_kind, layer_number
+from attncli.inputs.capture.captured_layers import CapturedLayer, layer_kind, layer_number
 from tests.eager import (
     captured_layers,
     eager_weights,

@@ -11,8 +11,8 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 
 from attncli.errors import UserError
 from attncli.inputs.capture.attention_interface import NAME
-from attncli.inputs.capture.capture import CapturedLayer, capture
-from attncli.inputs.capture.captured_layers import layer_stack
+from attncli.inputs.capture.capture import capture
+from attncli.inputs.capture.captured_layers import CapturedLayer, layer_stack
 from attncli.inputs.capture.eager_attention import eager_copy
 from tests.eager import captured_layers, eager_weights, whole_weights
 from tools.tiny_architectures import ARCHITECTURES, USUAL, Architecture, random_inputs

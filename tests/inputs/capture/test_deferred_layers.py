@@ -7,7 +7,7 @@ import torch
 
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.visibility import Visibility
-from attncli.inputs.capture import later
+from attncli.inputs.capture import deferred_layers
 from attncli.inputs.capture.captured_layers import CapturedLayer
 from tests.experiments.running import run
 from tests.experiments.test_together import assert_same
@@ -21,7 +21,7 @@ def test_a_survey_is_the_same(tmp_path: Path, architecture: str, monkeypatch: py
     folder = str(save_model(tmp_path, architecture))
     settings = {"model": folder, "sentence": "the cat sat on the mat as the cat ran", "maps": "self"}
     waited = run("heads", **settings)
-    monkeypatch.setattr(later, "SHORT", 0)
+    monkeypatch.setattr(deferred_layers, "SHORT", 0)
     at_once = run("heads", **settings)
     assert_same(waited.statistics, at_once.statistics, tolerance=1e-5)
     assert_same(waited.tensors, at_once.tensors, tolerance=1e-5)
@@ -36,9 +36,9 @@ def layer(number: int, visibility: Visibility) -> CapturedLayer:
 
 
 def test_layers_come_in_their_order_and_long_ones_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(later, "SHORT", 2 * 7 * 7)
+    monkeypatch.setattr(deferred_layers, "SHORT", 2 * 7 * 7)
     taken: list[int] = []
-    waits = later.Later(lambda one: taken.append(one.layer))
+    waits = deferred_layers.DeferredLayers(lambda one: taken.append(one.layer))
     short, long = Visibility(7, 7, causal=True), Visibility(11, 11)
     kept = layer(0, short)
     assert isinstance(kept.attention, AttentionLayer)
@@ -56,7 +56,7 @@ def test_layers_come_in_their_order_and_long_ones_at_once(monkeypatch: pytest.Mo
 
 def test_what_may_see_no_key_does_not_wait() -> None:
     taken: list[int] = []
-    waits = later.Later(lambda one: taken.append(one.layer))
+    waits = deferred_layers.DeferredLayers(lambda one: taken.append(one.layer))
     waits.take(layer(0, Visibility(7, 5, causal=True)))
     waits.take(layer(1, Visibility(5, 5, key_mask=torch.zeros(1, 5, dtype=torch.bool))))
     assert taken == [0, 1] and not waits.waiting

@@ -17,10 +17,10 @@ those of the model, whose parameters pass through the caches meanwhile.
 """
 
 
-class Later:
-    """Takes the layers before `consume`, which gets short ones in their order by `finish`.
+class DeferredLayers:
+    """Takes the layers before `consume`, which gets the short ones, in their order, from `finish`.
 
-    Until then the model goes on with fused attention. Of a layer that waits there are queries and keys alone.
+    Until then the model continues with fused attention. Only queries and keys of a waiting layer are kept.
     """
 
     def __init__(self, consume: Consumer) -> None:
@@ -36,7 +36,7 @@ class Later:
             # What a query that sees no key gives is for the engines to say.
             output = self.fused.output(attention) if attention.visibility.is_seeing else None
             if output is not None:
-                # Copies: some models go on in the same memory.
+                # Copies: some models reuse the memory.
                 query, key = attention.query.clone(), attention.key.clone()
                 waiting = replace(attention, query=query, key=key, value=key[..., :0])
                 self.waiting.append(replace(layer, attention=waiting))
