@@ -24,12 +24,12 @@ class RowStatistic(NamedTuple):
 
 # In the order in which reports name them.
 ROW_STATISTICS = {
-    "entropy": RowStatistic("attncli.statistics.entropy:entropy", running=True),
-    "normalized_entropy": RowStatistic("attncli.statistics.entropy:normalized_entropy", running=True),
-    "max_weight": RowStatistic("attncli.statistics.concentration:max_weight", signed=True, running=True),
-    "sink_mass": RowStatistic("attncli.statistics.sinks:sink_mass", signed=True, running=True),
-    "distance": RowStatistic("attncli.statistics.distance:distance", positional=True, running=True),
-    "participation": RowStatistic("attncli.statistics.concentration:participation", running=True),
+    "entropy": RowStatistic("attncli.statistics.rows:entropy", running=True),
+    "normalized_entropy": RowStatistic("attncli.statistics.rows:normalized_entropy", running=True),
+    "max_weight": RowStatistic("attncli.statistics.rows:max_weight", signed=True, running=True),
+    "sink_mass": RowStatistic("attncli.statistics.rows:sink_mass", signed=True, running=True),
+    "distance": RowStatistic("attncli.statistics.rows:distance", positional=True, running=True),
+    "participation": RowStatistic("attncli.statistics.rows:participation", running=True),
 }
 
 # Which keys of a row a head's score counts: a function of `attncli.statistics.head_scores.Places`.

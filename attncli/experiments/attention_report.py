@@ -17,7 +17,7 @@ from attncli.report import NamedTensor, Report, Statistic, Tensors
 from attncli.spec.attention import AttentionSpec
 from attncli.spec.fields import Spec
 from attncli.spec.text import TextSpec
-from attncli.statistics.sinks import outside_mass
+from attncli.statistics.contributions import outside_mass
 
 
 def named(tensor: Tensor, *axes: str) -> NamedTensor:

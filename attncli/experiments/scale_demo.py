@@ -14,8 +14,8 @@ from attncli.experiments.sources import choose_device
 from attncli.mechanisms.scaling import scale_factors
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Table
 from attncli.spec.lessons import ScaleDemoSpec
-from attncli.statistics.samples.moments import moments
-from attncli.statistics.saturation import softmax_gradient_norm
+from attncli.statistics.moments import moments
+from attncli.statistics.rows import softmax_gradient_norm
 
 LAST = {"query": "dim", "key": "dim", "raw_scores": "key", "scaled_scores": "key"}
 

@@ -1,5 +1,6 @@
-"""Some rows of attention weights, as the formulas of row statistics take them."""
+"""Rows of attention weights, and the statistics of each."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,9 +14,9 @@ from torch import Tensor
 class Softmax:
     """How rows came of their scores: weight p = exp(exponent - log_total), every exponent at most 0.
 
-    `highest` is the row's largest exponent where a sink outside the keys may stand above it; else it is 0.
-    `sums` is what the weights of a row add up to. Either the exponents are there, or what the walk over them
-    has summed up: `cross` = sum p exponent, `squares` = sum p^2, `distance` = sum p |i - j|.
+    `highest` is the row's largest exponent where a sink outside the keys may be above it; else it is 0.
+    `sums` is the sum of the weights of a row. Either the exponents are there, or the sums that the compiled
+    pass computed from them: `cross` = sum p exponent, `squares` = sum p^2, `distance` = sum p |i - j|.
     """
 
     log_totals: Float[Tensor, "*batch query"]
@@ -29,10 +30,10 @@ class Softmax:
 
 @dataclass(frozen=True)
 class Rows:
-    """Weights p of some queries with a run of neighbouring keys; keys before and after it have weight 0.
+    """Weights p of some queries on a run of neighbouring keys; keys before and after it have weight 0.
 
     `queries` and `keys` are positions, `visible` is how many keys each query may see. `softmax` is there
-    where the weights came of scores; weights from elsewhere may be negative.
+    where the weights came from scores; weights from elsewhere may be negative.
     """
 
     weights: Float[Tensor, "*batch query key"]
@@ -41,7 +42,7 @@ class Rows:
     keys: Int[Tensor, " key"]
     softmax: Softmax | None = None
     shared: dict[str, Any] = field(default_factory=dict)
-    """What depends on places alone: rows at the same places in other layers have it, too."""
+    """What depends on positions alone: rows at the same positions in other layers have it, too."""
 
     @cached_property
     def sums(self) -> Float[Tensor, "*batch query"]:
@@ -59,42 +60,79 @@ class Rows:
             cross = torch.linalg.vecdot(self.weights, self.softmax.exponents)
         return self.sums * self.softmax.log_totals - cross
 
-    @cached_property
-    def squares(self) -> Float[Tensor, "*batch query"]:
-        """sum p^2."""
-        if self.softmax is not None and self.softmax.squares is not None:
-            return self.softmax.squares
-        norms: Tensor = torch.linalg.vector_norm(self.weights, dim=-1)
-        return norms.square()
-
-    @cached_property
-    def mean_distance(self) -> Float[Tensor, "*batch query"]:
-        """sum p |i - j|, in tokens."""
-        if self.softmax is not None and self.softmax.distance is not None:
-            return self.softmax.distance
-        return (self.weights * self.distances()).sum(dim=-1)
-
     def on_key(self, position: int) -> Float[Tensor, "*batch query"]:
         """The weight on one key."""
-        if "first_key" not in self.shared:
-            self.shared["first_key"] = int(self.keys[0])
-        place = position - self.shared["first_key"]
+        place = position - self._shared("first_key", lambda: int(self.keys[0]))
         if not 0 <= place < len(self.keys):
             return torch.zeros_like(self.weights[..., 0])
         return self.weights[..., place]
 
     def distances(self) -> Float[Tensor, "query key"]:
         """|i - j|, in tokens."""
-        if "distances" not in self.shared:
-            apart = (self.queries.unsqueeze(-1) - self.keys).abs()
-            self.shared["distances"] = apart.to(self.weights.dtype)
-        distances: Tensor = self.shared["distances"]
-        return distances
+        found: Tensor = self._shared(
+            "distances", lambda: (self.queries.unsqueeze(-1) - self.keys).abs().to(self.weights.dtype)
+        )
+        return found
 
-    def most_entropy(self) -> Float[Tensor, "*#batch query"]:
+    def max_entropy(self) -> Float[Tensor, "*#batch query"]:
         """ln(number of visible keys), the entropy of a uniform row; NaN below two of them."""
-        if "most_entropy" not in self.shared:
-            logarithms = self.visible.to(self.weights.dtype).log()
-            self.shared["most_entropy"] = logarithms.masked_fill(self.visible < 2, torch.nan)
-        most: Tensor = self.shared["most_entropy"]
-        return most
+        found: Tensor = self._shared(
+            "max_entropy",
+            lambda: self.visible.to(self.weights.dtype).log().masked_fill(self.visible < 2, torch.nan),
+        )
+        return found
+
+    def _shared(self, name: str, compute: Callable[[], Any]) -> Any:
+        if name not in self.shared:
+            self.shared[name] = compute()
+        return self.shared[name]
+
+
+def entropy(rows: Rows) -> Float[Tensor, "*batch query"]:
+    """-sum p ln p, in nats, with 0 ln 0 = 0. Shannon 1948; of attention: Clark et al. 2019 (1906.04341)."""
+    return rows.entropy
+
+
+def normalized_entropy(rows: Rows) -> Float[Tensor, "*batch query"]:
+    """Entropy over ln(number of visible keys): 1 where a row is uniform; NaN where one key is visible."""
+    return rows.entropy / rows.max_entropy()
+
+
+def max_weight(rows: Rows) -> Float[Tensor, "*batch query"]:
+    """max p: the largest weight of a row."""
+    if rows.softmax is None:
+        return rows.weights.amax(dim=-1)
+    highest, log_totals = rows.softmax.highest, rows.softmax.log_totals
+    return (-log_totals if highest is None else highest - log_totals).exp()
+
+
+def sink_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
+    """The weight on the first key. Xiao et al. 2023 (2309.17453): attention sinks."""
+    return rows.on_key(0)
+
+
+def distance(rows: Rows) -> Float[Tensor, "*batch query"]:
+    """sum p |i - j|, in tokens: mean distance from query i to the keys. Vig & Belinkov 2019 (1906.04284)."""
+    if rows.softmax is not None and rows.softmax.distance is not None:
+        return rows.softmax.distance
+    return (rows.weights * rows.distances()).sum(dim=-1)
+
+
+def participation(rows: Rows) -> Float[Tensor, "*batch query"]:
+    """1 / sum p^2: how many keys share the weight, were it spread evenly (inverse participation ratio)."""
+    squares = None if rows.softmax is None else rows.softmax.squares
+    if squares is None:
+        squares = torch.linalg.vector_norm(rows.weights, dim=-1).square()
+    return squares.reciprocal()
+
+
+def softmax_gradient_norm(weights: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
+    """Frobenius norm of the softmax Jacobian diag(p) - p p^T: sqrt(S2 - 2 S3 + S2^2) with Sn = sum p^n.
+
+    It vanishes as the row saturates to one-hot: the reason for scaling in Vaswani et al. 2017, section 3.2.1.
+    Computed as the sum over the Jacobian's entries, which loses no digits there.
+    """
+    diagonal = weights * (1 - weights)
+    off_diagonal = weights.unsqueeze(-1) * weights.unsqueeze(-2)
+    off_diagonal = off_diagonal - off_diagonal.diagonal(dim1=-2, dim2=-1).diag_embed()
+    return (diagonal.square().sum(dim=-1) + off_diagonal.square().sum(dim=(-2, -1))).sqrt()

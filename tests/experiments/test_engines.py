@@ -11,8 +11,8 @@ from attncli.errors import RunError, UserError
 from attncli.report import Report
 from attncli.spec import SPECS
 from attncli.spec.config.validation import Given, build_spec
-from attncli.statistics.samples.moments import merged_moments, moments
-from attncli.statistics.samples.quantiles import LEVELS, extreme_places, quantiles
+from attncli.statistics.moments import merged_moments, moments
+from attncli.statistics.ranks import LEVELS, extreme_places, quantiles
 from tests.experiments.running import run
 
 

@@ -18,7 +18,7 @@ from attncli.experiments.survey.head_scores import (
     weighted_by_values,
     without_first_keys,
 )
-from attncli.statistics.value_norms import value_norms
+from attncli.statistics.contributions import value_norms
 from tests.eager import captured_layers, eager_weights_of_texts, whole_weights, whole_weights_of_texts
 from tests.naive_heads import naive_figures, skipped
 from tools.tiny_architectures import ARCHITECTURES, random_inputs

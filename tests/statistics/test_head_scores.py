@@ -8,8 +8,8 @@ from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.patterns import Marks
 from attncli.experiments.survey.head_scores import head_scores, wanted_scores
 from attncli.row_statistics import HEAD_STATISTICS
+from attncli.statistics.contributions import roll_out
 from attncli.statistics.head_scores import sink_rate
-from attncli.statistics.rollout import roll_out
 from tests.naive_heads import NAMES, naive_figures, naive_mul_score, pattern
 
 PATTERNS = NAMES

@@ -5,8 +5,8 @@ import torch
 from scipy.stats import spearmanr
 from torch.nn import functional as F
 
-from attncli.statistics.prediction import mean_divergence, mean_loss, relative_change
-from attncli.statistics.samples.rank_correlation import rank_correlation
+from attncli.statistics.divergence import mean_divergence, mean_loss, relative_change
+from attncli.statistics.ranks import rank_correlation
 
 
 @pytest.fixture

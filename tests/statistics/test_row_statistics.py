@@ -11,11 +11,10 @@ import torch
 from attncli.attention.engines.tile import tiles
 from attncli.mechanisms.masks import causal_mask, full_mask
 from attncli.row_statistics import ROW_STATISTICS, load_formula
-from attncli.statistics.concentration import KEYS_A_RANK, top_keys
-from attncli.statistics.rows import Rows
-from attncli.statistics.samples.moments import moments
-from attncli.statistics.saturation import softmax_gradient_norm
-from attncli.statistics.sinks import received_mass
+from attncli.statistics.contributions import received_mass
+from attncli.statistics.moments import moments
+from attncli.statistics.rows import Rows, softmax_gradient_norm
+from attncli.statistics.top_keys import KEYS_PER_RANK, top_keys
 from tests.layers import layer_of
 
 
@@ -141,7 +140,7 @@ def test_top_keys_name_the_earlier_of_equals_first_and_nothing_hidden() -> None:
 
 
 @pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("num_keys", [5, KEYS_A_RANK, 3 * KEYS_A_RANK, 500])
+@pytest.mark.parametrize("num_keys", [5, KEYS_PER_RANK, 3 * KEYS_PER_RANK, 500])
 @pytest.mark.parametrize("levels", [1, 2, 4, 10**6])
 @pytest.mark.parametrize("last_bits", [0, 8])
 def test_top_keys_are_those_of_a_stable_sort(k: int, num_keys: int, levels: int, last_bits: int) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from attncli.attention.engines.parts import place_of
 from attncli.attention.engines.tile import Source, Tile
 from attncli.attention.results import Wanted
-from attncli.statistics.sinks import received_mass
+from attncli.statistics.contributions import received_mass
 
 
 class Matrices:

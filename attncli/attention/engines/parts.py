@@ -10,8 +10,8 @@ from attncli.attention.engines.tile import Source, Tile, part_of
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Moments, Wanted
 from attncli.row_statistics import ROW_STATISTICS, load_formula
-from attncli.statistics.concentration import top_keys
-from attncli.statistics.samples.moments import merged_moments
+from attncli.statistics.moments import merged_moments
+from attncli.statistics.top_keys import top_keys
 
 
 class Part(Protocol):

@@ -21,8 +21,8 @@ from attncli.experiments.survey.layers import Survey
 from attncli.experiments.survey.reading import survey_of
 from attncli.inputs.models.pretrained import Pretrained
 from attncli.spec.models.ablate import AblateSpec
-from attncli.statistics.samples.intervals import mean_interval
-from attncli.statistics.samples.rank_correlation import rank_correlation
+from attncli.statistics.intervals import mean_interval
+from attncli.statistics.ranks import rank_correlation
 
 WHERE = ("layer", "module", "kind", "stack", "head")
 SAMPLED_HEADS = 16

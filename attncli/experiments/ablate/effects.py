@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.experiments.ablate.predicted import Predicted
-from attncli.statistics.prediction import mean_divergence, mean_loss, relative_change
+from attncli.statistics.divergence import mean_divergence, mean_loss, relative_change
 
 EFFECTS = ("loss", "kl", "probability", "logit_difference", "output_change", "approximate")
 """In the order of reports."""

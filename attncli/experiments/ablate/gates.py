@@ -11,7 +11,7 @@ from attncli.inputs.capture.capture import check_computed_here, run_model
 from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.models.pretrained import Pretrained
 from attncli.memory import refuse_bytes
-from attncli.statistics.prediction import mean_loss
+from attncli.statistics.divergence import mean_loss
 
 FLOAT_BYTES = 4
 KEPT_PER_SCORE, KEPT_PER_ENTRY = 4, 30

@@ -30,7 +30,7 @@ from attncli.mechanisms.scaling import scale_factors
 from attncli.memory import readable_bytes
 from attncli.report import NamedTensor, Numbers, Statistic, Tensors
 from attncli.spec.attention import AttentionSpec
-from attncli.statistics.samples.moments import merged_moments
+from attncli.statistics.moments import merged_moments
 
 LARGEST_FLOAT32 = 3.4e38
 LEAST_FACTOR = 1e-20

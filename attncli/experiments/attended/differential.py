@@ -11,7 +11,7 @@ from attncli.attention.results import Wanted
 from attncli.experiments.attention_report import LeadingAxes, row_tensors
 from attncli.report import NamedTensor, Numbers, Statistic
 from attncli.spec.attention import AttentionSpec
-from attncli.statistics.samples.moments import moments
+from attncli.statistics.moments import moments
 
 
 def attend_differentially(

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from attncli.report import NamedTensor, Statistic, Table, Tensors
-from attncli.statistics.samples.quantiles import extreme_places, quantiles
+from attncli.statistics.ranks import extreme_places, quantiles
 
 NUM_EXTREMES = 3
 MAX_ROWS_WHOLE = 1000

@@ -10,7 +10,7 @@ from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.report import NamedTensor, Numbers, Statistic
 from attncli.spec.attention import MultiheadSpec, SelfSpec
 from attncli.spec.cross import CrossSpec
-from attncli.statistics.samples.moments import moments
+from attncli.statistics.moments import moments
 
 ModelAttentionSpec = SelfSpec | MultiheadSpec | CrossSpec
 

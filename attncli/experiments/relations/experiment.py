@@ -18,7 +18,7 @@ from attncli.inputs.capture.capture import capture
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.report import Numbers, Report, Table
 from attncli.spec.models.heads import HeadsSpec
-from attncli.statistics.samples.intervals import share_interval
+from attncli.statistics.intervals import share_interval
 
 HOW_NOTE = (
     "to head: the word that a dependent looks at most is its head; from head: the word that looks at it most "

@@ -25,8 +25,8 @@ from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.report import Cell, Numbers, Report, Row, Statistic, Table
 from attncli.row_statistics import PATTERNS
 from attncli.spec.models.heads import HeadsSpec
-from attncli.statistics.samples.intervals import mean_interval
-from attncli.statistics.samples.running_moments import RunningMoments
+from attncli.statistics.intervals import mean_interval
+from attncli.statistics.moments import RunningMoments
 
 DECIMALS = 5
 """No order hangs on the last bits of a number."""

@@ -30,8 +30,7 @@ from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.output_projections import output_projection, projection_of_heads
 from attncli.mechanisms.heads import merge_heads
 from attncli.spec.models.heads import HeadsSpec
-from attncli.statistics.rollout import roll_out
-from attncli.statistics.value_norms import value_norms
+from attncli.statistics.contributions import roll_out, value_norms
 
 
 class SurveyedLayer(NamedTuple):

@@ -8,7 +8,7 @@ from attncli.experiments.survey.head_patterns import Stack, pattern_of, pattern_
 from attncli.experiments.survey.totals import NOT_FIRST, HeadTotals, LayerTotals
 from attncli.report import Row, Statistic, Table
 from attncli.row_statistics import PATTERNS
-from attncli.statistics.samples.intervals import mean_interval
+from attncli.statistics.intervals import mean_interval
 
 INTERVALS_NOTE = (
     "Means over texts with 95 % intervals (Student's t): a head is named where its interval is above the "

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attncli.experiments.survey.found_heads import head_numbers, stacks_of
 from attncli.experiments.survey.layers import Survey
-from attncli.statistics.samples.running_moments import RunningMoments
+from attncli.statistics.moments import RunningMoments
 
 NOT_FIRST = "special_mass - sink_mass"
 """What names a head after special tokens, where the first one is special: it has a pattern of its own."""

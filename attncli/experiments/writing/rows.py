@@ -13,9 +13,9 @@ from attncli.experiments.writing.weights import weights_of
 from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.row_statistics import OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING, load_formula
 from attncli.spec.models.generate import GenerateSpec
-from attncli.statistics.concentration import top_keys
 from attncli.statistics.looking_back import PromptedRows
 from attncli.statistics.rows import Rows
+from attncli.statistics.top_keys import top_keys
 
 MOST_KEYS_OF_HEADS = 128
 """Keys up to which the weights of each head are kept; beyond it is their mean over the heads."""

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attncli.attention.engines.tiles.scores import LOG2_E, LOWEST, Head
-from attncli.statistics.concentration import are_equal, top_keys
+from attncli.statistics.top_keys import are_equal, top_keys
 
 ROWS = 16
 """Whole rows that are looked through together."""

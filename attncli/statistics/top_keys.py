@@ -1,4 +1,4 @@
-"""How much of a row lies on few keys."""
+"""The keys with the largest weights of each row."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,25 +7,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attncli.statistics.rows import Rows
-
-KEYS_A_RANK = 64
-"""Below so many keys a rank torch.topk partitions each row, which takes longer than as many maxima."""
+KEYS_PER_RANK = 64
+"""Below so many keys per rank torch.topk partitions each row, which takes longer than as many maxima."""
 ROUNDINGS = 16
 """By how many spacings of floating point scores may differ that are equal but for rounding."""
-
-
-def max_weight(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """max p: the largest weight of a row."""
-    if rows.softmax is None:
-        return rows.weights.amax(dim=-1)
-    highest, log_totals = rows.softmax.highest, rows.softmax.log_totals
-    return (-log_totals if highest is None else highest - log_totals).exp()
-
-
-def participation(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """1 / sum p^2: how many keys share the weight, were it spread evenly (inverse participation ratio)."""
-    return rows.squares.reciprocal()
 
 
 def top_keys(
@@ -40,7 +25,7 @@ def top_keys(
     num_keys = ranking.shape[-1]
     flat = ranking.reshape(-1, num_keys)
     count = min(k + 1, num_keys)
-    if num_keys < KEYS_A_RANK * k:
+    if num_keys < KEYS_PER_RANK * k:
         values, places = _by_rounds(flat, count, lambda left, best: best.indices)
     else:
         values, places = flat.topk(count)

@@ -1,4 +1,6 @@
-"""Mean, unbiased variance and range of a set of numbers."""
+"""Mean, unbiased variance and range: of all numbers at once, of groups, or of numbers that come in parts."""
+
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -41,3 +43,28 @@ def merged_moments(
         "min": lowest.double().where(seen, torch.inf).amin(dim=-1).masked_fill(total == 0, torch.nan),
         "max": highest.double().where(seen, -torch.inf).amax(dim=-1).masked_fill(total == 0, torch.nan),
     }
+
+
+@dataclass(frozen=True)
+class RunningMoments:
+    """The count of numbers so far in each place, their mean, and the sum of squared deviations from it."""
+
+    count: Int[Tensor, "*place"]
+    mean: Float[Tensor, "*place"]
+    squares: Float[Tensor, "*place"]
+
+    @classmethod
+    def of(cls, numbers: Float[Tensor, "text ..."]) -> "RunningMoments":
+        """The moments of some numbers; NaN does not count, and the mean of none is 0."""
+        numbers = numbers.double()
+        count = (~numbers.isnan()).sum(dim=0)
+        mean = numbers.nansum(dim=0) / count.clamp(min=1)
+        return cls(count, mean, (numbers - mean).square().nansum(dim=0))
+
+    def __add__(self, other: "RunningMoments") -> "RunningMoments":
+        """The moments of both together. Chan, Golub and LeVeque 1979, eq. 2.1."""
+        count = self.count + other.count
+        share = other.count / count.clamp(min=1)
+        apart = other.mean - self.mean
+        squares = self.squares + other.squares + apart.square() * self.count * share
+        return RunningMoments(count, self.mean + apart * share, squares)

@@ -1,4 +1,4 @@
-"""What thousands of numbers come to: their quantiles, and where the most extreme of them stand."""
+"""What the order of numbers says: quantiles, the most extreme ones, rank correlation."""
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +20,22 @@ def quantiles(numbers: Float[Tensor, "..."]) -> dict[str, float]:
 
 
 def extreme_places(numbers: Float[Tensor, " n"], count: int) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
-    """Where the lowest and the highest `count` numbers stand, the most extreme first; NaN does not count."""
+    """Where the lowest and the highest `count` numbers are, the most extreme first; NaN does not count."""
     places = (~numbers.isnan()).nonzero().flatten()
     order = places[numbers[places].sort(stable=True).indices]
     return order[:count], order.flip(0)[:count]
+
+
+def rank_correlation(a: Float[Tensor, " place"], b: Float[Tensor, " place"]) -> Float[Tensor, ""]:
+    """Pearson's correlation of the ranks, equal numbers having the mean of theirs: Spearman 1904.
+
+    NaN where all numbers of one list are equal.
+    """
+    return torch.corrcoef(torch.stack([_ranks(a), _ranks(b)]))[0, 1]
+
+
+def _ranks(numbers: Float[Tensor, " place"]) -> Float[Tensor, " place"]:
+    """How many numbers are below, and half of those that are equal."""
+    below = numbers.unsqueeze(1) > numbers
+    equal = numbers.unsqueeze(1) == numbers
+    return below.sum(dim=1) + (equal.sum(dim=1).double() - 1) / 2

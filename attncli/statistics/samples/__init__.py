@@ -1,1 +1,0 @@
-"""Statistics of numbers, whatever they are of: moments, quantiles, intervals, ranks."""
