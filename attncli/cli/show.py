@@ -10,12 +10,10 @@ from attncli.cli.display import DEBUG, OUTPUT_FLAGS
 from attncli.cli.output import Destination
 from attncli.errors import UserError
 from attncli.memory import available_bytes
-from attncli.saved.array_reports import read_array_report
 from attncli.saved.arrays import is_array_file, read_array
 from attncli.saved.content import STDIN
-from attncli.saved.reports import SavedReports, read_reports
-from attncli.saved.tokens import read_tokens
-from attncli.saved.weights import checked_weights
+from attncli.saved.reports import SavedReports, read_array_report, read_reports
+from attncli.saved.weights import checked_weights, read_tokens
 
 EXAMPLES = (
     'attn self --sentence "the cat sleeps" -o cat.json',

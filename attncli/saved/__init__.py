@@ -1,1 +1,1 @@
-"""What was computed before: saved reports, and attention arrays of others, read from files."""
+"""Saved reports, and attention arrays from other tools, read from files."""

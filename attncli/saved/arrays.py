@@ -1,6 +1,6 @@
 """One array of numbers from a .npy, .npz or .safetensors file; nothing in it can run code.
 
-Its header is read first: what it promises is held against the file and the memory before anything is taken.
+The header is read first, and its size checked against the file and the memory before anything is allocated.
 """
 
 import json
@@ -30,8 +30,8 @@ SAFETENSORS = {
 }  # fmt: skip
 METADATA = "__metadata__"
 REPORT = "report"
-"""Where a report that was saved as arrays has all else of it, as JSON."""
-# What a damaged file makes zipfile, numpy's header and struct raise.
+"""The entry that holds the rest of a report saved as arrays, as JSON."""
+# What zipfile, numpy and struct raise for a damaged file.
 DAMAGE = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, EOFError, OverflowError,
     RecursionError, MemoryError, NotImplementedError, RuntimeError, OSError,
@@ -40,12 +40,12 @@ DAMAGE = (
 
 
 class NoSuchArray(UserError):
-    """A file has no array of that name."""
+    """The file has no array of that name."""
 
 
 @contextmanager
 def _damage(file: str, kind: str) -> Iterator[None]:
-    """Whatever goes wrong inside is the file's fault, in one line; remarks about old files are not shown."""
+    """Whatever goes wrong inside is reported as the file's fault; warnings about old files are not shown."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -57,7 +57,7 @@ def _damage(file: str, kind: str) -> Iterator[None]:
 
 
 def _chosen(file: str, names: Collection[str], name: str | None) -> str:
-    """The array that is asked for, or the only one there is."""
+    """The name asked for, or the only one there is."""
     if name is None and len(names) == 1:
         return next(iter(names))
     if not names:
@@ -73,7 +73,7 @@ def _chosen(file: str, names: Collection[str], name: str | None) -> str:
 def _stored(
     stream: IO[bytes], file: str, size: int, most_bytes: int | None, kinds: str = "fiub"
 ) -> np.ndarray:
-    """The array of a .npy stream of `size` bytes; UserError where it is of no kind that is wanted."""
+    """The array of a .npy stream of `size` bytes; UserError where its dtype is not of these kinds."""
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         header = np.lib.format.read_array_header_1_0(stream)
@@ -115,7 +115,7 @@ def _read_npz(file: str, name: str | None, most_bytes: int | None, kinds: str = 
 
 
 def _safetensors_header(stream: IO[bytes], size: int) -> tuple[dict[str, dict[str, Any]], int]:
-    """The entries of the tensors and of the metadata, and where the tensors' bytes begin."""
+    """The entries of tensors and metadata, and where the bytes of the tensors begin."""
     length = int.from_bytes(stream.read(8), "little")
     if not 2 <= length <= min(size - 8, LARGEST_HEADER):
         raise ValueError("no header")
@@ -152,7 +152,7 @@ PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 
 
 def is_array_file(file: str) -> bool:
-    """Whether the name is that of an array's file; UserError for one that can run code when it is read."""
+    """Whether the name is that of an array file; UserError for formats that can run code when read."""
     suffix = Path(file).suffix.lower()
     if suffix in PICKLED:
         raise UserError(f"{file}: pickled files can run code when they are read: save .npz or .safetensors")
@@ -160,10 +160,9 @@ def is_array_file(file: str) -> bool:
 
 
 def read_array(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:
-    """The array of that name (or the only one), in the machine's byte order: float32 or float64.
+    """The array of that name (or the only one) in native byte order, as float32 or float64.
 
-    Half precision becomes float32, whole numbers float64; both hold every value exactly (whole numbers up to
-    2^53).
+    Half precision becomes float32, whole numbers float64; both are exact (whole numbers up to 2^53).
     """
     numbers = read_stored(file, name=name, most_bytes=most_bytes)
     is_single = numbers.dtype.kind == "f" and numbers.dtype.itemsize <= 4
@@ -171,7 +170,7 @@ def read_array(file: str, *, name: str | None = None, most_bytes: int | None = N
 
 
 def read_stored(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:
-    """The same as it is stored."""
+    """The array of that name (or the only one), as it is stored."""
     checked_size(file)
     kind, read = READERS[Path(file).suffix.lower()]
     with _damage(file, kind):
@@ -179,7 +178,7 @@ def read_stored(file: str, *, name: str | None = None, most_bytes: int | None = 
 
 
 def report_beside_arrays(file: str, *, most_bytes: int | None = None) -> str | None:
-    """The JSON that `attn` wrote beside the arrays of a report; None where they are another tool's."""
+    """The JSON that `attn` wrote beside the arrays of a report; None for arrays from another tool."""
     checked_size(file)
     suffix = Path(file).suffix.lower()
     with _damage(file, READERS[suffix][0]):

@@ -1,4 +1,4 @@
-"""The bytes of a file or of standard input, with their size checked before memory is taken."""
+"""Reading a file or standard input, with its size checked before memory is taken."""
 
 import stat
 import sys
@@ -10,7 +10,7 @@ STDIN = "-"
 
 
 def checked_size(file: str) -> int:
-    """The size of a regular file in bytes; 0 of a pipe. UserError where there is nothing to read."""
+    """The size of a regular file in bytes, 0 for a pipe; UserError where there is nothing to read."""
     path = Path(file)
     try:
         found = path.stat()
@@ -26,7 +26,7 @@ def checked_size(file: str) -> int:
 
 
 def refuse_size(name: str, needed: int, most_bytes: int | None) -> None:
-    """UserError where reading takes more bytes of memory than there are."""
+    """UserError where reading takes more bytes of memory than are free."""
     if most_bytes is not None and needed > most_bytes:
         sizes = f"{needed / 1e9:.3g} GB of memory and {most_bytes / 1e9:.3g} GB are free"
         raise UserError(f"{name}: needs about {sizes}")
@@ -35,7 +35,7 @@ def refuse_size(name: str, needed: int, most_bytes: int | None) -> None:
 def read_text(file: str, *, most_bytes: int | None = None, bytes_each: int = 1) -> tuple[str, str]:
     """The text of a file, or of standard input for `-`, and its name for errors.
 
-    A file that would take more than `most_bytes`, at `bytes_each` for a byte of text, is refused unread.
+    A file that would need more than `most_bytes`, at `bytes_each` per byte of text, is refused unread.
     """
     if file == STDIN:
         name, content = "standard input", sys.stdin.buffer.read()

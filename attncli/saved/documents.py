@@ -1,4 +1,4 @@
-"""JSON documents one after the other, with the line and column of what is no JSON."""
+"""JSON documents one after another; errors name the line and column."""
 
 import json
 import re
@@ -14,11 +14,11 @@ NO_NUMBER = re.compile(rf"{TEXT}|(NaN|-?Infinity)")
 
 
 class _NoNumber(ValueError):
-    """NaN or Infinity, which JSON has not."""
+    """NaN or Infinity, which JSON does not have."""
 
 
 class _Twice(ValueError):
-    """A name that stands twice in one object."""
+    """A name that occurs twice in one object."""
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ DECODER = json.JSONDecoder(object_pairs_hook=_mapping, parse_constant=_refuse_co
 
 
 def documents(text: str, name: str) -> Iterator[Any]:
-    """Each JSON value of the text: one, or several with blanks or lines between them (JSON Lines)."""
+    """Each JSON value of the text: one, or several separated by blanks or line breaks (JSON Lines)."""
     end = _skip_blanks(text, 0)
     if end == len(text):
         raise UserError(f"{name}: is empty: it holds no report")
@@ -52,12 +52,12 @@ def documents(text: str, name: str) -> Iterator[Any]:
 
 def _skip_blanks(text: str, start: int) -> int:
     blanks = BLANKS.match(text, start)
-    assert blanks is not None, "no blanks match, too"
+    assert blanks is not None, "it also matches no blanks"
     return blanks.end()
 
 
 def _line(text: str, name: str, error: Exception) -> str:
-    """What the decoder raised as one line that says where."""
+    """What the decoder raised, as one line that says where."""
     match error:
         case json.JSONDecodeError():
             if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated"):
@@ -77,7 +77,7 @@ def _line(text: str, name: str, error: Exception) -> str:
 
 
 def _first(pattern: re.Pattern[str], text: str) -> int:
-    """Where the pattern's group first stands outside of texts."""
+    """Where the pattern's group first matches outside of texts."""
     return next((match.start() for match in pattern.finditer(text) if match[1]), 0)
 
 

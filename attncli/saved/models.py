@@ -7,15 +7,14 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
 
 from attncli.report import AXES, PLACES, NamedTensor, Numbers, Report, Shape, Step, Table, Terms
-from attncli.saved.boxes import as_array
-from attncli.saved.sizes import with_axes
+from attncli.saved.tensors import as_array, with_axes
 
 LONGEST_NAME = 100
-MOST_PLACES = 4096  # Layers, or heads: a survey becomes a grid of them.
+MOST_PLACES = 4096  # layers, or heads: a survey becomes a grid of them
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name is of a sensible length, with no character that moves or hides anything."""
+    """Whether a name has a sensible length and no character that moves or hides anything."""
     return name.isprintable() and 0 < len(name) <= LONGEST_NAME
 
 
@@ -41,7 +40,7 @@ def _known_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _statistic(value: Any) -> Any:
-    """Told by its shape: a table is a list; a group of tensors, whose axes stand elsewhere, holds lists."""
+    """A list is a table; an object with lists a group of tensors, whose axes are listed elsewhere."""
     if isinstance(value, list):
         return _table(value)
     if not isinstance(value, dict) or not value:
@@ -55,7 +54,7 @@ def _statistic(value: Any) -> Any:
 
 
 def _table(rows: list[Any]) -> Table:
-    """Rows with the same names, whose cells are numbers, texts or lists of so many numbers."""
+    """Rows with the same names, whose cells are numbers, texts or lists of equally many numbers."""
     kinds: dict[str, Any] = {}
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or not row or list(row) != list(rows[0]):
@@ -75,26 +74,26 @@ def _table(rows: list[Any]) -> Table:
 
 T = TypeVar("T")
 Listed = Annotated[tuple[T, ...], Strict(False)]
-"""A tuple, of which JSON makes a list; all else is strict."""
+"""A tuple, which is a list in JSON; everything else is strict."""
 Axes = Annotated[Listed[str], AfterValidator(_known_axes)]
 Count = Annotated[int, Field(ge=0)]
 StepCell = Annotated[Any, AfterValidator(_step_cell)]
 
 
 class Saved(BaseModel):
-    """An object with exactly these names, its values of exactly these types."""
+    """An object with exactly these names, and values of exactly these types."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class SavedTensor(Saved):
-    """A tensor with its axes beside it."""
+    """A tensor with its axes."""
 
     axes: Axes
     values: Any
 
-    def found(self) -> NamedTensor:
-        """As a report holds it; ValueError where the values are no full box of numbers."""
+    def restored(self) -> NamedTensor:
+        """ValueError where the values are not a rectangular array of numbers."""
         return NamedTensor(self.axes, as_array(self.values, len(self.axes)))
 
 
@@ -106,8 +105,8 @@ class SavedShape(Saved):
     sizes: Listed[Count]
     strides: Listed[Count] | None
 
-    def found(self) -> Shape:
-        """As a report holds it; ValueError where it has not a size, or stride, for each axis."""
+    def restored(self) -> Shape:
+        """ValueError where there is not one size (and stride) per axis."""
         if {len(self.sizes), len(self.strides or self.sizes)} != {len(self.axes)}:
             raise ValueError(
                 f"must have a size (and a stride, where there are any) for {len(self.axes)} axes"
@@ -124,8 +123,8 @@ class SavedTerms(Saved):
     count: Count
     totals: Listed[Listed[StepCell]]
 
-    def found(self) -> Terms:
-        """As a report holds it; ValueError where a row has not a cell for each column."""
+    def restored(self) -> Terms:
+        """ValueError where a row does not have one cell per column."""
         if any(len(row) != len(self.columns) for row in (*self.rows, *self.totals)):
             raise ValueError(f"must have a cell for each of {len(self.columns)} columns in every row")
         return Terms(**dict(self))
@@ -137,18 +136,18 @@ class SavedStep(Saved):
     title: str
     formula: str
     prose: str
-    shapes: Listed[Annotated[SavedShape, AfterValidator(SavedShape.found)]]
+    shapes: Listed[Annotated[SavedShape, AfterValidator(SavedShape.restored)]]
     values: dict[str, StepCell]
-    tables: Listed[Annotated[SavedTerms, AfterValidator(SavedTerms.found)]]
+    tables: Listed[Annotated[SavedTerms, AfterValidator(SavedTerms.restored)]]
     question: str = ""
 
-    def found(self) -> Step:
-        """As a report holds it."""
+    def restored(self) -> Step:
+        """The step as a report holds it."""
         return Step(**dict(self))
 
 
 class SavedReport(Saved):
-    """A whole report; of its statistics those that are tensors have their axes apart."""
+    """A whole report; the axes of the tensors among its statistics are listed separately."""
 
     schema_version: int
     experiment: Annotated[str, AfterValidator(_plain_name)]
@@ -159,15 +158,14 @@ class SavedReport(Saved):
     token_spelling: Literal["byte-level", "metaspace"] | None = None
     first_query: Count = 0
     is_unfinished: bool = False
-    tensors: dict[str, Annotated[SavedTensor, AfterValidator(SavedTensor.found)]]
+    tensors: dict[str, Annotated[SavedTensor, AfterValidator(SavedTensor.restored)]]
     statistics: dict[str, Annotated[Any, AfterValidator(_statistic)]]
     statistic_axes: dict[str, dict[str, Axes]]
-    steps: Listed[Annotated[SavedStep, AfterValidator(SavedStep.found)]] = ()
+    steps: Listed[Annotated[SavedStep, AfterValidator(SavedStep.restored)]] = ()
     notes: Listed[str]
 
-    def found(self) -> Report:
-        """As a report holds it all; ValueError, with the place, for statistics and axes that do not fit."""
-        fields = dict(self)
+    def restored(self) -> Report:
+        """ValueError, with the place, for statistics and axes that do not match."""
+        fields = dict(self) | {"statistics": with_axes(self.statistics, self.statistic_axes)}
         del fields["schema_version"], fields["statistic_axes"]
-        fields["statistics"] = with_axes(self.statistics, self.statistic_axes)
         return Report(**fields)

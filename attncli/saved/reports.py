@@ -1,4 +1,7 @@
-"""JSON -> Report, the inverse of its JSON form; what is damaged is one line that names the place."""
+"""Reports saved as JSON, or as arrays (.npz, .safetensors) with the rest as JSON beside them.
+
+What is damaged is reported in one line that names the place.
+"""
 
 import reprlib
 from dataclasses import dataclass
@@ -9,14 +12,14 @@ from pydantic_core import ErrorDetails
 
 from attncli.errors import UserError, nearest
 from attncli.report import SCHEMA_VERSION, Report
-from attncli.saved.boxes import LARGEST
+from attncli.saved.arrays import NoSuchArray, read_stored, report_beside_arrays
 from attncli.saved.content import read_text
 from attncli.saved.documents import documents
 from attncli.saved.models import SavedReport, is_plain_name
-from attncli.saved.sizes import check_sizes
+from attncli.saved.tensors import LARGEST, check_sizes
 from attncli.spec.config.validation import expectation
 
-# Bytes of memory for a byte of JSON at the peak, measured on matrices of weights and rounded up.
+# Peak bytes of memory per byte of JSON, measured on matrices of weights and rounded up.
 BYTES_PER_BYTE = 5
 DEEPEST, LARGEST_WHOLE = 22, 2**63 - 1
 KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
@@ -26,20 +29,20 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class SavedReports:
-    """The reports of a file, and whether it is a file of several (a list, or lines)."""
+    """The reports of a file, and whether it is a list or has several lines."""
 
     reports: tuple[Report, ...]
     several: bool
 
 
 def read_reports(file: str, *, most_bytes: int | None = None) -> SavedReports:
-    """The reports of a JSON or JSON Lines file (`-`: standard input); UserError for what is none."""
+    """The reports of a JSON or JSON Lines file (`-`: standard input); UserError where it holds none."""
     text, name = read_text(file, most_bytes=most_bytes, bytes_each=BYTES_PER_BYTE)
     return reports_of(text, name)
 
 
 def reports_of(text: str, name: str) -> SavedReports:
-    """The reports of a text: an object, a list of objects, or objects one after the other."""
+    """The reports of a text: an object, a list of objects, or objects one after another."""
     found: list[Report] = []
     several = False
     for number, data in enumerate(documents(text, name)):
@@ -55,12 +58,43 @@ def reports_of(text: str, name: str) -> SavedReports:
     return SavedReports(tuple(found), several or len(found) > 1)
 
 
+def read_array_report(file: str, *, most_bytes: int | None = None) -> Report | None:
+    """The report that a file of arrays holds; None for arrays from another tool."""
+    text = report_beside_arrays(file, most_bytes=most_bytes)
+    if text is None:
+        return None
+    data, *more = documents(text, file)
+    if more:
+        raise UserError(f"{file}: holds several reports beside its arrays")
+    for parent, key, name in _places_of_arrays(data):
+        try:
+            parent[key] = read_stored(file, name=name, most_bytes=most_bytes)
+        except NoSuchArray:
+            raise UserError(f"{file}: the array {name} of its report is missing") from None
+    return to_report(data, file)
+
+
+def _places_of_arrays(data: Any) -> list[tuple[dict[str, Any], str, str]]:
+    """Object and key of each array in the JSON form, and its name in the file; damaged parts are skipped."""
+    tensors, statistics, axes = (_mapping(data, key) for key in ("tensors", "statistics", "statistic_axes"))
+    places = [(tensor, "values", name) for name, tensor in tensors.items() if isinstance(tensor, dict)]
+    for group in axes:
+        members = _mapping(statistics, group)
+        places += [(members, name, f"{group}.{name}") for name in _mapping(axes, group) if name in members]
+    return places
+
+
+def _mapping(data: Any, key: str) -> dict[str, Any]:
+    found = data.get(key) if isinstance(data, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
 def to_report(data: Any, document: str) -> Report:
     """The report that a JSON object holds."""
     try:
         _refuse_other_forms(data)
         _refuse_names_and_numbers(data)
-        report = SavedReport.model_validate(data).found()
+        report = SavedReport.model_validate(data).restored()
         check_sizes(report)
     except ValidationError as failure:
         raise UserError(f"{document}: {_line(failure.errors(include_url=False)[0])}") from None
@@ -99,7 +133,7 @@ def _refuse_names_and_numbers(value: Any, path: Path = ()) -> None:
 
 
 def _line(error: ErrorDetails) -> str:
-    """The place and, in our words, what is wrong there."""
+    """The place, and what is wrong there in our words."""
     path = error["loc"]
     if error["type"] == "missing":
         return f"{_place(path[:-1])}{path[-1]} is missing"
@@ -111,7 +145,7 @@ def _line(error: ErrorDetails) -> str:
 
 
 def _place(path: Path) -> str:
-    """`tensors.weights: `, `tokens[1]: `; nothing for the whole document."""
+    """`tensors.weights: ` or `tokens[1]: `; empty for the whole document."""
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return f"{place.removeprefix('.')}: " if path else ""
 

@@ -1,17 +1,18 @@
-"""An array that somebody else computed as weights by query and key, with its tokens held against it."""
+"""Attention weights from another tool: an array by query and key, and the tokens that belong to it."""
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
 
 from attncli.errors import UserError
 from attncli.report import NamedTensor
-from attncli.saved.boxes import LARGEST
-from attncli.saved.content import refuse_size
+from attncli.saved.content import read_text, refuse_size
+from attncli.saved.tensors import LARGEST
 
-# The axes of an array by how many it has.
+# The axes of an array, by their number.
 AXES = {2: ("query", "key"), 3: ("head", "query", "key"), 4: ("layer", "head", "query", "key")}
-# At the peak, measured: one layer's statistics in float64, and an atlas of all weights.
+# Peak memory, measured: one layer's statistics in float64, and an atlas of all weights.
 BYTES_PER_WEIGHT, BYTES_SHOWN = 80, 90
 
 
@@ -23,7 +24,7 @@ def checked_weights(
     *,
     most_bytes: int | None = None,
 ) -> NamedTensor:
-    """The array with its axes named; UserError where it is no attention, or tokens are more or fewer."""
+    """The array with named axes; UserError where it cannot be attention, or has another number of tokens."""
     sizes = " × ".join(map(str, array.shape))
     if array.ndim not in AXES:
         wanted = " or ".join(f"({', '.join(axes)})" for axes in AXES.values())
@@ -44,3 +45,27 @@ def checked_weights(
     layer = array[0] if array.ndim == 4 else array
     refuse_size(name, layer.size * BYTES_PER_WEIGHT + array.size * BYTES_SHOWN, most_bytes)
     return NamedTensor(AXES[array.ndim], array)
+
+
+def read_tokens(file: str) -> tuple[str, ...]:
+    """The tokens of a file, one per line or as a JSON list, unchanged (an empty line is an empty token)."""
+    text, name = read_text(file)
+    listed = _json_list(text)
+    if listed is not None:
+        return listed
+    if file.lower().endswith(".json"):
+        raise UserError(f"{name}: must be a JSON list of texts")
+    lines = text.removesuffix("\n").split("\n") if text else []
+    if not lines:
+        raise UserError(f"{name}: is empty: it holds no token")
+    return tuple(line.removesuffix("\r") for line in lines)
+
+
+def _json_list(text: str) -> tuple[str, ...] | None:
+    """The texts of a JSON list; None for anything else: `[CLS]` is a valid token on a line."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    is_list = isinstance(found, list) and all(isinstance(token, str) for token in found)
+    return tuple(found) if is_list and found else None

@@ -18,8 +18,7 @@ from safetensors.torch import save_file
 
 from attncli.errors import UserError
 from attncli.saved.arrays import is_array_file, read_array
-from attncli.saved.tokens import read_tokens
-from attncli.saved.weights import checked_weights
+from attncli.saved.weights import checked_weights, read_tokens
 
 KINDS = ["f2", "f4", "f8", ">f4", ">f8", "i1", "i4", "i8", ">i4", "u1", "u8", "?"]
 SHAPE = (2, 3, 5)

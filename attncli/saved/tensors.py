@@ -1,22 +1,83 @@
-"""Whether the tensors of a report fit one another; ValueError with the place in front where they do not."""
+"""The tensors of a saved report: nested lists as arrays, and sizes that must match.
 
+A ValueError says what is wrong, with the place in front where it is known here.
+"""
+
+import reprlib
 from collections.abc import Mapping
+from itertools import chain
+from types import NoneType
 from typing import Any
 
 import numpy as np
 
 from attncli.report import NamedTensor, Report, Statistic, Tensors
-from attncli.saved.boxes import as_array
 
+LARGEST = 1e200
+"""Beyond it, differences and sums of numbers overflow."""
 RANKED = ("top_keys", "top_weights")
-# The axis that each group of tensors runs along, and the one of the weights that it has not.
+# The axis that each group of tensors runs along, and the axis of the weights that it lacks.
 GROUPS = {"rows": ("query", "key"), "keys": ("key", "query")}
+
+
+def as_array(values: Any, num_axes: int) -> np.ndarray:
+    """Lists nested `num_axes` deep as an array; null is NaN, or -1 among whole numbers.
+
+    Whole numbers stay whole where none is negative. An array has to meet the same conditions.
+    """
+    if isinstance(values, np.ndarray):
+        return _checked(values, num_axes)
+    cells, shape = _cells(values, num_axes)
+    kinds = set(map(type, cells))
+    if not kinds <= {int, float, NoneType}:
+        stranger = next(cell for cell in cells if type(cell) not in (int, float, NoneType))
+        raise ValueError(
+            f"has {num_axes} axes but values of more"
+            if isinstance(stranger, list)
+            else f"holds {reprlib.repr(stranger)} where a number belongs"
+        )
+    is_whole = kinds in ({int}, {int, NoneType}) and min(cell for cell in cells if cell is not None) >= 0
+    if is_whole and NoneType in kinds:
+        cells = [-1 if cell is None else cell for cell in cells]
+    try:
+        numbers = np.array(cells, dtype=np.int64 if is_whole else np.float64)
+    except OverflowError:
+        raise ValueError("holds a number too large") from None
+    if (np.abs(numbers) > LARGEST).any():
+        raise ValueError("holds a number too large")
+    return numbers.reshape(shape)
+
+
+def _checked(array: np.ndarray, num_axes: int) -> np.ndarray:
+    if array.ndim != num_axes:
+        raise ValueError(f"has {num_axes} axes but values of {array.ndim}")
+    if array.size == 0:
+        raise ValueError("holds an empty list")
+    if (np.abs(array[np.isfinite(array)]) > np.float64(LARGEST)).any():
+        raise ValueError("holds a number too large")
+    return array
+
+
+def _cells(values: Any, num_axes: int) -> tuple[list[Any], tuple[int, ...]]:
+    """The innermost values, and the shape; at every level the lists must have equal lengths."""
+    cells: list[Any] = [values]
+    shape: tuple[int, ...] = ()
+    for level in range(num_axes):
+        if not all(isinstance(cell, list) for cell in cells):
+            raise ValueError(f"has {num_axes} axes but values of {level}")
+        size = len(cells[0])
+        if size == 0:
+            raise ValueError("holds an empty list")
+        if any(len(cell) != size for cell in cells):
+            raise ValueError("has rows of unequal length")
+        shape, cells = (*shape, size), list(chain.from_iterable(cells))
+    return cells, shape
 
 
 def with_axes(
     statistics: Mapping[str, Any], axes: Mapping[str, Mapping[str, tuple[str, ...]]]
 ) -> dict[str, Statistic]:
-    """The statistics, of which those that are lists by name become tensors with the axes of these names."""
+    """The statistics, with each mapping of lists turned into tensors that have the axes of the same names."""
     groups = {name for name, value in statistics.items() if type(value) is dict}
     if wrong := sorted(groups ^ axes.keys() | groups - GROUPS.keys()):
         raise ValueError(
@@ -29,7 +90,7 @@ def with_axes(
 
 
 def _tensors(group: str, values: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Tensors:
-    """A number for each query or key of each batch and head; of a query's first keys, one for each rank."""
+    """One number per query (or key) of each batch and head; for ranked keys, one per rank."""
     if wrong := sorted(values.keys() ^ axes.keys()):
         raise ValueError(f"statistic_axes.{group}: {wrong[0]} is missing, or unknown")
     found = Tensors()
@@ -46,7 +107,7 @@ def _tensors(group: str, values: Mapping[str, Any], axes: Mapping[str, tuple[str
 
 
 def check_sizes(report: Report) -> None:
-    """Along each axis as many as there are tokens, weights, or other statistics of the group."""
+    """Every axis must be as long as there are tokens, weights, or other statistics of its group."""
     groups = {group: report.tensors_of(group) for group in GROUPS}
     tensors = {f"tensors.{name}": tensor for name, tensor in report.tensors.items()}
     for group, members in groups.items():
