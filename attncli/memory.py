@@ -1,4 +1,4 @@
-"""Sizes are checked before memory is taken: what does not fit is refused with how much it needs."""
+"""Refusing what does not fit into memory, before it is taken."""
 
 import os
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 from attncli.errors import UserError
 
 ALWAYS_THERE_BYTES = 16 * 2**20
-"""Less than the import of torch takes: not worth asking the machine for each of many small experiments."""
+"""Less than importing torch takes: not worth a look at the machine for each of many small experiments."""
 
 
 def available_bytes() -> int:
-    """Bytes that a process may still take: the machine's, or its control group's where that is less."""
+    """Bytes of memory that are free: on the machine, or in the control group where that is less."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -36,7 +36,7 @@ def readable_bytes(count: int) -> str:
 
 
 def refuse_bytes(experiment: str, needed: int, instead: str) -> None:
-    """UserError that says how much an experiment needs, where that is more than there is, and what to do."""
+    """UserError that says what an experiment needs and what to use instead, where memory does not suffice."""
     if needed <= ALWAYS_THERE_BYTES:
         return
     available = available_bytes()

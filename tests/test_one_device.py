@@ -10,11 +10,10 @@ from attncli import attention_statistics
 from attncli.attention.visibility import Visibility
 from attncli.errors import UserError
 from attncli.report import Report
-from attncli.running.together import run_together
 from attncli.spec import SPECS
 from attncli.spec.config.validation import Given, build_spec
 from attncli.spec.fields import Spec
-from tests.experiments.running import ROOT, run
+from tests.experiments.running import ROOT, run, run_together
 from tests.experiments.test_together import assert_same
 from tests.model_folders import save_model
 from tests.pretended_device import CUDA, device_of, pretended_cuda

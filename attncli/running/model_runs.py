@@ -1,4 +1,4 @@
-"""Experiments on a pretrained model: one text, or several of equal counts of tokens at a time."""
+"""Experiments on a pretrained model: one text, or several with equal numbers of tokens at a time."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -21,7 +21,7 @@ from attncli.spec.models.pretrained import ModelSpec
 from attncli.spec.models.sources import local_model
 
 SMALL_MODEL = 5 * 10**6
-"""Parameters below which the products of some texts are too small for torch's own threads."""
+"""Models with fewer parameters have products too small for torch's own threads."""
 
 Outcome = Report | UserError
 
@@ -40,7 +40,7 @@ def _pretrained(spec: ModelSpec, progress: Progress | None = None) -> Pretrained
         dtype=spec.dtype,
         with_head=spec.needs_head,
     )
-    # Messages name it as the user does, who may have given a package's name.
+    # Messages name it as the user did, perhaps by the name of a package.
     return found if found.name == short_name(asked) else replace(found, name=short_name(asked))
 
 
@@ -50,7 +50,7 @@ def run(spec: ModelSpec, texts: Texts, draws: Draws) -> Report:
 
 
 def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
-    """The report of one experiment on a transformers model that is loaded already, and left as it was."""
+    """The report of one experiment on a transformers model that is already loaded, and left unchanged."""
     assert spec.model is not None
     with borrowed(short_name(spec.model), model, tokenizer) as pretrained:
         return _run(spec, read_texts(spec), Draws(spec.seed), pretrained)
@@ -60,18 +60,16 @@ def _run(spec: ModelSpec, texts: Texts, draws: Draws, pretrained: Pretrained) ->
     module = import_module(spec.model_module)
     report: Report
     if spec.reads_many_texts():
-        if pretrained.model.num_parameters() < SMALL_MODEL:
-            with one_torch_thread():
-                report = module.report_many(spec, pretrained, draws.progress)
-            return report
-        with threads_of_idle_cores() as look:
+        is_small = pretrained.model.num_parameters() < SMALL_MODEL
+        with one_torch_thread() if is_small else threads_of_idle_cores() as adapt:
 
-            def told(done: float) -> None:
-                look()
+            def on_progress(done: float) -> None:
+                if adapt is not None:
+                    adapt()
                 if draws.progress is not None:
                     draws.progress(done)
 
-            report = module.report_many(spec, pretrained, told)
+            report = module.report_many(spec, pretrained, on_progress)
         return report
     reading = module.read(spec, texts, pretrained, draws.generator)
     (report,) = module.report_each([spec], [reading], pretrained, draws.progress)
@@ -81,8 +79,8 @@ def _run(spec: ModelSpec, texts: Texts, draws: Draws, pretrained: Pretrained) ->
 def run_models(specs: Mapping[int, ModelSpec], texts: Mapping[int, Texts]) -> Iterator[dict[int, Outcome]]:
     """The outcomes by their places. Each text has the numbers that it has alone, within 1e-5 of their size.
 
-    Texts of equal counts run together, so that none is padded: a padded one would reach into its neighbours
-    in models that mix tokens outside of attention.
+    Texts with equal numbers of tokens run together, so that none is padded: padding would affect its
+    neighbours in models that mix tokens outside of attention.
     """
     first = next(iter(specs.values()))
     module = import_module(first.model_module)
@@ -115,6 +113,6 @@ def _together(
         if len(specs) == 1:
             return dict.fromkeys(specs, error)
     outcomes: dict[int, Outcome] = {}
-    for place, spec in specs.items():  # which of them is to blame shows when each runs alone
+    for place, spec in specs.items():  # running each alone shows which of them is to blame
         outcomes |= _together(module, pretrained, {place: spec}, {place: readings[place]})
     return outcomes

@@ -1,4 +1,4 @@
-"""Running experiments one after another: one generator, and the vocabulary of the step before."""
+"""Running experiments one after another, on one generator and one vocabulary."""
 
 import gc
 import sys
@@ -26,10 +26,10 @@ def module_of(spec: Spec) -> str:
 
 
 def load_experiment(spec: Spec) -> Callable[[Spec, Texts, "Draws"], Report]:
-    """The function of an experiment, or what runs it on a model, with torch behind it.
+    """The function that runs an experiment, alone or on a model; it imports torch.
 
-    Garbage collection is off meanwhile and never looks at what was imported: it would walk over a million
-    objects that live as long as the process, during the import and at its end: a third of a short run.
+    Garbage collection is off meanwhile, and skips what was imported: it would traverse a million objects that
+    live as long as the process, during the import and at exit, which takes a third of a short run.
     """
     name = module_of(spec)
     run: Callable[[Spec, Texts, Draws], Report]
@@ -44,13 +44,13 @@ def load_experiment(spec: Spec) -> Callable[[Spec, Texts, "Draws"], Report]:
 
 
 def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> None:
-    """UserError that says how much an experiment needs, where that is more than there is."""
+    """UserError that says how much memory an experiment needs, where that is more than is free."""
     advice = spec.memory_advice(num_queries, num_keys)
     refuse_bytes(spec.experiment, spec.needed_bytes(num_queries, num_keys), advice)
 
 
 def check_before_reading(spec: Spec) -> None:
-    """UserError for what asks too much, and for a model that is not there, before any text is read."""
+    """UserError for what does not fit into memory and for a missing model, before any text is read."""
     refuse_what_does_not_fit(spec, *spec.sampled_counts())
     source = spec.model_source()
     if source is not None:
@@ -60,9 +60,9 @@ def check_before_reading(spec: Spec) -> None:
 
 
 class Session:
-    """Experiments one after the other: what one has drawn and its vocabulary are there for the next.
+    """Experiments one after another: each can continue with the generator and vocabulary of the one before.
 
-    `progress` is told what takes long.
+    `progress` reports what takes long.
     """
 
     def __init__(self, progress: "Progress | None" = None) -> None:
@@ -70,7 +70,7 @@ class Session:
         self._draws: Draws | None = None
 
     def run(self, spec: Spec, *, reseed: bool) -> Report:
-        """The report of an experiment; without `reseed` it draws on where the one before stopped.
+        """The report of an experiment; without `reseed` its generator continues from the one before.
 
         UserError for texts that cannot be read and sizes that do not fit, before torch is imported.
         """
@@ -78,7 +78,7 @@ class Session:
         return self.run_texts(spec, read_texts(spec), reseed=reseed)
 
     def run_texts(self, spec: Spec, texts: Texts, *, reseed: bool) -> Report:
-        """The report of an experiment whose texts are read already."""
+        """The report of an experiment whose texts have been read."""
         refuse_what_does_not_fit(spec, *texts.counts())
         run = load_experiment(spec)
         from attncli.experiments.draws import Draws
@@ -87,5 +87,5 @@ class Session:
             vocabulary = self._draws.vocabulary if self._draws is not None else None
             self._draws, self._seed = Draws(spec.seed, self._progress), spec.seed
             self._draws.vocabulary = vocabulary
-        # What draws on from the step before stands on the seed of that one.
+        # Without reseed, the report names the seed that the generator started from.
         return run(spec.model_copy(update={"seed": self._seed}), texts, self._draws)

@@ -1,4 +1,4 @@
-"""torch's own threads, which cost more than they give on many small runs, above all on a busy machine."""
+"""torch's own threads, which slow down many small runs, above all on a busy machine."""
 
 import os
 import sys
@@ -10,14 +10,14 @@ from pathlib import Path
 VARIABLE = "OMP_NUM_THREADS"
 STATUS = Path("/proc/stat")
 SECONDS = 0.5
-"""How long cores are watched before threads follow."""
+"""How long cores are watched before the number of threads follows."""
 
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
     """Give torch one thread in this process, unless OMP_NUM_THREADS says how many.
 
-    torch is not imported for it: it reads the variable when it is.
+    torch is not imported for this: it reads the variable when it is imported.
     """
     with ExitStack() as afterwards:
         if VARIABLE in os.environ:
@@ -35,8 +35,8 @@ def one_torch_thread() -> Iterator[None]:
 def threads_of_idle_cores() -> Iterator[Callable[[], None]]:
     """As many torch threads as cores are idle, one to begin with, unless OMP_NUM_THREADS says how many.
 
-    What is given looks anew, and is to be called between two products. A thread that waits for a core keeps
-    all others waiting, so that on busy cores one alone is several times as fast.
+    Call what it yields between two products, to count the idle cores again. A thread that waits for a core
+    keeps all others waiting, so that one thread is several times as fast on busy cores.
     """
     import torch
 
@@ -46,7 +46,7 @@ def threads_of_idle_cores() -> Iterator[Callable[[], None]]:
         return
     began, busy, own = time.monotonic(), _busy_seconds(), time.process_time()
 
-    def look() -> None:
+    def adapt() -> None:
         nonlocal began, busy, own
         passed = time.monotonic() - began
         if passed < SECONDS:
@@ -58,15 +58,14 @@ def threads_of_idle_cores() -> Iterator[Callable[[], None]]:
 
     try:
         torch.set_num_threads(1)
-        yield look
+        yield adapt
     finally:
         torch.set_num_threads(most)
 
 
 def _busy_seconds() -> float:
     """Seconds that all cores have worked since the machine started."""
-    user, nice, system, _idle, _waiting, *interrupts = map(
-        int, STATUS.read_text().split("\n", 1)[0].split()[1:]
-    )
-    # The last two, of guests, are in user and nice already.
+    first_line = STATUS.read_text().split("\n", 1)[0]
+    user, nice, system, _idle, _waiting, *interrupts = map(int, first_line.split()[1:])
+    # The last two, for guests, are already in user and nice.
     return float(user + nice + system + sum(interrupts[:3])) / os.sysconf("SC_CLK_TCK")

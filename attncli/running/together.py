@@ -1,10 +1,11 @@
-"""Many independent experiments: those of equal settings and equal counts of tokens are computed together.
+"""Many independent experiments: those with equal settings and equal numbers of tokens are computed together.
 
-Texts that run together are a batch: mechanisms and statistics broadcast over it, the draws of each are those
-that it has alone, and one report with a batch axis is taken apart into a report a text.
+Texts that run together are a batch: mechanisms and statistics broadcast over it, each text samples what it
+samples alone, and the report with a batch axis is split into one report per text.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from attncli.errors import UserError
@@ -18,13 +19,12 @@ from attncli.running.session import (
 )
 from attncli.spec.fields import Spec
 from attncli.spec.models.pretrained import ModelSpec
-from attncli.spec.text import TextSpec
 
 MAX_TOGETHER = 32
 MAX_BYTES_TOGETHER = 64 * 2**20
 MAX_TOKENS_TOGETHER = 512
 OWN_KEYS = ("seed", "sentence", "file", "context", "context_file")
-"""What may differ among experiments that run together."""
+"""The settings that may differ among experiments that run together."""
 
 # fmt: off
 KEYS_TOGETHER = frozenset((
@@ -35,117 +35,94 @@ KEYS_TOGETHER = frozenset((
     "qk_norm_eps",
 ))
 # fmt: on
-"""The settings of which it is known, and tested, how texts run together under them.
+"""The settings that are tested for texts that run together.
 
-Where another one is set they run by themselves: what it draws or reports may not know of several texts.
+With any other setting each text runs alone: what that setting samples or reports may not allow several texts.
 """
 
 Outcome = Report | UserError
 Part = TypeVar("Part")
 
 
-def run_together(specs: Sequence[Spec]) -> list[Outcome]:
-    """The report of each experiment on a generator of its own, or what was wrong with it, in this order.
-
-    The same figures as `Session().run(spec, reseed=True)` gives for each, within 1e-6 of their size, and the
-    same tokens, axes and notes. What cannot be computed together runs by itself.
-    """
-    outcomes: dict[int, Outcome] = {}
-    for bucket in run_in_buckets(specs):
-        outcomes |= bucket
-    return [outcomes[i] for i in range(len(specs))]
-
-
 def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
-    """The same outcomes by their places, a bucket at a time: no more reports than that need be in memory.
+    """The report of each experiment on its own generator, or its error, by its place; one bucket at a time.
 
-    The reports of a bucket have the same axes and shapes. The fuller the buckets the faster: of sentences
-    of 6 to 40 words it takes a thousand to fill them.
+    The numbers are those of `Session().run(spec, reseed=True)`, within 1e-6 of their size, with the same
+    tokens, axes and notes. The reports of a bucket have the same axes and shapes. The fuller the buckets the
+    faster: it takes a thousand sentences of 6 to 40 words to fill them.
     """
-    by_settings: dict[tuple[Any, ...], list[int]] = {}
+    by_settings: dict[tuple[Any, ...], dict[int, Spec]] = {}
     for i, spec in enumerate(specs):
-        by_settings.setdefault(_settings(spec), []).append(i)
-    for places in by_settings.values():
-        first = specs[places[0]]
-        if len(places) > 1 and first.model_source() is not None and not first.reads_many_texts():
-            yield from _run_on_model({i: cast(ModelSpec, specs[i]) for i in places})
-        elif len(places) == 1 or not _may_run_together(first):
-            yield from ({i: _run_alone(specs[i])} for i in places)
+        by_settings.setdefault(_shared_settings(spec), {})[i] = spec
+    for group in by_settings.values():
+        first = next(iter(group.values()))
+        on_model = first.model_source() is not None and not first.reads_many_texts()
+        if len(group) > 1 and (on_model or _can_run_together(first)):
+            yield from _run_group(group, on_model=on_model)
         else:
-            yield from _run_group({i: cast(TextSpec, specs[i]) for i in places})
+            yield from ({i: _run_alone(spec)} for i, spec in group.items())
 
 
-def _run_on_model(specs: Mapping[int, ModelSpec]) -> Iterator[dict[int, Outcome]]:
-    """The outcomes of experiments of equal settings on one model."""
-    read = dict(zip(specs, _read(list(specs.values())), strict=True))
-    texts = {i: text for i, text in read.items() if isinstance(text, Texts)}
-    for i, error in read.items():
-        if isinstance(error, UserError):
-            yield {i: error}
-    if texts:
-        load_experiment(specs[next(iter(texts))])
-        from attncli.running.model_runs import run_models
-
-        yield from run_models({i: specs[i] for i in texts}, texts)
-
-
-def _settings(spec: Spec) -> tuple[Any, ...]:
-    """Everything but the own keys of an experiment, to compare by."""
+def _shared_settings(spec: Spec) -> tuple[Any, ...]:
+    """What must be equal in experiments that run together."""
     shared = [value for key, value in spec.__dict__.items() if key not in OWN_KEYS]
     return (spec.experiment, *[tuple(value) if type(value) is list else value for value in shared])
 
 
-def _run_group(specs: Mapping[int, TextSpec]) -> Iterator[dict[int, Outcome]]:
-    """The outcomes of experiments of equal settings."""
-    read = dict(zip(specs, _read(list(specs.values())), strict=True))
-    for i, error in read.items():
-        if isinstance(error, UserError):
-            yield {i: error}
-    texts = {i: text for i, text in read.items() if isinstance(text, Texts)}
-    for bucket in _buckets(specs, texts):
-        members: list[Spec] = [specs[i] for i in bucket]
-        yield dict(zip(bucket, _run_bucket(members, [texts[i] for i in bucket]), strict=True))
+def _can_run_together(spec: Spec) -> bool:
+    untested = type(spec).model_fields.keys() - KEYS_TOGETHER
+    return spec.can_run_together() and not spec.given(*untested)
 
 
-def _may_run_together(spec: Spec) -> bool:
-    """Whether texts run together under these settings, and it is known and tested how."""
-    unknown = type(spec).model_fields.keys() - KEYS_TOGETHER
-    return spec.can_run_together() and not spec.given(*unknown)
+def _run_group(specs: Mapping[int, Spec], *, on_model: bool) -> Iterator[dict[int, Outcome]]:
+    """The outcomes of experiments with equal settings."""
+    texts: dict[int, Texts] = {}
+    for i, read in zip(specs, _read(list(specs.values())), strict=True):
+        if isinstance(read, UserError):
+            yield {i: read}
+        else:
+            texts[i] = read
+    if on_model and texts:
+        load_experiment(specs[next(iter(texts))])
+        from attncli.running.model_runs import run_models
+
+        yield from run_models({i: cast(ModelSpec, specs[i]) for i in texts}, texts)
+    elif texts:
+        for bucket in _buckets(specs, texts):
+            outcomes = _run_bucket([specs[i] for i in bucket], [texts[i] for i in bucket])
+            yield dict(zip(bucket, outcomes, strict=True))
 
 
 def _read(specs: Sequence[Spec]) -> list[Texts | UserError]:
-    """The texts of experiments of equal settings; a file of word vectors is read once for all."""
-    texts: list[Texts | UserError] = []
+    """The texts of experiments with equal settings; a file of word vectors is read once for all."""
+    first = specs[0]
     try:
-        check_before_reading(specs[0])
+        check_before_reading(first)
     except UserError as error:
         return [error] * len(specs)
-    for spec in specs:
-        try:
-            texts.append(read_tokens(spec))
-        except UserError as error:
-            texts.append(error)
-    if not uses_vector_file(specs[0]):
+    texts = [_or_error(read_tokens, spec) for spec in specs]
+    if not uses_vector_file(first):
         return texts
     words = {word for one in texts if isinstance(one, Texts) for word in (*one.tokens, *one.context_tokens)}
-    try:
-        found = find_vectors(specs[0], words)
-    except UserError:  # a damaged line spoils those texts alone that need it
-        found = None
-    return [one if isinstance(one, UserError) else _with_vectors(specs[0], one, found) for one in texts]
+    found = _or_error(find_vectors, first, words)
+
+    def complete(one: Texts) -> Texts:
+        # A damaged line is an error only for the texts that need it.
+        own = (*one.tokens, *one.context_tokens)
+        return with_vectors(first, one, find_vectors(first, own) if isinstance(found, UserError) else found)
+
+    return [one if isinstance(one, UserError) else _or_error(complete, one) for one in texts]
 
 
-def _with_vectors(spec: TextSpec, texts: Texts, found: Mapping[str, Any] | None) -> Texts | UserError:
+def _or_error(function: Callable[..., Part], *arguments: Any) -> Part | UserError:
     try:
-        if found is None:
-            found = find_vectors(spec, (*texts.tokens, *texts.context_tokens))
-        return with_vectors(spec, texts, found)
+        return function(*arguments)
     except UserError as error:
         return error
 
 
-def _buckets(specs: Mapping[int, TextSpec], texts: Mapping[int, Texts]) -> Iterator[list[int]]:
-    """The places of texts with equal counts of tokens, some at a time; equal draws stand side by side."""
+def _buckets(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterator[list[int]]:
+    """The places of texts with equal numbers of tokens, in parts; equal draws are next to each other."""
     by_counts: dict[tuple[int, int], list[int]] = {}
     for i, text in texts.items():
         by_counts.setdefault(text.counts(), []).append(i)
@@ -166,7 +143,7 @@ def _bucket_size(spec: Spec, num_queries: int, num_keys: int) -> int:
 
 
 def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts]) -> list[Outcome]:
-    """The outcomes of texts with equal counts of tokens."""
+    """The outcomes of texts with equal numbers of tokens."""
     if len(specs) == 1:
         return [_run_alone(specs[0], texts[0])]
     try:
@@ -176,22 +153,19 @@ def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts]) -> list[Outcome]:
 
         draws = DrawsTogether([spec.seed for spec in specs])
         together = run(specs[0], texts[0]._replace(others=tuple(texts[1:])), draws)
-    except UserError:  # which of them is to blame shows when each runs alone
+    except UserError:  # running each alone shows which of them is to blame
         return [_run_alone(spec, text) for spec, text in zip(specs, texts, strict=True)]
-    return list(_taken_apart(together, specs, texts))
+    return list(_split(together, specs, texts))
 
 
 def _run_alone(spec: Spec, texts: Texts | None = None) -> Outcome:
-    try:
-        session = Session()
-        if texts is None:
-            return session.run(spec, reseed=True)
-        return session.run_texts(spec, texts, reseed=True)
-    except UserError as error:
-        return error
+    session = Session()
+    if texts is None:
+        return _or_error(partial(session.run, reseed=True), spec)
+    return _or_error(partial(session.run_texts, reseed=True), spec, texts)
 
 
-def _taken_apart(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) -> Iterator[Report]:
+def _split(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) -> Iterator[Report]:
     for i, (spec, text) in enumerate(zip(specs, texts, strict=True)):
         own = {key: getattr(spec, key) for key in OWN_KEYS if key in report.spec}
         yield Report(
@@ -212,7 +186,7 @@ def _own_tensor(tensor: NamedTensor, place: int) -> NamedTensor:
 
 
 def _own_statistic(found: Statistic, place: int) -> Statistic:
-    """A number for each text is the text's own number."""
+    """Of a number per text, the number of this one."""
     if not isinstance(found, Tensors):
         return found
     own = Tensors((name, _own_tensor(tensor, place)) for name, tensor in found.items())
@@ -222,7 +196,7 @@ def _own_statistic(found: Statistic, place: int) -> Statistic:
 
 
 class OwnPart(Mapping[str, Part]):
-    """What one text has of the tensors or statistics of several, taken out when it is asked for."""
+    """The part of one text in the tensors or statistics of several, taken when it is asked for."""
 
     __slots__ = ("place", "take", "whole")
 

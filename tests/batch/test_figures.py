@@ -9,9 +9,8 @@ import numpy as np
 from attncli.batch.figures import figure_tables, figures_of
 from attncli.batch.store.columns import Column
 from attncli.report import NamedTensor, Numbers, Report, Table, Tensors
-from attncli.running.together import run_together
 from attncli.spec import SPECS
-from tests.experiments.running import run
+from tests.experiments.running import run, run_together
 
 
 def by_name(report: Report, *, rows: bool = False) -> dict[Column, float]:

@@ -1,5 +1,6 @@
 """Running an experiment from settings, as the tests need it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from attncli.batch.plan import plan_files
@@ -7,8 +8,10 @@ from attncli.batch.serial import run_items
 from attncli.errors import UserError
 from attncli.report import Report
 from attncli.running.session import Session
+from attncli.running.together import run_in_buckets
 from attncli.spec import SPECS
 from attncli.spec.config.validation import Given, build_spec
+from attncli.spec.fields import Spec
 
 ROOT = Path(__file__).parent.parent.parent
 LESSON_FILES = ROOT / "attncli" / "data" / "lessons" / "files"
@@ -17,6 +20,14 @@ LESSON_FILES = ROOT / "attncli" / "data" / "lessons" / "files"
 def run(experiment: str, **settings: object) -> Report:
     given = {key: Given(value, key) for key, value in settings.items()}
     return Session().run(build_spec(SPECS[experiment], given), reseed=True)
+
+
+def run_together(specs: Sequence[Spec]) -> list[Report | UserError]:
+    """The outcome of each experiment, in this order."""
+    outcomes: dict[int, Report | UserError] = {}
+    for bucket in run_in_buckets(specs):
+        outcomes |= bucket
+    return [outcomes[i] for i in range(len(specs))]
 
 
 def run_file(path: Path) -> list[Report]:

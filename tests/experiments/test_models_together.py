@@ -10,7 +10,7 @@ from attncli.errors import UserError
 from attncli.inputs.capture.capture import capture
 from attncli.inputs.capture.captured_layers import Consumer
 from attncli.report import Report
-from attncli.running.together import run_together
+from tests.experiments.running import run_together
 from tests.experiments.test_together import alone, assert_same, spec_of
 from tests.model_folders import save_model
 

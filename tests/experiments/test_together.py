@@ -14,10 +14,10 @@ from attncli.report import NamedTensor, Report, Tensors
 from attncli.running import together
 from attncli.running.draws_together import KeptDraws
 from attncli.running.session import Session
-from attncli.running.together import run_together
 from attncli.spec import SPECS
 from attncli.spec.config.validation import Given, build_spec
 from attncli.spec.fields import Spec
+from tests.experiments.running import run_together
 
 VECTORS = "attncli/data/lessons/files/made-up.50d.txt"
 CAT = "the cat walks on the street"
