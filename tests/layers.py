@@ -10,7 +10,7 @@ from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Wanted
 from attncli.attention.score_rules import ScoreRules
 from attncli.attention.visibility import Visibility
-from attncli.mechanisms.scaling import scale_factors
+from attncli.mechanisms.dot_product_attention import scale_factors
 
 SEEING = ("causal", "window", "key_mask", "rule")
 

@@ -1,23 +1,30 @@
-"""What self-, multi-head and cross-attention report alike: named tensors and statistics of the weights."""
+"""What reports have in common: named tensors, settings, steps, and the statistics of rows of weights."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attncli import __version__
 from attncli.attention.results import Computed
-from attncli.experiments.explained import explained_steps
+from attncli.compiled import tile_pass_in_use
 from attncli.experiments.reading.texts import Texts
-from attncli.experiments.sources import Source
-from attncli.experiments.versions import versions
-from attncli.inputs.projections import Projection
-from attncli.report import NamedTensor, Report, Statistic, Tensors
-from attncli.spec.attention import AttentionSpec
+from attncli.report import NamedTensor, Report, Statistic, Table, Tensors
 from attncli.spec.fields import Spec
-from attncli.spec.text import TextSpec
 from attncli.statistics.contributions import outside_mass
+from attncli.statistics.ranks import extreme_places, quantiles
+
+NUM_EXTREMES = 3
+MAX_ROWS_WHOLE = 1000
+
+
+def versions() -> dict[str, str]:
+    """Versions of attn and torch, and which implementation computes long rows on the CPU."""
+    return {"attncli": __version__, "torch": torch.__version__, "tile_pass": tile_pass_in_use()}
 
 
 def named(tensor: Tensor, *axes: str) -> NamedTensor:
@@ -25,34 +32,6 @@ def named(tensor: Tensor, *axes: str) -> NamedTensor:
     batch = ("batch",) * (tensor.dim() - len(axes))
     numbers = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # numpy has no bfloat16
     return NamedTensor((*batch, *axes), numbers.numpy(force=True))
-
-
-@dataclass(frozen=True)
-class LeadingAxes:
-    """The axes before query and key in a report: a layer always has (text, head), a report those it names."""
-
-    has_batch: bool
-    has_head: bool
-
-    @classmethod
-    def of(cls, vectors: Float[Tensor, "..."], axes: tuple[str, ...]) -> "LeadingAxes":
-        """Those of vectors (token, dim) with `axes` before the token, and maybe a batch before them."""
-        return cls(vectors.dim() > 2 + len(axes), bool(axes))
-
-    def layered(self, vectors: Float[Tensor, "..."]) -> Float[Tensor, "text head token dim"]:
-        """The vectors as a layer takes them."""
-        vectors = vectors if self.has_head else vectors.unsqueeze(-3)
-        return vectors if self.has_batch else vectors.unsqueeze(0)
-
-    def back(self, tensor: Tensor | None) -> Tensor:
-        """A tensor of a layer with the axes of the report."""
-        assert tensor is not None
-        tensor = tensor if self.has_head else tensor.squeeze(1)
-        return tensor if self.has_batch else tensor.squeeze(0)
-
-    def named(self, tensor: Tensor | None, *axes: str) -> NamedTensor:
-        """The same as plain data, its last axes named."""
-        return named(self.back(tensor), *(("head",) if self.has_head else ()), *axes)
 
 
 def build_report(
@@ -75,12 +54,36 @@ def build_report(
         notes=tuple(notes),
         token_spelling=texts.token_spelling,
     )
-    return replace(report, steps=explained_steps(spec, report))
+    explanation = spec.explanation()
+    return replace(report, steps=import_module(explanation).steps(spec, report)) if explanation else report
 
 
-def has_axis_of_texts(spec: TextSpec, num_dims: int, num_axes: int) -> bool:
-    """Whether several texts run together: a batch that the spec itself has not asked for."""
-    return spec.batch_size is None and num_dims > num_axes
+@dataclass(frozen=True)
+class LeadingAxes:
+    """The axes before query and key in a report: a layer always has (text, head), a report those it names."""
+
+    has_batch: bool
+    has_head: bool
+
+    @classmethod
+    def of(cls, vectors: Float[Tensor, "..."], *, has_head: bool) -> "LeadingAxes":
+        """Those of vectors (token, dim) with maybe a head axis before the token, and a batch before that."""
+        return cls(vectors.dim() > 2 + has_head, has_head)
+
+    def layered(self, vectors: Float[Tensor, "..."]) -> Float[Tensor, "text head token dim"]:
+        """The vectors as a layer takes them."""
+        vectors = vectors if self.has_head else vectors.unsqueeze(-3)
+        return vectors if self.has_batch else vectors.unsqueeze(0)
+
+    def back(self, tensor: Tensor | None) -> Tensor:
+        """A tensor of a layer with the axes of the report."""
+        assert tensor is not None
+        tensor = tensor if self.has_head else tensor.squeeze(1)
+        return tensor if self.has_batch else tensor.squeeze(0)
+
+    def named(self, tensor: Tensor | None, *axes: str) -> NamedTensor:
+        """The same as plain data, its last axes named."""
+        return named(self.back(tensor), *(("head",) if self.has_head else ()), *axes)
 
 
 def row_tensors(
@@ -88,7 +91,7 @@ def row_tensors(
 ) -> dict[str, Tensors]:
     """The statistics of each row and of each key; what a sink takes is outside_mass, with the logsumexp.
 
-    As float64, which is what a saved report comes back with.
+    In float64, the type that a saved report is read back with.
     """
     rows = dict(found.rows)
     if found.logsumexp is not None:
@@ -104,37 +107,36 @@ def row_tensors(
     return {"rows": Tensors(of_rows), "keys": Tensors(received)}
 
 
-def explained_ids(
-    spec: AttentionSpec, source: Source, context: Source | None = None
-) -> dict[str, NamedTensor]:
-    """The tokens' rows in the vocabulary's table, where there is one and the spec asks to explain."""
-    sides = {"token_ids": (source, "token"), "context_token_ids": (context, "key")}
-    return {
-        name: named(side.token_ids, axis)
-        for name, (side, axis) in sides.items()
-        if spec.explain and side is not None and side.token_ids is not None
-    }
+def with_summaries(statistics: Mapping[str, Statistic], num_queries: int) -> dict[str, Statistic]:
+    """The statistics and, where there are very many rows, their quantiles and extremes for people to read."""
+    rows = statistics.get("rows")
+    if not isinstance(rows, Tensors) or num_queries <= MAX_ROWS_WHOLE:
+        return dict(statistics)
+    summarised = {name: rows[name] for name in rows if name not in ("top_keys", "top_weights")}
+    return {**statistics, "quantiles": _quantiles(summarised), "extremes": _extremes(summarised)}
 
 
-def explained_vectors(
-    spec: AttentionSpec, vectors: Mapping[str, Tensor], axes: tuple[str, ...] = ()
-) -> dict[str, NamedTensor]:
-    """query, key and value, where the spec asks to explain."""
-    if not spec.explain:
-        return {}
-    return {
-        name: named(tensor, *axes, "query" if name == "query" else "key", "dim")
-        for name, tensor in vectors.items()
-    }
+def _quantiles(rows: Mapping[str, NamedTensor]) -> Table:
+    """The quantiles of each statistic over the queries, one row per batch and head."""
+    return Table(
+        {
+            "statistic": name,
+            **dict(zip(tensor.axes[:-1], index, strict=True)),
+            **quantiles(torch.from_numpy(tensor.values[index])),
+        }
+        for name, tensor in rows.items()
+        for index in np.ndindex(tensor.values.shape[:-1])
+    )
 
 
-def explained_projections(
-    spec: AttentionSpec, projections: Mapping[str, Projection]
-) -> dict[str, NamedTensor]:
-    """The matrices behind query, key and value, in the layout they were drawn in, where asked to explain."""
-    if not spec.explain:
-        return {}
-    return {
-        f"{name}_projection": named(projection.matrix, *projection.axes)
-        for name, projection in projections.items()
-    }
+def _extremes(rows: Mapping[str, NamedTensor]) -> Table:
+    """The queries, of all batches and heads, where each statistic is lowest and highest."""
+    found = Table()
+    for name, tensor in rows.items():
+        flat = torch.from_numpy(tensor.values).flatten()
+        for extreme, places in zip(("lowest", "highest"), extreme_places(flat, NUM_EXTREMES), strict=True):
+            for place in places.tolist():
+                index = map(int, np.unravel_index(place, tensor.values.shape))
+                where = dict(zip(tensor.axes, index, strict=True))
+                found.append({"statistic": name, "extreme": extreme, **where, "value": flat[place].item()})
+    return found

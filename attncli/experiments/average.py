@@ -21,8 +21,13 @@ from attncli.experiments.attention_report import (
 from attncli.experiments.draws import Draws
 from attncli.experiments.reading.texts import Texts
 from attncli.experiments.sources import embed
-from attncli.mechanisms.averaging import average_by_loop, averaging_weights, softmax_averaging_weights
-from attncli.mechanisms.masks import causal_mask, full_mask
+from attncli.mechanisms.averaging import (
+    average_by_loop,
+    averaging_weights,
+    causal_mask,
+    full_mask,
+    softmax_averaging_weights,
+)
 from attncli.report import Numbers, Report, Statistic, Tensors
 from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.lessons import AverageSpec
@@ -36,7 +41,7 @@ def _row_statistics(
     top_k: int,
 ) -> dict[str, Tensors]:
     """Those of attention whose query and key are zero, with these scores instead where there are some."""
-    lead = LeadingAxes.of(vectors, ())
+    lead = LeadingAxes.of(vectors, has_head=False)
     value = lead.layered(vectors)
     zeros = torch.zeros_like(value[..., :1])
     rules = ScoreRules(bias=None if scores is None else scores[None, None].to(value))

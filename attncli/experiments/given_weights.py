@@ -9,9 +9,7 @@ import torch
 from attncli.attention.engines import attend
 from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.results import Wanted
-from attncli.experiments.attended.row_summaries import with_summaries
-from attncli.experiments.attention_report import LeadingAxes, row_tensors
-from attncli.experiments.versions import versions
+from attncli.experiments.attention_report import LeadingAxes, row_tensors, versions, with_summaries
 from attncli.report import NamedTensor, Report, Statistic, Tensors
 from attncli.row_statistics import ROW_STATISTICS
 

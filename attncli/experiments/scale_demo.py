@@ -11,7 +11,7 @@ from attncli.experiments.draws import Draws
 from attncli.experiments.explained.scale_demo import tensor_name
 from attncli.experiments.reading.texts import Texts
 from attncli.experiments.sources import choose_device
-from attncli.mechanisms.scaling import scale_factors
+from attncli.mechanisms.dot_product_attention import scale_factors
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Table
 from attncli.spec.lessons import ScaleDemoSpec
 from attncli.statistics.moments import moments

@@ -4,21 +4,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.attention.visibility import Visibility
-from attncli.experiments.attended.attending import attended
-from attncli.experiments.attended.variants import draw_parameters, parameter_sizes
-from attncli.experiments.attention_report import (
-    build_report,
-    explained_ids,
-    explained_projections,
-    explained_vectors,
-    named,
-)
+from attncli.experiments.attention_report import build_report, named
 from attncli.experiments.draws import Draws
 from attncli.experiments.reading.texts import Texts
+from attncli.experiments.sampled_attention.attention import sampled_attention
 from attncli.experiments.sources import Source, embed
-from attncli.inputs.projections import sample_projections
-from attncli.mechanisms.attention_by_loop import attend_by_loop
-from attncli.report import NamedTensor, Numbers, Report
+from attncli.inputs.projections import Projection, sample_projections
+from attncli.mechanisms.dot_product_attention import attend_by_loop
+from attncli.report import Numbers, Report
 from attncli.spec.attention import AttentionSpec, SelfSpec
 from attncli.spec.variants import POSITIONS
 
@@ -29,15 +22,16 @@ CAUSAL_NOTE = "The causal mask is all that attention knows of positions here; an
 
 def project(
     spec: AttentionSpec, query_source: Source, key_source: Source, draws: Draws
-) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, NamedTensor]]:
-    """query, key and value of one head, and the projections as the report shows them."""
+) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, Projection]]:
+    """query, key and value of one head, and the projections that made them."""
     vectors = {"query": query_source.vectors, "key": key_source.vectors, "value": key_source.vectors}
     if spec.projection == "none":
         return vectors, {}
     sizes = {"query": (spec.head_dim,), "key": (spec.head_dim,), "value": (spec.value_dim,)}
-    drawn = draws.draw(sample_projections, spec.projection, spec.embed_dim, sizes, spec.projection_order)
-    projected = {name: drawn[name].to(vectors[name].device)(vectors[name]) for name in vectors}
-    return projected, explained_projections(spec, drawn)
+    projections = draws.draw(
+        sample_projections, spec.projection, spec.embed_dim, sizes, spec.projection_order
+    )
+    return {name: projections[name].to(own.device)(own) for name, own in vectors.items()}, projections
 
 
 def _loop_difference(
@@ -56,14 +50,8 @@ def _loop_difference(
 def run(spec: SelfSpec, texts: Texts, draws: Draws) -> Report:
     """Weights and output of softmax(query key^T scale) value; without projection the loop form as well."""
     (source,) = embed(spec, texts, draws)
-    vectors, projections = project(spec, source, source, draws)
-    drawn = draws.draw(draw_parameters, *parameter_sizes(spec))
-    attention = attended(spec, vectors, causal=spec.causal, drawn=drawn, progress=draws.progress)
-
-    tensors = {"input": named(source.vectors, "token", "dim"), **explained_ids(spec, source)}
-    tensors |= projections | explained_vectors(spec, vectors) | attention.tensors
-    tensors["output"] = named(attention.output, "query", "dim")
-
+    attention = sampled_attention(spec, [source], *project(spec, source, source, draws), draws)
+    tensors = attention.tensors | {"output": named(attention.output, "query", "dim")}
     statistics = attention.statistics
     notes = []
     variants = set(spec.variants_on())

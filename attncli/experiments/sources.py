@@ -1,8 +1,7 @@
-"""The vectors of an experiment: from its tokens, or drawn, in the order that the lessons draw them."""
+"""The vectors of an experiment: of its tokens, or sampled, in the order in which the lessons sample them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 from jaxtyping import Float, Int
@@ -46,40 +45,34 @@ def _vocabularies(spec: TextSpec, texts: Texts, draws: Draws) -> list[Vocabulary
     return [draws.vocabulary]
 
 
-def _with_own_axis(tensors: Sequence[Tensor]) -> Tensor:
+def _batched(tensors: Sequence[Tensor]) -> Tensor:
     """One text's tensor as it is; those of several with an axis for them first."""
     return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
 
 
 def _looked_up(vocabularies: Sequence[Vocabulary], texts: Sequence[Sequence[str]]) -> Source:
-    ids = [vocabulary.ids(tokens) for vocabulary, tokens in zip(vocabularies, texts, strict=True)]
-    if len(ids) == 1:
-        rows = torch.tensor(ids[0])
-        return Source(vocabularies[0].table[rows], rows)
-    rows = torch.tensor(ids)
-    tables = {id(vocabulary.table): vocabulary.table for vocabulary in vocabularies}
-    starts = dict(zip(tables, accumulate(map(len, tables.values()), initial=0), strict=False))
-    first_rows = torch.tensor([starts[id(vocabulary.table)] for vocabulary in vocabularies])
-    return Source(torch.cat(list(tables.values()))[rows + first_rows.unsqueeze(1)], rows)
+    ids = [torch.tensor(own.ids(tokens)) for own, tokens in zip(vocabularies, texts, strict=True)]
+    vectors = [own.table[rows] for own, rows in zip(vocabularies, ids, strict=True)]
+    return Source(_batched(vectors), _batched(ids))
 
 
 def embed(spec: TextSpec, texts: Texts, draws: Draws) -> list[Source]:
     """The vectors of the tokens and, where there are some, of the context tokens, on the spec's device.
 
-    Both texts share one vocabulary. Everything is drawn on the CPU, so that a device changes no number drawn.
+    Both texts share one vocabulary. Everything is sampled on the CPU: no number depends on the device.
     Several texts are a batch, each with the vocabulary and the draws that it has alone.
     """
     device = choose_device(spec)
     together = texts.together()
-    sides = [[one.tokens for one in together]]
+    tokens_of_texts = [[one.tokens for one in together]]
     if texts.context_tokens:
-        sides.append([one.context_tokens for one in together])
+        tokens_of_texts.append([one.context_tokens for one in together])
     if draw := SAMPLERS.get(spec.embedding):
         batch = (spec.batch_size,) if spec.batch_size else ()
-        shapes = [(*batch, len(tokens[0]), spec.embed_dim) for tokens in sides]
-        drawn = [draws.draw_each(draw, [(shape,)] * len(together)) for shape in shapes]
-        return [Source(_with_own_axis(vectors).to(device), None) for vectors in drawn]
+        shapes = [(*batch, len(tokens[0]), spec.embed_dim) for tokens in tokens_of_texts]
+        sampled = [draws.draw_each(draw, [(shape,)] * len(together)) for shape in shapes]
+        return [Source(_batched(vectors).to(device), None) for vectors in sampled]
     vocabularies = _vocabularies(spec, texts, draws)
     draws.vocabulary = vocabularies[-1]
-    sources = [_looked_up(vocabularies, tokens) for tokens in sides]
+    sources = [_looked_up(vocabularies, tokens) for tokens in tokens_of_texts]
     return [Source(source.vectors.to(device), source.token_ids) for source in sources]

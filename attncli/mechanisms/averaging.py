@@ -1,6 +1,7 @@
-"""The average of each token with its past, or with all tokens: three ways to the same numbers.
+"""Masks, and the average of the tokens that a mask shows: three ways to the same numbers.
 
 Attention whose scores are all zero. Karpathy 2023, Let's build GPT: the mathematical trick in self-attention.
+A mask is True where a query may attend to a key.
 """
 
 import torch
@@ -10,6 +11,19 @@ from torch import Tensor
 Weights = Float[Tensor, "token token"]
 Vectors = Float[Tensor, "*batch token dim"]
 Mask = Bool[Tensor, "token token"]
+
+
+def causal_mask(num_queries: int, num_keys: int) -> Bool[Tensor, "query key"]:
+    """Query i sees key j where j <= i + num_keys - num_queries: the last query sees the last key.
+
+    With as many keys as queries this is the lower triangle of Vaswani et al. 2017, section 3.2.3.
+    """
+    return torch.ones(num_queries, num_keys, dtype=torch.bool).tril(num_keys - num_queries)
+
+
+def full_mask(num_queries: int, num_keys: int) -> Bool[Tensor, "query key"]:
+    """Every query sees every key."""
+    return torch.ones(num_queries, num_keys, dtype=torch.bool)
 
 
 def average_by_loop(vectors: Vectors, mask: Mask, *, mean: bool) -> Vectors:

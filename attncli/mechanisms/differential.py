@@ -5,7 +5,6 @@ k2 those of key. Ye et al. 2024, Differential Transformer (2410.05258), section 
 of each head's output, a part of its multi-head layer, is not here.
 """
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -14,13 +13,3 @@ def differential_lambda(vectors: Float[Tensor, "4 dim"], lambda_init: float) -> 
     """exp(q1 . k1) - exp(q2 . k2) + lambda_init for the learned vectors q1, k1, q2, k2 (equation 2)."""
     query1, key1, query2, key2 = vectors.double()
     return float((query1 @ key1).exp() - (query2 @ key2).exp()) + lambda_init
-
-
-def in_halves(vectors: Float[Tensor, "*batch token dim"]) -> Float[Tensor, "*batch 2 token half"]:
-    """The two halves of each vector, as if they were heads."""
-    return torch.stack(vectors.chunk(2, dim=-1), dim=-3)
-
-
-def joined_halves(halves: Float[Tensor, "*batch 2 token half"]) -> Float[Tensor, "*batch token dim"]:
-    """Back from `in_halves`."""
-    return torch.cat(halves.unbind(dim=-3), dim=-1)

@@ -27,7 +27,7 @@ class BatchNorm:
 def batch_norm(data: Data, *, eps: float, momentum: float, unbiased: bool) -> BatchNorm:
     """(x - mean) / sqrt(variance + eps) for each feature over the batch, weight 1 and bias 0.
 
-    The running figures start at mean 0, variance 1 and move by `momentum` toward the batch's mean and its
+    The running statistics start at mean 0, variance 1 and move by `momentum` toward the batch's mean and its
     unbiased variance (in torch, too, whatever divides the batch); the eval mode normalises with them. At
     least two examples.
     """

@@ -80,14 +80,14 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
         vector_entries = (self.batch_size or 1) * (num_queries + num_keys) * (self.embed_dim + sizes)
         is_dense = self.chosen_engine(num_queries, num_keys) == "dense"
         maps = (2 if self.differential else 1) if is_dense else 0
+        positions = self.positions()
+        buckets = positions.num_buckets if positions and positions.relative_bias else 0
         return (
             maps * self.num_weights(num_queries, num_keys) * BYTES_PER_WEIGHT
             + self.num_weights(num_queries, min(self.top_k, num_keys)) * BYTES_PER_TOP_KEY
             + vector_entries * BYTES_PER_VECTOR_ENTRY
             + 2 * self.embed_dim * sizes * BYTES_PER_PARAMETER
-            + self.query_heads()
-            * self.bias_buckets()
-            * (BYTES_PER_VECTOR_ENTRY if self.explain else BYTES_PER_PARAMETER)
+            + self.query_heads() * buckets * (BYTES_PER_VECTOR_ENTRY if self.explain else BYTES_PER_PARAMETER)
         )
 
     def memory_advice(self, num_queries: int, num_keys: int) -> str:

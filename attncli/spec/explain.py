@@ -12,13 +12,15 @@ class ExplainSpec(Spec):
     """Whether the computation is explained."""
 
     group = "Output"
-    # The module of the explanation; its steps(spec, report) gives the steps of a report.
     explained_by: ClassVar[str]
 
     explain: bool = Field(
         False,
         description="explain the computation in steps, each with its why, its formula, shapes and numbers",
     )
+
+    def explanation(self) -> str | None:
+        return self.explained_by if self.explain else None
 
 
 class ExplainRowSpec(ExplainSpec):

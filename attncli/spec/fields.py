@@ -163,6 +163,10 @@ class Spec(BaseModel):
         """Whether it reads many texts, which run together; its report is about all of them."""
         return False
 
+    def explanation(self) -> str | None:
+        """The module whose steps(spec, report) explains the computation; None where not asked to."""
+        return None
+
     def row_statistics(self) -> tuple[str, ...]:
         """The statistics of rows, and of keys, that its report will have: a run keeps SUMMARIES of each."""
         return ()

@@ -78,9 +78,9 @@ class VariantSpec(Spec):
 
     _temperature = field_validator("temperature")(_check_temperature)
 
-    def bias_buckets(self) -> int:
-        """Numbers of a head in the table of the relative bias, where there is one."""
-        return 0
+    def positions(self) -> "PositionSpec | None":
+        """Its settings of mask and position; None where queries and keys are two texts."""
+        return None
 
     def variants_on(self) -> list[str]:
         """The variants that are asked for, in the order in which they come in."""
@@ -136,8 +136,8 @@ class PositionSpec(VariantSpec):
         128, description="relative_bias: all distances from here on share the last bucket"
     )
 
-    def bias_buckets(self) -> int:
-        return self.num_buckets if self.relative_bias else 0
+    def positions(self) -> "PositionSpec":
+        return self
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()

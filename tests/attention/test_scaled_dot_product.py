@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from attncli.experiments.attended.attending import attended as attended_as_asked
-from attncli.mechanisms.attention_by_loop import attend_by_loop
-from attncli.mechanisms.masks import causal_mask, full_mask
+from attncli.experiments.draws import Draws
+from attncli.experiments.sampled_attention.attention import compute_attention
+from attncli.mechanisms.averaging import causal_mask, full_mask
+from attncli.mechanisms.dot_product_attention import attend_by_loop
 from attncli.spec import SPECS
 from attncli.spec.config.validation import Given, build_spec
 from tests.layers import attended, visible_keys
@@ -57,7 +58,7 @@ def test_causal_mask_is_aligned_to_the_last_key() -> None:
 def test_without_softmax_the_weights_are_the_scaled_scores() -> None:
     vectors = drawn(3, 2)
     spec = spec_of(scale=0.5, softmax=False, causal=True, projection="none", embed_dim=2)
-    attention = attended_as_asked(spec, dict.fromkeys(("query", "key", "value"), vectors), causal=True)
+    attention = compute_attention(spec, dict.fromkeys(("query", "key", "value"), vectors), Draws(0))
     expected = (vectors @ vectors.T * 0.5).tril()
     torch.testing.assert_close(torch.from_numpy(attention.tensors["weights"].values), expected)
     torch.testing.assert_close(attention.output, expected @ vectors)
@@ -73,7 +74,7 @@ def test_loop_and_matrix_form_agree(shape: tuple[int, ...], causal: bool, softma
         looped = attend_by_loop(vectors, mask, scale=scale, softmax=softmax)
         spec = spec_of(scale=scale, softmax=softmax, causal=causal, projection="none", embed_dim=shape[-1])
         same = dict.fromkeys(("query", "key", "value"), vectors)
-        whole = attended_as_asked(spec, same, causal=causal).output
+        whole = compute_attention(spec, same, Draws(0)).output
         torch.testing.assert_close(looped, whole, atol=1e-13, rtol=1e-12)
 
 

@@ -12,7 +12,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from attncli.attention.engines.tiles.tiles import TileSizes
 from attncli.errors import RunError, UserError
-from attncli.experiments.attended.attending import attended
+from attncli.experiments.draws import Draws
+from attncli.experiments.sampled_attention.attention import compute_attention
 from attncli.report import Report
 from attncli.spec import SPECS
 from attncli.spec.config.validation import Given, build_spec
@@ -138,11 +139,10 @@ def test_dense_and_streaming_agree_in_float64(
         for name, heads in (("query", 6), ("key", 2), ("value", 2))
     }
     both = [
-        attended(
+        compute_attention(
             spec_of("multihead", num_heads=6, num_kv_heads=2, head_dim=6, causal=causal, engine=engine, **on),
             vectors,
-            causal=causal,
-            axes=("head",),
+            Draws(0),
         )
         for engine in ("dense", "streaming")
     ]

@@ -3,8 +3,13 @@
 import pytest
 import torch
 
-from attncli.mechanisms.averaging import average_by_loop, averaging_weights, softmax_averaging_weights
-from attncli.mechanisms.masks import causal_mask, full_mask
+from attncli.mechanisms.averaging import (
+    average_by_loop,
+    averaging_weights,
+    causal_mask,
+    full_mask,
+    softmax_averaging_weights,
+)
 
 
 @pytest.mark.parametrize("mean", [True, False])

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 from transformers.models.bloom.modeling_bloom import _get_alibi_slopes
 
-from attncli.experiments.attended.differential import attend_differentially
 from attncli.experiments.attention_report import LeadingAxes
-from attncli.mechanisms.alibi import alibi_bias, alibi_slopes
+from attncli.experiments.sampled_attention.differential import attend_differentially
 from attncli.mechanisms.differential import differential_lambda
 from attncli.mechanisms.heads import split_heads
 from attncli.mechanisms.normalisation import rms_norm
-from attncli.mechanisms.relative_bias import relative_bias
-from attncli.mechanisms.rotary import rotate
+from attncli.mechanisms.positions import alibi_bias, alibi_slopes, relative_bias, rotate
 from attncli.spec import SPECS
 from attncli.spec.config.validation import Given, build_spec
 from tests.layers import attended, layer_of

@@ -13,14 +13,20 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from attncli.attention.engines import attend
 from attncli.attention.results import Wanted
-from attncli.experiments.attended.differential import attend_differentially
 from attncli.experiments.attention_report import LeadingAxes
-from attncli.mechanisms.alibi import alibi_bias, alibi_slopes
-from attncli.mechanisms.differential import differential_lambda, in_halves, joined_halves
-from attncli.mechanisms.masks import causal_mask, full_mask
+from attncli.experiments.sampled_attention.differential import attend_differentially
+from attncli.mechanisms.averaging import causal_mask, full_mask
+from attncli.mechanisms.differential import differential_lambda
+from attncli.mechanisms.heads import merge_heads, split_heads
 from attncli.mechanisms.normalisation import rms_norm
-from attncli.mechanisms.relative_bias import distance_buckets, relative_bias
-from attncli.mechanisms.rotary import rotary_angles, rotate
+from attncli.mechanisms.positions import (
+    alibi_bias,
+    alibi_slopes,
+    distance_buckets,
+    relative_bias,
+    rotary_angles,
+    rotate,
+)
 from attncli.spec import SPECS
 from attncli.spec.config.validation import Given, build_spec
 from tests.layers import attended, layer_of, visible_keys
@@ -284,7 +290,7 @@ def test_lambda_of_equal_vectors_is_its_start() -> None:
 
 def test_halves_are_those_of_each_vector() -> None:
     vectors = drawn(2, 5, 6)
-    halves = in_halves(vectors)
+    halves = split_heads(vectors, 2)
     assert halves.shape == (2, 2, 5, 3)
     assert torch.equal(halves[1, 0], vectors[1, :, :3]) and torch.equal(halves[1, 1], vectors[1, :, 3:])
-    assert torch.equal(joined_halves(halves), vectors)
+    assert torch.equal(merge_heads(halves), vectors)

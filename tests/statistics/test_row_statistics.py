@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 from attncli.attention.engines.tile import tiles
-from attncli.mechanisms.masks import causal_mask, full_mask
+from attncli.mechanisms.averaging import causal_mask, full_mask
 from attncli.row_statistics import ROW_STATISTICS, load_formula
 from attncli.statistics.contributions import received_mass
 from attncli.statistics.moments import moments

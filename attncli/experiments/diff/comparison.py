@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from attncli.errors import UserError
+from attncli.experiments.attention_report import versions
 from attncli.experiments.diff.alignment import Alignment, align, align_positions
 from attncli.experiments.diff.changed_heads import change_note, changed_heads
 from attncli.experiments.diff.left_out import left_out_notes, places_of
-from attncli.experiments.versions import versions
 from attncli.report import PLACES, Cell, NamedTensor, Numbers, Report, Statistic, Table, Tensors
 from attncli.statistics.divergence import jensen_shannon
 

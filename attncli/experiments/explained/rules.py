@@ -6,7 +6,7 @@ import numpy as np
 
 from attncli.experiments.explained.row import Row
 from attncli.experiments.explained.terms import Numbers
-from attncli.mechanisms.scaling import scale_factors
+from attncli.mechanisms.dot_product_attention import scale_factors
 from attncli.spec.attention import AttentionSpec
 
 BIASES = ("bias", "position_bias")

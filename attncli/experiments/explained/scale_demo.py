@@ -11,7 +11,7 @@ from attncli.experiments.explained.terms import (
     shapes_of,
     terms,
 )
-from attncli.mechanisms.scaling import scale_factors
+from attncli.mechanisms.dot_product_attention import scale_factors
 from attncli.report import Cell, Report, Row, Step
 from attncli.spec.lessons import ScaleDemoSpec
 

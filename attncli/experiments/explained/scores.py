@@ -14,7 +14,7 @@ from attncli.experiments.explained.terms import (
     shapes_of,
     terms,
 )
-from attncli.mechanisms.alibi import alibi_slopes
+from attncli.mechanisms.positions import alibi_slopes
 from attncli.report import Cell, Step, Terms
 from attncli.spec.attention import AttentionSpec
 

@@ -11,8 +11,7 @@ from attncli.experiments.pitfalls.shown import (
     projected_scores,
     weight_on_future,
 )
-from attncli.mechanisms.averaging import softmax_averaging_weights
-from attncli.mechanisms.masks import causal_mask
+from attncli.mechanisms.averaging import causal_mask, softmax_averaging_weights
 
 AXES = ("query", "key")
 Weights = Float[Tensor, "query key"]

@@ -21,29 +21,26 @@ def attend_differentially(
 
     scores and scaled_scores are those of the first half, second_scores and second_scaled_scores the other's.
     """
-    halves = zip(layer.query.chunk(2, dim=-1), layer.key.chunk(2, dim=-1), strict=True)
-    both = [replace(layer, query=query, key=key) for query, key in halves]
-    found = [attend(half, Wanted(weights=True, scores=True)) for half in both]
     seen = layer.visibility.whole(layer.query.device)
     everywhere = seen.unsqueeze(1).expand(layer.shape)
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     statistics: dict[str, Statistic] = {}
-    for prefix, half in zip(("", "second_"), found, strict=True):
+    halves = zip(("", "second_"), layer.query.chunk(2, dim=-1), layer.key.chunk(2, dim=-1), strict=True)
+    weights = []
+    for prefix, query, key in halves:
+        half = attend(replace(layer, query=query, key=key), Wanted(weights=True, scores=True))
+        assert half.raw_scores is not None and half.scores is not None and half.weights is not None
+        weights.append(half.weights)
+        scores = {f"{prefix}scaled_scores": half.scores, f"{prefix}scores": half.raw_scores}
         if spec.explain:
-            tensors[f"{prefix}scaled_scores"] = half.scores
-        tensors[f"{prefix}scores"] = half.raw_scores
-        if spec.explain:
-            tensors[f"{prefix or 'first_'}weights"] = half.weights
-        for name, scores in (("scores", half.raw_scores), ("scaled_scores", half.scores)):
-            assert scores is not None
-            statistics[f"{prefix}{name}"] = Numbers(moments(scores[everywhere]))
-    first, second = (half.weights for half in found)
-    assert first is not None and second is not None
-    weights = first - factor * second
-    tensors["weights"] = weights
+            tensors |= scores | {f"{prefix or 'first_'}weights": half.weights}
+        else:
+            tensors[f"{prefix}scores"] = half.raw_scores
+        statistics |= {name: Numbers(moments(scores[name][everywhere])) for name in reversed(scores)}
+    difference = weights[0] - factor * weights[1]
+    tensors["weights"] = difference
     statistics["differential"] = Numbers({"lambda_init": spec.lambda_init, "lambda": factor})
-    difference = GivenWeights(weights, seen)
     wanted = Wanted(rows=spec.measured_of_rows(), top_k=min(spec.top_k, layer.shape[3]), received_mass=True)
-    statistics |= row_tensors(attend(difference, wanted), lead, None)
+    statistics |= row_tensors(attend(GivenWeights(difference, seen), wanted), lead, None)
     named = {name: lead.named(tensor, "query", "key") for name, tensor in tensors.items()}
-    return lead.back(weights @ layer.expanded()[1]), named, statistics
+    return lead.back(difference @ layer.expanded()[1]), named, statistics
