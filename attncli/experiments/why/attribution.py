@@ -17,11 +17,10 @@ from attncli.experiments.attention_report import named
 from attncli.experiments.survey.found_heads import found_texts
 from attncli.experiments.survey.layers import Survey
 from attncli.experiments.survey.reading import survey_of
-from attncli.experiments.why.direction import Direction, direction_of
-from attncli.experiments.why.residual import Residual, residual_of
+from attncli.experiments.why.direction import Direction, difference, direction_of
+from attncli.experiments.why.residual import Residual, recorded_calls, residual_of
 from attncli.inputs.capture.capture import capture, check_computed_here, run_model
 from attncli.inputs.capture.captured_layers import CapturedLayer, StopCapture
-from attncli.inputs.models.last_vectors import LastVectors
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.output_projections import output_projection, projection_of_heads
 from attncli.report import Tensors
@@ -35,11 +34,9 @@ class Attribution:
     """The rows of all heads, the stream of the last token, and what its direction is for a logit."""
 
     rows: list[dict[str, Any]]
-    modules: list[str]
     residual: Residual
     direction: Direction
-    token: int
-    against: int | None
+    ids: list[int]
     logit: float
 
     def of(self, part: Float[Tensor, "*part embed"]) -> Float[Tensor, "*part"]:
@@ -48,11 +45,12 @@ class Attribution:
 
 
 def attribution(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Attribution:
-    """That of the answer's logit, or of the most likely token's; UserError where the logits are no sum."""
-    model, inputs = pretrained.with_head, pretrained.inputs([reading])
-    assert model is not None
+    """That of the answer's logit, or of the most likely token's; UserError where the logits are no sum.
+
+    `ids` are its token, and the one that it is compared with where that was asked for.
+    """
+    model, inputs = pretrained.whole, pretrained.inputs([reading])
     check_computed_here(model, inputs)
-    vectors = LastVectors(model, len(reading.text.ids))
     modules: list[str] = []
     outputs: list[Tensor] = []
     with ExitStack() as hooks:
@@ -65,33 +63,31 @@ def attribution(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Attr
             outputs.append(output[0, :, -1].double())
             return output
 
-        with vectors.recorded():
+        with recorded_calls(model, len(reading.text.ids)) as calls:
             logits = run_model(model, inputs, keep)["logits"][0, -1]
-    token = int(logits.argmax()) if spec.answer is None else answer_token(pretrained, spec.answer, "answer")
-    against = None if spec.against is None else answer_token(pretrained, spec.against, "against")
-    residual = residual_of(pretrained, vectors, modules, outputs)
-    direction = direction_of(pretrained, vectors, residual.last, logits, token, against)
-    logit = float(logits[token] - (0.0 if against is None else logits[against]))
+    ids = [int(logits.argmax()) if spec.answer is None else answer_token(pretrained, spec.answer, "answer")]
+    if spec.against is not None:
+        ids.append(answer_token(pretrained, spec.against, "against"))
+    residual = residual_of(pretrained, calls, modules, outputs)
+    direction = direction_of(pretrained, calls, residual.last, logits, ids)
     rows = [{name: row[name] for name in WHERE} for row in found_texts(survey)[0].rows]
-    return Attribution(rows, modules, residual, direction, token, against, logit)
+    return Attribution(rows, residual, direction, ids, float(difference(logits[ids])))
 
 
 def by_key(found: Attribution, shown: Mapping[str, Any], reading: Reading, pretrained: Pretrained) -> Tensors:
     """p_ij v_j W_O . direction of one head at the last token, and its weights p_ij, for each token j."""
-    call = found.modules.index(shown["module"])
     head, kept = shown["head"], Tensors()
-    calls = iter(range(len(found.modules)))
 
     def keep(layer: CapturedLayer) -> Tensor:
-        if next(calls) < call:
+        if layer.module != shown["module"]:
             return output_of(layer)
         attention = layer.attention
-        assert isinstance(attention, AttentionLayer) and pretrained.with_head is not None
+        assert isinstance(attention, AttentionLayer)
         weights = attend(attention, Wanted(kept_heads=(head,))).kept_weights
         assert weights is not None
         _, values = attention.expanded()
         in_dim = attention.num_heads * values.shape[-1]
-        projection = output_projection(pretrained.with_head, layer.module, in_dim)
+        projection = output_projection(pretrained.whole, layer.module, in_dim)
         assert projection is not None
         columns = projection_of_heads(projection, attention.num_heads)[head].double()
         own = weights[0, 0, -1].double()
@@ -100,7 +96,5 @@ def by_key(found: Attribution, shown: Mapping[str, Any], reading: Reading, pretr
         kept["weight"] = named(own, "key")
         raise StopCapture
 
-    model = pretrained.with_head
-    assert model is not None
-    capture(model, pretrained.inputs([reading]), keep)
+    capture(pretrained.whole, pretrained.inputs([reading]), keep)
     return kept

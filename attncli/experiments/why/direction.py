@@ -1,14 +1,14 @@
 """The direction of the residual stream that a logit reads, the scale of the last norm frozen."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attncli.experiments.why.residual import ROUNDING, close, refuse
+from attncli.experiments.why.residual import ROUNDING, Call, Calls, close, refuse
 from attncli.inputs.models.blocks import BLOCK
-from attncli.inputs.models.last_vectors import Call, LastVectors
 from attncli.inputs.models.pretrained import Pretrained
 
 
@@ -21,38 +21,38 @@ class Direction:
     scale: float
 
 
+def difference(values: Float[Tensor, "token ..."]) -> Float[Tensor, "..."]:
+    """The value of a token or, of two tokens, that of the first minus that of the second."""
+    return values[0] if len(values) == 1 else values[0] - values[1]
+
+
 def direction_of(
     pretrained: Pretrained,
-    vectors: LastVectors,
+    calls: Calls,
     stream: Float[Tensor, " embed"],
     logits: Float[Tensor, " vocabulary"],
-    token: int,
-    against: int | None,
+    ids: Sequence[int],
 ) -> Direction:
-    """That of a token's logit, or of how far it is above another token's.
+    """That of a token's logit or, of two tokens, of how far the first logit is above the second.
 
     A norm is linear once its scale s is frozen: RMSNorm x g s (Zhang & Sennrich 2019, 1910.07467), LayerNorm
     (x - mean x) g s + b (Ba et al. 2016, 1607.06450). UserError for other norms, and for logits that are
     changed after W_U.
     """
-    model = pretrained.with_head
-    assert model is not None
     # transformers leaves this without types.
-    unembedding = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    unembedding = pretrained.whole.get_output_embeddings()  # type: ignore[no-untyped-call]
     assert isinstance(unembedding, nn.Linear)
-    name = next(name for name, part in model.named_modules() if part is unembedding)
-    read = vectors.calls[name][-1].read
-    rows = unembedding.weight.detach()
-    unembedded = rows[token].double() - (0.0 if against is None else rows[against].double())
-    bias = 0.0
-    if unembedding.bias is not None:
-        bias = float(unembedding.bias[token] - (0.0 if against is None else unembedding.bias[against]))
-    logit = float(logits[token] - (0.0 if against is None else logits[against]))
+    name = next(name for name, part in pretrained.whole.named_modules() if part is unembedding)
+    read = calls[name][-1].read
+    own = list(ids)
+    unembedded = difference(unembedding.weight.detach()[own].double())
+    bias = 0.0 if unembedding.bias is None else float(difference(unembedding.bias[own]))
+    logit = float(difference(logits[own]))
     if abs(float(unembedded @ read) + bias - logit) > ROUNDING * float(logits.abs().max()):
         refuse(pretrained, "what W_U gives is scaled or capped")
     if close(read, stream):
         return Direction(unembedded, bias, 1.0)
-    norm, call = _last_norm(pretrained, vectors, stream, read)
+    norm, call = _last_norm(pretrained, calls, stream, read)
     assert isinstance(norm.weight, Tensor)
     gain = norm.weight.detach().double()
     if isinstance(norm, nn.LayerNorm):
@@ -70,14 +70,13 @@ def direction_of(
 
 def _last_norm(
     pretrained: Pretrained,
-    vectors: LastVectors,
+    calls: Calls,
     stream: Float[Tensor, " embed"],
     read: Float[Tensor, " embed"],
 ) -> tuple[nn.Module, Call]:
     """The module outside of blocks that makes of the stream what W_U reads."""
-    assert pretrained.with_head is not None
-    for name, module in pretrained.with_head.named_modules():
-        call = vectors.calls[name][-1] if name in vectors.calls and not BLOCK.match(name) else None
+    for name, module in pretrained.whole.named_modules():
+        call = calls[name][-1] if name in calls and not BLOCK.match(name) else None
         has_gain = isinstance(getattr(module, "weight", None), Tensor)
         if call is not None and has_gain and close(call.read, stream) and close(call.gave, read):
             return module, call

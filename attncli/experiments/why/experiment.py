@@ -77,9 +77,8 @@ def _report(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Report:
 
 
 def _notes(spec: WhySpec, found: Attribution, reading: Reading, pretrained: Pretrained) -> list[str]:
-    ids = [found.token] if found.against is None else [found.token, found.against]
-    tokens = pretrained.labels(ids)
-    shown = [pretrained.text_of([token]) or label for token, label in zip(ids, tokens, strict=True)]
+    labels = pretrained.labels(found.ids)
+    shown = [pretrained.text_of([token]) or label for token, label in zip(found.ids, labels, strict=True)]
     what = f"the logit of {shown[0]!r}" + (f" minus that of {shown[1]!r}" if len(shown) > 1 else "")
     notes = [
         f"{pretrained.name}: {len(found.rows)} heads, on {len(reading.text.ids)} tokens.",

@@ -1,20 +1,61 @@
 """The residual stream of the last token as the sum of what heads and MLPs add to it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncli.errors import UserError
-from attncli.inputs.models.last_vectors import LastVectors
+from attncli.inputs.models.blocks import BLOCK
 from attncli.inputs.models.pretrained import Pretrained
 from attncli.inputs.output_projections import output_projection, projection_of_heads
 
 ROUNDING = 1e-4
 """By how much two vectors may differ, relative to the largest entry: float32 is far below it."""
+
+
+@dataclass
+class Call:
+    """What one call of a module read and gave, at the last token of a text, in float64."""
+
+    read: Float[Tensor, " dim"]
+    gave: Float[Tensor, " embed"]
+
+
+Calls = dict[str, list[Call]]
+"""The calls of the modules that read and give a vector for each token, by their names."""
+
+
+@contextmanager
+def recorded_calls(model: nn.Module, num_tokens: int) -> Iterator[Calls]:
+    """The calls of a model's modules, while it runs on one text."""
+    calls: Calls = {}
+
+    def last(tensor: Any) -> Tensor | None:
+        """The last token's vector, copied: some models reuse the memory."""
+        is_of_tokens = isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.ndim > 1
+        if not is_of_tokens or tensor.numel() != num_tokens * tensor.shape[-1]:
+            return None
+        vector: Tensor = tensor.reshape(num_tokens, -1)[-1].detach().double().clone()
+        return vector
+
+    def hook(name: str) -> Any:
+        def note(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+            read = last(inputs[0] if inputs else named.get("hidden_states"))
+            gave = last(output[0] if isinstance(output, tuple | list) and output else output)
+            if read is not None and gave is not None:
+                calls.setdefault(name, []).append(Call(read, gave))
+
+        return note
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.enter_context(module.register_forward_hook(hook(name), with_kwargs=True))
+        yield calls
 
 
 @dataclass(frozen=True)
@@ -37,7 +78,7 @@ class Residual:
 
 def residual_of(
     pretrained: Pretrained,
-    vectors: LastVectors,
+    calls: Calls,
     modules: Sequence[str],
     outputs: Sequence[Float[Tensor, "head value_dim"]],
 ) -> Residual:
@@ -46,35 +87,30 @@ def residual_of(
     UserError where a block gives something else than its input, what W_O gives, and what one other module in
     it gives.
     """
-    names = vectors.blocks()
+    names = [name for name in calls if BLOCK.fullmatch(name)]
     if len(names) != len(modules) or not all(
         module.startswith(f"{name}.") for name, module in zip(names, modules, strict=True)
     ):
         refuse(pretrained, "its blocks do not have one attention each")
-    stream = embedding = vectors.calls[names[0]][0].read
+    stream = embedding = calls[names[0]][0].read
     blocks = []
     for name, module, heads in zip(names, modules, outputs, strict=True):
-        call = vectors.calls[name][0]
-        if len(vectors.calls[name]) > 1 or not close(call.read, stream):
-            refuse(pretrained, f"{name} does not go on with what the block before gave")
-        blocks.append(_block(pretrained, vectors, name, module, heads))
+        call = calls[name][0]
+        if len(calls[name]) > 1 or not close(call.read, stream):
+            refuse(pretrained, f"{name} does not read what the block before gave")
+        blocks.append(_block(pretrained, calls, name, module, heads))
         stream = call.gave
     return Residual(embedding, blocks, stream)
 
 
 def _block(
-    pretrained: Pretrained,
-    vectors: LastVectors,
-    name: str,
-    module: str,
-    heads: Float[Tensor, "head value_dim"],
+    pretrained: Pretrained, calls: Calls, name: str, module: str, heads: Float[Tensor, "head value_dim"]
 ) -> Block:
-    model, inside, call = pretrained.with_head, vectors.inside(name), vectors.calls[name][0]
-    assert model is not None
-    projection = output_projection(model, module, heads.numel())
-    of_projection = next(
-        (inside[key] for key, part in model.named_modules() if part is projection and key in inside), None
-    )
+    call = calls[name][0]
+    inside = {key: own[0] for key, own in calls.items() if key.startswith(f"{name}.") and len(own) == 1}
+    projection = output_projection(pretrained.whole, module, heads.numel())
+    parts = pretrained.whole.named_modules()
+    of_projection = next((inside[key] for key, part in parts if part is projection and key in inside), None)
     if projection is None or of_projection is None:
         refuse(pretrained, f"no output projection was found for {module}")
     if not close(of_projection.read, heads.flatten()):
@@ -96,6 +132,6 @@ def close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:
 
 
 def refuse(pretrained: Pretrained, reason: str) -> NoReturn:
-    """UserError that says why a logit is no sum here."""
+    """UserError that says why a logit is not such a sum here."""
     advice = f"cannot be split into its heads, use a pre-norm decoder: {reason}"
     raise UserError(f"model: the logits of {pretrained.name} {advice}")

@@ -1,11 +1,11 @@
 """A model writes, by transformers' own generate; the rows of attention that chose each token are handed over.
 
-The prompt goes through fused attention, of which no weights are made; of each layer the last query is kept
-until its token is chosen. What a model computes with its own eager attention alone gives its weights (dense).
+The prompt goes through fused attention, which makes no weights; of each layer the last query is kept until
+its token is chosen. A model that runs only with its own eager attention gives its weights (dense).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from attncli.inputs.models.pretrained import decoder_start
 LONG_CHUNK = 512
 """Tokens of a long prompt at a time: what its layers compute then takes a few MB."""
 
-Chosen = Callable[[int, Sequence[CapturedLayer]], None]
+OnToken = Callable[[int, Sequence[CapturedLayer]], None]
 """Takes each new token and, of every layer, the attention of the one query that chose it."""
 
 
@@ -48,37 +48,34 @@ class Decoding:
 
 
 @torch.no_grad()
-def write(model: PreTrainedModel, inputs: Mapping[str, Tensor], manner: Decoding, chosen: Chosen) -> Way:
-    """The model writes on from one text; `chosen` gets every token as it comes. How attention came.
+def write(model: PreTrainedModel, inputs: Mapping[str, Tensor], decoding: Decoding, on_token: OnToken) -> Way:
+    """The model continues one text; `on_token` gets every token as it comes. Returns how attention came.
 
-    UserError where the model yields no weights of its tokens, or is none that writes; MemoryError.
+    UserError where the model gives no weights of its tokens, or cannot write; MemoryError.
     """
     model.config.use_cache = True
-    with model_errors(model.config.model_type), ExitStack() as afterwards:
+    with model_errors(model.config.model_type), ExitStack() as cleanup:
         if not model.can_generate():
             raise CannotShow("it has no head that writes")
-        way = way_of(model, {**inputs, **_first_of_decoder(model, inputs)})
-        afterwards.enter_context(torch.random.fork_rng())
-        torch.manual_seed(manner.seed)
+        ids = inputs["input_ids"]
+        first = {}
+        if model.config.is_encoder_decoder:
+            first["decoder_input_ids"] = torch.full((1, 1), start_token(model), device=ids.device)
+        way = way_of(model, {**inputs, **first})
+        cleanup.enter_context(torch.random.fork_rng())
+        torch.manual_seed(decoding.seed)
         rows = LastRows(bool(model.config.is_encoder_decoder))
-        if way == "eager":
-            model = _eager_writer(model)
-        afterwards.enter_context((_handed_over if way == "interface" else _returned)(model, rows))
-        chunk = manner.prefill_chunk or _chunk_of_long(model, inputs["input_ids"].shape[1])
-        options = (
-            manner.options() | _full_cache(model) | ({} if chunk is None else {"prefill_chunk_size": chunk})
-        )
-        stops = StoppingCriteriaList([_Told(rows, chosen)])
+        if way == "interface":
+            hook = model.register_forward_pre_hook(lambda _module, _inputs: rows.begin())
+            cleanup.enter_context(hook)
+            cleanup.enter_context(handing_over(model, guarded(rows.take), rows.numbering))
+        else:
+            model = _eager_writer(model, rows)
+        cache = _cache_options(model, ids.shape[1], decoding.prefill_chunk)
+        watchers = StoppingCriteriaList([_TokenWatcher(rows, on_token)])
         generate: Any = model.generate  # transformers leaves it without types
-        generate(**inputs, **options, stopping_criteria=stops)
+        generate(**inputs, **decoding.options(), **cache, stopping_criteria=watchers)
     return way
-
-
-def _first_of_decoder(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A decoder's first token, where there are two stacks: what attention is tried on."""
-    if not model.config.is_encoder_decoder:
-        return {}
-    return {"decoder_input_ids": torch.full((1, 1), start_token(model), device=inputs["input_ids"].device)}
 
 
 def start_token(model: PreTrainedModel) -> int:
@@ -89,10 +86,41 @@ def start_token(model: PreTrainedModel) -> int:
     return start
 
 
-def _full_cache(model: PreTrainedModel) -> dict[str, DynamicCache]:
-    """A cache that keeps what is beyond a sliding window, so that every key has its place."""
-    is_windowed = DynamicSlidingWindowLayer in _kinds_of_cache(model)
-    return {"past_key_values": DynamicCache()} if is_windowed else {}
+def _eager_writer(model: PreTrainedModel, rows: LastRows) -> PreTrainedModel:
+    """A copy that hands its own weights to the rows at each run."""
+    copy = eager_copy(model)
+    copy.generation_config = model.generation_config
+
+    def ask_for_weights(_module: nn.Module, inputs: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        rows.begin()
+        return inputs, named | {"output_attentions": True}
+
+    copy.register_forward_pre_hook(ask_for_weights, with_kwargs=True)
+    copy.register_forward_hook(lambda _module, _inputs, outputs: rows.take_returned(outputs))
+    return copy
+
+
+def _cache_options(model: PreTrainedModel, num_tokens: int, prefill_chunk: int | None) -> dict[str, Any]:
+    """A cache that keeps what is beyond a sliding window, so that every key has its place; and a long prompt
+    in pieces where that changes nothing.
+
+    A state that is not a cache of keys may not continue from a piece; rotations that depend on the length of
+    what is read (dynamic, longrope) would be those of the piece.
+    """
+    kinds = _kinds_of_cache(model)
+    options: dict[str, Any] = {}
+    if DynamicSlidingWindowLayer in kinds:
+        options["past_key_values"] = DynamicCache()
+    rope: Any = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
+    rope_types = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
+    if (
+        prefill_chunk is None
+        and num_tokens > LONG_CHUNK
+        and kinds
+        and not rope_types & {"dynamic", "longrope"}
+    ):
+        prefill_chunk = LONG_CHUNK
+    return options if prefill_chunk is None else options | {"prefill_chunk_size": prefill_chunk}
 
 
 def _kinds_of_cache(model: PreTrainedModel) -> set[type]:
@@ -104,63 +132,14 @@ def _kinds_of_cache(model: PreTrainedModel) -> set[type]:
     return kinds if kinds <= {DynamicLayer, DynamicSlidingWindowLayer} else set()
 
 
-def _chunk_of_long(model: PreTrainedModel, num_tokens: int) -> int | None:
-    """A long prompt goes in pieces where that changes nothing.
+class _TokenWatcher(StoppingCriteria):
+    """Never stops: transformers calls it whenever a token has been chosen."""
 
-    A state that is no cache of keys may not go on from a piece; rotations that depend on the length of what
-    is read (dynamic, longrope) would be those of the piece.
-    """
-    if num_tokens <= LONG_CHUNK or not _kinds_of_cache(model):
-        return None
-    rope: Any = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
-    kinds = {rope.get("rope_type")} | {one.get("rope_type") for one in rope.values() if isinstance(one, dict)}
-    return None if kinds & {"dynamic", "longrope"} else LONG_CHUNK
-
-
-def _eager_writer(model: PreTrainedModel) -> PreTrainedModel:
-    copy = eager_copy(model)
-    copy.generation_config = model.generation_config
-    return copy
-
-
-@contextmanager
-def _handed_over(model: PreTrainedModel, rows: LastRows) -> Iterator[None]:
-    """Layers go to the rows by transformers' AttentionInterface."""
-    hook = model.register_forward_pre_hook(lambda _module, _inputs: rows.begin())
-    try:
-        with handing_over(model, guarded(rows.take), rows.numbering):
-            yield
-    finally:
-        hook.remove()
-
-
-@contextmanager
-def _returned(model: PreTrainedModel, rows: LastRows) -> Iterator[None]:
-    """The model is asked for its weights at each run."""
-
-    def ask(_module: nn.Module, inputs: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        rows.begin()
-        return inputs, named | {"output_attentions": True}
-
-    hooks = [
-        model.register_forward_pre_hook(ask, with_kwargs=True),
-        model.register_forward_hook(lambda _module, _inputs, outputs: rows.take_returned(outputs)),
-    ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-class _Told(StoppingCriteria):
-    """Not a reason to stop: it is called when a token has been chosen."""
-
-    def __init__(self, rows: LastRows, chosen: Chosen) -> None:
-        self.rows, self.chosen = rows, chosen
+    def __init__(self, rows: LastRows, on_token: OnToken) -> None:
+        self.rows, self.on_token = rows, on_token
 
     def __call__(self, input_ids: Tensor, scores: Any, **others: Any) -> Tensor:
         if not self.rows.layers:
             raise CannotShow("it gives no attention weights: it has none, or transformers hides them")
-        self.chosen(int(input_ids[0, -1]), self.rows.layers)
+        self.on_token(int(input_ids[0, -1]), self.rows.layers)
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
