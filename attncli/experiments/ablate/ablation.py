@@ -1,10 +1,9 @@
-"""Every head taken out in turn, on every text, and what that does."""
+"""Every head removed in turn, on every text, and what that does."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import groupby
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from attncli.experiments.ablate.named_heads import index_of_head
 from attncli.experiments.ablate.predicted import Predicted
 from attncli.experiments.ablate.removal import HeadPlace, Removal, Removed, mean_outputs
 from attncli.experiments.ablate.text_run import TextRun
-from attncli.experiments.survey.found_heads import found_texts
+from attncli.experiments.survey.found_heads import HeadRow, found_texts
 from attncli.experiments.survey.layers import Survey
 from attncli.experiments.survey.reading import survey_of
 from attncli.inputs.models.pretrained import Pretrained
@@ -26,11 +25,11 @@ from attncli.statistics.ranks import rank_correlation
 
 WHERE = ("layer", "module", "kind", "stack", "head")
 SAMPLED_HEADS = 16
-"""That are done exactly beside the approximation, evenly spread over its order."""
+"""Heads that are removed exactly beside the approximation, evenly spread over its order."""
 
 
 class Ablation:
-    """Takes heads out of a model on some texts, and keeps the effects of each."""
+    """Removes heads from a model on some texts, and keeps the effects of each."""
 
     def __init__(
         self,
@@ -43,8 +42,9 @@ class Ablation:
         self.readings = readings
         self.pretrained = pretrained
         self.progress = progress
-        self.heads: list[dict[str, Any]] = []
-        self.places: list[HeadPlace] = []
+        self.heads: list[HeadRow] = []
+        self.chosen: list[int] = []
+        self.removed: list[list[HeadPlace]] = []
         self.patterns: list[Counter[str]] = []
         self.effects: list[list[Effects]] = []
         self.baselines: list[Effects] = []
@@ -73,58 +73,57 @@ class Ablation:
             run = TextRun(self.pretrained, reading, survey.take)
         rows = found_texts(survey)[0].rows
         if not self.heads:
-            self.heads = [{name: row[name] for name in WHERE} for row in rows]
-            self.patterns = [Counter() for _ in rows]
-            self.places = list(_places(survey))
-            self.chosen = self._chosen()
+            self._choose(rows, list(_places(survey)))
         for row, counter in zip(rows, self.patterns, strict=True):
             counter[row["pattern"]] += 1
         baseline = Baseline(run.output, reading)
         self.baselines.append(baseline.numbers)
-        removed = self._removed()
-        found: list[Effects] = [{}] * len(removed)
+        found: list[Effects] = [{}] * len(self.removed)
         done = 0
-        for some in _batches(run, removed):
-            effects = baseline.effects(run.without([removed[i] for i in some], removal))
+        for some in _batches(run, self.removed):
+            effects = baseline.effects(run.without([self.removed[i] for i in some], removal))
             for i, effect in zip(some, effects, strict=True):
                 found[i] = effect
             done += len(some)
             if self.progress is not None:
-                self.progress((number + done / len(removed)) / len(self.readings))
+                self.progress((number + done / len(self.removed)) / len(self.readings))
         self.effects.append(found)
 
-    def _chosen(self) -> list[int]:
-        """The heads that are done exactly: those that are named, or all; of an approximation some of them."""
-        if self.spec.named_heads:
-            names = self.spec.named_heads
-            return [index_of_head(self.heads, name, "heads", self.pretrained) for name in names]
-        if not self.spec.approximate:
-            return list(range(len(self.heads)))
-        order = self._approximate().argsort(descending=True, stable=True)
-        count = min(SAMPLED_HEADS, len(order))
-        spread = torch.linspace(0, len(order) - 1, count).round().long()
-        return sorted(order[spread].tolist())
+    def _choose(self, rows: Sequence[HeadRow], places: Sequence[HeadPlace]) -> None:
+        """The heads that are removed exactly: those that are named, or all; of an approximation some of them.
 
-    def _removed(self) -> list[Removed]:
-        """What is taken out of one run each: every head that was chosen; all of them."""
-        removed: list[Removed] = [(self.places[number],) for number in self.chosen]
-        return [*removed, [self.places[number] for number in self.chosen]] if self.spec.jointly else removed
+        Each is removed in a run of its own, and all of them in one more where that was asked for.
+        """
+        self.heads = [{name: row[name] for name in WHERE} for row in rows]
+        self.patterns = [Counter() for _ in rows]
+        self.chosen = list(range(len(rows)))
+        if names := self.spec.named_heads:
+            self.chosen = [index_of_head(self.heads, name, "heads", self.pretrained) for name in names]
+        elif self.spec.approximate:
+            order = self._approximate().argsort(descending=True, stable=True)
+            spread = torch.linspace(0, len(order) - 1, min(SAMPLED_HEADS, len(order))).round().long()
+            self.chosen = sorted(order[spread].tolist())
+        together = [places[index] for index in self.chosen]
+        self.removed = [[place] for place in together] + ([together] if self.spec.jointly else [])
 
     def _approximate(self) -> Tensor:
         """The mean of |d loss / d gate| over the texts, for each head."""
         return torch.stack(self.gradients).mean(dim=0)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def _exact(self) -> list[Effects]:
+        """The effects of each chosen head over the texts."""
+        return _over_texts([found[: len(self.chosen)] for found in self.effects])
+
+    def rows(self) -> list[HeadRow]:
         """One for each head that was measured: where it is, what it looks at, and what is lost without it."""
-        numbers = _over_texts([found[: len(self.chosen)] for found in self.effects])
-        exact = dict(zip(self.chosen, numbers, strict=True))
-        nothing: dict[str, float | None] = dict.fromkeys(numbers[0])
+        exact = dict(zip(self.chosen, self._exact(), strict=True))
+        nothing: dict[str, float | None] = dict.fromkeys(exact[self.chosen[0]])
         approximate = self._approximate().tolist() if self.gradients else []
         rows = []
-        for number in range(len(self.heads)) if approximate else self.chosen:
-            ((pattern, _),) = self.patterns[number].most_common(1)
-            row = {**self.heads[number], "pattern": pattern, **exact.get(number, nothing)}
-            rows.append(row | ({"approximate": approximate[number]} if approximate else {}))
+        for index in range(len(self.heads)) if approximate else self.chosen:
+            ((pattern, _),) = self.patterns[index].most_common(1)
+            row = {**self.heads[index], "pattern": pattern, **exact.get(index, nothing)}
+            rows.append(row | ({"approximate": approximate[index]} if approximate else {}))
         return rows
 
     @property
@@ -139,8 +138,7 @@ class Ablation:
             (joint,) = _over_texts([found[-1:] for found in self.effects])
         if not self.gradients:
             return {"joint": joint}
-        exact = _over_texts([found[: len(self.chosen)] for found in self.effects])
-        losses = torch.tensor([effects["loss"] for effects in exact], dtype=torch.float64).abs()
+        losses = torch.tensor([effects["loss"] for effects in self._exact()], dtype=torch.float64).abs()
         correlation = rank_correlation(self._approximate()[self.chosen], losses).item()
         return {"joint": joint, "approximation": {"rank_correlation": correlation, "heads": len(losses)}}
 
@@ -154,20 +152,20 @@ def _places(survey: Survey) -> Iterator[HeadPlace]:
 
 
 def _batches(run: TextRun, removed: Sequence[Removed]) -> Iterator[list[int]]:
-    """The places of what runs together: what begins at the same block."""
+    """The indices of what runs together: what begins at the same block."""
 
-    def block(number: int) -> int:
-        return run.block_of(min(place.call for place in removed[number]))
+    def block(index: int) -> int:
+        return run.block_of(min(place.call for place in removed[index]))
 
     size = run.num_together()
-    for _, places in groupby(sorted(range(len(removed)), key=block), key=block):
-        alike = list(places)
+    for _, indices in groupby(sorted(range(len(removed)), key=block), key=block):
+        alike = list(indices)
         for start in range(0, len(alike), size):
             yield alike[start : start + size]
 
 
 def _over_texts(found: Sequence[Sequence[Effects]]) -> list[Effects]:
-    """Of the effects of some heads on each text the means and, of several texts, their 95 % intervals."""
+    """The means of each head's effects over the texts and, with several texts, their 95 % intervals."""
     names = list(found[0][0])
     if not names:
         return [{} for _ in found[0]]

@@ -1,4 +1,4 @@
-"""What a model's output is without some heads, as numbers beside what it is with all of them."""
+"""A model's output without some heads, in numbers next to the output with all of them."""
 
 import torch
 from jaxtyping import Float
@@ -10,13 +10,13 @@ from attncli.statistics.divergence import mean_divergence, mean_loss, relative_c
 EFFECTS = ("loss", "kl", "probability", "logit_difference", "output_change", "approximate")
 """In the order of reports."""
 LOWERED = ("probability", "logit_difference")
-"""What a head is for where it is less without it."""
+"""Effects where a number below zero says that the head helps."""
 
 Effects = dict[str, float]
 
 
 class Baseline:
-    """The output with all heads, and what each output without some is next to it.
+    """The output with all heads, and how each output without some compares to it.
 
     loss, in nats per token; of an answer its probability, and by how much its logit is above that of the
     token it is compared with. Their effects are differences: without the heads, minus with them. kl is
@@ -35,7 +35,6 @@ class Baseline:
         output: Float[Tensor, "place vocabulary"],
         log_probabilities: Float[Tensor, "place vocabulary"],
     ) -> Effects:
-        """What a prediction itself is."""
         targets = self.reading.targets.to(output.device)
         numbers = {"loss": float(mean_loss(log_probabilities, targets))}
         if self.reading.is_answer:
@@ -45,7 +44,7 @@ class Baseline:
         return numbers
 
     def effects(self, outputs: Float[Tensor, "copy place vocabulary_or_dim"]) -> list[Effects]:
-        """Those of each output; one after the other, so that one copy of the predictions is in memory."""
+        """Those of each output, one after the other: a single copy of the predictions is in memory."""
         return [self._effects(_wide(output)) for output in outputs]
 
     def _effects(self, output: Float[Tensor, "place vocabulary_or_dim"]) -> Effects:

@@ -8,7 +8,7 @@ import torch
 from attncli.errors import UserError
 from attncli.experiments.ablate.ablation import Ablation
 from attncli.experiments.ablate.effects import EFFECTS, LOWERED
-from attncli.experiments.ablate.predicted import Predicted, predicted_reading, predicts
+from attncli.experiments.ablate.predicted import Predicted, predicted_reading
 from attncli.experiments.attention_report import build_report
 from attncli.experiments.reading.many_texts import ManyTexts
 from attncli.experiments.reading.text_file import TextFile
@@ -28,17 +28,7 @@ METHODS = {
 
 def read(spec: AblateSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Predicted:
     """What the model reads, and what is predicted of it; UserError for what does not fit."""
-    reading = read_text(spec, texts, pretrained, generator)
-    key = "texts" if spec.texts else "file" if spec.file else "sentence"
-    return predicted_reading(
-        pretrained,
-        reading,
-        key,
-        generator,
-        repeated=spec.num_tokens if spec.probe else None,
-        answer=spec.answer,
-        against=spec.against,
-    )
+    return predicted_reading(spec, read_text(spec, texts, pretrained, generator), pretrained, generator)
 
 
 @torch.no_grad()
@@ -91,11 +81,10 @@ def _report(
     tensors = {f"{sort} {stack}".strip(): grid for stack, grid in grids.items()}
     read = Texts(token_spelling=pretrained.token_spelling)
     if spec.texts is None:
-        context = readings[0].context
-        tokens = readings[0].text.tokens, () if context is None else context.tokens
-        read = read._replace(tokens=tokens[0], context_tokens=tokens[1])
-    all_notes = [*_notes(spec, readings, len(rows), pretrained), *notes]
-    return build_report(spec, read, tensors, statistics, all_notes)
+        text, context = readings[0].text, readings[0].context
+        read = read._replace(tokens=text.tokens, context_tokens=context.tokens if context else ())
+    notes = [*_notes(spec, readings, len(rows), pretrained), *notes]
+    return build_report(spec, read, tensors, statistics, notes)
 
 
 def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: Pretrained) -> str:
@@ -114,11 +103,8 @@ def _notes(
     counts = [len(reading.text.ids) for reading in readings]
     on = f"{counts[0]} tokens" if len(counts) == 1 else f"{len(counts):,} texts of {sum(counts):,} tokens"
     heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
-    notes = [
-        f"{pretrained.name}: {heads}, on {on}.",
-        METHODS[spec.method],
-        _measured(spec, readings, pretrained),
-    ]
+    measured = _measured(spec, readings, pretrained)
+    notes = [f"{pretrained.name}: {heads}, on {on}.", METHODS[spec.method], measured]
     if spec.model is None:
         notes.append(SHIPPED_NOTE)
     if len(counts) > 1:
@@ -131,11 +117,10 @@ def _measured(spec: AblateSpec, readings: Sequence[Predicted], pretrained: Pretr
     places = sum(reading.num_places for reading in readings)
     if spec.answer is not None:
         return f"Measured where {spec.answer!r} should come: its loss is -ln p, in nats."
-    kind = predicts(pretrained)
-    if kind is None:
+    if pretrained.predicts is None:
         return "No head predicts tokens: output_change is ||y' - y|| / ||y||, mean over the last vectors."
     if spec.probe:
         return f"The loss, in nats per token, is on the second copy of the probe ({places} tokens)."
-    if kind == "masked":
+    if pretrained.predicts == "masked":
         return f"The loss, in nats per token, is on {places} tokens that were masked at random."
     return f"The loss, in nats per token, is on {places} tokens, each predicted from those before it."

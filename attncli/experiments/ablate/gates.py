@@ -1,4 +1,4 @@
-"""How much the loss depends on each head, for all heads in one pass back through the model."""
+"""How much the loss depends on each head, for all heads in one backward pass through the model."""
 
 import torch
 from jaxtyping import Float
@@ -15,12 +15,12 @@ from attncli.statistics.divergence import mean_loss
 
 FLOAT_BYTES = 4
 KEPT_PER_SCORE, KEPT_PER_ENTRY = 4, 30
-"""Numbers that a layer keeps for the pass back, per score of a head and per entry of a token's vector."""
+"""Numbers that a layer keeps for the backward pass, per score of a head and per entry of a token's vector."""
 
 
 def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Tensor, " head"]]:
-    """|d loss / d gate| where a gate of 1 is times each head's output, by call: Michel et al. 2019
-    (1905.10650), equation 2, of one text.
+    """By call, |d loss / d gate| of one text, where a gate of 1 multiplies each head's output: Michel et al.
+    2019 (1905.10650), equation 2.
     """
     _refuse_what_does_not_fit(pretrained, reading)
     gates: list[Tensor] = []
@@ -31,8 +31,7 @@ def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Ten
         gates.append(torch.ones_like(output[:1, :, :1, :1], requires_grad=True))
         return output * gates[-1]
 
-    model, inputs = pretrained.with_head, pretrained.inputs([reading])
-    assert model is not None
+    model, inputs = pretrained.whole, pretrained.inputs([reading])
     check_computed_here(model, inputs)
     with torch.enable_grad():
         logits = run_model(model, inputs, gated)["logits"][0, reading.places]
@@ -42,7 +41,7 @@ def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Ten
 
 
 def _refuse_what_does_not_fit(pretrained: Pretrained, reading: Predicted) -> None:
-    """UserError where what a pass back needs of the pass forward is more than there is memory for."""
+    """UserError where the backward pass needs more of the forward pass than fits into memory."""
     config = pretrained.model.config.get_text_config()
     num_tokens, layers = max(reading.counts), getattr(config, "num_hidden_layers", 1)
     scores = num_tokens**2 * getattr(config, "num_attention_heads", 1) * KEPT_PER_SCORE

@@ -7,8 +7,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attncli.errors import UserError
-from attncli.inputs.models.language_head import Predicts, predicted_tokens
 from attncli.inputs.models.pretrained import ModelText, Pretrained, Reading
+from attncli.spec.models.ablate import AblateSpec
 
 MASKED_SHARE = 0.15
 """Of the tokens of a text, as BERT was trained: Devlin et al. 2019 (1810.04805), 3.1."""
@@ -19,8 +19,8 @@ NO_PLACES = torch.empty(0, dtype=torch.long)
 class Predicted(Reading):
     """What a model reads, the places of its predictions, and the token that each should be.
 
-    Of a model without a head there are none. An answer is the only target, and `against` a token that it is
-    compared with.
+    A model without a head has none. An answer is the only target, and `against` a token that it is compared
+    with.
     """
 
     places: Int[Tensor, " place"] = NO_PLACES
@@ -34,52 +34,39 @@ class Predicted(Reading):
         return len(self.places)
 
 
-def predicts(pretrained: Pretrained) -> Predicts | None:
-    """Which tokens a model predicts; None without a head."""
-    return None if pretrained.with_head is None else predicted_tokens(pretrained.with_head)
-
-
 def predicted_reading(
-    pretrained: Pretrained,
-    reading: Reading,
-    key: str,
-    generator: torch.Generator,
-    *,
-    repeated: int | None = None,
-    answer: str | None = None,
-    against: str | None = None,
+    spec: AblateSpec, reading: Reading, pretrained: Pretrained, generator: torch.Generator
 ) -> Predicted:
-    """What is predicted of a text. UserError, at `key`, where that is nothing.
+    """What is predicted of a text; UserError where that is nothing.
 
-    Of a text whose tokens are predicted from those before, every token but the first; of the `repeated` probe
-    the second copy, but for its first token, which nothing tells. For an encoder a random share of the tokens
-    is masked. With an answer, what comes after the text, or stands at its mask.
+    Where tokens are predicted from those before: every token but the first; of the repeated probe the second
+    copy without its first token, which nothing gives away. For an encoder a random share of the tokens is
+    masked. With an answer, what comes after the text, or replaces its mask.
     """
-    kind = predicts(pretrained)
-    if kind is None and answer is not None:
-        raise UserError(f"answer: {pretrained.name} has no head that predicts tokens")
+    kind, name = pretrained.predicts, pretrained.name
+    if kind is None and spec.answer is not None:
+        raise UserError(f"answer: {name} has no head that predicts tokens")
     if kind is None:
         return Predicted(reading.text, reading.context)
+    key = "texts" if spec.texts else "file" if spec.file else "sentence"
     ids = reading.text.ids
-    mask = pretrained.tokenizer.mask_token_id
-    if answer is not None:
-        target = answer_token(pretrained, answer, "answer")
-        other = None if against is None else answer_token(pretrained, against, "against")
+    if spec.answer is not None:
+        target = answer_token(pretrained, spec.answer, "answer")
+        against = None if spec.against is None else answer_token(pretrained, spec.against, "against")
+        mask = pretrained.tokenizer.mask_token_id
         place = torch.tensor([len(ids) - 1]) if kind == "next" else (ids == mask).nonzero().flatten()
         if len(place) != 1:
             token = pretrained.tokenizer.mask_token
             raise UserError(f"{key}: must hold one {token}, where the answer stands (got {len(place)})")
-        return Predicted(reading.text, reading.context, place, torch.tensor([target]), True, other)
+        return Predicted(reading.text, reading.context, place, torch.tensor([target]), True, against)
     if kind == "masked":
         return _masked(pretrained, reading, key, generator)
+    repeated = spec.num_tokens if spec.probe else None
     first = 1 if repeated is None else len(ids) - repeated + 1
-    places = torch.arange(first, len(ids)) - 1
-    if not len(places):
-        name = "num_tokens" if repeated is not None else key
-        raise UserError(
-            f"{name}: must be at least 2 tokens, so that one predicts another (got {repeated or len(ids)})"
-        )
-    return Predicted(reading.text, reading.context, places, ids[first:])
+    if first >= len(ids):
+        key, count = (key, len(ids)) if repeated is None else ("num_tokens", repeated)
+        raise UserError(f"{key}: must be at least 2 tokens, so that one predicts another (got {count})")
+    return Predicted(reading.text, reading.context, torch.arange(first, len(ids)) - 1, ids[first:])
 
 
 def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch.Generator) -> Predicted:
@@ -99,7 +86,7 @@ def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch
 
 
 def answer_token(pretrained: Pretrained, text: str, key: str) -> int:
-    """The token that a text is; UserError where it is several."""
+    """The one token that a text is; UserError, at `key`, where it is several."""
     ids: list[int] = pretrained.tokenizer(text, add_special_tokens=False)["input_ids"]
     if len(ids) != 1:
         parts = ", ".join(repr(token) for token in pretrained.labels(ids)) or "none"

@@ -1,4 +1,4 @@
-"""One text through a model whose heads can be taken out: blocks below them are computed once."""
+"""One text through a model with or without some heads: the blocks below them are computed once."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -18,22 +18,23 @@ from attncli.inputs.models.pretrained import Pretrained
 from attncli.memory import refuse_bytes
 
 LOGIT_BYTES = 2**28
-"""Of the logits of heads that are taken out at a time: a batch beyond it gains nothing."""
+"""Of the logits of a batch of runs: a larger one gains nothing."""
 MAX_ROWS = 2**13
 """Tokens in texts that run together: products of matrices with more rows gain nothing."""
 AGREES = 1e-4
 """By how much outputs may differ, relative to the largest: rounding of float32 is below it."""
 FLOAT_BYTES = 4
 COPIES_OF_LOGITS = 4
-"""Of one text: its own, their logarithms of probabilities, and those that they are compared with."""
+"""Of one text: its logits, their log-probabilities, and those that they are compared with."""
 LOGITS_TO_KEEP = "logits_to_keep"
+"""The argument of models that can compute their logits at some places alone."""
 
 
 class TextRun:
     """The run of a text with all heads, and its runs without some, each a row of a batch.
 
-    `output` is what the model gives of the text: logits at the places that are predicted, or, of a model
-    without a head, its last vectors.
+    `output` is what the model gives: logits at the places that are predicted, or the last vectors of a model
+    without a head.
     """
 
     def __init__(self, pretrained: Pretrained, reading: Predicted, consume: Consumer) -> None:
@@ -41,7 +42,8 @@ class TextRun:
         self.reading = reading
         self.is_language_model = pretrained.with_head is not None
         self.inputs = pretrained.inputs([reading])
-        self._keeps = self.is_language_model and _keeps_logits(self.model)
+        parameters = inspect.signature(self.model.forward).parameters
+        self._keeps = self.is_language_model and LOGITS_TO_KEEP in parameters
         self._refuse_what_does_not_fit()
         self._blocks = Blocks(self.model)
         self._block_of_call: list[int | None] = []
@@ -57,7 +59,7 @@ class TextRun:
         self._can_begin_later = self._can_begin_later and self._begins_well()
 
     def _refuse_what_does_not_fit(self) -> None:
-        """UserError where the blocks' outputs and the logits are more than there is memory for."""
+        """UserError where the blocks' outputs and the logits do not fit into memory."""
         config = self.model.config.get_text_config()
         rows = sum(tensor.shape[1] for name, tensor in self.inputs.items() if name.endswith("ids"))
         layers = getattr(config, "num_hidden_layers", 1) * (2 if "decoder_input_ids" in self.inputs else 1)
@@ -69,7 +71,7 @@ class TextRun:
 
     def _begins_well(self) -> bool:
         """Whether runs that begin at the last block give what the whole run gave."""
-        again = self._without([(), ()], Removal("zero"), len(self._block_of_call) - 1)
+        again = self.without([(), ()], Removal("zero"), len(self._block_of_call) - 1)
         return bool((again - self.output).abs().max() <= AGREES * self.output.abs().max())
 
     def block_of(self, call: int) -> int:
@@ -85,13 +87,11 @@ class TextRun:
         return max(1, min(LOGIT_BYTES // of_one, MAX_ROWS // rows))
 
     def without(
-        self, removed: Sequence[Removed], removal: Removal
+        self, removed: Sequence[Removed], removal: Removal, first_call: int | None = None
     ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
-        """The output without each of these sets of heads, all at once."""
-        first = min(place.call for places in removed for place in places)
-        return self._without(removed, removal, first)
-
-    def _without(self, removed: Sequence[Removed], removal: Removal, first_call: int) -> Tensor:
+        """The output without each of these sets of heads, all at once; from the block of the first on."""
+        if first_call is None:
+            first_call = min(place.call for places in removed for place in places)
         begin = self.block_of(first_call)
         first = next(call for call, block in enumerate(self._block_of_call) if (block or 0) >= begin)
         calls = count(first if begin else 0)
@@ -111,8 +111,3 @@ class TextRun:
             inputs = {**inputs, LOGITS_TO_KEEP: places}
         output: Tensor = run_model(self.model, inputs, consume)[0]
         return output[:, places] if self.is_language_model and not self._keeps else output
-
-
-def _keeps_logits(model: torch.nn.Module) -> bool:
-    """Whether a model can compute its logits at some places alone."""
-    return LOGITS_TO_KEEP in inspect.signature(model.forward).parameters

@@ -6,7 +6,6 @@ import torch
 
 from attncli.errors import UserError
 from attncli.experiments.ablate.named_heads import index_of_head
-from attncli.experiments.ablate.predicted import predicts
 from attncli.experiments.attention_report import build_report
 from attncli.experiments.reading.texts import Texts
 from attncli.experiments.survey.experiment import SHIPPED_NOTE
@@ -20,7 +19,7 @@ from attncli.spec.models.why import WhySpec
 
 def read(spec: WhySpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
     """What the model reads; UserError for a model that does not predict what comes next."""
-    if pretrained.has_decoder or predicts(pretrained) != "next":
+    if pretrained.has_decoder or pretrained.predicts != "next":
         refuse(pretrained, "it does not predict the next token of one text")
     dtype = pretrained.model.dtype
     if torch.finfo(dtype).bits < 32:

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attncli.errors import UserError
+from attncli.inputs.models.language_head import Predicts, predicted_tokens
 from attncli.inputs.models.words import Words, WordsOfCharacters, words_of
 
 SPELLINGS = {"Ġ": "byte-level", "▁": "metaspace"}
@@ -91,6 +92,11 @@ class Pretrained:
     def whole(self) -> PreTrainedModel:
         """The model with its head, where it was loaded with one."""
         return self.with_head or self.model
+
+    @cached_property
+    def predicts(self) -> Predicts | None:
+        """Which tokens the model predicts; None without a head."""
+        return None if self.with_head is None else predicted_tokens(self.with_head)
 
     @property
     def has_decoder(self) -> bool:
