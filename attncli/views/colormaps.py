@@ -1,4 +1,4 @@
-"""Numbers as places on a colour map: viridis for amounts, a diverging one where signs differ."""
+"""Numbers as places on a colour map: viridis for amounts, a diverging map where signs differ."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 # viridis (van der Walt and Smith, 2015; CC0): even steps look even, in grey and to the colour-blind, too.
 # coolwarm (Moreland, "Diverging color maps for scientific visualization", 2009): blue below zero, red above.
 _, VIRIDIS, _, COOLWARM = Path(__file__).with_name("colormaps.txt").read_text().split()
-# What the logarithm of weights spans at least, so that rows that are nearly uniform look so.
+# The least ratio of the ends of a logarithmic scale of weights: nearly uniform rows look uniform.
 LEAST_SPAN = 10.0
 
 
@@ -25,10 +25,10 @@ def colours(hexadecimal: str) -> np.ndarray:
 
 
 class Shading(NamedTuple):
-    """Where each number stands on its map, from 0 to 1 (NaN: no number), and the numbers at the map's ends.
+    """The place of each number on its map, from 0 to 1 (NaN: no number), and the numbers at the map's ends.
 
-    `is_diverging`: zero stands in the middle. `scale` is the one that was used: a logarithm needs amounts.
-    With `row` the ends are those of the whole; each row has its own.
+    `is_diverging`: zero is in the middle. `scale` is the one used: a logarithm needs amounts. With `row`
+    the ends are those of the whole matrix; each row has its own.
     """
 
     places: np.ndarray
@@ -48,10 +48,10 @@ def shading(
 ) -> Shading:
     """Places on the map: linear between the ends, even in the logarithm, or linear in each row by itself.
 
-    `values` is a matrix, or a stack of them that share their ends, with those of `compared`, too. The first
-    `skip_keys` columns count for no end and have no place, so that a sink does not take all the colours. Zero
-    has the place 0 with `log`. `from_zero`: the low end of amounts is 0, that of their logarithm at most a
-    tenth of the high one.
+    `values` is a matrix, or a stack of matrices that share their ends, also with those of `compared`. The
+    first `skip_keys` columns are excluded from the ends and have no place, so that a sink does not take all
+    the colours. With `log`, zero has the place 0. `from_zero`: the low end of amounts is 0, that of their
+    logarithm at most a tenth of the high end.
     """
     numbers = _numbers(values, skip_keys)
     seen = ~np.isnan(numbers)
@@ -76,14 +76,14 @@ def shading(
 
 
 def _numbers(values: np.ndarray, skip_keys: int) -> np.ndarray:
-    """In floating point, NaN for no number and for the first keys."""
+    """In float64, NaN for no number and for the first keys."""
     numbers = np.where(np.isfinite(values), values, np.nan).astype(np.float64)
     numbers[..., :skip_keys] = np.nan
     return numbers
 
 
 def _between(numbers: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """0 at the low end, 1 at the high one; where the two are one, amounts stand high."""
+    """0 at the low end, 1 at the high end; where the two are equal, 1 for amounts above zero, else 0."""
     span = high - low
     flat = ~(span > 0)
     places = (numbers - np.where(flat, 0, low)) / np.where(flat, 1, span)
@@ -103,6 +103,5 @@ def _logarithmic(numbers: np.ndarray, least: float, most: float) -> Shading:
     logarithms = np.log(numbers, where=positive, out=np.zeros_like(numbers))
     low, high = np.log(least), np.log(most)
     places = _between(logarithms, np.array(low), np.array(high)) if high > low else np.ones_like(numbers)
-    return Shading(
-        np.where(np.isnan(numbers), np.nan, np.where(positive, places, 0)), least, most, False, "log"
-    )
+    places = np.where(np.isnan(numbers), np.nan, np.where(positive, places, 0))
+    return Shading(places, least, most, False, "log")

@@ -18,7 +18,7 @@ class Curve(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """Curves that share their axes. `is_of_rows`: one for each row of a table, over the places of a list."""
+    """Curves that share their axes. `is_of_rows`: one curve per row of a table, over the places of a list."""
 
     title: str
     x_name: str
@@ -27,7 +27,7 @@ class Curves(NamedTuple):
 
 
 def curves_of(report: Report) -> Iterator[Curves]:
-    """Of tensors that count points the first is where, the others what is there; then the tables."""
+    """Each tensor over points against the first of them; then the lists of numbers in tables."""
     points = {name: t.values for name, t in report.tensors.items() if t.axes == ("point",)}
     x_name = next(iter(points), "")
     for name in list(points)[1:]:
@@ -45,10 +45,10 @@ def _of_rows(name: str, table: Table) -> Iterator[Curves]:
         curves = []
         for row in table:
             y = np.array(row[column], dtype=np.float64)
-            curves.append(Curve(f"{first} {_shown(row[first])}", np.arange(len(y)), y))
+            curves.append(Curve(f"{first} {_cell_text(row[first])}", np.arange(len(y)), y))
         if all(np.isfinite(curve.y).all() for curve in curves):
             yield Curves(f"{name}: {column} by {first}", "place", curves, is_of_rows=True)
 
 
-def _shown(cell: object) -> str:
+def _cell_text(cell: object) -> str:
     return f"{cell:g}" if isinstance(cell, int | float) else plain_text(str(cell))

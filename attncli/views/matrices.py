@@ -1,4 +1,4 @@
-"""The matrices of a report, each with its place on the axes before and the tokens of its two sides."""
+"""The matrices of a report: the place on the leading axes, and the tokens of rows and columns."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from attncli.report import NamedTensor, Report, whole_head_name
 ATTENTION_AXES = (("query", "key"), ("query_block", "key_block"))
 KEY_AXES = ("key", "key_block")
 BLOCK_AXES = ATTENTION_AXES[1]
-# What has the axes of weights and is none.
-OTHERS = ("scores", "bias")
+# Tensors with the axes of weights that are not weights.
+NOT_WEIGHTS = ("scores", "bias")
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """The last two axes of a tensor; `place` says where on each axis before them.
+    """The last two axes of a tensor; `place` is the index on each leading axis.
 
-    `shared` names those axes before on which every matrix is the same: this one stands for all. `rows` and
-    `columns` are the tokens as the user wrote them, empty where an axis has none. `hidden` says of weights
-    which keys a query may not see.
+    `shared`: the leading axes along which all matrices are the same, so that this one stands for all. `rows`
+    and `columns` are the tokens as the user wrote them, empty where an axis has none. `hidden`: the weights
+    of keys that a query may not see.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Matrix:
 
     @property
     def index(self) -> tuple[int, ...]:
-        """The place as an index of arrays with the axes before."""
+        """The place as an index into arrays with the leading axes."""
         return tuple(number for _, number in self.place)
 
     @property
@@ -44,7 +44,7 @@ class Matrix:
 
     @property
     def drawn(self) -> np.ndarray:
-        """The numbers as they are drawn: none where a key is hidden."""
+        """The numbers as they are drawn: NaN where a key is hidden."""
         return self.values if self.hidden is None else np.where(self.hidden, np.nan, self.values)
 
     @property
@@ -77,18 +77,15 @@ def first_position(report: Report, axis: str) -> int:
 
 def matrices_of(report: Report, name: str, tensor: NamedTensor) -> Iterator[Matrix]:
     """Each matrix of a tensor of two axes or more, in order; once where all are the same."""
-    leading, axes = tensor.axes[:-2], (tensor.axes[-2], tensor.axes[-1])
-    rows, columns = (
-        tokens if len(tokens) == size else ()
-        for tokens, size in zip(
-            (tokens_of(report, axis) for axis in axes), tensor.values.shape[-2:], strict=True
-        )
-    )
+    *leading, row_axis, column_axis = tensor.axes
+    *_, num_rows, num_columns = tensor.values.shape
+    rows = tokens if len(tokens := tokens_of(report, row_axis)) == num_rows else ()
+    columns = tokens if len(tokens := tokens_of(report, column_axis)) == num_columns else ()
     shared, hidden = shared_axes(tensor), hidden_cells(report, name, tensor)
     for index in [(0,) * len(shared)] if shared else np.ndindex(tensor.values.shape[:-2]):
         place = tuple(zip(leading, index, strict=True))
         own = None if hidden is None else hidden[index]
-        yield Matrix(name, axes, place, tensor.values[index], rows, columns, shared, own)
+        yield Matrix(name, (row_axis, column_axis), place, tensor.values[index], rows, columns, shared, own)
 
 
 def matrices(report: Report) -> Iterator[Matrix]:
@@ -100,18 +97,18 @@ def matrices(report: Report) -> Iterator[Matrix]:
 
 def is_weights(name: str, axes: tuple[str, ...]) -> bool:
     """Whether a tensor with these last two axes holds weights, or differences of weights."""
-    return axes in ATTENTION_AXES and not name.endswith(OTHERS)
+    return axes in ATTENTION_AXES and not name.endswith(NOT_WEIGHTS)
 
 
 def scale_of(scale: str | None, axes: tuple[str, ...]) -> str:
-    """How colours spread: as asked, else as suits; weights of blocks differ by orders of magnitude."""
+    """The scale asked for, else the one that suits: weights of blocks differ by orders of magnitude."""
     return scale or ("log" if axes == BLOCK_AXES else "linear")
 
 
 def hidden_cells(report: Report, name: str, tensor: NamedTensor) -> np.ndarray | None:
-    """Which weights are of keys that a query may not see: their scores are no number.
+    """Which weights belong to keys that a query may not see: those with a score that is not finite.
 
-    Without scores it is every later key, where none of them has a weight; None where nothing is known.
+    Without scores, every later key if none of them has a weight; None where nothing is known.
     """
     if not is_weights(name, tensor.axes[-2:]) or name == "difference":
         return None
@@ -131,20 +128,20 @@ def hidden_cells(report: Report, name: str, tensor: NamedTensor) -> np.ndarray |
 
 
 def compared_names(report: Report, name: str) -> list[str]:
-    """The tensors that are looked at beside this one, with the same colours: wrong and right, A and B."""
+    """The tensors shown beside this one with the same colours: wrong and right, A and B."""
     pairs = [*report.pairs.values(), ("weights_a", "weights_b")]
     return [other for pair in pairs if name in pair for other in pair if other != name]
 
 
 def shared_axes(tensor: NamedTensor) -> tuple[str, ...]:
-    """The axes before the last two, where there are several matrices on them and all are the same."""
+    """The leading axes, where there are several matrices along them and all are the same."""
     leading, values = tensor.axes[:-2], tensor.values
     is_shared = leading and len(values) > 1 and (values == values[(0,) * len(leading)]).all()
     return leading if is_shared else ()
 
 
 def whole_heads(report: Report) -> dict[tuple[int, ...], str]:
-    """The tensors with the whole weights of one head, by its layer and head among the maps of blocks."""
+    """The names of the tensors with all weights of one head, by layer and head, beside maps of blocks."""
     pooled = report.tensors.get("pooled_mean")
     if pooled is None or pooled.axes[:-2] != ("layer", "head"):
         return {}

@@ -1,25 +1,24 @@
-"""Matrices made smaller: the mean and the maximum of blocks of cells."""
+"""Matrices made smaller: the mean and the maximum of each block of cells.
 
-from typing import NamedTuple
+Blocks have so many rows and columns, fewer at the lower and right edge. What is not finite does not count;
+a block without a number is NaN.
+"""
 
 import numpy as np
 
 
-class Pooled(NamedTuple):
-    """For each block the mean and the maximum of its numbers; NaN where it has none."""
-
-    mean: np.ndarray
-    maximum: np.ndarray
-
-
-def pooled(values: np.ndarray, block: tuple[int, int]) -> Pooled:
-    """Blocks of that many rows and columns, smaller at the lower and right edge. NaN counts for nothing."""
+def block_mean(values: np.ndarray, block: tuple[int, int]) -> np.ndarray:
+    """The mean of each block."""
     is_number = np.isfinite(values)
     totals = _reduced(np.add, np.where(is_number, values, 0), block)
     counts = _reduced(np.add, is_number.astype(np.int64), block)
-    largest = _reduced(np.maximum, np.where(is_number, values, -np.inf), block)
-    mean = np.divide(totals, counts, where=counts > 0, out=np.full(totals.shape, np.nan))
-    return Pooled(mean, np.where(counts > 0, largest, np.nan))
+    means: np.ndarray = np.divide(totals, counts, where=counts > 0, out=np.full(totals.shape, np.nan))
+    return means
+
+
+def block_maximum(values: np.ndarray, block: tuple[int, int]) -> np.ndarray:
+    """The largest number of each block."""
+    return _reduced(np.fmax, np.where(np.isfinite(values), values, np.nan), block)
 
 
 def _reduced(operation: np.ufunc, values: np.ndarray, block: tuple[int, int]) -> np.ndarray:

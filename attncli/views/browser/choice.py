@@ -10,7 +10,7 @@ from attncli.views.browser.atlas import Grid
 from attncli.views.browser.head_choice import HeadChoice
 from attncli.views.browser.head_statistics import token_statistics
 from attncli.views.colormaps import Shading, shading
-from attncli.views.sides import Side, sides_of
+from attncli.views.labels import LabelledAxis, labelled_axes
 
 KEPT_SHADINGS = 16
 
@@ -18,8 +18,8 @@ Colouring = tuple[int, int, str, int]
 
 
 @lru_cache(maxsize=8)
-def _labels(side: Side) -> tuple[str, ...]:
-    return tuple(side.labels())
+def _labels(axis: LabelledAxis) -> tuple[str, ...]:
+    return tuple(axis.labels())
 
 
 class Choice(HeadChoice):
@@ -57,7 +57,7 @@ class Choice(HeadChoice):
     @property
     def labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The names of the queries and of the keys."""
-        rows, columns = sides_of(self.grid.report, self.matrix)
+        rows, columns = labelled_axes(self.grid.report, self.matrix)
         return _labels(rows), _labels(columns)
 
     @property

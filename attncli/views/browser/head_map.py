@@ -9,7 +9,7 @@ from rich.segment import Segment
 from attncli.views.browser.panel import Panel, fitted
 from attncli.views.browser.tones import CHOSEN, DIM
 from attncli.views.colormaps import Shading
-from attncli.views.pooling import pooled
+from attncli.views.pooling import block_maximum
 from attncli.views.terminal.palettes import NONE, levels
 
 LONGEST_LABEL = 16
@@ -49,10 +49,10 @@ def whole_map(shape: tuple[int, int], label: int, width: int, height: int, *, ha
 
 def strongest(shading: Shading, block: tuple[int, int]) -> np.ndarray:
     """Of each block the place that stands out most: the highest, or the farthest from zero's."""
-    highest = pooled(shading.places, block).maximum
+    highest = block_maximum(shading.places, block)
     if not shading.is_diverging:
         return highest
-    lowest = -pooled(-shading.places, block).maximum
+    lowest = -block_maximum(-shading.places, block)
     return np.where(highest - 0.5 >= 0.5 - lowest, highest, lowest)
 
 

@@ -6,20 +6,12 @@ from rich.segment import Segment
 from attncli.views.browser.panel import Panel, fitted
 from attncli.views.browser.tones import CHOSEN, DIM
 from attncli.views.numbers import fixed
+from attncli.views.terminal.blocks import bar
 from attncli.views.terminal.palettes import levels
 
-EIGHTHS = " ▏▎▍▌▋▊▉"
-FULL = "█"
 PRECISION = 4
 NUMBER_WIDTH, SWATCH = 10, 2
 LONGEST_LABEL, SHORTEST_LABEL = 24, 8
-
-
-def bar(share: float, width: int) -> str:
-    """A bar of that share of the width, to an eighth of a cell."""
-    eighths = round(share * width * 8)
-    whole, rest = divmod(eighths, 8)
-    return FULL * whole + (EIGHTHS[rest] if rest else "")
 
 
 class TokenBars(Panel):

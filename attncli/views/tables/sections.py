@@ -17,7 +17,8 @@ from attncli.views.tables.screens.headlines import next_steps
 from attncli.views.tables.statistic_tables import statistic_tables
 from attncli.views.tables.step_sections import step_sections
 from attncli.views.tables.tensor_tables import TensorTables
-from attncli.views.terminal.token_index import index_lines
+from attncli.views.terminal.blocks import text_columns
+from attncli.views.terminal.heatmap_layout import sentences
 
 
 def sections(report: Report, display: Display) -> Iterator[Section]:
@@ -74,7 +75,7 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
             mentioned |= section.mentioned
         yield section
     long = _long_tokens(report, labels.row_width, mentioned)
-    for line in ("", *index_lines(mentioned, display.width or TEXT_WIDTH), *long):
+    for line in ("", *text_columns(sentences(mentioned), display.width or TEXT_WIDTH), *long):
         yield Paragraph(line, "dim")
     for note in report.notes:
         yield Paragraph(plain_text(note), "note")

@@ -1,56 +1,57 @@
-"""Labels along the sides of a picture: position and token; long tokens shortened, told in full below it."""
+"""Labels above and beside a map: position and token, the token shortened where there is little room."""
 
 from collections.abc import Sequence
 
 from rich.cells import cell_len
 
 from attncli.plain_text import plain_text
-from attncli.views.sides import Side
+from attncli.views.labels import LabelledAxis
 from attncli.views.terminal.blocks import ScreenLine, text_line
 
 MOST_VERTICAL = 8
 TICK_CELLS = 10
 
 
-def label_width(side: Side, most: int | None, *, in_pairs: bool) -> int:
-    """Cells that the labels may take: of single rows, of blocks of rows, and of two rows a line."""
-    labels = side.labels(most) + (side.labels(most, rows_per_line=2) if in_pairs else [])
-    return max([span_width(side), *map(cell_len, labels)])
+def label_width(axis: LabelledAxis, most: int | None, *, in_pairs: bool) -> int:
+    """Cells that the labels may take: of single rows, of blocks of rows, and of two rows on a line."""
+    labels = axis.labels(most) + (axis.labels(most, rows_per_line=2) if in_pairs else [])
+    return max([block_label_width(axis), *map(cell_len, labels)])
 
 
-def span_width(side: Side) -> int:
+def block_label_width(axis: LabelledAxis) -> int:
     """Cells that the labels of blocks of rows take."""
-    return max(2 * side.digits + 1, len(side.name))
+    return max(2 * axis.digits + 1, len(axis.name))
 
 
-def wide_enough(side: Side, most: int | None) -> int:
-    """Cells a column so that position and token stand above it in one line each, with a blank between."""
-    return max([side.digits, *map(cell_len, side.texts(most))]) + 1
+def wide_enough(axis: LabelledAxis, most: int | None) -> int:
+    """Cells per column so that position and token each take one line above it, with a blank between."""
+    return max([axis.digits, *map(cell_len, axis.texts(most))]) + 1
 
 
-def column_header(side: Side, block: int, cell_width: int) -> list[ScreenLine]:
-    """Positions and tokens above the columns: in lines, upright, or every so often."""
-    if block * side.step > 1 or cell_width == 1:
-        return [_ticks(side, block, cell_width)]
-    positions = [str(side.first + i) for i in range(side.count)]
-    texts = side.texts(None if cell_width == 2 else cell_width - 1)
+def most_above(cell_width: int) -> int:
+    """The cells of a token above columns of that width: read downwards above two, else across."""
+    return MOST_VERTICAL if cell_width == 2 else cell_width - 1
+
+
+def column_header(axis: LabelledAxis, block: int, cell_width: int) -> list[ScreenLine]:
+    """Positions and tokens above the columns: across, downwards, or the position of every tenth cell."""
+    if block * axis.step > 1 or cell_width == 1:
+        return [_ticks(axis, block, cell_width)]
+    positions = [str(axis.first + i) for i in range(axis.count)]
+    lines: list[list[str]]
     if cell_width > 2:
-        lines = [positions, texts] if side.tokens else [positions]
-        return [_in_cells(line, cell_width) for line in lines]
-    lines = _upright(positions)
-    if side.tokens:
-        words = _upright([_vertical(plain_text(token)) for token in side.tokens])
-        lines = [*words, [""] * side.count, *lines]
-    return [_in_cells(line, cell_width) for line in lines]
-
-
-def _in_cells(texts: Sequence[str], cell_width: int) -> ScreenLine:
-    line = "".join(text + " " * (cell_width - cell_len(text)) for text in texts)
-    return text_line(line.rstrip())
+        lines = [positions, axis.texts(most_above(cell_width))] if axis.tokens else [positions]
+    else:
+        lines = _downwards(positions)
+        if axis.tokens:
+            words = _downwards([_vertical(plain_text(token)) for token in axis.tokens])
+            lines = [*words, [""] * axis.count, *lines]
+    padded = ("".join(text + " " * (cell_width - cell_len(text)) for text in line) for line in lines)
+    return [text_line(line.rstrip()) for line in padded]
 
 
 def _vertical(text: str) -> list[str]:
-    """The characters, of which each has a line to itself; an ellipsis where there are too many."""
+    """The characters, each for a line of its own; an ellipsis where there are too many."""
     characters = _whole_characters(text)
     return characters if len(characters) <= MOST_VERTICAL else [*characters[: MOST_VERTICAL - 1], "…"]
 
@@ -66,19 +67,19 @@ def _whole_characters(text: str) -> list[str]:
     return found
 
 
-def _upright(texts: Sequence[Sequence[str]]) -> list[list[str]]:
+def _downwards(texts: Sequence[Sequence[str]]) -> list[list[str]]:
     """Lines of characters that read downwards and end on the last line."""
     height = max(map(len, texts), default=0)
     columns = [[""] * (height - len(text)) + list(text) for text in texts]
     return [[column[line] for column in columns] for line in range(height)]
 
 
-def _ticks(side: Side, block: int, cell_width: int) -> ScreenLine:
+def _ticks(axis: LabelledAxis, block: int, cell_width: int) -> ScreenLine:
     """The position of every tenth cell, beginning above it, as far as there is room."""
-    columns = -(-side.count // block)
+    columns = -(-axis.count // block)
     line = ""
     for column in range(0, columns, TICK_CELLS // cell_width):
-        number = str(column * block * side.step)
+        number = str(column * block * axis.step)
         if column and column * cell_width + len(number) > columns * cell_width:
             break
         line += " " * (column * cell_width - len(line)) + number

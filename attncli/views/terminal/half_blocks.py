@@ -19,7 +19,7 @@ SAME = NONE + 1  # No sequence: the colour is that of the cell before.
 
 
 def _sequences(parameters: Sequence[str]) -> list[str]:
-    """The escape sequence of each level, and none for SAME."""
+    """The escape sequence of each level, and an empty text for SAME."""
     return [*(f"\x1b[{one}m" for one in parameters), ""]
 
 
@@ -31,7 +31,7 @@ def _changes(levels: np.ndarray) -> np.ndarray:
 
 
 def cell_lines(levels: np.ndarray, palette: Palette, cell_width: int) -> list[str]:
-    """One line per row: each cell is `cell_width` characters that fill it with its colour; a dot for none."""
+    """One line per row, each cell `cell_width` characters in its colour; a dot for no number."""
     sequences = _sequences([parameters for parameters, _ in palette.fills])
     fills = [character * cell_width for _, character in palette.fills]
     fills[NONE] = NO_NUMBER.ljust(cell_width)
@@ -40,10 +40,10 @@ def cell_lines(levels: np.ndarray, palette: Palette, cell_width: int) -> list[st
 
 
 def half_block_lines(levels: np.ndarray, palette: Palette) -> list[str]:
-    """A line two rows, a character a column: the upper half in one colour, the lower half in the other.
+    """One line per two rows, one character per column: upper and lower half each in its own colour.
 
-    No number is the terminal's own background, so the half beside it is drawn as the foreground; a dot
-    stands where both are none.
+    No number is the terminal's own background, so the other half is drawn as the foreground; a dot where
+    neither half has a number.
     """
     if len(levels) % 2:
         levels = np.vstack([levels, np.full(levels.shape[1], NONE)])
@@ -59,15 +59,15 @@ def half_block_lines(levels: np.ndarray, palette: Palette) -> list[str]:
 
 
 def _joined(first: Sequence[str], second: Sequence[str], firsts: list[int], seconds: list[int]) -> str:
-    """A text of the first list and one of the second in turns."""
+    """Texts of the two lists by turns, each by its index."""
     pairs = zip(map(first.__getitem__, firsts), map(second.__getitem__, seconds), strict=True)
     return "".join(chain.from_iterable(pairs))
 
 
 def character_lines(places: np.ndarray, cell_width: int) -> list[str]:
-    """One line per row, without colour: the mark of the tenth of the map that a place is in.
+    """One line per row, without colour: the mark for the tenth of the map that a place is in.
 
-    A blank parts cells of more than two characters.
+    A blank separates cells of more than two characters.
     """
     numbers = np.where(np.isnan(places), 0, places)
     tenths = np.minimum((numbers * len(RAMP)).astype(int), len(RAMP) - 1)

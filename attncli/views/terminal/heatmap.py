@@ -10,43 +10,37 @@ from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heading import heading
 from attncli.views.matrices import compared_names, matrices
 from attncli.views.parts import chosen_parts
-from attncli.views.terminal.blocks import BOLD, DIM, ScreenLine, styled, text_line, wrapped
-from attncli.views.terminal.curve_charts import curve_lines
+from attncli.views.terminal.blocks import BOLD, DIM, ScreenLine, styled, text_columns, text_line, wrapped
 from attncli.views.terminal.heatmap_figure import draw
-from attncli.views.terminal.token_index import index_lines
+from attncli.views.terminal.heatmap_layout import BLANK, TokenTexts, sentences
+from attncli.views.terminal.line_charts import curve_lines
 
 NOTHING = "No matrix and no curve to draw here; --format table shows the numbers."
 
 
 def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
     """Heading, pictures, tokens that were shortened, notes."""
-    blank = text_line("")
+    width = display.width or TEXT_WIDTH
     title = heading(report) if display.title is None else plain_text(display.title)
-    yield from wrapped(title, display.width or TEXT_WIDTH, BOLD, display.has_color)
-    told: dict[tuple[str, int], str] = {}
-    is_empty = True
+    yield from wrapped(title, width, BOLD, display.has_color)
     found = {name: list(group) for name, group in groupby(matrices(report), key=lambda matrix: matrix.name)}
+    pictures: list[list[ScreenLine]] = []
+    incomplete: TokenTexts = {}
     for name, group in found.items():
         compared = [matrix for other in compared_names(report, name) for matrix in found[other]]
         figure = draw(report, group, display, compared)
-        told |= figure.mentioned
-        is_empty = False
-        yield blank
-        yield from figure.lines
-    for lines in curve_lines(report, display):
-        is_empty = False
-        yield blank
-        yield from lines
-    if is_empty:
-        yield blank
-        yield text_line(NOTHING)
-    if told:
-        yield blank
-        for line in index_lines(dict(sorted(told.items())), display.width or TEXT_WIDTH):
-            yield styled(text_line(line), DIM, display.has_color)
-    yield blank
+        incomplete = {**incomplete, **figure.mentioned}
+        pictures.append(figure.lines)
+    pictures += curve_lines(report, display)
+    for lines in pictures or [[text_line(NOTHING)]]:
+        yield from (BLANK, *lines)
+    if incomplete:
+        yield BLANK
+        for line in text_columns(sentences(dict(sorted(incomplete.items()))), width):
+            yield styled(line, DIM, display.has_color)
+    yield BLANK
     for note in report.notes:
-        yield from wrapped(plain_text(note), display.width or TEXT_WIDTH, DIM, display.has_color)
+        yield from wrapped(plain_text(note), width, DIM, display.has_color)
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:

@@ -1,86 +1,88 @@
-"""Where the maps of a picture stand: one with its labels, several beside each other, a grid of thumbnails."""
+"""Where the maps of a picture are: one with its labels, several beside each other, a grid of thumbnails."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from attncli.views.matrices import Matrix, place_names
-from attncli.views.sides import Side
-from attncli.views.terminal.axis_labels import column_header
+from attncli.plain_text import plain_text
+from attncli.views.labels import LabelledAxis
+from attncli.views.matrices import place_names
+from attncli.views.terminal.axis_labels import column_header, most_above
 from attncli.views.terminal.blocks import ScreenLine, beside, text_line
-from attncli.views.terminal.heatmap_plan import Plan
-from attncli.views.terminal.heatmap_subject import Subject
+from attncli.views.terminal.heatmap_plan import GAP, Plan, Subject
 
-GAP = 2
-
-
-def _labelled(side: Side, plan: Plan, most: int | None, header: int) -> list[ScreenLine]:
-    """The labels of the rows, below the axis's name and beside the lines of the column header."""
-    texts = side.labels(most, plan.block[0], plan.rows_per_line)
-    above = [""] * (header - 1) + [side.name]
-    return [text_line(text) for text in (*above, *texts)]
+Lines = list[ScreenLine]
+TokenTexts = Mapping[tuple[str, int], str]
+BLANK = text_line("")
 
 
-def one(subject: Subject, plan: Plan, cells: list[ScreenLine], most: int | None) -> list[ScreenLine]:
-    """A map below its columns' labels and beside its rows'."""
-    header = column_header(subject.columns, plan.block[1], plan.cell_width)
-    labels = _labelled(subject.rows, plan, most, len(header))
-    return beside([labels, [*header, *cells]], 1)
-
-
-def several(subject: Subject, plan: Plan, maps: list[list[ScreenLine]], most: int | None) -> list[ScreenLine]:
-    """Maps with titles, `across` of them beside the labels of their rows."""
-    header = column_header(replace(subject.columns, tokens=()), plan.block[1], plan.cell_width)
-    labels = _labelled(subject.rows, plan, most, len(header))
-    lines: list[ScreenLine] = []
-    for start in range(0, len(maps), plan.across):
-        panels = []
-        for matrix, cells in zip(
-            subject.matrices[start : start + plan.across], maps[start : start + plan.across], strict=True
-        ):
-            panels.append([text_line(_panel_title(subject, matrix)), *header, *cells])
-        lines += beside([beside([[text_line(""), *labels], panels[0]], 1), *panels[1:]], GAP)
+def arranged(subject: Subject, plan: Plan, maps: list[Lines]) -> Lines:
+    """The maps with their labels and titles."""
+    if subject.grid is not None:
+        return _atlas(subject, plan, maps, *subject.grid)
+    columns = subject.columns if len(maps) == 1 else replace(subject.columns, tokens=())
+    header = column_header(columns, plan.block[1], plan.cell_width)
+    row_labels = subject.rows.labels(subject.row_token_cells, plan.block[0], plan.rows_per_line)
+    labels = [text_line(text) for text in ([""] * (len(header) - 1) + [subject.rows.name, *row_labels])]
+    if len(maps) == 1:
+        return beside([labels, [*header, *maps[0]]], 1)
+    titles = subject.panel_titles
+    panels = [[text_line(title), *header, *cells] for title, cells in zip(titles, maps, strict=True)]
+    lines: Lines = []
+    for start in range(0, len(panels), plan.across):
+        first, *others = panels[start : start + plan.across]
+        lines += beside([beside([[BLANK, *labels], first], 1), *others], GAP)
     return lines
 
 
-def _panel_title(subject: Subject, matrix: Matrix) -> str:
-    return ", ".join(place_names(matrix.place[i] for i in subject.varying))
-
-
-def _row_place(matrix: Matrix) -> str:
-    return ", ".join(place_names(matrix.place[:-1]))
-
-
-def place_width(subject: Subject) -> int:
-    """Cells that the names of an atlas's rows take."""
-    return max(len(_row_place(matrix)) for matrix in subject.matrices)
-
-
-def atlas(subject: Subject, plan: Plan, maps: list[list[ScreenLine]]) -> list[ScreenLine]:
-    """Thumbnails: a row for each layer, a column for each head; more heads than fit go on below."""
-    assert subject.grid is not None
-    down, across = subject.grid
-    width, cells = place_width(subject), maps[0][0].cells
-    num_rows = -(-subject.rows.count // plan.block[0])
-    lines: list[ScreenLine] = []
+def _atlas(subject: Subject, plan: Plan, maps: list[Lines], down: int, across: int) -> Lines:
+    """Thumbnails: one row per layer, one column per head; more heads than fit continue below."""
+    names, cells = subject.row_names, maps[0][0].cells
+    width = max(map(len, names))
+    # An odd number of rows in half-blocks leaves half a line blank.
+    is_apart = plan.rows_per_line == 2 and -(-subject.rows.count // plan.block[0]) % 2
+    lines: Lines = []
     for first in range(0, across, plan.across):
         heads = range(first, min(first + plan.across, across))
-        lines += [text_line("")] if first else []
-        lines += beside(
-            [[ScreenLine("", width)], *([title] for title in _head_titles(subject, heads, cells))], 1
-        )
-        for layer in range(down):
-            place = _row_place(subject.matrices[layer * across])
-            # An odd row of half-blocks leaves half a line blank.
-            is_apart = plan.rows_per_line == 2 and num_rows % 2
-            lines += [text_line("")] if layer and not is_apart else []
-            row = [maps[layer * across + head] for head in heads]
-            lines += beside([[text_line(place.ljust(width))], *row], 1)
+        lines += [BLANK] if first else []
+        titles = _head_titles(subject, heads, cells)
+        lines += beside([[ScreenLine("", width)], *([title] for title in titles)], 1)
+        for start in range(0, down * across, across):
+            lines += [BLANK] if start and not is_apart else []
+            row = [maps[start + head] for head in heads]
+            lines += beside([[text_line(names[start].ljust(width))], *row], 1)
     return lines
 
 
-def _head_titles(subject: Subject, heads: range, cells: int) -> list[ScreenLine]:
+def _head_titles(subject: Subject, heads: range, cells: int) -> Lines:
     """`head 3`, or `3` above narrow thumbnails."""
     places = [subject.matrices[head].place[-1] for head in heads]
     titles = place_names(places)
     if max(map(len, titles)) > cells:
         titles = [str(number) for _, number in places]
     return [text_line(title.ljust(cells)) for title in titles]
+
+
+def incomplete_tokens(subject: Subject, plan: Plan) -> TokenTexts:
+    """`token 12` and its text, for each that a label shortens or leaves out; none where cells are pooled."""
+    if plan.is_pooled:
+        return {}
+    rows, columns = subject.rows, subject.columns
+    row_places = rows.shortened_places(rows.token_room(subject.row_token_cells, plan.rows_per_line))
+    if subject.grid is not None and rows.tokens:
+        row_places = set(range(rows.count))
+    has_header = plan.cell_width > 1 and plan.across == 1
+    column_places = columns.shortened_places(most_above(plan.cell_width)) if has_header else set()
+    if rows.tokens == columns.tokens:
+        return _texts(rows, row_places | column_places)
+    if columns.tokens and not has_header:
+        column_places = set(range(columns.count))
+    return {**_texts(rows, row_places), **_texts(columns, column_places)}
+
+
+def sentences(tokens: TokenTexts) -> list[str]:
+    """`token 12 is self-contradictory`."""
+    return [f"{name} {place} is {text}" for (name, place), text in tokens.items()]
+
+
+def _texts(axis: LabelledAxis, places: set[int]) -> TokenTexts:
+    return {(axis.noun, place): plain_text(axis.tokens[place]) for place in sorted(places)}

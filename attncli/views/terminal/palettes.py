@@ -11,19 +11,17 @@ from attncli.views.colormaps import colour_map
 LEVELS = 256
 NONE = LEVELS  # the level of a cell without a number
 
-# The 16 colours are the terminal's own, so they are told apart by lightness: blue, bright blue, cyan, bright
+# The 16 colours are the terminal's own, so lightness distinguishes them: blue, bright blue, cyan, bright
 # green, bright yellow grow lighter in every common scheme. Where signs differ, blue meets red at white.
 NAMED_STEPS = (4, 12, 6, 10, 11)
 NAMED_DIVERGING = (4, 12, 7, 9, 1)
 
-# The 256 colours from number 16 on: a cube with six steps a side, then greys.
+# The 256 colours from number 16 on: a cube with six steps per side, then greys.
 CUBE_STEPS = (0, 95, 135, 175, 215, 255)
 FIXED = np.array(
     [(r, g, b) for r in CUBE_STEPS for g in CUBE_STEPS for b in CUBE_STEPS]
     + [(8 + 10 * i,) * 3 for i in range(24)]
 )
-
-
 # Shades of one colour over the one before: a quarter, half, three quarters.
 SHADES = "░▒▓"
 
@@ -40,7 +38,7 @@ class Palette(NamedTuple):
 
 
 def lab(colors: np.ndarray) -> np.ndarray:
-    """CIE L*a*b* of sRGB colours from 0 to 255 (D65), where distances are about as far as they look."""
+    """CIE L*a*b* of sRGB colours from 0 to 255 (D65), in which distances are roughly perceptual."""
     linear = np.where(colors > 10.31, ((colors / 255 + 0.055) / 1.055) ** 2.4, colors / 255 / 12.92)
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
     xyz = linear @ to_xyz.T / to_xyz.sum(axis=1)
@@ -49,7 +47,7 @@ def lab(colors: np.ndarray) -> np.ndarray:
 
 
 def nearest_fixed(colors: np.ndarray) -> list[int]:
-    """The number of the nearest of the 256 colours for each; lightness, which orders, counts three times."""
+    """The number of the nearest of the 256 colours for each; lightness, which orders, counts threefold."""
     differences = lab(FIXED)[np.newaxis] - lab(colors)[:, np.newaxis]
     distances = (differences**2 * [9, 1, 1]).sum(axis=-1)
     numbers: list[int] = (16 + distances.argmin(axis=1)).tolist()
@@ -61,7 +59,7 @@ def _named(number: int, first: int) -> str:
 
 
 def level_colours(depth: str, is_diverging: bool) -> list[tuple[int, ...]]:
-    """The colour of each level: the number of one of the terminal's, or red, green and blue in 24 bits."""
+    """The colour of each level: the number of a terminal colour, or red, green and blue in 24 bits."""
     if depth == "16":
         steps = NAMED_DIVERGING if is_diverging else NAMED_STEPS
         return [(steps[level * len(steps) // LEVELS],) for level in range(LEVELS)]
@@ -72,10 +70,10 @@ def level_colours(depth: str, is_diverging: bool) -> list[tuple[int, ...]]:
 def _named_palette(is_diverging: bool) -> Palette:
     steps = NAMED_DIVERGING if is_diverging else NAMED_STEPS
     # A pure step at each end and for each one between, three mixtures from step to step.
-    mixtures = [(f"{_named(steps[0], 40)}", " ")]
+    mixtures = [(_named(steps[0], 40), " ")]
     for below, above in pairwise(steps):
         mixtures += [(f"{_named(above, 30)};{_named(below, 40)}", shade) for shade in SHADES]
-        mixtures.append((f"{_named(above, 40)}", " "))
+        mixtures.append((_named(above, 40), " "))
     fills = [mixtures[level * len(mixtures) // LEVELS] for level in range(LEVELS)]
     numbers = level_colours("16", is_diverging)
     foregrounds, backgrounds = ([_named(n, first) for (n,) in numbers] for first in (30, 40))

@@ -10,11 +10,11 @@ from attncli.views.curves import curves_of
 from attncli.views.heading import heading
 from attncli.views.numbers import fixed, scalar
 from attncli.views.tables.elements import Column, Drawing, Grid, Paragraph, Section
-from attncli.views.terminal.line_chart import Ends, chart
+from attncli.views.terminal.blocks import bar
+from attncli.views.terminal.line_charts import LABEL_CELLS, chart, ends_of
 
 MOST_SIZES, MOST_LOGITS = 4, 5
 BARS = 4, 20  # Cells of the longest bar, where many and where few factors stand side by side.
-EIGHTHS = " ▏▎▍▌▋▊▉"
 CURVE_ROWS, CURVE_COLUMNS = 4, 60
 RAW = "raw scores vary by about head_dim"
 POINTS = {
@@ -63,38 +63,23 @@ def _sharpness(report: Report, display: Display) -> Grid:
     logits = [fixed(logit, precision) for logit in report.tensors["logits"].values[:MOST_LOGITS]]
     label = Column(("logit",), [*logits, "gradient norm"], left=True)
     room = ((display.width or 0) - label.width) // len(table) - precision - 5
-    bar = min(max(room, BARS[0]), BARS[1])
+    longest = min(max(room, BARS[0]), BARS[1])
     columns = []
     for row in table:
         weights = np.array(row["softmax"], dtype=np.float64)[: len(logits)]
-        cells = [f"{fixed(weight, precision)} {_bar(weight, bar)}" for weight in weights]
+        cells = [f"{fixed(weight, precision)} {bar(weight, longest)}" for weight in weights]
         header = f"× {row['factor']:g}"
         columns.append(Column((header,), [*cells, fixed(row["gradient_norm"], precision)], left=True))
     (shown, *_) = Grid("", label, columns).groups(display.width)
     return Grid("softmax(logits × factor) sharpens, and its gradient fades", label, shown)
 
 
-def _bar(share: float, width: int) -> str:
-    """A bar of that share of the width, to an eighth of a cell."""
-    eighths = round(share * width * 8)
-    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
-
-
 def _curve(report: Report, display: Display) -> Iterator[Section]:
     for group in curves_of(report):
         if not group.is_of_rows:
             (curve,) = group.curves
-            ends = Ends(float(curve.y.min()), float(curve.y.max()))
-            columns = min((display.width or 0) - 13, CURVE_COLUMNS)
-            lines = chart(
-                curve.x,
-                curve.y,
-                ends,
-                columns=max(columns, 10),
-                rows=CURVE_ROWS,
-                precision=display.precision,
-                has_color=display.has_color,
-            )
+            columns = max(min((display.width or 0) - LABEL_CELLS, CURVE_COLUMNS), 10)
+            lines = chart(curve, ends_of(curve.y), columns, CURVE_ROWS, display)
             yield Drawing(
                 "softmax of rising logits: the weight of each",
                 [line.text.rstrip() for line in lines],

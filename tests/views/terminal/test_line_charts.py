@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from attncli.views import Display
+from attncli.views.curves import Curve
 from attncli.views.terminal.blocks import ScreenLine
-from attncli.views.terminal.line_chart import Ends, chart, dotted_lines
+from attncli.views.terminal.line_charts import Ends, chart, dotted_lines, ends_of
 
 # The dots of braille as Unicode numbers them: dots 1 to 8, their column and row.
 NUMBERED = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)]
@@ -44,15 +46,8 @@ def test_a_straight_line_is_a_diagonal() -> None:
 
 
 def test_the_axes_have_the_ends_as_numbers() -> None:
-    lines: list[ScreenLine] = chart(
-        np.array([-5.0, 4.9]),
-        np.array([0.25, 0.75]),
-        Ends(0.0, 1.0),
-        columns=20,
-        rows=5,
-        precision=2,
-        has_color=False,
-    )
+    curve = Curve("", np.array([-5.0, 4.9]), np.array([0.25, 0.75]))
+    lines: list[ScreenLine] = chart(curve, Ends(0.0, 1.0), 20, 5, Display(precision=2))
     texts = [line.text for line in lines]
     assert texts[0].startswith("1.00 ┤") and texts[2].startswith("0.50 ┤") and texts[4].startswith("0.00 ┤")
     assert texts[5] == "     └" + "─" * 20 and texts[6].split() == ["-5", "4.9"]
@@ -60,7 +55,6 @@ def test_the_axes_have_the_ends_as_numbers() -> None:
 
 @pytest.mark.parametrize(("x", "y"), [([1.0], [2.0]), ([1.0, 2.0], [3.0, 3.0])])
 def test_one_point_and_a_flat_line_have_places(x: list[float], y: list[float]) -> None:
-    lines = chart(
-        np.array(x), np.array(y), Ends(min(y), max(y)), columns=8, rows=3, precision=1, has_color=False
-    )
+    curve = Curve("", np.array(x), np.array(y))
+    lines = chart(curve, ends_of(curve.y), 8, 3, Display(precision=1))
     assert any(ord(c) > 0x2800 for line in lines for c in line.text)
