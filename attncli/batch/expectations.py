@@ -8,8 +8,7 @@ import numpy as np
 from attncli.batch.conditions import Condition, listed
 from attncli.batch.store.columns import Columns
 from attncli.errors import UserError, nearest
-from attncli.spec.fields import Spec
-from attncli.spec.statistic_names import SUMMARIES
+from attncli.spec.fields import SUMMARIES, Spec
 
 PLACES = ("layer", "head", "batch", "token")
 STACK = re.compile(r"^(encoder|decoder)\.(self|cross)\.")

@@ -10,7 +10,7 @@ from attncli.batch.plan import Item, Job, Plan
 from attncli.batch.prompts import Prompt
 from attncli.errors import UserError
 from attncli.spec.fields import Spec
-from attncli.spec.models.sources import local_model
+from attncli.spec.models.pretrained import local_model
 from attncli.spec.text import PATH_KEYS, is_vector_file
 
 TEXT_KEYS = ("sentence", "context")

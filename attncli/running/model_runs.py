@@ -17,8 +17,7 @@ from attncli.inputs.models.loading import borrowed, kept_pretrained, short_name
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.report import Report
 from attncli.running.threads import one_torch_thread, threads_of_idle_cores
-from attncli.spec.models.pretrained import ModelSpec
-from attncli.spec.models.sources import local_model
+from attncli.spec.models.pretrained import ModelSpec, local_model
 
 SMALL_MODEL = 5 * 10**6
 """Models with fewer parameters have products too small for torch's own threads."""

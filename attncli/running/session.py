@@ -12,7 +12,7 @@ from attncli.inputs.models.model_folder import check_model_folder, check_package
 from attncli.memory import refuse_bytes
 from attncli.report import Report
 from attncli.spec.fields import Spec
-from attncli.spec.models.sources import local_model
+from attncli.spec.models.pretrained import local_model
 
 if TYPE_CHECKING:
     from attncli.experiments.draws import Draws, Progress

@@ -1,23 +1,30 @@
 """The settings of self- and multi-head attention, and of all attention that is computed here."""
 
-from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from attncli.row_statistics import ROW_STATISTICS
-from attncli.spec.fields import Contradiction, Count, Group, Size, Spec, contradiction
-from attncli.spec.models.layers import HeadSpec
-from attncli.spec.projections import ProjectedSpec
-from attncli.spec.sizes import (
+from attncli.spec.fields import (
     BYTES_PER_PARAMETER,
     BYTES_PER_TOP_KEY,
     BYTES_PER_VECTOR_ENTRY,
     BYTES_PER_WEIGHT,
-    MAX_DENSE_BYTES,
+    MOMENTS,
+    Contradictions,
+    Count,
+    Group,
+    Size,
+    Spec,
+    contradiction,
+    in_group,
 )
-from attncli.spec.statistic_names import MOMENTS, in_group
+from attncli.spec.models.layers import HeadSpec
+from attncli.spec.projections import ProjectedSpec
 from attncli.spec.variants import UNSTREAMED, PositionSpec, VariantSpec
+
+MAX_DENSE_BYTES = 64 * 2**20
+"""Of weights in float32: larger matrices are streamed."""
 
 
 class AttentionSpec(VariantSpec, ProjectedSpec):
@@ -109,7 +116,7 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
         needs = {key: f"needs engine dense: {why}" for key, why in reasons.items() if why}
         return needs | ({"scale": "must not be 0 with engine streaming"} if self.scale == 0 else {})
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         on = self.variants_on()
         if self.engine == "streaming":
@@ -149,12 +156,6 @@ class SelfSpec(PositionSpec, AttentionSpec, HeadSpec):
         return super().can_run_together() and self.projection != "none"
 
 
-def _default_head_dim(data: dict[str, Any]) -> int:
-    # A remainder is a contradiction, reported below; the size must be valid for that to be reached.
-    embed_dim, num_heads = int(data["embed_dim"]), int(data["num_heads"])
-    return max(1, embed_dim // num_heads)
-
-
 class HeadCounts(Spec):
     """How many heads: defined before the sizes that follow from it."""
 
@@ -181,8 +182,9 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     )
     next_steps = ("--num-heads 2", "--causal", "--explain", "--show weights")
 
+    # A remainder is a contradiction, reported below; the size must be valid for that to be reached.
     head_dim: Size = Field(
-        default_factory=_default_head_dim,
+        default_factory=lambda data: max(1, data["embed_dim"] // data["num_heads"]),
         description="size of query and key (default: embed_dim / num_heads)",
     )
     output_projection: bool = Field(
@@ -195,7 +197,7 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     def query_heads(self) -> int:
         return self.num_heads
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.embed_dim % self.num_heads:
             message = f"({self.embed_dim}) must be divisible by num_heads ({self.num_heads})"

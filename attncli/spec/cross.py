@@ -1,19 +1,12 @@
 """The settings of cross-attention: a text for the queries, another for keys and values."""
 
-from collections.abc import Iterator
-from typing import Any
-
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.attention import AttentionSpec
-from attncli.spec.fields import Contradiction, Size, TextSource, contradiction
+from attncli.spec.fields import Contradictions, Size, TextSource, contradiction
 from attncli.spec.models.layers import HeadSpec
-from attncli.spec.text import CONTEXT, check_file, check_text
-
-
-def _default_context(data: dict[str, Any]) -> str | None:
-    return None if data["num_context_tokens"] or data["context_file"] else CONTEXT
+from attncli.spec.text import CONTEXT, FileName, Text
 
 
 class CrossSpec(AttentionSpec, HeadSpec):
@@ -32,13 +25,13 @@ class CrossSpec(AttentionSpec, HeadSpec):
         default_factory=lambda data: data["num_tokens"],
         description="random vectors for keys and values (default: num_tokens)",
     )
-    context_file: str | None = Field(None, description="a text file instead of the context; - reads stdin")
-    context: str | None = Field(
-        default_factory=_default_context, description="the text for the keys and values"
+    context_file: FileName | None = Field(
+        None, description="a text file instead of the context; - reads stdin"
     )
-
-    _context = field_validator("context")(check_text)
-    _context_file = field_validator("context_file")(check_file)
+    context: Text | None = Field(
+        default_factory=lambda data: None if data["num_context_tokens"] or data["context_file"] else CONTEXT,
+        description="the text for the keys and values",
+    )
 
     def measured_of_rows(self) -> tuple[str, ...]:
         """Without those that compare positions: two texts share none."""
@@ -48,7 +41,7 @@ class CrossSpec(AttentionSpec, HeadSpec):
         context = TextSource("context", self.context, self.context_file, self.num_context_tokens)
         return *super().text_sources(), context
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if len(self.given("context", "context_file")) == 2:
             yield contradiction("context", "cannot be combined with context_file: give one", "context_file")

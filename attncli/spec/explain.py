@@ -1,11 +1,10 @@
 """The settings of an explanation: the computation, step by step."""
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 from pydantic import Field
 
-from attncli.spec.fields import Contradiction, Count, Spec, contradiction
+from attncli.spec.fields import Contradictions, Count, Spec, contradiction
 
 
 class ExplainSpec(Spec):
@@ -35,7 +34,7 @@ class ExplainRowSpec(ExplainSpec):
     def unused_keys(self) -> frozenset[str]:
         return super().unused_keys() | (frozenset() if self.explain else self.explained_keys)
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if not self.explain:
             for key in self.given(*sorted(self.explained_keys)):

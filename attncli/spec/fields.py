@@ -1,6 +1,7 @@
 """The field types that several experiments share, and what every Spec says of its experiment."""
 
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from math import isfinite
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -11,6 +12,16 @@ MAX_SIZE = 10**9
 
 Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
 Count = Annotated[int, Field(ge=0, le=MAX_SIZE)]
+
+BYTES_PER_WEIGHT = 80
+BYTES_PER_VECTOR_ENTRY = 80
+BYTES_PER_PARAMETER = 8
+BYTES_PER_TOP_KEY = 40
+"""What a number takes at the peak, from scores to a printed report, measured and rounded up."""
+
+SUMMARIES = ("mean", "min", "max")
+"""What a run keeps of a statistic of rows, for each head."""
+MOMENTS = ("mean", "variance", "min", "max")
 
 SCALES = ("sqrt", "fourth-root", "none")
 MAX_SCALE = 1e38
@@ -59,6 +70,14 @@ def contradiction(key: str, message: str, *others: str) -> Contradiction:
     return Contradiction(key, message, frozenset((key, *others)))
 
 
+Contradictions = Iterator[Contradiction]
+
+
+def in_group(group: str, *names: str) -> tuple[str, ...]:
+    """`group.name` for each name of a number; N stands for a place in a list, as in `sharpness.N.entropy`."""
+    return tuple(f"{group}.{name}" for name in names)
+
+
 class TextSource(NamedTuple):
     """Where a text comes from: the setting `key` itself, a file, or that many random vectors."""
 
@@ -78,7 +97,7 @@ class Spec(BaseModel):
     module: ClassVar[str]
     # Command lines for help.
     examples: ClassVar[tuple[str, ...]]
-    # Settings that a report leaves out while they are off.
+    # Settings that a report leaves out while they have their defaults; a base's own count, too.
     off_keys: ClassVar[frozenset[str]] = frozenset()
     # What to type next, below a report: flags of the command, or values of its argument.
     next_steps: ClassVar[tuple[str, ...]] = ()
@@ -110,7 +129,7 @@ class Spec(BaseModel):
         """What to type next, below a report of these settings."""
         return cls.next_steps
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         """Every impossible combination of settings that are each valid."""
         yield from ()
 
@@ -119,8 +138,9 @@ class Spec(BaseModel):
         return frozenset()
 
     def unreported_keys(self) -> frozenset[str]:
-        """The settings that a report leaves out: the unused ones, and variants that are off."""
-        return self.unused_keys()
+        """The settings that a report leaves out: the unused ones, and those of off_keys that are off."""
+        off_keys = (key for base in type(self).__mro__ for key in vars(base).get("off_keys", ()))
+        return self.unused_keys() | {key for key in off_keys if not self.given(key)}
 
     def text_sources(self) -> tuple[TextSource, ...]:
         """The text that the experiment reads, and maybe a context."""
@@ -174,6 +194,11 @@ class Spec(BaseModel):
     def single_statistics(self) -> tuple[str, ...]:
         """The names of all other numbers of its report."""
         return ()
+
+    def conflicts(self, *keys: str) -> Contradictions:
+        """Each two of the keys that are both given."""
+        for first, second in combinations(self.given(*keys), 2):
+            yield contradiction(first, f"cannot be combined with {second}: give one of them", second)
 
     def given(self, *keys: str) -> list[str]:
         """Those of the keys that the user set to something else than their defaults, in this order."""

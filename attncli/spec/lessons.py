@@ -1,15 +1,24 @@
 """The settings of the three lessons around attention: averaging, scaling and normalising."""
 
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from attncli.row_statistics import ROW_STATISTICS
 from attncli.spec.explain import ExplainRowSpec, ExplainSpec
-from attncli.spec.fields import MAX_SIZE, Contradiction, Count, Group, Scale, Size, contradiction
-from attncli.spec.sizes import BYTES_PER_TOP_KEY, BYTES_PER_VECTOR_ENTRY, BYTES_PER_WEIGHT
-from attncli.spec.statistic_names import in_group
+from attncli.spec.fields import (
+    BYTES_PER_TOP_KEY,
+    BYTES_PER_VECTOR_ENTRY,
+    BYTES_PER_WEIGHT,
+    MAX_SIZE,
+    Contradictions,
+    Count,
+    Group,
+    Scale,
+    Size,
+    contradiction,
+    in_group,
+)
 from attncli.spec.text import TOKENIZERS, TextSpec
 
 
@@ -50,7 +59,7 @@ class AverageSpec(TextSpec, ExplainRowSpec):
     def single_statistics(self) -> tuple[str, ...]:
         return in_group("agreement", "loop_vs_matmul", "loop_vs_softmax") if self.method == "all" else ()
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.method == "softmax" and self.aggregate == "sum":
             message = "must be loop or matmul with aggregate sum: a softmax row sums to one, so it averages"
@@ -162,7 +171,7 @@ class NormSpec(ExplainSpec):
         names = [name for output in ("input", *outputs) for name in in_group(output, *of_each)]
         return (*names, *in_group("agreement_with_torch", *outputs))
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.kind in ("batch", "all") and self.batch_size == 1:
             message = "must be at least 2 for a variance over the batch (got 1): or kind layer or rms"

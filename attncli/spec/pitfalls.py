@@ -1,13 +1,10 @@
 """The settings of the classic mistakes of attention, each beside what is right."""
 
-from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
 
-from attncli.spec.fields import Contradiction, Size, contradiction
-from attncli.spec.sizes import BYTES_PER_WEIGHT
-from attncli.spec.statistic_names import in_group
+from attncli.spec.fields import BYTES_PER_WEIGHT, Contradictions, Size, contradiction, in_group
 from attncli.spec.text import TOKENIZERS, TextSpec
 
 PitfallName = Literal[
@@ -74,7 +71,7 @@ class PitfallsSpec(TextSpec):
         splits_heads = self.pitfall in (None, "merged-heads")
         return super().unused_keys() | {"batch_size"} | (set() if splits_heads else {"num_heads"})
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.batch_size:
             yield contradiction("batch_size", "is not for pitfalls: each shows one sequence")

@@ -1,20 +1,15 @@
 """The settings of query, key and value, and of the weights between them."""
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from attncli.spec.explain import ExplainRowSpec
-from attncli.spec.fields import Contradiction, Count, Group, Scale, Size, contradiction
+from attncli.spec.fields import Contradictions, Count, Group, Scale, Size, contradiction
 from attncli.spec.models.layers import LayerSpec
 from attncli.spec.text import TOKENIZERS, TextSpec
 
 Projection = Literal["query", "key", "value"]
-
-
-def _default_tokenizer(data: dict[str, Any]) -> Literal["words", "model"]:
-    return "words" if data["model"] is None else "model"
 
 
 class ProjectedSpec(TextSpec, LayerSpec, ExplainRowSpec):
@@ -24,7 +19,7 @@ class ProjectedSpec(TextSpec, LayerSpec, ExplainRowSpec):
     explained_by = "attncli.experiments.explained.attention"
 
     tokenizer: Literal["words", "whitespace", "model"] = Field(
-        default_factory=_default_tokenizer,
+        default_factory=lambda data: "words" if data["model"] is None else "model",
         description=f"{TOKENIZERS}; model: its own (default: words, or model where there is one)",
     )
     projection: Literal["linear", "uniform", "none"] = Field(
@@ -63,7 +58,7 @@ class ProjectedSpec(TextSpec, LayerSpec, ExplainRowSpec):
             raise ValueError(f"must name query, key and value once each (got {', '.join(value)})")
         return value
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if (self.tokenizer == "model") != (self.model is not None):
             message = (

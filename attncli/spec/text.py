@@ -1,13 +1,12 @@
 """The settings of an experiment that starts from tokens: a sentence, a file, or random vectors."""
 
-from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
-from attncli.spec.fields import Contradiction, Size, Spec, TextSource, contradiction
-from attncli.spec.vector_file import vector_file_dim
+from attncli.spec.fields import Contradictions, Size, Spec, TextSource, contradiction
 
 SENTENCE = "the cat walks on the street"
 CONTEXT = "die katze geht langsam über die straße"
@@ -18,26 +17,37 @@ ALTERNATIVES = (
     ("context", "context_file", "num_context_tokens"),
 )
 SAMPLED_EMBEDDINGS = ("random", "gaussian", "integers", "previous")
+SAMPLED_LINES = 20
+"""How many lines of a vector file say what size its vectors have."""
 
 
-def check_text(value: str | None) -> str | None:
-    if value is not None:
-        if not value.strip():
-            raise ValueError("must hold at least one token (got an empty text)")
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError:
-            raise ValueError("must be valid UTF-8 text") from None
+def check_text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must hold at least one token (got an empty text)")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("must be valid UTF-8 text") from None
     return value
 
 
-def check_file(value: str | None) -> str | None:
-    if value is not None and value != "-":
-        if not Path(value).exists():
-            raise ValueError(f"no such file: {value}")
-        if Path(value).is_dir():
-            raise ValueError(f"must be a text file (got the directory {value})")
+def check_file(value: str) -> str:
+    if value != "-" and not Path(value).exists():
+        raise ValueError(f"no such file: {value}")
+    if value != "-" and Path(value).is_dir():
+        raise ValueError(f"must be a text file (got the directory {value})")
     return value
+
+
+def check_embedding(value: str) -> str:
+    if is_vector_file(value):
+        vector_file_dim(Path(value))
+    return value
+
+
+Text = Annotated[str, AfterValidator(check_text)]
+FileName = Annotated[str, AfterValidator(check_file)]
+"""The name of a text file, or - for stdin."""
 
 
 def is_vector_file(embedding: str) -> bool:
@@ -45,12 +55,41 @@ def is_vector_file(embedding: str) -> bool:
     return embedding not in SAMPLED_EMBEDDINGS
 
 
-def _default_sentence(data: dict[str, Any]) -> str | None:
-    return None if data["num_tokens"] or data["file"] else SENTENCE
+def _trailing_numbers(fields: list[str]) -> int:
+    """How many numbers end a line; the rest is the word, which may hold blanks and look like a number."""
+    count = 0
+    for field in reversed(fields[1:]):
+        try:
+            float(field)
+        except ValueError:
+            break
+        count += 1
+    return count
 
 
-def _default_embedding(data: dict[str, Any]) -> str:
-    return "gaussian" if data["num_tokens"] else "random"
+def vector_file_dim(path: Path) -> int:
+    """Numbers on a line of a GloVe file (`word v1 v2 ...`), so that embed_dim needs not be given.
+
+    A word may itself end in numbers, so the shortest of the first lines counts. ValueError where the file
+    cannot be read or its first lines are no word vectors.
+    """
+    if not path.exists():
+        raise ValueError(f"no such file: {path} (or one of random, gaussian, integers, previous)")
+    if not path.is_file():
+        raise ValueError(f"must be a word-vector file (got {path}, which is not one)")
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            fields = [line.rstrip().split(" ") for line in islice(lines, SAMPLED_LINES) if line.strip()]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"must be UTF-8 text (got {path}, byte {error.start} is not)") from None
+    except OSError as error:
+        raise ValueError(f"cannot be read: {path}: {error.strerror}") from None
+    if len(fields) > 1 and len(fields[0]) == 2 and len(fields[1]) != 2:
+        raise ValueError(f"{path}: the first line is a word2vec header, not a word and its vector: remove it")
+    dim = min(map(_trailing_numbers, fields), default=0)
+    if dim < 1:
+        raise ValueError(f"{path}: is not a word-vector file: its lines must be a word and numbers")
+    return dim
 
 
 def _default_embed_dim(data: dict[str, Any]) -> int:
@@ -69,11 +108,14 @@ class TextSpec(Spec):
     batch_size: Size | None = Field(
         None, description="sequences of random vectors, each processed independently"
     )
-    file: str | None = Field(None, description="a text file instead of the sentence; - reads stdin")
-    sentence: str | None = Field(default_factory=_default_sentence, description="the text for the queries")
+    file: FileName | None = Field(None, description="a text file instead of the sentence; - reads stdin")
+    sentence: Text | None = Field(
+        default_factory=lambda data: None if data["num_tokens"] or data["file"] else SENTENCE,
+        description="the text for the queries",
+    )
     tokenizer: Literal["words", "whitespace", "model"] = Field("words", description=TOKENIZERS)
-    embedding: str = Field(
-        default_factory=_default_embedding,
+    embedding: Annotated[str, AfterValidator(check_embedding)] = Field(
+        default_factory=lambda data: "gaussian" if data["num_tokens"] else "random",
         description="where vectors come from: random (a table, N(0,1)), gaussian (no vocabulary), integers "
         "(0 to 9), previous (the table of the step before), or the path of a word-vector file",
     )
@@ -84,16 +126,6 @@ class TextSpec(Spec):
         default_factory=_default_embed_dim, description="size of an embedding (a vector file has its own)"
     )
 
-    _text = field_validator("sentence")(check_text)
-    _file = field_validator("file")(check_file)
-
-    @field_validator("embedding")
-    @classmethod
-    def _embedding_exists(cls, value: str) -> str:
-        if is_vector_file(value):
-            vector_file_dim(Path(value))
-        return value
-
     def text_sources(self) -> tuple[TextSource, ...]:
         return (TextSource("sentence", self.sentence, self.file, self.num_tokens),)
 
@@ -103,11 +135,10 @@ class TextSpec(Spec):
     def can_run_together(self) -> bool:
         return self.batch_size is None and self.embedding != "previous"
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         for first, second in (("sentence", "file"), ("num_tokens", "sentence"), ("num_tokens", "file")):
-            if len(self.given(first, second)) == 2:
-                yield contradiction(first, f"cannot be combined with {second}: give one of them", second)
+            yield from self.conflicts(first, second)
         if self.batch_size and not self.num_tokens:
             yield contradiction("batch_size", "needs num_tokens: only random vectors come in batches")
         if self.num_tokens and self.embedding not in ("gaussian", "integers"):

@@ -3,12 +3,11 @@
 They are all off unless asked for; docs/variants.md says what each does.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
-from attncli.spec.fields import MAX_SIZE, Contradiction, Size, Spec, contradiction
+from attncli.spec.fields import MAX_SIZE, Contradictions, Size, Spec, contradiction
 
 VARIANTS = (
     "rope",
@@ -39,7 +38,7 @@ UNSTREAMED = {
 """The variants that need the whole matrix of weights, and why."""
 
 
-def _check_temperature(value: Any) -> Any:
+def _check_temperature(value: float) -> float:
     if value <= 0:
         raise ValueError(f"must be greater than 0: a small one, as 0.01, is nearly one-hot (got {value:g})")
     return value
@@ -49,6 +48,7 @@ class VariantSpec(Spec):
     """What any attention may do differently."""
 
     group = "Variants"
+    off_keys = frozenset(VARIANTS)
 
     qk_norm: bool = Field(
         False, description="divide each head's query and key by their root mean square, before any rotation"
@@ -57,7 +57,7 @@ class VariantSpec(Spec):
     softcap: float | None = Field(
         None, ge=1e-30, le=1e30, description="bound the scaled scores by c tanh(score / c), before any bias"
     )
-    temperature: float = Field(
+    temperature: Annotated[float, AfterValidator(_check_temperature)] = Field(
         1.0,
         description="divide everything that enters the softmax: scores, after softcap and bias, and the sink",
     )
@@ -76,32 +76,25 @@ class VariantSpec(Spec):
         "sampled from N(0, 0.1^2) after the projections",
     )
 
-    _temperature = field_validator("temperature")(_check_temperature)
-
     def positions(self) -> "PositionSpec | None":
         """Its settings of mask and position; None where queries and keys are two texts."""
         return None
 
     def variants_on(self) -> list[str]:
         """The variants that are asked for, in the order in which they come in."""
-        fields = type(self).model_fields
-        return [key for key in VARIANTS if key in fields and getattr(self, key) != fields[key].default]
+        return self.given(*VARIANTS)
 
     def unused_keys(self) -> frozenset[str]:
         on = self.variants_on()
         return super().unused_keys() | {detail for detail, variant in DETAILS.items() if variant not in on}
 
-    def unreported_keys(self) -> frozenset[str]:
-        return super().unreported_keys() | (frozenset(VARIANTS) - set(self.variants_on()))
-
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        on = self.variants_on()
         if self.differential and self.sink is not None:
             message = "cannot be combined with differential: it has two softmaxes, and a sink is for one"
             yield contradiction("sink", message, "differential")
         for detail, variant in DETAILS.items():
-            if variant not in on and detail in type(self).model_fields and self.given(detail):
+            if not self.given(variant) and self.given(detail):
                 yield contradiction(detail, f"needs {variant}", variant)
 
 
@@ -139,7 +132,7 @@ class PositionSpec(VariantSpec):
     def positions(self) -> "PositionSpec":
         return self
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         schemes = [key for key in POSITIONS if getattr(self, key)]
         for other in schemes[1:]:

@@ -10,9 +10,8 @@ from attncli.batch.figures import figures_of
 from attncli.running.session import Session
 from attncli.spec import SPECS
 from attncli.spec.config.validation import Given, build_spec
-from attncli.spec.fields import Spec
+from attncli.spec.fields import SUMMARIES, Spec
 from attncli.spec.pitfalls import PitfallName
-from attncli.spec.statistic_names import SUMMARIES
 
 MODEL = str(Path(__file__).parents[2] / "attncli/data/tiny-induction")
 SETTINGS: list[tuple[str, dict[str, Any]]] = [

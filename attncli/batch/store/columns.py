@@ -5,7 +5,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
-from attncli.spec.statistic_names import SUMMARIES
+from attncli.spec.fields import SUMMARIES
 
 GROUP_SUMMARY = ("count", "mean", "std", "min", "max")
 """What `attn results` says of the values of a group."""

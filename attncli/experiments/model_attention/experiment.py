@@ -24,7 +24,7 @@ from attncli.inputs.models.words import words_of_characters
 from attncli.memory import refuse_bytes
 from attncli.report import Report
 from attncli.spec.cross import CrossSpec
-from attncli.spec.sizes import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
+from attncli.spec.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
 
 
 def read(

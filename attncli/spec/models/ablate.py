@@ -1,17 +1,22 @@
 """The settings of what a model loses without some of its heads."""
 
-from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from attncli.spec.fields import Contradiction, Size, contradiction
-from attncli.spec.models.head_places import check_head_places, split_names
+from attncli.spec.fields import Contradictions, Size, contradiction, in_group
+from attncli.spec.models.head_places import check_heads, split_names
 from attncli.spec.models.survey_text import SurveyTextSpec
-from attncli.spec.statistic_names import in_group
 
 Effect = Literal["loss", "kl", "probability", "logit_difference", "output_change", "approximate"]
 EVERY_HEAD = "all"
+
+
+def _check_heads_or_all(names: list[str]) -> list[str]:
+    return names if names == [EVERY_HEAD] else check_heads(names)
+
+
+HeadNamesOrAll = Annotated[list[str], BeforeValidator(split_names), AfterValidator(_check_heads_or_all)]
 
 
 class AblateSpec(SurveyTextSpec):
@@ -34,7 +39,7 @@ class AblateSpec(SurveyTextSpec):
     group = "Heads"
     heading_keys = ("file", "model", "method", "seed")
 
-    heads: list[str] = Field(
+    heads: HeadNamesOrAll = Field(
         [EVERY_HEAD], description="the heads that are taken out, as LAYER:HEAD, or all, each by itself"
     )
     method: Literal["zero", "mean", "sink"] = Field(
@@ -54,13 +59,6 @@ class AblateSpec(SurveyTextSpec):
         None, description="show the heads with the largest effect first (default: the first that is measured)"
     )
     top: Size | None = Field(None, description="show only the first N heads")
-
-    _heads_names = field_validator("heads", mode="before")(split_names)
-
-    @field_validator("heads")
-    @classmethod
-    def _heads_have_a_layer(cls, value: list[str]) -> list[str]:
-        return value if value == [EVERY_HEAD] else check_head_places(value)
 
     @property
     def named_heads(self) -> list[str]:
@@ -84,11 +82,7 @@ class AblateSpec(SurveyTextSpec):
             found += ["approximate", *in_group("approximation", "rank_correlation", "heads")]
         return tuple(found)
 
-    def unreported_keys(self) -> frozenset[str]:
-        off = {key for key in self.off_keys if getattr(self, key) in (None, False, [EVERY_HEAD])}
-        return super().unreported_keys() | off
-
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.against is not None and self.answer is None:
             yield contradiction("against", "needs answer", "answer")

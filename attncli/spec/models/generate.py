@@ -1,17 +1,15 @@
 """The settings of a model that writes, and of what is kept of its attention meanwhile."""
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from attncli.row_statistics import ROW_STATISTICS, WRITER_STATISTICS, WRITING
-from attncli.spec.fields import Contradiction, Count, Size, TextSource, contradiction
+from attncli.spec.fields import Contradictions, Count, Size, TextSource, contradiction, in_group
 from attncli.spec.models.heads import HeadsSpec
 from attncli.spec.models.pretrained import ModelSpec
-from attncli.spec.statistic_names import in_group
-from attncli.spec.text import check_file, check_text
+from attncli.spec.text import FileName, Text
 
 if TYPE_CHECKING:
     WriterStatistic = str
@@ -22,11 +20,8 @@ SENTENCE = "induction heads copy; inducti"
 TOKENS = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 
 
-def _default_sentence(data: dict[str, Any]) -> str | None:
-    return SENTENCE if data["model"] is None and data["file"] is None else None
-
-
 def _check_single(value: object, info: ValidationInfo) -> object:
+    """A number, where a list of them may be expected."""
     if isinstance(value, str) and "," in value:
         sweep = f"sweep: {{{info.field_name}: [{', '.join(value.split(','))}]}}"
         raise ValueError(
@@ -39,23 +34,20 @@ def _is_greedy(data: dict[str, Any]) -> bool:
     return data.get("temperature") is None and data.get("top_p") is None
 
 
-def _default_sort(data: dict[str, Any]) -> str:
-    return "text_mass" if data.get("needle") is None else "retrieval"
-
-
 class PromptSpec(ModelSpec):
     """What the model reads before it writes."""
 
     group = "Input"
     argument = "sentence"
 
-    file: str | None = Field(None, description="a text file instead of the sentence; - reads stdin")
-    sentence: str | None = Field(
-        default_factory=_default_sentence, description="the text that the model goes on with"
+    file: FileName | None = Field(None, description="a text file instead of the sentence; - reads stdin")
+    sentence: Text | None = Field(
+        default_factory=lambda data: SENTENCE if data["model"] is None and data["file"] is None else None,
+        description="the text that the model goes on with",
     )
-    question: str | None = Field(None, description="what is asked below the text, in the same prompt")
+    question: Text | None = Field(None, description="what is asked below the text, in the same prompt")
     chat: bool = Field(False, description="the text as a user's message, in the model's own chat template")
-    needle: str | None = Field(
+    needle: Text | None = Field(
         None, description="a part of the prompt to look for: its text, or its tokens as FIRST:END"
     )
     needle_depth: float | None = Field(
@@ -65,8 +57,6 @@ class PromptSpec(ModelSpec):
         None, description="with needle_depth: cut the text, so that it has so many tokens with the needle"
     )
 
-    _text = field_validator("sentence", "question", "needle")(check_text)
-    _file = field_validator("file")(check_file)
     _single = field_validator("needle_depth", "lengths", mode="before")(_check_single)
 
     def needle_tokens(self) -> tuple[int, int] | None:
@@ -77,10 +67,9 @@ class PromptSpec(ModelSpec):
     def text_sources(self) -> tuple[TextSource, ...]:
         return (TextSource("sentence", self.sentence, self.file),)
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        if len(self.given("sentence", "file")) == 2:
-            yield contradiction("sentence", "cannot be combined with file: give one of them", "file")
+        yield from self.conflicts("sentence", "file")
         if self.sentence is None and self.file is None:
             yield contradiction("model", "needs sentence or file: a text to go on with", "sentence", "file")
         if self.chat and self.truncate:
@@ -142,15 +131,12 @@ class GenerateSpec(PromptSpec):
         "head (default in pictures: heads)",
     )
     sort: WriterStatistic = Field(
-        default_factory=_default_sort,
+        default_factory=lambda data: "text_mass" if data.get("needle") is None else "retrieval",
         description="the heads with the largest of this first (default: text_mass, with a needle retrieval): "
         f"{', '.join(WRITER_STATISTICS)}",
     )
     ascending: bool = Field(False, description="the heads with the smallest first")
     top: Size | None = Field(None, description="keep only the first N heads in the table of heads")
-
-    def unreported_keys(self) -> frozenset[str]:
-        return super().unreported_keys() | {key for key in self.off_keys if not self.given(key)}
 
     def row_statistics(self) -> tuple[str, ...]:
         """Those of one layer; of all layers the table of heads has the means."""
@@ -164,7 +150,7 @@ class GenerateSpec(PromptSpec):
         found = () if self.needle is None else in_group("needle", "tokens", "copied", "found")
         return (*(name for name in WRITER_STATISTICS if name not in of_needle), *counts, *found)
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         for key in self.given("temperature", "top_p"):
             if self.greedy:

@@ -1,8 +1,12 @@
-"""Heads by their names: LAYER:HEAD, and STACK:LAYER:HEAD where a model has several stacks."""
+"""Heads by their names, LAYER:HEAD or STACK:LAYER:HEAD, and the setting that takes some out of a model."""
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from attncli.spec.fields import Group
+from attncli.spec.models.pretrained import ModelSpec
 
 PLACE = re.compile(r"(?:(encoder|decoder|cross):)?([0-9]{1,6}):([0-9]{1,6})")
 
@@ -15,21 +19,45 @@ class NamedHead(NamedTuple):
     head: int
 
 
+def named_head(name: str) -> NamedHead:
+    """A head by its name; ValueError for what is no head's name."""
+    found = PLACE.fullmatch(name)
+    if found is None:
+        raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
+    return NamedHead(found[1] or "", int(found[2]), int(found[3]))
+
+
+def check_head(name: str) -> str:
+    """The name of a head in any stack; ValueError for what is none."""
+    named_head(name)
+    return name
+
+
+def check_head_of_model(name: str) -> str:
+    """The name of a head as LAYER:HEAD, without a stack; ValueError for what is none."""
+    if named_head(name).stack:
+        raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
+    return name
+
+
+def check_heads(names: list[str]) -> list[str]:
+    """The names of heads in any stack without repeats; ValueError for what is none."""
+    return list(dict.fromkeys(map(check_head, names)))
+
+
 def split_names(value: object) -> object:
     """A text as the list of names that it holds, between commas."""
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
-def check_head_places(names: Sequence[str]) -> list[str]:
-    """The names without repeats; ValueError for one that is no head's."""
-    for name in names:
-        if not PLACE.fullmatch(name):
-            raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
-    return list(dict.fromkeys(names))
+HeadNames = Annotated[list[str], BeforeValidator(split_names), AfterValidator(check_heads)]
 
 
-def named_head(name: str) -> NamedHead:
-    """A head by its name, which was checked."""
-    found = PLACE.fullmatch(name)
-    assert found is not None
-    return NamedHead(found[1] or "", int(found[2]), int(found[3]))
+class AblatedSpec(ModelSpec):
+    """A model some of whose heads give nothing."""
+
+    off_keys = frozenset({"ablate"})
+
+    ablate: Annotated[HeadNames, Group("Model")] = Field(
+        [], description="take out these heads, as LAYER:HEAD: as if their columns of W_O were zero"
+    )

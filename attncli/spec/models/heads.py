@@ -1,30 +1,28 @@
 """The settings of the survey of a model's heads."""
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, create_model, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, create_model
 
 from attncli.row_statistics import HEAD_PATTERNS, HEAD_STATISTICS, PATTERNS, ROW_STATISTICS
-from attncli.spec.fields import Contradiction, Count, Group, Size, contradiction
-from attncli.spec.models.ablated import AblatedSpec
-from attncli.spec.models.relations import RelationsSpec
-from attncli.spec.models.survey_text import SurveyTextSpec
-from attncli.spec.models.words import WordsSpec
-from attncli.spec.statistic_names import in_group
+from attncli.spec.fields import Contradictions, Count, Group, Size, contradiction, in_group
+from attncli.spec.models.head_places import AblatedSpec, check_head_of_model, named_head
+from attncli.spec.models.pretrained import WordsSpec
+from attncli.spec.models.survey_text import RelationsSpec, SurveyTextSpec
 
 if TYPE_CHECKING:
     HeadStatistic = str
 else:
     HeadStatistic = Literal[HEAD_STATISTICS]
 
-
-TO = "to"
+Head = Annotated[str, AfterValidator(check_head_of_model)]
 Named = Annotated[str, BeforeValidator(str), WithJsonSchema({"type": ["string", "integer"]})]
 
 if TYPE_CHECKING:
-    PlacesSpec = SurveyTextSpec
+
+    class PlacesSpec(SurveyTextSpec):
+        to: list[str]
 else:
     # `from` cannot be written as the name of a field.
     PlacesSpec = create_model(
@@ -45,16 +43,6 @@ else:
             ),
         },
     )
-
-
-def _default_sort(data: dict[str, Any]) -> str | None:
-    return "from_to_weight" if data["to"] else None
-
-
-def _checked_head(name: str) -> str:
-    if not re.fullmatch(r"[0-9]{1,6}:[0-9]{1,6}", name):
-        raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
-    return name
 
 
 class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
@@ -90,11 +78,11 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
         description="keep what each head looks at, of this kind of attention: weights up to 128 tokens, "
         "beyond that maps of blocks of weights (default in pictures: self)",
     )
-    full: list[str] = Field(
+    full: Annotated[list[Head], AfterValidator(lambda names: list(dict.fromkeys(names)))] = Field(
         [], description="heads whose whole weights are kept beyond 128 tokens, as LAYER:HEAD"
     )
     sort: HeadStatistic | None = Field(
-        default_factory=_default_sort,
+        default_factory=lambda data: "from_to_weight" if data["to"] else None,
         description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
     )
     ascending: bool = Field(False, description="with sort: the smallest first")
@@ -104,7 +92,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
         None, description="show one of them as a grid of layers and heads instead of the table"
     )
 
-    head: str | None = Field(
+    head: Head | None = Field(
         None, description="one head, as LAYER:HEAD, whose examples in texts are shown (with num_examples)"
     )
     num_examples: Size | None = Field(
@@ -117,20 +105,10 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
         False, description="is for one head: attn self --model FOLDER --layer L --head H --explain"
     )
 
-    @field_validator("full")
-    @classmethod
-    def _heads_have_a_layer(cls, value: list[str]) -> list[str]:
-        return list(dict.fromkeys(map(_checked_head, value)))
-
-    @field_validator("head")
-    @classmethod
-    def _head_has_a_layer(cls, value: str | None) -> str | None:
-        return None if value is None else _checked_head(value)
-
     def chosen_head(self) -> tuple[int, int]:
         """Layer and head of the setting `head`."""
-        layer, _, head = str(self.head).partition(":")
-        return int(layer), int(head)
+        _, layer, head = named_head(str(self.head))
+        return layer, head
 
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -140,7 +118,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
 
     def sought(self) -> dict[str, list[str]]:
         """The tokens whose weights are asked for, of the queries and of the keys."""
-        return {"from": getattr(self, "from"), "to": getattr(self, TO)}
+        return {"from": getattr(self, "from"), "to": self.to}
 
     def reads_many_texts(self) -> bool:
         return super().reads_many_texts() or self.relations is not None
@@ -166,10 +144,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
     def unused_keys(self) -> frozenset[str]:
         return super().unused_keys() | {"explain"}
 
-    def unreported_keys(self) -> frozenset[str]:
-        return super().unreported_keys() | {key for key in self.off_keys if not getattr(self, key)}
-
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.explain:
             message = (
@@ -206,7 +181,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
             if getattr(self, key) == "from_to_weight" and not self.sought()["to"]:
                 yield contradiction(key, "from_to_weight needs to", "to")
 
-    def _contradictions_of_examples(self) -> Iterator[Contradiction]:
+    def _contradictions_of_examples(self) -> Contradictions:
         """One head on many texts: what has a number in every row."""
         if (self.head is None) != (self.num_examples is None):
             key, other = ("head", "examples, how many to show") if self.head else ("num_examples", "head")

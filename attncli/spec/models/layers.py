@@ -1,14 +1,12 @@
 """The settings of attention that a model may have computed: which layer of it, and which head."""
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from pydantic import Field
 
-from attncli.spec.fields import Contradiction, Count, Spec, contradiction
-from attncli.spec.models.ablated import AblatedSpec
-from attncli.spec.models.head_places import named_head
-from attncli.spec.models.words import WordsSpec
+from attncli.spec.fields import Contradictions, Count, Spec, contradiction
+from attncli.spec.models.head_places import AblatedSpec, named_head
+from attncli.spec.models.pretrained import WordsSpec
 
 KEYS_WITH_MODEL = {
     "sentence",
@@ -52,7 +50,7 @@ class LayerSpec(WordsSpec, AblatedSpec):
             return own - {*Spec.model_fields, "model"}
         return frozenset(type(self).model_fields.keys() - own - KEYS_WITH_MODEL)
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.model is None:
             for key in self.given(*sorted(self.model_keys, reverse=True)):

@@ -1,16 +1,21 @@
-"""The settings of an experiment on a text, on a probe, or on many texts."""
+"""The settings of an experiment on a text, on a probe, on many texts, or on parsed sentences."""
 
-from collections.abc import Iterator
 from importlib.resources import files
-from itertools import combinations
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from attncli.spec.fields import Contradiction, Size, TextSource, contradiction
-from attncli.spec.many_texts import ManyTextsSpec
+from attncli.spec.fields import Contradictions, Size, Spec, TextSource, contradiction
 from attncli.spec.models.pretrained import ModelSpec
-from attncli.spec.text import check_file, check_text
+from attncli.spec.text import FileName, Text
+
+# fmt: off
+NOT_WITH_RELATIONS = (
+    "sentence", "file", "texts", "probe", "context", "from", "to", "words", "skip_sink", "weighted",
+    "rollout", "maps", "full", "sort", "ascending", "top", "table", "statistic", "head", "num_examples",
+)
+# fmt: on
+"""The settings that are about a text or about other statistics."""
 
 
 def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
@@ -18,8 +23,24 @@ def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
     return None if any(read) else "repeated"
 
 
-def _default_length(data: dict[str, Any]) -> int | None:
-    return 24 if data["probe"] else None
+class ManyTextsSpec(Spec):
+    """A file of texts; `attncli.experiments.reading.text_file.TextFile` reads it."""
+
+    group = "Input"
+
+    texts: FileName | None = Field(
+        None,
+        description="many texts, one per line, or JSON Lines (.jsonl) with text, id and group; - reads stdin",
+    )
+    text_group: str | None = Field(None, description="only the texts of this group")
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.text_group is not None and self.texts is None:
+            yield contradiction("text_group", "needs texts", "texts")
+
+    def reads_many_texts(self) -> bool:
+        return self.texts is not None
 
 
 class SurveyTextSpec(ManyTextsSpec, ModelSpec):
@@ -30,31 +51,44 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
     main_table = "heads"
     default_model = str(files("attncli") / "data" / "tiny-induction")
 
-    sentence: str | None = Field(None, description="the text that the model reads")
-    file: str | None = Field(None, description="a text file instead of the sentence; - reads stdin")
+    sentence: Text | None = Field(None, description="the text that the model reads")
+    file: FileName | None = Field(None, description="a text file instead of the sentence; - reads stdin")
     probe: Literal["repeated"] | None = Field(
         default_factory=_default_probe,
         description="a synthetic text: repeated is [BOS] + r + r, r random tokens (default without a text)",
     )
     num_tokens: Size | None = Field(
-        default_factory=_default_length, description="tokens of r in the probe (default: 24)"
+        default_factory=lambda data: 24 if data["probe"] else None,
+        description="tokens of r in the probe (default: 24)",
     )
-    context: str | None = Field(
+    context: Text | None = Field(
         None, description="the text for the encoder, where there is a decoder (default: the sentence)"
     )
-
-    _text = field_validator("sentence", "context")(check_text)
-    _file = field_validator("file")(check_file)
 
     def text_sources(self) -> tuple[TextSource, ...]:
         return TextSource("sentence", self.sentence, self.file), TextSource("context", self.context)
 
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        for first, second in combinations(("sentence", "file", "texts", "probe"), 2):
-            if len(self.given(first, second)) == 2:
-                yield contradiction(first, f"cannot be combined with {second}: give one of them", second)
+        yield from self.conflicts("sentence", "file", "texts", "probe")
         if self.num_tokens and not self.probe:
             yield contradiction("num_tokens", "needs probe: a text has its own length", "sentence", "file")
         if self.context and (self.probe or self.texts):
             yield contradiction("context", "needs sentence or file", "probe", "texts")
+
+
+class RelationsSpec(ModelSpec):
+    """Sentences whose syntax is known."""
+
+    group = "Input"
+
+    relations: FileName | None = Field(
+        None,
+        description="a CoNLL-U file of parsed sentences: how often each head looks from a word to its "
+        "syntactic head, and back; - reads stdin",
+    )
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        for key in self.given(*NOT_WITH_RELATIONS) if self.relations is not None else ():
+            yield contradiction(key, "cannot be combined with relations", "relations")

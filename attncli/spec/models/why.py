@@ -1,13 +1,12 @@
 """The settings of what each head adds to a logit."""
 
-from collections.abc import Iterator
+from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
-from attncli.spec.fields import Contradiction, Size, contradiction
-from attncli.spec.models.head_places import check_head_places
+from attncli.spec.fields import Contradictions, Size, contradiction, in_group
+from attncli.spec.models.head_places import check_head
 from attncli.spec.models.survey_text import SurveyTextSpec
-from attncli.spec.statistic_names import in_group
 
 
 class WhySpec(SurveyTextSpec):
@@ -30,15 +29,10 @@ class WhySpec(SurveyTextSpec):
         None, description="the token whose logit it is, after the text (default: the most likely one)"
     )
     against: str | None = Field(None, description="with answer: how far its logit is above this token's")
-    head: str | None = Field(
+    head: Annotated[str, AfterValidator(check_head)] | None = Field(
         None, description="the head, as LAYER:HEAD, that is shown token by token (default: which adds most)"
     )
     top: Size | None = Field(None, description="show only the first N heads")
-
-    @field_validator("head")
-    @classmethod
-    def _head_has_a_layer(cls, value: str | None) -> str | None:
-        return None if value is None else check_head_places([value])[0]
 
     def row_statistics(self) -> tuple[str, ...]:
         return "contribution", "weight"
@@ -47,10 +41,7 @@ class WhySpec(SurveyTextSpec):
         parts = in_group("parts", "embedding", "heads", "mlps", "biases", "sum", "logit", "norm_scale")
         return ("contribution", *parts, *in_group("layers.N", "layer", "attention", "mlp"))
 
-    def unreported_keys(self) -> frozenset[str]:
-        return super().unreported_keys() | {key for key in self.off_keys if getattr(self, key) is None}
-
-    def contradictions(self) -> Iterator[Contradiction]:
+    def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.against is not None and self.answer is None:
             yield contradiction("against", "needs answer", "answer")
