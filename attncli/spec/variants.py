@@ -9,19 +9,9 @@ from pydantic import AfterValidator, Field
 
 from attncli.spec.fields import MAX_SIZE, Contradictions, Size, Spec, contradiction
 
-VARIANTS = (
-    "rope",
-    "alibi",
-    "relative_bias",
-    "window",
-    "qk_norm",
-    "softcap",
-    "temperature",
-    "sink",
-    "differential",
-)
-"""In the order in which they come in: positions, then what is done to query and key, scores, weights."""
 POSITIONS = ("rope", "alibi", "relative_bias")
+VARIANTS = (*POSITIONS, "window", "qk_norm", "softcap", "temperature", "sink", "differential")
+"""In the order in which they come in: positions, then what is done to query and key, scores, weights."""
 DETAILS = {
     "rope_base": "rope",
     "num_buckets": "relative_bias",

@@ -1,18 +1,22 @@
 """A config file: one experiment, or several with defaults, or a grid of either; settings know their lines."""
 
+from collections.abc import Iterator
 from collections.abc import Mapping as Settings
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
 from attncli.errors import UserError, nearest
 from attncli.spec import SPECS
+from attncli.spec.config.config_reader import STRUCTURE, ConfigReader, KeyNodes
 from attncli.spec.config.overrides import Overrides, overridden, replaced_by
-from attncli.spec.config.sweep import MAX_POINTS, Point, grid, num_points
 from attncli.spec.config.validation import NO_PREVIOUS, Given, setting_errors
 from attncli.spec.config.yaml_nodes import Mapping, Scalar, Sequence, place, read_yaml
-from attncli.spec.config_reader import STRUCTURE, ConfigReader, KeyNodes
 from attncli.spec.fields import Spec
 from attncli.spec.text import TextSpec
+
+MAX_POINTS = 100_000
 
 
 class Entry(NamedTuple):
@@ -34,6 +38,24 @@ class WrittenEntry(NamedTuple):
     spec_class: type[Spec]
     own: dict[str, Given]
     source: str
+
+
+class Point(NamedTuple):
+    """One combination of swept values, and its name: `head_dim 8, causal true`."""
+
+    given: dict[str, Given]
+    label: str
+
+
+def _shown(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _grid(axes: Settings[str, list[Given]]) -> Iterator[Point]:
+    """Every combination, the last key's values changing first; one where nothing is swept."""
+    for values in product(*axes.values()):
+        given = dict(zip(axes, values, strict=True))
+        yield Point(given, ", ".join(f"{key} {_shown(value.value)}" for key, value in given.items()))
 
 
 class ConfigFile:
@@ -79,11 +101,11 @@ class ConfigFile:
                     self.reader.errors += setting_errors(key, value, [entry.spec_class])
             self.reader.raise_errors()
         entries: list[Entry] = []
-        for point in grid(axes):
+        for point in _grid(axes):
             of_point: list[Entry] = []
             for one in written:
-                complete = self._entry(one, defaults, point, of_point)
-                of_point += [complete] if complete else []
+                if complete := self._entry(one, defaults, point, of_point):
+                    of_point.append(complete)
             entries += of_point
         self.reader.raise_errors()
         return entries
@@ -125,8 +147,8 @@ class ConfigFile:
                 for given in axes[name] if written else ():
                     self.reader.errors += setting_errors(name, given, [entry.spec_class for entry in written])
         axes = {name: given for name, given in axes.items() if name not in replaced_by(self.overrides)}
-        if num_points(axes) > MAX_POINTS:
-            self.reader.error(key, "sweep", f"makes {num_points(axes):,} points, more than {MAX_POINTS:,}")
+        if (num_points := prod(map(len, axes.values()))) > MAX_POINTS:
+            self.reader.error(key, "sweep", f"makes {num_points:,} points, more than {MAX_POINTS:,}")
         return axes
 
     def _keys_of_entries(self) -> list[KeyNodes]:

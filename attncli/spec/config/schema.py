@@ -4,26 +4,25 @@ from typing import Any
 
 from attncli.spec import SPECS
 
+OBJECT = {"type": "object", "additionalProperties": False}
 
-def _experiment_schema(name: str, definitions: dict[str, Any], *, required: bool) -> dict[str, Any]:
+
+def _experiment_schema(name: str, definitions: dict[str, Any]) -> dict[str, Any]:
     schema = SPECS[name].model_json_schema()
     definitions |= schema.pop("$defs", {})
-    properties = {"experiment": {"const": name, "description": "which experiment"}, **schema["properties"]}
-    extra = ["experiment"] if required else []
+    experiment = {"const": name, "description": "which experiment"}
     return {
         "title": name,
-        "type": "object",
-        "additionalProperties": False,
-        "properties": properties,
-        "required": [*schema.get("required", []), *extra],
+        **OBJECT,
+        "properties": {"experiment": experiment, **schema["properties"]},
+        "required": [*schema.get("required", []), "experiment"],
     }
 
 
 def _sweep_schema(properties: dict[str, Any]) -> dict[str, Any]:
     return {
         "description": "lists of values, one experiment for each combination",
-        "type": "object",
-        "additionalProperties": False,
+        **OBJECT,
         "minProperties": 1,
         "properties": {
             key: {"type": "array", "minItems": 1, "items": value} for key, value in properties.items()
@@ -31,18 +30,22 @@ def _sweep_schema(properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _settings(experiment: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in experiment["properties"].items() if key != "experiment"}
+
+
 def _with_sweep(experiment: dict[str, Any]) -> dict[str, Any]:
-    settings = {key: value for key, value in experiment["properties"].items() if key != "experiment"}
-    return experiment | {"properties": experiment["properties"] | {"sweep": _sweep_schema(settings)}}
+    sweep = _sweep_schema(_settings(experiment))
+    return experiment | {"properties": experiment["properties"] | {"sweep": sweep}}
 
 
 def config_schema() -> dict[str, Any]:
     """One experiment, or steps with defaults, or a grid; the keys and types are those of the Specs."""
     definitions: dict[str, Any] = {}
-    experiments = [_experiment_schema(name, definitions, required=True) for name in SPECS]
+    experiments = [_experiment_schema(name, definitions) for name in SPECS]
     every_key: dict[str, Any] = {}
-    for spec in SPECS.values():
-        for key, value in spec.model_json_schema()["properties"].items():
+    for experiment in experiments:
+        for key, value in _settings(experiment).items():
             alternatives = every_key.setdefault(key, [])
             if value not in alternatives:
                 alternatives.append(value)
@@ -51,11 +54,10 @@ def config_schema() -> dict[str, Any]:
     }
     steps = {
         "title": "steps",
-        "type": "object",
-        "additionalProperties": False,
+        **OBJECT,
         "required": ["steps"],
         "properties": {
-            "defaults": {"type": "object", "additionalProperties": False, "properties": defaults},
+            "defaults": {**OBJECT, "properties": defaults},
             "sweep": _sweep_schema(defaults),
             "steps": {"type": "array", "minItems": 1, "items": {"oneOf": experiments}},
         },

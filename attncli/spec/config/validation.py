@@ -1,6 +1,6 @@
 """From given settings to a Spec, or to every error at once, each with the place that it came from."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, get_origin
 
 from pydantic import ValidationError
@@ -27,33 +27,14 @@ class Given(NamedTuple):
         return f"{self.where}{joint}{message}" if self.is_flag else f"{self.where}: {key}{joint}{message}"
 
 
-FLAGS = frozenset(
-    [
-        "format",
-        "output",
-        "open",
-        "title",
-        "show",
-        "step",
-        "precision",
-        "color",
-        "scale_colors",
-        "skip_sink",
-        "config",
-        "show_config",
-        "set",
-        "dry_run",
-        "fresh",
-        "rows",
-        "weights",
-        "workers",
-        "scheduler",
-        "fail_fast",
-        "expect",
-        "debug",
-    ]
-)
-"""What a command is told on its line and no file may say."""
+# fmt: off
+FLAGS = {
+    "format", "output", "open", "title", "show", "step", "precision", "color", "scale_colors",
+    "skip_sink", "config", "show_config", "set", "dry_run", "fresh", "rows", "weights", "workers",
+    "scheduler", "fail_fast", "expect", "debug",
+}
+# fmt: on
+"""The flags of commands that are no settings: no config file may set them."""
 
 NO_PREVIOUS = "previous needs a step before it that has a table of words: it keeps that step's vectors"
 
@@ -74,37 +55,26 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _number(bound: float) -> str:
-    return str(bound) if isinstance(bound, int) else f"{bound:g}"
+MESSAGES = {
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "too_short": "must hold at least {min_length}",
+    "literal_error": "must be one of {expected}",
+    "int_parsing_size": "must be a smaller whole number",
+    "finite_number": "must be a finite number",
+    "string_type": "must be text",
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "must be a number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "must be true or false"),
+    **dict.fromkeys(("list_type", "tuple_type"), "must be a list"),
+    **dict.fromkeys(("dict_type", "model_type"), "must be an object"),
+}
 
 
 def _choices(context: dict[str, Any]) -> str:
-    expected: str = context["expected"]
-    return expected.replace("'", "")
-
-
-MESSAGES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "greater_than": lambda context: f"must be greater than {_number(context['gt'])}",
-    "greater_than_equal": lambda context: f"must be at least {_number(context['ge'])}",
-    "less_than": lambda context: f"must be less than {_number(context['lt'])}",
-    "less_than_equal": lambda context: f"must be at most {_number(context['le'])}",
-    "int_parsing": lambda _: "must be a whole number",
-    "int_parsing_size": lambda _: "must be a smaller whole number",
-    "int_type": lambda _: "must be a whole number",
-    "int_from_float": lambda _: "must be a whole number",
-    "float_parsing": lambda _: "must be a number",
-    "float_type": lambda _: "must be a number",
-    "finite_number": lambda _: "must be a finite number",
-    "bool_parsing": lambda _: "must be true or false",
-    "bool_type": lambda _: "must be true or false",
-    "string_type": lambda _: "must be text",
-    "list_type": lambda _: "must be a list",
-    "tuple_type": lambda _: "must be a list",
-    "dict_type": lambda _: "must be an object",
-    "model_type": lambda _: "must be an object",
-    "too_short": lambda context: f"must hold at least {context['min_length']}",
-    "literal_error": lambda context: f"must be one of {_choices(context)}",
-}
+    return str(context["expected"]).replace("'", "")
 
 
 def expectation(error: ErrorDetails) -> str:
@@ -112,8 +82,12 @@ def expectation(error: ErrorDetails) -> str:
     context = error.get("ctx", {})
     if error["type"] == "value_error":
         return str(context["error"])
-    say = MESSAGES.get(error["type"])
-    return say(context) if say else error["msg"]
+    if error["type"] not in MESSAGES:
+        return error["msg"]
+    words = {key: f"{value:g}" if isinstance(value, float) else value for key, value in context.items()}
+    if "expected" in context:
+        words["expected"] = _choices(context)
+    return MESSAGES[error["type"]].format(**words)
 
 
 def error_message(error: ErrorDetails) -> str:

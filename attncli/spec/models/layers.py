@@ -8,17 +8,7 @@ from attncli.spec.fields import Contradictions, Count, Spec, contradiction
 from attncli.spec.models.head_places import AblatedSpec, named_head
 from attncli.spec.models.pretrained import WordsSpec
 
-KEYS_WITH_MODEL = {
-    "sentence",
-    "file",
-    "context",
-    "context_file",
-    "tokenizer",
-    "top_k",
-    "explain",
-    "token",
-    "head",
-}
+KEPT_KEYS = {"sentence", "file", "context", "context_file", "tokenizer", "top_k", "explain", "token", "head"}
 """The settings of attention on sampled weights that a model leaves in effect."""
 
 
@@ -48,7 +38,7 @@ class LayerSpec(WordsSpec, AblatedSpec):
         own = self.model_keys | LayerSpec.model_fields.keys()
         if self.model is None:
             return own - {*Spec.model_fields, "model"}
-        return frozenset(type(self).model_fields.keys() - own - KEYS_WITH_MODEL)
+        return frozenset(type(self).model_fields.keys() - own - KEPT_KEYS)
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()

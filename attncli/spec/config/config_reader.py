@@ -22,9 +22,10 @@ def _plain(node: Node) -> tuple[Any, str | None]:
         case Scalar():
             return node.text, None
         case Sequence():
-            if all(isinstance(item, Scalar) for item in node.items):
-                return [item.text for item in node.items if isinstance(item, Scalar)], None
-            return None, "must be a list of plain values"
+            texts = [item.text for item in node.items if isinstance(item, Scalar)]
+            return (
+                (texts, None) if len(texts) == len(node.items) else (None, "must be a list of plain values")
+            )
         case Mapping():
             return None, "must be a value, not a mapping"
 
