@@ -209,9 +209,7 @@ def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None
 
 def _prompt_check(items: Sequence[Item]) -> Callable[[Prompt], None]:
     """What every experiment wants of a sentence: a token, and a context only where one is read."""
-    by_tokenizer: Mapping[str | None, Spec] = {
-        getattr(item.spec, "tokenizer", None): item.spec for item in items
-    }
+    by_tokenizer = {item.spec.word_tokenizer(): item.spec for item in items}
     reads_context = any("context" in type(item.spec).model_fields for item in items)
     readers = [name for name, spec in SPECS.items() if "context" in spec.model_fields]
 

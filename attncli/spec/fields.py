@@ -146,6 +146,10 @@ class Spec(BaseModel):
         """The text that the experiment reads, and maybe a context."""
         return ()
 
+    def word_tokenizer(self) -> str | None:
+        """How a text becomes tokens; None where a model's own tokenizer does it, or there is no text."""
+        return None
+
     def sampled_counts(self) -> tuple[int, int]:
         """The numbers of random queries and keys; zeros where there are texts instead."""
         counts = [source.num_tokens or 0 for source in self.text_sources()] or [0]

@@ -129,6 +129,9 @@ class TextSpec(Spec):
     def text_sources(self) -> tuple[TextSource, ...]:
         return (TextSource("sentence", self.sentence, self.file, self.num_tokens),)
 
+    def word_tokenizer(self) -> str | None:
+        return None if self.tokenizer == "model" else self.tokenizer
+
     def has_table(self) -> bool:
         return self.embedding not in ("gaussian", "integers")
 

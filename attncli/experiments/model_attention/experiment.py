@@ -23,7 +23,6 @@ from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.models.words import words_of_characters
 from attncli.memory import refuse_bytes
 from attncli.report import Report
-from attncli.spec.cross import CrossSpec
 from attncli.spec.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
 
 
@@ -35,13 +34,13 @@ def read(
     key = "file" if spec.file else "sentence"
     words = words_of_characters if spec.words else None
     text = pretrained.read(texts.text, key, truncate=spec.truncate, words=words)
-    if not isinstance(spec, CrossSpec):
+    if not spec.reads_context:
         reading = Reading(text, text if pretrained.has_decoder else None)
     elif not pretrained.has_decoder:
         raise UserError(f"model: {pretrained.name} has no cross-attention: it takes an encoder and a decoder")
     else:
         assert texts.context is not None
-        key = "context_file" if spec.context_file else "context"
+        key = "context_file" if spec.text_sources()[1].file else "context"
         context = pretrained.read(texts.context, key, truncate=spec.truncate, words=words)
         reading = Reading(pretrained.shifted_right(text), context)
     check_token(spec.token, len(text.in_words().ids))

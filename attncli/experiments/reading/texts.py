@@ -38,19 +38,10 @@ class Texts(NamedTuple):
         return len(self.tokens), len(self.context_tokens or self.tokens)
 
 
-def _tokens(source: TextSource, tokenizer: str) -> tuple[str, ...]:
-    if source.num_tokens is not None:
-        return tuple(f"x{i}" for i in range(source.num_tokens))
-    if source.file is not None:
-        return tuple(tokenize(read_text(source.file), tokenizer, key="file"))
-    assert source.text is not None, "without a file or a count there is a text"
-    return tuple(tokenize(source.text, tokenizer, key=source.key))
-
-
 def check_text(spec: Spec, key: str, text: str) -> None:
-    """UserError where the spec's tokenizer leaves nothing of a text; a model's own comes later."""
-    if isinstance(spec, TextSpec) and spec.tokenizer != "model":
-        tokenize(text, spec.tokenizer, key=key)
+    """UserError where the spec's tokenizer leaves no tokens of a text; a model's own comes later."""
+    if tokenizer := spec.word_tokenizer():
+        tokenize(text, tokenizer, key=key)
 
 
 def check_token(token: int | None, count: int) -> None:
@@ -60,20 +51,28 @@ def check_token(token: int | None, count: int) -> None:
 
 
 def read_tokens(spec: Spec) -> Texts:
-    """The tokens that a spec names; with a model the texts as they are. UserError for what cannot be read."""
-    sources = spec.text_sources()
+    """The tokens of a spec's texts; with a model the texts as they are. UserError for what cannot be read."""
+    sources, tokenizer = spec.text_sources(), spec.word_tokenizer()
     if spec.model_source() is not None:
-        text, context = [*map(_whole_text, sources), None][:2]
+        text, context = [*map(_text, sources), None][:2]
         return Texts(text=text, context=context)
-    if not isinstance(spec, TextSpec):
+    if tokenizer is None:
         return Texts()
-    tokens, context_tokens = [*(_tokens(source, spec.tokenizer) for source in sources), ()][:2]
+    tokens, context_tokens = [*(_tokens(source, tokenizer) for source in sources), ()][:2]
     check_token(getattr(spec, "token", None), len(tokens))
     return Texts(tokens, context_tokens)
 
 
-def _whole_text(source: TextSource) -> str | None:
+def _text(source: TextSource) -> str | None:
     return source.text if source.file is None else read_text(source.file)
+
+
+def _tokens(source: TextSource, tokenizer: str) -> tuple[str, ...]:
+    if source.num_tokens is not None:
+        return tuple(f"x{i}" for i in range(source.num_tokens))
+    text = _text(source)
+    assert text is not None, "without a file or a count there is a text"
+    return tuple(tokenize(text, tokenizer, key="file" if source.file is not None else source.key))
 
 
 def find_vectors(spec: TextSpec, tokens: Iterable[str]) -> dict[str, np.ndarray]:
