@@ -10,14 +10,15 @@ if TYPE_CHECKING:
 
 
 class View(NamedTuple):
-    """A module whose write(reports, stream, display) writes reports as they come, and what it is like.
+    """The module of a view in this folder, and what the view is like.
 
-    `extra` is the extra of ours that it needs, and the package that this brings. A view that draws wants to
-    see what every head of a model looks at; a whole one holds every part of a report, whatever --show says.
-    One with steps writes an explanation, or a step of it, for people to read.
-    One of one table holds the report's main one, or the one that --show names; else NoSuchTable. One that
-    spells tokens leaves them as the model's vocabulary has them; one that has a title takes another
-    from --title.
+    `module` has `write(reports, stream, display)`, or the function after a colon, which writes reports as
+    they come. `extra` is the extra of ours that it needs, and the package that this brings. A view that
+    `draws` needs what every head of a model looks at; a `whole` one holds every part of a report, whatever
+    --show says. One that `has_steps` writes an explanation, or a step of it, for people to read. A view of
+    `one_table` holds the report's main table, or the one that --show names; else NoSuchTable. One that
+    `spells_tokens` leaves them as the model's vocabulary has them; one that `has_title` takes another from
+    --title.
     """
 
     module: str
@@ -36,34 +37,28 @@ class View(NamedTuple):
 PLOT = ("plot", "matplotlib")
 PARQUET = ("parquet", "pyarrow")
 VIEWS = {
-    "table": View("attncli.views.tables.table", (".txt",), has_steps=True),
-    "json": View("attncli.views.json", (".json",), whole=True, spells_tokens=True),
-    "jsonl": View("attncli.views.jsonl", (".jsonl", ".ndjson"), whole=True, spells_tokens=True),
-    "csv": View("attncli.views.data.csv", (".csv",), one_table=True),
-    "parquet": View("attncli.views.data.parquet", (".parquet",), PARQUET, writes_bytes=True, one_table=True),
-    "npz": View(
-        "attncli.views.data.npz", (".npz",), None, True, writes_bytes=True, whole=True, spells_tokens=True
+    "table": View("tables.table", (".txt",), has_steps=True),
+    "json": View("json", (".json",), whole=True, spells_tokens=True),
+    "jsonl": View("json:write_lines", (".jsonl", ".ndjson"), whole=True, spells_tokens=True),
+    "csv": View("data.one_table:write_csv", (".csv",), one_table=True),
+    "parquet": View(
+        "data.one_table:write_parquet", (".parquet",), PARQUET, writes_bytes=True, one_table=True
     ),
+    "npz": View("data.arrays:write_npz", (".npz",), None, True, True, whole=True, spells_tokens=True),
     "safetensors": View(
-        "attncli.views.data.safetensors",
-        (".safetensors",),
-        None,
-        True,
-        writes_bytes=True,
-        whole=True,
-        spells_tokens=True,
+        "data.arrays:write_safetensors", (".safetensors",), None, True, True, whole=True, spells_tokens=True
     ),
-    "md": View("attncli.views.markdown", (".md", ".markdown"), has_steps=True),
-    "heatmap": View("attncli.views.terminal.heatmap", draws=True, has_title=True),
-    "html": View("attncli.views.page.html", (".html", ".htm"), draws=True, whole=True, has_title=True),
-    "png": View("attncli.views.pictures.png", (".png",), PLOT, True, True, True, True, has_title=True),
-    "svg": View("attncli.views.pictures.svg", (".svg",), PLOT, True, False, True, True, has_title=True),
+    "md": View("markdown", (".md", ".markdown"), has_steps=True),
+    "heatmap": View("terminal.heatmap", draws=True, has_title=True),
+    "html": View("page.html", (".html", ".htm"), draws=True, whole=True, has_title=True),
+    "png": View("pictures.png", (".png",), PLOT, True, True, True, True, has_title=True),
+    "svg": View("pictures.svg", (".svg",), PLOT, True, False, True, True, has_title=True),
 }
 SUFFIXES = {suffix: name for name, view in VIEWS.items() for suffix in view.suffixes}
 
 # How wide text is in a pipe, where tables are as wide as they need.
 TEXT_WIDTH = 80
-# What a terminal can show, from nothing to 24 bits a colour.
+# What a terminal can show, from nothing to 24 bits per colour.
 COLOR_DEPTHS = ("none", "16", "256", "truecolor")
 # What --show takes; views/parts.py says what belongs to each.
 PARTS = ("weights", "scores", "rows", "output", "statistics", "all")
@@ -76,11 +71,11 @@ class Display:
     """How to show reports: columns (None: as wide as needed), colour, decimals, one report or several.
 
     `scale_colors` spreads a heatmap's colours: linear, log, or row (each row by itself); None as suits the
-    numbers. The first `skip_sink` keys take no part in that and are left blank. Of vectors at most
-    `most_dims` numbers are shown (None: as many as fit). `show` are the parts that are asked for: none, and a
+    numbers. The first `skip_sink` keys are excluded from that and left blank. Vectors show at most
+    `most_dims` numbers (None: as many as fit). `show` are the parts that the user asked for; without any, a
     view that has a first screen shows that, with `screen_precision` decimals. A picture of one map takes at
-    most `map_lines` lines. `title` stands in place of a picture's own. `step` is the only step, from 1, that
-    is shown of an explanation.
+    most `map_lines` lines. `title` replaces a picture's own. `step` is the only step of an explanation to
+    show, from 1.
     """
 
     width: int | None = None
@@ -107,7 +102,7 @@ class NothingToDraw(LookupError):
 
 
 class NoSuchTable(LookupError):
-    """A report has not the table that was asked for."""
+    """A report does not have the table that was asked for."""
 
     def __init__(self, name: str, names: tuple[str, ...]) -> None:
         super().__init__(name)
@@ -119,11 +114,9 @@ Write = Callable[["Iterable[Report]", IO[Any], Display], None]
 
 
 def load_view(name: str) -> Write:
-    """The function of a view, imported when it is used; tokens reach it as people read them.
-
-    A view for programs has them as the model's vocabulary spells them.
-    """
-    write: Write = import_module(VIEWS[name].module).write
+    """The function of a view, imported when it is used; it gets readable tokens unless it `spells_tokens`."""
+    module, _, function = VIEWS[name].module.partition(":")
+    write: Write = getattr(import_module(f"{__name__}.{module}"), function or "write")
     if VIEWS[name].spells_tokens:
         return write
 

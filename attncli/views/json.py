@@ -1,4 +1,4 @@
-"""Reports as JSON at full precision: an object, or a list of them where several were asked for."""
+"""Reports as JSON at full precision: an object, a list of them where several were asked for, JSON Lines."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,7 +50,7 @@ def _document(report: Report) -> Iterator[str]:
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
-    """One key of a report a line."""
+    """Each key of a report on its own line."""
     if not display.several:
         for report in reports:
             stream.writelines(_document(report))
@@ -62,3 +62,11 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
         stream.writelines(_document(report))
         separator = ",\n"
     stream.write("\n]\n" if separator == ",\n" else "[]\n")
+
+
+def write_lines(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
+    """The same data, one report per line, flushed so that a reader can follow."""
+    for report in reports:
+        stream.writelines(pieces(report.fields()))
+        stream.write("\n")
+        stream.flush()

@@ -24,7 +24,7 @@ class DataTable(NamedTuple):
     blocks: Callable[[], Iterator[Block]]
 
 
-def type_of(cells: Sequence[Any]) -> str | None:
+def _type_of(cells: Sequence[Any]) -> str | None:
     """The type that holds every cell; None where all are empty."""
     kinds = {type(cell) for cell in cells if cell is not None}
     if kinds <= {int, float} and kinds:
@@ -32,35 +32,31 @@ def type_of(cells: Sequence[Any]) -> str | None:
     return "boolean" if kinds == {bool} else "text" if kinds else None
 
 
-def table_of_columns(columns: Mapping[str, list[Any]]) -> DataTable:
-    """The columns that are not empty."""
-    types = {name: kind for name, cells in columns.items() if (kind := type_of(cells)) is not None}
+def table_of_rows(rows: Sequence[Row]) -> DataTable:
+    """One column per name, of a list of numbers one per place in it; empty columns are left out."""
+    cells = [_cells_by_column(row) for row in rows]
+    names = dict.fromkeys(name for row in cells for name in row)
+    columns = {name: [row.get(name) for row in cells] for name in names}
+    types = {name: kind for name, column in columns.items() if (kind := _type_of(column)) is not None}
     return DataTable(types, lambda: iter([{name: columns[name] for name in types}] if types else []))
 
 
-def table_of_rows(rows: Sequence[Row]) -> DataTable:
-    """A column for each name, of a list of numbers one for each place in it; without those that are empty."""
-    columns: dict[str, list[Any]] = {}
-    for count, row in enumerate(rows):
-        for name, cell in row.items():
-            cells = (
-                {f"{name}_{i}": item for i, item in enumerate(cell)}
-                if isinstance(cell, list)
-                else {name: cell}
-            )
-            for column, item in cells.items():
-                # An id is told from every other: it is exact.
-                text = plain_text(item) if isinstance(item, str) and name != "id" else item
-                columns.setdefault(column, [None] * count).append(plain(text))
-        for cells_so_far in columns.values():
-            cells_so_far += [None] * (count + 1 - len(cells_so_far))
-    return table_of_columns(columns)
+def _cells_by_column(row: Row) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, cell in row.items():
+        items = (
+            {f"{name}_{i}": item for i, item in enumerate(cell)} if isinstance(cell, list) else {name: cell}
+        )
+        for column, item in items.items():
+            # An id stays exact, so that it matches the user's own.
+            found[column] = plain_text(item) if isinstance(item, str) and name != "id" else plain(item)
+    return found
 
 
 def table_of_tensors(report: Report, tensors: Mapping[str, NamedTensor]) -> DataTable:
-    """A row for each place on the axes of the first, with a column for each tensor; others may lack an axis.
+    """One row per place on the axes of the first, one column per tensor; the others may lack an axis.
 
-    Tokens stand beside their places. A tensor with one axis more has a column for each place on that.
+    Tokens are beside their places. A tensor with one axis more has one column per place on that axis.
     """
     first = next(iter(tensors.values()))
     axes, shape = first.axes, first.values.shape
@@ -90,9 +86,9 @@ def table_of_tensors(report: Report, tensors: Mapping[str, NamedTensor]) -> Data
 
 
 def stacked(parts: Sequence[tuple[Mapping[str, Cell], DataTable]]) -> DataTable:
-    """The tables one below the other, the union of their columns; each has its own cells before every row."""
+    """The tables one below the other, with the union of their columns; its own cells lead each row."""
     names = dict.fromkeys(name for own, _ in parts for name in own)
-    kinds = {name: type_of([own.get(name) for own, _ in parts]) for name in names}
+    kinds = {name: _type_of([own.get(name) for own, _ in parts]) for name in names}
     columns = {name: kind for name, kind in kinds.items() if kind is not None}
     for _, table in parts:
         for name, kind in table.columns.items():
