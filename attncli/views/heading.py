@@ -1,4 +1,4 @@
-"""What a report is, for people: its title, its text, and the settings that shape it."""
+"""The title, text and main settings of a report, for people."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,10 +7,10 @@ from attncli.plain_text import plain_text
 from attncli.report import PLACES, Report
 from attncli.spec import SPECS
 
-# Of reports that no experiment made: weights from another tool.
+# For reports that no experiment made: weights from another tool.
 OTHER_KEYS = ("file", "array")
 OTHER_TITLES = {"diff": "A and B compared", "show": "Attention weights"}
-# Reports of two sides, of which the first note says what is different.
+# Reports that compare, whose first note says what differs.
 COMPARISONS = ("diff", "pitfalls")
 ARROW = " -> "
 
@@ -32,13 +32,13 @@ def title(report: Report) -> str:
 
 
 def subtitle(report: Report) -> str:
-    """The settings, after what differs between the sides of a comparison."""
+    """The settings, after what differs in a comparison."""
     lead = [first_note(report)] if report.experiment in COMPARISONS else []
     return " ".join([*lead, ", ".join(_settings(report))])
 
 
 def nothing_to_draw(report: Report) -> str:
-    """That a report has neither matrix nor curve, and what would have."""
+    """A message that a report has neither matrix nor curve, and what to run instead."""
     steps = SPECS[report.experiment].steps_after(report.spec)[:1] if report.experiment in SPECS else ()
     hint = f": try attn {report.experiment} {steps[0]}" if steps else ": --format table shows its numbers"
     return f"this report of {report.experiment} has no matrix and no curve to draw{hint}"
@@ -50,7 +50,7 @@ def first_note(report: Report) -> str:
 
 
 def text_of(report: Report, key: str) -> str:
-    """The text of one side, its sentence or context, as it was given, else its tokens."""
+    """The `sentence` or `context` as it was given, else its tokens."""
     spec = report.spec
     tokens = report.tokens if key == "sentence" else report.context_tokens
     if not tokens:
@@ -63,20 +63,23 @@ def text_of(report: Report, key: str) -> str:
 
 
 def _settings(report: Report) -> list[str]:
-    parts: list[str] = []
-    # The values of settings that a summary stands by are no tokens.
+    # The tokens of a summary are values of settings.
     if report.experiment == "results":
-        return parts
-    if report.tokens:
-        parts.append(counted(len(report.tokens), token_name(report)))
-    if report.context_tokens:
-        parts.append(counted(len(report.context_tokens), f"context {token_name(report)}"))
+        return []
     keys = SPECS[report.experiment].heading_keys if report.experiment in SPECS else OTHER_KEYS
-    return parts + [f"{key} {setting(report.spec[key])}" for key in keys if says_something(report.spec, key)]
+    settings = [f"{key} {setting(report.spec[key])}" for key in keys if is_in_heading(report.spec, key)]
+    return token_counts(report) + settings
+
+
+def token_counts(report: Report) -> list[str]:
+    """`6 tokens` and `3 context tokens`, of those that the report has."""
+    name = token_name(report)
+    sides = ((report.tokens, name), (report.context_tokens, f"context {name}"))
+    return [counted(len(tokens), name) for tokens, name in sides if tokens]
 
 
 def token_name(report: Report) -> str:
-    """What stands at the queries and keys: tokens, or the words that they were merged into."""
+    """What queries and keys are: tokens, or the words that they were merged into."""
     return "word" if report.spec.get("words") else "token"
 
 
@@ -85,18 +88,14 @@ def counted(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
-def says_something(spec: Mapping[str, Any], key: str) -> bool:
-    """Whether a setting belongs into the heading: it is there, and no switch in its usual place."""
+def is_in_heading(spec: Mapping[str, Any], key: str) -> bool:
+    """Whether a setting is there, and is not a switch in its usual position."""
     value = spec.get(key)
-    return (
-        value is not None
-        and not (key == "causal" and value is False)
-        and not (key == "softmax" and value is True)
-    )
+    return value is not None and (key, value) not in (("causal", False), ("softmax", True))
 
 
 def setting(value: Any) -> str:
-    """A setting's value in a heading; of a path the last part."""
+    """The value of a setting in a heading; the last part of a path."""
     if isinstance(value, list):
         return ",".join(map(setting, value))
     if isinstance(value, bool):

@@ -14,11 +14,9 @@ def fixed(value: Any, precision: int) -> str:
         return NO_NUMBER
     if isinstance(value, bool | np.bool_):
         return str(value).lower()
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int):
+    if isinstance(value, str | int):
         return str(value)
-    if isinstance(value, np.integer):  # an index: -1 is one of nothing
+    if isinstance(value, np.integer):  # an index, where -1 means none
         return str(value) if value >= 0 else NO_NUMBER
     if not np.isfinite(value):
         return NO_NUMBER
@@ -29,7 +27,7 @@ def fixed(value: Any, precision: int) -> str:
 
 
 def range_ends(low: float, high: float, precision: int, scale: str = "linear") -> tuple[str, str]:
-    """The ends of a range; one that rounds to zero beside the other one is zero, but in a logarithm."""
+    """The ends of a range; one that rounds to zero beside the other is 0, except on a log scale."""
     least = 0.0 if scale == "log" else 0.5 * 10**-precision * max(abs(low), abs(high))
     first, last = (scalar(0.0 if abs(end) < least else end, precision) for end in (low, high))
     return first, last

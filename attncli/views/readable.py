@@ -1,22 +1,21 @@
-"""Reports with the tokens of a model's vocabulary as the text that they stand for."""
+"""Reports with the tokens of a model's vocabulary as the text that they mean."""
 
 from dataclasses import replace
 
 from attncli.plain_text import readable_token
-from attncli.report import Report, Statistic, Table, Terms
+from attncli.report import Report, Row, Table, Terms
 
 
 def readable(report: Report) -> Report:
-    """The report with every token, of its steps as well, as `readable_token` has it."""
+    """The report with every token, in its steps as well, as `readable_token` has it."""
     spelling = report.token_spelling
     if spelling is None:
         return report
-    statistics = report.statistics
-    if "written" in statistics:
-        statistics = {**statistics, "written": _readable_rows(statistics["written"], spelling)}
+    written = report.table("written")
+    statistics = {"written": Table(_readable_row(row, spelling) for row in written)} if written else {}
     return replace(
         report,
-        statistics=statistics,
+        statistics={**report.statistics, **statistics},
         tokens=tuple(readable_token(token, spelling) for token in report.tokens),
         context_tokens=tuple(readable_token(token, spelling) for token in report.context_tokens),
         steps=tuple(
@@ -27,15 +26,12 @@ def readable(report: Report) -> Report:
     )
 
 
-def _readable_rows(table: Statistic, spelling: str) -> Statistic:
-    """What a model wrote: a row for each token."""
-    if not isinstance(table, Table):
-        return table
-    return Table({**row, "token": readable_token(str(row["token"]), spelling)} for row in table)
+def _readable_row(row: Row, spelling: str) -> Row:
+    return {**row, "token": readable_token(str(row["token"]), spelling)}
 
 
 def _readable_terms(table: Terms, spelling: str) -> Terms:
-    """Tokens stand in the column `text`."""
+    """Tokens are in the column `text`."""
     if "text" not in table.columns:
         return table
     place = table.columns.index("text")

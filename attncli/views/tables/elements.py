@@ -1,7 +1,7 @@
-"""What people are shown of a report, as texts that nobody has laid out yet."""
+"""What a report shows to people, as texts that are not laid out yet."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from rich.cells import cell_len
@@ -13,8 +13,8 @@ GAP = 2
 class Paragraph:
     """A text: the `title` of a report or of a `step`, `prose`, or `bold` or `dim` lines of their own.
 
-    A step begins, prose and its `lead` stand, below a blank line. A `line` and a dim `note` are sentences
-    without one.
+    A blank line comes before a step, prose and its `lead`, and none before a `line` and a dim `note`, which
+    are sentences.
     """
 
     text: str
@@ -31,7 +31,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Column:
-    """A header of one or two lines, the cells below it, and how they stand."""
+    """A header of one or two lines, the cells below it, their alignment, and the rows in bold."""
 
     header: tuple[str, ...]
     cells: Sequence[str]
@@ -48,7 +48,7 @@ class Column:
 class Grid:
     """A table: its title, if any, the labels of its rows, and its columns.
 
-    Where they stand in several groups, the first `repeated` columns lead each of them, as the labels do.
+    In several groups of columns, the first `repeated` ones lead each group, as the labels do.
     """
 
     title: str
@@ -57,7 +57,7 @@ class Grid:
     repeated: int = 0
 
     def groups(self, width: int | None) -> list[Sequence[Column]]:
-        """The columns in groups that each fit the width beside the labels; at least one column a group."""
+        """The columns in groups that each fit the width beside the labels; at least one column per group."""
         if width is None or not self.columns:
             return [self.columns]
         leading, columns = self.columns[: self.repeated], self.columns[self.repeated :]
@@ -71,14 +71,28 @@ class Grid:
             used += needed
         return [[*leading, *columns[a:b]] for a, b in pairwise([*starts, len(columns)])]
 
+    def fits(self, width: int | None) -> bool:
+        """Whether one group holds every column."""
+        return len(self.groups(width)) == 1
+
+    def first_group(self, width: int | None) -> "Grid":
+        """The table without the columns that do not fit the width."""
+        return replace(self, columns=self.groups(width)[0])
+
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture in lines; `mentioned` are the tokens that it shows cut short, by what and where they are."""
+    """A picture in lines; `mentioned` are the tokens that it shows shortened, by what and where they are."""
 
     title: str
     lines: Sequence[str]
-    mentioned: Mapping[tuple[str, int], str]
+    mentioned: Mapping[tuple[str, int], str] = field(default_factory=dict)
+
+
+def split_header(name: str) -> tuple[str, str]:
+    """A name as the two lines of a header: `max`, `weight`."""
+    first, _, second = name.rpartition("_")
+    return first.replace("_", " "), second
 
 
 Section = Paragraph | Values | Grid | Drawing

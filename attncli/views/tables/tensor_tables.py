@@ -10,7 +10,7 @@ from attncli.report import NamedTensor, Report, Tensors
 from attncli.views import Display
 from attncli.views.matrices import Matrix, matrices, place_names
 from attncli.views.numbers import fixed
-from attncli.views.tables.elements import Column, Drawing, Grid, Section
+from attncli.views.tables.elements import Column, Drawing, Grid, Section, split_header
 from attncli.views.tables.labels import TableLabels
 from attncli.views.terminal.heatmap_figure import draw
 
@@ -21,12 +21,6 @@ MAX_VECTOR_COLUMNS = 64
 MAX_EXAMPLE_ROWS = 6
 ROUNDING = 1e-6
 RANKED = ("top_keys", "top_weights")
-
-
-def two_lines(name: str) -> tuple[str, str]:
-    """A name as the header of a column."""
-    first, _, second = name.rpartition("_")
-    return first.replace("_", " "), second
 
 
 def largest_keys(values: np.ndarray) -> np.ndarray:
@@ -76,12 +70,9 @@ class TensorTables:
             label = self.labels.rows(wrong.axes[0], len(wrong.values))
             title = f"{name} ({' × '.join(wrong.axes)}): wrong and right"
             grid = Grid(title, label, [*sides[0], between, *sides[1]])
-            if self._fits(grid):
+            if grid.fits(self.display.width):
                 found |= {names[0]: [grid], names[1]: []}
         return found
-
-    def _fits(self, grid: Grid) -> bool:
-        return len(grid.groups(self.display.width)) == 1
 
     def _matrices(self, of_tensor: Sequence[Matrix]) -> Iterator[Section]:
         is_drawn = False
@@ -101,7 +92,7 @@ class TensorTables:
                 blank = [""] * (len(grid.label.cells) - len(rows.cells))
                 more = [replace(column, cells=[*column.cells, *blank]) for column in beside]
                 whole = replace(grid, columns=[*grid.columns, *more])
-                if self._fits(whole):
+                if whole.fits(self.display.width):
                     yield whole
                     continue
                 yield grid
@@ -138,7 +129,7 @@ class TensorTables:
 
     def _statistics_of_rows(self, index: tuple[int, ...]) -> list[Column]:
         columns = [
-            Column(two_lines(name), self._fixed(tensor.values[index]))
+            Column(split_header(name), self._fixed(tensor.values[index]))
             for name, tensor in self.rows.items()
             if name not in RANKED
         ]
@@ -185,7 +176,7 @@ class TensorTables:
         for (axis, count), tensors in by_axis.items():
             step = -(-count // MAX_VECTOR_ROWS) if self.display.width is not None else 1
             label = self.labels.rows(axis, count)
-            columns = [Column(two_lines(n), self._fixed(t.values[::step])) for n, t in tensors.items()]
+            columns = [Column(split_header(n), self._fixed(t.values[::step])) for n, t in tensors.items()]
             thinned = f": one row in {step} of {count}" if step > 1 else ""
             title = f"{', '.join(tensors)} ({axis}){thinned}"
             yield Grid(title, replace(label, cells=label.cells[::step]), columns)

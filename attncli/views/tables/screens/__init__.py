@@ -5,17 +5,13 @@ from collections.abc import Callable, Iterator
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.tables.elements import Section
-from attncli.views.tables.screens.ablate import ablate_screen
-from attncli.views.tables.screens.attention import attention_screen
-from attncli.views.tables.screens.average import average_screen
-from attncli.views.tables.screens.comparison import comparison_screen
+from attncli.views.tables.screens.attention import attention_screen, average_screen
+from attncli.views.tables.screens.comparisons import comparison_screen, pitfalls_screen, results_screen
 from attncli.views.tables.screens.generate import generate_screen
-from attncli.views.tables.screens.heads.screen import heads_screen
+from attncli.views.tables.screens.head_effects import ablate_screen, why_screen
+from attncli.views.tables.screens.heads import heads_screen
 from attncli.views.tables.screens.norm import norm_screen
-from attncli.views.tables.screens.pitfalls import pitfalls_screen
-from attncli.views.tables.screens.results import results_screen
 from attncli.views.tables.screens.scale_demo import scale_demo_screen
-from attncli.views.tables.screens.why import why_screen
 
 Screen = Callable[[Report, Display], Iterator[Section]]
 

@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Cell, Report, Row
-from attncli.spec import SPECS
 from attncli.views import Display
 from attncli.views.labels import shortened
 from attncli.views.numbers import NO_NUMBER, fixed
 from attncli.views.tables.elements import Column, Grid, Paragraph, Section
-from attncli.views.tables.heads_table import heads_grid
 from attncli.views.tables.labels import TableLabels
+from attncli.views.tables.screens.headlines import model_name, one_line
+from attncli.views.tables.statistic_tables import heads_grid
 from attncli.views.terminal.blocks import wrap_cells
 
 MOST_TOKENS = 9
@@ -33,40 +32,32 @@ def generate_screen(report: Report, display: Display) -> Iterator[Section]:
     width = display.width or 0
     labels = TableLabels(report, replace(display, width=min(width, 100)))
     yield Paragraph(_title(report), "title")
-    spec = report.spec
-    prompt = str(spec.get("sentence") or f"file {spec.get('file')}")
-    question = f" {spec['question']}" if spec.get("question") else ""
-    yield Paragraph(shortened(plain_text("prompt: " + " ".join((prompt + question).split())), width), "")
-    lines = wrap_cells(f"wrote: {plain_text(_text(report))}", width)
+    prompt = report.spec.get("sentence") or f"file {report.spec.get('file')}"
+    words = f"{prompt} {report.spec.get('question') or ''}".split()
+    yield one_line(f"prompt: {' '.join(words)}", display)
+    text = next((note for note in report.notes if note.startswith(WRITTEN)), "").removeprefix(WRITTEN)
+    lines = wrap_cells(f"wrote: {plain_text(text)}", width)
     if len(lines) > TEXT_LINES:
         lines = [*lines[: TEXT_LINES - 1], shortened(" ".join(lines[TEXT_LINES - 1 :]), width)]
-    for line in lines:
-        yield Paragraph(line, "")
+    yield from (Paragraph(line, "") for line in lines)
     notes = [plain_text(note) for note in report.notes[1:] if not note.startswith(WRITTEN)]
     room = LINES_OF_ALL - len(lines) - sum(len(wrap_cells(note, width)) for note in notes)
     room -= len(wrap_cells(_tokens_title(report, MOST_TOKENS), width)) - 1
     yield _tokens(report, labels, display, min(MOST_TOKENS, room))
     yield _heads(report, display)
-    for note in notes:
-        yield Paragraph(note, "note")
+    yield from (Paragraph(note, "note") for note in notes)
 
 
 def _title(report: Report) -> str:
     """`generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new ones`"""
-    model = str(report.spec.get("model") or getattr(SPECS["generate"], "default_model", ""))
     counts = report.numbers("writing")
     places = [f"{name} {report.spec[name]}" for name in PLACES if report.spec.get(name) is not None]
-    parts = [Path(model).name, *places, f"{counts['prompt_tokens']} tokens", f"{counts['new_tokens']} new"]
-    return plain_text(f"generate: {', '.join(parts)}")
-
-
-def _text(report: Report) -> str:
-    found = (note for note in report.notes if note.startswith(WRITTEN))
-    return next(found, WRITTEN).removeprefix(WRITTEN)
+    sizes = [f"{counts['prompt_tokens']} tokens", f"{counts['new_tokens']} new"]
+    return plain_text(f"generate: {', '.join([model_name(report), *places, *sizes])}")
 
 
 def _tokens(report: Report, labels: TableLabels, display: Display, most: int) -> Grid:
-    """A line for each token: the query that chose it, shares of the row, the keys beside the first."""
+    """One line per token: the query that chose it, shares of the row, the keys beside the first."""
     rows = report.table("written")
     places = _chosen(rows, most)
     shown = [rows[place] for place in places]
@@ -83,12 +74,8 @@ def _tokens(report: Report, labels: TableLabels, display: Display, most: int) ->
     for rank in range(len(_list(shown[0], "keys"))):
         cells = [_key(row, rank, labels, precision) for row in shown]
         columns.append(Column(("", "looks at" if rank == 0 else "and"), cells, left=True))
-    grid = Grid(
-        _tokens_title(report, len(shown)),
-        replace(label, header=("", "query"), cells=[label.cells[place] for place in places]),
-        columns,
-    )
-    return replace(grid, columns=grid.groups(display.width)[0])
+    label = Column(("", "query"), [label.cells[place] for place in places], left=True)
+    return Grid(_tokens_title(report, len(shown)), label, columns).first_group(display.width)
 
 
 def _tokens_title(report: Report, most: int) -> str:
@@ -131,5 +118,4 @@ def _heads(report: Report, display: Display) -> Grid:
     names = [*HEAD_PLACES, *dict.fromkeys([sort, *HEAD_ORDER])]
     shown = [{name: row[name] for name in names if name in row} for row in heads[:MOST_HEADS]]
     title = plain_text(f"heads with the {least} {sort}, means over the new tokens")
-    grid = heads_grid(title, shown, display.precision)
-    return replace(grid, columns=grid.groups(display.width)[0])
+    return heads_grid(title, shown, display.precision).first_group(display.width)

@@ -1,27 +1,30 @@
-"""The first and the last line of a first screen: what was shown the experiment, and what to type next."""
+"""The first and the last lines of a first screen: what was read, the notes, and what to type next."""
 
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from rich.cells import cell_len
 
+from attncli.plain_text import plain_text
 from attncli.report import Report
 from attncli.spec import SPECS
 from attncli.spec.text import is_vector_file
 from attncli.views import Display
-from attncli.views.heading import ARROW, counted, heading, says_something, setting, text_of, token_name
+from attncli.views.heading import ARROW, heading, is_in_heading, setting, text_of, token_counts
 from attncli.views.labels import shortened
 from attncli.views.parts import parts_of
 from attncli.views.tables.elements import Paragraph
+from attncli.views.terminal.blocks import wrap_cells
 
+NOTE_LINES = 3
 # Settings that usually have the value of another one.
 FOLLOWS = {"value_dim": "head_dim", "num_kv_heads": "num_heads"}
 USUAL = {"embedding": ("random", "gaussian")}
 SIZES = ("embed_dim", "num_heads", "head_dim")
-# They stand elsewhere in the first lines.
-TOLD = ("file", "seed")
-# Of reports that no Spec is behind.
+# They are elsewhere in the first lines.
+SHOWN_ELSEWHERE = ("file", "seed")
+# Of reports without a Spec.
 NEXT_STEPS = {
     "diff": ("--show weights", "--show statistics", "-o page.html"),
     "results": ("--statistic NAME", "--group-by layer", "-o summary.csv"),
@@ -30,40 +33,70 @@ NEXT_STEPS = {
 
 
 def opening(report: Report, display: Display) -> Iterator[Paragraph]:
-    """The text on a line, and the sizes; the heading of what no experiment made."""
+    """The text on a line, and the sizes; the heading of a report that no experiment made."""
     if report.experiment not in SPECS:
         yield Paragraph(heading(report), "title")
         return
-    yield _title(report, display)
-    yield from _sizes(report, display)
-
-
-def _title(report: Report, display: Display) -> Paragraph:
-    """`self: the cat walks on the street`, on one line."""
-    room = (display.width or 0) - cell_len(f"{report.experiment}: ")
+    width = display.width or 0
+    room = width - cell_len(f"{report.experiment}: ")
     texts = [text_of(report, "sentence"), text_of(report, "context")]
     if texts[1]:
         room = (room - len(ARROW)) // 2
     texts = [shortened(text, max(room, 1)) for text in texts if text]
-    return Paragraph(": ".join(filter(None, (report.experiment, ARROW.join(texts)))), "title")
-
-
-def _sizes(report: Report, display: Display) -> Iterator[Paragraph]:
-    """`6 tokens, embed_dim 64, head_dim 64   UNTRAINED (random weights, seed 0)`, on two lines if need be."""
-    name = token_name(report)
-    sides = ((report.tokens, name), (report.context_tokens, f"context {name}"))
-    parts = [counted(len(tokens), name) for tokens, name in sides if tokens]
-    lines = [", ".join([*parts, *_settings(report)]), _untrained(report)]
+    yield Paragraph(": ".join(filter(None, (report.experiment, ARROW.join(texts)))), "title")
+    # On two lines where one is too short.
+    lines = [", ".join([*token_counts(report), *_settings(report)]), _untrained(report)]
     whole = "   ".join(filter(None, lines))
-    for line in [whole] if cell_len(whole) <= (display.width or 0) else filter(None, lines):
+    for line in [whole] if cell_len(whole) <= width else filter(None, lines):
         yield Paragraph(line, "line")
 
 
+def one_line(text: str, display: Display, style: str = "") -> Paragraph:
+    """A text, shortened to one line."""
+    return Paragraph(shortened(plain_text(text), display.width), style)
+
+
+def model_name(report: Report) -> str:
+    """The model's folder or id, the default one where the user named none."""
+    default = getattr(SPECS[report.experiment], "default_model", "")
+    return Path(str(report.spec.get("model") or default)).name
+
+
+def text_line(report: Report, display: Display) -> Paragraph:
+    """What the model read, on one line."""
+    spec = report.spec
+    if spec.get("probe"):
+        return Paragraph(f"probe: {spec.get('num_tokens')} random tokens, twice", "")
+    group = f", group {spec['text_group']}" if spec.get("text_group") else ""
+    texts = f"texts {spec['texts']}{group}" if spec.get("texts") else ""
+    text = texts or spec.get("sentence") or f"file {spec.get('file')}"
+    return one_line(" ".join(str(text).split()), display)
+
+
+def closing_notes(notes: Iterable[str]) -> Iterator[Paragraph]:
+    """Notes below a blank line."""
+    yield Paragraph("", "dim")
+    for note in notes:
+        yield Paragraph(plain_text(note), "note")
+
+
+def fitting_notes(report: Report, display: Display, num_lines: int = NOTE_LINES) -> Iterator[Paragraph]:
+    """The notes of a report that fit that many lines."""
+    for text in map(plain_text, report.notes):
+        num_lines -= len(wrap_cells(text, display.width or 0))
+        if num_lines >= 0:
+            yield Paragraph(text, "note")
+
+
 def _settings(report: Report) -> Iterator[str]:
-    """The sizes of the heading, and those of its settings that are not as usual."""
+    """The sizes of the heading, and those of its settings that are not usual."""
     spec = report.spec
     for key in SPECS[report.experiment].heading_keys:
-        if key not in TOLD and says_something(spec, key) and (key in SIZES or not _is_usual(report, key)):
+        if (
+            key not in SHOWN_ELSEWHERE
+            and is_in_heading(spec, key)
+            and (key in SIZES or not _is_usual(report, key))
+        ):
             yield key if spec[key] is True else f"{key} {setting(spec[key])}"
 
 
@@ -75,7 +108,6 @@ def _is_usual(report: Report, key: str) -> bool:
 
 
 def _untrained(report: Report) -> str:
-    """That nothing was trained, where weights or embeddings are random."""
     spec = report.spec
     projection, embedding = spec.get("projection"), spec.get("embedding")
     if projection in ("linear", "uniform"):
@@ -86,16 +118,11 @@ def _untrained(report: Report) -> str:
 
 
 def next_steps(report: Report) -> Iterator[Paragraph]:
-    """What to type next; a flag is left out where the report has that setting already, or cannot have it."""
+    """What to type next, without flags that the report has already or cannot have."""
     name = report.experiment
     steps = SPECS[name].steps_after(report.spec) if name in SPECS else NEXT_STEPS.get(name, ())
     if shown := [step for step in steps if _is_new(step, report)]:
         yield Paragraph(f"Next, with attn {name}: {'  '.join(shown)}", "prose")
-
-
-def _default(field: Any, report: Report) -> Any:
-    """What a setting is where nobody says otherwise: some follow from others, which may be off."""
-    return field.get_default(call_default_factory=True, validated_data=defaultdict(lambda: None, report.spec))
 
 
 def _is_new(step: str, report: Report) -> bool:
@@ -105,11 +132,14 @@ def _is_new(step: str, report: Report) -> bool:
         return {*value.split(",")} <= {*parts_of(report), "all"}
     if key == "explain" and (report.spec.get("engine") == "streaming" or report.spec.get("words")):
         return False
-    if report.experiment not in SPECS or key not in SPECS[report.experiment].model_fields:
+    spec = SPECS.get(report.experiment)
+    if spec is None or key not in spec.model_fields:
         return True
-    field, given = SPECS[report.experiment].model_fields[key], report.spec.get(key)
-    if value and given not in (None, [], _default(field, report)):
+    # Some defaults follow from other settings, which may be off.
+    settings = defaultdict(lambda: None, report.spec)
+    default = spec.model_fields[key].get_default(call_default_factory=True, validated_data=settings)
+    if value and report.spec.get(key) not in (None, [], default):
         return False
-    if key in SPECS[report.experiment].off_keys and key not in report.spec:
+    if key in spec.off_keys and key not in report.spec:
         return True
     return key in report.spec and setting(report.spec[key]) != (value or "true")

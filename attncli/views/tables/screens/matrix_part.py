@@ -9,7 +9,7 @@ from attncli.report import Report
 from attncli.views import Display
 from attncli.views.matrices import Matrix
 from attncli.views.numbers import NO_NUMBER, fixed
-from attncli.views.tables.elements import Column, Grid
+from attncli.views.tables.elements import GAP, Column, Grid
 from attncli.views.tables.labels import TableLabels
 from attncli.views.tables.tensor_tables import largest_keys
 
@@ -54,7 +54,7 @@ class MatrixPart:
         for width in COLUMN_WIDTHS:
             self.labels.column_width = width
             grid = Grid(self.title, self._label(), self._columns())
-            if len(grid.groups(self.width)) == 1:
+            if grid.fits(self.width):
                 return grid
         return None
 
@@ -70,8 +70,8 @@ class MatrixPart:
             for key, row in zip(self.largest, self.values, strict=True)
         ]
         last = Column(MOST_AT, most, left=True)
-        (first, *_) = Grid("", label, self._columns()).groups(self.width - last.width - 2)
-        return Grid(self.title, label, [*first, last])
+        first = Grid(self.title, label, self._columns()).first_group(self.width - last.width - GAP)
+        return replace(first, columns=[*first.columns, last])
 
     def _label(self) -> Column:
         label = self.labels.rows(self.axes[0], self.num_queries)

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.heading import heading
-from attncli.views.numbers import NO_NUMBER, fixed, scalar
+from attncli.views.numbers import fixed, scalar
 from attncli.views.tables.elements import Column, Grid, Paragraph, Section
-from attncli.views.tables.screens.attention import notes
+from attncli.views.tables.screens.headlines import fitting_notes
 
 # What each kind sets to mean 0 and standard deviation 1.
 NORMALISED = {"batch_norm": "feature0", "layer_norm": "example0"}
+BIASED = "Here std divides by n - 1, the norms by n: what they make 1 is a little more."
 SENTENCES = {
     "batch_norm": "Batch norm gives each feature mean 0 and std 1 over the batch.",
     "batch_norm_eval": "In eval mode it uses the running mean and variance instead of the batch's.",
@@ -20,7 +21,7 @@ SENTENCES = {
 
 
 def norm_screen(report: Report, display: Display) -> Iterator[Section]:
-    """Mean and standard deviation of feature 0 and example 0, a row for the input and each kind."""
+    """Mean and standard deviation of feature 0 and example 0, one row for the input and each kind."""
     yield Paragraph(heading(report), "title")
     kinds = [name for name in report.statistics if name in ("input", *SENTENCES)]
     columns = []
@@ -33,16 +34,13 @@ def norm_screen(report: Report, display: Display) -> Iterator[Section]:
     size = f"{report.spec.get('batch_size')} examples of {report.spec.get('num_features')} features"
     yield Grid(f"mean and standard deviation before and after ({size})", label, columns)
     if report.spec.get("variance") == "biased":
-        yield Paragraph(
-            "Here std divides by n - 1, the norms by n: what they make 1 is a little more.", "line"
-        )
-    for name in kinds:
-        if name in SENTENCES:
-            yield Paragraph(SENTENCES[name], "line")
-    agreement = {
-        name.replace("_", " "): scalar(number, display.precision)
+        yield Paragraph(BIASED, "line")
+    yield from (Paragraph(SENTENCES[name], "line") for name in kinds if name in SENTENCES)
+    texts = [
+        f"{name.replace('_', ' ')} {scalar(number, display.precision)}"
         for name, number in report.numbers("agreement_with_torch").items()
-    }
-    if texts := [f"{name} {text}" for name, text in agreement.items() if text != NO_NUMBER]:
+        if number is not None
+    ]
+    if texts:
         yield Paragraph(f"Largest difference from torch's own layers: {', '.join(texts)}.", "line")
-    yield from notes(report.notes, display)
+    yield from fitting_notes(report, display)

@@ -16,6 +16,7 @@ from attncli.views.terminal.line_charts import LABEL_CELLS, chart, ends_of
 MOST_SIZES, MOST_LOGITS = 4, 5
 BARS = 4, 20  # Cells of the longest bar, where many and where few factors stand side by side.
 CURVE_ROWS, CURVE_COLUMNS = 4, 60
+CURVE_TITLE = "softmax of rising logits: the weight of each"
 RAW = "raw scores vary by about head_dim"
 POINTS = {
     "sqrt": f"{RAW}, divided by √head_dim by about 1",
@@ -34,9 +35,8 @@ def scale_demo_screen(report: Report, display: Display) -> Iterator[Section]:
     factors = report.table("sharpness")[len(sharpness.columns) :]
     left_out = [f"{len(factors)} factors"] if factors else []
     left_out += [f"head_dim {row['head_dim']}" for row in _sizes(report)[MOST_SIZES:]]
-    left_out += (
-        [f"logits from {MOST_LOGITS} on"] if len(report.tensors["logits"].values) > MOST_LOGITS else []
-    )
+    if len(report.tensors["logits"].values) > MOST_LOGITS:
+        left_out.append(f"logits from {MOST_LOGITS} on")
     if left_out:
         yield Paragraph(f"Not shown: {', '.join(left_out)}. See --show statistics.", "note")
 
@@ -58,7 +58,7 @@ def _variances(report: Report, display: Display) -> Grid:
 
 
 def _sharpness(report: Report, display: Display) -> Grid:
-    """A column a factor, as many as fit: each weight as a number and a bar; the gradient's norm."""
+    """One column per factor, as many as fit: each weight as a number and a bar; the gradient's norm."""
     table, precision = report.table("sharpness"), display.precision
     logits = [fixed(logit, precision) for logit in report.tensors["logits"].values[:MOST_LOGITS]]
     label = Column(("logit",), [*logits, "gradient norm"], left=True)
@@ -70,8 +70,8 @@ def _sharpness(report: Report, display: Display) -> Grid:
         cells = [f"{fixed(weight, precision)} {bar(weight, longest)}" for weight in weights]
         header = f"× {row['factor']:g}"
         columns.append(Column((header,), [*cells, fixed(row["gradient_norm"], precision)], left=True))
-    (shown, *_) = Grid("", label, columns).groups(display.width)
-    return Grid("softmax(logits × factor) sharpens, and its gradient fades", label, shown)
+    title = "softmax(logits × factor) sharpens, and its gradient fades"
+    return Grid(title, label, columns).first_group(display.width)
 
 
 def _curve(report: Report, display: Display) -> Iterator[Section]:
@@ -80,8 +80,4 @@ def _curve(report: Report, display: Display) -> Iterator[Section]:
             (curve,) = group.curves
             columns = max(min((display.width or 0) - LABEL_CELLS, CURVE_COLUMNS), 10)
             lines = chart(curve, ends_of(curve.y), columns, CURVE_ROWS, display)
-            yield Drawing(
-                "softmax of rising logits: the weight of each",
-                [line.text.rstrip() for line in lines],
-                {},
-            )
+            yield Drawing(CURVE_TITLE, [line.text.rstrip() for line in lines])

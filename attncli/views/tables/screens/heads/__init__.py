@@ -1,1 +1,0 @@
-"""First screens of `attn heads`: of one text, of many, examples of one head, syntactic relations."""
