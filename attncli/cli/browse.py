@@ -26,7 +26,7 @@ EXAMPLES = (
 NEEDS_TERMINAL = (
     "browse: needs a terminal: {} is not a terminal (attn show REPORT --format heatmap writes to a pipe)"
 )
-# Settings of the survey that would leave out what is browsed.
+# Settings of the survey that would leave out heads to browse.
 LEFT_OUT = ("statistic", "top")
 REPORT = argument(
     "report",
@@ -38,14 +38,10 @@ REPORT = argument(
 
 
 def check_terminal() -> None:
-    """UserError where the browser could not be seen or steered, or is not installed."""
+    """UserError where the browser cannot be shown or controlled, or is not installed."""
     if find_spec("textual") is None:
         raise UserError('browse: needs: pip install "attncli[tui]"')
-    streams = {
-        "standard input": sys.stdin,
-        "standard output": sys.stdout,
-        "standard error": sys.stderr,
-    }
+    streams = {"standard input": sys.stdin, "standard output": sys.stdout, "standard error": sys.stderr}
     for name, stream in streams.items():
         if stream is None or not stream.isatty():
             raise UserError(NEEDS_TERMINAL.format(name))
@@ -54,7 +50,7 @@ def check_terminal() -> None:
 
 
 def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
-    """The reports of a file; UserError for flags that are about a model."""
+    """The reports of a file; UserError for flags of a model."""
     for key, value in flags.items():
         if value not in (None, ()) and key not in ("skip_sink", "sort"):
             raise UserError(f"{flag_name(key)}: is for a model: {file} holds what was computed")
@@ -62,7 +58,7 @@ def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None
 
 
 def surveyed(config: str | None, flags: dict[str, Any]) -> tuple[Report, ...]:
-    """The report of the survey of a model, with the heads' maps in it."""
+    """The report of the survey of a model, with a map of each head."""
     given = given_settings("heads", config, flags)
     for key in LEFT_OUT:
         if key in given and given[key].value is not None:
@@ -77,7 +73,7 @@ def surveyed(config: str | None, flags: dict[str, Any]) -> tuple[Report, ...]:
 def reports_to_browse(
     file: str | None, config: str | None, flags: dict[str, Any], arrays: dict[str, str | None]
 ) -> tuple[Report, ...]:
-    """Read, or compute."""
+    """The reports of a file, or the survey of a model."""
     if file is not None:
         return saved_reports(file, {"config": config, **flags}, arrays)
     for key, value in arrays.items():
@@ -87,7 +83,7 @@ def reports_to_browse(
 
 
 def browse_reports(reports: tuple[Report, ...], name: str, sort: str | None, display: Display) -> int:
-    """Show until the user leaves; UserError where there is nothing to show."""
+    """Browse until the user quits; UserError where there is nothing to show."""
     from attncli.views.browser import browse
     from attncli.views.browser.atlas import grids
     from attncli.views.browser.choice import Choice
@@ -117,7 +113,7 @@ def browse_reports(reports: tuple[Report, ...], name: str, sort: str | None, dis
 
 
 def command(name: str, summary: str) -> Command:
-    """The flags of the survey, but for those that leave heads out."""
+    """The command, with the flags of the survey except those that leave heads out."""
     others = {*LEFT_OUT, *(each.name for each in COLOR_FLAGS)}
     settings = [each for each in setting_options(SPECS["heads"]) if each.name not in others]
 

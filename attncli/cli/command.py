@@ -1,4 +1,4 @@
-"""Commands and their parameters as Typer's own objects: made of data, with no signature to read them from."""
+"""Commands and their parameters as Typer's own objects, built from data instead of a signature."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -10,6 +10,8 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from attncli.errors import UserError
 
+# How a command ends: its exit code.
+DONE, FAILED, INTERRUPTED = 0, 1, 130
 # The headings of long help in their order; one that is not here is an experiment's own and leads.
 GROUPS = ("Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options")
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
@@ -77,14 +79,14 @@ class Argument(TyperArgument):
         return (name if self.required else f"[{name}]") + ("" if self.nargs == 1 else "...")
 
     def display_type_rich(self, ctx: Any) -> str:
-        """Nothing: the description says what it is."""
+        """Nothing: the description says it."""
         return ""
 
 
 class Command(TyperCommand):
-    """A command whose help leads with examples, and shows its options in groups where there are many.
+    """A command whose help starts with examples and groups its options where there are many.
 
-    Without what it must be given it shows its help.
+    Called without its required arguments it shows its help.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class Command(TyperCommand):
         )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Typer's, which says nothing of quotes where a sentence has become several arguments."""
+        """Typer's, with advice to quote a sentence that was split into several arguments."""
         try:
             return super().parse_args(ctx, args)
         except typer.TyperException as error:
@@ -121,7 +123,7 @@ class Command(TyperCommand):
             raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """The arguments; then the options, in groups where there are more than fill a screen."""
+        """The arguments; then the options, grouped where they would not fit on one screen."""
         is_long = len(self.params) > MAX_UNGROUPED
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):

@@ -1,4 +1,4 @@
-"""`attn diff`: two experiments or saved reports, aligned and set against each other."""
+"""`attn diff`: two experiments or saved reports, aligned and compared."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from attncli.cli.command import Command, argument, option
 from attncli.cli.display import DEBUG, OUTPUT_FLAGS
 from attncli.cli.output import Destination
+from attncli.cli.progress import TerminalProgress, progress_line
 from attncli.cli.show import opened
-from attncli.cli.terminal.progress import ShownProgress, progress_line
 from attncli.errors import UserError, nearest
 from attncli.saved.arrays import is_array_file
 from attncli.spec import SPECS
@@ -17,7 +17,6 @@ from attncli.spec.config.config_file import ConfigFile
 from attncli.spec.config.overrides import Overrides, overridden, parse_overrides, unknown_overrides
 from attncli.spec.config.validation import Given, build_spec, with_maps
 from attncli.spec.fields import Spec
-from attncli.views import VIEWS
 
 if TYPE_CHECKING:
     from attncli.report import Report
@@ -58,7 +57,7 @@ def spec_of(side: str, overrides: Overrides, draws: bool) -> Spec:
     return build_spec(spec_class, with_maps(spec_class, given, "what is drawn") if draws else given)
 
 
-def _reports(sides: list[tuple[str, Overrides]], draws: bool, progress: ShownProgress) -> "list[Report]":
+def _reports(sides: list[tuple[str, Overrides]], draws: bool, progress: TerminalProgress) -> "list[Report]":
     """Both sides, every setting checked before anything runs."""
     specs = {number: spec_of(*side, draws) for number, side in enumerate(sides) if not is_saved(side[0])}
     saved = {number: _saved(side) for number, (side, _) in enumerate(sides) if number not in specs}
@@ -87,15 +86,10 @@ def run_diff(a: str, b: str | None, set: Sequence[str], **flags: Any) -> None:
     if overrides and is_saved(other):
         raise UserError(f"--set: cannot change {other}, which was computed before: give a config file")
     with progress_line() as progress:
-        reports = _reports([(a, {}), (other, overrides)], VIEWS[to.view].draws, progress)
+        reports = _reports([(a, {}), (other, overrides)], to.view.draws, progress)
         from attncli.experiments.diff.comparison import compare
 
         to.write([compare(*reports)])
 
 
-command = partial(
-    Command,
-    run=run_diff,
-    parameters=[*PARAMETERS, *OUTPUT_FLAGS, DEBUG],
-    examples=EXAMPLES,
-)
+command = partial(Command, run=run_diff, parameters=[*PARAMETERS, *OUTPUT_FLAGS, DEBUG], examples=EXAMPLES)

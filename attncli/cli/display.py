@@ -13,7 +13,7 @@ MAX_PRECISION = 15
 MAX_DIGITS = 9
 COLORS = ("auto", "always", "never", *COLOR_DEPTHS[1:])
 
-# What every command that shows reports has; help puts them together.
+# The flags of every command that shows reports; help groups them.
 FORMAT = option(
     "--format",
     "How to write reports. [default: by the suffix of -o, else table]",
@@ -47,7 +47,7 @@ SKIP_SINK = option(
     "--skip-sink", "Exclude the first N keys from the colour scale. [default: 0]", "INTEGER", group="Output"
 )
 DEBUG_HELP = "Show a traceback with an error."
-# No command gets it: main looks for it by itself.
+# Not passed to commands: main looks for it itself.
 DEBUG = option("--debug", DEBUG_HELP, kind=bool, default=False, expose_value=False)
 
 COLOR_FLAGS = (COLOR, SCALE_COLORS, SKIP_SINK)
@@ -55,7 +55,7 @@ OUTPUT_FLAGS = (FORMAT, OUTPUT, OPEN, TITLE, SHOW, STEP, PRECISION, *COLOR_FLAGS
 
 
 def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
-    """UserError for a value that is none of the known ones."""
+    """UserError for a value that is not one of the known ones."""
     if value not in known:
         raise UserError(f"{flag}: must be one of {', '.join(known)} (got {value}){nearest(value, known)}")
 
@@ -69,7 +69,7 @@ def checked_display(
     *,
     several: bool = False,
 ) -> Display:
-    """What the flags say of the display; UserError for what is no choice."""
+    """The display that the flags ask for; UserError for an invalid value."""
     refuse_unknown("--color", color, COLORS)
     if scale_colors is not None:
         refuse_unknown("--scale-colors", scale_colors, SCALES)
@@ -85,10 +85,7 @@ def checked_display(
     if skip_sink is not None and len(skip_sink) > MAX_DIGITS:
         raise UserError(f"--skip-sink: must have at most {MAX_DIGITS} digits (got {skip_sink:.60})")
     display = Display(
-        several=several,
-        scale_colors=scale_colors,
-        skip_sink=int(skip_sink or 0),
-        show=tuple(parts),
+        several=several, scale_colors=scale_colors, skip_sink=int(skip_sink or 0), show=tuple(parts)
     )
     if precision is None:
         return display
@@ -104,7 +101,7 @@ def width(is_terminal: bool) -> int | None:
 
 
 def color_depth(choice: str, is_terminal: bool | None) -> str:
-    """How many colours: as --color says, else what the environment and the terminal tell."""
+    """How many colours: as --color says, else as the environment and the terminal allow."""
     if choice in COLOR_DEPTHS:
         return choice
     if choice == "never" or (choice == "auto" and not _wants_color(is_terminal)):

@@ -1,18 +1,21 @@
 """A command for an experiment: its flags are the settings of its Spec."""
 
+import io
+import os
+import select
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISFIFO, S_ISREG
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attncli.cli.codes import DONE, INTERRUPTED
-from attncli.cli.command import Command, Parameter, argument, flag, option
+from attncli.cli.command import DONE, INTERRUPTED, Command, Parameter, argument, flag, option
 from attncli.cli.display import DEBUG, OUTPUT_FLAGS
 from attncli.cli.output import Destination
 from attncli.cli.settings import flag_name, given_flags, metavar, setting_options
-from attncli.cli.terminal.piped_text import has_piped_text
 from attncli.errors import UserError
 from attncli.spec import SPECS
 from attncli.spec.config.config_file import ConfigFile
@@ -20,19 +23,20 @@ from attncli.spec.config.resolved import resolved_yaml
 from attncli.spec.config.validation import Given, checked_spec, with_maps
 from attncli.spec.fields import Spec
 from attncli.spec.text import ALTERNATIVES
-from attncli.views import VIEWS
 
 if TYPE_CHECKING:
     from attncli.report import Report
 
 CONFIG = option("--config", "Read settings from a YAML file; flags override the file.", "FILE")
-# Settings that say what is read; without any of them the text may come through a pipe.
+# The settings that choose what is read; without any of them the text may come from a pipe.
 TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe"))
+WAIT_SECONDS = 0.5
+"""How long a pipe may stay silent: some never send anything and never end."""
 SHOW_CONFIG = flag("--show-config", "Print the resolved settings, each with its origin, and exit.")
 
 
 def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict[str, Given]:
-    """What a config file and the flags say; flags override the file."""
+    """The settings of a config file and of the flags; flags override the file."""
     given = ConfigFile(Path(config)).single(name) if config is not None else {}
     from_flags = given_flags(flags)
     for group in ALTERNATIVES:
@@ -43,10 +47,10 @@ def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict
 
 @contextmanager
 def running(spec: Spec) -> "Iterator[Iterator[Report]]":
-    """The report of one experiment, made when it is asked for; progress on standard error."""
+    """The report of one experiment, computed when it is iterated over; progress on standard error."""
     from attncli.batch.plan import Item
     from attncli.batch.serial import run_items
-    from attncli.cli.terminal.progress import progress_line
+    from attncli.cli.progress import progress_line
 
     def fail(item: Item, error: UserError) -> None:
         raise error
@@ -57,7 +61,7 @@ def running(spec: Spec) -> "Iterator[Iterator[Report]]":
 
 @contextmanager
 def errors_at(given: dict[str, Given]) -> Iterator[None]:
-    """What the run refuses of a setting is said at its flag, or at its line of a file, as what it is."""
+    """An error of the run about a setting names its flag, or its line of a file; its kind is kept."""
     try:
         yield
     except UserError as error:
@@ -70,8 +74,26 @@ def errors_at(given: dict[str, Given]) -> Iterator[None]:
         raise
 
 
+def has_piped_text() -> bool:
+    """Whether a pipe or a redirected file has text to read; none of it is consumed.
+
+    A pipe that is still silent after half a second is ignored, with a line on standard error.
+    """
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # closed by the caller, or not a file
+        return False
+    if not (S_ISFIFO(mode) or S_ISREG(mode)):
+        return False
+    if not select.select([sys.stdin], [], [], WAIT_SECONDS)[0]:
+        print("stdin: no text came within half a second, so it is not read; --file - waits", file=sys.stderr)
+        return False
+    stream = sys.stdin.buffer
+    return isinstance(stream, io.BufferedReader) and bool(stream.peek(1))
+
+
 def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str, Given]:
-    """The settings with the text that stands ready on standard input, where they name none."""
+    """The settings, with the text waiting on standard input where they name none."""
     needs_text = "file" in spec_class.model_fields and not given.keys() & TEXT_KEYS
     return given | {"file": Given("-", "stdin")} if needs_text and has_piped_text() else given
 
@@ -83,8 +105,8 @@ def run_experiment(
     to = Destination(**shown)
     given = given_settings(name, config, flags)
     given = with_piped_text(SPECS[name], given)
-    if VIEWS[to.view].draws:
-        given = with_maps(SPECS[name], given, f"the {to.view} view")
+    if to.view.draws:
+        given = with_maps(SPECS[name], given, f"the {to.format} view")
     spec = checked_spec(name, given)
     if to.display.step is not None and not getattr(spec, "explain", False):
         raise UserError("--step: needs --explain, whose step it shows")
@@ -105,10 +127,7 @@ def run_experiment(
 
 
 def command(
-    name: str,
-    summary: str,
-    more: Sequence[Parameter] = (),
-    run_with: Callable[..., int] = run_experiment,
+    name: str, summary: str, more: Sequence[Parameter] = (), run_with: Callable[..., int] = run_experiment
 ) -> Command:
     """The command of an experiment; the values of `more` parameters go to `run_with` by their names."""
     spec_class = SPECS[name]

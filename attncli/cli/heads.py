@@ -1,4 +1,4 @@
-"""`attn heads`: an experiment like the others, which may keep what it finds of many texts in a store."""
+"""`attn heads`: an experiment whose survey of many texts may be kept in a store."""
 
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ def run_heads(
     store: str | None,
     **of_store: Any,
 ) -> int:
-    """The survey of a text or of many; of many it may be kept in a store, or come from one."""
+    """The survey of one text or of many; that of many may be kept in a store, or read from one."""
     kept = Path(shown["output"]) if is_store_name(shown["output"] or "") else None
     if errors := [*store_errors(kept, of_store)]:
         raise UserError(*errors)
@@ -47,7 +47,7 @@ def run_heads(
 def keep_survey(
     path: Path, config: str | None, flags: dict[str, Any], to: Destination, **of_store: Any
 ) -> int:
-    """Every text that the store does not have yet; then what all of them come to."""
+    """Survey every text that the store does not have yet; then write the summary of all."""
     from attncli.batch.plan import plan_of_texts
     from attncli.batch.prompts import TextPrompts
     from attncli.batch.store.survey import kept_spec
@@ -70,7 +70,7 @@ def keep_survey(
 
 
 def show_store(store: str, config: str | None, flags: dict[str, Any], to: Destination) -> int:
-    """What a store has kept, shown as the settings say."""
+    """Write the survey that a store has kept, shown as the settings say."""
     from attncli.batch.store.survey import DISPLAY_KEYS
     from attncli.spec.models.heads import HeadsSpec
 
@@ -84,7 +84,7 @@ def show_store(store: str, config: str | None, flags: dict[str, Any], to: Destin
 
 
 def survey_of_store(path: Path, spec: Any, choice: dict[str, Any] | None = None) -> "Report":
-    """The report of what a store holds; UserError where it has no survey of that choice, or several."""
+    """The report of the chosen survey in a store; UserError where there is none, or several."""
     from attncli.batch.store.reading import reading
     from attncli.batch.store.survey import store_report
 

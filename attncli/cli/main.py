@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import typer
 
 from attncli.cli.app import build_app
-from attncli.cli.codes import DONE, FAILED, INTERRUPTED
+from attncli.cli.command import DONE, FAILED, INTERRUPTED
 from attncli.cli.output import ClosedPipe
 from attncli.errors import UserError, WriteError
 from attncli.plain_text import plain_text

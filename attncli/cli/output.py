@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from attncli.cli.display import checked_display, color_depth, refuse_unknown, width
-from attncli.cli.terminal.steps import checked_step, walk_steps, with_step
-from attncli.cli.terminal.walk import can_walk
+from attncli.cli.walk import can_walk, checked_step, walk_steps, with_step
 from attncli.errors import RunError, UserError, WriteError
 from attncli.plain_text import plain_text
 from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, load_view
@@ -26,7 +25,7 @@ class ClosedPipe(Exception):
 
 
 class Destination:
-    """A checked choice of view, file and display; reports are written to it once."""
+    """A checked choice of format, file and display; reports are written to it once."""
 
     def __init__(
         self,
@@ -43,41 +42,51 @@ class Destination:
         open: bool = False,
         several: bool = False,
     ) -> None:
-        self.display = checked_display(color, scale_colors, skip_sink, precision, show, several=several)
+        display = checked_display(color, scale_colors, skip_sink, precision, show, several=several)
         self.path = checked_path(output)
-        self.view = chosen_format(format, self.path, VIEWS, SUFFIXES, "table")
-        if show and VIEWS[self.view].whole:
+        self.format = chosen_format(format, self.path, VIEWS, SUFFIXES, "table")
+        self.view = VIEWS[self.format]
+        if show and self.view.whole:
             shown = ", ".join(name for name, view in VIEWS.items() if not view.whole)
-            raise UserError(f"--show: {self.view} always holds the whole report; it is for {shown}")
-        self._refuse_parts(self.display.show)
-        if title is not None and not VIEWS[self.view].has_title:
+            raise UserError(f"--show: {self.format} always holds the whole report; it is for {shown}")
+        if self.view.one_table and len(display.show) > 1:
+            names = ", ".join(display.show)
+            raise UserError(f"--show: a {self.format} file is one table: give one name (got {names})")
+        for part in () if self.view.one_table else display.show:  # which tables there are, a report says
+            refuse_unknown("--show", part, PARTS)
+        if title is not None and not self.view.has_title:
             titled = ", ".join(name for name, view in VIEWS.items() if view.has_title)
-            raise UserError(f"--title: {self.view} has no title of its own; it is for {titled}")
-        self.display = replace(self.display, title=title, step=checked_step(step, self.view, self.display))
+            raise UserError(f"--title: {self.format} has no title of its own; it is for {titled}")
+        self.display = replace(display, title=title, step=checked_step(step, self.format, display))
         self.color = color
-        self._refuse_bytes_to_a_terminal()
-        self._refuse_a_missing_package()
-        self.open = opener(self.view, self.path) if open else None
+        if self.view.writes_bytes and self.path is None and sys.stdout.isatty():
+            where = f"give -o FILE.{self.format}, or a pipe"
+            raise UserError(f"--format {self.format}: is not text for a terminal: {where}")
+        if self.view.extra is not None:
+            extra, package = self.view.extra
+            if find_spec(package) is None:
+                raise UserError(f'--format {self.format}: needs: pip install "attncli[{extra}]"')
+        self.open = opener(self.format, self.path) if open else None
 
     def write(self, reports: "Iterable[Report]", *, several: bool | None = None) -> None:
         """Write the reports as they come; WriteError where the file cannot take them.
 
         `several` says what was not known before they were read: whether they are one report or a list.
         """
-        write = load_view(self.view)
+        write = load_view(self.format)
         if several is not None:
             self.display = replace(self.display, several=several)
-        if VIEWS[self.view].one_report:
-            reports = _only_one(reports, self.view)
-        if not VIEWS[self.view].one_table:
+        if self.view.one_report:
+            reports = _only_one(reports, self.format)
+        if not self.view.one_table:
             reports = _with_parts(reports, self.display)
         reports = with_step(reports, self.display.step)
         # A file (None) has colour only where the flag says so.
-        is_terminal = _is_terminal() if self.path is None else None
+        is_terminal = sys.stdout.isatty() if self.path is None else None
         colors = color_depth(self.color, is_terminal)
         display = replace(self.display, width=width(bool(is_terminal)), colors=colors)
         try:
-            with written_stream(self.path, is_binary=VIEWS[self.view].writes_bytes) as stream:
+            with written_stream(self.path, is_binary=self.view.writes_bytes) as stream:
                 if self._is_walked():
                     walk_steps(reports, write, stream, display)
                 else:
@@ -85,44 +94,23 @@ class Destination:
         except NoSuchTable as error:
             refuse_unknown("--show", error.name, error.names)
         except NothingToDraw as error:
-            raise UserError(f"--format {self.view}: {error}") from None
+            raise UserError(f"--format {self.format}: {error}") from None
         if self.path is not None and sys.stderr.isatty():
             print(f"wrote {plain_text(str(self.path))}", file=sys.stderr)
         if self.open is not None:
             self.open()
 
-    def _refuse_parts(self, parts: Sequence[str]) -> None:
-        """UserError for what is no part; which tables there are, a report alone says."""
-        if not VIEWS[self.view].one_table:
-            for part in parts:
-                refuse_unknown("--show", part, PARTS)
-        elif len(parts) > 1:
-            raise UserError(
-                f"--show: a {self.view} file is one table: give one name (got {', '.join(parts)})"
-            )
-
     def _is_walked(self) -> bool:
-        """Whether an explanation is shown a screen at a time: all of it, to a reader at a terminal."""
+        """Whether an explanation is shown one screen at a time: all of it, to a reader at a terminal."""
         display = self.display
         is_whole = display.step is None and not display.show and not display.several
-        return self.view == "table" and self.path is None and is_whole and can_walk()
-
-    def _refuse_bytes_to_a_terminal(self) -> None:
-        if VIEWS[self.view].writes_bytes and self.path is None and _is_terminal():
-            raise UserError(
-                f"--format {self.view}: is not text for a terminal: give -o FILE.{self.view}, or a pipe"
-            )
-
-    def _refuse_a_missing_package(self) -> None:
-        extra, package = VIEWS[self.view].extra or (None, None)
-        if package is not None and find_spec(package) is None:
-            raise UserError(f'--format {self.view}: needs: pip install "attncli[{extra}]"')
+        return self.format == "table" and self.path is None and is_whole and can_walk()
 
 
-def opener(view: str, path: Path | None) -> Callable[[], None]:
+def opener(format: str, path: Path | None) -> Callable[[], None]:
     """What opens the file in the browser; UserError where there is no such file, or no browser."""
     opened = [name for name, each in VIEWS.items() if each.draws and each.suffixes]
-    if path is None or view not in opened:
+    if path is None or format not in opened:
         raise UserError(f"--open: needs -o with one of {', '.join(opened)}, such as -o page.html")
     import webbrowser
 
@@ -138,20 +126,16 @@ def opener(view: str, path: Path | None) -> Callable[[], None]:
     return open_file
 
 
-def _is_terminal() -> bool:
-    return sys.stdout.isatty()
-
-
-def _only_one(reports: "Iterable[Report]", view: str) -> "Iterator[Report]":
+def _only_one(reports: "Iterable[Report]", format: str) -> "Iterator[Report]":
     """The only report there is; UserError, before anything is written, where there are more or none."""
     first, second = islice(chain(reports, (None, None)), 2)
-    verb = "draw" if VIEWS[view].draws else "write"
+    verb = "draw" if VIEWS[format].draws else "write"
     if first is None:
-        raise RunError(f"--format {view}: there is no report to {verb}")
+        raise RunError(f"--format {format}: there is no report to {verb}")
     if second is not None:
-        what = "picture shows" if VIEWS[view].draws else "file holds"
+        what = "picture shows" if VIEWS[format].draws else "file holds"
         raise UserError(
-            f"--format {view}: a {what} one report, and there are several: save them as .jsonl, "
+            f"--format {format}: a {what} one report, and there are several: save them as .jsonl, "
             f"and {verb} one with attn show FILE --report NUMBER"
         )
     yield first

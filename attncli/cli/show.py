@@ -88,8 +88,5 @@ def show(file: str, report: str | None, **flags: Any) -> None:
 
 
 command = partial(
-    Command,
-    run=show,
-    parameters=[FILE, *ARRAY_FLAGS, REPORT, *OUTPUT_FLAGS, DEBUG],
-    examples=EXAMPLES,
+    Command, run=show, parameters=[FILE, *ARRAY_FLAGS, REPORT, *OUTPUT_FLAGS, DEBUG], examples=EXAMPLES
 )

@@ -44,8 +44,7 @@ class PitfallsSpec(TextSpec):
 
     tokenizer: Literal["words", "whitespace"] = Field("words", description=TOKENIZERS)
     pitfall: PitfallName | None = Field(
-        None,
-        description="the mistake to show, wrong beside right (default: one line for each)",
+        None, description="the mistake to show, wrong beside right (default: one line for each)"
     )
     num_heads: Size = Field(4, description="heads that are split and merged")
 

@@ -1,1 +1,1 @@
-"""`attn batch`, and what is made of its stores: `attn results` and `attn export`."""
+"""`attn batch`, and the commands that read its stores: `attn results` and `attn export`."""

@@ -20,7 +20,7 @@ from attncli.cli.batches.flags import FRESH, SCHEDULER, WORKERS, store_errors
 from attncli.cli.command import Command, argument, flag, option
 from attncli.cli.display import COLOR, DEBUG_HELP, FORMAT, OPEN, PRECISION, SCALE_COLORS, SHOW, SKIP_SINK
 from attncli.cli.output import Destination, checked_path
-from attncli.cli.terminal.progress import progress_line
+from attncli.cli.progress import progress_line
 from attncli.errors import UserError
 from attncli.plain_text import plain_text
 from attncli.running.threads import one_torch_thread
@@ -40,7 +40,7 @@ EXAMPLES = (
     "attn batch configs/sweep.yaml --file prompts.txt -o runs.db --workers 4",
     'attn batch configs/sweep.yaml --set num_heads=4 --expect "entropy.mean < 2"',
 )
-# Flags that mean something with a store alone.
+# Flags that need a store.
 STORE_FLAGS = (
     FRESH,
     flag("--rows", "Keep the statistics of every row, too."),
@@ -88,7 +88,7 @@ def run_files(
     debug: bool,
     **flags: Any,
 ) -> int:
-    """Validate every file and sentence, then run; what fails is reported and the rest goes on."""
+    """Validate every file and sentence, then run; failures are reported and the others still run."""
     from attncli.batch.conditions import parse_conditions
 
     of_store = {parameter.name: flags.pop(parameter.name) for parameter in STORE_FLAGS}
@@ -130,7 +130,7 @@ def _refuse_flags(store: Path | None, of_store: dict[str, Any], view: str | None
 
 
 def print_errors(name: str, lines: list[str]) -> None:
-    """What is wrong with a run, on standard error."""
+    """Errors of a run, on standard error."""
     for line in lines:
         typer.echo(plain_text(f"{name}: {line}"), err=True)
 
@@ -138,7 +138,7 @@ def print_errors(name: str, lines: list[str]) -> None:
 def _show(
     plan: Plan, to: Destination, conditions: "tuple[Condition, ...]", *, fail_fast: bool, debug: bool
 ) -> int:
-    """Every report to the destination as it comes."""
+    """Write each report to the destination when it is ready."""
     from attncli.batch.expectations import Expectations
 
     expectations = Expectations(conditions)

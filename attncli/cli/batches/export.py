@@ -54,8 +54,5 @@ def note_earlier_runs(store: str, reader: "Reader") -> None:
 
 
 command = partial(
-    Command,
-    run=export_store,
-    parameters=[STORE, OUTPUT, FORMAT, ALL_RUNS, DEBUG],
-    examples=EXAMPLES,
+    Command, run=export_store, parameters=[STORE, OUTPUT, FORMAT, ALL_RUNS, DEBUG], examples=EXAMPLES
 )

@@ -1,4 +1,4 @@
-"""The flags of what is kept in a store."""
+"""The flags that need a store."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ SCHEDULER = option("--scheduler", "Compute on a Dask cluster: tcp://host:port.",
 
 
 def store_errors(store: Path | None, flags: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with flags that mean something with a store alone."""
+    """The errors of flags that need a store."""
     given = [name for name, value in flags.items() if value not in (None, False)]
     for name in given if store is None else ():
         yield f"--{name}: needs a store: -o FILE.db"

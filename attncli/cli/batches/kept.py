@@ -19,7 +19,7 @@ from attncli.batch.store.store_file import check_header, connect_to_read
 from attncli.batch.store.weight_files import WeightFiles, refuse_without_safetensors
 from attncli.batch.worth import estimated_work, num_workers
 from attncli.cli.batches.batch import exit_code, print_errors
-from attncli.cli.terminal.progress import ProgressLine, cleared_line, counted, readable_rate, readable_seconds
+from attncli.cli.progress import ProgressLine, cleared_line, counted, readable_rate, readable_seconds
 from attncli.memory import available_bytes
 from attncli.plain_text import plain_text
 from attncli.running.threads import one_torch_thread
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def chosen_executor(workers: int, scheduler: str | None) -> Executor:
-    """Where to compute: on a cluster, in some processes, or in this one."""
+    """The executor: a cluster, several processes, or this one."""
     if scheduler is not None:
         return partial(
             load_executor("cluster").run_chunks,
@@ -54,7 +54,7 @@ def keep(
     conditions: "tuple[Condition, ...]",
     fail_fast: bool,
 ) -> int:
-    """Run what is not done yet and keep it; the summary says what came of it, and the exit code, too."""
+    """Run and keep what is not done yet; print a summary and return the exit code."""
     if weights:
         refuse_without_safetensors()
     expectations = Expectations(conditions)
@@ -122,7 +122,7 @@ def _summary(path: Path, driver: Driver, line: ProgressLine) -> str:
 
 
 def lines_about(plan: Plan, path: Path) -> Iterator[str]:
-    """How many of a plan's runs a store has already; nothing of it is changed."""
+    """How many of a plan's runs a store has already; the store is not changed."""
     if not path.exists():
         yield f"{path} is not there yet"
         return

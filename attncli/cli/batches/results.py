@@ -13,7 +13,6 @@ from attncli.cli.display import COLOR, DEBUG, FORMAT, OUTPUT, PRECISION, refuse_
 from attncli.cli.output import Destination, written_stream
 from attncli.errors import UserError
 from attncli.report import Table
-from attncli.views import VIEWS
 
 EXAMPLES = (
     "attn results runs.db",
@@ -80,9 +79,9 @@ def show_results(
             sort=sort,
             ascending=ascending,
             top=top,
-            drawn=VIEWS[to.view].draws,
+            drawn=to.view.draws,
         )
-        if VIEWS[to.view].one_table:
+        if to.view.one_table:
             _write_rows(report.table("summary"), groups, to)
             note_earlier_runs(store, reader)
         else:
@@ -98,8 +97,8 @@ def _write_rows(rows: Table, groups: Sequence[str], to: Destination) -> None:
     summary = dict.fromkeys(GROUP_SUMMARY, "number")
     columns = {**dict.fromkeys(["statistic", *groups], "text"), **summary, **table.columns}
     blocks = ({name: block.get(name, [None] * len(rows)) for name in columns} for block in table.blocks())
-    with written_stream(to.path, is_binary=VIEWS[to.view].writes_bytes) as stream:
-        WRITERS[to.view](columns, blocks, stream)
+    with written_stream(to.path, is_binary=to.view.writes_bytes) as stream:
+        WRITERS[to.format](columns, blocks, stream)
 
 
 command = partial(

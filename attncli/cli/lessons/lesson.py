@@ -1,4 +1,4 @@
-"""`attn lesson N`: prose, a command, what it prints now; in a terminal Enter goes on."""
+"""`attn lesson N`: prose, a command, what it prints now; in a terminal Enter continues."""
 
 import shlex
 import sys
@@ -12,12 +12,11 @@ from typing import TextIO
 
 import typer
 
-from attncli.cli.codes import DONE, FAILED, INTERRUPTED
-from attncli.cli.command import Command, argument, option
+from attncli.cli.command import DONE, FAILED, INTERRUPTED, Command, argument, option
 from attncli.cli.display import DEBUG, color_depth, width
 from attncli.cli.lessons.pages import PROMPT, Lesson, Prose, copy_files, lesson, lessons
 from attncli.cli.main import run as run_attn
-from attncli.cli.terminal.walk import can_walk, pause, show
+from attncli.cli.walk import can_walk, pause, show
 from attncli.errors import UserError
 from attncli.views import Display
 from attncli.views.tables.elements import Paragraph
@@ -31,7 +30,7 @@ COPY = option("--copy", "Put the files that the lessons read into a folder.", "F
 
 
 class Captured(StringIO):
-    """Takes what is for standard output, and looks like it: a terminal has its width and its colours."""
+    """Captures standard output and looks like it, so that a terminal keeps its width and its colours."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -48,7 +47,7 @@ class Captured(StringIO):
 
 @contextmanager
 def no_input() -> Iterator[None]:
-    """A command of a lesson reads nothing and waits for no key: those are for the lesson."""
+    """Commands of a lesson read no input and wait for no key: input is for the lesson itself."""
     stdin, sys.stdin = sys.stdin, StringIO()
     try:
         yield
@@ -56,8 +55,8 @@ def no_input() -> Iterator[None]:
         sys.stdin = stdin
 
 
-def printed(line: str) -> tuple[int, str]:
-    """The exit code of a command and what it prints; KeyboardInterrupt where it was interrupted."""
+def output_of(line: str) -> tuple[int, str]:
+    """The exit code and the output of a command; KeyboardInterrupt where it was interrupted."""
     with no_input(), redirect_stdout(Captured(sys.stdout)) as out:
         code = run_attn(shlex.split(line))
     if code == INTERRUPTED:
@@ -65,12 +64,12 @@ def printed(line: str) -> tuple[int, str]:
     return code, out.getvalue()
 
 
-def parts_of(found: Lesson, display: Display, codes: list[int]) -> Iterator[tuple[str, str]]:
-    """Texts, each with what Enter does then (the last: nothing); a command runs when its turn comes."""
+def screens_of(page: Lesson, display: Display, codes: list[int]) -> Iterator[tuple[str, str]]:
+    """Texts, each with what Enter does next (the last: nothing); a command runs when its turn comes."""
     text = StringIO()
     screen = screen_of(text, display)
-    screen.draw(Paragraph(f"Lesson {found.number}: {found.title}", "step"))
-    for part in found.parts:
+    screen.draw(Paragraph(f"Lesson {page.number}: {page.title}", "step"))
+    for part in page.parts:
         if isinstance(part, Prose):
             if part.literal:
                 text.write(f"\n{part.text}\n")
@@ -79,25 +78,25 @@ def parts_of(found: Lesson, display: Display, codes: list[int]) -> Iterator[tupl
             continue
         text.write(f"\n{PROMPT}{part.line}\n")  # on one line, so that it can be copied
         yield text.getvalue(), "Enter: run it"
-        code, out = printed(part.line)
+        code, out = output_of(part.line)
         codes.append(code)
-        yield "\n" + out.lstrip("\n"), "Enter: go on"
+        yield "\n" + out.lstrip("\n"), "Enter: continue"
         text.seek(0)
         text.truncate()
-    following = [each for each in lessons() if each.number == found.number + 1]
-    for each in following:
-        screen.draw(Paragraph(f"Next: attn lesson {each.number}   {each.title}", "lead"))
+    for each in lessons():
+        if each.number == page.number + 1:
+            screen.draw(Paragraph(f"Next: attn lesson {each.number}   {each.title}", "lead"))
     yield text.getvalue(), ""
 
 
-def give(found: Lesson) -> int:
-    """The whole lesson, in a folder of its own with what it reads; 1 where a command of it failed."""
+def run_lesson(page: Lesson) -> int:
+    """The whole lesson, in a temporary folder with the files it reads; 1 where one of its commands failed."""
     is_walked, is_terminal = can_walk(), sys.stdout.isatty()
     display = Display(width=width(is_terminal), colors=color_depth("auto", is_terminal))
     codes: list[int] = []
     with TemporaryDirectory() as folder, chdir(folder):
         copy_files(Path("lessons"))
-        for text, following in parts_of(found, display, codes):
+        for text, following in screens_of(page, display, codes):
             if not is_walked:
                 sys.stdout.write(text)
             elif not show(text) or not following or not pause(following):
@@ -112,7 +111,7 @@ def run(which: str | None, copy: str | None) -> int:
             raise UserError("--copy: is for the files of all lessons: give no lesson")
         typer.echo(f"{copy}: {', '.join(copy_files(Path(copy)))}")
     elif which is not None:
-        return give(lesson(which))
+        return run_lesson(lesson(which))
     else:
         for each in lessons():
             typer.echo(f"{each.number:>2}  {each.title}")

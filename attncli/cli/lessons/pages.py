@@ -17,14 +17,14 @@ INDENT = " " * 4
 
 
 class Prose(NamedTuple):
-    """A paragraph as one line; where it is `literal` its lines stand as they are."""
+    """A paragraph as one line; where it is `literal`, its lines are kept."""
 
     text: str
     literal: bool = False
 
 
 class Command(NamedTuple):
-    """What stands behind `attn `."""
+    """A command line, without its leading `attn `."""
 
     line: str
 
@@ -39,7 +39,7 @@ class Lesson(NamedTuple):
 
 
 def lessons() -> list[Lesson]:
-    """All of them, in the order in which they build on each other."""
+    """All lessons, each building on those before it."""
     pages = ((NAME.fullmatch(page.name), page) for page in LESSONS.iterdir())
     found = [_read(int(match["number"]), match["name"], page) for match, page in pages if match]
     return sorted(found)
@@ -57,9 +57,9 @@ def lesson(which: str) -> Lesson:
 
 
 def copy_files(folder: Path) -> list[str]:
-    """Put what the lessons read (settings, vectors, saved reports) into a folder; the names of the files.
+    """Copy what the lessons read (settings, vectors, saved reports) into a folder; the names of the files.
 
-    UserError where one is there already: it may have been changed.
+    UserError where one exists already: it may have been changed.
     """
     given = sorted((LESSONS / "files").iterdir(), key=lambda file: file.name)
     for file in given:
@@ -80,7 +80,7 @@ def _read(number: int, name: str, page: Traversable) -> Lesson:
 
 
 def _parts(text: str) -> Iterator[Prose | Command]:
-    """Paragraphs and fenced blocks; of a block of `console` the commands, whose output is that of today."""
+    """Paragraphs and fenced blocks; of a `console` block only the commands, which are run again."""
     for i, block in enumerate(re.split(r"^```", text, flags=re.MULTILINE)):
         if i % 2 == 0:  # between fences
             yield from map(_paragraph, filter(str.strip, block.split("\n\n")))
@@ -94,7 +94,7 @@ def _parts(text: str) -> Iterator[Prose | Command]:
 
 
 def _paragraph(text: str) -> Prose:
-    """Its lines as one, but of an indented one; a link as its text, with the lesson that it leads to."""
+    """A paragraph on one line unless it is indented; a link as its text and the lesson it leads to."""
     if all(line.startswith(INDENT) for line in text.strip("\n").splitlines()):
         return Prose(text.strip("\n"), literal=True)
     return Prose(LINK.sub(_link, " ".join(text.split())))

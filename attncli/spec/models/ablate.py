@@ -44,7 +44,7 @@ class AblateSpec(SurveyTextSpec):
     )
     method: Literal["zero", "mean", "sink"] = Field(
         "zero",
-        description="what stands for a head's output: nothing, its mean over all tokens, or the first value",
+        description="what replaces a head's output: nothing, its mean over all tokens, or the first value",
     )
     jointly: bool = Field(False, description="also take out all of these heads at once")
     approximate: bool = Field(

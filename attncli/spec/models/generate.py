@@ -43,7 +43,7 @@ class PromptSpec(ModelSpec):
     file: FileName | None = Field(None, description="a text file instead of the sentence; - reads stdin")
     sentence: Text | None = Field(
         default_factory=lambda data: SENTENCE if data["model"] is None and data["file"] is None else None,
-        description="the text that the model goes on with",
+        description="the text that the model continues",
     )
     question: Text | None = Field(None, description="what is asked below the text, in the same prompt")
     chat: bool = Field(False, description="the text as a user's message, in the model's own chat template")
@@ -71,7 +71,7 @@ class PromptSpec(ModelSpec):
         yield from super().contradictions()
         yield from self.conflicts("sentence", "file")
         if self.sentence is None and self.file is None:
-            yield contradiction("model", "needs sentence or file: a text to go on with", "sentence", "file")
+            yield contradiction("model", "needs sentence or file: a text to continue", "sentence", "file")
         if self.chat and self.truncate:
             yield contradiction("truncate", "cannot be combined with chat, whose end would be cut", "chat")
         if self.needle_depth is not None and (self.needle is None or self.needle_tokens()):

@@ -1,4 +1,4 @@
-"""How far long work has come, on a line of its own."""
+"""The progress of long work, on a line of its own."""
 
 import sys
 import time
@@ -13,9 +13,9 @@ CLEAR = "\r\x1b[K"
 
 
 class ProgressLine:
-    """A line on standard error that is written over, and gone when the work is; nothing where no terminal is.
+    """A line on standard error, overwritten and finally erased; none unless that is a terminal.
 
-    It appears once the work has taken a second.
+    It appears after a second of work.
     """
 
     def __init__(self) -> None:
@@ -25,11 +25,11 @@ class ProgressLine:
 
     @property
     def seconds(self) -> float:
-        """Since the work began."""
+        """Since the work started."""
         return time.monotonic() - self.begun
 
     def show(self, text: Callable[[], str]) -> None:
-        """Write the text, where it is time to."""
+        """Write the text, if an update is due."""
         now = time.monotonic()
         due = now - self.begun > SHOWN_AFTER_SECONDS and now - self._shown_at > BETWEEN_SECONDS
         if self.is_terminal and due:
@@ -37,7 +37,7 @@ class ProgressLine:
             print(CLEAR, text(), sep="", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Make room for what is to stay."""
+        """Erase the line, before output that stays."""
         if self._shown_at:
             self._shown_at = 0.0
             print(CLEAR, end="", file=sys.stderr, flush=True)
@@ -45,7 +45,7 @@ class ProgressLine:
 
 @contextmanager
 def cleared_line() -> Iterator[ProgressLine]:
-    """A line that is gone at the end, however that comes."""
+    """A progress line, erased at the end even after an error."""
     line = ProgressLine()
     try:
         yield line
@@ -53,8 +53,8 @@ def cleared_line() -> Iterator[ProgressLine]:
         line.clear()
 
 
-class ShownProgress:
-    """Called with the share that is done, it says how long the rest takes; what a model writes is written."""
+class TerminalProgress:
+    """Called with the fraction done, it shows the time left; it also writes what a model generates."""
 
     def __init__(self, line: ProgressLine) -> None:
         self._line = line
@@ -68,26 +68,26 @@ class ShownProgress:
             line.show(lambda: f"{share:4.0%}, about {left:.0f} s left")
 
     def write(self, text: str, /) -> None:
-        """On standard error, where a terminal is; line ends stay."""
+        """Text on standard error, if that is a terminal; line ends are kept."""
         if self._line.is_terminal:
             self._line.clear()
             print("\n".join(map(plain_text, text.split("\n"))), end="", file=sys.stderr, flush=True)
 
     def tell(self, line: str, /) -> None:
-        """A line on standard error, which stays."""
+        """A line on standard error that stays."""
         self._line.clear()
         print(plain_text(line), file=sys.stderr)
 
 
 @contextmanager
-def progress_line() -> Iterator[ShownProgress]:
-    """What is done, on standard error; nothing where no terminal is."""
+def progress_line() -> Iterator[TerminalProgress]:
+    """Progress on standard error, if that is a terminal."""
     with cleared_line() as line:
-        yield ShownProgress(line)
+        yield TerminalProgress(line)
 
 
 def counted(line: ProgressLine, total: int, kept: int, done: int, failed: int) -> str:
-    """`1,234 of 5,000 runs, 310/s, about 12 s left, 2 failed`; the rate is that of what is done now."""
+    """`1,234 of 5,000 runs, 310/s, about 12 s left, 2 failed`; the rate counts only what was done now."""
     now = done + failed
     rate = now / max(line.seconds, 1e-9)
     parts = [f"{kept + now:,} of {total:,} runs"]
