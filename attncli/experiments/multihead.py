@@ -1,35 +1,14 @@
 """Multi-head attention: several heads side by side, each with its own query, key and value."""
 
-from jaxtyping import Float
-from torch import Tensor
-
 from attncli.experiments.attention_report import build_report, named
 from attncli.experiments.draws import Draws
 from attncli.experiments.reading.texts import Texts
 from attncli.experiments.sampled_attention.attention import sampled_attention
 from attncli.experiments.sources import embed
-from attncli.inputs.projections import Projection, sample_linear, sample_linear_bias, sample_projections
-from attncli.mechanisms.heads import merge_heads, split_heads
+from attncli.inputs.projections import sample_linear, sample_linear_bias
+from attncli.mechanisms.heads import merge_heads
 from attncli.report import Report
 from attncli.spec.attention import MultiheadSpec
-
-
-def _heads(
-    spec: MultiheadSpec, vectors: Float[Tensor, "*batch token embed"], draws: Draws
-) -> tuple[dict[str, Float[Tensor, "*batch head token dim"]], dict[str, Projection]]:
-    """query, key and value of each head, and the projections that made them."""
-    if spec.projection == "none":
-        split = split_heads(vectors, spec.num_heads)
-        return {"query": split, "key": split, "value": split}, {}
-    sizes = {
-        "query": (spec.num_heads, spec.head_dim),
-        "key": (spec.num_kv_heads, spec.head_dim),
-        "value": (spec.num_kv_heads, spec.value_dim),
-    }
-    projections = draws.draw(
-        sample_projections, spec.projection, spec.embed_dim, sizes, spec.projection_order
-    )
-    return {name: projections[name].to(vectors.device)(vectors) for name in sizes}, projections
 
 
 def _head_note(spec: MultiheadSpec) -> str:
@@ -43,8 +22,7 @@ def _head_note(spec: MultiheadSpec) -> str:
 
 def run(spec: MultiheadSpec, texts: Texts, draws: Draws) -> Report:
     """Weights (head, query, key), the output of each head, and the heads merged and unified."""
-    (source,) = embed(spec, texts, draws)
-    attention = sampled_attention(spec, [source], *_heads(spec, source.vectors, draws), draws)
+    attention = sampled_attention(spec, embed(spec, texts, draws), draws)
     tensors, merged = attention.tensors, merge_heads(attention.output)
     tensors["head_outputs"] = named(attention.output, "head", "query", "dim")
     output = merged

@@ -9,29 +9,14 @@ from attncli.experiments.draws import Draws
 from attncli.experiments.reading.texts import Texts
 from attncli.experiments.sampled_attention.attention import sampled_attention
 from attncli.experiments.sources import Source, embed
-from attncli.inputs.projections import Projection, sample_projections
 from attncli.mechanisms.dot_product_attention import attend_by_loop
 from attncli.report import Numbers, Report
-from attncli.spec.attention import AttentionSpec, SelfSpec
+from attncli.spec.attention import SelfSpec
 from attncli.spec.variants import POSITIONS
 
 MAX_LOOP_CELLS = 2**16
 POSITION_NOTE = "Attention has no notion of position: permuting the tokens only permutes the rows."
 CAUSAL_NOTE = "The causal mask is all that attention knows of positions here; an encoder block just drops it."
-
-
-def project(
-    spec: AttentionSpec, query_source: Source, key_source: Source, draws: Draws
-) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, Projection]]:
-    """query, key and value of one head, and the projections that made them."""
-    vectors = {"query": query_source.vectors, "key": key_source.vectors, "value": key_source.vectors}
-    if spec.projection == "none":
-        return vectors, {}
-    sizes = {"query": (spec.head_dim,), "key": (spec.head_dim,), "value": (spec.value_dim,)}
-    projections = draws.draw(
-        sample_projections, spec.projection, spec.embed_dim, sizes, spec.projection_order
-    )
-    return {name: projections[name].to(own.device)(own) for name, own in vectors.items()}, projections
 
 
 def _loop_difference(
@@ -50,7 +35,7 @@ def _loop_difference(
 def run(spec: SelfSpec, texts: Texts, draws: Draws) -> Report:
     """Weights and output of softmax(query key^T scale) value; without projection the loop form as well."""
     (source,) = embed(spec, texts, draws)
-    attention = sampled_attention(spec, [source], *project(spec, source, source, draws), draws)
+    attention = sampled_attention(spec, [source], draws)
     tensors = attention.tensors | {"output": named(attention.output, "query", "dim")}
     statistics = attention.statistics
     notes = []

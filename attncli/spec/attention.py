@@ -43,6 +43,10 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
         """How many query heads there are."""
         return 1
 
+    def projection_sizes(self) -> dict[str, tuple[int, ...]]:
+        """The sizes of query, key and value: (dim,), or (heads, dim) where there are several heads."""
+        return {"query": (self.head_dim,), "key": (self.head_dim,), "value": (self.value_dim,)}
+
     def measured_of_rows(self) -> tuple[str, ...]:
         """Those of ROW_STATISTICS that its weights have: none without softmax, signed rows only some."""
         if not self.softmax:
@@ -196,6 +200,10 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
 
     def query_heads(self) -> int:
         return self.num_heads
+
+    def projection_sizes(self) -> dict[str, tuple[int, ...]]:
+        heads = {"query": self.num_heads, "key": self.num_kv_heads, "value": self.num_kv_heads}
+        return {name: (heads[name], *sizes) for name, sizes in super().projection_sizes().items()}
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()

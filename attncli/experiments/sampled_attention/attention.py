@@ -1,6 +1,6 @@
 """One attention in a report: its matrix or, where that is too large, exact statistics and pooled maps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,9 +27,10 @@ from attncli.experiments.sampled_attention.variants import (
     variant_parameters,
 )
 from attncli.experiments.sources import Source
-from attncli.inputs.projections import Projection
+from attncli.inputs.projections import Projection, sample_projections
 from attncli.mechanisms.differential import differential_lambda
 from attncli.mechanisms.dot_product_attention import score_factor
+from attncli.mechanisms.heads import split_heads
 from attncli.memory import readable_bytes
 from attncli.report import NamedTensor, Numbers, Statistic, Tensors
 from attncli.spec.attention import AttentionSpec
@@ -51,14 +52,9 @@ class SampledAttention:
     notes: tuple[str, ...] = ()
 
 
-def sampled_attention(
-    spec: AttentionSpec,
-    sources: Sequence[Source],
-    vectors: Vectors,
-    projections: Mapping[str, Projection],
-    draws: Draws,
-) -> SampledAttention:
-    """The attention of these vectors; its tensors begin with what query, key and value were made from."""
+def sampled_attention(spec: AttentionSpec, sources: Sequence[Source], draws: Draws) -> SampledAttention:
+    """Attention from the first source to the last; its tensors begin with what it was made from."""
+    vectors, projections = _projected(spec, sources, draws)
     attention = compute_attention(spec, vectors, draws)
     tensors = {}
     names = (("input", "token_ids", "token"), ("context", "context_token_ids", "key"))
@@ -73,6 +69,20 @@ def sampled_attention(
         for name, tensor in vectors.items():
             tensors[name] = named(tensor, *head_axes(spec), "query" if name == "query" else "key", "dim")
     return replace(attention, tensors=tensors | attention.tensors)
+
+
+def _projected(
+    spec: AttentionSpec, sources: Sequence[Source], draws: Draws
+) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, Projection]]:
+    """query, key and value, of each head where the report has several, and the projections behind them."""
+    own = {"query": sources[0].vectors, "key": sources[-1].vectors, "value": sources[-1].vectors}
+    if spec.projection == "none" and spec.shows_all_heads:
+        return {name: split_heads(vectors, spec.query_heads()) for name, vectors in own.items()}, {}
+    if spec.projection == "none":
+        return own, {}
+    sizes, order = spec.projection_sizes(), spec.projection_order
+    projections = draws.draw(sample_projections, spec.projection, spec.embed_dim, sizes, order)
+    return {name: projections[name].to(vectors.device)(vectors) for name, vectors in own.items()}, projections
 
 
 def compute_attention(spec: AttentionSpec, vectors: Vectors, draws: Draws) -> SampledAttention:
