@@ -1,26 +1,30 @@
 """softmax(query key^T scale) value in steps, for one query: self-, multi-head and cross-attention."""
 
 from attncli.experiments.explained.heads import merge_steps, split_step
-from attncli.experiments.explained.meeting import meeting_steps
-from attncli.experiments.explained.projections import projection_step
-from attncli.experiments.explained.row import Row, worked_row
-from attncli.experiments.explained.rules import rule_of
-from attncli.experiments.explained.scores import mask_step, rule_steps, scale_step, scores_step
+from attncli.experiments.explained.projections import projection_step, qk_norm_and_rope_steps
+from attncli.experiments.explained.row import Row, explained_row, row_scores
+from attncli.experiments.explained.scores import (
+    key_table,
+    mask_step,
+    scale_step,
+    scores_step,
+    steps_after_scale,
+)
 from attncli.experiments.explained.softmax import (
     difference_step,
     no_softmax_step,
     softmax_step,
     weighted_sum_step,
 )
-from attncli.experiments.explained.terms import cell, shapes_of, terms
+from attncli.experiments.explained.terms import cell, shapes_of
 from attncli.experiments.explained.tokens import token_steps
 from attncli.report import Report, Step
 from attncli.spec.attention import AttentionSpec
 
 
 def steps(spec: AttentionSpec, report: Report) -> tuple[Step, ...]:
-    """From tokens to the output of the worked query; UserError where there is no such query."""
-    row = worked_row(spec, report)
+    """From tokens to the output of the explained query; UserError where there is no such query."""
+    row = explained_row(spec, report)
     first = token_steps(spec, row)
     if "query" not in row.tensors:
         return (*first, _weights_alone(row))
@@ -32,25 +36,19 @@ def steps(spec: AttentionSpec, report: Report) -> tuple[Step, ...]:
 def _weights_steps(spec: AttentionSpec, row: Row) -> list[Step]:
     """From query and key to weights; of the second half of differential attention the softmax alone."""
     half = row.of_half(0) if spec.differential else row
-    rule = rule_of(spec, half)
-    made = [*meeting_steps(spec, half), scores_step(half), scale_step(spec, half, rule)]
-    made += [*rule_steps(spec, half, rule), mask_step(spec, half, rule)]
-    made.append(softmax_step(half, rule) if spec.softmax else no_softmax_step(half))
+    scores = row_scores(spec, half)
+    made = [*qk_norm_and_rope_steps(spec, half), scores_step(half, scores), scale_step(spec, half, scores)]
+    made += [*steps_after_scale(spec, half, scores), mask_step(spec, half, scores)]
+    made.append(softmax_step(half, scores.sink) if spec.softmax else no_softmax_step(half))
     if spec.differential:
-        made += [softmax_step(row.of_half(1), rule), difference_step(row, spec.lambda_init)]
+        made += [softmax_step(row.of_half(1), scores.sink), difference_step(row, spec.lambda_init)]
     return made
 
 
 def _weights_alone(row: Row) -> Step:
     """What is left to say where a model hands over nothing but its weights."""
     weights = row.of_query("weights")
-    table = terms(
-        f"weights of query {row.token}{row.place}",
-        ("key", "text", "weight"),
-        (range(len(weights)), row.key_tokens, weights),
-        notable=[row.token, row.strongest],
-        totals=[("sum", "", weights.sum())],
-    )
+    table = key_table(row, "weights", {"weight": weights}, ("sum", "", weights.sum()))
     prose = (
         "This model hands over its weights alone: query, key and scores stay inside, so that the row cannot "
         "be worked out term by term."

@@ -1,6 +1,5 @@
 """The steps around several heads: how the axes move, what that does to strides, and the last projection."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,12 +39,12 @@ def _wide_query(row: Row) -> Tensor:
 
 def split_step(row: Row) -> Step:
     """One wide product is split by a view and a transpose: no number moves, only strides change."""
-    name = "projected_query" if "projected_query" in row.tensors else "query"
-    queries = _of_first_item(row, name)
-    num_heads, num_tokens, dim = queries.shape
+    name = row.projected("query")
+    num_heads, num_tokens, dim = _of_first_item(row, name).shape
     wide = _wide_query(row)
     viewed = wide.view(num_tokens, num_heads, dim)
     split = viewed.transpose(0, 1)
+    query = split[row.head, row.token].double().numpy()
     shapes = (
         _shape("wide query", ("token", "head·dim"), wide),
         _shape(".view", ("token", "head", "dim"), viewed),
@@ -60,11 +59,10 @@ def split_step(row: Row) -> Step:
             dims,
             [first_column + d for d in dims],
             [first_place + d for d in dims],
-            split[row.head, row.token, : len(dims)].double().numpy(),
+            query,
         ),
     )
-    worked, reported = split[row.head, row.token].double().numpy(), row.of_query(name)
-    values: dict[str, Cell] = {"largest difference from the report": largest_difference(worked, reported)}
+    values = row.compared(query, name)
     prose = (
         "All heads' queries come from one wide product, a slice of each row for each head. View and "
         "transpose then only relabel: a stride is how far the next number along an axis lies in memory, and "
@@ -75,15 +73,8 @@ def split_step(row: Row) -> Step:
         serving = row.head // (num_heads // kv_heads)
         prose += f" Here {num_heads} heads share {kv_heads} key/value heads: head {row.head} uses {serving}."
         values["key/value head used"] = serving
-    return Step(
-        "Split into heads",
-        "(token, head·dim) → (head, token, dim)",
-        prose,
-        shapes,
-        values,
-        (table,),
-        "Why does splitting cost nothing?",
-    )
+    formula, question = "(token, head·dim) → (head, token, dim)", "Why does splitting cost nothing?"
+    return Step("Split into heads", formula, prose, shapes, values, (table,), question)
 
 
 def _view_refused(heads: Tensor) -> str | None:
@@ -136,9 +127,8 @@ def _merge_step(row: Row) -> Step:
     values: dict[str, Cell] = {"torch says to .view without .contiguous()": refused or "nothing: it works"}
     name = "merged" if "merged" in row.tensors else "output" if row.tensors.keys() >= {"input"} else None
     if name is not None:
-        reported = part(row.tensors[name], batch=0)
-        worked = merged.double().numpy()
-        values[f"largest difference from {name} in the report"] = largest_difference(worked, reported)
+        difference = largest_difference(merged.double().numpy(), part(row.tensors[name], batch=0))
+        values[f"largest difference from {name} in the report"] = difference
     formula = "(head, token, dim) → (token, head·dim)"
     return Step("Merge the heads", formula, prose, shapes, values, (table,), question)
 
@@ -150,19 +140,15 @@ def merge_steps(row: Row) -> tuple[Step, ...]:
         return (merge,)
     merged, matrix = row.of_query("merged"), part(row.tensors["output_projection"])
     bias, output = part(row.tensors["output_bias"]), row.of_query("output")
-    worked = matrix @ merged + bias
+    computed = matrix @ merged + bias
     values = {
         "bias dim 0": cell(bias[0]),
-        "sum and bias": cell(worked[0]),
+        "sum and bias": cell(computed[0]),
         "output dim 0 in the report": cell(output[0]),
-        "largest difference over all dims": largest_difference(worked, output),
+        "largest difference over all dims": largest_difference(computed, output),
     }
-    product = dot_product(
-        f"dim 0 of output {row.token}: its merged row · row 0 of W_O",
-        ("merged", merged),
-        ("W_O", np.asarray(matrix[0])),
-        axis="column",
-    )
+    title = f"dim 0 of output {row.token}: its merged row · row 0 of W_O"
+    product = dot_product(title, ("merged", merged), ("W_O", matrix[0]), axis="column")
     prose = "Up to here no head knew of the others: the last matrix mixes what they found, back to embed_dim."
     shapes = shapes_of(row.tensors, "merged", "output_projection", "output_bias", "output")
     formula, question = "y = merged W_Oᵀ + b", "Why one more matrix?"

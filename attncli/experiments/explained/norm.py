@@ -2,15 +2,21 @@
 
 from math import sqrt
 
-import numpy as np
-
-from attncli.experiments.explained.terms import Numbers, cell, largest_difference, part, shapes_of, terms
-from attncli.report import Cell, Report, Shape, Step, Terms
+from attncli.experiments.explained.terms import (
+    MOST_DIMS,
+    Numbers,
+    cell,
+    largest_difference,
+    part,
+    shapes_of,
+    terms,
+)
+from attncli.report import Cell, Report, Shape, Step
 from attncli.spec.lessons import NormSpec
 
 
 def steps(spec: NormSpec, report: Report) -> tuple[Step, ...]:
-    """For each kind its figures, then example 0's feature 0 before and after."""
+    """For each kind its statistics, then example 0's feature 0 before and after."""
     data = part(report.tensors["input"])
     made: list[Step] = [_input(report, data)]
     if spec.kind in ("batch", "all"):
@@ -18,12 +24,12 @@ def steps(spec: NormSpec, report: Report) -> tuple[Step, ...]:
     if spec.kind in ("layer", "all"):
         made += _centred(spec, report, "layer")
     if spec.kind in ("rms", "all"):
-        made += _rms(spec, report)
+        made.append(_rms(spec, report))
     return tuple(made)
 
 
 def _input(report: Report, data: Numbers) -> Step:
-    dims = range(min(6, data.shape[1]))
+    dims = range(min(MOST_DIMS, data.shape[1]))
     table = terms(
         f"input: the first {len(dims)} of {data.shape[1]} features",
         ("example", *map(str, dims)),
@@ -38,88 +44,79 @@ def _input(report: Report, data: Numbers) -> Step:
     return Step("Input", "x ~ N(0, 1)", prose, shapes, values, (table,), question)
 
 
-def _squares(title: str, axis: str, numbers: Numbers, mean: float) -> Terms:
-    deviations = numbers - mean
-    return terms(
-        title,
-        (axis, "x", "x - mean", "squared"),
-        (range(len(numbers)), numbers, deviations, deviations**2),
-        totals=[("sum", numbers.sum(), deviations.sum(), (deviations**2).sum())],
-    )
-
-
 def _centred(spec: NormSpec, report: Report, kind: str) -> list[Step]:
     """Mean and variance of a column (batch) or a row (layer), and the top left number normalised by them."""
+    is_batch, is_unbiased = kind == "batch", spec.variance == "unbiased"
     data = part(report.tensors["input"])
-    along, numbers = ("example", data[:, 0]) if kind == "batch" else ("feature", data[0])
-    of = "feature 0 over the examples" if kind == "batch" else "example 0 over its features"
+    axis, numbers = ("example", data[:, 0]) if is_batch else ("feature", data[0])
+    whose = "feature 0 over the examples" if is_batch else "example 0 over its features"
     count, mean = len(numbers), float(numbers.mean())
-    divisor = count - (spec.variance == "unbiased")
-    variance = float(((numbers - mean) ** 2).sum() / divisor)
-    figures: dict[str, Cell] = {
+    divisor = count - is_unbiased
+    deviations = numbers - mean
+    squares = deviations**2
+    variance = float(squares.sum() / divisor)
+    values: dict[str, Cell] = {
         "n": count,
         "mean": mean,
         "divided by": divisor,
         "variance": variance,
         "standard deviation": sqrt(variance),
     }
-    name = f"{kind}_norm"
-    how = "n - 1 (unbiased)" if spec.variance == "unbiased" else "n (biased), as torch's layers do"
+    how = "n - 1 (unbiased)" if is_unbiased else "n (biased), as torch's layers do"
     prose = (
         "They say where numbers lie and how far apart: taken off and divided by, every layer meets the same "
-        f"range. Here are those of {of}; the squared deviations are divided by {how}."
+        f"range. Here are those of {whose}; the squared deviations are divided by {how}."
     )
-    formula = (
-        "mean = Σ x / n,  variance = Σ (x - mean)² / (n - 1)"
-        if spec.variance == "unbiased"
-        else "mean = Σ x / n,  variance = Σ (x - mean)² / n"
+    formula = f"mean = Σ x / n,  variance = Σ (x - mean)² / {'(n - 1)' if is_unbiased else 'n'}"
+    table = terms(
+        whose,
+        (axis, "x", "x - mean", "squared"),
+        (range(count), numbers, deviations, squares),
+        totals=[("sum", numbers.sum(), deviations.sum(), squares.sum())],
     )
-    table = _squares(of, along, numbers, mean)
-    shapes = (Shape("numbers", (along,), (count,)),)
+    shapes = (Shape("numbers", (axis,), (count,)),)
     title, question = f"{kind.capitalize()} norm: mean and variance", "Why mean and variance?"
     return [
-        Step(title, formula, prose, shapes, figures, (table,), question),
-        _normalised(spec, report, name, mean, variance),
+        Step(title, formula, prose, shapes, values, (table,), question),
+        _normalised(spec, report, kind, axis, numbers, mean, variance),
     ]
 
 
-def _normalised(spec: NormSpec, report: Report, name: str, mean: float, variance: float) -> Step:
-    data, reported = part(report.tensors["input"]), part(report.tensors[name])
-    root = sqrt(variance + spec.eps)
-    numbers = data[:, 0] if name != "layer_norm" else data[0]
-    worked = (numbers - mean) / root
-    theirs = reported[:, 0] if name != "layer_norm" else reported[0]
-    axis = "example" if name != "layer_norm" else "feature"
+def _normalised(
+    spec: NormSpec, report: Report, kind: str, axis: str, numbers: Numbers, mean: float, variance: float
+) -> Step:
+    name, root = f"{kind}_norm", sqrt(variance + spec.eps)
+    reported = part(report.tensors[name])
+    centred = numbers - mean
+    computed = centred / root
     values: dict[str, Cell] = {
-        "x": cell(data[0, 0]),
-        "x - mean": cell(data[0, 0] - mean),
+        "x": cell(numbers[0]),
+        "x - mean": cell(centred[0]),
         "variance + eps": variance + spec.eps,
         "its root": root,
-        "normalised": cell(worked[0]),
+        "normalised": cell(computed[0]),
         f"{name} of example 0, feature 0 in the report": cell(reported[0, 0]),
-        f"largest difference over all {axis}s": largest_difference(worked, theirs),
+        f"largest difference over all {axis}s": largest_difference(
+            computed, reported[:, 0] if kind == "batch" else reported[0]
+        ),
     }
+    columns = {"x": numbers, "x - mean": centred, "normalised": computed}
     table = terms(
         f"{name}: before and after",
-        (axis, "x", "x - mean", "normalised"),
-        (range(len(numbers)), numbers, numbers - mean, worked),
+        (axis, *columns),
+        (range(len(numbers)), *columns.values()),
         totals=[
-            ("mean", numbers.mean(), (numbers - mean).mean(), worked.mean()),
-            ("variance", *(_variance(spec, column) for column in (numbers, numbers - mean, worked))),
+            ("mean", *(column.mean() for column in columns.values())),
+            ("variance", *(column.var(ddof=int(spec.variance == "unbiased")) for column in columns.values())),
         ],
     )
     prose = (
         "Equal numbers have a variance of 0, and nothing can be divided by that: the number minus the mean "
         f"is divided by the root of variance and eps ({spec.eps:g})."
     )
-    formula = "(x - mean) / √(variance + eps)"
-    title = f"{name.split('_')[0].capitalize()} norm: one value normalised"
+    title = f"{kind.capitalize()} norm: one value normalised"
     shapes = shapes_of(report.tensors, "input", name)
-    return Step(title, formula, prose, shapes, values, (table,), "Why eps?")
-
-
-def _variance(spec: NormSpec, numbers: Numbers) -> float:
-    return float(numbers.var(ddof=int(spec.variance == "unbiased")))
+    return Step(title, "(x - mean) / √(variance + eps)", prose, shapes, values, (table,), "Why eps?")
 
 
 def _running(spec: NormSpec, report: Report) -> Step:
@@ -128,15 +125,14 @@ def _running(spec: NormSpec, report: Report) -> Step:
     running_mean = spec.momentum * mean
     running_variance = (1 - spec.momentum) + spec.momentum * variance
     evaluated = (data[0] - running_mean) / sqrt(running_variance + spec.eps)
-    reported = {name: part(report.tensors[name])[0] for name in ("running_mean", "running_variance")}
     values: dict[str, Cell] = {
         "momentum": spec.momentum,
         "mean of the batch": mean,
         "running mean": running_mean,
-        "running mean in the report": cell(reported["running_mean"]),
+        "running mean in the report": cell(part(report.tensors["running_mean"])[0]),
         "unbiased variance of the batch": variance,
         "running variance": running_variance,
-        "running variance in the report": cell(reported["running_variance"]),
+        "running variance in the report": cell(part(report.tensors["running_variance"])[0]),
         "x": cell(data[0]),
         "normalised in eval mode": evaluated,
         "batch_norm_eval in the report": cell(part(report.tensors["batch_norm_eval"])[0, 0]),
@@ -152,25 +148,26 @@ def _running(spec: NormSpec, report: Report) -> Step:
     return Step(title, formula, prose, shapes, values, question=question)
 
 
-def _rms(spec: NormSpec, report: Report) -> list[Step]:
+def _rms(spec: NormSpec, report: Report) -> Step:
     numbers, reported = part(report.tensors["input"])[0], part(report.tensors["rms_norm"])[0]
     squares = numbers**2
     mean_square = float(squares.mean())
     root = sqrt(mean_square + spec.eps)
+    normalised = numbers / root
     table = terms(
         "example 0 over its features",
         ("feature", "x", "squared", "normalised"),
-        (range(len(numbers)), numbers, squares, numbers / root),
-        totals=[("sum", numbers.sum(), squares.sum(), np.sum(numbers / root))],
+        (range(len(numbers)), numbers, squares, normalised),
+        totals=[("sum", numbers.sum(), squares.sum(), normalised.sum())],
     )
     values: dict[str, Cell] = {
         "n": len(numbers),
         "mean of squares": mean_square,
         "root of it and eps": root,
         "x": cell(numbers[0]),
-        "normalised": cell(numbers[0] / root),
+        "normalised": cell(normalised[0]),
         "rms_norm of example 0, feature 0 in the report": cell(reported[0]),
-        "largest difference over all features": largest_difference(numbers / root, reported),
+        "largest difference over all features": largest_difference(normalised, reported),
     }
     prose = (
         "Taking it off helps little and costs a pass over the numbers: each is divided by the root of the "
@@ -178,4 +175,4 @@ def _rms(spec: NormSpec, report: Report) -> list[Step]:
     )
     shapes = shapes_of(report.tensors, "input", "rms_norm")
     formula, question = "x / √(Σ x² / n + eps)", "Why leave the mean in?"
-    return [Step("RMS norm", formula, prose, shapes, values, (table,), question)]
+    return Step("RMS norm", formula, prose, shapes, values, (table,), question)

@@ -11,16 +11,16 @@ from attncli.experiments.explained.terms import (
     shapes_of,
     terms,
 )
-from attncli.mechanisms.dot_product_attention import scale_factors
+from attncli.mechanisms.dot_product_attention import score_factor
 from attncli.report import Cell, Report, Row, Step
 from attncli.spec.lessons import ScaleDemoSpec
 
-FIGURES = ("query", "key", "raw_scores", "scaled_scores")
+NAMES = ("query", "key", "raw_scores", "scaled_scores")
 
 
-def tensor_name(figure: str, number: int, spec: ScaleDemoSpec) -> str:
+def tensor_name(name: str, number: int, spec: ScaleDemoSpec) -> str:
     """`query`, or `query_1` for the second of several sizes."""
-    return figure if len(spec.head_dim) == 1 else f"{figure}_{number}"
+    return name if len(spec.head_dim) == 1 else f"{name}_{number}"
 
 
 def steps(spec: ScaleDemoSpec, report: Report) -> tuple[Step, ...]:
@@ -30,58 +30,49 @@ def steps(spec: ScaleDemoSpec, report: Report) -> tuple[Step, ...]:
     return (*scores, _variances(spec, report), *sharpened)
 
 
-def _factor(spec: ScaleDemoSpec, head_dim: int) -> float:
-    each, product = scale_factors(spec.scale, head_dim)
-    return each * each * product
-
-
 def _score(spec: ScaleDemoSpec, report: Report, number: int) -> Step:
-    names = {figure: tensor_name(figure, number, spec) for figure in FIGURES}
-    query, key = (part(report.tensors[names[name]], batch=0, query=0, key=0) for name in ("query", "key"))
-    score, factor = float((query * key).sum()), _factor(spec, spec.head_dim[number])
+    names = [tensor_name(name, number, spec) for name in NAMES]
+    query, key, raw, scaled = (part(report.tensors[name], batch=0, query=0, key=0) for name in names)
+    head_dim, score = spec.head_dim[number], float((query * key).sum())
+    factor = score_factor(spec.scale, head_dim)
     product = dot_product("query 0 · key 0 of batch item 0", ("q_0", query), ("k_0", key))
-    reported = {
-        name: part(report.tensors[names[name]], batch=0, query=0, key=0)
-        for name in FIGURES
-        if "scores" in name
-    }
     values: dict[str, Cell] = {
-        "head_dim": spec.head_dim[number],
+        "head_dim": head_dim,
         "score": score,
-        "score in the report": cell(reported["raw_scores"]),
+        "score in the report": cell(raw),
         "factor": factor,
         "scaled score": score * factor,
-        "scaled score in the report": cell(reported["scaled_scores"]),
+        "scaled score in the report": cell(scaled),
     }
     prose = (
         "A score is a sum of head_dim products. Each product of two standard normal numbers has variance 1, "
         "and variances of independent terms add up: the score's is head_dim."
     )
-    title = f"One score, head_dim {spec.head_dim[number]}"
-    shapes = shapes_of(report.tensors, *names.values())
+    shapes = shapes_of(report.tensors, *names)
     formula, question = "s = Σ_d q_d k_d,  scaled = factor · s", "Why do scores grow with head_dim?"
-    return Step(title, formula, prose, shapes, values, (product,), question)
+    return Step(f"One score, head_dim {head_dim}", formula, prose, shapes, values, (product,), question)
 
 
 def _variances(spec: ScaleDemoSpec, report: Report) -> Step:
     labels, rows = [], []
+    values: dict[str, Cell] = {}
     for number, head_dim in enumerate(spec.head_dim):
-        for figure in FIGURES:
-            numbers = part(report.tensors[tensor_name(figure, number, spec)]).ravel()
+        for name in NAMES:
+            numbers = part(report.tensors[tensor_name(name, number, spec)]).ravel()
             squares = float(((numbers - numbers.mean()) ** 2).sum())
-            rows.append((numbers.size, numbers.mean(), squares, squares / (numbers.size - 1)))
-            labels.append(f"{figure.replace('_', ' ')}, head_dim {head_dim}")
+            variance = squares / (numbers.size - 1)
+            rows.append((numbers.size, numbers.mean(), squares, variance))
+            labels.append(f"{name.replace('_', ' ')}, head_dim {head_dim}")
+            if name == "raw_scores":
+                factor = score_factor(spec.scale, head_dim)
+                values[f"factor², head_dim {head_dim}"] = factor**2
+                values[f"factor² · variance, head_dim {head_dim}"] = cell(factor**2 * variance)
     table = terms(
         "variance of all entries",
         ("numbers", "n", "mean", "Σ (x - mean)²", "variance"),
         (labels, *zip(*rows, strict=True)),
         most=len(labels),
     )
-    values: dict[str, Cell] = {}
-    for number, head_dim in enumerate(spec.head_dim):
-        raw, factor = rows[len(FIGURES) * number + FIGURES.index("raw_scores")][3], _factor(spec, head_dim)
-        values |= {f"factor², head_dim {head_dim}": factor**2}
-        values |= {f"factor² · variance, head_dim {head_dim}": cell(factor**2 * raw)}
     prose = (
         "A factor on the scores multiplies their variance by its square. Unbiased: divided by n - 1. "
         "Around 1 is where softmax stays diffuse."
@@ -90,9 +81,9 @@ def _variances(spec: ScaleDemoSpec, report: Report) -> Step:
     return Step("Variance", formula, prose, (), values, (table,), question)
 
 
-def _sharpened(report: Report, figures: Row) -> Step:
+def _sharpened(report: Report, row: Row) -> Step:
     # A row of a table holds numbers and lists; this one is a number.
-    factor = float(figures["factor"])  # type: ignore[arg-type]
+    factor = float(row["factor"])  # type: ignore[arg-type]
     logits = part(report.tensors["logits"])
     scaled = logits * factor
     shifted = scaled - scaled.max()
@@ -106,7 +97,7 @@ def _sharpened(report: Report, figures: Row) -> Step:
         notable=[int(weights.argmax())],
         totals=[("sum", "", "", "", exponentials.sum(), weights.sum(), surprise.sum())],
     )
-    reported: Numbers = np.asarray(figures["softmax"], dtype=np.float64)
+    reported: Numbers = np.asarray(row["softmax"], dtype=np.float64)
     jacobian = np.diag(weights) - np.outer(weights, weights)
     values: dict[str, Cell] = {
         "largest weight": cell(weights.max()),

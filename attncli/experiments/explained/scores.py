@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from attncli.experiments.explained.row import Row
-from attncli.experiments.explained.rules import Rule
+from attncli.experiments.explained.row import Row, RowScores
 from attncli.experiments.explained.terms import (
     Numbers,
     cell,
@@ -32,23 +31,11 @@ def key_table(row: Row, title: str, columns: Columns, *totals: tuple[object, ...
     )
 
 
-def hidden_keys(row: Row) -> Numbers:
-    """True where the mask hides the key from the worked query."""
-    return np.isneginf(row.of_query("scaled_scores"))
-
-
-def compared(row: Row, worked: Numbers) -> dict[str, Cell]:
-    """How far finished scores are from the report's."""
-    return {"largest difference from the report": largest_difference(worked, row.of_query("scaled_scores"))}
-
-
-def scores_step(row: Row) -> Step:
+def scores_step(row: Row, scores: RowScores) -> Step:
     """One dot product written out, then the whole row."""
-    query, keys, key = row.of_query("query"), row.whole("key"), row.strongest
-    scores, reported = row.raw_scores(), row.of_query("scores")
-    product = dot_product(
-        f"query {row.token} · key {key}{row.place}", (f"q_{row.token}", query), (f"k_{key}", keys[key])
-    )
+    key, reported = row.strongest, row.of_query("scores")
+    left, right = (f"q_{row.token}", row.of_query("query")), (f"k_{key}", row.whole("key")[key])
+    product = dot_product(f"query {row.token} · key {key}{row.place}", left, right)
     prose = (
         "A score says how well a key fits a query: large where their vectors point the same way. Written out "
         "is the key with the largest weight; the others go the same way."
@@ -57,23 +44,19 @@ def scores_step(row: Row) -> Step:
         prose += " Differential attention does all this twice, with a half of query and key each."
     values = {
         f"score of key {key} in the report": cell(reported[key]),
-        "largest difference over visible keys": largest_difference(scores, reported),
+        "largest difference over visible keys": largest_difference(scores.raw, reported),
     }
+    shapes = shapes_of(row.tensors, "query", "key", row.name("scores"))
+    tables = product, key_table(row, "scores", {"score": scores.raw})
     return Step(
-        "Scores",
-        "s_ij = q_i · k_j = Σ_d q_id k_jd",
-        prose,
-        shapes_of(row.tensors, "query", "key", row.name("scores")),
-        values,
-        (product, key_table(row, "scores", {"score": scores})),
-        "Why a dot product?",
+        "Scores", "s_ij = q_i · k_j = Σ_d q_id k_jd", prose, shapes, values, tables, "Why a dot product?"
     )
 
 
-def scale_step(spec: AttentionSpec, row: Row, rule: Rule) -> Step:
+def scale_step(spec: AttentionSpec, row: Row, scores: RowScores) -> Step:
     """The row of scores before and after its factor."""
     head_dim = row.of_query("query").shape[-1]
-    values: dict[str, Cell] = {"head_dim": head_dim, "factor": rule.factor}
+    values: dict[str, Cell] = {"head_dim": head_dim, "factor": scores.factor}
     root = "A score is a sum of head_dim products: its variance grows with head_dim. "
     scale = "model" if spec.model is not None else spec.scale if isinstance(spec.scale, str) else "number"
     formula, prose = {
@@ -89,55 +72,50 @@ def scale_step(spec: AttentionSpec, row: Row, rule: Rule) -> Step:
     }[scale]
     if scale == "fourth-root":
         values["factor on query and key each"] = head_dim**-0.25
-    if rule.is_scale_alone and not row.place:
+    if scores.is_scale_alone and not row.place:
         for name in ("scores", "scaled_scores"):
             said = f"variance of all visible {name.replace('_', ' ')}"
             values[said] = cell(row.report.numbers(name)["variance"])
-    raw, scaled = row.raw_scores(), rule.scaled(row)
-    if rule.is_scale_alone:
-        values |= compared(row, scaled)
-    table = key_table(row, "scores", {"score": raw, "scaled": scaled})
+    if scores.is_scale_alone:
+        values |= row.compared(scores.scaled, "scaled_scores")
+    table = key_table(row, "scores", {"score": scores.raw, "scaled": scores.scaled})
     shapes = shapes_of(row.tensors, row.name("scores"), row.name("scaled_scores"))
     return Step("Scale", formula, prose, shapes, values, (table,), "Why are scores scaled?")
 
 
-def rule_steps(spec: AttentionSpec, row: Row, rule: Rule) -> list[Step]:
-    """A step for each thing that follows the scale, and is there."""
+def steps_after_scale(spec: AttentionSpec, row: Row, scores: RowScores) -> list[Step]:
+    """A step each for the soft cap, the bias and the temperature, where they are on."""
     steps = []
-    if rule.softcap is not None:
-        columns = {"scaled": rule.scaled(row), "capped": rule.capped(row)}
-        question = "Why bend the scores?"
+    if scores.softcap is not None:
+        table = key_table(row, "scaled scores", {"scaled": scores.scaled, "capped": scores.capped})
+        values = {"cap": cell(scores.softcap)}
+        if scores.bias is None and scores.temperature == 1:
+            values |= row.compared(scores.capped, "scaled_scores")
         prose = (
             "No score goes beyond the cap, so that no key wins by more than that; small ones stay nearly as "
             "they are."
         )
-        table = key_table(row, "scaled scores", columns)
-        is_last = rule.bias is None and rule.temperature == 1
-        values = {"cap": cell(rule.softcap)} | (compared(row, rule.capped(row)) if is_last else {})
-        formula = "c tanh(s / c)"
-        steps.append(Step("Soft cap", formula, prose, values=values, tables=(table,), question=question))
-    if rule.bias is not None:
-        steps.append(_bias_step(spec, row, rule, rule.bias))
-    if rule.temperature != 1:
-        table = key_table(row, "scores", {"score": rule.biased(row), "divided": rule.finished(row)})
-        flatter = "more than 1 makes the row flatter" if rule.temperature > 1 else "less than 1, sharper"
-        question = "Why divide once more?"
+        steps.append(Step("Soft cap", "c tanh(s / c)", prose, (), values, (table,), "Why bend the scores?"))
+    if scores.bias is not None:
+        steps.append(_bias_step(spec, row, scores, scores.bias))
+    if scores.temperature != 1:
+        table = key_table(row, "scores", {"score": scores.biased, "divided": scores.finished})
+        values = {"temperature": cell(scores.temperature)} | row.compared(scores.finished, "scaled_scores")
+        flatter = "more than 1 makes the row flatter" if scores.temperature > 1 else "less than 1, sharper"
         prose = f"All that the softmax takes is divided by the temperature: {flatter}."
-        values = {"temperature": cell(rule.temperature)} | compared(row, rule.finished(row))
-        steps.append(Step("Temperature", "s / T", prose, values=values, tables=(table,), question=question))
+        steps.append(Step("Temperature", "s / T", prose, (), values, (table,), "Why divide once more?"))
     return steps
 
 
-def _bias_step(spec: AttentionSpec, row: Row, rule: Rule, name: str) -> Step:
+def _bias_step(spec: AttentionSpec, row: Row, scores: RowScores, name: str) -> Step:
     """What is added to each score, whatever the words are."""
-    bias, scores = row.of_query(name), rule.biased(row)
     values: dict[str, Cell] = {}
     formula, prose = (
         "s_ij + b_ij",
         "Products of vectors say nothing of order. So a number is added to each score that depends on the "
         "positions alone, not on the words.",
     )
-    columns: dict[str, Sequence[object] | Numbers] = {"score": rule.capped(row)}
+    columns: dict[str, Sequence[object] | Numbers] = {"score": scores.capped}
     if spec.model is None:
         columns["distance"] = [abs(row.token - j) for j in range(len(row.key_tokens))]
         if "bias_table" in row.tensors:
@@ -152,39 +130,39 @@ def _bias_step(spec: AttentionSpec, row: Row, rule: Rule, name: str) -> Step:
                 "Products of vectors say nothing of order. ALiBi: each score loses the head's slope times "
                 "the distance, so that near keys win."
             )
-    columns |= {"bias": bias, "sum": scores}
-    if rule.temperature == 1:
-        values |= compared(row, scores)
+    columns |= {"bias": row.of_query(name), "sum": scores.biased}
+    if scores.temperature == 1:
+        values |= row.compared(scores.biased, "scaled_scores")
     shapes = shapes_of(row.tensors, name, "bias_table")
     table, question = key_table(row, "scores and bias", columns), "Why add what no word decides?"
     return Step("Bias", formula, prose, shapes, values, (table,), question)
 
 
-def mask_step(spec: AttentionSpec, row: Row, rule: Rule) -> Step:
-    """Which keys the worked query sees; hidden scores become -infinity."""
-    hidden = hidden_keys(row)
+def mask_step(spec: AttentionSpec, row: Row, scores: RowScores) -> Step:
+    """Which keys the explained query sees; hidden scores become -infinity."""
     everywhere = np.isneginf(row.whole("scaled_scores"))
+    hidden = everywhere[row.token]
     values: dict[str, Cell] = {
         "hidden in this row": int(hidden.sum()),
         "hidden in the whole matrix": int(everywhere.sum()),
         "scores in the whole matrix": everywhere.size,
     }
-    shapes = shapes_of(row.tensors, row.name("scaled_scores"))
+    shapes, positions = shapes_of(row.tensors, row.name("scaled_scores")), spec.positions()
     if not everywhere.any():
         prose = "The whole text is there before it is read: every query sees every key."
-        if "causal" in type(spec).model_fields.keys() - spec.unused_keys():
+        if positions and spec.model is None:
             prose += " A decoder would hide the future: --causal."
         return Step("Mask", "s_ij, for every j", prose, shapes, values, question="Why is nothing hidden?")
     prose = (
         "A hidden key gets a score of -∞, and so a weight of 0, whatever its score was. It is hidden before "
         "the softmax, so that the weights that are left still sum to 1."
     )
-    if getattr(spec, "window", None) is not None:
+    if positions and positions.window is not None:
         prose += " The window hides what is too far away."
     if not hidden.any():
         prose += f" Query {row.token} sees every key; --token chooses an earlier one."
     columns: Columns = {
-        "score": rule.finished(row),
+        "score": scores.finished,
         "sees": ["no" if h else "yes" for h in hidden],
         "masked": row.of_query("scaled_scores"),
     }

@@ -3,8 +3,7 @@
 import numpy as np
 
 from attncli.experiments.explained.row import Row
-from attncli.experiments.explained.rules import Rule
-from attncli.experiments.explained.scores import hidden_keys, key_table
+from attncli.experiments.explained.scores import key_table
 from attncli.experiments.explained.terms import (
     Numbers,
     cell,
@@ -18,10 +17,9 @@ from attncli.report import Cell, Step
 MOST_WEIGHTED_DIMS = 2
 
 
-def softmax_step(row: Row, rule: Rule) -> Step:
-    """The largest score subtracted, exponentials, their sum, the quotients."""
-    scores, reported = row.of_query("scaled_scores"), row.of_query("weights")
-    sink = rule.softmax_sink
+def softmax_step(row: Row, sink: float | None) -> Step:
+    """The largest score subtracted, exponentials, their sum with that of the sink, the quotients."""
+    scores = row.of_query("scaled_scores")
     everything = scores if sink is None else np.append(scores, sink)
     # A query that sees nothing has no largest score; its weights are zeros.
     largest = everything.max() if np.isfinite(everything.max()) else 0.0
@@ -41,16 +39,13 @@ def softmax_step(row: Row, rule: Rule) -> Step:
         values["weight of the sink"] = cell(share / total)
         prose += " The sink is a score outside the keys: it is in the sum, so that the keys get less than 1."
     values["ln Σ exp(score)"] = cell(largest + np.log(total)) if total else None
-    values["largest difference from the report"] = largest_difference(weights, reported)
-    return Step(
-        "Softmax" if not row.half else "Second softmax",
-        "w_ij = exp(s_ij - m) / Σ_k exp(s_ik - m),  m = max_k s_ik",
-        prose,
-        shapes_of(row.tensors, row.name("scaled_scores"), row.name("weights")),
-        values,
-        (key_table(row, "softmax", columns, ("sum", "", "", "", exponentials.sum(), weights.sum())),),
-        "Why exponentials?",
-    )
+    values |= row.compared(weights, "weights")
+    sums = ("sum", "", "", "", exponentials.sum(), weights.sum())
+    table = key_table(row, "softmax", columns, sums)
+    shapes = shapes_of(row.tensors, row.name("scaled_scores"), row.name("weights"))
+    title = "Second softmax" if row.half else "Softmax"
+    formula = "w_ij = exp(s_ij - m) / Σ_k exp(s_ik - m),  m = max_k s_ik"
+    return Step(title, formula, prose, shapes, values, (table,), "Why exponentials?")
 
 
 def difference_step(row: Row, lambda_init: float) -> Step:
@@ -67,8 +62,8 @@ def difference_step(row: Row, lambda_init: float) -> Step:
         "exp(c · d)": cell(negative),
         "lambda_init": lambda_init,
         "lambda": cell(factor),
-        "largest difference from the report": largest_difference(weights, row.of_query("weights")),
     }
+    values |= row.compared(weights, "weights")
     prose = (
         "Lambda, of four learned vectors, says how much of the second softmax is taken off the first: what "
         "both attend to cancels. A row sums to 1 - lambda and may be negative."
@@ -83,18 +78,16 @@ def difference_step(row: Row, lambda_init: float) -> Step:
 
 def no_softmax_step(row: Row) -> Step:
     """Scores as weights: hidden ones are zero."""
-    scores, hidden = row.of_query("scaled_scores"), hidden_keys(row)
-    weights = np.where(hidden, 0.0, scores)
+    scores = row.of_query("scaled_scores")
+    weights = np.where(np.isneginf(scores), 0.0, scores)
     prose = "No softmax: the scores are the weights, may be negative and sum to anything; hidden ones are 0."
     table = key_table(row, "weights", {"score": scores, "weight": weights}, ("sum", "", "", weights.sum()))
-    values = {"largest difference from the report": largest_difference(weights, row.of_query("weights"))}
     shapes, question = shapes_of(row.tensors, "weights"), "Why is there usually a softmax?"
+    values = row.compared(weights, "weights")
     return Step("No softmax", "w_ij = s_ij", prose, shapes, values, (table,), question)
 
 
-def weighted_terms(
-    row: Row, weights: Numbers, values: Numbers
-) -> tuple[dict[str, Numbers], tuple[object, ...]]:
+def weighted_terms(weights: Numbers, values: Numbers) -> tuple[dict[str, Numbers], tuple[object, ...]]:
     """For the first dims the value and its product with the weight, and the row of their sums."""
     columns = {"weight": weights}
     sums: list[object] = [weights.sum()]
@@ -106,13 +99,13 @@ def weighted_terms(
 
 
 def weighted_sum_step(row: Row) -> Step:
-    """Weights times values, and their sums: the output of the worked query."""
+    """Weights times values, and their sums: the output of the explained query."""
     weights, values = row.of_query("weights"), row.whole("value")
     name = "head_outputs" if "head_outputs" in row.tensors else "output"
-    output, worked = row.of_query(name), weights @ values
-    columns, sums = weighted_terms(row, weights, values)
+    output = row.of_query(name)
+    columns, sums = weighted_terms(weights, values)
     shown = {f"{name} dim {dim} in the report": cell(output[dim]) for dim in range(min(2, len(output)))}
-    shown["largest difference over all dims"] = largest_difference(worked, output)
+    shown["largest difference over all dims"] = largest_difference(weights @ values, output)
     prose = (
         "A sum takes a little from many keys, and a gradient reaches each of them; the best key alone would "
         "be a choice, which has none. Each dim is mixed by itself."

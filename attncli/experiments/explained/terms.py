@@ -24,32 +24,16 @@ def cell(number: object) -> Cell:
     return value if np.isfinite(value) else None
 
 
-def cells(*numbers: object) -> tuple[Cell, ...]:
-    """Each as a cell."""
-    return tuple(map(cell, numbers))
-
-
 def part(tensor: NamedTensor, **index: int) -> Numbers:
     """A tensor at these places of its axes, in float64; an axis that it lacks is passed over."""
     place = tuple(index.get(axis, slice(None)) for axis in tensor.axes)
     return np.asarray(tensor.values[place], dtype=np.float64)
 
 
-def shape_of(name: str, tensor: NamedTensor) -> Shape:
-    """Name, axes and sizes of a tensor of the report."""
-    return Shape(name, tensor.axes, tensor.values.shape)
-
-
 def shapes_of(tensors: Mapping[str, NamedTensor], *names: str) -> tuple[Shape, ...]:
     """The shapes of those of the named tensors that there are."""
-    return tuple(shape_of(name, tensors[name]) for name in names if name in tensors)
-
-
-def shown_rows(count: int, *notable: int) -> list[int]:
-    """All rows of a short table; of a long one the first four, the last two and the notable ones."""
-    if count <= MOST_ROWS:
-        return list(range(count))
-    return sorted({*range(FIRST_ROWS), *notable, *range(count - LAST_ROWS, count)})
+    there = {name: tensors[name] for name in names if name in tensors}
+    return tuple(Shape(name, tensor.axes, tensor.values.shape) for name, tensor in there.items())
 
 
 def terms(
@@ -61,16 +45,14 @@ def terms(
     totals: Sequence[Sequence[object]] = (),
     most: int | None = None,
 ) -> Terms:
-    """A table of whole columns, in part where it is long: the first `most` rows, or the notable ones, too."""
+    """A table of whole columns: its first `most` rows, or of more than 12 the ends and the notable ones."""
     count = len(values[0])
-    rows = shown_rows(count, *notable) if most is None else range(min(most, count))
-    return Terms(
-        title,
-        tuple(columns),
-        tuple(cells(*(column[row] for column in values)) for row in rows),
-        count,
-        tuple(cells(*total) for total in totals),
-    )
+    rows: Sequence[int] = range(count if most is None else min(most, count))
+    if most is None and count > MOST_ROWS:
+        rows = sorted({*range(FIRST_ROWS), *notable, *range(count - LAST_ROWS, count)})
+    cells = tuple(tuple(cell(column[row]) for column in values) for row in rows)
+    sums = tuple(tuple(map(cell, total)) for total in totals)
+    return Terms(title, tuple(columns), cells, count, sums)
 
 
 def dot_product(
@@ -87,18 +69,21 @@ def dot_product(
     )
 
 
-def vectors(
-    title: str, axis: str, tokens: Sequence[str], matrix: Numbers, *, notable: Sequence[int] = ()
+def first_dims(
+    title: str,
+    columns: Mapping[str, Sequence[object] | Numbers],
+    matrix: Numbers,
+    *,
+    notable: Sequence[int] = (),
 ) -> Terms:
-    """The first numbers of each token's vector."""
+    """The columns, then the first numbers of each row of a matrix."""
     dims = range(min(MOST_DIMS, matrix.shape[1]))
     left_out = f": the first {len(dims)} of {matrix.shape[1]} dims" if len(dims) < matrix.shape[1] else ""
-    columns = [axis, "text", *(str(dim) for dim in dims)]
-    values: list[Sequence[object] | Numbers] = [range(len(matrix)), tokens, *(matrix[:, dim] for dim in dims)]
-    return terms(f"{title}{left_out}", columns, values, notable=notable)
+    values = [*columns.values(), *(matrix[:, dim] for dim in dims)]
+    return terms(f"{title}{left_out}", (*columns, *map(str, dims)), values, notable=notable)
 
 
-def largest_difference(worked: Numbers, reported: Numbers) -> Cell:
-    """The largest difference between what was worked out here and the report's numbers, where both are."""
-    both = np.isfinite(worked) & np.isfinite(reported)
-    return cell(np.abs(worked - reported)[both].max(initial=0.0))
+def largest_difference(computed: Numbers, reported: Numbers) -> Cell:
+    """The largest difference between numbers computed here and the report's, where both are finite."""
+    both = np.isfinite(computed) & np.isfinite(reported)
+    return cell(np.abs(computed - reported)[both].max(initial=0.0))
