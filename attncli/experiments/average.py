@@ -34,20 +34,17 @@ from attncli.spec.lessons import AverageSpec
 
 
 def _row_statistics(
-    vectors: Float[Tensor, "*batch token dim"],
-    *,
-    causal: bool,
-    scores: Float[Tensor, "token token"] | None,
-    top_k: int,
+    spec: AverageSpec, vectors: Float[Tensor, "*batch token dim"], scores: Float[Tensor, "token token"] | None
 ) -> dict[str, Tensors]:
     """Those of attention whose query and key are zero, with these scores instead where there are some."""
     lead = LeadingAxes.of(vectors, has_head=False)
     value = lead.layered(vectors)
     zeros = torch.zeros_like(value[..., :1])
     rules = ScoreRules(bias=None if scores is None else scores[None, None].to(value))
+    causal = spec.over == "past" and scores is None
     visibility = Visibility(value.shape[-2], value.shape[-2], causal=causal)
     layer = AttentionLayer(zeros, zeros, value, visibility, scale=1.0, rules=rules)
-    ranks = min(top_k, layer.shape[3])
+    ranks = min(spec.top_k, layer.shape[3])
     wanted = Wanted(rows=tuple(ROW_STATISTICS), top_k=ranks, received_mass=True)
     return row_tensors(attend(layer, wanted), lead, None)
 
@@ -95,9 +92,7 @@ def run(spec: AverageSpec, texts: Texts, draws: Draws) -> Report:
         if not mean:
             notes.append("A softmax row sums to one, so that way averages and cannot sum.")
     if mean:
-        scores = softmax_weights if spec.softmax_twice else None
-        causal = spec.over == "past" and not spec.softmax_twice
-        statistics |= _row_statistics(vectors, causal=causal, scores=scores, top_k=spec.top_k)
+        statistics |= _row_statistics(spec, vectors, softmax_weights if spec.softmax_twice else None)
     tensors = {
         "input": named(vectors, "token", "dim"),
         "weights": named(weights.expand(*batch, -1, -1), "query", "key"),

@@ -32,18 +32,26 @@ def run(spec: NormSpec, texts: Texts, draws: Draws) -> Report:
     """The normalised data, its first feature and example, and the differences from torch's own modules."""
     data = torch.randn(spec.batch_size, spec.num_features, generator=draws.generator).to(choose_device(spec))
     unbiased = spec.variance == "unbiased"
-    outputs = {"input": data}
-    figures = {}
-    agreement = Numbers()
+    outputs, running = {"input": data}, {}
+    agreement, notes = Numbers(), []
+    if spec.kind != "rms":
+        notes.append(
+            "Divided by the unbiased standard deviation (n - 1); torch's own layers take the biased one."
+            if unbiased
+            else "Divided by the biased standard deviation (n), as torch's own layers do."
+        )
     if spec.kind in ("batch", "all"):
         batch = batch_norm(data, eps=spec.eps, momentum=spec.momentum, unbiased=unbiased)
         outputs |= {"batch_norm": batch.output, "batch_norm_eval": batch.eval_output}
-        figures = {"running_mean": batch.running_mean, "running_variance": batch.running_variance}
+        running = {"running_mean": batch.running_mean, "running_variance": batch.running_variance}
         module = torch.nn.BatchNorm1d(spec.num_features, eps=spec.eps, momentum=spec.momentum).to(data.device)
         with torch.no_grad():
             trained, evaluated = module(data), module.eval()(data)
         agreement["batch_norm"] = None if unbiased else _difference(batch.output, trained)
         agreement["batch_norm_eval"] = _difference(batch.eval_output, evaluated)
+        notes.append(
+            "Running statistics: mean and unbiased variance after one step from 0 and 1; eval mode uses them."
+        )
     if spec.kind in ("layer", "all"):
         outputs["layer_norm"] = layer_norm(data, eps=spec.eps, unbiased=unbiased)
         theirs = torch.nn.functional.layer_norm(data, data.shape[1:], eps=spec.eps)
@@ -52,20 +60,7 @@ def run(spec: NormSpec, texts: Texts, draws: Draws) -> Report:
         outputs["rms_norm"] = rms_norm(data, eps=spec.eps)
         theirs = torch.nn.functional.rms_norm(data, data.shape[1:], eps=spec.eps)
         agreement["rms_norm"] = _difference(outputs["rms_norm"], theirs)
-
     tensors = {name: named(output, "batch", "dim") for name, output in outputs.items()}
-    tensors |= {name: named(figure, "dim") for name, figure in figures.items()}
+    tensors |= {name: named(statistic, "dim") for name, statistic in running.items()}
     statistics = {name: _first_feature_and_example(output) for name, output in outputs.items()}
-    notes = []
-    if spec.kind != "rms":
-        if unbiased:
-            notes.append(
-                "Divided by the unbiased standard deviation (n - 1); torch's own layers take the biased one."
-            )
-        else:
-            notes.append("Divided by the biased standard deviation (n), as torch's own layers do.")
-    if spec.kind in ("batch", "all"):
-        notes.append(
-            "Running statistics: mean and unbiased variance after one step from 0 and 1; eval mode uses them."
-        )
     return build_report(spec, texts, tensors, {**statistics, "agreement_with_torch": agreement}, notes)

@@ -20,38 +20,28 @@ from attncli.statistics.rows import softmax_gradient_norm
 LAST = {"query": "dim", "key": "dim", "raw_scores": "key", "scaled_scores": "key"}
 
 
-def _drawn(spec: ScaleDemoSpec, head_dim: int, draws: Draws) -> dict[str, Tensor]:
+def _sampled(spec: ScaleDemoSpec, head_dim: int, draws: Draws) -> dict[str, Tensor]:
     """Standard normal query and key, and their scores before and after scaling."""
-    device = choose_device(spec)
-    shape = (spec.batch_size, spec.num_tokens, head_dim)
-    query = torch.randn(shape, generator=draws.generator).to(device)
-    key = torch.randn(shape, generator=draws.generator).to(device)
+    shape, device = (spec.batch_size, spec.num_tokens, head_dim), choose_device(spec)
+    query, key = (torch.randn(shape, generator=draws.generator).to(device) for _ in range(2))
     each, product = scale_factors(spec.scale, head_dim)
     scores = {"raw_scores": query @ key.mT, "scaled_scores": (query * each) @ (key * each).mT * product}
     return {"query": query, "key": key, **scores}
 
 
-def _variance_row(head_dim: int, drawn: dict[str, Tensor]) -> dict[str, int | float]:
-    """Unbiased variances over all entries."""
-    return {"head_dim": head_dim} | {name: moments(t)["variance"] for name, t in drawn.items()}
-
-
 def run(spec: ScaleDemoSpec, texts: Texts, draws: Draws) -> Report:
     """The variances for each head_dim, the sharpened softmax for each factor, and the softmax curve."""
-    variance = []
+    variance: list[Numbers] = []
     kept: dict[str, NamedTensor] = {}
     for number, head_dim in enumerate(spec.head_dim):
-        drawn = _drawn(spec, head_dim, draws)
-        variance.append(_variance_row(head_dim, drawn))
-        if spec.explain:
-            kept |= {
-                tensor_name(name, number, spec): named(
-                    tensor, "query" if name != "key" else "key", LAST[name]
-                )
-                for name, tensor in drawn.items()
-            }
-    if any(isinf(figure) for row in variance for figure in row.values()):
-        raise RunError(f"scale-demo: the scores overflow float32: use a smaller scale (got {spec.scale})")
+        sampled = _sampled(spec, head_dim, draws)
+        variances = {name: moments(tensor)["variance"] for name, tensor in sampled.items()}
+        if any(map(isinf, variances.values())):
+            raise RunError(f"scale-demo: the scores overflow float32: use a smaller scale (got {spec.scale})")
+        variance.append(Numbers({"head_dim": head_dim, **variances}))
+        for name, tensor in sampled.items() if spec.explain else ():
+            axes = "key" if name == "key" else "query", LAST[name]
+            kept[tensor_name(name, number, spec)] = named(tensor, *axes)
     logits = torch.tensor(spec.logits, dtype=torch.float64)
     sharpness = Table()
     for factor in spec.factors:
@@ -76,7 +66,7 @@ def run(spec: ScaleDemoSpec, texts: Texts, draws: Draws) -> Report:
         "curve_weights": named(curve_logits.softmax(dim=-1), "point"),
     }
     statistics: dict[str, Statistic] = {
-        "variance": Table(variance) if len(variance) > 1 else Numbers(variance[0]),
+        "variance": Table(variance) if len(variance) > 1 else variance[0],
         "sharpness": sharpness,
     }
     notes = [

@@ -1,4 +1,4 @@
-"""The classic mistakes: what gives each away, against published figures and independent computations."""
+"""The classic mistakes: the metric that exposes each, against published and independent numbers."""
 
 import csv
 import io
@@ -27,7 +27,7 @@ def values(report: Report, name: str) -> np.ndarray:
     return report.tensors[name].values.astype(np.float64)
 
 
-def figures(report: Report, name: str) -> tuple[float, float]:
+def metrics(report: Report, name: str) -> tuple[float, float]:
     return report.statistics["wrong"][name], report.statistics["right"][name]
 
 
@@ -44,10 +44,10 @@ def test_softmax_twice_gives_the_published_matrix() -> None:
     np.testing.assert_allclose(values(report, "wrong_weights"), published, rtol=0, atol=6e-5)
     right = np.tril(np.ones((8, 8))) / np.arange(1, 9)[:, None]
     np.testing.assert_allclose(values(report, "right_weights"), right, rtol=1e-6)
-    wrong, none = figures(report, "weight_on_future")
+    wrong, none = metrics(report, "weight_on_future")
     assert none == 0
     assert wrong == pytest.approx(np.triu(values(report, "wrong_weights"), 1).sum() / 8, rel=1e-6)
-    assert figures(report, "first_row_on_itself") == pytest.approx((math.e / (math.e + 7), 1))
+    assert metrics(report, "first_row_on_itself") == pytest.approx((math.e / (math.e + 7), 1))
 
 
 def test_the_published_matrix_is_that_of_average_too() -> None:
@@ -59,7 +59,7 @@ def test_the_published_matrix_is_that_of_average_too() -> None:
 @pytest.mark.parametrize("seed", [0, 5])
 def test_without_scaling_the_variance_is_that_of_the_size(seed: int) -> None:
     report = run("pitfalls", pitfall="no-scaling", num_tokens=64, embed_dim=256, seed=seed)
-    wrong, right = figures(report, "score_variance")
+    wrong, right = metrics(report, "score_variance")
     assert wrong == pytest.approx(256, rel=0.1) and right == pytest.approx(1, rel=0.1)
     np.testing.assert_allclose(values(report, "wrong_scores"), values(report, "right_scores") * 16, rtol=1e-5)
     for side in ("wrong", "right"):
@@ -76,15 +76,15 @@ def test_without_scaling_the_variance_is_that_of_the_size(seed: int) -> None:
 
 def test_uniform_projections_give_enormous_scores_and_one_hot_rows() -> None:
     report = run("pitfalls", pitfall="uniform-projections", sentence=SENTENCE, seed=123)
-    wrong, right = figures(report, "score_variance")
+    wrong, right = metrics(report, "score_variance")
     assert wrong > 1e4 and right < 1
     assert wrong == pytest.approx(values(report, "wrong_scores").var(ddof=1), rel=1e-4)
-    one_hot, diffuse = figures(report, "mean_max_weight")
+    one_hot, diffuse = metrics(report, "mean_max_weight")
     assert one_hot > 0.9 and diffuse < 0.3
     assert one_hot == pytest.approx(values(report, "wrong_weights").max(axis=-1).mean(), rel=1e-5)
 
 
-def test_uniform_and_centred_projections_are_the_same_draws() -> None:
+def test_uniform_and_centred_projections_are_the_same_samples() -> None:
     report = run("pitfalls", pitfall="uniform-projections", num_tokens=5, embed_dim=7, seed=3)
     generator = torch.Generator().manual_seed(3)
     vectors = torch.randn(5, 7, generator=generator)
@@ -110,14 +110,14 @@ def test_heads_merged_wrongly_mix_tokens(num_tokens: int, num_heads: int, dim: i
         flat = token * width + head * dim
         assert sources[token, head] == flat // dim % num_tokens
         assert values(report, "right_token_of_slice")[token, head] == token
-    difference, none = figures(report, "difference_from_input")
+    difference, none = metrics(report, "difference_from_input")
     assert none == 0 and difference == pytest.approx(np.abs(wrong - right).max())
-    assert figures(report, "rows_of_one_token")[1] == num_tokens
+    assert metrics(report, "rows_of_one_token")[1] == num_tokens
 
 
 def test_labels_from_the_vocabulary_name_rows_wrongly() -> None:
     report = run("pitfalls", pitfall="vocabulary-labels")
-    assert figures(report, "labels") == (5, 6)
+    assert metrics(report, "labels") == (5, 6)
     vocabulary = ["cat", "on", "street", "the", "walks"]
     tokens = ["the", "cat", "walks", "on", "the", "street"]
     weights = values(report, "weights")
@@ -129,9 +129,9 @@ def test_labels_from_the_vocabulary_name_rows_wrongly() -> None:
         assert reading["right"] == f"{tokens[i]} → {tokens[key]}"
         assert reading["weight"] == weights[i, key]
     count = sum(a != b for a, b in zip(wrong, tokens, strict=True))
-    assert figures(report, "rows_named_wrongly") == (count, 0)
+    assert metrics(report, "rows_named_wrongly") == (count, 0)
     ordered = run("pitfalls", pitfall="vocabulary-labels", sentence="a b c")
-    assert figures(ordered, "rows_named_wrongly") == (0, 0)
+    assert metrics(ordered, "rows_named_wrongly") == (0, 0)
 
 
 def test_softmax_over_the_wrong_axis_sums_columns() -> None:
@@ -143,8 +143,8 @@ def test_softmax_over_the_wrong_axis_sums_columns() -> None:
     ratio = np.log(wrong) - np.log(right)
     rest = ratio - ratio.mean(axis=0) - ratio.mean(axis=1, keepdims=True) + ratio.mean()
     np.testing.assert_allclose(rest, 0, atol=1e-5)
-    assert figures(report, "row_sum_error")[0] == pytest.approx(np.abs(wrong.sum(axis=1) - 1).max(), rel=1e-4)
-    assert figures(report, "row_sum_error")[1] < 1e-6 < 0.01 < figures(report, "row_sum_error")[0]
+    assert metrics(report, "row_sum_error")[0] == pytest.approx(np.abs(wrong.sum(axis=1) - 1).max(), rel=1e-4)
+    assert metrics(report, "row_sum_error")[1] < 1e-6 < 0.01 < metrics(report, "row_sum_error")[0]
 
 
 def test_a_mask_after_the_softmax_loses_weight() -> None:
@@ -152,16 +152,16 @@ def test_a_mask_after_the_softmax_loses_weight() -> None:
     wrong, right = values(report, "wrong_weights"), values(report, "right_weights")
     assert (np.triu(wrong, 1) == 0).all() and (np.triu(right, 1) == 0).all()
     np.testing.assert_allclose(wrong / wrong.sum(axis=1, keepdims=True), right, rtol=1e-5)
-    smallest = figures(report, "smallest_row_sum")
+    smallest = metrics(report, "smallest_row_sum")
     assert smallest == pytest.approx((wrong.sum(axis=1).min(), 1), rel=1e-5) and smallest[0] < 0.9
 
 
-def test_the_list_has_the_figure_of_each_mistake() -> None:
+def test_the_list_has_the_metric_of_each_mistake() -> None:
     rows = run("pitfalls").statistics["pitfalls"]
     assert [row["pitfall"] for row in rows] == list(PITFALLS)
     for row in rows:
         alone = run("pitfalls", pitfall=row["pitfall"])
-        assert (row["wrong"], row["right"]) == figures(alone, row["figure"])
+        assert (row["wrong"], row["right"]) == metrics(alone, row["figure"])
         assert row["wrong"] != pytest.approx(row["right"], abs=1e-3), row["pitfall"]
         assert PITFALLS[row["pitfall"]].notice in alone.notes[1]
 
@@ -226,6 +226,6 @@ def test_hostile_words_stay_plain_in_every_view(attn: Attn) -> None:
         ({"pitfall": "softmax-twice", "num_tokens": 1}, False),
     ],
 )
-def test_settings_that_hide_a_mistake_are_told(settings: dict[str, Any], shows: bool) -> None:
+def test_a_note_says_when_settings_hide_a_mistake(settings: dict[str, Any], shows: bool) -> None:
     notes = run("pitfalls", **settings).notes
     assert any("do not expose the mistake" in note for note in notes) == (not shows)

@@ -1,9 +1,30 @@
 """The mistakes by name."""
 
-from attncli.experiments.pitfalls.order import merged_heads, vocabulary_labels
-from attncli.experiments.pitfalls.scores import no_scaling, uniform_projections
-from attncli.experiments.pitfalls.shown import Pitfall
-from attncli.experiments.pitfalls.softmaxes import late_mask, softmax_twice, wrong_axis
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from attncli.experiments.pitfalls.comparison import Comparison, Start
+from attncli.experiments.pitfalls.computations import (
+    late_mask,
+    merged_heads,
+    no_scaling,
+    softmax_twice,
+    uniform_projections,
+    vocabulary_labels,
+    wrong_axis,
+)
+
+
+@dataclass(frozen=True)
+class Pitfall:
+    """A mistake in short and in a sentence, the metric that exposes it, and how to notice it."""
+
+    summary: str
+    mistake: str
+    metric: str
+    notice: str
+    compare: Callable[[Start], Comparison]
+
 
 PITFALLS = {
     "softmax-twice": Pitfall(

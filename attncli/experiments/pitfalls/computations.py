@@ -1,0 +1,142 @@
+"""The wrong and the right computation of each mistake, on the same numbers."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.experiments.attention_report import named
+from attncli.experiments.pitfalls.comparison import Comparison, Start, compared_weights, pair
+from attncli.mechanisms.averaging import causal_mask, softmax_averaging_weights
+from attncli.mechanisms.heads import merge_heads, split_heads
+from attncli.report import Numbers, Table
+
+Scores = Float[Tensor, "query key"]
+Weights = Float[Tensor, "query key"]
+
+
+def _weight_on_future(weights: Weights) -> Tensor:
+    """The share of each row that lies on later keys, the mean over rows."""
+    return weights.triu(1).sum(dim=-1).mean()
+
+
+def _sum_error(weights: Weights, dim: int) -> Tensor:
+    return (weights.sum(dim=dim) - 1).abs().max()
+
+
+def softmax_twice(start: Start) -> Comparison:
+    """softmax(softmax(s)) against softmax(s), over masked scores of zero: exp(0) = 1 lets the future in."""
+    count = len(start.tokens)
+    right = softmax_averaging_weights(causal_mask(count, count))
+    metrics = {"weight_on_future": _weight_on_future, "first_row_on_itself": lambda weights: weights[0, 0]}
+    return compared_weights(right.softmax(dim=-1), right, metrics)
+
+
+def wrong_axis(start: Start) -> Comparison:
+    """softmax over the queries against softmax over the keys."""
+    scores = start.projected_scores()
+    metrics = {"row_sum_error": lambda w: _sum_error(w, -1), "column_sum_error": lambda w: _sum_error(w, -2)}
+    return compared_weights(scores.softmax(dim=-2), scores.softmax(dim=-1), metrics)
+
+
+def late_mask(start: Start) -> Comparison:
+    """Zeros after the softmax against -inf before it: the rows lose what the hidden keys took."""
+    scores = start.projected_scores()
+    hidden = ~causal_mask(*scores.shape).to(scores.device)
+    wrong = scores.softmax(dim=-1).masked_fill(hidden, 0.0)
+    right = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+    metrics = {
+        "smallest_row_sum": lambda weights: weights.sum(dim=-1).min(),
+        "weight_on_future": _weight_on_future,
+    }
+    return compared_weights(wrong, right, metrics)
+
+
+def _saturation(scores: Scores) -> Numbers:
+    """The unbiased variance of the scores over all entries, and how one-hot their softmax is, 1 being all."""
+    variance = scores.var().item() if scores.numel() > 1 else float("nan")
+    largest = scores.softmax(dim=-1).amax(dim=-1).mean().item()
+    return Numbers(score_variance=variance, mean_max_weight=largest)
+
+
+def _compared_scores(wrong: Scores, right: Scores, **tables: Table) -> Comparison:
+    tensors = pair("scores", wrong, right) | pair("weights", wrong.softmax(dim=-1), right.softmax(dim=-1))
+    return Comparison(tensors, _saturation(wrong), _saturation(right), tables)
+
+
+def no_scaling(start: Start) -> Comparison:
+    """softmax(q k) against softmax(q k / sqrt(d)), for standard normal query and key."""
+    shape, device = start.vectors.shape, start.vectors.device
+    query, key = (torch.randn(shape, generator=start.generator).to(device) for _ in range(2))
+    growth = Table()
+    for dim in [*(4**n for n in range(1, 12) if 4**n < shape[1]), shape[1]]:
+        raw = query[:, :dim] @ key[:, :dim].mT
+        wrong, right = _saturation(raw), _saturation(raw / dim**0.5)
+        row: dict[str, float | int | None] = {"head_dim": dim}
+        for name in wrong:
+            row |= {f"wrong_{name}": wrong[name], f"right_{name}": right[name]}
+        growth.append(row)
+    scores = query @ key.mT
+    return _compared_scores(scores, scores / shape[1] ** 0.5, growth=growth)
+
+
+def uniform_projections(start: Start) -> Comparison:
+    """W ~ U[0, 1) against the same samples moved to U(-1/sqrt(d), 1/sqrt(d)), as torch.nn.Linear starts."""
+    vectors, dim = start.vectors, start.vectors.shape[-1]
+    positive = [torch.rand(dim, dim, generator=start.generator).to(vectors.device) for _ in range(2)]
+    centred = [(2 * matrix - 1) / dim**0.5 for matrix in positive]
+    wrong, right = ((vectors @ query) @ (vectors @ key).mT / dim**0.5 for query, key in (positive, centred))
+    return _compared_scores(wrong, right)
+
+
+def _merged_wrongly(heads: Float[Tensor, "head token dim"]) -> Float[Tensor, "token embed"]:
+    """(head, token, dim) viewed as (token, head * dim): the right shape, and rows of several tokens."""
+    num_heads, num_tokens, dim = heads.shape
+    return heads.contiguous().view(num_tokens, num_heads * dim)
+
+
+def merged_heads(start: Start) -> Comparison:
+    """view alone against transpose and view: split and merged again, the input must come back."""
+    num_heads, (count, embed_dim) = start.spec.num_heads, start.vectors.shape
+    # The same moves on the tokens' numbers show where each slice comes from.
+    positions = torch.arange(count).float().unsqueeze(-1)
+    heads = split_heads(start.vectors, num_heads)
+    origins = split_heads(positions.expand(-1, embed_dim).contiguous(), num_heads)
+
+    def merged_by(merge: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Numbers]:
+        merged, sources = merge(heads), merge(origins)[:, :: embed_dim // num_heads].long()
+        metrics = Numbers(
+            difference_from_input=(merged - start.vectors).abs().max().item(),
+            rows_of_one_token=int((sources == positions).all(dim=-1).sum()),
+        )
+        return merged, sources, metrics
+
+    wrong, wrong_sources, of_wrong = merged_by(_merged_wrongly)
+    right, right_sources, of_right = merged_by(merge_heads)
+    tensors = pair("merged", wrong, right, ("token", "dim"))
+    tensors |= pair("token_of_slice", wrong_sources, right_sources, ("token", "head"))
+    return Comparison(tensors, of_wrong, of_right)
+
+
+def vocabulary_labels(start: Start) -> Comparison:
+    """Rows named by the sorted vocabulary against rows named by the sentence's words in their order."""
+    weights = start.projected_scores().softmax(dim=-1)
+    count, vocabulary = len(start.tokens), sorted(set(start.tokens))
+    labels = [*vocabulary, *["(no label)"] * (count - len(vocabulary))]
+    readings = Table(
+        {
+            "row": str(query),
+            "wrong": f"{labels[query]} → {labels[key]}",
+            "right": f"{start.tokens[query]} → {start.tokens[key]}",
+            "weight": weights[query, key].item(),
+        }
+        for query, key in enumerate(weights.argmax(dim=-1).tolist())
+    )
+    named_wrongly = sum(label != token for label, token in zip(labels, start.tokens, strict=True))
+    return Comparison(
+        {"weights": named(weights, "query", "key")},
+        Numbers(rows_named_wrongly=named_wrongly, labels=len(vocabulary)),
+        Numbers(rows_named_wrongly=0, labels=count),
+        {"readings": readings},
+    )
