@@ -77,7 +77,7 @@ def survey(model: PreTrainedModel, ids: Tensor) -> list[dict[str, Tensor]]:
 
     def take(layer: CapturedLayer) -> Tensor | None:
         if not wanted:
-            wanted.append(replace(wanted_scores(layer.attention, ids, marks), output=True))
+            wanted.append(replace(wanted_scores(ids, marks), output=True))
         found = attend(layer.attention, wanted[0])
         layers.append(replace(found, output=None))
         return found.output

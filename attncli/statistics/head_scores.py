@@ -5,7 +5,6 @@ A pattern D (query, key) is 0 or 1.
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -87,31 +86,6 @@ def induction_stripe(at: Places) -> Pattern:
     (Olsson et al. 2022, 2209.11895; TransformerLens' main demo).
     """
     return (at.keys == at.queries + 1 - at.repeat) & (at.queries >= at.num_tokens - at.repeat)
-
-
-def pattern_score(
-    mass: Float[Tensor, "*batch pattern"], num_rows: Int[Tensor, "*#batch pattern"]
-) -> Float[Tensor, "*batch pattern"]:
-    """mean_i sum_j D_ij p_ij over the rows where the pattern is not empty; NaN where there is none."""
-    return mass / num_rows
-
-
-def mul_score(
-    mass: Float[Tensor, "*batch pattern"], all_mass: Float[Tensor, "*batch 1"]
-) -> Float[Tensor, "*batch pattern"]:
-    """sum D p / sum p: the `mul` score of TransformerLens' head_detector, over all rows."""
-    return mass / all_mass
-
-
-def one_key_mass(
-    received: Float[Tensor, "*batch key"],
-    num_rows: Int[Tensor, "*#batch"],
-    candidates: Bool[Tensor, "*#batch key"],
-) -> tuple[Float[Tensor, "*batch"], Int[Tensor, "*batch"]]:
-    """max_j mean_i p_ij over the candidates, and that key; NaN and -1 where there is no candidate."""
-    means = (received / num_rows.unsqueeze(-1)).masked_fill(~candidates, -1.0)
-    mass, key = means.max(dim=-1)
-    return mass.masked_fill(mass < 0, torch.nan), key.masked_fill(mass < 0, -1)
 
 
 def sink_rate(first_key_weight: Float[Tensor, " head"], threshold: float = 0.3) -> float:

@@ -46,7 +46,7 @@ def places(num_texts: int, num_queries: int, num_keys: int) -> Marks:
 def scores_of(
     attention: Attention, ids: torch.Tensor | None, marks: Marks, first_key: int = 0
 ) -> dict[str, torch.Tensor]:
-    wanted = wanted_scores(attention, ids, marks, first_key=first_key, asked=True)
+    wanted = wanted_scores(ids, marks, first_key=first_key, asked=True)
     found = [attend(attention, wanted)]
     scores = head_scores(found, wanted) | {"one_key_mass": one_key(found, wanted)[0]}
     return {name: of_layers[0] for name, of_layers in scores.items()}

@@ -25,7 +25,7 @@ def scores_of_texts(
 ) -> dict[str, torch.Tensor]:
     """The scores (text, head) of weights (text, head, query, key)."""
     given = GivenWeights(weights, (weights > 0).any(dim=1))
-    wanted = wanted_scores(given, ids, unmarked(ids), first_key=first_key, repeat=repeat)
+    wanted = wanted_scores(ids, unmarked(ids), first_key=first_key, repeat=repeat)
     return {name: scores[0] for name, scores in head_scores([attend(given, wanted)], wanted).items()}
 
 
@@ -122,7 +122,7 @@ def test_every_name_has_a_score_and_in_this_order() -> None:
     others = {"value_norm", "one_key_mass", "from_to_weight"}
     assert set(scores) == set(HEAD_STATISTICS) - others, "which take values, keys, and a question"
     across = GivenWeights(causal_weights(1, 2, num_tokens=5, seed=0), torch.ones(1, 5, 5).tril().bool())
-    wanted = wanted_scores(across, None, unmarked(ids.unsqueeze(0)))
+    wanted = wanted_scores(None, unmarked(ids.unsqueeze(0)))
     found = head_scores([attend(across, wanted)], wanted)
     assert list(found) == [name for name in scores if name != "induction_stripe"]
     compared = {"distance", "special_mass", *PATTERNS, *(f"{name}_mul" for name in PATTERNS)}

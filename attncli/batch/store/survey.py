@@ -76,7 +76,7 @@ def _add(totals: HeadTotals, runs: Runs, figures: np.ndarray) -> None:
         totals.add_array(where, names, figures[:, places])
     for place, column in enumerate(runs.columns):
         if column.layer is None and (match := STACK.fullmatch(column.statistic)) and match[4]:
-            totals.add_rows(_where(match, 0)["stack"], match[3], int(figures[:, place].sum()))
+            totals.add_rows(_where(match, 0)["stack"], {match[3]: int(figures[:, place].sum())})
 
 
 def _layers(columns: Columns) -> list[tuple[Where, Sequence[str], np.ndarray]]:

@@ -15,7 +15,8 @@ from attncli.experiments.ablate.named_heads import index_of_head
 from attncli.experiments.ablate.predicted import Predicted
 from attncli.experiments.ablate.removal import HeadPlace, Removal, Removed, mean_outputs
 from attncli.experiments.ablate.text_run import TextRun
-from attncli.experiments.survey.found_heads import HeadRow, found_texts
+from attncli.experiments.survey.found_heads import found_texts
+from attncli.experiments.survey.head_patterns import HeadRow
 from attncli.experiments.survey.layers import Survey
 from attncli.experiments.survey.reading import survey_of
 from attncli.inputs.models.pretrained import Pretrained

@@ -51,7 +51,6 @@ def report_many(spec: AblateSpec, pretrained: Pretrained, progress: Callable[[fl
     assert spec.texts is not None
     generator = torch.Generator().manual_seed(spec.seed)
     with TextFile(spec.texts, spec.text_group) as file:
-        file.count()
         many = ManyTexts(file, lambda line: read(spec, Texts(text=line.text), pretrained, generator))
         readings = [cast(Predicted, reading) for batch in many.batches() for _, reading in batch]
     return _report(spec, readings, many.notes(), pretrained, progress)

@@ -14,7 +14,7 @@ from attncli.experiments.ablate.named_heads import AblatedHeads
 from attncli.experiments.attention_report import build_report, named
 from attncli.experiments.model_attention.chosen_layer import ChosenLayer
 from attncli.experiments.model_attention.text_parts import ModelAttentionSpec, tensors_and_statistics
-from attncli.experiments.reading.text_words import WORDS_NOTE, TextWords
+from attncli.experiments.reading.text_words import WORDS_NOTE, attention_between_words
 from attncli.experiments.reading.texts import Texts, check_token
 from attncli.experiments.survey.experiment import EAGER_NOTE
 from attncli.inputs.capture.capture import capture
@@ -69,7 +69,7 @@ def report_each(
     notes = [*_notes(spec, pretrained, layer, how), *taken_out.notes()]
     if spec.words:
         notes.append(WORDS_NOTE)
-        layer = replace(layer, attention=TextWords(readings).merged(layer))
+        layer = replace(layer, attention=attention_between_words(layer, readings))
     computed = _computed(spec, pretrained, layer)
     reports = []
     spelling = None if spec.words else pretrained.token_spelling

@@ -14,9 +14,8 @@ MAX_WEIGHTS = 2**17
 
 Products of matrices with a thousand rows gain nothing from more of them.
 """
-TEXTS_A_WINDOW = 2048
+TEXTS_PER_WINDOW = 2048
 """Texts whose tokens are in memory: of a thousand sentences some dozen have the same count of tokens."""
-
 
 Text = TypeVar("Text", covariant=True)
 
@@ -27,15 +26,19 @@ class NumberedTexts(Protocol[Text]):
 
     label: str
 
+    def count(self) -> int:
+        """How many texts there are; UserError where one cannot be read, and where there is none."""
+        ...
+
     def numbered(self) -> Iterator[tuple[int, Text]]:
         """Every text, from the start."""
         ...
 
 
 def run_together(readings: Mapping[int, Reading]) -> Iterator[list[int]]:
-    """The places of readings of equal counts, of words too, as many as run together, so that none is padded.
+    """The places of readings that run together: of equal counts, of words too, so that none is padded.
 
-    A padded one would reach into its neighbours in models that mix tokens outside of attention.
+    A padded one would affect its neighbours in models that mix tokens outside of attention.
     """
     by_counts: dict[tuple[tuple[int, int], tuple[int, int]], list[int]] = {}
     for place, reading in readings.items():
@@ -50,11 +53,12 @@ def run_together(readings: Mapping[int, Reading]) -> Iterator[list[int]]:
 class ManyTexts(Generic[Text]):
     """The texts of a file, named by the setting `key`, in batches that run together.
 
-    `read` may refuse one, which is left out.
+    `read` may refuse one, which is left out. `progress` is called with the share that is done.
     """
 
     file: NumberedTexts[Text]
     read: Callable[[Text], Reading]
+    progress: Callable[[float], None] | None = None
     key: str = "texts"
     num_read: int = 0
     num_tokens: int = 0
@@ -63,9 +67,9 @@ class ManyTexts(Generic[Text]):
     first_left_out: str = ""
 
     def batches(self) -> Iterator[list[tuple[Text, Reading]]]:
-        """Every text once, in windows of the file; UserError where none could be read."""
-        texts = self.file.numbered()
-        while window := list(islice(texts, TEXTS_A_WINDOW)):
+        """Every text once, in windows of the file; UserError where one is invalid or none could be read."""
+        count, texts = self.file.count(), self.file.numbered()
+        while window := list(islice(texts, TEXTS_PER_WINDOW)):
             readings = dict(self._read(window))
             for places in run_together(readings):
                 batch = [(window[place][1], readings[place]) for place in places]
@@ -73,6 +77,8 @@ class ManyTexts(Generic[Text]):
                 self.num_tokens += sum(len(reading.text.ids) for _, reading in batch)
                 self.num_cut += sum(reading.text.left_out > 0 for _, reading in batch)
                 yield batch
+                if self.progress is not None:
+                    self.progress((self.num_read + self.num_left_out) / count)
         if not self.num_read:
             raise UserError(self.first_left_out)
 
@@ -82,7 +88,7 @@ class ManyTexts(Generic[Text]):
                 yield place, self.read(text)
             except UserError as error:
                 self.num_left_out += 1
-                # What is wrong with the setting is so at a line of its file.
+                # An error about the setting is one about this line of its file.
                 about = f"{self.file.label}:{line}: {error.lines[0].removeprefix(f'{self.key}: ')}"
                 self.first_left_out = self.first_left_out or about
 

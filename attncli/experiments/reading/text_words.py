@@ -1,10 +1,8 @@
-"""The words of texts that a model reads together, and each layer's attention between them."""
+"""Which texts a layer of a model is about, and its attention between their words."""
 
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.words import merged_into_words
@@ -16,19 +14,17 @@ WORDS_NOTE = (
 )
 
 
-class TextWords:
-    """Which word each token of some texts is in; of an encoder and a decoder on both sides."""
-
-    def __init__(self, readings: Sequence[Reading]) -> None:
-        self.of_text = _of_tokens([one.text for one in readings])
-        self.of_encoded = _of_tokens([one.context or one.text for one in readings])
-
-    def merged(self, layer: CapturedLayer) -> GivenWeights:
-        """The weights of a layer between words."""
-        queries = self.of_encoded if layer.stack == "encoder" else self.of_text
-        keys = self.of_encoded if layer.kind == "cross" else queries
-        return merged_into_words(layer.attention, queries, keys)
+def texts_of_stack(reading: Reading, stack: str) -> tuple[ModelText, ModelText]:
+    """The texts of queries and keys: an encoder reads the context, cross-attention looks at it."""
+    text, context = reading.text, reading.context or reading.text
+    sides = {"self": (text, text), "cross": (text, context), "encoder": (context, context)}
+    return sides["self" if stack == "decoder" else stack]
 
 
-def _of_tokens(texts: Sequence[ModelText]) -> Int[Tensor, "text token"]:
-    return torch.tensor([text.words.of_token for text in texts if text.words is not None])
+def attention_between_words(layer: CapturedLayer, readings: Sequence[Reading]) -> GivenWeights:
+    """The weights of a layer between the words of the texts that were read together."""
+    sides = zip(*(texts_of_stack(reading, layer.stack_name) for reading in readings), strict=True)
+    queries, keys = (
+        torch.tensor([text.words.of_token for text in texts if text.words is not None]) for texts in sides
+    )
+    return merged_into_words(layer.attention, queries, keys)

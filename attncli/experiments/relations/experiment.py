@@ -54,8 +54,7 @@ def report_relations(
 
     counts = RelationCounts()
     with SentenceFile(spec.relations) as file:
-        num_sentences = file.count()
-        many: ManyTexts[ParsedSentence] = ManyTexts(file, read, key="relations")
+        many: ManyTexts[ParsedSentence] = ManyTexts(file, read, progress, key="relations")
         for batch in many.batches():
             sentences, readings = zip(*batch, strict=True)
             looks = SentenceLooks(sentences, readings, counts)
@@ -63,8 +62,6 @@ def report_relations(
                 taken_out = AblatedHeads(spec.ablate, pretrained, looks.take, hooks)
                 capture(pretrained.model, pretrained.inputs(readings), taken_out.take)
             taken_out.check_all_found()
-            if progress is not None:
-                progress((many.num_read + many.num_left_out) / num_sentences)
     if not counts.hits:
         raise UserError(
             f"relations: {file.label}: has no relation between two words that {name} can tell apart"

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.experiments.reading.text_words import TextWords
+from attncli.experiments.reading.text_words import attention_between_words
 from attncli.experiments.relations.sentence_file import ParsedSentence
 from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.models.pretrained import Reading
@@ -76,7 +76,7 @@ class SentenceLooks:
         self, sentences: Sequence[ParsedSentence], readings: Sequence[Reading], counts: RelationCounts
     ) -> None:
         self.counts = counts
-        self.words = TextWords(readings)
+        self.readings = readings
         texts, dependents, heads, relations = [], [], [], []
         is_word = []
         for text, (sentence, reading) in enumerate(zip(sentences, readings, strict=True)):
@@ -102,7 +102,7 @@ class SentenceLooks:
         """Count what the heads of one layer find."""
         if not len(self.texts):
             return
-        weights = self.words.merged(layer).weights.cpu()
+        weights = attention_between_words(layer, self.readings).weights.cpu()
         by_direction = [
             most_looked_at(each, self.among)[self.texts, :, self.dependents] for each in (weights, weights.mT)
         ]

@@ -1,62 +1,57 @@
-"""What was found of a model's heads: numbers by layer, text and head, and a row for each head of a text."""
+"""What was found about a model's heads: numbers by layer, text and head, and one row per head of a text."""
 
-from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attncli.experiments.survey.head_patterns import Stack, pattern_of
+from attncli.experiments.survey.head_patterns import HeadRow, Stack, pattern_of
 from attncli.experiments.survey.head_scores import head_scores, one_key, rows_of_patterns
 from attncli.experiments.survey.layers import Survey
 
-HeadRow = dict[str, Any]
-"""Where a head stands, and its statistics by name."""
-
 
 class SurveyedText(NamedTuple):
-    """The heads of one text, what their patterns stand on, and the key that gets most of each head."""
+    """The heads of one text, the rows behind their patterns, and each head's key with the most weight."""
 
     rows: list[HeadRow]
     stacks: list[Stack]
     one_keys: dict[tuple[str, int, int], int]
 
-    def key_of(self, row: Mapping[str, Any]) -> int:
-        """The position of the key that gets most of a head."""
+    def key_of(self, row: HeadRow) -> int:
+        """The position of the key with the most weight of a head."""
         return self.one_keys[row["stack"], row["layer"], row["head"]]
 
 
 class HeadNumbers(NamedTuple):
-    """The statistics of the heads of some layers, and the key that gets most of each head.
+    """The statistics of the heads of a layer, and the key with the most weight of each."""
 
-    `places` are those of the layers in `Survey.layers`: of one stack, and of equal shapes.
-    """
-
-    places: list[int]
     names: tuple[str, ...]
-    values: Float[Tensor, "layer text head statistic"]
-    keys: Int[Tensor, "layer text head"]
+    values: Float[Tensor, "text head statistic"]
+    keys: Int[Tensor, "text head"]
 
 
-def head_numbers(survey: Survey) -> Iterator[HeadNumbers]:
+def head_numbers(survey: Survey) -> list[HeadNumbers]:
     """Every statistic of every layer; those of layers of the same stack and shapes are computed together."""
     alike: dict[tuple[Any, ...], list[int]] = {}
     for number, layer in enumerate(survey.layers):
         assert layer.found.sums is not None
         alike.setdefault((layer.where["stack"], layer.found.sums.shape), []).append(number)
+    by_layer: dict[int, HeadNumbers] = {}
     for (stack, _), places in alike.items():
         computed = [survey.layers[place].found for place in places]
         mass, keys = one_key(computed, survey.wanted[stack])
         scores = head_scores(computed, survey.wanted[stack]) | {"one_key_mass": mass}
         norms = [norm for place in places if (norm := survey.layers[place].norms) is not None]
-        first = {"value_norm": torch.stack(norms)} if norms else {}
-        numbers = first | scores
-        yield HeadNumbers(places, tuple(numbers), torch.stack(list(numbers.values()), dim=-1), keys)
+        numbers = ({"value_norm": torch.stack(norms)} if norms else {}) | scores
+        values = torch.stack(list(numbers.values()), dim=-1)
+        for place, *of_layer in zip(places, values, keys, strict=True):
+            by_layer[place] = HeadNumbers(tuple(numbers), *of_layer)
+    return [by_layer[place] for place in range(len(survey.layers))]
 
 
 def stacks_of(survey: Survey, text: int) -> dict[str, Stack]:
-    """On how many rows of a text each statistic stands, for each stack; its layers see the same rows."""
+    """For each stack the rows of a text that each statistic is a mean of; its layers see the same rows."""
     stacks: dict[str, Stack] = {}
     for layer in survey.layers:
         name, wanted = layer.where["stack"], survey.wanted[layer.where["stack"]]
@@ -72,22 +67,17 @@ def stacks_of(survey: Survey, text: int) -> dict[str, Stack]:
 
 def found_texts(survey: Survey) -> list[SurveyedText]:
     """What was found on each text: a row for each head, in the order of the layers, and what they do."""
-    names: dict[int, tuple[str, ...]] = {}
-    values: dict[int, list[Any]] = {}
-    keys: dict[int, list[Any]] = {}
-    for numbers in head_numbers(survey):
-        for place, of_layer, of_keys in zip(numbers.places, numbers.values, numbers.keys, strict=True):
-            names[place], values[place], keys[place] = numbers.names, of_layer.tolist(), of_keys.tolist()
+    numbers = [(one.names, one.values.tolist(), one.keys.tolist()) for one in head_numbers(survey)]
     texts = []
-    for text in range(len(survey.ids)):
+    for text in range(survey.num_texts):
         stacks = stacks_of(survey, text)
         rows: list[HeadRow] = []
         one_keys: dict[tuple[str, int, int], int] = {}
-        for place, layer in enumerate(survey.layers):
-            stack = stacks[layer.where["stack"]]
-            for head, of_head in enumerate(values[place][text]):
-                by_name = dict(zip(names[place], of_head, strict=True))
-                rows.append({**layer.where, "head": head, "pattern": pattern_of(by_name, stack), **by_name})
-                one_keys[stack.name, layer.where["layer"], head] = keys[place][text][head]
+        for (where, *_), (names, values, keys) in zip(survey.layers, numbers, strict=True):
+            stack = stacks[where["stack"]]
+            for head, (of_head, key) in enumerate(zip(values[text], keys[text], strict=True)):
+                by_name = dict(zip(names, of_head, strict=True))
+                rows.append({**where, "head": head, "pattern": pattern_of(by_name, stack), **by_name})
+                one_keys[stack.name, where["layer"], head] = key
         texts.append(SurveyedText(rows, list(stacks.values()), one_keys))
     return texts

@@ -3,52 +3,51 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from attncli.report import Row
-from attncli.row_statistics import FIRST, HEAD_PATTERNS, UNIFORM, HeadPattern
+from attncli.report import Row, Table
+from attncli.row_statistics import FIRST, HEAD_PATTERNS, PATTERNS, UNIFORM, HeadPattern
 
-LEAST_ROWS = 5
-"""Rows that a pattern must stand on to name a head: a mean over fewer says little."""
+MIN_ROWS = 5
+"""Rows that a pattern must have to name a head: a mean over fewer says little."""
 NUM_STRONGEST = 3
 DECIMALS = 5
 UNNAMED = "unnamed"
+NOT_FIRST = "special_mass - sink_mass"
+"""The statistic behind special tokens where the first one is special: that has a pattern of its own."""
 
-HeadRow = Mapping[str, Any]
-"""Where a head stands, and its statistics by name."""
+HeadRow = dict[str, Any]
+"""The place of a head, and its statistics by name."""
 
 
 class Stack(NamedTuple):
-    """What the patterns of a stack stand on: rows by statistic, and whether its first key is special."""
+    """How many rows each statistic of a stack is a mean of, and whether its first key is special."""
 
     name: str
     num_rows: Mapping[str, int]
     starts_special: bool
 
     def patterns(self) -> dict[str, HeadPattern]:
-        """The patterns of which there is a statistic: across, positions do not compare."""
+        """The patterns that there is a statistic for: in cross-attention positions do not compare."""
         return {name: one for name, one in HEAD_PATTERNS.items() if one.statistic in self.num_rows}
 
     def has_enough_rows(self, statistic: str) -> bool:
         """Whether a statistic may name a head."""
-        return self.num_rows[statistic] >= LEAST_ROWS
+        return self.num_rows[statistic] >= MIN_ROWS
 
     def value(self, head: HeadRow, statistic: str) -> float:
-        """The statistic; of special tokens what is not on the first, which has a pattern of its own."""
+        """The statistic; for special tokens without the first, which has a pattern of its own."""
         if (name := self.name_of(statistic)) in head:
             return float(head[name])
         return float(head[statistic] - head["sink_mass"])
 
     def name_of(self, statistic: str) -> str:
         """What `value` is a number of."""
-        return f"{statistic} - sink_mass" if self._leaves_out_first(statistic) else statistic
-
-    def _leaves_out_first(self, statistic: str) -> bool:
-        return statistic == "special_mass" and self.starts_special
+        return NOT_FIRST if statistic == "special_mass" and self.starts_special else statistic
 
 
 def pattern_of(head: HeadRow, stack: Stack) -> str:
     """Uniform where it is that; else the pattern with the largest value above its threshold.
 
-    The first token, where a head rests that finds nothing, names only what nothing else names.
+    The first token, where a head parks weight that it does not need, names only what nothing else names.
     """
     found = {
         name: value
@@ -61,7 +60,7 @@ def pattern_of(head: HeadRow, stack: Stack) -> str:
 
 
 def pattern_rows(heads: Sequence[HeadRow], stack: Stack) -> list[Row]:
-    """For each pattern how many heads are above its threshold; None where it stands on too few rows."""
+    """For each pattern how many heads are above its threshold; None where it has too few rows."""
     rows: list[Row] = []
     for name, (statistic, threshold) in stack.patterns().items():
         above = sum(stack.value(head, statistic) > threshold for head in heads)
@@ -83,9 +82,9 @@ def pattern_rows(heads: Sequence[HeadRow], stack: Stack) -> list[Row]:
 def strongest_rows(
     heads: Sequence[HeadRow], stack: Stack, key_of: Callable[[HeadRow], int | None]
 ) -> Iterator[Row]:
-    """The heads with the largest numbers of each pattern that stands on enough rows; ties in their order.
+    """The heads with the largest numbers of each pattern with enough rows; ties in their order.
 
-    `key` is a position: where the one key for all stands.
+    `key` is the position of the one key for all.
     """
     for name, (statistic, _) in stack.patterns().items():
         if not stack.has_enough_rows(statistic):
@@ -106,5 +105,15 @@ def strongest_rows(
 
 
 def _rounded(value: float) -> float:
-    """Without the last bits, on which no order hangs; -1 for no number."""
+    """Without the last bits, which must not decide an order; -1 for no number."""
     return round(value, DECIMALS) if value == value else -1.0
+
+
+def pattern_tables(stacks: Sequence[Stack], patterns: list[Row], strongest: list[Row]) -> dict[str, Table]:
+    """What heads do, by pattern, and how many rows the patterns of each stack have."""
+    known = {name for stack in stacks for name in stack.num_rows}
+    counts = Table(
+        {"stack": stack.name, **{name: stack.num_rows.get(name) for name in PATTERNS if name in known}}
+        for stack in stacks
+    )
+    return {"patterns": Table(patterns), "strongest": Table(strongest), "pattern_rows": counts}

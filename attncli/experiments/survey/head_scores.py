@@ -12,7 +12,6 @@ from attncli.attention.layer import AttentionLayer
 from attncli.attention.patterns import Marks, Patterns
 from attncli.attention.results import Computed, Wanted
 from attncli.row_statistics import OF_KEYS, PATTERNS, ROW_STATISTICS, WITH_SHARE
-from attncli.statistics.head_scores import mul_score, one_key_mass, pattern_score
 
 Attention = AttentionLayer | GivenWeights
 
@@ -49,7 +48,6 @@ def weighted_by_values(layer: AttentionLayer, norms: Float[Tensor, "text head ke
 
 
 def wanted_scores(
-    attention: Attention,
     ids: Int[Tensor, "text token"] | None,
     marks: Marks,
     *,
@@ -57,11 +55,11 @@ def wanted_scores(
     repeat: int | None = None,
     asked: bool = False,
 ) -> Wanted:
-    """What `head_scores` needs. `ids` are the tokens on both sides; None in cross-attention, where positions
-    do not compare.
+    """What `head_scores` needs. `ids` are the tokens of queries and keys; None in cross-attention, where
+    positions do not compare.
 
-    The first keys are out of the patterns. `repeat` is |r| on the repeated probe; `asked` says that the
-    marks hold queries and keys that were asked for.
+    Keys before `first_key` are not in the patterns. `repeat` is |r| on the repeated probe; `asked` says that
+    the marks hold queries and keys that were asked for.
     """
     rows = tuple(name for name, known in ROW_STATISTICS.items() if ids is not None or not known.positional)
     left_out = {*(() if asked else ("from_to_weight",)), *(() if repeat else ("induction_stripe",))}
@@ -80,10 +78,11 @@ def rows_of_patterns(found: Computed, wanted: Wanted) -> Int[Tensor, "text patte
 
 
 def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
-    """Means over the rows of the row statistics, and how much weight falls on each detection pattern.
+    """Means over the rows of the row statistics, and how much weight falls on each detection pattern D.
 
-    The layers have the same shapes; what was wanted of them is the same. What does not compare in
-    cross-attention is NaN.
+    mean_i sum_j D_ij p_ij over the rows where the pattern is not empty, NaN where it is in all; NAME_mul is
+    sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector. What does not compare in
+    cross-attention is NaN. The layers have the same shapes, and the same was wanted of them.
     """
     patterns = wanted.patterns
     assert patterns is not None
@@ -96,8 +95,8 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     }
     scores["sink_mass"] = scores.pop("sink_mass")  # beside that of the first four
     num_rows = torch.stack([rows_of_patterns(found, wanted) for found in layers])
-    by_rows = pattern_score(mass, num_rows.unsqueeze(2)).unbind(dim=-1)
-    by_mass = mul_score(mass, sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
+    by_rows = (mass / num_rows.unsqueeze(2)).unbind(dim=-1)
+    by_mass = (mass / sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
     shares = dict(zip(patterns.names, by_mass, strict=True))
     on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
     of_some = {name: on_patterns.pop(name) for name in ("from_to_weight", "induction_stripe")}
@@ -108,10 +107,14 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
 def one_key(
     layers: Sequence[Computed], wanted: Wanted
 ) -> tuple[Float[Tensor, "layer text head"], Int[Tensor, "layer text head"]]:
-    """The largest mean weight on one key that is neither the first nor special, and that key."""
+    """max_j mean_i p_ij over the keys that are neither the first nor special, and that key; NaN and -1 where
+    there is none.
+    """
     assert wanted.patterns is not None
     received = torch.stack([found.received_mass for found in layers if found.received_mass is not None])
     num_rows = torch.stack([found.seeing.sum(dim=-1) for found in layers])
     candidates = ~wanted.patterns.marks.special[:, : received.shape[-1]]
-    candidates = candidates & (torch.arange(received.shape[-1], device=received.device) > 0)
-    return one_key_mass(received, num_rows.unsqueeze(-1), candidates.unsqueeze(1))
+    candidates[:, 0] = False
+    means = (received / num_rows[..., None, None]).masked_fill(~candidates.unsqueeze(1), -1.0)
+    mass, key = means.max(dim=-1)
+    return mass.masked_fill(mass < 0, torch.nan), key.masked_fill(mass < 0, -1)

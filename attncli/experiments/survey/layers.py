@@ -12,18 +12,11 @@ from torch import Tensor, nn
 from attncli.attention.engines import attend
 from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.layer import AttentionLayer
-from attncli.attention.patterns import Marks
 from attncli.attention.results import Computed, Wanted
 from attncli.errors import UserError
-from attncli.experiments.reading.text_words import TextWords
-from attncli.experiments.survey.head_maps import HeadMaps, sides
-from attncli.experiments.survey.head_scores import (
-    Attention,
-    wanted_scores,
-    weighted_by_values,
-    without_first_keys,
-)
-from attncli.experiments.survey.named_places import marked
+from attncli.experiments.survey.head_maps import HeadMaps
+from attncli.experiments.survey.head_scores import Attention, weighted_by_values
+from attncli.experiments.survey.marked_texts import MarkedTexts
 from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.capture.deferred_layers import DeferredLayers
 from attncli.inputs.models.pretrained import Pretrained, Reading
@@ -60,20 +53,16 @@ class Survey:
         self.hooks = hooks
         self.progress = progress
         self.pretrained = pretrained
-        self.readings = readings = [one.in_words() for one in whole]
-        self.words = TextWords(whole) if self.spec.words else None
-        self.ids = torch.stack([one.text.ids for one in readings])
-        contexts = [one.context for one in readings if one.context is not None]
-        self.encoder_ids = torch.stack([one.ids for one in contexts]) if contexts else None
-        self.special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids))
+        self.texts = MarkedTexts(self.spec, whole, pretrained)
+        self.num_texts = len(whole)
         self._layers: list[SurveyedLayer] = []
-        # Norms of values go by hooks while the model runs.
+        # Norms of values are measured by hooks while the model runs.
         self._later = None if self.spec.weighted else DeferredLayers(self._measure)
         self.rolled: list[Tensor] = []
-        self.maps: list[HeadMaps] = []
         self.wanted: dict[str, Wanted] = {}
+        self.maps: list[HeadMaps] = []
         if self.spec.maps != "none":
-            self.maps = [HeadMaps(own, *sides(own, one)) for own, one in zip(specs, readings, strict=True)]
+            self.maps = [HeadMaps(*one) for one in zip(specs, self.texts.readings, strict=True)]
 
     @property
     def layers(self) -> list[SurveyedLayer]:
@@ -88,12 +77,11 @@ class Survey:
 
     def _measure(self, layer: CapturedLayer) -> Tensor | None:
         """The statistics of one layer, and its output where that is not of other weights."""
-        attention = layer.attention if self.words is None else self.words.merged(layer)
-        attention = without_first_keys(attention, self.spec.skip_sink)
+        attention = self.texts.attention(layer)
         norms = None
         if self.spec.weighted:
             attention, norms = self._weighted(layer, attention)
-        found = attend(attention, self._what_is_wanted(layer, attention))
+        found = attend(attention, self._wanted(layer, attention))
         self._keep(layer, found, norms)
         if self.progress is not None:
             config = self.pretrained.model.config
@@ -102,22 +90,12 @@ class Survey:
             self.progress(min(1.0, len(self._layers) / num_layers))
         return found.output
 
-    def _what_is_wanted(self, layer: CapturedLayer, attention: Attention) -> Wanted:
-        """The same for all layers of a stack and kind, and so are the patterns in it; but for the maps."""
+    def _wanted(self, layer: CapturedLayer, attention: Attention) -> Wanted:
+        """The same for all layers of a stack, and so are the patterns in it; but for the maps."""
         stack = layer.stack_name
         if stack not in self.wanted:
-            in_encoder = layer.stack == "encoder" and self.encoder_ids is not None
-            ids = self.encoder_ids if in_encoder else self.ids
-            wanted = wanted_scores(
-                attention,
-                None if layer.kind == "cross" else ids,
-                self._marks(layer.stack_name, attention),
-                first_key=self.spec.skip_sink,
-                repeat=self.spec.num_tokens if self.spec.probe else None,
-                asked=bool(self.spec.sought()["to"]),
-            )
             self.wanted[stack] = replace(
-                wanted,
+                self.texts.wanted(layer),
                 head_mean=self.spec.rollout and layer.kind == "self",
                 output=attention is layer.attention
                 and isinstance(attention, AttentionLayer)
@@ -125,11 +103,6 @@ class Survey:
             )
         wanted = self.wanted[stack]
         return self.maps[0].wanted(layer, wanted) if self.maps else wanted
-
-    def _marks(self, stack: str, attention: Attention) -> Marks:
-        device = attention.query.device if isinstance(attention, AttentionLayer) else attention.weights.device
-        each = [marked(self.spec, one, self.pretrained, stack, self.special) for one in self.readings]
-        return Marks(*(torch.cat(flags).to(device) for flags in zip(*each, strict=True)))
 
     def _keep(self, layer: CapturedLayer, found: Computed, norms: Tensor | None) -> None:
         where = {"layer": layer.layer, "module": layer.module, "kind": layer.kind, "stack": layer.stack_name}
@@ -141,11 +114,14 @@ class Survey:
             pattern_mass=found.pattern_mass,
         )
         self._layers.append(SurveyedLayer(where, kept, norms))
-        for text in range(len(self.ids)):
+        for text in range(self.num_texts):
             if self.maps:
                 self.maps[text].take(layer, found, text)
             if found.head_mean is not None:
-                self._roll_out(found.head_mean[text].double(), text)
+                mean = found.head_mean[text].double()
+                if text == len(self.rolled):
+                    self.rolled.append(torch.eye(len(mean), dtype=mean.dtype, device=mean.device))
+                self.rolled[text] = roll_out(self.rolled[text], mean)
 
     def _weighted(
         self, layer: CapturedLayer, attention: Attention
@@ -184,8 +160,3 @@ class Survey:
                 raise UserError(f"weighted: {place} changes the heads before W_O: leave weighted out")
 
         hook = self.hooks.enter_context(projection.register_forward_pre_hook(compare))
-
-    def _roll_out(self, mean: Tensor, text: int) -> None:
-        if text == len(self.rolled):
-            self.rolled.append(torch.eye(len(mean), dtype=mean.dtype, device=mean.device))
-        self.rolled[text] = roll_out(self.rolled[text], mean)

@@ -1,12 +1,13 @@
-"""What a model reads in a survey: a text, or a probe; of an encoder and a decoder both sides."""
+"""What a model reads in a survey, a text or a probe, and where the tokens are that the user names."""
+
+from collections.abc import Iterable
 
 import torch
 
-from attncli.errors import UserError
+from attncli.errors import UserError, nearest
 from attncli.experiments.reading.text_file import TextLine
 from attncli.experiments.reading.texts import Texts
-from attncli.experiments.survey.named_places import check_places
-from attncli.inputs.models.pretrained import Pretrained, Reading
+from attncli.inputs.models.pretrained import ModelText, Pretrained, Reading
 from attncli.inputs.models.probes import repeated_probe
 from attncli.inputs.models.words import WordsOfCharacters, words_of_characters
 from attncli.memory import refuse_bytes
@@ -15,6 +16,7 @@ from attncli.spec.models.survey_text import SurveyTextSpec
 
 BYTES_PER_ROLLED_WEIGHT = 40
 BYTES_PER_MERGED_WEIGHT = 8
+MAX_LISTED = 12
 
 
 def read_line(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
@@ -23,13 +25,13 @@ def read_line(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Readin
 
 
 def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
-    """What the model reads, and its encoder where there is a decoder; UserError for what does not fit."""
+    """What the model reads, with a decoder also its encoder; UserError for what does not fit."""
     whole = read_text(spec, texts, pretrained, generator, words=words_of_characters if spec.words else None)
     reading = whole.in_words()
     fewest = min(count for count in reading.counts if count)
     if spec.skip_sink >= fewest:
         raise UserError(f"skip_sink: must be below {fewest}, the number of tokens (got {spec.skip_sink})")
-    check_places(spec, reading, pretrained)
+    _check_named_tokens(spec, reading, pretrained)
     if spec.rollout:
         refuse_bytes(spec.experiment, reading.counts[0] ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
     if spec.words:
@@ -45,10 +47,9 @@ def refuse_merged(spec: HeadsSpec, reading: Reading, pretrained: Pretrained, adv
 
 
 def survey_of(spec: SurveyTextSpec) -> HeadsSpec:
-    """The settings of a survey of a text that is read already, which finds what each head looks at."""
-    if spec.probe:
-        return HeadsSpec.model_validate({"probe": spec.probe, "num_tokens": spec.num_tokens})
-    return HeadsSpec.model_validate({"sentence": "read already"})
+    """The settings of a survey, of what each head looks at, on a text that is read already."""
+    probe = {"probe": spec.probe, "num_tokens": spec.num_tokens}
+    return HeadsSpec.model_validate(probe if spec.probe else {"sentence": "read already"})
 
 
 def read_text(
@@ -74,3 +75,49 @@ def read_text(
     if texts.context is not None:
         context = pretrained.read(texts.context, "context", truncate=spec.truncate, words=words)
     return Reading(pretrained.shifted_right(text), context)
+
+
+def positions(names: Iterable[str], text: ModelText, pretrained: Pretrained) -> list[int]:
+    """Where the tokens are that a user names: by position, by text, or as the vocabulary spells them."""
+    return sorted({place for name in names for place in _positions_of(name, text, pretrained)})
+
+
+def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> list[int]:
+    """A position; else every token of that text; else the pieces of that word, one after the other."""
+    if name.isdecimal():
+        return [int(name)] if int(name) < len(text.ids) else []
+    written = zip(text.tokens, pretrained.written_tokens(text), strict=True)
+    alike = [
+        i for i, (token, shown) in enumerate(written) if name == token or name.removeprefix("·") == shown
+    ]
+    return alike or _pieces(name, text, pretrained)
+
+
+def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> list[int]:
+    ids: list[int] = text.ids.tolist()
+    found: list[int] = []
+    for written in (name, f" {name}"):
+        pieces = pretrained.tokenizer(written, add_special_tokens=False)["input_ids"]
+        unknown = pretrained.tokenizer.unk_token_id
+        for start in range(len(ids) - len(pieces) + 1) if pieces and unknown not in pieces else ():
+            if ids[start : start + len(pieces)] == pieces:
+                found += range(start, start + len(pieces))
+    return found
+
+
+def _check_named_tokens(spec: HeadsSpec, reading: Reading, pretrained: Pretrained) -> None:
+    """UserError for a token that is in no text, with those that are."""
+    texts = [reading.text] if reading.context is None else [reading.text, reading.context]
+    for key, names in spec.sought().items():
+        for name in names:
+            if not any(_positions_of(name, text, pretrained) for text in texts):
+                raise UserError(f"{key}: {_missing(name, texts, pretrained)}")
+
+
+def _missing(name: str, texts: list[ModelText], pretrained: Pretrained) -> str:
+    if name.isdecimal():
+        most = max(len(text.ids) for text in texts)
+        return f"must be below {most}, the number of tokens (got {name})"
+    tokens = dict.fromkeys(token for text in texts for token in pretrained.written_tokens(text))
+    listed = ", ".join([*tokens][:MAX_LISTED]) + (", ..." if len(tokens) > MAX_LISTED else "")
+    return f"no token of the text (got {name:.60}){nearest(name, tokens)}: its tokens are {listed}"

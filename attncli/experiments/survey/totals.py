@@ -1,7 +1,7 @@
-"""What many texts come to: the moments of every statistic of every head, and the rows that they stand on."""
+"""A survey of many texts: totals over them, and tables of means with their 95 % intervals."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,13 +11,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.experiments.survey.found_heads import head_numbers, stacks_of
+from attncli.experiments.survey.head_patterns import (
+    NOT_FIRST,
+    HeadRow,
+    Stack,
+    pattern_of,
+    pattern_rows,
+    pattern_tables,
+    strongest_rows,
+)
 from attncli.experiments.survey.layers import Survey
+from attncli.report import Row, Table
+from attncli.statistics.intervals import mean_interval
 from attncli.statistics.moments import RunningMoments
 
-NOT_FIRST = "special_mass - sink_mass"
-"""What names a head after special tokens, where the first one is special: it has a pattern of its own."""
-
-
+INTERVALS_NOTE = (
+    "Means over texts with 95 % intervals (Student's t): a head is named where its interval is above the "
+    "threshold."
+)
 ROUNDING = 1e-4
 
 Where = Mapping[str, Any]
@@ -32,32 +43,48 @@ class LayerTotals(NamedTuple):
     moments: RunningMoments
 
 
+class SurveyedHead(NamedTuple):
+    """A head, named by the lower ends of its intervals, with its statistics over texts.
+
+    By name the means, the two ends of the intervals, and how many texts have them.
+    """
+
+    where: HeadRow
+    mean: dict[str, float]
+    lower: dict[str, float]
+    upper: dict[str, float]
+    texts: dict[str, int]
+
+    def row(self) -> HeadRow:
+        """The head with its means."""
+        return {**self.where, **{name: mean for name, mean in self.mean.items() if name != NOT_FIRST}}
+
+
 @dataclass
 class HeadTotals:
-    """The totals of every layer so far; of each stack the rows of its statistics, where they are known.
-
-    `starts_special` are the stacks whose texts begin with a special token.
-    """
+    """The totals of every layer so far, and for each stack the rows of its statistics, where known."""
 
     num_texts: int = 0
     num_tokens: int | None = None
     layers: dict[tuple[Any, ...], LayerTotals] = field(default_factory=dict)
-    num_rows: dict[str, Counter[str]] = field(default_factory=dict)
-    starts_special: dict[str, bool] = field(default_factory=dict)
+    stacks: dict[str, Stack] = field(default_factory=dict)
 
     def add_array(self, where: Where, names: Sequence[str], values: np.ndarray) -> None:
-        """The same as `add` of what a store has kept, which does not say what texts begin with.
+        """The same as `add` for what a store has kept, which does not say what texts begin with.
 
-        It shows: no head has more weight on special tokens than on the first where that is one of them.
+        The numbers tell: no head has more weight on the first token than on special ones where it is one.
         """
         self.add(where, names, torch.from_numpy(values))
         lead = values[..., names.index("special_mass")] - values[..., names.index("sink_mass")]
-        starts = not (lead < -ROUNDING).any() and not np.isnan(lead).all()
-        self.starts_special[where["stack"]] = self.starts_special.get(where["stack"], True) and starts
+        starts_special = not (lead < -ROUNDING).any() and not np.isnan(lead).all()
+        self.add_rows(where["stack"], {}, starts_special=starts_special)
 
-    def add_rows(self, stack: str, statistic: str, count: int) -> None:
-        """Rows of a stack on which a statistic stands."""
-        self.num_rows.setdefault(stack, Counter())[statistic] += count
+    def add_rows(self, stack: str, num_rows: Mapping[str, int], *, starts_special: bool = True) -> None:
+        """Rows of a stack by statistic, and whether its texts begin with a special token."""
+        known = self.stacks.get(stack, Stack(stack, {}, True))
+        total = Counter(known.num_rows)
+        total.update(num_rows)
+        self.stacks[stack] = Stack(stack, total, known.starts_special and starts_special)
 
     def add(self, where: Where, names: Sequence[str], values: Float[Tensor, "text head statistic"]) -> None:
         """The statistics of one layer on some texts."""
@@ -73,16 +100,51 @@ class HeadTotals:
 
     def add_survey(self, survey: Survey) -> None:
         """What was found on the texts of a survey."""
-        num_texts = len(survey.ids)
-        self.num_texts += num_texts
-        found = {
-            place: (numbers.names, values.cpu())
-            for numbers in head_numbers(survey)
-            for place, values in zip(numbers.places, numbers.values, strict=True)
-        }
-        for place, layer in enumerate(survey.layers):
-            self.add(layer.where, *found[place])
-        for text in range(num_texts):
+        self.num_texts += survey.num_texts
+        for layer, numbers in zip(survey.layers, head_numbers(survey), strict=True):
+            self.add(layer.where, numbers.names, numbers.values.cpu())
+        for text in range(survey.num_texts):
             for name, stack in stacks_of(survey, text).items():
-                self.num_rows.setdefault(name, Counter()).update(stack.num_rows)
-                self.starts_special[name] = self.starts_special.get(name, True) and stack.starts_special
+                self.add_rows(name, stack.num_rows, starts_special=stack.starts_special)
+
+    def heads(self) -> list[SurveyedHead]:
+        """Every head in the order of the layers; NaN for what no text, or a single one, has."""
+        return [head for layer in self.layers.values() for head in self._heads(layer)]
+
+    def _heads(self, layer: LayerTotals) -> Iterator[SurveyedHead]:
+        moments, stack = layer.moments, self.stacks[layer.where["stack"]]
+        ends = mean_interval(moments.count, moments.mean, moments.squares)
+        means = moments.mean.where(moments.count > 0, float("nan"))
+        tables = [tensor.tolist() for tensor in (means, *ends, moments.count)]
+        for head, numbers in enumerate(zip(*tables, strict=True)):
+            mean, lower, upper, texts = (dict(zip(layer.names, row, strict=True)) for row in numbers)
+            where = {**layer.where, "head": head, "pattern": pattern_of(lower, stack)}
+            yield SurveyedHead(where, mean, lower, upper, texts)
+
+
+def summary_tables(heads: Sequence[SurveyedHead], stacks: Mapping[str, Stack]) -> dict[str, Table]:
+    """What heads do, by pattern; the rows of every stack's patterns; and every interval."""
+    patterns: list[Row] = []
+    strongest: list[Row] = []
+    for name, stack in stacks.items():
+        own = [head for head in heads if head.where["stack"] == name]
+        for row in pattern_rows([head.where | head.lower for head in own], stack):
+            texts = (head.texts.get(str(row["statistic"]), 0) for head in own)
+            patterns.append({**row, "texts": max(texts, default=0) if row["statistic"] else None})
+        by_place = {(head.where["layer"], head.where["head"]): head for head in own}
+        for row in strongest_rows([head.where | head.mean for head in own], stack, lambda _: None):
+            head = by_place[row["layer"], row["head"]]
+            statistic = stack.name_of(stack.patterns()[str(row["pattern"])].statistic)
+            strongest.append({**row, "lower": head.lower[statistic], "upper": head.upper[statistic]})
+    tables = pattern_tables(list(stacks.values()), patterns, strongest)
+    return {**tables, "intervals": Table(_interval_rows(heads, stacks))}
+
+
+def _interval_rows(heads: Sequence[SurveyedHead], stacks: Mapping[str, Stack]) -> Iterator[Row]:
+    for head in heads:
+        where = {name: head.where[name] for name in ("stack", "layer", "head")}
+        unused = "" if stacks[where["stack"]].starts_special else NOT_FIRST
+        for name, mean in head.mean.items():
+            if name != unused:
+                ends = {"lower": head.lower[name], "upper": head.upper[name]}
+                yield {**where, "statistic": name, "mean": mean, **ends, "texts": head.texts[name]}
