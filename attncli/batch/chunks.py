@@ -1,4 +1,4 @@
-"""A chunk of jobs, which is what an executor hands to a worker, and what comes back of it."""
+"""A chunk of jobs, which an executor hands to a worker, and its result."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ DONE, FAILED = "done", "failed"
 
 
 class Run(NamedTuple):
-    """One experiment of a job, its key and its place in the plan."""
+    """One experiment of a job, with its key and its place in the plan."""
 
     job: Job
     item: Item
@@ -28,16 +28,16 @@ class Run(NamedTuple):
     place: int
 
 
-JobLeft = tuple[Job, tuple[bytes | None, ...]]
-"""A job and the keys of its runs. One without a key is computed only because others draw on from it: it is
-done, or stands elsewhere in the plan."""
+UnfinishedJob = tuple[Job, tuple[bytes | None, ...]]
+"""A job and the keys of its runs. A run without a key is computed only because later runs continue its
+generator: it is done already, or belongs to another place in the plan."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Jobs that go to a worker together, and what is to be kept of each."""
+    """Jobs that go to a worker together, and what to keep besides the statistics."""
 
-    jobs: tuple[JobLeft, ...]
+    jobs: tuple[UnfinishedJob, ...]
     rows: bool = False
     weights: bool = False
 
@@ -50,7 +50,7 @@ class Chunk:
         return [replace(self, jobs=part) for part in (self.jobs[:half], self.jobs[half:])]
 
     def runs(self) -> dict[int, Run]:
-        """The runs that are to be kept, by their number."""
+        """The runs to keep, by their number in the chunk."""
         each = (
             None if key is None else Run(job, item, key, place)
             for job, keys in self.jobs
@@ -61,28 +61,23 @@ class Chunk:
 
 @dataclass
 class ChunkResult:
-    """What became of the runs of a chunk that are to be kept, by their number in it: figures or an error.
+    """The outcomes of the runs to keep, by their number in the chunk: statistics or an error.
 
-    Figures are columns and their numbers, as FLOAT. `environment` are the versions that made them,
-    `seconds_a_job` how long a job took (0 where that is not known).
+    Statistics are columns and their values, as FLOAT. `environment` holds the versions that computed them;
+    `seconds_a_job` is how long a job took (0 where that is not known).
     """
 
-    figures: dict[int, tuple[Columns, bytes]] = field(default_factory=dict)
+    values: dict[int, tuple[Columns, bytes]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
     weights: "dict[int, np.ndarray]" = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     seconds_a_job: float = 0.0
 
 
-def failed_chunk(chunk: Chunk, error: str) -> ChunkResult:
-    """The result of a chunk that a worker could not give."""
-    return ChunkResult(errors=dict.fromkeys(chunk.runs(), error))
-
-
 def run_chunk(chunk: Chunk) -> ChunkResult:
-    """Compute every run of a chunk; an error of the user's is its run's outcome, and the others go on."""
+    """Compute every run of a chunk; a UserError is the outcome of its run, and the other runs continue."""
     result, wanted = ChunkResult(), chunk.runs().keys()
-    # The beginning, and when each part was done, with how many runs were done by then.
+    # The start, then the end of each part with the number of runs done by then.
     times = [(time.perf_counter(), 0)]
     for outcomes in _outcomes([job.items() for job, _ in chunk.jobs]):
         _keep(chunk, {number: found for number, found in outcomes.items() if number in wanted}, result)
@@ -94,9 +89,9 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
 
 
 def _outcomes(chains: Sequence[Chain]) -> "Iterator[dict[int, Report | UserError]]":
-    """What became of each run, by its number.
+    """The outcome of each run, by its number.
 
-    Chains of one run are computed in buckets: no more reports than those of a bucket are in memory.
+    Chains of one run are computed in buckets: only the reports of one bucket are in memory.
     """
     from attncli.running.together import run_in_buckets
 
@@ -117,14 +112,14 @@ def _outcomes_of_chain(chain: Chain) -> "list[Report | UserError]":
 
 
 def _keep(chunk: Chunk, outcomes: "Mapping[int, Report | UserError]", result: ChunkResult) -> None:
-    """Add the figures of reports, and the texts of errors."""
-    from attncli.batch.figures import figure_tables
+    """Add the statistics of reports, and the texts of errors."""
+    from attncli.batch.report_values import value_tables
 
     reports = {number: found for number, found in outcomes.items() if not isinstance(found, UserError)}
     numbers = list(reports)
-    for columns, places, values in figure_tables(list(reports.values()), rows=chunk.rows):
+    for columns, places, values in value_tables(list(reports.values()), rows=chunk.rows):
         for place, row in zip(places, values.astype(FLOAT), strict=True):
-            result.figures[numbers[place]] = (columns, row.tobytes())
+            result.values[numbers[place]] = (columns, row.tobytes())
     for number, outcome in outcomes.items():
         if isinstance(outcome, UserError):
             result.errors[number] = "\n".join(outcome.lines)

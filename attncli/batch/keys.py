@@ -6,7 +6,7 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
-from attncli.batch.plan import Item, Job, Plan
+from attncli.batch.plan import Job, Plan
 from attncli.batch.prompts import Prompt
 from attncli.errors import UserError
 from attncli.spec.fields import Spec
@@ -20,18 +20,18 @@ ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=F
 
 
 def canonical(value: Any) -> bytes:
-    """JSON with sorted keys and no blanks: equal values, equal bytes."""
+    """JSON with sorted keys and no blanks, so that equal values give equal bytes."""
     return ENCODER.encode(value).encode()
 
 
 def resolved_settings(spec: Spec) -> dict[str, Any]:
-    """Every setting that has a say, but for the texts, which stand beside them."""
+    """Every setting that affects the result, without the texts."""
     return spec.model_dump(mode="json", exclude={*spec.unused_keys(), *TEXT_KEYS})
 
 
 @cache
 def content_digest(path: Path) -> str:
-    """SHA-256 of a file; of one beyond 64 MiB its size, time, first and last 8 MiB, so that it is quick."""
+    """SHA-256 of a file; beyond 64 MiB only of its size, time, first and last 8 MiB, to be quick."""
     try:
         with path.open("rb") as file:
             about = path.stat()
@@ -47,7 +47,7 @@ def content_digest(path: Path) -> str:
 
 
 def _file_digests(spec: Spec) -> dict[str, Any]:
-    """What the settings that name files stand for: the files' content in place of their paths."""
+    """The digests of the files that settings name, in place of their paths."""
     digests: dict[str, Any] = {}
     for key in PATH_KEYS:
         value = getattr(spec, key, None)
@@ -64,23 +64,22 @@ def _file_digests(spec: Spec) -> dict[str, Any]:
     return digests
 
 
-def _settings_digest(item: Item) -> bytes:
-    spec = item.spec
+def _settings_digest(spec: Spec) -> bytes:
     settings = resolved_settings(spec) | _file_digests(spec)
     return sha256(canonical({"experiment": spec.experiment, "settings": settings})).digest()
 
 
 class RunKeys:
-    """The keys of jobs' runs; the settings of an experiment are hashed once for all its sentences."""
+    """The keys of the runs of jobs; the settings of an experiment are hashed once for all its sentences."""
 
     def __init__(self, plan: Plan) -> None:
-        """UserError for a file that an experiment of the plan wants and that cannot be read twice."""
+        """UserError for a file of an experiment that cannot be read, or not twice."""
         items = [item for chain in (*plan.chains, *plan.chains_with_context) for item in chain]
-        # By identity, which is quick; the item is kept, so that its number is not another's.
-        self._beginnings = {id(item): (item, sha256(_settings_digest(item))) for item in items}
+        # By identity, which is quick; the item is kept so that its id is not reused.
+        self._beginnings = {id(item): (item, sha256(_settings_digest(item.spec))) for item in items}
 
     def of_job(self, job: Job) -> list[bytes]:
-        """The key of each of its runs; one that draws on from others has theirs in it."""
+        """The key of each run of the job; the key of a run that continues from others includes theirs."""
         keys: list[bytes] = []
         for item in job.chain:
             digest = self._beginnings[id(item)][1].copy()
@@ -92,7 +91,7 @@ class RunKeys:
 
 
 def _texts(spec: Spec, prompt: Prompt | None) -> list[str | None]:
-    """Sentence and context, and the writer's own name for them: equal texts of two names are two runs."""
+    """Sentence, context and the id in the file: equal texts with different ids are two runs."""
     sentence, context = (getattr(spec, key, None) for key in TEXT_KEYS)
     if prompt is None:
         return [sentence, context]

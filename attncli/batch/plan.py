@@ -1,4 +1,4 @@
-"""What is to be run: every setting and sentence validated before anything runs."""
+"""The plan of a batch: every setting and sentence is validated before anything runs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,12 +15,12 @@ from attncli.spec.config.overrides import Overrides, unknown_overrides
 from attncli.spec.config.validation import Given
 from attncli.spec.fields import Spec
 
-# A text in the place of the sentences to come, so that settings are validated once and not for each.
+# Stands for the sentences to come, so that settings are validated once and not for each sentence.
 PLACEHOLDER = "sentence"
 
 
 class Item(NamedTuple):
-    """One experiment, where it stands, whether it starts its file's generator (anew), its sentence's id."""
+    """One experiment, its place, whether it starts a file or a new generator, and its sentence's id."""
 
     spec: Spec
     source: str | None = None
@@ -59,10 +59,10 @@ def plan_files(
 
 
 def chains(items: Sequence[Item]) -> Iterator[Chain]:
-    """The items in the smallest runs of neighbours that need nothing of one another.
+    """The items, divided into the smallest sequences that do not depend on one another.
 
-    An item that goes on with the generator of the one before belongs to it and has its seed; one with
-    `embedding: previous` belongs to the last that has a table of words.
+    An item that continues the generator of the one before belongs to it and has its seed; one with
+    `embedding: previous` belongs to the last item that has a table of words.
     """
     starts = [i for i, item in enumerate(items) if item.starts_file or item.reseed]
     for i, item in enumerate(items):
@@ -99,11 +99,11 @@ class Job(NamedTuple):
 
     @property
     def label(self) -> str | None:
-        """The id of its sentence, or the line where it has none; None without a file of sentences."""
+        """The id of its sentence, or the line if it has none; None without a file of sentences."""
         return None if self.prompt is None else self.prompt.id or str(self.prompt.line)
 
     def name(self, item: Item) -> str:
-        """`sweep.yaml:1:1 (head_dim 8), prompt 7`: how a run is called in messages."""
+        """The name of a run in messages: `sweep.yaml:1:1 (head_dim 8), prompt 7`."""
         if self.prompt is None:
             return str(item.source)
         return f"{item.source}, {self.prompt.id or f'line {self.prompt.line}'}"
@@ -116,7 +116,7 @@ def _with(spec: Spec, texts: Mapping[str, str]) -> Spec:
 
 @dataclass(frozen=True)
 class Plan:
-    """The chains, alone or each with every sentence of a file."""
+    """The chains, alone or combined with every sentence of a file."""
 
     chains: tuple[Chain, ...]
     chains_with_context: tuple[Chain, ...] = ()
@@ -129,15 +129,15 @@ class Plan:
 
     @property
     def num_jobs(self) -> int:
-        """How many jobs there are: what can be computed by itself."""
+        """How many jobs there are, each of which can be computed alone."""
         return self.num_prompts * len(self.chains)
 
     def specs(self) -> Iterator[Spec]:
-        """The settings of each experiment, once however many sentences there are."""
+        """The settings of each experiment, once for all sentences."""
         return (item.spec for chain in self.chains for item in chain)
 
     def jobs(self) -> Iterator[Job]:
-        """Chain by chain, and for each the sentences: neighbours have equal settings."""
+        """Every chain with all its sentences, then the next: neighbours have equal settings."""
         place = 1
         for i, chain in enumerate(self.chains):
             for prompt in self.prompts if self.prompts is not None else (None,):
@@ -198,9 +198,9 @@ def _refuse_what_reads_nothing(items: Sequence[Item]) -> None:
 
 
 def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None:
-    """UserError where an experiment has a file of texts of its own."""
+    """UserError where an experiment has its own file of texts."""
     items: list[Item] = []
-    with suppress(UserError):  # what needs a sentence gets one of --file
+    with suppress(UserError):  # what needs a sentence gets it from --file
         items = plan_files(paths, overrides)
     sources = dict.fromkeys(item.source for item in items if item.spec.reads_many_texts())
     if sources:
@@ -208,7 +208,7 @@ def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None
 
 
 def _prompt_check(items: Sequence[Item]) -> Callable[[Prompt], None]:
-    """What every experiment wants of a sentence: a token, and a context only where one is read."""
+    """The check that all experiments need: at least one token, and a context only where one is read."""
     by_tokenizer = {item.spec.word_tokenizer(): item.spec for item in items}
     reads_context = any("context" in type(item.spec).model_fields for item in items)
     readers = [name for name, spec in SPECS.items() if "context" in spec.model_fields]

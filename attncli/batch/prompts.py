@@ -8,7 +8,7 @@ from attncli.experiments.reading.text_file import LineFile, TextFile
 
 
 class Prompt(NamedTuple):
-    """One line of the file; `id` is the writer's own name for it, where it has one."""
+    """One line of the file; `id` is its name in the file, where it has one."""
 
     line: int
     sentence: str
@@ -25,20 +25,20 @@ class CheckedPrompts(NamedTuple):
 
 
 class PromptFile(LineFile):
-    """The sentences of a file: one in each line, or JSON Lines with sentence, context and id."""
+    """The sentences of a file: one per line, or JSON Lines with sentence, context and id."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, f"--file {name}")
 
     def __iter__(self) -> Iterator[Prompt]:
-        """Every prompt, from the start; UserError at the first line that is none."""
+        """Every prompt, from the start; UserError at the first line that is not one."""
         for number, data in self.lines():
             yield self._prompt(number, data)
 
     def check(self, check: Callable[[Prompt], None]) -> CheckedPrompts:
-        """What the plan needs to know of the prompts; UserError with the bad lines.
+        """What the plan needs to know about the prompts; UserError with the bad lines.
 
-        `check` raises a UserError for a prompt that the experiments cannot take.
+        `check` raises a UserError for a prompt that the experiments cannot use.
         """
         count, characters, has_context = 0, 0, False
         numbers_as_ids: set[str] = set()
@@ -59,10 +59,10 @@ class PromptFile(LineFile):
         self.check_lines(check_line)
         if not count:
             raise UserError(f"--file {self.label}: holds no sentence")
-        self._refuse_lines_called_like_others(numbers_as_ids)
+        self._refuse_numbers_used_as_ids(numbers_as_ids)
         return CheckedPrompts(count, has_context, characters / count)
 
-    def _refuse_lines_called_like_others(self, ids: set[str]) -> None:
+    def _refuse_numbers_used_as_ids(self, ids: set[str]) -> None:
         """UserError for a line without an id whose number is the id of another."""
         for number, data in self.lines() if ids else ():
             if str(number) in ids and self._prompt(number, data).id is None:

@@ -1,4 +1,4 @@
-"""The reports of experiments in their order, computed in this process."""
+"""The reports of experiments in order, computed in this process."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -22,9 +22,9 @@ OnFailure = Callable[[Item, UserError], None]
 def run_items(
     items: Iterable[Item], on_failure: OnFailure, progress: "Progress | None" = None
 ) -> Iterator[Report]:
-    """The report of each experiment as it is done; a failed one is handed to `on_failure` and left out.
+    """The report of each experiment as it is done; a failed one is left out, and passed to `on_failure`.
 
-    A step that would go on from a failed one fails, too: its draws would be others than asked for.
+    A step that would continue from a failed one fails too: it would sample other numbers than asked for.
     """
     return (report for _, report in _one_by_one(items, on_failure, progress))
 
@@ -37,10 +37,10 @@ def run_jobs(
     stopped: Callable[[], bool] = lambda: False,
     num_together: int = 1,
 ) -> Iterator[tuple[Item, Report]]:
-    """Each experiment of a plan with its report, in the order of the plan, as `run_items` gives them.
+    """Each experiment of a plan with its report, in the order of the plan, with failures as in `run_items`.
 
-    Among `num_together` jobs at a time those of one experiment are computed together: no more reports than
-    those are in memory. Nothing more is given once `stopped` says so.
+    Among `num_together` jobs at a time, those of one experiment are computed together: only their reports are
+    in memory. Once `stopped` is true, nothing more is yielded.
     """
     jobs = iter(jobs)
     while window := list(islice(jobs, num_together)):
@@ -58,7 +58,7 @@ def run_jobs(
 
 
 def _together(chains: Sequence[Chain]) -> Iterator[tuple[Chain, Report | UserError | None]]:
-    """Each chain with its result where it is one experiment among others; None for what runs by itself."""
+    """Each chain with its outcome if it was computed together with others, or None if it has to run alone."""
     alone = [place for place, chain in enumerate(chains) if len(chain) == 1]
     results: dict[int, Report | UserError] = {}
     if len(alone) > 1:
@@ -79,7 +79,7 @@ def _one_by_one(
         broken = broken and not item.reseed
         try:
             if broken:
-                raise RunError("skipped: it goes on from a step that failed (give it a seed of its own)")
+                raise RunError("skipped: it continues from a step that failed (give it a seed of its own)")
             report = session.run(item.spec, reseed=item.reseed)
         except UserError as error:
             broken = True

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from attncli.batch.plan import Plan
 from attncli.spec.fields import Spec
 
-# Measured on one core, and rounded: nothing here has to be better than within a factor of three or so.
+# Measured on one core, and rounded: a factor of three or so does not matter here.
 SECONDS_A_RUN = 3e-4
 SECONDS_A_BYTE = 5e-10
 SECONDS_A_WEIGHT = 1e-8
@@ -19,7 +19,7 @@ MAX_TOGETHER, MAX_SECONDS_TOGETHER, MAX_BYTES_TOGETHER = 256, 2.0, 512 * 2**20
 
 
 class Work(NamedTuple):
-    """What is left of a plan: jobs, seconds of one core, and what its largest run and its models take."""
+    """What is left of a plan: jobs, seconds on one core, and the memory of its largest run and its models."""
 
     num_jobs: int
     seconds: float
@@ -34,10 +34,10 @@ class Work(NamedTuple):
 
 
 def num_workers(work: Work, *, cores: int, free_bytes: int) -> int:
-    """How many workers to start; 0 where this process does it sooner.
+    """How many workers to start; 0 where this process alone is faster.
 
-    One for each core, as long as each has more to do than its start takes, and together they fit into a third
-    of the free memory.
+    One per core, as long as each has more to do than its start takes and all fit into a third of the free
+    memory.
     """
     has_model = work.model_bytes is not None
     worker_bytes = BYTES_OF_A_WORKER + work.run_bytes + (work.model_bytes or 0)
@@ -51,10 +51,9 @@ def num_workers(work: Work, *, cores: int, free_bytes: int) -> int:
 
 
 def num_together(work: Work) -> int:
-    """Of how many jobs at a time the reports are kept, to compute them together and show them in order.
+    """How many jobs to compute together before their reports are shown in order.
 
-    It follows from the plan alone: numbers that are computed together agree to the last bit only in the same
-    company.
+    It depends on the plan alone: results agree to the last bit only when the same jobs are computed together.
     """
     fitting = MAX_BYTES_TOGETHER // max(1, work.run_bytes)
     in_time = int(MAX_SECONDS_TOGETHER / max(work.seconds_a_job, 1e-9))
@@ -62,11 +61,10 @@ def num_together(work: Work) -> int:
 
 
 def estimated_work(plan: Plan, num_left: int) -> Work:
-    """About how much the last `num_left` runs of a plan are, before anything is imported or loaded."""
-    specs = [item.spec for chain in plan.chains for item in chain]
-    costs = [(spec, _num_tokens(spec, plan)) for spec in specs]
+    """A rough estimate for the last `num_left` runs of a plan, before anything is imported or loaded."""
+    costs = [(spec, _num_tokens(spec, plan)) for spec in plan.specs()]
     share = num_left / len(plan)
-    models = {model for spec in specs if (model := spec.model_source()) is not None}
+    models = {model for spec, _ in costs if (model := spec.model_source()) is not None}
     return Work(
         num_jobs=round(plan.num_jobs * share),
         seconds=plan.num_prompts * share * sum(seconds_of_run(*cost) for cost in costs),
@@ -76,7 +74,7 @@ def estimated_work(plan: Plan, num_left: int) -> Work:
 
 
 def seconds_of_run(spec: Spec, num_tokens: int) -> float:
-    """About how long one run takes on one core, with texts of that many tokens."""
+    """Roughly how long one run takes on one core, with texts of that many tokens."""
     if (model := spec.model_source()) is not None:
         # Every parameter takes part in one product and one sum for each token.
         return SECONDS_A_RUN + 2 * parameter_bytes(model) / 4 * num_tokens / OPERATIONS_A_SECOND
@@ -88,12 +86,12 @@ def seconds_of_run(spec: Spec, num_tokens: int) -> float:
 
 
 def parameter_bytes(model: str) -> int:
-    """What the parameters of a model folder take; 0 for a model of the hub, of which nothing is known."""
+    """The bytes of the parameters in a model folder; 0 for a model on the hub, which is unknown."""
     return sum(file.stat().st_size for file in Path(model).glob("*.safetensors"))
 
 
 def _num_tokens(spec: Spec, plan: Plan) -> int:
-    """About how many tokens the texts of an experiment have; the mean of a file of sentences."""
+    """Roughly how many tokens the texts of an experiment have; for a file of sentences the mean."""
     if num_sampled := max(spec.sampled_counts()):
         return num_sampled
     if plan.prompts is not None:

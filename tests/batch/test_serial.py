@@ -67,7 +67,9 @@ def test_a_failed_step_fails_those_that_go_on_from_it_and_no_others(
     text = f"steps: [{step}, {{experiment: norm}}, {{experiment: norm, seed: 1}}, {{experiment: norm}}]"
     reports, failures = run_text(tmp_path, text, "experiment: norm")
     assert len(reports) == 3
-    assert len(failures) == 2 and message in failures[0] and "goes on from a step that failed" in failures[1]
+    assert (
+        len(failures) == 2 and message in failures[0] and "continues from a step that failed" in failures[1]
+    )
 
 
 def test_errors_of_all_files_are_told_before_anything_runs(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import torch
 
 from attncli.batch import worth
 from attncli.batch.chunks import Chunk, ChunkResult
+from attncli.batch.conditions import Expectations
 from attncli.batch.driver import Driver
 from attncli.batch.executors import workers
-from attncli.batch.expectations import Expectations
 from attncli.batch.plan import Job, make_plan
 from attncli.batch.prompts import PromptFile
 from attncli.batch.worth import Work, estimated_work, num_together, num_workers, seconds_of_run
@@ -148,10 +148,10 @@ def sizes_of_chunks(folder: Path, seconds_a_run: float, **options: float) -> lis
             NoKeys(),
             EmptyStore(),
             num_runs=5_000,
-            num_done=0,
+            kept=0,
             expectations=Expectations([]),
             fail_fast=False,
-            tell=lambda name, lines: None,
+            on_errors=lambda name, lines: None,
             on_progress=lambda *progress: None,
             **options,
         )

@@ -5,8 +5,8 @@ from typing import Any, get_args
 
 import pytest
 
-from attncli.batch.expectations import as_declared
-from attncli.batch.figures import figures_of
+from attncli.batch.conditions import as_declared
+from attncli.batch.report_values import values_of
 from attncli.running.session import Session
 from attncli.spec import SPECS
 from attncli.spec.config.validation import Given, build_spec
@@ -50,7 +50,7 @@ def spec_of(name: str, settings: dict[str, Any]) -> Spec:
 @pytest.mark.parametrize(("name", "settings"), SETTINGS)
 def test_what_is_declared_is_what_is_there(name: str, settings: dict[str, Any]) -> None:
     spec = spec_of(name, settings)
-    columns, _ = figures_of(Session().run(spec, reseed=True))
+    columns, _ = values_of(Session().run(spec, reseed=True))
     of_rows = {f"{row}.{how}" for row in spec.row_statistics() for how in SUMMARIES}
     found = {as_declared(column.statistic) for column in columns}
     assert found == of_rows | set(spec.single_statistics())

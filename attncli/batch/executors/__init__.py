@@ -1,8 +1,8 @@
-"""Where chunks of a plan are worked on: in this process, in others of this machine, or on a Dask cluster.
+"""Where the chunks of a plan are computed: in this process, in other processes, or on a Dask cluster.
 
 Each executor has `run_chunks(chunks, work, ...)`, which pulls chunks as it needs them and yields each with
-what `work(chunk)` gave, in any order. A chunk whose worker died, or whose work raised, is split in halves,
-which are tried again; a chunk of one run that fails every time comes back with Died.
+the result of `work(chunk)`, in any order. A chunk whose worker died, or whose work raised, is tried again in
+halves; a chunk of one run that fails every time comes back with Died.
 """
 
 from importlib import import_module

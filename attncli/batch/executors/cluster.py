@@ -1,4 +1,4 @@
-"""A Dask cluster that is there already; its scheduler replaces workers and tries again what they had.
+"""An existing Dask cluster; its scheduler replaces workers and retries their chunks.
 
 Encryption and certificates come from Dask's own configuration, its files or environment variables.
 """
@@ -27,7 +27,7 @@ UNKNOWN_THERE = ("ModuleNotFoundError", "ImportError", "AttributeError")
 
 
 def versions() -> dict[str, str]:
-    """What has to be the same on every worker, for the same figures; no CPU or GPU build (`+cpu`)."""
+    """The versions that must be equal on every worker for equal results, without the build (`+cpu`)."""
     try:
         return {"attncli": __version__, "torch": version("torch").partition("+")[0]}
     except PackageNotFoundError:
@@ -35,7 +35,7 @@ def versions() -> dict[str, str]:
 
 
 def work_there(work: Work, chunk: Chunk, expected: dict[str, str]) -> Result:
-    """On a worker: work(chunk), for one chunk at a time in a process, however many threads it has.
+    """On a worker: work(chunk), one chunk at a time per process, however many threads it has.
 
     A worker may have joined after the others were asked for their versions.
     """
@@ -52,11 +52,11 @@ def run_chunks(
     scheduler: str,
     on_wait: Callable[[str], None] = lambda line: None,
 ) -> Iterator[tuple[Chunk, Result]]:
-    """Each chunk with its result, as they are done. `work` is a function of a module that the workers have.
+    """Each chunk with its result, as they are done. `work` is a function in a module that the workers have.
 
-    `on_wait` gets a line where the cluster has no worker yet, and one is waited for.
+    `on_wait` gets a line if the cluster has no worker yet, and one is waited for.
 
-    UserError without distributed, or where the versions there differ; RunError where nobody answers.
+    UserError without distributed, or if the versions there differ; RunError if nobody answers.
     """
     try:
         import distributed
@@ -77,7 +77,7 @@ def run_chunks(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Dask's own log on stderr: what goes wrong is told in a line."""
+    """Silence Dask's own log on stderr: errors are reported in one line."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -94,7 +94,7 @@ async def _try_to_connect(distributed: Any, scheduler: str) -> None:
 
 def _connected(distributed: Any, scheduler: str) -> Any:
     try:
-        # A client that cannot connect would go on trying in the background.
+        # A client that cannot connect would keep trying in the background.
         asyncio.run(_try_to_connect(distributed, scheduler))
         return distributed.Client(scheduler, timeout=SECONDS_TO_CONNECT, set_as_default=False)
     except (OSError, TimeoutError) as error:
@@ -113,7 +113,7 @@ def _check_workers(client: Any, scheduler: str) -> None:
         ) from None
     expected = versions()
     for worker, got in client.run(versions, on_error="return").items():
-        # What fails while the question is unpacked there comes back as a text.
+        # What fails there while the call is unpacked comes back as a text.
         if isinstance(got, Exception) and any(name in repr(got) for name in UNKNOWN_THERE):
             install = f"pip install attncli=={__version__}"
             raise UserError(

@@ -1,4 +1,4 @@
-"""One chunk after the other, in this process."""
+"""One chunk after another, in this process."""
 
 from collections.abc import Iterable, Iterator
 

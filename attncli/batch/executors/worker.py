@@ -1,6 +1,6 @@
 """A worker process: python -m attncli.batch.executors.worker FD, started by the executor `workers`.
 
-It is sent the function, then chunks; it says that it is there, then gives the result of each chunk.
+It receives the function, then chunks; it sends "ready", then the result of each chunk.
 """
 
 import os
@@ -15,7 +15,7 @@ from attncli.batch.executors.failures import Died, attempted
 
 
 def _receive(pipe: "Connection[Any, Any]", messages: "SimpleQueue[Any]") -> None:
-    """Everything that is sent; the end of it is the end of this process, whatever it works on."""
+    """Queue everything that is sent; when the pipe closes this process ends, whatever it is computing."""
     try:
         while True:
             messages.put(pipe.recv())
@@ -38,7 +38,7 @@ def main(fd: int) -> None:
         try:
             pipe.send(attempted(work, chunk))
         except OSError:
-            return  # nobody is there any more
+            return  # the driver has ended
         except Exception as error:  # a result that cannot be sent
             pipe.send(Died.of(error))
 

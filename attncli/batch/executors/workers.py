@@ -1,7 +1,7 @@
-"""Processes of this machine, each with a pipe to this one; the plan goes on whatever becomes of them.
+"""Processes on this machine, each with a pipe to this one; the plan continues whatever happens to them.
 
-A worker that dies is replaced. It has at most two chunks: the one that it works on, which is split, and one
-that waits, which goes to another. Workers end with this process, however it ends: they see their pipe close.
+A worker that dies is replaced. It has at most two chunks: the one that it computes, which is split, and one
+that waits, which goes to another worker. Workers end with this process, however it ends: their pipe closes.
 """
 
 import os
@@ -23,13 +23,13 @@ from attncli.errors import RunError
 from attncli.running.threads import VARIABLE
 
 CHUNKS_EACH = 2
-"""One that it works on and one that waits, so that no worker is idle while its result is stored."""
+"""One that it computes and one that waits, so that no worker is idle while its result is stored."""
 MAX_FAILED_STARTS = 3
 SECONDS_TO_DIE = 5
 
 
 class Worker:
-    """A process that works on chunks in the order in which they are sent."""
+    """A process that computes chunks in the order in which they are sent."""
 
     def __init__(self, work: Work) -> None:
         self.pipe, theirs = Pipe()
@@ -49,25 +49,25 @@ class Worker:
             )
         finally:
             theirs.close()
-        self._tell(work)
+        self._send(work)
 
     def send(self, pending: Pending) -> None:
-        """Hand it a chunk, after those that it has."""
+        """Send it one more chunk."""
         self.sent.append(pending)
-        self._tell(pending.chunk)
+        self._send(pending.chunk)
 
-    def _tell(self, message: Any) -> None:
-        with suppress(OSError):  # of one that has died: the end of what it says tells that
+    def _send(self, message: Any) -> None:
+        with suppress(OSError):  # it has died, which its closed pipe shows when results are read
             self.pipe.send(message)
 
     def end(self) -> None:
-        """Kill it, if it lives."""
+        """Kill it, if it is alive."""
         self.pipe.close()
         self.process.kill()
         self.process.wait()
 
     def status(self) -> int:
-        """The exit status of one whose pipe is closed; negative for a signal."""
+        """The exit status of a worker whose pipe is closed; negative for a signal."""
         try:
             return self.process.wait(timeout=SECONDS_TO_DIE)
         except subprocess.TimeoutExpired:
@@ -78,10 +78,10 @@ class Worker:
 
 
 def run_chunks(chunks: Iterable[Chunk], work: Work, *, workers: int) -> Iterator[tuple[Chunk, Result]]:
-    """Each chunk with its result, as they are done. `work` is a function of a module; chunks can be pickled.
+    """Each chunk with its result, as they are done. `work` is a function in a module; chunks can be pickled.
 
-    Each worker has one torch thread, unless OMP_NUM_THREADS says how many. Chunks are pulled two a worker.
-    Closing the iterator, or any exception, ends the workers at once. RunError where no worker can be started.
+    Each worker has one torch thread, unless OMP_NUM_THREADS says how many, and at most two chunks.
+    Closing the iterator, or any exception, ends the workers at once. RunError if no worker can be started.
     """
     pool = Pool(Queue(chunks), work)
     try:
@@ -96,7 +96,7 @@ def run_chunks(chunks: Iterable[Chunk], work: Work, *, workers: int) -> Iterator
 
 
 class Pool:
-    """The workers that live, and the chunks that they have not begun."""
+    """The living workers, and the chunks that none of them has."""
 
     def __init__(self, queue: Queue, work: Work) -> None:
         self.queue, self.work = queue, work
@@ -109,7 +109,7 @@ class Pool:
         return self.workers[-1]
 
     def feed(self) -> bool:
-        """Hand out chunks, to each worker the first before any gets a second; whether any are worked on."""
+        """Hand out chunks, one to every worker before any gets a second; whether any worker is busy."""
         for level in range(1, CHUNKS_EACH + 1):
             for worker in self.workers:
                 if len(worker.sent) < level and (pending := self.queue.take()) is not None:
@@ -117,7 +117,7 @@ class Pool:
         return any(worker.sent for worker in self.workers)
 
     def results(self) -> Iterator[tuple[Chunk, Result]]:
-        """Wait for what the workers say; each finished chunk with its result."""
+        """Wait for messages of the workers; each finished chunk with its result."""
         ready = wait([worker.pipe for worker in self.workers])
         for worker in [worker for worker in self.workers if worker.pipe in ready]:
             try:

@@ -1,1 +1,1 @@
-"""The store of a batch: one SQLite file, what is beside it, and reading it back."""
+"""The store of a batch: one SQLite file, the files beside it, and reading it back."""

@@ -1,4 +1,4 @@
-"""What the numbers of a run are: a column each, which follow from the shapes of a report's statistics."""
+"""The columns of a run's values, which follow from the shapes of the statistics in its report."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from attncli.spec.fields import SUMMARIES
 
 GROUP_SUMMARY = ("count", "mean", "std", "min", "max")
-"""What `attn results` says of the values of a group."""
+"""What `attn results` reports on the values of a group."""
 FLOAT = "<f8"
-"""How a number is stored: float64, little end first."""
+"""How a value is stored: float64, little-endian."""
 
 
 class Column(NamedTuple):
-    """What one number is; `token` is the query of a row statistic, or the key of received_mass."""
+    """What one value is; `token` is the query of a row statistic, or the key of received_mass."""
 
     statistic: str
     layer: int | None = None
@@ -25,11 +25,11 @@ class Column(NamedTuple):
 
 Columns = tuple[Column, ...]
 Shape = tuple[Any, ...]
-"""One of the functions below and its arguments: what the columns of some numbers follow from."""
+"""One of the functions below and its arguments, from which the columns of some values follow."""
 
 
 def one_column(name: str, layer: int | None, head: int | None) -> Iterator[Column]:
-    """That of a single number."""
+    """The column of a single number."""
     yield Column(name, layer, head)
 
 
@@ -46,7 +46,7 @@ def row_columns(
     num_batches: int | None,
     num_tokens: int,
 ) -> Iterator[Column]:
-    """The summaries of each head, then `num_tokens` rows of each, none where no row is kept."""
+    """The summaries of each head, then its `num_tokens` rows, 0 where rows are not kept."""
     heads = [head] if num_heads is None else range(num_heads)
     batches = [None] if num_batches is None else range(num_batches)
     for place, how in product(heads, SUMMARIES):
@@ -56,12 +56,12 @@ def row_columns(
 
 
 def survey_columns(heads: tuple[tuple[int, int, str, tuple[str, ...]], ...]) -> Iterator[Column]:
-    """Head by head: layer, head, what stands before the names, and the names."""
+    """Head by head; each has its layer, head, the prefix of its names, and the names."""
     for layer, head, prefix, names in heads:
         yield from (Column(prefix + name, layer, head) for name in names)
 
 
 @lru_cache(maxsize=256)
 def columns_of_shapes(shapes: tuple[Shape, ...]) -> Columns:
-    """The columns of a report; reports of equal shapes share the very tuple."""
+    """The columns of a report; reports with equal shapes share the same tuple object."""
     return tuple(column for columns, *about in shapes for column in columns(*about))

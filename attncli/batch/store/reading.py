@@ -1,4 +1,4 @@
-"""What a store holds, read while a batch may still be writing it."""
+"""Reading a store, even while a batch is still writing it."""
 
 import json
 import sqlite3
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.batch.store.columns import FLOAT, Column, Columns
+from attncli.batch.store.columns import FLOAT, Columns
 from attncli.batch.store.store import columns_of
 from attncli.batch.store.store_file import check_header, connect_to_read
 from attncli.errors import RunError, UserError
@@ -20,7 +20,7 @@ RUNS_AT_ONCE = 1000
 
 
 def differing_settings(several: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The keys in which settings differ, each with its values."""
+    """The keys in which several settings differ, each with its values."""
     every = list(several)
     keys = sorted({key for settings in every for key in settings})
     values = {key: list(dict.fromkeys(str(settings.get(key)) for settings in every)) for key in keys}
@@ -28,7 +28,7 @@ def differing_settings(several: Iterable[Mapping[str, Any]]) -> dict[str, list[s
 
 
 class RunInfo(NamedTuple):
-    """Which run it is: its number, its sentence's id, the last plan that names it, its settings' number."""
+    """A run by its number, the id of its sentence, the last plan that names it, and its settings' number."""
 
     run: int
     id: str | None
@@ -37,15 +37,15 @@ class RunInfo(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """Neighbouring runs of the same columns, and their figures (run, column)."""
+    """Neighbouring runs with the same columns, and their values (run, column)."""
 
     columns: Columns
     runs: list[RunInfo]
-    figures: np.ndarray
+    values: np.ndarray
 
 
 class FailedRun(NamedTuple):
-    """A run that failed, where it was planned, and why it failed."""
+    """A run that failed, its source in the plan, and the error."""
 
     run: RunInfo
     source: str
@@ -53,14 +53,14 @@ class FailedRun(NamedTuple):
 
 
 class Reader:
-    """An open store, for reading: the runs that the plan of the last batch names, or all."""
+    """A store that is open for reading: the runs in the plan of the last batch, or all runs."""
 
     def __init__(self, connection: sqlite3.Connection, *, all_runs: bool = False) -> None:
         self._connection = connection
         self.all_runs = all_runs
         self.keeps_rows, self.plan = connection.execute("SELECT keeps_rows, plan FROM store").fetchone()
         self._chosen = "" if all_runs else " AND plan IS NULL"
-        # Every setting of each experiment in the store, by their number.
+        # The settings of every experiment in the store, by their number.
         self.settings: dict[int, dict[str, Any]] = {
             number: {"experiment": experiment, **json.loads(spec)}
             for number, experiment, spec in connection.execute(
@@ -80,7 +80,7 @@ class Reader:
         return {number: self.settings[number] for (number,) in self._connection.execute(query)}
 
     def earlier_runs(self) -> str | None:
-        """A line on the runs that the plan of the last batch does not name, where there are some."""
+        """A line on the runs that are not in the plan of the last batch, if there are any."""
         (count,) = self._connection.execute("SELECT count(*) FROM runs WHERE plan IS NOT NULL").fetchone()
         runs = "1 run of an earlier plan" if count == 1 else f"{count:,} runs of earlier plans"
         if not count:
@@ -90,47 +90,45 @@ class Reader:
         return f"left out: {runs} (--all includes them)"
 
     def environments(self) -> list[dict[str, str]]:
-        """The versions that runs were made with."""
+        """The versions that computed the runs."""
         used = f"SELECT environment FROM runs WHERE true{self._chosen}"
         query = f"SELECT versions FROM environments WHERE environment IN ({used}) ORDER BY environment"
         return [json.loads(text) for (text,) in self._connection.execute(query)]
 
     def statistics(self) -> list[str]:
-        """The names of all statistics, in the order in which they were first stored."""
+        """The names of all statistics, in the order in which they were stored first."""
         query = "SELECT statistic FROM columns ORDER BY shape, position"
         return list(dict.fromkeys(name for (name,) in self._connection.execute(query)))
 
     def failed(self) -> Iterator[FailedRun]:
-        """The failed runs in their order."""
+        """The failed runs in order."""
         for *run, source, error in self._select("source, error", "failed"):
             yield FailedRun(RunInfo(*run), source, error)
 
     def done(self) -> Iterator[Runs]:
-        """The runs that are done, in their order."""
+        """The runs that are done, in order."""
         cursor = self._select("shape, figures", "done")
         while rows := cursor.fetchmany(RUNS_AT_ONCE):
             for shape, alike in groupby(rows, key=itemgetter(-2)):
                 found = list(alike)
-                columns = self._columns_of(shape)
-                numbers = np.frombuffer(b"".join(row[-1] for row in found), FLOAT)
-                runs = [RunInfo(*row[:-2]) for row in found]
-                yield Runs(columns, runs, numbers.reshape(len(runs), len(columns)))
+                if shape not in self._columns:
+                    self._columns[shape] = columns_of(self._connection, shape)
+                columns = self._columns[shape]
+                values = np.frombuffer(b"".join(row[-1] for row in found), FLOAT)
+                yield Runs(
+                    columns, [RunInfo(*row[:-2]) for row in found], values.reshape(len(found), len(columns))
+                )
 
     def _select(self, columns: str, status: str) -> sqlite3.Cursor:
-        """The runs of that status in their order: what RunInfo takes, then these columns."""
+        """The runs with that status in order: the fields of RunInfo, then these columns."""
         about = f"run, id, coalesce(plan, {self.plan}), settings"
         where = f"status = '{status}'{self._chosen}"
         return self._connection.execute(f"SELECT {about}, {columns} FROM runs WHERE {where} ORDER BY run")
 
-    def _columns_of(self, shape: int) -> tuple[Column, ...]:
-        if shape not in self._columns:
-            self._columns[shape] = columns_of(self._connection, shape)
-        return self._columns[shape]
-
 
 @contextmanager
 def reading(path: Path, *, all_runs: bool = False) -> Iterator[Reader]:
-    """The store of that name; UserError where there is none, RunError where it cannot be read."""
+    """The store of that name; UserError if there is none, RunError if it cannot be read."""
     if not path.exists():
         raise UserError(f"{path}: no such file")
     check_header(path)

@@ -1,16 +1,17 @@
-"""A summary of a store: its statistics in numbers, by group, as a report."""
+"""A summary of a store: its statistics by group, as a report."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from attncli.batch.conditions import Condition, listed
-from attncli.batch.store.columns import Column
+from attncli.batch.store.columns import GROUP_SUMMARY, Column
 from attncli.batch.store.reading import FailedRun, Reader, RunInfo, Runs
-from attncli.batch.store.total import Total
 from attncli.errors import UserError, nearest
 from attncli.report import PLACES, NamedTensor, Report, Statistic, Table
 
@@ -19,32 +20,61 @@ RUN_NAMES = ("id", "run", "plan")
 Group = tuple[Any, ...]
 
 
+@dataclass
+class Total:
+    """Count, mean, deviation and extremes of the values of one statistic and group, which come in parts.
+
+    `squares` is the sum of (x - mean)^2: parts merge as in Chan, Golub and LeVeque (1979), eq. 2.1.
+    """
+
+    count: int = 0
+    sum: float = 0.0
+    squares: float = 0.0
+    min: float = np.inf
+    max: float = -np.inf
+
+    def add(self, values: np.ndarray) -> None:
+        """Add more values, all of them numbers."""
+        if not values.size:
+            return
+        total = float(values.sum())
+        mean = total / values.size
+        self.squares += float(((values - mean) ** 2).sum())
+        if self.count:
+            between = mean - self.sum / self.count
+            self.squares += between**2 * self.count * values.size / (self.count + values.size)
+        self.count += values.size
+        self.sum += total
+        self.min = min(self.min, float(values.min()))
+        self.max = max(self.max, float(values.max()))
+
+    def row(self) -> dict[str, Any]:
+        """The GROUP_SUMMARY of at least one value; std is unbiased, and None for one value."""
+        std = sqrt(self.squares / (self.count - 1)) if self.count > 1 else None
+        numbers = self.count, self.sum / self.count, std, self.min, self.max
+        return dict(zip(GROUP_SUMMARY, numbers, strict=True))
+
+
+@dataclass
 class Summary:
     """Adds up the values that meet the conditions, by statistic and group."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        *,
-        where: Sequence[Condition],
-        group_by: Sequence[str],
-        statistics: Sequence[str],
-    ) -> None:
-        self.reader = reader
-        self.where, self.group_by = where, group_by
-        self.statistics = set(statistics)
-        self._names = reader.statistics()
-        self._settings = dict.fromkeys(key for settings in reader.settings.values() for key in settings)
-        self._refuse_unknown_names(statistics)
+    reader: Reader
+    where: Sequence[Condition]
+    group_by: Sequence[str]
+    statistics: Sequence[str]
 
-    def _refuse_unknown_names(self, statistics: Sequence[str]) -> None:
+    def __post_init__(self) -> None:
+        self._names = self.reader.statistics()
+        settings = self.reader.settings.values()
+        self._settings = dict.fromkeys(key for own in settings for key in own)
         of_runs = [*PLACES, *RUN_NAMES, *self._settings]
         errors = [
             f"{flag} {name}: the store has no such {what}{nearest(name, known)}; known: {listed(known)}"
             for flag, what, names, known in (
                 ("--where", "name", [condition.name for condition in self.where], [*of_runs, *self._names]),
                 ("--group-by", "setting", self.group_by, of_runs),
-                ("--statistic", "statistic", statistics, self._names),
+                ("--statistic", "statistic", self.statistics, self._names),
             )
             for name in names
             if name not in known
@@ -53,7 +83,7 @@ class Summary:
             raise UserError(*errors)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per statistic and group, groups of a statistic next to each other."""
+        """One row per statistic and group; the groups of a statistic are neighbours."""
         totals: dict[tuple[str, Group], Total] = {}
         for runs in self.reader.done():
             kept = self._kept(runs)
@@ -63,7 +93,7 @@ class Summary:
                     where = np.ix_(rows, columns)
                     parts = zip(self.group_by, places, about, strict=True)
                     group = tuple(place if name in PLACES else value for name, place, value in parts)
-                    totals.setdefault((statistic, group), Total()).add(runs.figures[where][kept[where]])
+                    totals.setdefault((statistic, group), Total()).add(runs.values[where][kept[where]])
         order = {name: i for i, name in enumerate(self._names)}
         return [
             {"statistic": statistic, **dict(zip(self.group_by, group, strict=True)), **total.row()}
@@ -72,7 +102,7 @@ class Summary:
         ]
 
     def _of_column(self, column: Column) -> Group:
-        """The statistic, and layer and head where groups are by these."""
+        """The statistic, and layer and head if groups are by these."""
         return column.statistic, *(getattr(column, n) if n in PLACES else None for n in self.group_by)
 
     def _of_run(self, run: RunInfo) -> Group:
@@ -87,8 +117,8 @@ class Summary:
         return ",".join(map(str, value)) if isinstance(value, list) else value
 
     def _kept(self, runs: Runs) -> np.ndarray:
-        """Which values are numbers of runs, layers and heads where every condition holds."""
-        kept: np.ndarray = np.isfinite(runs.figures)
+        """Which values are numbers, from runs, layers and heads where every condition holds."""
+        kept: np.ndarray = np.isfinite(runs.values)
         for condition in self.where:
             if condition.name in PLACES:
                 kept &= np.array(
@@ -102,7 +132,7 @@ class Summary:
         return kept
 
     def keeps(self, failed: FailedRun) -> bool:
-        """Whether a run that failed meets what is said of settings; what is said of statistics it cannot."""
+        """Whether a failed run meets the conditions, which must all be on settings."""
         return all(
             condition.name in {*self._settings, *RUN_NAMES}
             and condition.holds(self._run_value(condition.name, failed.run))
@@ -119,14 +149,14 @@ def _grouped(items: Iterable[Any], group: Callable[[Any], Group]) -> dict[Group,
 
 
 def _where_statistic(runs: Runs, condition: Condition) -> np.ndarray:
-    """The layers and heads of each run where a statistic meets a condition; of the whole run, all of it."""
-    holds = np.zeros(runs.figures.shape, dtype=bool)
+    """The layers and heads where a statistic meets a condition; all if it is a statistic of the whole run."""
+    holds = np.zeros(runs.values.shape, dtype=bool)
     places = [(column.layer, column.head) for column in runs.columns]
     for i, column in enumerate(runs.columns):
         if column.statistic == condition.name:
             whole_run = places[i] == (None, None)
             beside = [j for j, place in enumerate(places) if whole_run or place == places[i]]
-            holds[:, beside] |= np.asarray(condition.holds(runs.figures[:, i]), dtype=bool)[:, None]
+            holds[:, beside] |= np.asarray(condition.holds(runs.values[:, i]), dtype=bool)[:, None]
     return holds
 
 
@@ -142,15 +172,15 @@ def results(
     top: int | None = None,
     drawn: bool = False,
 ) -> Report:
-    """The summary as a report; UserError for names that the store has not, or for one without runs.
+    """The summary as a report; UserError for names that the store does not have, or a store without runs.
 
-    With a `sort`, one of GROUP_SUMMARY, all rows stand in its order, the largest first unless `ascending`;
-    the first `top` rows are kept. Groups of layer and head, all of them, make a grid of means as well; those
-    of two settings do where that is `drawn`.
+    With `sort`, one of GROUP_SUMMARY, the rows are sorted by it, the largest first unless `ascending`; only
+    the first `top` rows are kept. Unsorted groups by layer and head also make a grid of means, and groups by
+    two settings do if the view is `drawn`.
     """
     if not reader.settings:
-        raise UserError(f"{path}: holds no run yet: rerun the same attn batch to go on")
-    summary = Summary(reader, where=where, group_by=group_by, statistics=statistics)
+        raise UserError(f"{path}: holds no run yet: rerun the same attn batch to resume")
+    summary = Summary(reader, where, group_by, statistics)
     counts = reader.counts()
     found: dict[str, Statistic] = {}
     all_rows = _ordered(summary.rows(), sort, ascending)
@@ -188,7 +218,7 @@ def results(
 def _map(
     rows: Sequence[Mapping[str, Any]], statistic: str, group_by: Sequence[str]
 ) -> tuple[dict[str, NamedTensor], tuple[str, ...], tuple[str, ...]]:
-    """The means by two settings, and the values of these in the order of the rows."""
+    """The means by two settings, and the values of both settings in the order of the rows."""
     first, second = (list(dict.fromkeys(row[name] for row in rows)) for name in group_by)
     means = np.full((len(first), len(second)), np.nan)
     for row in rows:
@@ -198,7 +228,7 @@ def _map(
 
 
 def _ordered(rows: list[dict[str, Any]], sort: str | None, ascending: bool) -> list[dict[str, Any]]:
-    """The rows by one of their numbers, those without it last."""
+    """The rows sorted by one of their numbers, those without it last."""
     if sort is None:
         return rows
     with_number = [row for row in rows if row[sort] is not None]
@@ -207,7 +237,7 @@ def _ordered(rows: list[dict[str, Any]], sort: str | None, ascending: bool) -> l
 
 
 def _grids(rows: list[dict[str, Any]]) -> dict[str, NamedTensor]:
-    """The means of each statistic that layers and heads have, as a grid of these."""
+    """The means of each statistic as a grid of layers and heads."""
     tables: dict[str, Table] = {}
     for row in rows:
         tables.setdefault(row["statistic"], Table()).append(row)

@@ -1,4 +1,4 @@
-"""The tables of a store, and the view that shows its figures as a tidy table."""
+"""The tables of a store, and the view that shows its values as a tidy table."""
 
 import sqlite3
 
@@ -7,7 +7,7 @@ SCHEMA_VERSION = 2
 KNOWN_VERSIONS = (1, SCHEMA_VERSION)
 HEADER_BYTES = 100
 
-# The 256 bytes in order: the place of a byte among them is its number.
+# The 256 bytes in order, so that the place of a byte is its number.
 BYTES = f"X'{bytes(range(256)).hex()}'"
 
 TABLES = """
@@ -78,7 +78,7 @@ FROM parts JOIN powers USING (exponent)
 """
 
 
-# How a store of version 1 is read: the only plan that it knows of names all its runs.
+# How a store of version 1 is read: its only plan names all its runs.
 READ_VERSION_1 = """
 CREATE TEMP VIEW store AS SELECT *, 1 AS plan FROM main.store;
 CREATE TEMP VIEW runs AS SELECT *, NULL AS plan FROM main.runs;
@@ -110,7 +110,7 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Make a store of version 1 one of this version, in one transaction; it loses nothing."""
+    """Upgrade a store of version 1 to this version, in one transaction and without loss."""
     connection.execute("BEGIN IMMEDIATE")
     (rows,) = connection.execute("SELECT keeps_rows FROM store").fetchone()
     connection.execute("ALTER TABLE store ADD COLUMN plan INTEGER NOT NULL DEFAULT 1")

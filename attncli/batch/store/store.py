@@ -1,4 +1,4 @@
-"""The store of a batch: one SQLite file to which the driver adds a transaction a chunk."""
+"""The store of a batch: one SQLite file, to which the driver adds one transaction per chunk."""
 
 import json
 import sqlite3
@@ -18,7 +18,7 @@ from attncli.errors import UserError, WriteError
 
 KEYS_A_QUERY = 500
 
-# A run has its place in the plan as its number, where that is free: the place comes twice.
+# The number of a run is its place in the plan, if that is free: the place is given twice.
 ADD_RUN = """
 INSERT INTO runs (run, key, id, source, settings, sentence, context, status, error, environment, shape,
     weights, figures)
@@ -31,12 +31,12 @@ ON CONFLICT (key) DO UPDATE SET status = excluded.status, error = excluded.error
 WHERE status != 'done'
 """
 
-# The runs of a plan, equal ones once; on disk, however many they are.
+# The runs of a plan, equal ones once; on disk, since there may be many.
 PLANNED = """
 CREATE TEMP TABLE planned (key BLOB PRIMARY KEY, place INTEGER NOT NULL, id TEXT, source TEXT NOT NULL)
 WITHOUT ROWID
 """
-# Only what changed is written: the row of a run holds its figures, too.
+# Only what changed is written, since the row of a run also holds its values.
 LEAVE_OUT = """
 UPDATE runs SET plan = (SELECT plan FROM store)
 WHERE plan IS NULL AND key NOT IN (SELECT key FROM temp.planned)
@@ -48,23 +48,23 @@ WHERE runs.key = planned.key AND (runs.plan, runs.id, runs.source) IS NOT (NULL,
 
 
 class Store:
-    """An open store, written by this process alone."""
+    """An open store, which only this process writes."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None:
         self.path = path
         self.rows, self.keeps_weights = rows, weights
         self._connection = connection
-        # By identity; the item is kept, so that its number is not another's.
+        # By identity; the item is kept so that its id is not reused.
         self._settings: dict[int, tuple[Item, int]] = {}
         self._shapes: dict[Columns, int] = {}
-        self._environments: dict[str, int] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
         self._weights = WeightFiles(path)
 
     def take_plan(self, plan: Plan, keys: RunKeys) -> tuple[int, int]:
-        """Note which runs a plan names, with their ids of today: how many they are, and how many are done.
+        """Note which runs a plan names, with their present ids; how many there are, and how many are done.
 
-        Runs that it does not name stay, with the number of the last plan that did. All of it is one
-        transaction: a crash leaves the plan before or this one.
+        Runs that it does not name stay, with the number of the last plan that did. This is one transaction: a
+        crash leaves either the plan before or this one.
         """
         note_planned(self._connection, plan, keys)
         with self._connection:
@@ -75,7 +75,7 @@ class Store:
         return count_planned(self._connection)
 
     def planned(self, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bool]]:
-        """The place of each of these runs, the first of equal ones, and whether it is done."""
+        """The place of each run (of equal runs the first), and whether it is done."""
         found: dict[bytes, tuple[int, bool]] = {}
         for start in range(0, len(keys), KEYS_A_QUERY):
             part = keys[start : start + KEYS_A_QUERY]
@@ -87,14 +87,14 @@ class Store:
             found |= {key: (place, bool(is_done)) for key, place, is_done in rows}
         return found
 
-    def figures(self, key: bytes) -> tuple[Columns, bytes]:
-        """The figures of a run that is done."""
+    def values(self, key: bytes) -> tuple[Columns, bytes]:
+        """The columns and values of a run that is done."""
         query = "SELECT shape, figures FROM runs WHERE key = ?"
-        shape, figures = self._connection.execute(query, (key,)).fetchone()
-        return columns_of(self._connection, shape), figures
+        shape, values = self._connection.execute(query, (key,)).fetchone()
+        return columns_of(self._connection, shape), values
 
     def write(self, chunk: Chunk, result: ChunkResult) -> None:
-        """Every run of a chunk in one transaction: they are there, all of them, when this returns."""
+        """Write every run of a chunk in one transaction: all of them are stored when this returns."""
         runs = chunk.runs()
         weights = {runs[number].key.hex(): matrix for number, matrix in result.weights.items()}
         try:
@@ -103,21 +103,23 @@ class Store:
                 rows = sorted(self._rows(runs, result, self._weights.write(weights)), key=itemgetter(0))
                 self._connection.executemany(ADD_RUN, rows)  # in the order of the table, which is quicker
         except BaseException:
-            # What was not committed never happened, its numbers of settings and shapes included.
-            for known in (self._settings, self._shapes, self._environments):
+            # What was not committed did not happen, including new numbers of settings and shapes.
+            for known in (self._settings, self._shapes, self._numbers):
                 known.clear()
             raise
 
     def _rows(
         self, runs: Mapping[int, Run], result: ChunkResult, weights: str | None
     ) -> Iterator[tuple[object, ...]]:
-        """What ADD_RUN takes, for each run of a chunk; `weights` is the file that has theirs."""
-        environment = self._environment(result.environment) if result.environment else None
-        shapes = {id(columns): columns for columns, _ in result.figures.values()}
+        """The parameters of ADD_RUN for each run of a chunk; `weights` is the file with their weights."""
+        environment = None
+        if result.environment:
+            environment = self._number("environments", versions=json.dumps(result.environment))
+        shapes = {id(columns): columns for columns, _ in result.values.values()}
         numbers = {name: self._shape(columns) for name, columns in shapes.items()}
-        for number, (columns, figures) in result.figures.items():
+        for number, (columns, values) in result.values.items():
             file = weights if number in result.weights else None
-            yield (*self._about(runs[number]), DONE, None, environment, numbers[id(columns)], file, figures)
+            yield (*self._about(runs[number]), DONE, None, environment, numbers[id(columns)], file, values)
         for number, error in result.errors.items():
             yield (*self._about(runs[number]), FAILED, error, environment, None, None, None)
 
@@ -132,27 +134,21 @@ class Store:
 
     def _settings_of(self, item: Item) -> int:
         if id(item) not in self._settings:
-            text = json.dumps(resolved_settings(item.spec), ensure_ascii=False)
-            values = {"experiment": item.spec.experiment, "seed": item.spec.seed, "spec": text}
-            self._settings[id(item)] = item, self._number("settings", values)
+            spec = item.spec
+            text = json.dumps(resolved_settings(spec), ensure_ascii=False)
+            number = self._number("settings", experiment=spec.experiment, seed=spec.seed, spec=text)
+            self._settings[id(item)] = item, number
         return self._settings[id(item)][1]
 
-    def _environment(self, versions: dict[str, str]) -> int:
-        text = json.dumps(versions)
-        if text not in self._environments:
-            self._environments[text] = self._number("environments", {"versions": text})
-        return self._environments[text]
-
-    def _number(self, table: str, values: dict[str, object]) -> int:
-        """The number of the row with these values, which is added where there is none."""
-        names, found = list(values), tuple(values.values())
-        marks = ", ".join("?" * len(names))
-        self._connection.execute(
-            f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({marks})", found
-        )
-        query = f"SELECT rowid FROM {table} WHERE ({', '.join(names)}) = ({marks})"
-        (number,) = self._connection.execute(query, found).fetchone()
-        return int(number)
+    def _number(self, table: str, **values: object) -> int:
+        """The number of the row with these values, which is added if there is none."""
+        row = (table, *values.values())
+        if row not in self._numbers:
+            names, marks = ", ".join(values), ", ".join("?" * len(values))
+            self._connection.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", row[1:])
+            query = f"SELECT rowid FROM {table} WHERE ({names}) = ({marks})"
+            (self._numbers[row],) = self._connection.execute(query, row[1:]).fetchone()
+        return self._numbers[row]
 
     def _shape(self, columns: Columns) -> int:
         if not self._shapes:
@@ -167,7 +163,7 @@ class Store:
 
 
 def note_planned(connection: sqlite3.Connection, plan: Plan, keys: RunKeys) -> None:
-    """The runs of a plan in the temporary table `planned`."""
+    """Put the runs of a plan into the temporary table `planned`."""
     connection.execute(PLANNED)
     rows = (
         (key, job.place + number, job.label, item.source)
@@ -195,14 +191,14 @@ def columns_of(connection: sqlite3.Connection, shape: int) -> Columns:
 
 @contextmanager
 def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterator[Store]:
-    """The store of that name, made where there is none; one process at a time may have it.
+    """The store of that name, created if there is none, for one process at a time.
 
-    UserError for what is no store of ours or keeps something else, which stays as it is; RunError where
-    another process writes it; WriteError where it cannot be written.
+    UserError for a file that is not an attn store or keeps other things, which is left unchanged; RunError if
+    another process is writing it; WriteError if it cannot be written.
     """
     if path.exists():
         check_header(path, any_version=fresh)
-    with driving(path), reporting_errors(path):
+    with driving(path), _sqlite_errors(path):
         if fresh and path.exists():
             check_header(path, any_version=True)
             remove(path)
@@ -234,8 +230,8 @@ def _refuse_other_keeping(path: Path, connection: sqlite3.Connection, *, rows: b
 
 
 @contextmanager
-def reporting_errors(path: Path) -> Iterator[None]:
-    """SQLite's errors as a line that says what is left."""
+def _sqlite_errors(path: Path) -> Iterator[None]:
+    """SQLite's errors as one line that says what is kept."""
     try:
         yield
     except sqlite3.Error as error:

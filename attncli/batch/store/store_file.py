@@ -1,4 +1,4 @@
-"""The file of a store: told from other files before it is touched, and driven by one process at a time."""
+"""The file of a store: recognised before it is touched, and written by one process at a time."""
 
 import os
 import sqlite3
@@ -29,12 +29,12 @@ def is_store_name(path: str) -> bool:
 
 
 def beside(path: Path, ending: str) -> Path:
-    """`runs.db-lock` for `runs.db`: files that belong to a store stand beside it."""
+    """`runs.db-lock` for `runs.db`: files that belong to a store are beside it."""
     return path.with_name(path.name + ending)
 
 
 def check_header(path: Path, *, any_version: bool = False) -> None:
-    """UserError where a file is no store, or of an unknown version; it is read, not opened by SQLite."""
+    """UserError if a file is not a store, or has an unknown version; SQLite does not open it."""
     try:
         with path.open("rb") as file:
             header = file.read(HEADER_BYTES)
@@ -52,7 +52,7 @@ def check_header(path: Path, *, any_version: bool = False) -> None:
 
 @contextmanager
 def driving(path: Path) -> Iterator[None]:
-    """The right to write a store, for one process at a time; the system takes it back when that one dies."""
+    """The right to write a store, for one process at a time; the system releases it when the process dies."""
     import fcntl
 
     lock = beside(path, "-lock")
@@ -83,7 +83,7 @@ def driving(path: Path) -> Iterator[None]:
 
 
 def create_file(path: Path, *, rows: bool, weights: bool) -> None:
-    """An empty store that appears whole: no crash leaves a file that is neither a store nor foreign."""
+    """Create an empty store in one step: a crash never leaves an incomplete file."""
     part = beside(path, "-new")
     part.unlink(missing_ok=True)
     try:
@@ -98,30 +98,30 @@ def create_file(path: Path, *, rows: bool, weights: bool) -> None:
 
 
 def remove(path: Path) -> None:
-    """A store and what belongs to it; the log first, so that what is left is always a whole store."""
+    """Remove a store and its log; the log first, so that what is left is always a complete store."""
     for ending in ("-wal", "-shm", ""):
         beside(path, ending).unlink(missing_ok=True)
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection to a store that is there, in WAL mode: readers go on while one process writes."""
+    """A connection to an existing store, in WAL mode: others can read while one process writes."""
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    # Of many runs a chunk, each page would otherwise be read again and copied from the log after every chunk.
+    # Otherwise, with many runs per chunk, every page is read again and copied from the log after each chunk.
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
     return connection
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing, with every version's tables in this version's form.
+    """A connection that changes nothing, in which stores of every version have the tables of this version.
 
-    Where it may write it puts the log of a crash in order.
+    If it may write, it recovers the log that a crash left.
     """
     mode = "rw"
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        # Without a log beside it nobody writes: SQLite needs not make one, which it could not.
+        # Without a log nobody is writing, and SQLite does not have to create one, which it could not.
         mode = "ro" if beside(path, "-wal").exists() else "ro&immutable=1"
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)
     if version_of(connection) == 1:

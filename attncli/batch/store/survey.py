@@ -1,4 +1,4 @@
-"""A survey of many texts from what a batch of heads has kept of each."""
+"""A survey of many texts, from what a batch stored for each text."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attncli.batch.store.columns import Columns
-from attncli.batch.store.reading import Reader, Runs, differing_settings
+from attncli.batch.store.reading import Reader, differing_settings
 from attncli.errors import UserError
 from attncli.experiments.survey.totals import HeadTotals, Where
 from attncli.report import Report
@@ -16,25 +16,23 @@ from attncli.spec.models.heads import HeadsSpec
 
 STACK = re.compile(r"(?:(encoder|decoder)\.(self|cross)\.)?(\w+)(\.rows)?")
 DISPLAY_KEYS = ("sort", "ascending", "top", "table", "statistic")
-"""Settings that choose what is shown of the heads, and change nothing of what is kept."""
-
-
+"""Settings that choose what is shown, without effect on what is stored."""
 MANY = ("texts", "relations")
 Choice = Mapping[str, Any]
-"""Values of settings that tell one survey of a store from the others."""
+"""Values of settings that select one of the surveys in a store."""
 
 
 def kept_spec(spec: HeadsSpec) -> HeadsSpec:
-    """The settings of the survey of one text, as a store keeps it: every statistic of every head."""
+    """The settings of the survey of one text as it is stored, with every statistic of every head."""
     off = {"texts": None, "text_group": None, "probe": None, "num_tokens": None}
     shown = {key: HeadsSpec.model_fields[key].default for key in ("ascending", "top", "table", "statistic")}
     return spec.model_copy(update={**off, **shown, "sort": None})
 
 
-def settings_of_survey(path: Path, reader: Reader, choice: Choice) -> tuple[int, dict[str, Any]]:
+def _settings_of_survey(path: Path, reader: Reader, choice: Choice) -> tuple[int, dict[str, Any]]:
     """The number and the settings of the one survey in a store that has the chosen values.
 
-    UserError where there is none, or several. Runs that read many texts each are no texts of a survey.
+    UserError if there is none, or several. Runs that read many texts each are not texts of a survey.
     """
     surveys = {
         number: settings
@@ -50,37 +48,37 @@ def settings_of_survey(path: Path, reader: Reader, choice: Choice) -> tuple[int,
     }
     if len(chosen) != 1:
         differing = differing_settings((chosen or surveys).values())
-        told = "; ".join(f"{key} {', '.join(values)}" for key, values in differing.items())
+        listed = "; ".join(f"{key} {', '.join(values)}" for key, values in differing.items())
         if not chosen:
             asked = ", ".join(f"{key} {value}" for key, value in choice.items())
-            raise UserError(f"store: {path} has no survey of {asked}{f'; it has {told}' if told else ''}")
-        chooses = " and ".join(f"--{key.replace('_', '-')}" for key in differing)
-        raise UserError(f"store: {path} has {len(chosen)} surveys ({told}): choose one by {chooses}")
+            raise UserError(f"store: {path} has no survey of {asked}{f'; it has {listed}' if listed else ''}")
+        flags = " and ".join(f"--{key.replace('_', '-')}" for key in differing)
+        raise UserError(f"store: {path} has {len(chosen)} surveys ({listed}): choose one by {flags}")
     ((number, settings),) = chosen.items()
     return number, settings
 
 
-def totals_of_store(reader: Reader, settings: int) -> HeadTotals:
-    """What the runs of these settings come to; a run is a text."""
+def _totals(reader: Reader, settings: int) -> HeadTotals:
+    """The totals over the runs with these settings, each of which is a text."""
     totals = HeadTotals()
     for runs in reader.done():
         kept = [place for place, run in enumerate(runs.runs) if run.settings == settings]
         if kept:
-            _add(totals, runs, runs.figures[kept])
+            _add(totals, runs.columns, runs.values[kept])
     return totals
 
 
-def _add(totals: HeadTotals, runs: Runs, figures: np.ndarray) -> None:
-    totals.num_texts += len(figures)
-    for where, names, places in _layers(runs.columns):
-        totals.add_array(where, names, figures[:, places])
-    for place, column in enumerate(runs.columns):
+def _add(totals: HeadTotals, columns: Columns, values: np.ndarray) -> None:
+    totals.num_texts += len(values)
+    for where, names, places in _layers(columns):
+        totals.add_array(where, names, values[:, places])
+    for place, column in enumerate(columns):
         if column.layer is None and (match := STACK.fullmatch(column.statistic)) and match[4]:
-            totals.add_rows(_where(match, 0)["stack"], {match[3]: int(figures[:, place].sum())})
+            totals.add_rows(_where(match, 0)["stack"], {match[3]: int(values[:, place].sum())})
 
 
 def _layers(columns: Columns) -> list[tuple[Where, Sequence[str], np.ndarray]]:
-    """Each layer, its statistics, and the places of their numbers (head, statistic)."""
+    """Each layer, its statistics, and the places of their values (head, statistic)."""
     layers: dict[tuple[Any, ...], dict[int, dict[str, int]]] = {}
     for place, column in enumerate(columns):
         match = STACK.fullmatch(column.statistic)
@@ -100,14 +98,14 @@ def _where(match: re.Match[str], layer: int) -> Where:
 
 
 def store_report(path: Path, reader: Reader, spec: HeadsSpec, choice: Choice) -> Report:
-    """The survey in a store, that of the chosen values where it holds several; `spec` says what is shown.
+    """The survey in a store, the chosen one where there are several; `spec` says what is shown.
 
-    UserError where there is none, or where it is not clear which.
+    UserError if there is none, or if the choice is not clear.
     """
     from attncli.experiments.survey.experiment import report_of_totals
 
-    number, settings = settings_of_survey(path, reader, choice)
-    totals = totals_of_store(reader, number)
+    number, settings = _settings_of_survey(path, reader, choice)
+    totals = _totals(reader, number)
     counts = reader.counts()
     notes = [f"{counts['failed']:,} of the texts failed, and are left out."] if counts["failed"] else []
     if earlier := reader.earlier_runs():

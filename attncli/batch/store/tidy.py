@@ -1,4 +1,4 @@
-"""The tidy table of a store: one row per figure, in blocks of some runs."""
+"""The tidy table of a store: one row per value, in blocks of some runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ Block = Mapping[str, list[Any]]
 
 
 def tidy_columns(reader: Reader) -> dict[str, str]:
-    """The names of the columns, each with its type: integer, text or number."""
+    """The name and type of each column: integer, text or number."""
     return {
         "run": "integer",
         "id": "text",
@@ -28,14 +28,14 @@ def tidy_columns(reader: Reader) -> dict[str, str]:
 
 
 def tidy_blocks(reader: Reader) -> Iterator[Block]:
-    """The rows as columns of equal length; None for what is not there and for no number."""
+    """The rows as columns of equal length; None for what is missing or not a number."""
     names = tidy_columns(reader)
     for runs in reader.done():
         yield {name: _cells(runs, name, kind, reader) for name, kind in names.items()}
 
 
 def _swept(reader: Reader) -> dict[str, str]:
-    """The settings in which runs of one experiment differ; a name of another column is left to that."""
+    """The settings in which runs of one experiment differ, unless another column has the same name."""
     used = reader.settings_in_use().values()
     by_experiment = [
         [settings for settings in used if settings["experiment"] == name]
@@ -52,22 +52,19 @@ def _type_of(values: Sequence[Any]) -> str:
     return "number" if kinds <= {int, float} else "text"
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _cells(runs: Runs, name: str, kind: str, reader: Reader) -> list[Any]:
     if name in RunInfo._fields:
         width = len(runs.columns)
         return [value for run in runs.runs for value in [getattr(run, name)] * width]
     if name not in COLUMNS:
         own = [reader.settings[run.settings].get(name) for run in runs.runs]
-        cells = own if kind != "text" else [None if value is None else _text(value) for value in own]
-        return [cell for cell in cells for _ in runs.columns]
+        if kind == "text":
+            texts = (str(value).lower() if isinstance(value, bool) else str(value) for value in own)
+            own = [None if value is None else text for value, text in zip(own, texts, strict=True)]
+        return [cell for cell in own for _ in runs.columns]
     if name != "value":
         return [getattr(column, name) for column in runs.columns] * len(runs.runs)
-    values = runs.figures.ravel()
-    numbers: list[Any] = values.tolist()
-    for i in np.flatnonzero(np.isnan(values)).tolist():
-        numbers[i] = None
-    return numbers
+    values: list[Any] = runs.values.ravel().tolist()
+    for i in np.flatnonzero(np.isnan(runs.values)).tolist():
+        values[i] = None
+    return values

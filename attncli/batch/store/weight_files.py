@@ -1,4 +1,4 @@
-"""Raw matrices beside a store: a safetensors file a chunk, named by the store only when it is whole."""
+"""Raw matrices beside a store: one safetensors file per chunk, which the store names once it is complete."""
 
 import os
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ class WeightFiles:
         self.folder = store.with_name(store.name + ENDING)
 
     def write(self, weights: Mapping[str, np.ndarray]) -> str | None:
-        """Save the matrices by their runs' keys, and give the file's name; None where there are none.
+        """Save the matrices by the keys of their runs; the name of the file, or None without matrices.
 
-        The file is on the disk before its transaction is: a store never names half a file.
+        The file is on disk before its transaction is, so that a store never names half a file.
         """
         if not weights:
             return None
@@ -47,7 +47,7 @@ class WeightFiles:
         return name
 
     def remove_others(self, named: set[str | None]) -> None:
-        """Remove what a crash left: files of ours that the store does not name."""
+        """Remove what a crash left behind: our files that the store does not name."""
         for pattern in ("[0-9]*.safetensors", "[0-9]*.safetensors.part"):
             for path in self.folder.glob(pattern):
                 if path.name not in named:
@@ -55,6 +55,6 @@ class WeightFiles:
 
 
 def refuse_without_safetensors() -> None:
-    """UserError where the package that writes the files is not installed."""
+    """UserError if the package that writes the files is not installed."""
     if find_spec("safetensors") is None:
         raise UserError('--weights: needs: pip install "attncli[models]"')

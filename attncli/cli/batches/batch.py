@@ -105,7 +105,7 @@ def run_files(
     with PromptFile(sentences) if sentences is not None else nullcontext() as prompts:
         plan = make_plan([Path(file) for file in files], overrides, prompts)
         if conditions:
-            from attncli.batch.expectations import refuse_unknown
+            from attncli.batch.conditions import refuse_unknown
 
             refuse_unknown(conditions, plan.specs(), rows=of_store["rows"])
         if dry_run:
@@ -139,7 +139,7 @@ def _show(
     plan: Plan, to: Destination, conditions: "tuple[Condition, ...]", *, fail_fast: bool, debug: bool
 ) -> int:
     """Write each report to the destination when it is ready."""
-    from attncli.batch.expectations import Expectations
+    from attncli.batch.conditions import Expectations
 
     expectations = Expectations(conditions)
     failed = broken = 0
@@ -156,9 +156,9 @@ def _show(
         for item, report in results:
             yield replace(report, id=item.id)
             if conditions:
-                from attncli.batch.figures import figures_of
+                from attncli.batch.report_values import values_of
 
-                lines = expectations.broken(*figures_of(report))
+                lines = expectations.broken(*values_of(report))
                 broken += bool(lines)
                 print_errors(str(item.source), lines)
 

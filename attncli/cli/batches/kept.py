@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from attncli.batch.conditions import Expectations
 from attncli.batch.driver import Driver, Executor
 from attncli.batch.executors import load_executor
-from attncli.batch.expectations import Expectations
 from attncli.batch.keys import RunKeys
 from attncli.batch.plan import Plan
 from attncli.batch.store.store import count_planned, note_planned, open_store
@@ -76,12 +76,12 @@ def keep(
             keys,
             store,
             num_runs=num_runs,
-            num_done=num_done,
+            kept=num_done,
             expectations=expectations,
             num_workers=max(workers, 1),
             seconds_a_job=work.seconds_a_job,
             fail_fast=fail_fast,
-            tell=print_above,
+            on_errors=print_above,
             on_progress=lambda *progress: line.show(lambda: counted(line, *progress)),
         )
         try:

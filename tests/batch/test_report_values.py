@@ -1,4 +1,4 @@
-"""Figures are what the report's rows say, alone and in company."""
+"""Values are what the report's rows say, alone and in company."""
 
 import math
 import time
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attncli.batch.figures import figure_tables, figures_of
+from attncli.batch.report_values import value_tables, values_of
 from attncli.batch.store.columns import Column
 from attncli.report import NamedTensor, Numbers, Report, Table, Tensors
 from attncli.spec import SPECS
@@ -14,7 +14,7 @@ from tests.experiments.running import run, run_together
 
 
 def by_name(report: Report, *, rows: bool = False) -> dict[Column, float]:
-    columns, values = figures_of(report, rows=rows)
+    columns, values = values_of(report, rows=rows)
     assert len(set(columns)) == len(columns)
     return dict(zip(columns, values.tolist(), strict=True))
 
@@ -59,9 +59,9 @@ def test_alone_and_together_are_the_same_to_the_last_bit() -> None:
         for name in ("self", "multihead")
         for text in ("a b c", "c d e f g h i", "x y z", "one")
     ]
-    for table in figure_tables(reports):
+    for table in value_tables(reports):
         for place, values in zip(table.places, table.values, strict=True):
-            columns, expected = figures_of(reports[place])
+            columns, expected = values_of(reports[place])
             assert columns == table.columns
             np.testing.assert_array_equal(values, expected)
 
@@ -72,11 +72,11 @@ def test_parts_of_a_whole_are_what_each_is_by_itself() -> None:
     specs = [SPECS["multihead"].model_validate({"sentence": text, **settings}) for text in texts]
     reports = [report for report in run_together(specs) if isinstance(report, Report)]
     for rows in (False, True):
-        (table,) = figure_tables([reports[i] for i in (2, 0, 3)], rows=rows)
+        (table,) = value_tables([reports[i] for i in (2, 0, 3)], rows=rows)
         for place, values in zip((2, 0, 3), table.values, strict=True):
             apart = reports[place]
             apart = replace(apart, tensors=dict(apart.tensors), statistics=dict(apart.statistics))
-            columns, expected = figures_of(apart, rows=rows)
+            columns, expected = values_of(apart, rows=rows)
             assert columns == table.columns
             np.testing.assert_array_equal(values, expected)
 
@@ -134,7 +134,7 @@ def test_a_survey_of_many_heads_is_read_in_a_moment() -> None:
     )
     reports = [Report("heads", {}, {}, statistics={"heads": rows}) for _ in range(20)]
     began = time.thread_time()
-    tables = figure_tables(reports)
+    tables = value_tables(reports)
     assert (time.thread_time() - began) / len(reports) < 2e-3, "0.3 ms where this was written"
     assert len({id(table.columns) for table in tables}) == 1
     place = tables[7].columns.index(Column("distance", 3, 5))

@@ -1,7 +1,7 @@
-"""The statistics of reports as numbers, each with its layer, head and name, as in the tidy table.
+"""The statistics of reports as columns of numbers with layer, head and name, as in the tidy table.
 
-Row statistics come as their mean, minimum and maximum over the queries (and over a batch) of each head; what
-is no number there is excluded from these.
+Row statistics become their mean, minimum and maximum over the queries (and the batch) of each head; missing
+numbers are excluded from these.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from attncli.batch.store.columns import (
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
 from attncli.running.together import OwnPart
 
-# Keys named by rank, and what is made of the rows for people, are no statistics of their own.
+# Keys by rank, and what only describes the rows to people, are not statistics.
 LEFT_OUT = (
     *("top_keys", "top_weights", "quantiles", "extremes", "strongest", "pattern_rows"),
     *("intervals", "examples", "example_weights", "relations"),
@@ -30,18 +30,18 @@ LEFT_OUT = (
 )
 
 
-class FigureTable(NamedTuple):
-    """The numbers of the reports at these places, a row each in float64; NaN where there is no number."""
+class ValueTable(NamedTuple):
+    """The values of the reports at these places, one row per report in float64; NaN for a missing number."""
 
     columns: Columns
     places: list[int]
     values: np.ndarray
 
 
-def figure_tables(reports: Sequence[Report], *, rows: bool = False) -> list[FigureTable]:
-    """The numbers of reports. With `rows` every row's statistic comes, too.
+def value_tables(reports: Sequence[Report], *, rows: bool = False) -> list[ValueTable]:
+    """The values of reports; with `rows` also the statistics of every row.
 
-    Reports that were computed together share a table, made from the arrays that they share.
+    Reports that were computed together have one table, taken from the arrays that they share.
     """
     together: dict[int, list[int]] = {}
     for place, report in enumerate(reports):
@@ -53,28 +53,29 @@ def figure_tables(reports: Sequence[Report], *, rows: bool = False) -> list[Figu
         leaves = list(_leaves([reports[place] for place in places], rows))
         values = np.concatenate([np.empty((len(places), 0)), *(numbers for _, numbers in leaves)], axis=1)
         values[~np.isfinite(values)] = np.nan
-        tables.append(FigureTable(columns_of_shapes(tuple(shape for shape, _ in leaves)), places, values))
+        tables.append(ValueTable(columns_of_shapes(tuple(shape for shape, _ in leaves)), places, values))
     return tables
 
 
-def figures_of(report: Report, *, rows: bool = False) -> tuple[Columns, np.ndarray]:
-    """The columns of a report, and as many numbers."""
-    ((columns, _, values),) = figure_tables([report], rows=rows)
+def values_of(report: Report, *, rows: bool = False) -> tuple[Columns, np.ndarray]:
+    """The columns of a report, and its value in each."""
+    ((columns, _, values),) = value_tables([report], rows=rows)
     return columns, values[0]
 
 
 Leaf = tuple[Shape, np.ndarray]
-"""What the columns of some numbers follow from, and the numbers (report, column)."""
+"""What the columns of some values follow from, and the values (report, column)."""
 
 
 def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
-    """The numbers of one report, or of several that are parts of the same whole, under one name each."""
+    """The values of one report, or of several that are parts of the same whole."""
     first = reports[0]
     statistics, tensors, members = first.statistics, first.tensors, None
     if isinstance(statistics, OwnPart) and isinstance(tensors, OwnPart):
         members = [report.statistics.place for report in reports if isinstance(report.statistics, OwnPart)]
         statistics, tensors = statistics.whole, tensors.whole
-    place = _number(first.spec.get("layer")), _number(first.spec.get("head"))
+    # A layer or head may also be a word, which is not a place.
+    place = [index if isinstance(index, int) else None for index in map(first.spec.get, PLACES)]
     for group, found in statistics.items():
         if group == "heads" and isinstance(found, Table):
             yield _survey(found, len(reports))
@@ -85,24 +86,19 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
                 axes, values = _of_members(tensor, members)
                 if not axes:
                     yield (one_column, f"{group}.{name}", *place), values.astype(np.float64)[:, None]
-                elif name not in LEFT_OUT and "layer" not in axes:  # the table of heads has their means
+                elif name not in LEFT_OUT and "layer" not in axes:  # the table of heads has those means
                     yield _row_leaf(name, axes, values, place, rows)
         elif group not in LEFT_OUT:
             for name, number in _single_numbers(group, found):
                 yield (one_column, name, *place), np.full((len(reports), 1), number, dtype=np.float64)
     for name, tensor in tensors.items():
         axes, values = _of_members(tensor, members)
-        if axes == PLACES and "heads" not in statistics:  # a grid of what the heads' rows say
+        if axes == PLACES and "heads" not in statistics:  # otherwise the table of heads has the same numbers
             yield (grid_columns, name, *values.shape[1:]), values.reshape(len(values), -1)
 
 
-def _number(place: Any) -> int | None:
-    """A layer or head; none where it is named otherwise."""
-    return place if isinstance(place, int) else None
-
-
 def _of_members(tensor: NamedTensor, members: list[int] | None) -> tuple[tuple[str, ...], np.ndarray]:
-    """The axes of a tensor, and the numbers of each member of a whole, or of the only report there is."""
+    """The axes of a tensor, and the values of each member of a whole, or of the only report."""
     if members is None:
         return tensor.axes, tensor.values[None]
     assert tensor.axes[0] == "batch", tensor.axes
@@ -111,7 +107,7 @@ def _of_members(tensor: NamedTensor, members: list[int] | None) -> tuple[tuple[s
 
 
 def _single_numbers(group: str, found: Numbers | Table) -> Iterator[tuple[str, Any]]:
-    """Every number by its full name: the rows of a table, and the numbers of a list, by their place."""
+    """Every number by its full name; rows of a table and items of a list are named by their place."""
     rows = {group: found} if isinstance(found, Numbers) else {f"{group}.{i}": r for i, r in enumerate(found)}
     for before, row in rows.items():
         for name, cell in row.items():
@@ -122,14 +118,14 @@ def _single_numbers(group: str, found: Numbers | Table) -> Iterator[tuple[str, A
 
 
 def _row_leaf(
-    name: str, axes: tuple[str, ...], values: np.ndarray, place: tuple[int | None, int | None], rows: bool
+    name: str, axes: tuple[str, ...], values: np.ndarray, place: Sequence[int | None], rows: bool
 ) -> Leaf:
-    """A number for each row: summaries of each head, then with `rows` every row."""
+    """A statistic of rows: the summaries of each head, then with `rows` every row."""
     count = len(values)
     num_heads = values.shape[1 + axes.index("head")] if "head" in axes else None
     by_head = values[:, None] if num_heads is None else np.moveaxis(values, 1 + axes.index("head"), 1)
     num_batches = by_head.shape[2] if "batch" in axes else None
-    # Last axis whole and in one piece, so that a sum is added up in the same order in any company.
+    # The last axis is contiguous, so that a sum is added up in the same order alone and together.
     flat = np.ascontiguousarray(by_head, dtype=np.float64).reshape(count, num_heads or 1, -1)
     numbers = [_summaries(flat).reshape(count, -1), *([flat.reshape(count, -1)] if rows else [])]
     num_tokens = flat.shape[2] // (num_batches or 1) if rows else 0
@@ -146,7 +142,7 @@ def _names_of_numbers(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[
 
 
 def _rows_of_patterns(patterns: Table, heads: Table, num_reports: int) -> Iterator[Leaf]:
-    """On how many rows of the text the statistic of each pattern stands."""
+    """From how many rows of the text the statistic of each pattern comes."""
     prefixes = _prefixes(heads)
     for row in patterns:
         if row["statistic"]:
@@ -156,14 +152,14 @@ def _rows_of_patterns(patterns: Table, heads: Table, num_reports: int) -> Iterat
 
 
 def _prefixes(heads: Table) -> dict[str, str]:
-    """What stands before the names of each stack: a stack and kind where there are several."""
+    """The prefix of the names in each stack: its stack and kind where there are several."""
     kinds = {str(row["stack"]): row["kind"] for row in heads}
     stacks = {stack: "decoder" if stack == "cross" else stack for stack in kinds}
     return {stack: f"{stacks[stack]}.{kind}." if len(kinds) > 1 else "" for stack, kind in kinds.items()}
 
 
 def _survey(heads: Table, num_reports: int) -> Leaf:
-    """The numbers of a survey of heads; a stack and kind go into the name where there are several."""
+    """The values of a survey of heads."""
     prefixes = _prefixes(heads)
     shape: list[Any] = []
     numbers: list[Any] = []
@@ -175,7 +171,7 @@ def _survey(heads: Table, num_reports: int) -> Leaf:
 
 
 def _summaries(flat: np.ndarray) -> np.ndarray:
-    """Mean, minimum and maximum over the last axis, without what is no number; NaN where nothing is one."""
+    """Mean, minimum and maximum over the last axis, without missing numbers; NaN where all are missing."""
     known = np.isfinite(flat)
     if known.all():
         return np.stack([flat.mean(axis=-1), flat.min(axis=-1), flat.max(axis=-1)], axis=-1)
