@@ -3,9 +3,8 @@
 import numpy as np
 
 from attncli.experiments.explained.row import Row, explained_row
-from attncli.experiments.explained.scores import Columns
 from attncli.experiments.explained.softmax import weighted_terms
-from attncli.experiments.explained.terms import MOST_DIMS, Numbers, cell, shapes_of, terms
+from attncli.experiments.explained.terms import MOST_DIMS, Columns, Numbers, cell, shapes_of, terms
 from attncli.experiments.explained.tokens import token_steps
 from attncli.report import Report, Step, Terms
 from attncli.spec.lessons import AverageSpec
@@ -51,13 +50,8 @@ def _looped(spec: AverageSpec, row: Row) -> Numbers:
 
 def _table(row: Row, title: str, columns: Columns, *totals: tuple[object, ...]) -> Terms:
     tokens = row.report.tokens
-    return terms(
-        f"{title} of token {row.token}",
-        ("token", "text", *columns),
-        (range(len(tokens)), tokens, *columns.values()),
-        notable=[row.token],
-        totals=totals,
-    )
+    every = {"token": range(len(tokens)), "text": tokens, **columns}
+    return terms(f"{title} of token {row.token}", every, notable=[row.token], totals=totals)
 
 
 def _loop(spec: AverageSpec, row: Row) -> Step:
@@ -74,13 +68,9 @@ def _loop(spec: AverageSpec, row: Row) -> Step:
         prose += " The sum over their number is the mean."
         formula = "y_i = Σ_j x_j / n, j seen by i"
         totals.append(("mean", "", *(total / seen)[: len(dims)]))
-    table = terms(
-        f"what token {row.token} sees: the first {len(dims)} of {source.shape[1]} dims",
-        ("token", "text", *map(str, dims)),
-        (range(seen), row.report.tokens[:seen], *(source[:seen, dim] for dim in dims)),
-        notable=[row.token],
-        totals=totals,
-    )
+    columns = {"token": range(seen), "text": row.report.tokens} | {str(d): source[:, d] for d in dims}
+    title = f"what token {row.token} sees: the first {len(dims)} of {source.shape[1]} dims"
+    table = terms(title, columns, notable=[row.token], totals=totals)
     values = {"tokens seen": cell(seen)} | row.compared(_looped(spec, row), "output")
     shapes, question = shapes_of(row.tensors, "input"), f"Why begin with a {spec.aggregate}?"
     return Step("By a loop", formula, prose, shapes, values, (table,), question)
@@ -144,8 +134,7 @@ def _side_by_side(spec: AverageSpec, row: Row) -> Step:
     dims = range(min(MOST_DIMS, len(by_matrix)))
     table = terms(
         f"output of token {row.token}: the first {len(dims)} of {len(by_matrix)} dims",
-        ("way", *map(str, dims)),
-        (list(ways), *([output[dim] for output in ways.values()] for dim in dims)),
+        {"way": list(ways)} | {str(d): [output[d] for output in ways.values()] for d in dims},
     )
     agreement = row.report.numbers("agreement")
     said = {

@@ -54,13 +54,12 @@ def split_step(row: Row) -> Step:
     first_column, first_place = row.head * dim, row.token * wide.stride(0) + row.head * dim
     table = terms(
         f"query {row.token}{row.place}: where its numbers lie",
-        ("dim", "column of the wide row", "place in memory", "number"),
-        (
-            dims,
-            [first_column + d for d in dims],
-            [first_place + d for d in dims],
-            query,
-        ),
+        {
+            "dim": dims,
+            "column of the wide row": [first_column + d for d in dims],
+            "place in memory": [first_place + d for d in dims],
+            "number": query,
+        },
     )
     values = row.compared(query, name)
     prose = (
@@ -114,15 +113,14 @@ def _merge_step(row: Row) -> Step:
     flat = [row.token * num_heads * dim + column for column in columns]
     table = terms(
         f"merged row of token {row.token}, at the first dim of each head; viewed without the transpose",
-        ("column", "head", "merged", "unmoved", "is of token", "of head"),
-        (
-            columns,
-            range(num_heads),
-            merged[row.token, columns].double().numpy(),
-            unmoved[row.token, columns].double().numpy(),
-            [place % (num_tokens * dim) // dim for place in flat],
-            [place // (num_tokens * dim) for place in flat],
-        ),
+        {
+            "column": columns,
+            "head": range(num_heads),
+            "merged": merged[row.token, columns].double().numpy(),
+            "unmoved": unmoved[row.token, columns].double().numpy(),
+            "is of token": [place % (num_tokens * dim) // dim for place in flat],
+            "of head": [place // (num_tokens * dim) for place in flat],
+        },
     )
     values: dict[str, Cell] = {"torch says to .view without .contiguous()": refused or "nothing: it works"}
     name = "merged" if "merged" in row.tensors else "output" if row.tensors.keys() >= {"input"} else None

@@ -30,11 +30,8 @@ def steps(spec: NormSpec, report: Report) -> tuple[Step, ...]:
 
 def _input(report: Report, data: Numbers) -> Step:
     dims = range(min(MOST_DIMS, data.shape[1]))
-    table = terms(
-        f"input: the first {len(dims)} of {data.shape[1]} features",
-        ("example", *map(str, dims)),
-        (range(len(data)), *(data[:, dim] for dim in dims)),
-    )
+    columns = {"example": range(len(data))} | {str(dim): data[:, dim] for dim in dims}
+    table = terms(f"input: the first {len(dims)} of {data.shape[1]} features", columns)
     prose = (
         "Rows are examples, columns features. Batch norm makes every column alike, layer norm and RMS norm "
         "every row. The number at the top left is computed below."
@@ -70,8 +67,7 @@ def _centred(spec: NormSpec, report: Report, kind: str) -> list[Step]:
     formula = f"mean = Σ x / n,  variance = Σ (x - mean)² / {'(n - 1)' if is_unbiased else 'n'}"
     table = terms(
         whose,
-        (axis, "x", "x - mean", "squared"),
-        (range(count), numbers, deviations, squares),
+        {axis: range(count), "x": numbers, "x - mean": deviations, "squared": squares},
         totals=[("sum", numbers.sum(), deviations.sum(), squares.sum())],
     )
     shapes = (Shape("numbers", (axis,), (count,)),)
@@ -103,8 +99,7 @@ def _normalised(
     columns = {"x": numbers, "x - mean": centred, "normalised": computed}
     table = terms(
         f"{name}: before and after",
-        (axis, *columns),
-        (range(len(numbers)), *columns.values()),
+        {axis: range(len(numbers)), **columns},
         totals=[
             ("mean", *(column.mean() for column in columns.values())),
             ("variance", *(column.var(ddof=int(spec.variance == "unbiased")) for column in columns.values())),
@@ -156,8 +151,7 @@ def _rms(spec: NormSpec, report: Report) -> Step:
     normalised = numbers / root
     table = terms(
         "example 0 over its features",
-        ("feature", "x", "squared", "normalised"),
-        (range(len(numbers)), numbers, squares, normalised),
+        {"feature": range(len(numbers)), "x": numbers, "squared": squares, "normalised": normalised},
         totals=[("sum", numbers.sum(), squares.sum(), normalised.sum())],
     )
     values: dict[str, Cell] = {

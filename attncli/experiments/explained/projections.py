@@ -6,6 +6,7 @@ from attncli.experiments.explained.row import Row
 from attncli.experiments.explained.terms import (
     MOST_DIMS,
     MOST_PRODUCTS,
+    Columns,
     Numbers,
     cell,
     dot_product,
@@ -80,8 +81,7 @@ def _first_dims(row: Row) -> Terms:
     dims = range(min(MOST_DIMS, *sizes))
     return terms(
         f"all three{row.place}" + ("" if max(sizes) == len(dims) else f": the first {len(dims)} dims"),
-        ("vector", *map(str, dims)),
-        (list(beginnings), *([numbers[dim] for numbers in beginnings.values()] for dim in dims)),
+        {"vector": list(beginnings)} | {str(d): [part[d] for part in beginnings.values()] for d in dims},
     )
 
 
@@ -106,8 +106,7 @@ def _norm_step(row: Row, query: Numbers, normalised: Numbers, eps: float, *, is_
     squares = np.square(query)
     table = terms(
         f"query {row.token}{row.place}",
-        ("dim", "projected", "squared", "normalised"),
-        (range(len(query)), query, squares, normalised),
+        {"dim": range(len(query)), "projected": query, "squared": squares, "normalised": normalised},
         totals=[("sum", "", squares.sum(), "")],
         most=MOST_PRODUCTS,
     )
@@ -130,12 +129,18 @@ def _rope_step(row: Row, query: Numbers, base: float) -> Step:
     first, second = query[:pairs], query[pairs:]
     cos, sin = np.cos(angles), np.sin(angles)
     rotated = first * cos - second * sin, second * cos + first * sin
-    table = terms(
-        f"query {row.token}{row.place}: dims n and n + {pairs} are a point in a plane",
-        ("pair", "angle", "cos", "sin", "dim n", f"n + {pairs}", "turned n", f"turned n + {pairs}"),
-        (range(pairs), angles, cos, sin, first, second, *rotated),
-        most=MOST_PRODUCTS,
-    )
+    columns: Columns = {
+        "pair": range(pairs),
+        "angle": angles,
+        "cos": cos,
+        "sin": sin,
+        "dim n": first,
+        f"n + {pairs}": second,
+        "turned n": rotated[0],
+        f"turned n + {pairs}": rotated[1],
+    }
+    title = f"query {row.token}{row.place}: dims n and n + {pairs} are a point in a plane"
+    table = terms(title, columns, most=MOST_PRODUCTS)
     values: dict[str, Cell] = {
         "position": row.token,
         "base": base,

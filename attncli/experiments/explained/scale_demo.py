@@ -54,25 +54,22 @@ def _score(spec: ScaleDemoSpec, report: Report, number: int) -> Step:
 
 
 def _variances(spec: ScaleDemoSpec, report: Report) -> Step:
-    labels, rows = [], []
+    rows = []
     values: dict[str, Cell] = {}
     for number, head_dim in enumerate(spec.head_dim):
         for name in NAMES:
             numbers = part(report.tensors[tensor_name(name, number, spec)]).ravel()
             squares = float(((numbers - numbers.mean()) ** 2).sum())
             variance = squares / (numbers.size - 1)
-            rows.append((numbers.size, numbers.mean(), squares, variance))
-            labels.append(f"{name.replace('_', ' ')}, head_dim {head_dim}")
+            label = f"{name.replace('_', ' ')}, head_dim {head_dim}"
+            rows.append((label, numbers.size, numbers.mean(), squares, variance))
             if name == "raw_scores":
                 factor = score_factor(spec.scale, head_dim)
                 values[f"factor², head_dim {head_dim}"] = factor**2
                 values[f"factor² · variance, head_dim {head_dim}"] = cell(factor**2 * variance)
-    table = terms(
-        "variance of all entries",
-        ("numbers", "n", "mean", "Σ (x - mean)²", "variance"),
-        (labels, *zip(*rows, strict=True)),
-        most=len(labels),
-    )
+    names = ("numbers", "n", "mean", "Σ (x - mean)²", "variance")
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+    table = terms("variance of all entries", columns, most=len(rows))
     prose = (
         "A factor on the scores multiplies their variance by its square. Unbiased: divided by n - 1. "
         "Around 1 is where softmax stays diffuse."
@@ -92,8 +89,15 @@ def _sharpened(report: Report, row: Row) -> Step:
     surprise = -weights * np.log(weights, where=weights > 0, out=np.zeros_like(weights))
     table = terms(
         f"softmax of the logits times {factor:g}",
-        ("key", "logit", "times factor", "minus the max", "exp", "weight", "-w ln w"),
-        (range(len(logits)), logits, scaled, shifted, exponentials, weights, surprise),
+        {
+            "key": range(len(logits)),
+            "logit": logits,
+            "times factor": scaled,
+            "minus the max": shifted,
+            "exp": exponentials,
+            "weight": weights,
+            "-w ln w": surprise,
+        },
         notable=[int(weights.argmax())],
         totals=[("sum", "", "", "", exponentials.sum(), weights.sum(), surprise.sum())],
     )

@@ -1,11 +1,12 @@
 """The steps from query and key to the numbers that the softmax takes: scores, scale, cap, bias, mask."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from attncli.experiments.explained.row import Row, RowScores
 from attncli.experiments.explained.terms import (
+    Columns,
     Numbers,
     cell,
     dot_product,
@@ -17,15 +18,12 @@ from attncli.mechanisms.positions import alibi_slopes
 from attncli.report import Cell, Step, Terms
 from attncli.spec.attention import AttentionSpec
 
-Columns = Mapping[str, Sequence[object] | Numbers]
-
 
 def key_table(row: Row, title: str, columns: Columns, *totals: tuple[object, ...]) -> Terms:
     """One row per key: its position and text, then these columns."""
     return terms(
         f"{title} of query {row.token}{row.place}",
-        ("key", "text", *columns),
-        (range(len(row.key_tokens)), row.key_tokens, *columns.values()),
+        {"key": range(len(row.key_tokens)), "text": row.key_tokens, **columns},
         notable=[row.token, row.strongest],
         totals=totals,
     )

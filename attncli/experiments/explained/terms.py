@@ -11,6 +11,7 @@ MOST_PRODUCTS = 6
 MOST_DIMS = 6
 
 Numbers = np.ndarray
+Columns = Mapping[str, Sequence[object] | Numbers]
 
 
 def cell(number: object) -> Cell:
@@ -38,19 +39,18 @@ def shapes_of(tensors: Mapping[str, NamedTensor], *names: str) -> tuple[Shape, .
 
 def terms(
     title: str,
-    columns: Sequence[str],
-    values: Sequence[Sequence[object] | Numbers],
+    columns: Columns,
     *,
     notable: Sequence[int] = (),
     totals: Sequence[Sequence[object]] = (),
     most: int | None = None,
 ) -> Terms:
     """A table of whole columns: its first `most` rows, or of more than 12 the ends and the notable ones."""
-    count = len(values[0])
+    count = len(next(iter(columns.values())))
     rows: Sequence[int] = range(count if most is None else min(most, count))
     if most is None and count > MOST_ROWS:
         rows = sorted({*range(FIRST_ROWS), *notable, *range(count - LAST_ROWS, count)})
-    cells = tuple(tuple(cell(column[row]) for column in values) for row in rows)
+    cells = tuple(tuple(cell(column[row]) for column in columns.values()) for row in rows)
     sums = tuple(tuple(map(cell, total)) for total in totals)
     return Terms(title, tuple(columns), cells, count, sums)
 
@@ -60,18 +60,13 @@ def dot_product(
 ) -> Terms:
     """Σ left right: the first products, and the sum over all of them."""
     products = left[1] * right[1]
-    return terms(
-        title,
-        (axis, left[0], right[0], "product"),
-        (range(len(products)), left[1], right[1], products),
-        totals=[("sum", "", "", products.sum())],
-        most=MOST_PRODUCTS,
-    )
+    columns = {axis: range(len(products)), left[0]: left[1], right[0]: right[1], "product": products}
+    return terms(title, columns, totals=[("sum", "", "", products.sum())], most=MOST_PRODUCTS)
 
 
 def first_dims(
     title: str,
-    columns: Mapping[str, Sequence[object] | Numbers],
+    columns: Columns,
     matrix: Numbers,
     *,
     notable: Sequence[int] = (),
@@ -79,8 +74,7 @@ def first_dims(
     """The columns, then the first numbers of each row of a matrix."""
     dims = range(min(MOST_DIMS, matrix.shape[1]))
     left_out = f": the first {len(dims)} of {matrix.shape[1]} dims" if len(dims) < matrix.shape[1] else ""
-    values = [*columns.values(), *(matrix[:, dim] for dim in dims)]
-    return terms(f"{title}{left_out}", (*columns, *map(str, dims)), values, notable=notable)
+    return terms(f"{title}{left_out}", {**columns, **{str(d): matrix[:, d] for d in dims}}, notable=notable)
 
 
 def largest_difference(computed: Numbers, reported: Numbers) -> Cell:

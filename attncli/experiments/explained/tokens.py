@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attncli.experiments.explained.row import Row
-from attncli.experiments.explained.terms import Numbers, first_dims, part, shapes_of, terms
+from attncli.experiments.explained.terms import first_dims, part, shapes_of, terms
 from attncli.report import Step, Terms
 from attncli.spec.text import SAMPLED_EMBEDDINGS, TextSpec
 
@@ -21,10 +21,8 @@ def token_steps(spec: TextSpec, row: Row) -> tuple[Step, ...]:
 
 
 def _table(row: Row, title: str, axis: str, tokens: Sequence[str], ids: str, notable: int) -> Terms:
-    columns: dict[str, Sequence[object] | Numbers] = {axis: range(len(tokens)), "text": tokens}
-    if ids in row.tensors:
-        columns["id"] = row.tensors[ids].values
-    return terms(title, tuple(columns), tuple(columns.values()), notable=[notable])
+    id_column = {"id": row.tensors[ids].values} if ids in row.tensors else {}
+    return terms(title, {axis: range(len(tokens)), "text": tokens, **id_column}, notable=[notable])
 
 
 def _tokens(spec: TextSpec, row: Row) -> Step:
