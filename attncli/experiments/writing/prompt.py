@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from attncli.errors import UserError
 from attncli.experiments.reading.texts import Texts
 from attncli.inputs.models.pretrained import ModelText, Pretrained, Reading
@@ -15,7 +13,7 @@ SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
 
 @dataclass(frozen=True)
 class Prompt(Reading):
-    """With a decoder the prompt is the encoder's; `needle` are the places of its tokens there."""
+    """With a decoder the prompt goes to the encoder; `needle` are the places of the needle in the prompt."""
 
     needle: tuple[int, ...] = ()
 
@@ -61,7 +59,7 @@ def _in_template(text: str, pretrained: Pretrained) -> str:
 
 
 def _needle(spec: GenerateSpec, text: str, read: ModelText, pretrained: Pretrained) -> tuple[int, ...]:
-    """Where the tokens of the needle stand: those that hold a character of its first place in the prompt."""
+    """The places of the needle's tokens: those that hold a character of it where it first occurs."""
     if spec.needle is None:
         return ()
     if (tokens := spec.needle_tokens()) is not None:
@@ -93,7 +91,7 @@ def _spans(text: str, pretrained: Pretrained, *, is_whole: bool) -> Sequence[tup
 
 
 def _with_needle(spec: GenerateSpec, text: str, key: str, pretrained: Pretrained) -> str:
-    """The needle after the sentence that ends at or before that share of the text, which is cut first."""
+    """The text, cut where asked for, with the needle after the sentence that ends at or before that share."""
     assert spec.needle is not None and spec.needle_depth is not None
     text = text.strip()
     if spec.lengths is not None:
@@ -109,10 +107,3 @@ def _with_needle(spec: GenerateSpec, text: str, key: str, pretrained: Pretrained
         place = place if place > max(map(len, SENTENCE_ENDS)) else 0
     parts = text[:place].rstrip(), spec.needle, text[place:].lstrip()
     return " ".join(filter(None, parts))
-
-
-def key_ids(prompt: Prompt, written: Sequence[int]) -> torch.Tensor:
-    """The tokens that stand at the keys: the prompt's, and with one stack what was written."""
-    if prompt.context is not None:
-        return prompt.context.ids
-    return torch.cat([prompt.text.ids, torch.tensor(written[:-1], dtype=torch.long)])

@@ -1,4 +1,4 @@
-"""What is kept of the rows that chose each new token: a number of each statistic for every head."""
+"""What is kept of the rows that chose each new token: for every head one number per statistic."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from attncli.errors import UserError
 from attncli.experiments.writing.weights import weights_of
@@ -68,7 +69,10 @@ class WrittenRows:
             known = sorted({layer.layer for layer in layers})
             raise UserError(f"layer: must be one of {', '.join(map(str, known))} (got {self.spec.layer})")
         if not self.places:
-            self.places = [_place(layer) for layer in own]
+            self.places = [
+                Place(layer.layer, layer.module, layer.kind, layer.stack_name, layer.attention.shape[1])
+                for layer in own
+            ]
             most = max(place.num_heads for place in self.places)
             if self.spec.head is not None and self.spec.head >= most:
                 raise UserError(f"head: must be below {most} (got {self.spec.head})")
@@ -86,10 +90,8 @@ class WrittenRows:
         """The layers side by side: their rows end at one key."""
         found = weights_of([layer.attention for layer in layers])
         heads = slice(None) if self.spec.head is None else slice(self.spec.head, self.spec.head + 1)
-        found = [(weights[heads], seen) for weights, seen in found]
-        most = max(len(weights) for weights, _ in found)
-        padded = [_padded(weights, most) for weights, _ in found]
-        weights = torch.stack(padded).unsqueeze(-2)
+        each = [weights[heads] for weights, _ in found]
+        weights = pad_sequence(each, batch_first=True, padding_value=torch.nan).unsqueeze(-2)
         seen = torch.stack([seen for _, seen in found]).unsqueeze(1)
         num_keys, ranks = weights.shape[-1], self.spec.top_k
         keys = torch.arange(num_keys, device=weights.device)
@@ -110,16 +112,20 @@ class WrittenRows:
             weights[..., 0, :].cpu() if keeps else None,
         )
 
-    def _prompted(self, weights: Float[Tensor, "layer head 1 key"]) -> PromptedRows:
-        num_keys = weights.shape[-1]
-        written = [] if self.is_cross else [one.token for one in self.tokens]
+    def keys_after(self, num_written: int) -> tuple[Int[Tensor, " key"], Bool[Tensor, " key"]]:
+        """The tokens at the keys after some were written, and which keys are in the needle."""
+        written = [] if self.is_cross else [one.token for one in self.tokens[:num_written]]
         ids = torch.cat([self.prompt_ids, torch.tensor(written, dtype=torch.long)])
+        in_needle = torch.zeros(len(ids), dtype=torch.bool)
+        in_needle[list(self.needle)] = True
+        return ids, in_needle
+
+    def _prompted(self, weights: Float[Tensor, "layer head 1 key"]) -> PromptedRows:
+        num_keys, device = weights.shape[-1], weights.device
+        ids, in_needle = self.keys_after(len(self.tokens))
         assert len(ids) == num_keys, f"{len(ids)} tokens for {num_keys} keys"
-        marks: Bool[Tensor, " key"] = torch.zeros(num_keys, dtype=torch.bool)
-        marks[list(self.needle)] = True
         special = torch.isin(ids, self.special_ids)
-        device = weights.device
-        return PromptedRows(weights, len(self.prompt_ids), special.to(device), marks.to(device))
+        return PromptedRows(weights, len(self.prompt_ids), special.to(device), in_needle.to(device))
 
 
 def _number(name: str, rows: Rows, prompted: PromptedRows) -> Float[Tensor, "layer head"]:
@@ -129,12 +135,3 @@ def _number(name: str, rows: Rows, prompted: PromptedRows) -> Float[Tensor, "lay
     numbers: Tensor = formula(rows if is_of_rows else prompted)
     # A copy: the weight on the first key is a view, which would keep all weights of the token.
     return numbers[..., 0].clone().cpu()
-
-
-def _place(layer: CapturedLayer) -> Place:
-    return Place(layer.layer, layer.module, layer.kind, layer.stack_name, layer.attention.shape[1])
-
-
-def _padded(weights: Float[Tensor, "head key"], num_heads: int) -> Float[Tensor, "most key"]:
-    missing = num_heads - len(weights)
-    return torch.nn.functional.pad(weights, (0, 0, 0, missing), value=torch.nan)

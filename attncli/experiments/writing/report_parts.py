@@ -1,17 +1,19 @@
-"""What was found while a model wrote, as the parts of a report."""
+"""The parts of a report about a model that wrote: tensors, tables, numbers."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
 
 import torch
 from torch import Tensor
 
+from attncli.errors import UserError
 from attncli.experiments.attention_report import named
-from attncli.experiments.writing.prompt import Prompt, key_ids
+from attncli.experiments.writing.prompt import Prompt
 from attncli.experiments.writing.rows import WrittenRows
 from attncli.inputs.models.pretrained import Pretrained
 from attncli.inputs.models.writing import start_token
-from attncli.report import Cell, NamedTensor, Numbers, Report, Statistic, Table, Tensors
+from attncli.report import Cell, NamedTensor, Numbers, Row, Statistic, Table, Tensors
 from attncli.spec.models.generate import GenerateSpec
 from attncli.statistics.looking_back import retrieval_score
 
@@ -19,7 +21,7 @@ MOST_MEAN_WEIGHTS = 2**22
 
 
 @dataclass(frozen=True)
-class Found:
+class ReportParts:
     """The rows of each new token, as tensors with the axes layer, head, query (and rank, key)."""
 
     spec: GenerateSpec
@@ -47,10 +49,6 @@ class Found:
         """The position of the query that chose the first token."""
         return len(self.prompt.text.ids) - 1 if self.prompt.context is None else 0
 
-    def placed(self, report: Report, *, is_unfinished: bool) -> Report:
-        """The report with the place of its queries among its tokens."""
-        return replace(report, first_query=self.first_query, is_unfinished=is_unfinished)
-
     def tensors(self) -> dict[str, NamedTensor]:
         """The weights that were asked for."""
         if self.spec.maps == "none":
@@ -64,47 +62,57 @@ class Found:
             return {}
         return {"weights": named(_by_query(means), "query", "key")}
 
-    def statistics(self, chosen: Callable[[GenerateSpec, Table], Table]) -> dict[str, Statistic]:
+    def statistics(self) -> dict[str, Statistic]:
         """A row for each head, a row for each token, and every number of every row."""
         num_prompt, num_new = len(self.prompt.prompt.ids), len(self.written)
         found: dict[str, Statistic] = {
-            "heads": chosen(self.spec, self._heads()),
+            "heads": self._ranked(self._heads()),
             "written": self._written(),
             "writing": Numbers(prompt_tokens=num_prompt, new_tokens=num_new),
         }
         if self.prompt.needle:
-            found["needle"] = Numbers(
-                tokens=len(self.prompt.needle), copied=self.retrieval()[1], found=self.needle_found()
-            )
+            needle = {int(self.prompt.prompt.ids[place]) for place in self.prompt.needle}
+            share = len(needle & {*self.written}) / len(needle)  # of its different tokens
+            found["needle"] = Numbers(tokens=len(self.prompt.needle), copied=self.retrieval[1], found=share)
         return found | {"rows": self._rows()}
 
-    def needle_found(self) -> float:
-        """The share of the needle's different tokens that were written."""
-        needle = {int(self.prompt.prompt.ids[place]) for place in self.prompt.needle}
-        return len(needle & {*self.written}) / len(needle)
-
+    @cached_property
     def retrieval(self) -> tuple[Tensor, int]:
         """The retrieval score of each head, and how many tokens were copied from the needle."""
-        ids = key_ids(self.prompt, self.written)
-        marks = torch.zeros(len(ids), dtype=torch.bool)
-        marks[list(self.prompt.needle)] = True
         strongest = torch.stack([one.strongest for one in self.rows.tokens], dim=-1)
-        return retrieval_score(strongest, torch.tensor(self.written), ids, marks)
+        ids, in_needle = self.rows.keys_after(len(self.written) - 1)
+        return retrieval_score(strongest, torch.tensor(self.written), ids, in_needle)
+
+    def needle_note(self) -> str:
+        """What was copied of the needle."""
+        first, last = self.prompt.needle[0], self.prompt.needle[-1]
+        return f"The needle is at {first}-{last}; {self.retrieval[1]} of the new tokens are in it."
+
+    def _ranked(self, heads: Table) -> Table:
+        key, sign = self.spec.sort, 1 if self.spec.ascending else -1
+        if key == "retrieval" and all(row.get(key) != row.get(key) for row in heads):
+            key = "needle_mass"  # nothing was copied
+        if key not in heads[0]:
+            raise UserError(f"sort: {key} is for models of one stack, not for cross-attention")
+
+        def rank(row: Row) -> float:
+            value = row[key]
+            return sign * value if isinstance(value, float) and value == value else inf
+
+        return Table(sorted(heads, key=rank)[: self.spec.top])
 
     def _heads(self) -> Table:
         """The means over the new tokens; no number where none of them has one."""
         means = {name: torch.nanmean(numbers, dim=-1) for name, numbers in self._numbers().items()}
         if self.prompt.needle:
-            means["retrieval"] = self.retrieval()[0]
+            means["retrieval"] = self.retrieval[0]
         first = self.spec.head or 0
         table = Table()
-        for place, layer in enumerate(self.rows.places):
-            where: dict[str, int | str] = {
-                "layer": layer.layer, "module": layer.module, "kind": layer.kind, "stack": layer.stack,
-            }  # fmt: skip
-            count = layer.num_heads if self.spec.head is None else 1
-            for head in range(count):
-                numbers = {name: float(of_heads[place, head]) for name, of_heads in means.items()}
+        for index, place in enumerate(self.rows.places):
+            where = place._asdict()
+            num_heads = where.pop("num_heads")
+            for head in range(num_heads if self.spec.head is None else 1):
+                numbers = {name: float(of_heads[index, head]) for name, of_heads in means.items()}
                 table.append({**where, "head": first + head, **numbers})
         return table
 
@@ -126,7 +134,7 @@ class Found:
         return Tensors(of_rows)
 
     def _placed_rows(self, tensor: Tensor, nothing: int | float, *axes: str) -> NamedTensor:
-        """At the places of their layers, no number where none is; a layer or head asked for is no axis."""
+        """At the places of their layers, `nothing` where none is; a chosen layer or head is not an axis."""
         if self.spec.layer is None:
             layers = [place.layer for place in self.rows.places]
             spread = tensor.new_full((max(layers) + 1, *tensor.shape[1:]), nothing)
@@ -137,9 +145,9 @@ class Found:
         return named(tensor[0, 0], *axes)
 
     def _written(self) -> Table:
-        """For each token where the query stands that chose it, and the keys that it looked at.
+        """For each token, the position of the query that chose it and the keys that it looked at.
 
-        The mean row of the heads; the first key, where sinks are, is told apart.
+        By the mean row of the heads; the first key, where sinks are, has a column of its own.
         """
         labels = self.pretrained.labels(self.written)
         table = Table()
@@ -160,7 +168,7 @@ class Found:
 
 
 def _top_beside_first(row: Tensor, count: int) -> tuple[list[int | None], list[float | None]]:
-    """The keys of the largest weights but for the first key; None where there are fewer."""
+    """The keys of the largest weights without the first key; None where there are fewer."""
     top = row[1:].topk(min(count, len(row) - 1))
     missing = [None] * (count - len(top.indices))
     return [*(top.indices + 1).tolist(), *missing], [*top.values.tolist(), *missing]
@@ -171,12 +179,3 @@ def _by_query(rows: list[Tensor]) -> Tensor:
     most = rows[-1].shape[-1]
     padded = [torch.nn.functional.pad(row, (0, most - row.shape[-1])) for row in rows]
     return torch.stack(padded, dim=-2)
-
-
-def copied_note(found: Found) -> str:
-    """What was copied of the needle, where there is one."""
-    if not found.prompt.needle:
-        return ""
-    count = found.retrieval()[1]
-    first, last = found.prompt.needle[0], found.prompt.needle[-1]
-    return f"The needle is at {first}-{last}; {count} of the new tokens are in it."
