@@ -10,7 +10,7 @@ SIBLINGS = ("output.dense",)
 
 
 def output_projection(model: nn.Module, module: str, in_dim: int) -> nn.Module | None:
-    """The layer that projects the merged heads of an attention module, or None where it is not found."""
+    """The layer that projects the merged heads of an attention module; None where it is not found."""
     parent, _, _ = module.rpartition(".")
     names = [f"{module}.{child}" for child in CHILDREN] + [f"{parent}.{sibling}" for sibling in SIBLINGS]
     modules = dict(model.named_modules())

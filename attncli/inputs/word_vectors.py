@@ -1,8 +1,8 @@
-"""Word vectors from a text file in GloVe's format: `word v1 v2 ...`, one word a line.
+"""Word vectors from a text file in GloVe's format: `word v1 v2 ...`, one word per line.
 
 Pennington, Socher and Manning 2014, GloVe: Global Vectors for Word Representation. The file is streamed and
 only the lines of wanted words are parsed, so that 400,000 x 50 takes well under a second. No torch here: an
-unknown word is told before it is imported.
+unknown word is reported before it is imported.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ class WordVectors(NamedTuple):
 
 
 def _numbers(fields: list[bytes]) -> np.ndarray | None:
-    """float32, infinite where too large for it; None where a field is no number."""
+    """float32, infinite where too large for it; None where a field is not a number."""
     try:
         wide = np.array(fields, dtype=np.float64)
     except ValueError:
@@ -40,7 +40,7 @@ def _vector(
     """The word of a line and its vector, if it is wanted; UserError where the vector is damaged."""
     word, *fields = line.rsplit(b" ", dim)
     if len(fields) != dim or word not in wanted:
-        # A wanted word is in front: if numbers alone follow, their count is wrong, else the word is longer.
+        # A wanted word comes first: if only numbers follow, their count is wrong; else the word is longer.
         rest = line.split(b" ")[1:]
         if _numbers(rest) is None and len(fields) == dim:
             return None
@@ -54,7 +54,7 @@ def _vector(
 
 
 def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> dict[str, np.ndarray]:
-    """The vectors of those of the words that the file has; UserError where one of them is damaged.
+    """The vectors of the words that are in the file; UserError where one of them is damaged.
 
     Words of the file may hold blanks themselves (`. . .`), so a line is split from the right.
     """

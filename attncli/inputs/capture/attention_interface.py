@@ -1,7 +1,7 @@
 """A model whose attention is computed here: each layer's query, key, value and mask, from transformers.
 
 An attention function registered with transformers' AttentionInterface hands the layer to a consumer, which
-computes the output along with whatever it wants, so that the model goes on. One layer is alive at a time.
+computes the output along with whatever it wants, so that the model continues. One layer is alive at a time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -45,12 +45,12 @@ WITHOUT_EFFECT = frozenset(
         "use_cache",
     }
 )
-"""What modules pass to an attention function and no weight depends on: masks and positions are in already."""
+"""Arguments that no weight depends on: masks and positions are already in the layer."""
 
 
 @dataclass(frozen=True)
 class _Receiver:
-    """Who gets the layers of the model that runs now, and what its modules are called."""
+    """Who gets the layers of the running model, and the names of its modules."""
 
     consume: Consumer
     names: Mapping[nn.Module, str]
@@ -102,12 +102,12 @@ def _attend_and_hand_over(
     if output is None:
         output = attend(layer, Wanted(output=True)).output
         assert output is not None
-    # Half precision is attended to in float32; the model goes on in its own.
+    # Half precision is computed in float32; the model continues in its own type.
     return output.transpose(1, 2).to(query.dtype).contiguous(), None
 
 
 def _parts_of_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
-    """A mask that a model made by itself: what it hides from all heads alike, and the numbers to add."""
+    """A model's own mask, split into what it hides from all heads alike and the numbers to add."""
     hidden = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
     bias = None if mask.dtype == torch.bool else mask.masked_fill(hidden, 0.0)
     bias = bias if bias is not None and bias.any() else None
@@ -136,12 +136,12 @@ def run_by_interface(
     """
     with handing_over(model, consume, numbering):
         outputs: ModelOutput = model(**inputs)
-        return outputs
+    return outputs
 
 
 @contextmanager
 def handing_over(model: PreTrainedModel, consume: Consumer, numbering: Numbering) -> Iterator[None]:
-    """Whatever runs the model in here: each layer goes to `consume`."""
+    """While it is open, each layer of the model goes to `consume`, whatever runs the model."""
     model.set_attn_implementation(NAME)
     names = {module: name for name, module in model.named_modules()}
     token = _receiver.set(_Receiver(consume, names, numbering))

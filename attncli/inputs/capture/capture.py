@@ -1,7 +1,7 @@
 """The attention of each layer of a transformers model, handed over while the model runs.
 
-By transformers' AttentionInterface where the model computes with it what it computes with its own eager
-attention. All others run with that, whose weights (dense) are handed over.
+Through transformers' AttentionInterface where the model computes the same with it as with its own eager
+attention. All others run with eager attention, whose weights (dense) are handed over.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -28,15 +28,15 @@ TOLERATED_STEPS = 8
 """The same in steps of the model's dtype, where these are more: bfloat16 rounds to 2^-7."""
 
 _ways: MutableMapping[PreTrainedModel, dict[tuple[torch.Size, ...], Way]] = WeakKeyDictionary()
-"""The way of each model, by the shapes of what it was tried on."""
+"""How each model's attention comes, by the shapes of the inputs that it was tried on."""
 
 
 # Not in inference mode: nothing could be trained on what a hook or the model itself keeps of it.
 @torch.no_grad()
 def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Way:
-    """Run the model on texts of one length; each layer's attention goes to `consume`. Which way it came.
+    """Run the model on texts of one length; each layer's attention goes to `consume`. Returns how it came.
 
-    UserError where the model yields no weights of its tokens; MemoryError.
+    UserError where the model gives no weights of its tokens; MemoryError.
     """
     model.config.use_cache = False
     with model_errors(model.config.model_type):
@@ -51,7 +51,7 @@ def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consu
 
 
 def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
-    """UserError for a model that computes its attention itself: nothing in it can be changed."""
+    """UserError for a model that computes its attention itself, where nothing can be changed."""
     kind = model.config.model_type
     with torch.no_grad(), model_errors(kind):
         if way_of(model, inputs) == "eager":
@@ -76,7 +76,7 @@ def _numbering(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Numberin
 
 
 def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
-    """How a model's attention is handed over: tried on the first tokens of the first text."""
+    """How a model's attention is handed over, tried on the first tokens of the first text."""
     few = {name: _first_tokens(name, tensor) for name, tensor in inputs.items()}
     ways = _ways.setdefault(model, {})
     shapes = tuple(tensor.shape for tensor in few.values())
@@ -93,7 +93,7 @@ def _first_tokens(name: str, tensor: Tensor) -> Tensor:
 
 
 def _tried(model: PreTrainedModel, few: Mapping[str, Tensor]) -> Way:
-    """`interface` where that gives as many layers as eager attention, and the model's output is the same."""
+    """`interface` where it gives as many layers as eager attention does, and the same output."""
     numbering = _numbering(model, few)
     try:
         output = run_by_interface(model, few, lambda _: None, numbering)
@@ -129,11 +129,11 @@ def _eager_layers(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> list[
 
 
 class _ConsumerError(Exception):
-    """Carries an error of the consumer's own through the model."""
+    """Carries the consumer's own error through the model."""
 
 
 def guarded(consume: Consumer) -> Consumer:
-    """The consumer, whose own errors go through the model as they are."""
+    """The consumer, with its own errors passing through the model unchanged."""
 
     def guarded_consume(layer: CapturedLayer) -> Tensor | None:
         try:
@@ -149,7 +149,7 @@ def guarded(consume: Consumer) -> Consumer:
 
 @contextmanager
 def model_errors(kind: str) -> Iterator[None]:
-    """What a model fails with as a UserError of one line."""
+    """Turns any failure of a model into a UserError of one line."""
     try:
         yield
     except (UserError, MemoryError):
@@ -159,7 +159,7 @@ def model_errors(kind: str) -> Iterator[None]:
         raise error.__cause__ from None
     except CannotShow as error:
         raise UserError(f"model: {kind} cannot be shown, use another: {error}") from None
-    except Exception as error:  # whatever a model lacks that is no text
+    except Exception as error:  # whatever input a model lacks besides text
         _raise_if_memory(error)
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UserError(f"model: {kind} cannot run on text alone, use another: {reason}") from None

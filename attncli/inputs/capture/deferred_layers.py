@@ -1,4 +1,4 @@
-"""Layers of short texts, whose attention is looked at once the model has run."""
+"""Layers of short texts, whose attention is measured after the model has run."""
 
 from dataclasses import replace
 
@@ -29,11 +29,11 @@ class DeferredLayers:
         self.fused = FusedAttention()
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
-        """The output of a layer, where it is computed here."""
+        """The output of a layer, where attn computes it."""
         attention = layer.attention
         num_texts, num_heads, num_queries, num_keys = attention.shape
         if isinstance(attention, AttentionLayer) and num_texts * num_heads * num_queries * num_keys <= SHORT:
-            # What a query that sees no key gives is for the engines to say.
+            # The engines define the output of a query that sees no key.
             output = self.fused.output(attention) if attention.visibility.is_seeing else None
             if output is not None:
                 # Copies: some models reuse the memory.
@@ -46,7 +46,7 @@ class DeferredLayers:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Hand over the layers that wait."""
+        """Hand over the waiting layers."""
         waiting, self.waiting = self.waiting, []
         for layer in waiting:
             self.consume(layer)

@@ -27,10 +27,10 @@ ROUNDING = 1e-3
 
 
 def eager_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """The model built anew with eager attention, on the same parameters.
+    """A new model with eager attention, on the same parameters.
 
-    Attention is not switched in the model that is there: some choose masks and modules as they are built, and
-    some (Falcon) ignore a switch in a part of them.
+    Attention is not switched in the existing model: some choose masks and modules as they are built, and some
+    (Falcon) ignore a switch in a part of them.
     """
     with torch.device("meta"):  # as from_pretrained builds it: no memory is taken, nothing initialised
         # transformers leaves this without types.
@@ -59,9 +59,9 @@ def run_eagerly(
 ) -> list[CapturedLayer]:
     """The weights that eager attention returns, each with the name of the module that made it.
 
-    CannotShow where these are no weights of the tokens.
+    CannotShow where these are not weights of the tokens.
     """
-    # By identity and weakly: the number of a tensor that is gone would name another one.
+    # By identity and weakly: the id of a freed tensor could belong to another one.
     sources: MutableMapping[Tensor, str] = WeakIdKeyDictionary()
 
     def note(name: str, output: Any) -> None:
@@ -86,16 +86,15 @@ def run_eagerly(
         given = GivenWeights(weights, (weights > 0).any(dim=1))
         layer = numbering.layer(name, kind, given, stack)
         may_be_causal = kind == "self" and layer.stack != "encoder"
-        if may_be_causal and getattr(modules.get(name), "is_causal", False):
-            future = torch.triu(weights, diagonal=1)
-            if not future.max() <= ROUNDING:
-                raise CannotShow(f"{name} is causal, and returns weights that look into the future")
+        is_causal = may_be_causal and getattr(modules.get(name), "is_causal", False)
+        if is_causal and not torch.triu(weights, diagonal=1).max() <= ROUNDING:
+            raise CannotShow(f"{name} is causal, and returns weights that look into the future")
         layers.append(layer)
     return layers
 
 
 def fault_of(weights: Any) -> str:
-    """What these are instead of distributions over keys; empty where they are."""
+    """What these are instead of distributions over keys; empty where they are such."""
     if not isinstance(weights, Tensor) or weights.ndim != 4:
         return "no weights of text, head, query and key"
     least, sums = weights.min(), weights.sum(dim=-1)

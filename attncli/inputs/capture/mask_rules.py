@@ -27,27 +27,22 @@ def visibility_of_mask(
     device: torch.device | str = "cpu",
     **others: Any,
 ) -> Visibility:
-    """What transformers asks of a mask (its AttentionMaskInterface): queries are the last of the keys.
+    """A mask as transformers asks for it (AttentionMaskInterface); queries are the last of the keys.
 
-    CannotShow for a cache without the first keys, since rows without them would be others.
+    CannotShow for a cache without the first keys, whose rows would differ.
     """
     if kv_offset:
         raise CannotShow("its cache drops keys, which attn would have to count")
-    is_padded = attention_mask is not None and not attention_mask.all()
-    key_mask = attention_mask.bool() if attention_mask is not None and is_padded else None
+    key_mask = None if attention_mask is None or attention_mask.all() else attention_mask.bool()
     if use_vmap:
         mask = sdpa_mask(
             batch_size,
             q_length,
             kv_length,
             q_offset,
-            0,
-            mask_function,
-            None,
-            None,
-            False,
-            False,
-            True,
+            mask_function=mask_function,
+            allow_is_causal_skip=False,
+            use_vmap=True,
             device=device,
         )
         assert mask is not None
@@ -57,11 +52,8 @@ def visibility_of_mask(
 
     def rule(queries: Tensor, keys: Tensor) -> Tensor:
         visible: Tensor = mask_function(texts, no_head, queries.unsqueeze(-1) + q_offset, keys)
-        return (
-            visible.expand(-1, len(queries), len(keys))
-            if visible.ndim == 3
-            else visible.expand(1, len(queries), len(keys))
-        )
+        num_texts = len(visible) if visible.ndim == 3 else 1
+        return visible.expand(num_texts, len(queries), len(keys))
 
     is_causal = mask_function is causal_mask_function and q_offset == kv_length - q_length
     known = (True, None) if is_causal else _recognised(mask_function, rule, q_length, kv_length, device)
@@ -70,13 +62,9 @@ def visibility_of_mask(
 
 
 def _recognised(
-    mask_function: MaskFunction,
-    rule: Rule,
-    num_queries: int,
-    num_keys: int,
-    device: torch.device | str,
+    mask_function: MaskFunction, rule: Rule, num_queries: int, num_keys: int, device: torch.device | str
 ) -> tuple[bool, int | None] | None:
-    """Whether a rule is causal and how wide its window is, where that says all: every entry is compared."""
+    """Whether a rule is causal and how wide its window is, where nothing else is in it: all entries agree."""
     if mask_function is bidirectional_mask_function:
         return False, None
     queries, keys = (torch.arange(count, device=device) for count in (num_queries, num_keys))

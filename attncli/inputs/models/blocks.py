@@ -1,4 +1,4 @@
-"""A model's blocks as it runs: what each gave is recorded once, and later runs begin at any of them."""
+"""A model's blocks: the output of each is recorded in one run, and later runs begin at any of them."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,10 +15,10 @@ BLOCK = re.compile(r"(?:[^.\d][^.]*\.)*\d+")
 
 @dataclass
 class Blocks:
-    """The blocks of a model in the order of their calls, each with what it gave.
+    """The blocks of a model in the order of their calls, and the output of each.
 
-    A block that serves as several layers (ALBERT) is called several times. `running` is the place of the call
-    under way, None between blocks.
+    A block that serves as several layers (ALBERT) is called several times. `running` is the index of the
+    current call, None between blocks.
     """
 
     model: nn.Module
@@ -46,7 +46,7 @@ class Blocks:
 
     @contextmanager
     def begun_at(self, first: int, num_copies: int) -> Iterator[None]:
-        """While the model runs on that many copies of the text: the calls before `first` are not computed."""
+        """While the model runs on that many copies of the text; the calls before `first` are not computed."""
         calls = iter(range(len(self.calls)))
         modules = dict.fromkeys(self.calls)
         before = {module: vars(module).get("forward") for module in modules}
@@ -75,7 +75,7 @@ class Blocks:
 
 
 def copied(output: Any, num_copies: int) -> Any:
-    """What a block gave of one text, for copies of it."""
+    """The output of a block for one text, for copies of that text."""
     if isinstance(output, Tensor):
         is_of_text = output.ndim > 1 and len(output) == 1
         return torch.cat([output] * num_copies) if is_of_text else output

@@ -18,7 +18,7 @@ MAGIC = b"GGUF"
 
 
 def check_gguf(path: Path) -> None:
-    """UserError, in one line, for a file that is no GGUF."""
+    """UserError, in one line, for what is not a GGUF file."""
     try:
         with path.open("rb") as file:
             start = file.read(len(MAGIC))
@@ -35,15 +35,16 @@ def cache_folder() -> Path:
 
 
 def folder_of_gguf(path: Path, tell: Callable[[str], None] | None) -> Path:
-    """The folder with what a GGUF file holds, found by the file's content; made where it is not there yet.
+    """The folder with what a GGUF file holds, found by the file's content; made where it does not exist yet.
 
-    `tell` is told when it is made. UserError for a file that transformers cannot read.
+    `tell` gets a line when it was made. UserError for a file that transformers cannot read.
     """
     with path.open("rb") as file:
         digest = file_digest(file, "sha256").hexdigest()
     folder = cache_folder() / digest[:32] / path.stem
     if not folder.is_dir():
-        _check_packages()
+        if any(find_spec(package) is None for package in PACKAGES):
+            raise UserError('model: a GGUF file needs: pip install "attncli[gguf]"')
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             _make(path, folder)
@@ -53,11 +54,6 @@ def folder_of_gguf(path: Path, tell: Callable[[str], None] | None) -> Path:
         if tell is not None:
             tell(f"model: {path.name} was read once and is kept in {folder} ({size / 1e6:,.0f} MB)")
     return folder
-
-
-def _check_packages() -> None:
-    if any(find_spec(package) is None for package in PACKAGES):
-        raise UserError('model: a GGUF file needs: pip install "attncli[gguf]"')
 
 
 def _make(path: Path, folder: Path) -> None:
@@ -72,14 +68,14 @@ def _make(path: Path, folder: Path) -> None:
 
 
 def convert(path: Path, folder: Path) -> None:
-    """What a GGUF file holds as float32 in safetensors, with its tokenizer; UserError for a damaged one."""
+    """Write a GGUF file's model as float32 safetensors, with its tokenizer; UserError for a damaged file."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
     quiet_transformers()
     options = {"gguf_file": path.name, "local_files_only": True}
     try:
-        # Its own progress goes nowhere: what is told is one line.
+        # Its own progress goes nowhere: attn reports one line.
         with redirect_stderr(io.StringIO()):
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
                 path.parent, dtype=torch.float32, **options
@@ -88,7 +84,7 @@ def convert(path: Path, folder: Path) -> None:
     except Exception as error:  # a damaged file may fail in any way
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"model: {path}: cannot be read as GGUF: {reason:.200}") from None
-    # The weights are plain numbers by now, but transformers writes nothing that was quantized once.
+    # The weights are plain numbers by now, but transformers refuses to write what was quantized once.
     vars(model)["hf_quantizer"] = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config

@@ -1,4 +1,4 @@
-"""Of each layer of a model that writes the attention of its last query; all others are fused attention."""
+"""The attention of the last query in each layer of a model that writes; all else is fused attention."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from attncli.inputs.capture.eager_attention import OUTPUTS, fault_of, returned_w
 
 
 class LastRows:
-    """Of each layer of the last run of a decoder the attention of its last query."""
+    """The attention of the last query in each layer of a decoder's last run."""
 
     def __init__(self, has_two_stacks: bool) -> None:
         self.layers: list[CapturedLayer] = []
@@ -29,7 +29,7 @@ class LastRows:
         self.numbering.taken.clear()
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
-        """Keep the last row; the output by fused attention, None where that cannot compute it."""
+        """Keep the last row; gives the output by fused attention, None where that cannot compute it."""
         attention = layer.attention
         assert isinstance(attention, AttentionLayer)
         if layer.stack != "encoder":

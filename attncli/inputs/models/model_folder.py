@@ -1,4 +1,4 @@
-"""What a folder must hold to be a model: looked at before torch and transformers are imported."""
+"""What a folder must hold to be a model: checked before torch and transformers are imported."""
 
 import json
 from importlib.util import find_spec
@@ -37,7 +37,7 @@ def quiet_transformers() -> None:
 
 
 def check_model_folder(folder: Path) -> None:
-    """UserError, in one line, for a folder that is no model, has no tokenizer, or whose files are damaged."""
+    """UserError, in one line, for a folder that is not a model, has no tokenizer, or has damaged files."""
     _check_config(folder / "config.json")
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
@@ -79,7 +79,6 @@ def _check_weights(path: Path) -> None:
             ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
             raise UserError(f"model: {path}: is not a safetensors file: its header is damaged") from None
-    if 8 + length + max(ends, default=0) != size:
-        raise UserError(
-            f"model: {path}: is cut off: its header promises {8 + length + max(ends, default=0)} bytes"
-        )
+    promised = 8 + length + max(ends, default=0)
+    if promised != size:
+        raise UserError(f"model: {path}: is cut off: its header promises {promised} bytes")

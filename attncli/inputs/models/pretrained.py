@@ -20,10 +20,10 @@ FIRST_WORD_ID = 2**32
 
 @dataclass(frozen=True)
 class ModelText:
-    """The tokens of a text as a model reads it, special ones included: the vocabulary's names, and ids.
+    """The tokens of a text as a model reads it, with special ones: the vocabulary's names, and ids.
 
-    `left_out` is how many tokens of the text are not there, since the model reads no more. `words` are those
-    that the tokens belong to, where they are wanted; where `is_merged` the tokens are words already.
+    `left_out` is how many tokens were cut off, since the model reads no more. `words` are those that the
+    tokens belong to, where they are wanted; where `is_merged` the tokens are words already.
     """
 
     tokens: tuple[str, ...]
@@ -68,11 +68,11 @@ class Reading:
 
     def left_out_notes(self) -> list[str]:
         """What was cut off, where anything was."""
-        sides = {"text": self.text, "context": self.context}
+        texts = {"text": self.text, "context": None if self.context is self.text else self.context}
         return [
-            f"Of the {name} the last {side.left_out} tokens are left out: the model reads {len(side.ids)}."
-            for name, side in sides.items()
-            if side is not None and side.left_out and (name == "text" or side is not self.text)
+            f"Of the {name} the last {text.left_out} tokens are left out: the model reads {len(text.ids)}."
+            for name, text in texts.items()
+            if text is not None and text.left_out
         ]
 
 
@@ -132,19 +132,14 @@ class Pretrained:
         words: WordsOfCharacters | None = None,
     ) -> ModelText:
         """A text's tokens, not padded, and cut only where asked to; UserError that names `key` for none, or
-        too many. `num_new` places stay free; a text that is whole gets no special tokens around it. `words`
-        tells the words that tokens are to be merged into.
+        too many. `num_new` places stay free; a whole text gets no special tokens around it. `words` gives the
+        words that tokens are to be merged into.
         """
         if words is not None and not self.tokenizer.is_fast:
             message = "does not say where its tokens stand in the text: leave words out"
             raise UserError(f"words: the tokenizer of {self.name} {message}")
-        encoded = self.tokenizer(
-            text,
-            padding=False,
-            truncation=False,
-            add_special_tokens=not is_whole,
-            return_offsets_mapping=words is not None,
-        )
+        options = {"padding": False, "return_offsets_mapping": words is not None}
+        encoded = self.tokenizer(text, truncation=False, add_special_tokens=not is_whole, **options)
         ids = encoded["input_ids"]
         if not ids:
             raise UserError(f"{key}: the tokenizer of {self.name} makes no tokens of it")
@@ -155,13 +150,7 @@ class Pretrained:
                 besides = f" beside {num_new + 1} new ones" if num_new else ""
                 message = f"must be at most {most} tokens for {self.name}{besides} (got {count})"
                 raise UserError(f"{key}: {message}{'' if is_whole else ': truncate cuts it'}")
-            encoded = self.tokenizer(
-                text,
-                padding=False,
-                truncation=True,
-                max_length=most,
-                return_offsets_mapping=words is not None,
-            )
+            encoded = self.tokenizer(text, truncation=True, max_length=most, **options)
             ids = encoded["input_ids"]
         tokens, special = self.labels(ids), self.special_ids - self.unknown_ids
         found = None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from unicodedata import category
 
 JOINING = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}-_")
-"""Marks that stand inside of words, between two letters: don't, well-known."""
+"""Marks inside words, between two letters: don't, well-known."""
 JOINING_DIGITS = frozenset(".,")
 
 
@@ -29,11 +29,11 @@ class Words:
 
 
 WordsOfCharacters = Callable[[str], list[int]]
-"""Of a text the number of the word of each character, from 0 upwards; a blank counts to the word after it."""
+"""Takes a text and numbers the word of each character, from 0; a blank belongs to the word after it."""
 
 
 def _is_letter(text: str, place: int) -> bool:
-    """Whether a character is no blank and stands inside of words: neither punctuation nor an operator."""
+    """Whether a character belongs inside a word: neither a blank nor punctuation nor an operator."""
     char = text[place]
     if char.isspace():
         return False
@@ -42,12 +42,12 @@ def _is_letter(text: str, place: int) -> bool:
         return len(around) == 2 and around.isalnum()
     if char in JOINING_DIGITS:
         return len(around) == 2 and around.isdecimal()
-    of = category(char)
-    return not (of[0] == "P" or of in ("Sm", "Sc") or char in "^`")
+    kind = category(char)
+    return not (kind[0] == "P" or kind in ("Sm", "Sc") or char in "^`")
 
 
 def words_of_characters(text: str) -> list[int]:
-    """The number of the word of each character; a blank counts to the word after it.
+    """The number of the word of each character; a blank belongs to the word after it.
 
     A word is a run of letters, or one punctuation mark, operator or line break.
     """
@@ -73,8 +73,8 @@ def words_of(
 ) -> Words:
     """The words that the tokens make of a text: those of one word are merged, and those that share a token.
 
-    `offsets` are the characters of each token: a token is of the word of its first one, and a special token
-    that is but a part of a word (a byte, say) is like any other.
+    `offsets` are the characters of each token: a token belongs to the word of its first one, and a special
+    token that is only part of a word (a byte, say) is like any other.
     """
     of_character = [*of_characters, len(text)]
     of_token: list[int] = []
@@ -98,7 +98,8 @@ def words_of(
                 spans[-1] = (spans[-1][0], end, token)
                 of_text[-1] = range(of_text[-1].start, last + 1)
         of_token.append(len(spans) - 1)
-    texts = tuple(_written(text[start:end], token) for start, end, token in spans)
+    # Without blanks around it; a line break as it is, a special token by its name.
+    texts = tuple(text[start:end].strip() or text[start:end] or token for start, end, token in spans)
     return Words(tuple(of_token), texts, tuple(of_text))
 
 
@@ -106,8 +107,3 @@ def _has_more(of_character: Sequence[int], start: int, stop: int) -> bool:
     """Whether the first or the last word of these characters has others."""
     first, last = of_character[start], of_character[stop - 1]
     return (start > 0 and of_character[start - 1] == first) or of_character[stop] == last
-
-
-def _written(text: str, token: str) -> str:
-    """The text of a word without blanks around it; a line break as it is, a special token by its name."""
-    return text.strip() or text or token
