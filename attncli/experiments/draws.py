@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
-from attncli.inputs.embeddings import Vocabulary
+from attncli.inputs.vectors import Vocabulary
 
 Drawn = TypeVar("Drawn")
 

@@ -5,7 +5,7 @@ from attncli.experiments.draws import Draws
 from attncli.experiments.reading.texts import Texts
 from attncli.experiments.sampled_attention.attention import sampled_attention
 from attncli.experiments.sources import embed
-from attncli.inputs.projections import sample_linear, sample_linear_bias
+from attncli.inputs.vectors import sample_linear, sample_linear_bias
 from attncli.mechanisms.heads import merge_heads
 from attncli.report import Report
 from attncli.spec.attention import MultiheadSpec

@@ -10,7 +10,7 @@ from torch import Tensor
 from attncli.errors import UserError
 from attncli.experiments.draws import Draws
 from attncli.experiments.reading.texts import Texts
-from attncli.inputs.embeddings import SAMPLERS, Vocabulary, sample_table
+from attncli.inputs.vectors import SAMPLERS, Vocabulary, sample_table
 from attncli.spec.fields import Spec
 from attncli.spec.text import TextSpec
 

@@ -14,7 +14,7 @@ from attncli.attention.layer import AttentionLayer
 from attncli.attention.score_rules import ScoreRules
 from attncli.attention.visibility import Visibility
 from attncli.errors import UserError
-from attncli.experiments.writing import weights
+from attncli.experiments.writing import rows
 from attncli.experiments.writing.rows import WrittenRows
 from attncli.inputs.models import writing
 from attncli.report import Report
@@ -158,8 +158,8 @@ def test_layers_that_are_alike_are_computed_together(num_keys: int, monkeypatch:
         sink = torch.randn(1, 6, generator=drawn) if number % 2 else None
         layers.append(AttentionLayer(query, key, key, seen, 0.5, ScoreRules(sink=sink)))
     for most in (2**20, 1):
-        monkeypatch.setattr(weights, "MOST_STACKED", most)
-        for layer, (row, seen_keys) in zip(layers, weights.weights_of(layers), strict=True):
+        monkeypatch.setattr(rows, "MOST_STACKED", most)
+        for layer, (row, seen_keys) in zip(layers, rows.weights_of(layers), strict=True):
             scores = 0.5 * (layer.query @ layer.expanded()[0].mT)[0, :, 0]
             scores = scores.masked_fill(~layer.visibility.whole(scores.device)[0, 0], -torch.inf)
             sink = layer.rules.sink

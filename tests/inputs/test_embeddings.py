@@ -7,8 +7,14 @@ import pytest
 import torch
 
 from attncli.errors import UserError
-from attncli.inputs.embeddings import SAMPLERS, Vocabulary, sample_table
-from attncli.inputs.projections import sample_linear, sample_linear_bias, sample_projections
+from attncli.inputs.vectors import (
+    SAMPLERS,
+    Vocabulary,
+    sample_linear,
+    sample_linear_bias,
+    sample_projections,
+    sample_table,
+)
 from attncli.inputs.word_vectors import WordVectors, find_word_vectors, word_vectors
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from attncli.errors import UserError
-from attncli.experiments.ablate.effects import Baseline, Effects
-from attncli.experiments.ablate.gates import gate_gradients
+from attncli.experiments.ablate.effects import Baseline, Effects, gate_gradients
 from attncli.experiments.ablate.named_heads import index_of_head
 from attncli.experiments.ablate.predicted import Predicted
 from attncli.experiments.ablate.removal import HeadPlace, Removal, Removed, mean_outputs

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.experiments.attention_report import named
-from attncli.inputs.projections import sample_linear
+from attncli.inputs.vectors import sample_linear
 from attncli.report import NamedTensor, Numbers, Table, pair_names
 from attncli.spec.pitfalls import PitfallsSpec
 

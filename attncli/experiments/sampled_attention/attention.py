@@ -27,7 +27,7 @@ from attncli.experiments.sampled_attention.variants import (
     variant_parameters,
 )
 from attncli.experiments.sources import Source
-from attncli.inputs.projections import Projection, sample_projections
+from attncli.inputs.vectors import Projection, sample_projections
 from attncli.mechanisms.differential import differential_lambda
 from attncli.mechanisms.dot_product_attention import score_factor
 from attncli.mechanisms.heads import split_heads

@@ -56,7 +56,7 @@ class ReportParts:
         each = [one.weights for one in self.rows.tokens]
         if self.spec.maps == "heads" and each[-1] is not None:
             whole = _by_query([weights for weights in each if weights is not None])
-            return {"weights": self._placed_rows(whole, torch.nan, "query", "key")}
+            return {"weights": self._placed_rows(whole, "query", "key")}
         means = [one.mean for one in self.rows.tokens]
         if len(means) * len(means[-1]) > MOST_MEAN_WEIGHTS:
             return {}
@@ -103,7 +103,7 @@ class ReportParts:
 
     def _heads(self) -> Table:
         """The means over the new tokens; no number where none of them has one."""
-        means = {name: torch.nanmean(numbers, dim=-1) for name, numbers in self._numbers().items()}
+        means = {name: torch.nanmean(numbers, dim=-1) for name, numbers in self._numbers.items()}
         if self.prompt.needle:
             means["retrieval"] = self.retrieval[0]
         first = self.spec.head or 0
@@ -116,6 +116,7 @@ class ReportParts:
                 table.append({**where, "head": first + head, **numbers})
         return table
 
+    @cached_property
     def _numbers(self) -> dict[str, Tensor]:
         """Each statistic of the rows (layer, head, query), in the order of the layers."""
         return {
@@ -124,18 +125,17 @@ class ReportParts:
         }
 
     def _rows(self) -> Tensors:
-        of_rows = {
-            name: self._placed_rows(numbers, torch.nan, "query") for name, numbers in self._numbers().items()
-        }
+        of_rows = {name: self._placed_rows(numbers, "query") for name, numbers in self._numbers.items()}
         keys = torch.stack([one.top_keys for one in self.rows.tokens], dim=-2)
         weights = torch.stack([one.top_weights for one in self.rows.tokens], dim=-2)
-        of_rows["top_keys"] = self._placed_rows(keys, -1, "query", "rank")
-        of_rows["top_weights"] = self._placed_rows(weights, torch.nan, "query", "rank")
+        of_rows["top_keys"] = self._placed_rows(keys, "query", "rank")
+        of_rows["top_weights"] = self._placed_rows(weights, "query", "rank")
         return Tensors(of_rows)
 
-    def _placed_rows(self, tensor: Tensor, nothing: int | float, *axes: str) -> NamedTensor:
-        """At the places of their layers, `nothing` where none is; a chosen layer or head is not an axis."""
+    def _placed_rows(self, tensor: Tensor, *axes: str) -> NamedTensor:
+        """At the places of their layers, NaN or key -1 elsewhere; a chosen layer or head is not an axis."""
         if self.spec.layer is None:
+            nothing = torch.nan if tensor.is_floating_point() else -1
             layers = [place.layer for place in self.rows.places]
             spread = tensor.new_full((max(layers) + 1, *tensor.shape[1:]), nothing)
             spread[layers] = tensor

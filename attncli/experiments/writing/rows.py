@@ -1,7 +1,8 @@
 """What is kept of the rows that chose each new token: for every head one number per statistic."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -9,8 +10,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from attncli.attention.engines import attend
+from attncli.attention.engines.tile import GivenWeights
+from attncli.attention.layer import AttentionLayer
+from attncli.attention.results import Wanted
 from attncli.errors import UserError
-from attncli.experiments.writing.weights import weights_of
 from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.row_statistics import OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING, load_formula
 from attncli.spec.models.generate import GenerateSpec
@@ -20,6 +24,58 @@ from attncli.statistics.top_keys import top_keys
 
 MOST_KEYS_OF_HEADS = 128
 """Keys up to which the weights of each head are kept; beyond it is their mean over the heads."""
+MOST_STACKED = 2**21
+"""Numbers in the keys of layers that are computed together: these are copied."""
+
+RowOfWeights = tuple[Float[Tensor, "head key"], Bool[Tensor, " key"]]
+"""A row of weights of each head, and the keys that it sees."""
+
+
+def weights_of(layers: Sequence[AttentionLayer | GivenWeights]) -> list[RowOfWeights]:
+    """The rows of the one query of each layer, of one text."""
+    found: dict[int, RowOfWeights] = {}
+    alike: defaultdict[Hashable, dict[int, AttentionLayer]] = defaultdict(dict)
+    for number, layer in enumerate(layers):
+        if isinstance(layer, GivenWeights):
+            found[number] = layer.weights[0, :, 0].float(), layer.seen[0, 0]
+        else:
+            alike[_likeness(layer)][number] = layer
+    for together in alike.values():
+        found |= zip(together, _rows([*together.values()]), strict=True)
+    return [found[number] for number in range(len(layers))]
+
+
+def _likeness(layer: AttentionLayer) -> Hashable:
+    """Equal for layers that may be computed together; one with a mask or bias of its own is alone."""
+    seen, rules = layer.visibility, layer.rules
+    if seen.key_mask is not None or seen.rule is not None or rules.bias is not None:
+        return id(layer)
+    sink = None if rules.sink is None else rules.sink.shape
+    shapes = layer.query.shape, layer.key.shape, layer.query.device
+    return (*shapes, layer.scale, seen.causal, seen.window, rules.softcap, sink)
+
+
+def _rows(layers: Sequence[AttentionLayer]) -> Iterator[RowOfWeights]:
+    """The rows of layers that are alike, as many at a time as are copied in little memory."""
+    seen = layers[0].visibility.whole(layers[0].query.device)[0, 0]
+    at_once = max(1, MOST_STACKED // layers[0].key.numel())
+    for start in range(0, len(layers), at_once):
+        weights = attend(_stacked(layers[start : start + at_once]), Wanted(weights=True)).weights
+        assert weights is not None
+        for row in weights[:, :, 0]:
+            yield row, seen
+
+
+def _stacked(layers: Sequence[AttentionLayer]) -> AttentionLayer:
+    """Several layers as the texts of one, without values: only its weights are wanted."""
+    first = layers[0]
+    if len(layers) == 1:
+        return first
+    key = torch.cat([layer.key for layer in layers])
+    sinks = [layer.rules.sink for layer in layers if layer.rules.sink is not None]
+    rules = replace(first.rules, sink=torch.cat(sinks)) if sinks else first.rules
+    query = torch.cat([layer.query for layer in layers])
+    return replace(first, query=query, key=key, value=key[..., :0], rules=rules)
 
 
 class Place(NamedTuple):

@@ -25,8 +25,6 @@ from attncli.inputs.models.pretrained import Pretrained
 UNTRAINED_PARTS = ("pooler",)
 """Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
 
 def _one_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -51,7 +49,7 @@ def load_pretrained(
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, **options)
         head = class_with_head(AutoConfig.from_pretrained(model, **options)) if with_head else None
-        options |= {"dtype": DTYPES[dtype]}
+        options |= {"dtype": getattr(torch, dtype)}
         loaded, wrong = _loaded(head or AutoModel, model, options, device)
         if head is not None and wrong:
             head = None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attncli.inputs.models import gguf
-from attncli.spec.models import sources
+from attncli.spec.models import pretrained
 from tests.conftest import Attn
 from tests.model_folders import save_writer
 
@@ -18,7 +18,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    sources._of_package.cache_clear()
+    pretrained._of_package.cache_clear()
     return folder
 
 
