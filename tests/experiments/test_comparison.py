@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from attncli.errors import UserError
 from attncli.experiments.diff.alignment import align
 from attncli.experiments.diff.comparison import GAP_NOTE, NO_SHARED_NOTE, compare
-from attncli.experiments.diff.left_out import Place, left_out_notes
+from attncli.experiments.diff.heads import Place, left_out_notes
 from attncli.report import NamedTensor, Report
 from tests.experiments.running import run
 from tests.model_folders import save_model, save_tokenizer

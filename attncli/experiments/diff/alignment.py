@@ -1,4 +1,4 @@
-"""Two sequences of tokens as one: what both have stands once, what one has leaves a gap in the other."""
+"""Two sequences of tokens as one: what both have is there once, what one has is a gap in the other."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ ARROW = " → "
 
 @dataclass(frozen=True)
 class Alignment:
-    """The tokens of both sides in one order, and where each side has them; -1 where it does not.
+    """The tokens of both sides in one order, and the position of each on either side; -1 for none.
 
-    A token that took the place of another one is named as `cat → dog`.
+    A token that replaced another one is named as `cat → dog`.
     """
 
     tokens: tuple[str, ...]
@@ -29,7 +29,7 @@ class Alignment:
 
 
 def align(a: Sequence[str], b: Sequence[str]) -> Alignment:
-    """The longest runs that both have come first; between them, runs of one length stand for each other."""
+    """The longest common runs come first; between them, runs of equal length correspond to each other."""
     tokens: list[str] = []
     places: list[tuple[int, int]] = []
     for kind, i, last_i, j, last_j in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
@@ -47,7 +47,7 @@ def align(a: Sequence[str], b: Sequence[str]) -> Alignment:
 
 
 def align_positions(axis: str, a: int, b: int) -> Alignment:
-    """Places without tokens: they stand for each other, if there are as many; UserError if not."""
+    """Places without tokens: they correspond, if there are as many; UserError if not."""
     if a != b:
         raise UserError(f"diff: A has {a} entries along {axis} and B has {b}, and no tokens to align them by")
     return Alignment((), np.arange(a), np.arange(b))

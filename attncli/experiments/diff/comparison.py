@@ -10,14 +10,19 @@ import torch
 from attncli.errors import UserError
 from attncli.experiments.attention_report import versions
 from attncli.experiments.diff.alignment import Alignment, align, align_positions
-from attncli.experiments.diff.changed_heads import change_note, changed_heads
-from attncli.experiments.diff.left_out import left_out_notes, places_of
-from attncli.report import PLACES, Cell, NamedTensor, Numbers, Report, Statistic, Table, Tensors
+from attncli.experiments.diff.heads import (
+    change_note,
+    changed_heads,
+    heads_difference,
+    left_out_notes,
+    places_of,
+)
+from attncli.report import PLACES, NamedTensor, Numbers, Report, Statistic, Table, Tensors
 from attncli.statistics.divergence import jensen_shannon
 
 MAX_CHANGED_ROWS = 10
 ROUNDING = 1e-6
-"""A distance below it is how differently two equal rows were rounded, and no change."""
+"""A distance below this is rounding between equal rows, not a change."""
 NO_DISTRIBUTION_NOTE = "Rows of weights that are not distributions have no Jensen-Shannon distance."
 NO_SHARED_NOTE = "A and B share no token: no row of one stands beside a row of the other."
 GAP_NOTE = "A token that one side lacks has no row there, and weight 0 as a key."
@@ -45,7 +50,7 @@ def _aligned(axis: str, a: Report, b: Report, sizes: tuple[int, int]) -> Alignme
 
 
 def _spread(values: np.ndarray, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """A side's weights in the places of both: no number for a query that it lacks, 0 for a key."""
+    """One side's weights at the places of both: NaN for a query that it lacks, 0 for such a key."""
     columns = np.where(keys >= 0, values[..., keys], 0)
     return np.where(queries[:, np.newaxis] >= 0, columns[..., queries, :], np.nan)
 
@@ -87,31 +92,31 @@ def _changed_rows(distance: NamedTensor, difference: np.ndarray) -> Table:
             break
         index = np.unravel_index(place, distance.values.shape)
         moved = difference[index]
-        most = {"gained": int(np.nanargmax(moved)), "lost": int(np.nanargmin(moved))}
-        row: dict[str, Cell | list[Cell]] = {
-            axis: int(i) for axis, i in zip(distance.axes, index, strict=True)
-        }
-        row["jensen_shannon"] = float(distance.values[index])
-        for name, key in most.items():
-            row[f"{name}_key"] = key
-            row[name] = float(moved[key])
-        rows.append(row)
+        gained, lost = int(np.nanargmax(moved)), int(np.nanargmin(moved))
+        rows.append(
+            {
+                **dict(zip(distance.axes, map(int, index), strict=True)),
+                "jensen_shannon": float(distance.values[index]),
+                "gained_key": gained,
+                "gained": float(moved[gained]),
+                "lost_key": lost,
+                "lost": float(moved[lost]),
+            }
+        )
     return rows
 
 
 def _by_head(distance: NamedTensor) -> Table:
     """The mean and the largest distance of each head, the head that moved most first."""
-    axes = distance.axes[:-1]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for index in np.ndindex(distance.values.shape[:-1]):
         own = distance.values[index][~np.isnan(distance.values[index])]
         if len(own):
-            place = {axis: int(i) for axis, i in zip(axes, index, strict=True)}
-            rows.append((place, float(own.mean()), float(own.max())))
-    return Table(
-        {**place, "mean_jensen_shannon": mean, "max_jensen_shannon": largest}
-        for place, mean, largest in sorted(rows, key=lambda row: -row[1])
-    )
+            place = dict(zip(distance.axes[:-1], index, strict=True))
+            numbers = {"mean_jensen_shannon": float(own.mean()), "max_jensen_shannon": float(own.max())}
+            rows.append({**place, **numbers})
+    rows.sort(key=lambda row: -row["mean_jensen_shannon"])
+    return Table(rows)
 
 
 def _single_numbers(report: Report) -> Iterator[tuple[str, float]]:
@@ -136,25 +141,8 @@ def _side_by_side(a: Report, b: Report) -> Table:
     )
 
 
-def _heads_difference(a: Report, b: Report) -> Table:
-    """B - A of every statistic of the heads that both surveys have."""
-    where = ("layer", "head", "stack", "kind")
-    of_b = {tuple(map(row.get, where)): row for row in b.table("heads")}
-    found = Table()
-    for row in a.table("heads"):
-        other = of_b.get(tuple(map(row.get, where)), {})
-        numbers = {
-            name: of_other - value
-            for name, value in row.items()
-            if isinstance(value, float) and isinstance(of_other := other.get(name), float)
-        }
-        if other:
-            found.append({name: row[name] for name in where} | numbers)
-    return found
-
-
 def _changed_settings(a: Report, b: Report) -> str:
-    """What was asked for otherwise, in a line."""
+    """The settings that differ, in one line."""
     if a.experiment != b.experiment:
         return f"A is {a.experiment}, B is {b.experiment}."
     keys = [*a.spec, *(key for key in b.spec if key not in a.spec)]
@@ -175,7 +163,7 @@ def _setting(value: Any) -> str:
 
 
 def compare(a: Report, b: Report) -> Report:
-    """B against A. UserError where their weights cannot be set against each other.
+    """B compared with A. UserError where their weights cannot be compared.
 
     Jensen-Shannon distances are per row; see `jensen_shannon`. Without weights on both sides (norm,
     scale-demo, a survey without maps) the statistics alone are compared.
@@ -186,10 +174,7 @@ def compare(a: Report, b: Report) -> Report:
         raise UserError(f"diff: {without} has no weights to compare with those of the other side")
     tensors: dict[str, NamedTensor] = {}
     statistics: dict[str, Statistic] = {}
-    notes = [
-        _changed_settings(a, b),
-        *left_out_notes(places_of(a, tensor_a), places_of(b, tensor_b)),
-    ]
+    notes = [_changed_settings(a, b), *left_out_notes(places_of(a, tensor_a), places_of(b, tensor_b))]
     tokens: tuple[str, ...] = ()
     context_tokens: tuple[str, ...] = ()
     if tensor_a is not None and tensor_b is not None:
@@ -216,10 +201,9 @@ def compare(a: Report, b: Report) -> Report:
     if a.table("intervals") and b.table("intervals"):
         statistics["changed_heads"] = changed = changed_heads(a, b)
         notes.insert(1, change_note(a, b, changed))
-    if heads := _heads_difference(a, b):
-        statistics["heads_difference"] = heads
-    if numbers := _side_by_side(a, b):
-        statistics["side_by_side"] = numbers
+    statistics["heads_difference"] = heads_difference(a, b)
+    statistics["side_by_side"] = _side_by_side(a, b)
+    statistics = {name: value for name, value in statistics.items() if value}
     if not (tensors or statistics):
         raise UserError(f"diff: {notes[0]} They share no weights and no single statistic to set side by side")
     return Report(
@@ -229,7 +213,7 @@ def compare(a: Report, b: Report) -> Report:
         tokens,
         context_tokens,
         tensors=tensors,
-        statistics={name: value for name, value in statistics.items() if value},
+        statistics=statistics,
         notes=tuple(notes),
         token_spelling=a.token_spelling,
     )

@@ -13,10 +13,10 @@ from attncli.spec.models.layers import LayerSpec
 
 
 class ChosenLayer:
-    """Takes the layers as the model hands them over, and ends the run when it has the one asked for.
+    """Takes the layers as the model hands them over, and ends the run at the one asked for.
 
     With an encoder and a decoder, self-attention is the encoder's. Where no layer was asked for, it is the
-    first that there is: not all layers of a model attend.
+    first one with attention: not all layers of a model have it.
     """
 
     def __init__(self, spec: LayerSpec, pretrained: Pretrained, hooks: ExitStack) -> None:
@@ -31,7 +31,7 @@ class ChosenLayer:
         self.numbers: list[int] = []
 
     def take(self, layer: CapturedLayer) -> None:
-        """The one layer; where its output goes through W_O, the model runs on until there."""
+        """The one layer; where its output goes through W_O, the model runs on until then."""
         if self.layer is not None or layer.kind != self.kind or self.stack not in (None, layer.stack):
             return
         self.numbers.append(layer.layer)
@@ -45,15 +45,13 @@ class ChosenLayer:
 
     def _projection(self, layer: CapturedLayer) -> nn.Module | None:
         attention = layer.attention
-        if not self.spec.shows_all_heads or not isinstance(attention, AttentionLayer):
-            return None
-        if self.spec.words:
+        if not self.spec.shows_all_heads or self.spec.words or not isinstance(attention, AttentionLayer):
             return None
         in_dim = attention.num_heads * attention.value.shape[-1]
         return output_projection(self.pretrained.model, layer.module, in_dim)
 
     def _take_output(self, module: nn.Module, inputs: object, output: Tensor) -> None:
-        """What W_O made of the heads, and of gates and norms that are between."""
+        """The output of W_O, after gates and norms between it and the heads."""
         assert self.layer is not None
         num_texts, _, num_queries, _ = self.layer.attention.shape
         self.output = output.reshape(num_texts, num_queries, -1)

@@ -5,15 +5,15 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from attncli.attention.engines import attend
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Computed, Wanted
 from attncli.errors import UserError
 from attncli.experiments.ablate.named_heads import AblatedHeads
-from attncli.experiments.attention_report import build_report, named
+from attncli.experiments.attention_report import LeadingAxes, build_report, named, row_tensors
 from attncli.experiments.model_attention.chosen_layer import ChosenLayer
-from attncli.experiments.model_attention.text_parts import ModelAttentionSpec, tensors_and_statistics
 from attncli.experiments.reading.text_words import WORDS_NOTE, attention_between_words
 from attncli.experiments.reading.texts import Texts, check_token
 from attncli.experiments.survey.experiment import EAGER_NOTE
@@ -22,8 +22,13 @@ from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.models.words import words_of_characters
 from attncli.memory import refuse_bytes
-from attncli.report import Report
+from attncli.report import NamedTensor, Numbers, Report, Statistic
+from attncli.spec.attention import MultiheadSpec, SelfSpec
+from attncli.spec.cross import CrossSpec
 from attncli.spec.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
+from attncli.statistics.moments import moments
+
+ModelAttentionSpec = SelfSpec | MultiheadSpec | CrossSpec
 
 
 def read(
@@ -58,15 +63,15 @@ def report_each(
     num_queries, num_context = readings[0].counts
     num_keys = num_context if spec.reads_context else num_queries
     num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
-    of_a_row = num_keys * BYTES_PER_WEIGHT + min(spec.top_k, num_keys) * BYTES_PER_TOP_KEY
-    needed = len(specs) * num_heads * num_queries * of_a_row
+    bytes_per_row = num_keys * BYTES_PER_WEIGHT + min(spec.top_k, num_keys) * BYTES_PER_TOP_KEY
+    needed = len(specs) * num_heads * num_queries * bytes_per_row
     refuse_bytes(spec.experiment, needed, "fewer tokens, or attn heads for statistics alone")
     with ExitStack() as hooks:
         chosen = ChosenLayer(spec, pretrained, hooks)
-        taken_out = AblatedHeads(spec.ablate, pretrained, chosen.take, hooks)
-        how = capture(pretrained.model, pretrained.inputs(readings), taken_out.take)
+        ablated = AblatedHeads(spec.ablate, pretrained, chosen.take, hooks)
+        way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
     layer = chosen.chosen()
-    notes = [*_notes(spec, pretrained, layer, how), *taken_out.notes()]
+    notes = [*_notes(spec, pretrained, layer, way), *ablated.notes()]
     if spec.words:
         notes.append(WORDS_NOTE)
         layer = replace(layer, attention=attention_between_words(layer, readings))
@@ -77,7 +82,7 @@ def report_each(
         reading = whole.in_words()
         if own.layer != layer.layer:
             own = own.model_copy(update={"layer": layer.layer})
-        tensors, statistics = tensors_and_statistics(own, layer, computed, chosen.output, text)
+        tensors, statistics = _tensors_and_statistics(own, layer, computed, chosen.output, text)
         if spec.explain:
             ids = {"token_ids": named(reading.text.ids, "token")}
             if spec.reads_context and reading.context is not None:
@@ -85,12 +90,11 @@ def report_each(
             tensors = ids | tensors
         context = reading.context.tokens if spec.reads_context and reading.context else ()
         read = Texts(reading.text.tokens, context, token_spelling=spelling)
-        told = [*notes, *whole.left_out_notes()]
-        reports.append(build_report(own, read, tensors, statistics, told))
+        reports.append(build_report(own, read, tensors, statistics, [*notes, *whole.left_out_notes()]))
     return reports
 
 
-def _notes(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer, how: str) -> list[str]:
+def _notes(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer, way: str) -> list[str]:
     head = f", head {spec.head}" if not spec.shows_all_heads else ""
     notes = [f"{pretrained.name}, layer {layer.layer}{head}: {layer.module}."]
     attention = layer.attention
@@ -103,11 +107,11 @@ def _notes(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLaye
             notes.append("A sink outside the keys takes the rest of each row: rows sum to less than one.")
         window = attention.visibility.window
         notes += [f"A query sees {window} keys at most."] if window else []
-    return [*notes, EAGER_NOTE] if how == "eager" else notes
+    return [*notes, EAGER_NOTE] if way == "eager" else notes
 
 
 def _computed(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer) -> Computed:
-    """Everything of all heads and texts; UserError for a head that is not there."""
+    """Everything of all heads and texts; UserError for a head that the layer does not have."""
     num_heads, head = layer.attention.shape[1], spec.head or 0
     if head >= num_heads:
         raise UserError(
@@ -118,3 +122,62 @@ def _computed(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedL
     if isinstance(layer.attention, AttentionLayer):
         wanted = replace(wanted, output=True, scores=True)
     return attend(layer.attention, wanted)
+
+
+def _tensors_and_statistics(
+    spec: ModelAttentionSpec,
+    layer: CapturedLayer,
+    found: Computed,
+    projected: Tensor | None,
+    text: int,
+) -> tuple[dict[str, NamedTensor], dict[str, Statistic]]:
+    """The part of one text, of all heads or of one."""
+    head = spec.head or 0
+    own = (text,) if spec.shows_all_heads else (text, head)
+    axes: tuple[str, ...] = ("head",) if spec.shows_all_heads else ()
+    attention = layer.attention
+    tensors: dict[str, NamedTensor] = {}
+    statistics: dict[str, Statistic] = {}
+    output = None
+    if isinstance(attention, AttentionLayer):
+        assert found.scores is not None and found.raw_scores is not None and found.output is not None
+        if spec.explain:
+            key, value = attention.expanded()
+            tensors["query"] = named(attention.query[own], *axes, "query", "dim")
+            tensors |= {
+                name: named(v[own], *axes, "key", "dim") for name, v in (("key", key), ("value", value))
+            }
+        scores = {"scores": found.raw_scores[own], "scaled_scores": found.scores[own]}
+        statistics = {name: Numbers(moments(tensor[tensor > -torch.inf])) for name, tensor in scores.items()}
+        shown = scores if spec.explain else {"scores": scores["scores"]}
+        tensors |= {name: named(tensor, *axes, "query", "key") for name, tensor in shown.items()}
+        output = found.output[own]
+    assert found.weights is not None
+    tensors["weights"] = named(found.weights[own], *axes, "query", "key")
+    if output is not None and spec.shows_all_heads:
+        tensors["head_outputs"] = named(output, "head", "query", "dim")
+        output = None if projected is None else projected[text]
+    if isinstance(attention, AttentionLayer) and spec.explain:
+        statistics["score_rule"] = _score_rule(attention, head)
+        if attention.rules.bias is not None:
+            tensors["bias"] = named(attention.rules.bias.expand(attention.shape)[own], *axes, "query", "key")
+    if output is not None:
+        tensors["output"] = named(output, "query", "dim")
+    lead = LeadingAxes(has_batch=False, has_head=bool(axes))
+    return tensors, statistics | row_tensors(_part(found, text, None if axes else head), lead, None)
+
+
+def _part(found: Computed, text: int, head: int | None) -> Computed:
+    """The rows and keys of one text, of all heads or of one, with their leading axes."""
+    own = (slice(text, text + 1), slice(None) if head is None else slice(head, head + 1))
+    others = {name: getattr(found, name) for name in ("top_keys", "top_weights", "received_mass")}
+    return Computed(
+        rows={name: row[own] for name, row in found.rows.items()},
+        **{name: tensor[own] for name, tensor in others.items() if tensor is not None},
+    )
+
+
+def _score_rule(layer: AttentionLayer, head: int) -> Numbers:
+    """How a head's scores are computed from query · key, for readers who check them."""
+    sink = None if layer.rules.sink is None else layer.rules.sink[0, head].item()
+    return Numbers(scale=layer.scale, softcap=layer.rules.softcap, sink=sink)
