@@ -1,6 +1,6 @@
 """A report as one matplotlib figure: title, settings, and its parts in rows, as large as their numbers need.
 
-No pyplot, so no window and no global figure. Texts are never parsed as mathematics.
+Without pyplot, so there is no window and no global figure. Texts are never parsed as mathematics.
 """
 
 from collections.abc import Iterable
@@ -15,21 +15,20 @@ from matplotlib.font_manager import fontManager
 from attncli.plain_text import plain_text
 from attncli.report import Report
 from attncli.views import Display, NothingToDraw
-from attncli.views.curves import Curves
 from attncli.views.heading import nothing_to_draw, subtitle, title
-from attncli.views.pictures.line_charts import ChartBlock, SpreadsBlock
+from attncli.views.pictures.charts import ChartBlock
 from attncli.views.pictures.maps import MapsBlock
-from attncli.views.pictures.parts import Maps, Part, parts_of
-from attncli.views.pictures.places import TITLE_CHARACTER, fitted_lines
+from attncli.views.pictures.parts import Maps, parts_of
+from attncli.views.pictures.places import fitted_lines
 
 WIDEST = 15.0  # inches, from which on parts go to the next row
 NARROWEST = 4.0
 GAP, MARGIN = 0.25, 0.15
-# Inches of a line and of a character, and the most lines, of the title and of the settings below it.
+# Points of a character, inches of a line, and the most lines, of the title and of the settings below it.
 TITLE_SIZE, TITLE_LINE, TITLE_LINES = 12, 0.24, 2
 SETTINGS_SIZE, SETTINGS_LINE, SETTINGS_LINES = 7.5, 0.15, 3
 MOST_PARTS = 60
-# Fonts that have what DejaVu lacks; those that are installed are asked in this order.
+# Fonts that have what DejaVu lacks; those installed are tried in this order.
 FALLBACKS = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "PingFang SC", "Hiragino Sans",
     "Microsoft YaHei", "WenQuanYi Zen Hei", "Droid Sans Fallback", "Arial Unicode MS", "Noto Sans Arabic",
@@ -39,11 +38,10 @@ FALLBACKS = (
 
 def settings() -> Any:
     """What makes the same picture everywhere: matplotlib's own defaults, whatever a user's file says."""
+    defaults = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"}
     installed = set(fontManager.get_font_names())
     return {
-        **{
-            name: matplotlib.rcParamsDefault[name] for name in matplotlib.rcParamsDefault if name != "backend"
-        },
+        **defaults,
         "text.parse_math": False,
         "text.usetex": False,
         "svg.fonttype": "none",
@@ -59,20 +57,11 @@ def settings() -> Any:
     }
 
 
-Block = MapsBlock | ChartBlock | SpreadsBlock
-
-
-def _block(part: Part, display: Display) -> Block:
-    match part:
-        case Maps():
-            return MapsBlock(part, display)
-        case Curves():
-            return ChartBlock(part)
-    return SpreadsBlock(part)
+Block = MapsBlock | ChartBlock
 
 
 def _rows(groups: Iterable[list[Block]]) -> list[list[Block]]:
-    """The blocks from left to right, and on in the next row where they, or those of a group, are too wide."""
+    """The blocks from left to right; in a new row where a block, or its whole group, does not fit."""
     rows: list[list[Block]] = []
     width = WIDEST
     for group in groups:
@@ -88,19 +77,16 @@ def _rows(groups: Iterable[list[Block]]) -> list[list[Block]]:
 
 def draw(report: Report, display: Display) -> Figure:
     """The figure of a report: its title and settings, then its parts; NothingToDraw where it has none."""
-    rows = _rows([_block(part, display) for part in group] for group in islice(parts_of(report), MOST_PARTS))
+    rows = _rows(
+        [MapsBlock(part, display) if isinstance(part, Maps) else ChartBlock(part) for part in group]
+        for group in islice(parts_of(report), MOST_PARTS)
+    )
     if not rows:
         raise NothingToDraw(nothing_to_draw(report))
     width = max([NARROWEST, *(sum(GAP + block.width for block in row) - GAP for row in rows)]) + 2 * MARGIN
-    title_lines = fitted_lines(
-        title(report) if display.title is None else plain_text(display.title),
-        width - 2 * MARGIN,
-        TITLE_CHARACTER * TITLE_SIZE / 9,
-        TITLE_LINES,
-    )
-    settings_lines = fitted_lines(
-        subtitle(report), width - 2 * MARGIN, TITLE_CHARACTER * SETTINGS_SIZE / 9, SETTINGS_LINES
-    )
+    own_title = title(report) if display.title is None else plain_text(display.title)
+    title_lines = fitted_lines(own_title, width - 2 * MARGIN, TITLE_SIZE, TITLE_LINES)
+    settings_lines = fitted_lines(subtitle(report), width - 2 * MARGIN, SETTINGS_SIZE, SETTINGS_LINES)
     heights = [max(block.height for block in row) for row in rows]
     below_title = MARGIN + TITLE_LINE * len(title_lines)
     top = below_title + SETTINGS_LINE * len(settings_lines) + GAP

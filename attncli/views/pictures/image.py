@@ -1,4 +1,4 @@
-"""Numbers as the colours of a picture, and the bar that says which colour is which number."""
+"""Numbers as the colours of a picture, and the bar that maps colours to numbers."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +13,7 @@ from attncli.views.numbers import fixed
 from attncli.views.pictures.places import axes_at
 
 NO_NUMBER = (190, 190, 190)
-# Inches that a character of a number in a cell takes, and what a cell needs beside and above it.
+# The font size of numbers in cells; inches of a character, of the gap beside it, and of its height.
 NUMBER_SIZE, NUMBER_CHARACTER, NUMBER_GAP, NUMBER_HEIGHT = 6, 0.053, 0.03, 0.12
 # How light red, green and blue are; above it black is easier to read than white.
 LUMINANCE, LIGHT = np.array([0.299, 0.587, 0.114]), 140
@@ -29,16 +29,15 @@ def image(shades: np.ndarray, is_diverging: bool) -> np.ndarray:
     return rgb
 
 
-def draw_image(axes: Axes, rgb: np.ndarray, dots: float) -> None:
-    """One colour an entry; entries smaller than a dot are averaged."""
-    is_fine = max(rgb.shape) > dots
+def draw_image(axes: Axes, rgb: np.ndarray, *, is_fine: bool) -> None:
+    """One colour per entry; entries smaller than a dot are averaged."""
     axes.imshow(rgb, aspect="auto", interpolation="antialiased" if is_fine else "nearest")
 
 
 def draw_numbers(
     axes: Axes, matrix: Matrix, rgb: np.ndarray, size: tuple[float, float], precision: int
 ) -> None:
-    """The number in each cell, black or white, of a map of that width and height if all of them fit."""
+    """The number in each cell, black or white, in a map of that width and height if all numbers fit."""
     num_rows, num_columns = matrix.values.shape
     room = size[0] / num_columns - NUMBER_GAP, size[1] / num_rows
     if room[0] < NUMBER_CHARACTER or room[1] < NUMBER_HEIGHT:
@@ -52,36 +51,31 @@ def draw_numbers(
 
 
 def draw_bar(figure: Figure, shade: Shading, place: tuple[float, float, float, float]) -> None:
-    """Which colour is which number; nothing where there is no number."""
+    """The colour of each number; nothing where there is no number."""
     if np.isnan(shade.low):
         return
     low, high = shade.low, shade.high
-    if low == high:  # every number is the same: it has the colour of the end away from zero
+    if low == high:  # All numbers are equal, and have the colour of the end away from zero.
         low, high = min(low, 0.0), max(high, 0.0) or 1.0
     is_log = shade.scale == "log" and low > 0
     norm = LogNorm(low, high) if is_log else Normalize(low, high)
     colours = ListedColormap(colour_map(shade.is_diverging) / 255)
-    axes = axes_at(figure, *place)
-    bar = figure.colorbar(ScalarMappable(norm, colours), cax=axes, format=FuncFormatter(_bar_number))
+    number = FuncFormatter(lambda value, place: f"{value:.3g}")
+    bar = figure.colorbar(ScalarMappable(norm, colours), cax=axes_at(figure, *place), format=number)
     bar.ax.minorticks_off()
     if is_log:
         bar.set_ticks(_log_ticks(low, high))
         bar.ax.set_title("log", fontsize=7, pad=3)
     if shade.scale == "row":
-        first = "-largest" if shade.is_diverging else "least"
-        last = "largest" if shade.is_diverging else "most"
-        labels = [f"{end}\nof a row" for end in (first, last)]
-        bar.set_ticks([low, high], labels=["0", labels[1]] if low == 0 else labels)
+        ends = ["-largest", "largest"] if shade.is_diverging else ["least", "most"]
+        first, last = (f"{end}\nof a row" for end in ends)
+        bar.set_ticks([low, high], labels=["0" if low == 0 else first, last])
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Both ends, and powers of ten between them that do not touch these or each other."""
+    """Both ends, and powers of ten between them, far enough from the ends and from each other."""
     first, last = np.log10([low, high])
     powers = np.arange(np.ceil(first), np.floor(last) + 1)
     apart = (last - first) / 10
     inner = powers[(powers - first > apart) & (last - powers > apart)]
     return [low, *10.0 ** inner[:: len(inner) // MOST_DECADES + 1], high]
-
-
-def _bar_number(value: float, place: int | None) -> str:
-    return f"{value:.3g}"

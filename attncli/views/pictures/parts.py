@@ -12,9 +12,7 @@ from attncli.views.matrices import ATTENTION_AXES, Matrix, compared_names, matri
 
 MOST_MATRICES = 1600
 SPREADS = {"feature0": "feature 0 over the examples", "example0": "example 0 over its features"}
-
-
-# What the sides of a comparison are called.
+# What the tensors of a comparison are called.
 NAMES = {
     "weights_a": "weights of A",
     "weights_b": "weights of B",
@@ -23,10 +21,7 @@ NAMES = {
 
 
 class Maps(NamedTuple):
-    """Matrices of one tensor; `total` says how many there are, where some are left out.
-
-    `compared`: numbers of other tensors that share their colours.
-    """
+    """Matrices of one tensor, the first of `total`; `compared` are other tensors that share their colours."""
 
     name: str
     matrices: list[Matrix]
@@ -35,19 +30,19 @@ class Maps(NamedTuple):
 
 
 class Spreads(NamedTuple):
-    """The mean and the standard deviation of the same numbers in several states, each by its name."""
+    """The mean and the standard deviation of the same numbers in several named states."""
 
     title: str
     names: list[str]
-    means: list[float]
-    deviations: list[float]
+    means: np.ndarray
+    deviations: np.ndarray
 
 
 Part = Maps | Curves | Spreads
 
 
 def parts_of(report: Report) -> Iterator[list[Part]]:
-    """The maps of a report, those that are compared together; or what stands for them; and curves."""
+    """The maps of a report, compared ones together, or else the statistics of heads; means; and curves."""
     maps = {name: tensor for name, tensor in report.tensors.items() if _is_drawn(name, tensor, report)}
     maps = maps or dict(_of_heads(report.table("heads")))
     while maps:
@@ -60,10 +55,8 @@ def parts_of(report: Report) -> Iterator[list[Part]]:
     for curves in curves_of(report):
         yield [curves]
     if sharpness := report.table("sharpness"):
-        factors, norms = (
-            np.array([row[name] for row in sharpness], dtype=np.float64)
-            for name in ("factor", "gradient_norm")
-        )
+        factors = np.array([row["factor"] for row in sharpness], dtype=np.float64)
+        norms = np.array([row["gradient_norm"] for row in sharpness], dtype=np.float64)
         yield [Curves("gradient norm by factor", "factor", [Curve("", factors, norms)], is_of_rows=True)]
 
 
@@ -76,30 +69,27 @@ def _maps(report: Report, name: str, drawn: Mapping[str, NamedTensor]) -> Maps:
 
 
 def _spreads(report: Report) -> Iterator[Spreads]:
-    """Of normalised data: a feature over the examples, and an example over its features."""
+    """Of normalised data, a feature over the examples, and an example over its features."""
     states = {
         name: report.numbers(name) for name in report.statistics if "feature0_mean" in report.numbers(name)
     }
     for key, title in SPREADS.items() if states else ():
         means, deviations = (
-            [
-                np.nan if (number := numbers[f"{key}_{statistic}"]) is None else number
-                for numbers in states.values()
-            ]
+            np.array([numbers[f"{key}_{statistic}"] for numbers in states.values()], dtype=np.float64)
             for statistic in ("mean", "std")
         )
         yield Spreads(title, [name.replace("_", " ") for name in states], means, deviations)
 
 
 def _is_drawn(name: str, tensor: NamedTensor, report: Report) -> bool:
-    """Maps, outputs and what is compared; of many heads the weights alone."""
+    """Whether it is a map, an output or compared; of many heads the weights alone."""
     if tensor.axes[-2:] in (*ATTENTION_AXES, PLACES):
         return len(tensor.axes) == 2 or not name.endswith("scores") or "weights" not in report.tensors
     return len(tensor.axes) == 2 and (name == "output" or bool(compared_names(report, name)))
 
 
 def _of_heads(heads: Table) -> Iterator[tuple[str, NamedTensor]]:
-    """Each statistic by layer and head, for each stack of the model by itself."""
+    """Each statistic by layer and head, one grid per stack of the model."""
     for name, cell in heads[0].items() if heads else ():
         if isinstance(cell, float) or cell is None:
             for stack, grid in heads.grids(name).items():

@@ -1,6 +1,5 @@
 """Places and labels in a picture, in inches; labels are shortened, thinned and never parsed."""
 
-from collections.abc import Iterator
 from itertools import count
 from unicodedata import bidirectional
 
@@ -18,9 +17,9 @@ LONGEST_LABEL = 16
 LEFT_TO_RIGHT = "\u200e"
 
 
-def fitted_lines(text: str, width: float, character: float, most: int) -> list[str]:
-    """A text in at most that many lines of that width, at so many inches a character; the rest is cut."""
-    cells = max(20, int(width / character))
+def fitted_lines(text: str, width: float, size: float, most: int) -> list[str]:
+    """A text of that font size in at most that many lines of that width in inches; the rest is cut."""
+    cells = max(20, int(width / (TITLE_CHARACTER * size / 9)))
     lines = wrap_cells(text, cells)
     if len(lines) <= most:
         return lines
@@ -28,14 +27,12 @@ def fitted_lines(text: str, width: float, character: float, most: int) -> list[s
 
 
 def labels(tokens: tuple[str, ...], size: int) -> list[str]:
-    """Position and token of each place, the token shortened; the position alone where there are no tokens."""
-    if not tokens:
-        return [str(place) for place in range(size)]
+    """The position and the shortened token of each place; the position alone where there are no tokens."""
     return [_label(place, text) for place, text in enumerate(token_texts(tokens, size, LONGEST_LABEL))]
 
 
 def _label(place: int, token: str) -> str:
-    """The position stays before a token that is written from right to left."""
+    """The position precedes a token that is written from right to left, too."""
     is_leftward = any(bidirectional(character) in ("R", "AL") for character in token)
     return f"{LEFT_TO_RIGHT if is_leftward else ''}{place} {token}".rstrip()
 
@@ -50,20 +47,15 @@ def set_labels(axis: Axis, name: str, texts: list[str], length: float) -> None:
     if not texts:
         axis.set_ticks([])
         return
-    step = next(step for step in _steps() if step * length >= LABEL_HEIGHT * len(texts))
+    steps = (digit * 10**power for power in count() for digit in (1, 2, 5))
+    step = next(step for step in steps if step * length >= LABEL_HEIGHT * len(texts))
     axis.set_ticks(range(0, len(texts), step), texts[::step])
     axis.set_label_text(name.replace("_", " "))
-
-
-def _steps() -> Iterator[int]:
-    """1, 2, 5, 10, 20, 50, ..."""
-    return (digit * 10**power for power in count() for digit in (1, 2, 5))
 
 
 def axes_at(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
     """Axes at a place in inches from the upper left corner."""
     total_width, total_height = figure.get_size_inches()
     bottom = total_height - top - height
-    return figure.add_axes(
-        (left / total_width, bottom / total_height, width / total_width, height / total_height)
-    )
+    place = left / total_width, bottom / total_height, width / total_width, height / total_height
+    return figure.add_axes(place)

@@ -1,5 +1,5 @@
 """A report as a PNG picture."""
 
-from attncli.views.pictures.save import writer
+from attncli.views.pictures import writer
 
 write = writer("png", {"Software": None})

@@ -1,5 +1,5 @@
 """A report as an SVG picture, its texts as text."""
 
-from attncli.views.pictures.save import writer
+from attncli.views.pictures import writer
 
 write = writer("svg", {"Date": None, "Creator": None})
