@@ -6,23 +6,22 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, Horizontal, Vertical
+from textual.containers import Container, Horizontal, Vertical, VerticalScroll
 from textual.filter import LineFilter, Monochrome, NoColor
+from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from attncli.plain_text import plain_text
 from attncli.views.browser.choice import Choice
 from attncli.views.browser.head_map import HeadMap
-from attncli.views.browser.head_picker import HeadPicker
-from attncli.views.browser.help import HelpScreen
+from attncli.views.browser.head_panels import HeadPicker, StatisticsPanel
 from attncli.views.browser.panel import Panel
-from attncli.views.browser.statistics_panel import StatisticsPanel
 from attncli.views.browser.token_bars import TokenBars
 from attncli.views.heading import heading
 from attncli.views.numbers import scalar
 
 WIDE = 120
-TOKENS_A_PAGE = 10
+TOKENS_PER_PAGE = 10
 INTERRUPTED = 130
 HINTS = "arrows head  Tab token  w who looks  s rank  c scale  x sink  z map  ? help  q"
 
@@ -34,10 +33,10 @@ MOVES: dict[str, Callable[[Choice], None]] = {
     "right": lambda choice: choice.step_head(0, 1),
     "tab": lambda choice: choice.step_token(1, around=True),
     "shift+tab": lambda choice: choice.step_token(-1, around=True),
-    "pagedown": lambda choice: choice.step_token(TOKENS_A_PAGE),
-    "pageup": lambda choice: choice.step_token(-TOKENS_A_PAGE),
+    "pagedown": lambda choice: choice.step_token(TOKENS_PER_PAGE),
+    "pageup": lambda choice: choice.step_token(-TOKENS_PER_PAGE),
     "home": lambda choice: choice.choose_token(0),
-    "end": lambda choice: choice.choose_token(choice.num_tokens - 1),
+    "end": lambda choice: choice.choose_token(len(choice.token_labels) - 1),
     "w": Choice.turn,
     "o": Choice.toggle_order,
     "s": lambda choice: choice.rank(1),
@@ -49,6 +48,37 @@ MOVES: dict[str, Callable[[Choice], None]] = {
     "t": lambda choice: choice.step_grid(1),
     "T": lambda choice: choice.step_grid(-1),
 }
+# What the help and the docs say that each key does, in the order in which one needs them.
+KEYS = {
+    "↑ ↓": "layer, or rank in a ranking",
+    "← →": "head",
+    "Tab, Shift+Tab": "next and previous token",
+    "PgUp, PgDn, Home, End": "ten tokens on, the first, the last",
+    "w": "who looks at the token, or where it looks",
+    "o": "bars in order of position, or the largest first",
+    "s, S": "rank the heads; by the next or previous statistic",
+    "r": "the smallest first, or the largest",
+    "g": "the grid of heads, or the ranking",
+    "c": "colours linear, log, or of each row by itself",
+    "x": "leave the first keys (the sink) out of the colours",
+    "z": "the whole map, or one line per query",
+    "t, T": "next and previous tensor",
+    "q": "quit",
+}
+MOUSE = ("A click chooses a head, a token, or the statistic to rank by;", "the wheel scrolls.")
+
+
+class HelpScreen(ModalScreen[None]):
+    """The keys, until one is pressed; it scrolls on a small screen."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter,space", "dismiss", "back")]
+
+    def compose(self) -> ComposeResult:
+        """Every text is plain: markup is off."""
+        width = max(map(len, KEYS))
+        lines = [f"{key:<{width}}  {meaning}" for key, meaning in KEYS.items()]
+        with VerticalScroll():
+            yield Static(Text("\n".join([*lines, "", *MOUSE, "", "? or Esc goes back."])))
 
 
 class Browser(App[None], inherit_bindings=False):
@@ -93,8 +123,7 @@ class Browser(App[None], inherit_bindings=False):
 
     def __init__(self, choice: Choice, *, depth: str) -> None:
         super().__init__(ansi_color=True)
-        self.choice = choice
-        self.depth = depth
+        self.choice, self.depth = choice, depth
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Colour or none as the command line decided, whatever the environment says."""
@@ -119,7 +148,7 @@ class Browser(App[None], inherit_bindings=False):
         self.show()
 
     def show(self) -> None:
-        """Every panel as the choice is now."""
+        """Every panel for the present choice."""
         choice = self.choice
         self.query_one("#title", Static).update(Text(heading(choice.grid.report)))
         self.query_one("#state", Static).update(Text(self._state()))
@@ -130,7 +159,7 @@ class Browser(App[None], inherit_bindings=False):
             panel.show()
 
     def _state(self) -> str:
-        """The tensor, its head, and how the colours lie."""
+        """The tensor, its head, and the range of the colours."""
         choice, shading = self.choice, self.choice.shading
         ends = f"{scalar(shading.low, 4)} to {scalar(shading.high, 4)}"
         parts = [plain_text(choice.matrix.title), f"colours {shading.scale}, {ends}"]

@@ -1,4 +1,4 @@
-"""What a report has to browse: its maps between queries and keys, and the statistics of each head."""
+"""What a report has to browse: its maps between queries and keys, and the statistics of heads and tokens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,22 +7,24 @@ from math import prod
 
 import numpy as np
 
-from attncli.report import PLACES, Report
-from attncli.views.browser.head_statistics import head_statistics
+from attncli.report import PLACES, Report, Table
 from attncli.views.matrices import ATTENTION_AXES, Matrix, matrices_of, place_names, whole_heads
 
 # The first of these is what one opens a report for.
 FIRST_NAMES = ("weights", "pooled_mean", "pooled_max")
+GROUPS = {"query": "rows", "key": "keys"}
+# The stacks of a survey whose rows belong to maps of that kind; any other maps belong to the text itself.
+STACKS = {"encoder": ("encoder",), "cross": ("cross",)}
 
 Place = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The maps of one name, by their place on the axes before queries and keys: layers and heads.
+    """The maps of one name, by their place on the leading axes: layers and heads.
 
-    The last of these axes runs to the right; those before it run down. A whole head among pooled ones is
-    the one map of its place.
+    The last of these axes runs to the right; those before it run down. The whole weights of a head replace
+    its pooled map.
     """
 
     report: Report
@@ -33,18 +35,18 @@ class Grid:
 
     @property
     def num_rows(self) -> int:
-        """How many stand below each other: layers, batches; one where there are heads alone."""
+        """Rows below each other: layers, batches; one where there are heads alone."""
         return prod(self.shape[:-1])
 
     @property
     def num_columns(self) -> int:
-        """How many stand side by side: heads."""
+        """Maps side by side: heads."""
         return self.shape[-1] if self.shape else 1
 
     @property
     def num_places(self) -> int:
-        """How many there are."""
-        return self.num_rows * self.num_columns
+        """All maps."""
+        return prod(self.shape)
 
     def place(self, number: int) -> Place:
         """The place of that number, counted along the rows."""
@@ -60,7 +62,7 @@ class Grid:
 
     @cached_property
     def statistics(self) -> dict[str, np.ndarray]:
-        """The statistics of the heads, each a number a place; NaN where there is none."""
+        """The statistics of the heads, one number per place; NaN where there is none."""
         return head_statistics(self.report, self.axes, self.shape)
 
 
@@ -78,12 +80,48 @@ def grids(report: Report) -> list[Grid]:
 
 
 def _grid(report: Report, name: str, whole: Mapping[Place, str]) -> Grid:
-    """The maps of a tensor, and in their places the whole weights of heads."""
     tensor = report.tensors[name]
     maps = {matrix.index: matrix for matrix in matrices_of(report, name, tensor)}
-    stands_for_all = next(iter(maps.values())).shared
-    shape = (1,) * len(stands_for_all) if stands_for_all else tensor.values.shape[:-2]
+    shared = next(iter(maps.values())).shared
+    shape = (1,) * len(shared) if shared else tensor.values.shape[:-2]
     for place in maps.keys() & whole.keys():
         (matrix,) = matrices_of(report, "weights", report.tensors[whole[place]])
         maps[place] = replace(matrix, place=tuple(zip(PLACES, place, strict=True)))
     return Grid(report, name, tensor.axes[:-2], shape, maps)
+
+
+def head_statistics(report: Report, axes: tuple[str, ...], shape: Place) -> dict[str, np.ndarray]:
+    """Each statistic as one number per head: from the survey's rows, else the mean over the queries."""
+    if axes == PLACES and report.table("heads"):
+        return _survey_statistics(report, shape)
+    part = tuple(map(slice, shape))
+    return {
+        name: np.asarray(np.ma.filled(np.ma.masked_invalid(tensor.values).mean(axis=-1), np.nan))[part]
+        for name, tensor in report.tensors_of("rows").items()
+        if tensor.axes == (*axes, "query")
+    }
+
+
+def _survey_statistics(report: Report, shape: Place) -> dict[str, np.ndarray]:
+    """The statistics of the heads whose maps the report holds; NaN for a map without a head."""
+    stacks = STACKS.get(str(report.spec.get("maps")), ("self", "decoder"))
+    heads = Table(row for row in report.table("heads") if row.get("stack", "self") in stacks)
+    found = {}
+    for name in heads[0] if heads else ():
+        for grid in heads.grids(name).values():
+            if name not in PLACES and not np.isnan(grid.values).all():
+                values = grid.values[: shape[0], : shape[1]]
+                missing = [(0, size - there) for size, there in zip(shape, values.shape, strict=True)]
+                found[name] = np.pad(values, missing, constant_values=np.nan)
+    return found
+
+
+def token_statistics(
+    report: Report, axes: tuple[str, ...], place: Place, axis: str, token: int
+) -> dict[str, float]:
+    """The statistics of one query's row of weights; of a key what all queries give it."""
+    return {
+        name: float(tensor.values[(*place, token)])
+        for name, tensor in report.tensors_of(GROUPS.get(axis, "")).items()
+        if tensor.axes == (*axes, axis) and token < tensor.values.shape[-1]
+    }

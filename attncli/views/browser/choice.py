@@ -6,11 +6,10 @@ from functools import lru_cache
 import numpy as np
 
 from attncli.views import SCALES
-from attncli.views.browser.atlas import Grid
-from attncli.views.browser.head_choice import HeadChoice
-from attncli.views.browser.head_statistics import token_statistics
+from attncli.views.browser.atlas import Grid, Place, token_statistics
 from attncli.views.colormaps import Shading, shading
 from attncli.views.labels import LabelledAxis, labelled_axes
+from attncli.views.matrices import Matrix
 
 KEPT_SHADINGS = 16
 
@@ -22,11 +21,18 @@ def _labels(axis: LabelledAxis) -> tuple[str, ...]:
     return tuple(axis.labels())
 
 
-class Choice(HeadChoice):
+def _order(numbers: np.ndarray, *, descending: bool) -> list[int]:
+    """The places of the numbers from the smallest or the largest on; no number last."""
+    keys = -numbers.astype(np.float64) if descending else numbers
+    order: list[int] = np.argsort(np.where(np.isfinite(numbers), keys, np.inf), kind="stable").tolist()
+    return order
+
+
+class Choice:
     """The state of the browser; no textual in it.
 
-    `is_received`: who looks at the chosen key, instead of where the chosen query looks. `by_weight`: the bars
-    stand in the order of their numbers.
+    `is_ranked`: the heads are in the order of `statistic`. `is_received`: who looks at the chosen key,
+    instead of where the chosen query looks. `by_weight`: the bars are in the order of their numbers.
     """
 
     def __init__(
@@ -38,21 +44,93 @@ class Choice(HeadChoice):
         sort: str | None = None,
         smallest_first: bool = False,
     ) -> None:
+        self.grids = grids
+        self.grid_number = self.number = 0
+        self.statistic, self.smallest_first = sort, smallest_first
+        self.is_ranked = sort is not None
         self.scale = scale
         self.num_sinks, self.skips = max(1, skip_sink), skip_sink > 0
         self.is_received = self.by_weight = False
         self.query = self.key = 0
         self._shape = (1, 1)
         self._shadings: dict[Colouring, Shading] = {}
-        super().__init__(grids, sort=sort, smallest_first=smallest_first)
+        self.settle()
+        if self.is_ranked:
+            self.number = self.ranking[0]
+
+    @property
+    def grid(self) -> Grid:
+        """The maps of one name."""
+        return self.grids[self.grid_number]
+
+    @property
+    def place(self) -> Place:
+        """The place of the chosen map among them."""
+        return self.grid.place(self.number)
+
+    @property
+    def matrix(self) -> Matrix:
+        """The chosen map."""
+        return self.grid.maps[self.place]
 
     def settle(self) -> None:
         """Keep every choice inside what there is; a token becomes the block that holds it, and back."""
-        super().settle()
-        (old_rows, old_columns), shape = self._shape, self.matrix.values.shape
-        rows, columns = self._shape = shape[0], shape[1]
+        grid = self.grid
+        self.number = min(self.number, grid.num_places - 1)
+        if self.statistic not in grid.statistics:
+            self.statistic = next(iter(grid.statistics), None)
+            self.is_ranked = self.is_ranked and self.statistic is not None
+        (old_rows, old_columns), (rows, columns) = self._shape, self.matrix.values.shape
+        self._shape = rows, columns
         self.query = min(self.query * rows // old_rows, rows - 1)
         self.key = min(self.key * columns // old_columns, columns - 1)
+
+    def step_grid(self, step: int) -> None:
+        """The next tensor, or that of the next report."""
+        self.grid_number = (self.grid_number + step) % len(self.grids)
+        self.settle()
+
+    def choose_head(self, number: int) -> None:
+        """That head, counted along the layers."""
+        self.number = number
+        self.settle()
+
+    def step_head(self, down: int, right: int) -> None:
+        """A layer up or down, a head left or right; in a ranking, from one rank to the next."""
+        if self.is_ranked:
+            ranking = self.ranking
+            rank = ranking.index(self.number) + down + right
+            self.choose_head(ranking[min(max(rank, 0), len(ranking) - 1)])
+            return
+        row, column = divmod(self.number, self.grid.num_columns)
+        row = min(max(row + down, 0), self.grid.num_rows - 1)
+        column = min(max(column + right, 0), self.grid.num_columns - 1)
+        self.choose_head(row * self.grid.num_columns + column)
+
+    @property
+    def ranking(self) -> list[int]:
+        """The numbers of the heads by the chosen statistic; those without one last."""
+        values = self.grid.statistics.get(self.statistic or "")
+        if values is None:
+            return list(range(self.grid.num_places))
+        return _order(values.ravel(), descending=not self.smallest_first)
+
+    def rank(self, step: int) -> None:
+        """Rank the heads by the chosen statistic; where they are ranked, by the one so many after it."""
+        if self.statistic is None:
+            return
+        if self.is_ranked:
+            names = list(self.grid.statistics)
+            self.statistic = names[(names.index(self.statistic) + step) % len(names)]
+        self.is_ranked = True
+
+    def toggle_ranking(self) -> None:
+        """The grid of layers and heads, or the ranking."""
+        self.is_ranked = not self.is_ranked and self.statistic is not None
+
+    def reverse(self) -> None:
+        """Rank the smallest first, or the largest."""
+        self.smallest_first = not self.smallest_first
 
     @property
     def labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -62,13 +140,13 @@ class Choice(HeadChoice):
 
     @property
     def has_one_text(self) -> bool:
-        """Whether queries and keys are the same tokens, so that one is chosen on both sides."""
+        """Whether queries and keys are the same tokens, so that one is chosen as both."""
         rows, columns = self.matrix.values.shape
         return rows == columns and not self.grid.report.context_tokens
 
     @property
     def skip(self) -> int:
-        """The first keys that are left out of the colours; one key at least stays."""
+        """The first keys that are excluded from the colours; one key at least stays."""
         return min(self.num_sinks, self.matrix.values.shape[1] - 1) if self.skips else 0
 
     @property
@@ -90,56 +168,46 @@ class Choice(HeadChoice):
 
     @property
     def token(self) -> int:
-        """The chosen token on the side that is asked about."""
+        """The chosen key where the question is who looks at it, else the chosen query."""
         return self.key if self.is_received else self.query
 
     @property
     def token_labels(self) -> tuple[str, ...]:
-        """The names on the side of the chosen token."""
+        """The labels of the axis of the chosen token."""
         return self.labels[1 if self.is_received else 0]
 
     @property
     def bar_labels(self) -> tuple[str, ...]:
-        """The names on the other side: those of the bars."""
+        """The labels of the other axis: those of the bars."""
         return self.labels[0 if self.is_received else 1]
+
+    def _bars(self, matrix: np.ndarray) -> np.ndarray:
+        return matrix[:, self.key] if self.is_received else matrix[self.query]
 
     @property
     def numbers(self) -> np.ndarray:
         """The weights of the chosen query on every key; or of every query on the chosen key."""
-        values = self.matrix.values
-        found: np.ndarray = values[:, self.key] if self.is_received else values[self.query]
-        return found
+        return self._bars(self.matrix.values)
 
     @property
     def places(self) -> np.ndarray:
-        """Where these numbers stand on the colour map; NaN for none and for a key that is left out."""
-        places = self.shading.places
-        found: np.ndarray = places[:, self.key] if self.is_received else places[self.query]
-        return found
+        """The places of these numbers on the colour map; NaN for no number and for an excluded key."""
+        return self._bars(self.shading.places)
 
     @property
     def order(self) -> list[int]:
         """The order of the bars: by position, or the largest number first (and no number last)."""
         numbers = self.numbers
-        if not self.by_weight:
-            return list(range(len(numbers)))
-        keys = np.where(np.isfinite(numbers), -numbers.astype(np.float64), np.inf)
-        order: list[int] = np.argsort(keys, kind="stable").tolist()
-        return order
+        return _order(numbers, descending=True) if self.by_weight else list(range(len(numbers)))
 
     @property
     def token_statistics(self) -> dict[str, float]:
-        """The statistics of the chosen row, or of the chosen key; none of a block of them."""
+        """The statistics of the chosen row, or of the chosen key; none of a block."""
         axis = self.matrix.axes[1 if self.is_received else 0]
         return token_statistics(self.grid.report, self.grid.axes, self.place, axis, self.token)
 
-    @property
-    def num_tokens(self) -> int:
-        """How many there are on the side of the chosen token."""
-        return len(self.token_labels)
-
     def choose_token(self, token: int) -> None:
-        """That token, on both sides where they are one text."""
+        """That token, as query and as key where they are one text."""
         if self.is_received or self.has_one_text:
             self.key = token
         if not self.is_received or self.has_one_text:
@@ -147,14 +215,14 @@ class Choice(HeadChoice):
         self.settle()
 
     def step_token(self, step: int, *, around: bool = False) -> None:
-        """So many tokens on; `around`: from the last to the first."""
-        count, token = self.num_tokens, self.token + step
+        """So many tokens forward; `around`: from the last to the first."""
+        count, token = len(self.token_labels), self.token + step
         self.choose_token(token % count if around else min(max(token, 0), count - 1))
 
     def follow(self, token: int) -> None:
-        """The token of a bar: chosen where there is one text, else asked about from its side."""
+        """Choose the token of a bar; where there are two texts, ask about it from its own."""
         if not self.has_one_text:
-            self.is_received = not self.is_received
+            self.turn()
         self.choose_token(token)
 
     def turn(self) -> None:
@@ -166,7 +234,7 @@ class Choice(HeadChoice):
         self.by_weight = not self.by_weight
 
     def toggle_sink(self) -> None:
-        """Leave the first keys out of the colours, or take them in."""
+        """Exclude the first keys from the colours, or include them."""
         self.skips = not self.skips
 
     def step_scale(self) -> None:

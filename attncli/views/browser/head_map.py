@@ -1,4 +1,4 @@
-"""The map of the chosen head: one line per query, or the whole of it made to fit."""
+"""The map of the chosen head: one line per query, or the whole map made to fit."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ POINTER, KEY_POINTER = "▸", "▾"
 
 @dataclass(frozen=True)
 class Layout:
-    """Cells that the labels take, characters a cell of the map, rows and columns of numbers a cell."""
+    """Cells of the labels, characters per cell of the map, rows and columns of numbers per cell."""
 
     label: int
     cell_width: int
@@ -29,7 +29,7 @@ class Layout:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the map is in sight."""
+        """Whether all of the map is visible."""
         return self.rows_per_line > 1 or self.block != (1, 1)
 
 
@@ -38,17 +38,8 @@ def position_of(label: str) -> str:
     return label.split()[0]
 
 
-def whole_map(shape: tuple[int, int], label: int, width: int, height: int, *, has_halves: bool) -> Layout:
-    """Cells that stand for as few numbers as may be so that all fit."""
-    rows, columns = shape
-    rows_per_line = 2 if has_halves else 1
-    down = -(-rows // (height * rows_per_line))
-    along = -(-columns // max(width - label, 1))
-    return Layout(label, 1, (down, along), rows_per_line)
-
-
 def strongest(shading: Shading, block: tuple[int, int]) -> np.ndarray:
-    """Of each block the place that stands out most: the highest, or the farthest from zero's."""
+    """Of each block the most prominent place: the highest, or the farthest from that of zero."""
     highest = block_maximum(shading.places, block)
     if not shading.is_diverging:
         return highest
@@ -57,9 +48,9 @@ def strongest(shading: Shading, block: tuple[int, int]) -> np.ndarray:
 
 
 class HeadMap(Panel):
-    """Rows are queries and columns are keys, whoever is asked about.
+    """Rows are queries and columns are keys, whichever of them is chosen.
 
-    `wants_whole` is None until somebody asks for the whole map, or for lines.
+    `wants_whole` is None until the user asks for the whole map, or for lines.
     """
 
     wants_whole: bool | None = None
@@ -71,15 +62,19 @@ class HeadMap(Panel):
         self.show()
 
     def _wanted_layout(self) -> Layout:
-        shape = self.choice.matrix.values.shape
+        rows, columns = self.choice.matrix.values.shape
         width, height = self.room
         labels = self.choice.labels[0]
-        label = min(max(map(cell_len, labels)), LONGEST_LABEL, width // 3) + 2
-        fits = shape[1] <= width - label
-        if not fits if self.wants_whole is None else self.wants_whole:
-            position = max(len(position_of(label)) for label in labels) + 2
-            return whole_map((shape[0], shape[1]), position, width, height, has_halves=self.depth != "none")
-        return Layout(label, min(max((width - label) // shape[1], 1), MOST_CELL_WIDTH), (1, 1), 1)
+        label_width = min(max(map(cell_len, labels)), LONGEST_LABEL, width // 3) + 2
+        is_wide = columns > width - label_width
+        if not (is_wide if self.wants_whole is None else self.wants_whole):
+            cell_width = min(max((width - label_width) // columns, 1), MOST_CELL_WIDTH)
+            return Layout(label_width, cell_width, (1, 1), 1)
+        # Cells that stand for as few numbers as possible, so that all fit.
+        label_width = max(len(position_of(label)) for label in labels) + 2
+        rows_per_line = 1 if self.depth == "none" else 2
+        down, along = -(-rows // (height * rows_per_line)), -(-columns // max(width - label_width, 1))
+        return Layout(label_width, 1, (down, along), rows_per_line)
 
     def show(self) -> None:
         """Find the colours of all cells once, not for every line."""
@@ -165,13 +160,12 @@ class HeadMap(Panel):
         return layout.label + int(key) // layout.block[1] * layout.cell_width
 
     def clicked(self, line: int, x: int) -> bool:
-        """Choose the query of the line, or the key of the column where it is asked who looks at one."""
+        """Choose the query of the line, or the key of the column where the question is who looks at it."""
         layout, choice = self.layout_now, self.choice
-        rows, columns = choice.matrix.values.shape
         query = line * layout.rows_per_line * layout.block[0]
         key = (x - layout.label + self.scroll_offset.x) // layout.cell_width * layout.block[1]
-        token, count = (key, columns) if choice.is_received else (query, rows)
-        if line < 0 or not 0 <= token < count:
+        token = key if choice.is_received else query
+        if not 0 <= token < len(choice.token_labels):
             return False
         choice.choose_token(token)
         return True

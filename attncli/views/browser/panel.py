@@ -1,4 +1,4 @@
-"""What the panels have in common: a line at a time, a first line that stays, and text of a certain width."""
+"""What the panels share: lines drawn one at a time, a first line that stays, and text of a certain width."""
 
 from typing import Any
 
@@ -21,21 +21,15 @@ def fitted(text: str, width: int) -> str:
     return set_cell_size(shortened(text, width), width) if width > 0 else ""
 
 
-def strip(segments: list[Segment], width: int) -> Strip:
-    """A line of a panel."""
-    return Strip(segments).adjust_cell_length(width)
-
-
 class Panel(ScrollView, can_focus=False):
-    """Lines drawn when they are seen; line 0 is a heading that does not scroll.
+    """Lines drawn when they are visible; line 0 is a heading that does not scroll.
 
     A panel says how many lines it has, draws one, and takes a click on one.
     """
 
     def __init__(self, choice: Choice, *, depth: str, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.choice = choice
-        self.depth = depth
+        self.choice, self.depth = choice, depth
 
     def tones(self, shading: Shading) -> Tones:
         """How this terminal shows them."""
@@ -54,19 +48,19 @@ class Panel(ScrollView, can_focus=False):
         raise NotImplementedError
 
     def line_to_show(self) -> int | None:
-        """The line that must be in sight."""
+        """The line that must be visible."""
         return None
 
     def clicked(self, line: int, x: int) -> bool:
-        """Take a click on a line (-1 is the heading); whether anything was chosen."""
+        """Take a click on a line below the heading; whether anything was chosen."""
         return False
 
     def num_columns(self) -> int:
-        """Cells that the widest line takes; what is wider than the panel scrolls."""
+        """Cells of the widest line; what is wider than the panel scrolls."""
         return 0
 
     def column_to_show(self) -> int | None:
-        """The cell of a line that must be in sight."""
+        """The cell of a line that must be visible."""
         return None
 
     @property
@@ -76,10 +70,8 @@ class Panel(ScrollView, can_focus=False):
         return size.width, max(size.height - 1, 1)
 
     def show(self) -> None:
-        """Draw again, after a choice: the chosen line comes into sight."""
-        size = Size(self.num_columns(), self.num_lines() + 1)
-        if self.virtual_size != size:
-            self.virtual_size = size
+        """Draw again, after a choice: the chosen line scrolls into view."""
+        self.virtual_size = Size(self.num_columns(), self.num_lines() + 1)
         width, height = self.room
         line, column = self.line_to_show(), self.column_to_show()
         y = None if line is None else min(max(round(self.scroll_target_y), line - height + 1), line)
@@ -95,16 +87,18 @@ class Panel(ScrollView, can_focus=False):
         """The heading, or the line that has been scrolled there."""
         width, _ = self.room
         if y == 0:
-            return strip([Segment(fitted(self.heading(), width), BOLD)], width)
-        number = y - 1 + self.scroll_offset.y
-        return strip(self.line(number, width) if number < self.num_lines() else [], width)
+            segments = [Segment(fitted(self.heading(), width), BOLD)]
+        else:
+            number = y - 1 + self.scroll_offset.y
+            segments = self.line(number, width) if number < self.num_lines() else []
+        return Strip(segments).adjust_cell_length(width)
 
     def on_click(self, event: Click) -> None:
         """Choose what is under the mouse."""
         offset = event.get_content_offset(self)
-        if offset is not None:
-            line = -1 if offset.y == 0 else offset.y - 1 + self.scroll_offset.y
-            if self.clicked(line, offset.x):
+        if offset is not None and offset.y > 0:
+            line = offset.y - 1 + self.scroll_offset.y
+            if line < self.num_lines() and self.clicked(line, offset.x):
                 self.post_message(self.Chosen())
 
     class Chosen(Message):

@@ -15,17 +15,17 @@ LONGEST_LABEL, SHORTEST_LABEL = 24, 8
 
 
 class TokenBars(Panel):
-    """One line per token: its label, its number, and a bar as long as the number is beside the largest."""
+    """One line per token: its label, its number, and a bar in proportion to the largest."""
 
     def heading(self) -> str:
-        """Whose row, and in which order."""
+        """The token whose row it is, and the order."""
         choice = self.choice
         token = choice.token_labels[choice.token].strip()
         question = f"who looks at {token}" if choice.is_received else f"where {token} looks"
         return question + (", largest first" if choice.by_weight else "")
 
     def num_lines(self) -> int:
-        """All tokens of the other side."""
+        """One per token of the other axis."""
         return len(self.choice.numbers)
 
     def show(self) -> None:
@@ -48,7 +48,7 @@ class TokenBars(Panel):
             Segment(fitted(choice.bar_labels[token], label_width), CHOSEN if is_chosen else None),
             Segment(f"{shown:>{NUMBER_WIDTH}} ", None if self._shares[token] > 0 else DIM),
         ]
-        # The bar has the colour of text, which can be read on any ground; that of the map stands before it.
+        # The bar has the colour of text, readable on any background; the colour of the map precedes it.
         pieces += self.tones(choice.shading).cells(self._levels[token : token + 1], SWATCH)
         room = max(width - label_width - NUMBER_WIDTH - SWATCH - 2, 0)
         return [*pieces, Segment(" " + bar(float(self._shares[token]), room))]
@@ -60,8 +60,6 @@ class TokenBars(Panel):
         return int(np.argmax(self._shares)) if len(self._shares) else 0
 
     def clicked(self, line: int, x: int) -> bool:
-        """Go on to the token under the mouse."""
-        if not 0 <= line < self.num_lines():
-            return False
+        """Follow the token under the mouse."""
         self.choice.follow(self._order[line])
         return True

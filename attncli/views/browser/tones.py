@@ -1,8 +1,8 @@
-"""Levels of the colour map as pieces of lines: coloured, or characters where there is no colour."""
+"""Levels of the colour map as segments of lines: coloured, or characters where there is no colour."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 
 import numpy as np
 from rich.color import Color
@@ -29,55 +29,42 @@ def _style(depth: str, is_diverging: bool, ink: int, ground: int) -> Style:
 
 
 def mark(level: int) -> str:
-    """The character of a level: of ten, the last for the largest."""
+    """The character of a level: one of ten, the last for the largest."""
     return NO_NUMBER if level == NONE else RAMP[level * len(RAMP) // LEVELS]
-
-
-def _runs(row: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Where each run of equal numbers begins, and how long it is."""
-    if len(row):
-        starts = np.concatenate(([0], np.flatnonzero(row[1:] != row[:-1]) + 1))
-        yield from zip(starts.tolist(), np.diff(starts, append=len(row)).tolist(), strict=True)
 
 
 @dataclass(frozen=True)
 class Tones:
-    """How a terminal of some depth of colour shows the levels of a map."""
+    """How a terminal of that colour depth shows the levels of a map."""
 
     depth: str
     is_diverging: bool
 
-    @property
-    def has_color(self) -> bool:
-        """Whether there is any colour."""
-        return self.depth != "none"
-
     def cells(self, row: np.ndarray, cell_width: int) -> list[Segment]:
-        """A line of cells of that many characters, one a level."""
-        if not self.has_color:
+        """A line of cells of that many characters, one cell per level."""
+        if self.depth == "none":
             return [Segment("".join(mark(level) * cell_width for level in row.tolist()))]
         return [
-            Segment(" " * (length * cell_width), _style(self.depth, self.is_diverging, NONE, int(row[start])))
-            for start, length in _runs(row)
+            Segment(" " * (len(list(run)) * cell_width), _style(self.depth, self.is_diverging, NONE, level))
+            for level, run in groupby(row.tolist())
         ]
 
     def half_blocks(self, upper: np.ndarray, lower: np.ndarray) -> list[Segment]:
-        """Two rows of levels on one line, a character a column."""
+        """Two rows of levels on one line, one character per column."""
         pieces = []
-        for start, length in _runs(upper * (NONE + 1) + lower):
-            above, below = int(upper[start]), int(lower[start])
+        for (above, below), run in groupby(zip(upper.tolist(), lower.tolist(), strict=True)):
             shape, ink, ground = UPPER, above, below
             if above == below:
                 shape, ink = " ", NONE
             elif above == NONE:
                 shape, ink, ground = LOWER, below, NONE
             style = _style(self.depth, self.is_diverging, ink, ground)
-            pieces.append(Segment(shape * length, style))
+            pieces.append(Segment(shape * len(list(run)), style))
         return pieces
 
     def chosen(self, level: int) -> Segment:
         """The mark of what is chosen, two cells wide."""
-        if not self.has_color or level == NONE:
+        if self.depth == "none" or level == NONE:
             return Segment("[]", CHOSEN)
         color = _colors(self.depth, self.is_diverging)[level]
         contrast = Color.from_ansi(0 if level > LEVELS // 2 and not self.is_diverging else 15)

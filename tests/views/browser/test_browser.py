@@ -6,8 +6,7 @@ from textual.pilot import Pilot
 
 from attncli.views.browser.app import Browser
 from attncli.views.browser.head_map import HeadMap
-from attncli.views.browser.head_picker import HeadPicker
-from attncli.views.browser.statistics_panel import StatisticsPanel
+from attncli.views.browser.head_panels import HeadPicker, StatisticsPanel
 from attncli.views.browser.token_bars import TokenBars
 from tests.experiments.running import run
 from tests.views.browser.browsing import (
@@ -54,7 +53,7 @@ def test_a_click_chooses_a_head_and_a_statistic() -> None:
     assert choice.statistic == "induction"
 
 
-def test_the_figures_are_the_reports() -> None:
+def test_the_numbers_are_the_reports() -> None:
     report = survey()
     row = next(r for r in report.statistics["heads"] if (r["layer"], r["head"]) == (1, 2))
     text = screen_text(report, "down", "right", "right")

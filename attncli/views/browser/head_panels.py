@@ -1,11 +1,11 @@
-"""The heads: a grid of layers and heads, or a ranking by one statistic."""
+"""The panels on the left: the heads as a grid or a ranking, and the statistics of the chosen one."""
 
 import numpy as np
 from rich.segment import Segment
 
 from attncli.plain_text import plain_text
 from attncli.views.browser.panel import Panel, fitted
-from attncli.views.browser.tones import CHOSEN, DIM
+from attncli.views.browser.tones import BOLD, CHOSEN, DIM
 from attncli.views.colormaps import shading
 from attncli.views.numbers import scalar
 from attncli.views.terminal.palettes import levels
@@ -16,7 +16,7 @@ LARGEST_NUMBER = 9
 
 
 class HeadPicker(Panel):
-    """Shaded by the chosen statistic in the grid; numbers in the ranking."""
+    """A grid of layers and heads, shaded by the chosen statistic; or a ranking by it, with its numbers."""
 
     def heading(self) -> str:
         """The statistic in the ranking; the numbers of the heads above the grid."""
@@ -26,7 +26,7 @@ class HeadPicker(Panel):
             return f"{order} {plain_text(choice.statistic or '')}"
         first, last = self._columns_seen()
         margin = " " * (self._margin + 1)
-        return margin + "".join(f"{i:<{2 * CELL}}" for i in range(first, last) if (i - first) % 2 == 0)
+        return margin + "".join(f"{i:<{2 * CELL}}" for i in range(first, last, 2))
 
     def num_lines(self) -> int:
         """Layers, or heads in the ranking."""
@@ -52,27 +52,24 @@ class HeadPicker(Panel):
             return self._ranked(choice.ranking[number], width)
         grid = choice.grid
         first, last = self._columns_seen()
-        row = slice(number * grid.num_columns + first, number * grid.num_columns + last)
-        values = grid.statistics.get(choice.statistic or "")
-        numbers = np.full((1, grid.num_places), np.nan) if values is None else values.reshape(1, -1)
-        shaded = shading(numbers)
-        tones, row_levels = self.tones(shaded), levels(shaded.places)[0, row]
+        start = number * grid.num_columns + first
+        values = grid.statistics.get(choice.statistic or "", np.full(grid.num_places, np.nan))
+        shaded = shading(values.reshape(1, -1))
+        tones, row = self.tones(shaded), levels(shaded.places)[0, start : start + last - first]
         pieces = [Segment(f"{grid.row_name(number):>{self._margin}} ", DIM)]
-        chosen = choice.number - row.start
-        if not 0 <= chosen < last - first:
-            return pieces + tones.cells(row_levels, CELL)
-        before, after = row_levels[:chosen], row_levels[chosen + 1 :]
-        middle = tones.chosen(int(row_levels[chosen]))
+        chosen = choice.number - start
+        if not 0 <= chosen < len(row):
+            return pieces + tones.cells(row, CELL)
+        before, middle, after = row[:chosen], tones.chosen(int(row[chosen])), row[chosen + 1 :]
         return [*pieces, *tones.cells(before, CELL), middle, *tones.cells(after, CELL)]
 
     def _ranked(self, number: int, width: int) -> list[Segment]:
         grid = self.choice.grid
         values = grid.statistics[self.choice.statistic or ""]
         value = fitted(scalar(float(values.ravel()[number]), PRECISION), LARGEST_NUMBER).strip()
-        name = grid.name_of(number)
+        name = fitted(grid.name_of(number), max(width - LARGEST_NUMBER - 1, 0))
         style = CHOSEN if number == self.choice.number else None
-        room = max(width - LARGEST_NUMBER - 1, 0)
-        return [Segment(f"{fitted(name, room)} {value:>{LARGEST_NUMBER}}", style)]
+        return [Segment(f"{name} {value:>{LARGEST_NUMBER}}", style)]
 
     def line_to_show(self) -> int:
         """The chosen head's."""
@@ -84,8 +81,6 @@ class HeadPicker(Panel):
     def clicked(self, line: int, x: int) -> bool:
         """Choose the head under the mouse."""
         choice, grid = self.choice, self.choice.grid
-        if not 0 <= line < self.num_lines():
-            return False
         if choice.is_ranked:
             choice.choose_head(choice.ranking[line])
             return True
@@ -94,4 +89,45 @@ class HeadPicker(Panel):
         if not first <= column < last:
             return False
         choice.choose_head(line * grid.num_columns + column)
+        return True
+
+
+class StatisticsPanel(Panel):
+    """The statistics of the chosen head, then of the chosen row or key; a click on the former ranks by it."""
+
+    def heading(self) -> str:
+        """Which head."""
+        choice = self.choice
+        return choice.grid.name_of(choice.number) or "this map"
+
+    def _lines(self) -> list[tuple[str, float | None]]:
+        choice = self.choice
+        of_head = [(name, float(values[choice.place])) for name, values in choice.grid.statistics.items()]
+        of_token = choice.token_statistics
+        if not of_token:
+            return [*of_head]
+        kind = "key" if choice.is_received else "row"
+        return [*of_head, (f"{kind} {choice.token_labels[choice.token].strip()}", None), *of_token.items()]
+
+    def num_lines(self) -> int:
+        """Those of the head, then those of the row or key."""
+        return len(self._lines())
+
+    def line(self, number: int, width: int) -> list[Segment]:
+        """A name and a number."""
+        name, value = self._lines()[number]
+        if value is None:
+            return [Segment(fitted(name, width), BOLD)]
+        shown = scalar(value, PRECISION)
+        room = max(width - len(shown) - 1, 0)
+        is_chosen = number < len(self.choice.grid.statistics) and name == self.choice.statistic
+        style = BOLD if is_chosen else None
+        return [Segment(fitted(plain_text(name), room), style or DIM), Segment(f" {shown}", style)]
+
+    def clicked(self, line: int, x: int) -> bool:
+        """Rank by the statistic under the mouse."""
+        names = list(self.choice.grid.statistics)
+        if line >= len(names):
+            return False
+        self.choice.statistic = names[line]
         return True
