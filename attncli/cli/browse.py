@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from attncli.cli.command import Command, Parameter, argument
-from attncli.cli.display import COLOR_FLAGS, DEBUG, checked_display, color_depth, refuse_unknown
 from attncli.cli.experiment import CONFIG, given_settings, running
-from attncli.cli.settings import flag_name, setting_options
+from attncli.cli.flags import COLOR_FLAGS, DEBUG, checked_display, color_depth, refuse_unknown
+from attncli.cli.settings import refuse_given, setting_options
 from attncli.cli.show import ARRAY_FLAGS, opened
 from attncli.errors import UserError
 from attncli.report import Report
@@ -51,9 +51,8 @@ def check_terminal() -> None:
 
 def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None]) -> tuple[Report, ...]:
     """The reports of a file; UserError for flags of a model."""
-    for key, value in flags.items():
-        if value not in (None, ()) and key not in ("skip_sink", "sort"):
-            raise UserError(f"{flag_name(key)}: is for a model: {file} holds what was computed")
+    of_model = {key: value for key, value in flags.items() if key != "sort"}
+    refuse_given(of_model, f"is for a model: {file} holds what was computed")
     return opened(file, **arrays).reports
 
 
@@ -68,18 +67,6 @@ def surveyed(config: str | None, flags: dict[str, Any]) -> tuple[Report, ...]:
         raise UserError(given["maps"].line("maps", "must be self, cross or encoder (got none)"))
     with running(checked_spec("heads", given)) as reports:
         return tuple(reports)
-
-
-def reports_to_browse(
-    file: str | None, config: str | None, flags: dict[str, Any], arrays: dict[str, str | None]
-) -> tuple[Report, ...]:
-    """The reports of a file, or the survey of a model."""
-    if file is not None:
-        return saved_reports(file, {"config": config, **flags}, arrays)
-    for key, value in arrays.items():
-        if value is not None:
-            raise UserError(f"{flag_name(key)}: is for a saved array: give its file")
-    return surveyed(config, flags)
 
 
 def browse_reports(reports: tuple[Report, ...], name: str, sort: str | None, display: Display) -> int:
@@ -128,7 +115,11 @@ def command(name: str, summary: str) -> Command:
         check_terminal()
         display = checked_display(color, scale_colors, skip_sink)
         arrays = {each.name: flags.pop(each.name) for each in ARRAY_FLAGS}
-        reports = reports_to_browse(report, config, {**flags, "skip_sink": skip_sink}, arrays)
+        if report is not None:
+            reports = saved_reports(report, {"config": config, **flags}, arrays)
+        else:
+            refuse_given(arrays, "is for a saved array: give its file")
+            reports = surveyed(config, {**flags, "skip_sink": skip_sink})
         display = replace(display, colors=color_depth(color, True))
         sort = flags["sort"] or (reports[0].spec.get("sort") if report is None else None)
         return browse_reports(reports, report or "browse", sort, display)

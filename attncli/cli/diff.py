@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.cli.command import Command, argument, option
-from attncli.cli.display import DEBUG, OUTPUT_FLAGS
+from attncli.cli.flags import DEBUG, OUTPUT_FLAGS
 from attncli.cli.output import Destination
-from attncli.cli.progress import TerminalProgress, progress_line
+from attncli.cli.progress import ProgressLine, progress_line
 from attncli.cli.show import opened
 from attncli.errors import UserError, nearest
 from attncli.saved.arrays import is_array_file
@@ -57,7 +57,7 @@ def spec_of(side: str, overrides: Overrides, draws: bool) -> Spec:
     return build_spec(spec_class, with_maps(spec_class, given, "what is drawn") if draws else given)
 
 
-def _reports(sides: list[tuple[str, Overrides]], draws: bool, progress: TerminalProgress) -> "list[Report]":
+def _reports(sides: list[tuple[str, Overrides]], draws: bool, progress: ProgressLine) -> "list[Report]":
     """Both sides, every setting checked before anything runs."""
     specs = {number: spec_of(*side, draws) for number, side in enumerate(sides) if not is_saved(side[0])}
     saved = {number: _saved(side) for number, (side, _) in enumerate(sides) if number not in specs}

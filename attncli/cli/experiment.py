@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from attncli.cli.command import DONE, INTERRUPTED, Command, Parameter, argument, flag, option
-from attncli.cli.display import DEBUG, OUTPUT_FLAGS
+from attncli.cli.flags import DEBUG, OUTPUT_FLAGS
 from attncli.cli.output import Destination
 from attncli.cli.settings import flag_name, given_flags, metavar, setting_options
 from attncli.errors import UserError

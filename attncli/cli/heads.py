@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.batch.store.store_file import is_store_name
 from attncli.cli import experiment
-from attncli.cli.batches.flags import FRESH, SCHEDULER, WORKERS, store_errors
 from attncli.cli.command import option
 from attncli.cli.experiment import errors_at, given_settings, run_experiment
+from attncli.cli.flags import FRESH, SCHEDULER, WORKERS, store_errors
 from attncli.cli.output import Destination, checked_path
 from attncli.errors import UserError
 from attncli.spec.config.validation import checked_spec

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
@@ -10,13 +10,15 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from attncli.cli.display import checked_display, color_depth, refuse_unknown, width
+from attncli.cli.flags import checked_display, color_depth, refuse_unknown, width
 from attncli.cli.walk import can_walk, checked_step, walk_steps, with_step
 from attncli.errors import RunError, UserError, WriteError
 from attncli.plain_text import plain_text
 from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, load_view
 
 if TYPE_CHECKING:
+    from webbrowser import BaseBrowser
+
     from attncli.report import Report
 
 
@@ -66,7 +68,7 @@ class Destination:
             extra, package = self.view.extra
             if find_spec(package) is None:
                 raise UserError(f'--format {self.format}: needs: pip install "attncli[{extra}]"')
-        self.open = opener(self.format, self.path) if open else None
+        self.browser = found_browser(self.format, self.path) if open else None
 
     def write(self, reports: "Iterable[Report]", *, several: bool | None = None) -> None:
         """Write the reports as they come; WriteError where the file cannot take them.
@@ -97,8 +99,10 @@ class Destination:
             raise UserError(f"--format {self.format}: {error}") from None
         if self.path is not None and sys.stderr.isatty():
             print(f"wrote {plain_text(str(self.path))}", file=sys.stderr)
-        if self.open is not None:
-            self.open()
+        if self.path is not None and self.browser is not None:
+            is_opened = self.browser.open(self.path.resolve().as_uri())
+            if not is_opened:
+                raise RunError(f"--open: the browser could not be started: open {self.path} by hand")
 
     def _is_walked(self) -> bool:
         """Whether an explanation is shown one screen at a time: all of it, to a reader at a terminal."""
@@ -107,23 +111,17 @@ class Destination:
         return self.format == "table" and self.path is None and is_whole and can_walk()
 
 
-def opener(format: str, path: Path | None) -> Callable[[], None]:
-    """What opens the file in the browser; UserError where there is no such file, or no browser."""
+def found_browser(format: str, path: Path | None) -> "BaseBrowser":
+    """What can open the file; UserError where it is no page or picture, or there is no browser."""
     opened = [name for name, each in VIEWS.items() if each.draws and each.suffixes]
     if path is None or format not in opened:
         raise UserError(f"--open: needs -o with one of {', '.join(opened)}, such as -o page.html")
     import webbrowser
 
     try:
-        browser = webbrowser.get()
+        return webbrowser.get()
     except webbrowser.Error:
         raise UserError("--open: no browser was found on this machine (BROWSER names one)") from None
-
-    def open_file() -> None:
-        if not browser.open(path.resolve().as_uri()):
-            raise RunError(f"--open: the browser could not be started: open {path} by hand")
-
-    return open_file
 
 
 def _only_one(reports: "Iterable[Report]", format: str) -> "Iterator[Report]":

@@ -15,7 +15,7 @@ CLEAR = "\r\x1b[K"
 class ProgressLine:
     """A line on standard error, overwritten and finally erased; none unless that is a terminal.
 
-    It appears after a second of work.
+    It appears after a second of work. Called with the fraction done, it shows the time left.
     """
 
     def __init__(self) -> None:
@@ -27,6 +27,13 @@ class ProgressLine:
     def seconds(self) -> float:
         """Since the work started."""
         return time.monotonic() - self.begun
+
+    def __call__(self, share: float, /) -> None:
+        if share >= 1:
+            self.clear()
+        elif share > 0:
+            left = self.seconds * (1 - share) / share
+            self.show(lambda: f"{share:4.0%}, about {left:.0f} s left")
 
     def show(self, text: Callable[[], str]) -> None:
         """Write the text, if an update is due."""
@@ -42,48 +49,26 @@ class ProgressLine:
             self._shown_at = 0.0
             print(CLEAR, end="", file=sys.stderr, flush=True)
 
+    def write(self, text: str, /) -> None:
+        """Text that a model generates, on standard error, if that is a terminal; line ends are kept."""
+        if self.is_terminal:
+            self.clear()
+            print("\n".join(map(plain_text, text.split("\n"))), end="", file=sys.stderr, flush=True)
+
+    def tell(self, line: str, /) -> None:
+        """A line on standard error that stays."""
+        self.clear()
+        print(plain_text(line), file=sys.stderr)
+
 
 @contextmanager
-def cleared_line() -> Iterator[ProgressLine]:
+def progress_line() -> Iterator[ProgressLine]:
     """A progress line, erased at the end even after an error."""
     line = ProgressLine()
     try:
         yield line
     finally:
         line.clear()
-
-
-class TerminalProgress:
-    """Called with the fraction done, it shows the time left; it also writes what a model generates."""
-
-    def __init__(self, line: ProgressLine) -> None:
-        self._line = line
-
-    def __call__(self, share: float, /) -> None:
-        line = self._line
-        if share >= 1:
-            line.clear()
-        elif share > 0:
-            left = line.seconds * (1 - share) / share
-            line.show(lambda: f"{share:4.0%}, about {left:.0f} s left")
-
-    def write(self, text: str, /) -> None:
-        """Text on standard error, if that is a terminal; line ends are kept."""
-        if self._line.is_terminal:
-            self._line.clear()
-            print("\n".join(map(plain_text, text.split("\n"))), end="", file=sys.stderr, flush=True)
-
-    def tell(self, line: str, /) -> None:
-        """A line on standard error that stays."""
-        self._line.clear()
-        print(plain_text(line), file=sys.stderr)
-
-
-@contextmanager
-def progress_line() -> Iterator[TerminalProgress]:
-    """Progress on standard error, if that is a terminal."""
-    with cleared_line() as line:
-        yield TerminalProgress(line)
 
 
 def counted(line: ProgressLine, total: int, kept: int, done: int, failed: int) -> str:

@@ -1,12 +1,13 @@
 """The fields of a Spec as flags, so that every flag is a YAML key; the Spec reads their values."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from typer.core import TyperOption
 
 from attncli.cli.command import option
+from attncli.errors import UserError
 from attncli.spec.config.validation import Given
 from attncli.spec.fields import Spec
 
@@ -50,6 +51,13 @@ def given_flags(flags: dict[str, Any]) -> dict[str, Given]:
         if value not in (None, ()):
             given[key] = Given(value, flag_name(key), is_flag=True)
     return given
+
+
+def refuse_given(values: Mapping[str, Any], reason: str) -> None:
+    """UserError for the first flag that was given, which means nothing here."""
+    for key, value in values.items():
+        if value not in (None, ()):
+            raise UserError(f"{flag_name(key)}: {reason}")
 
 
 def metavar(key: str, field: FieldInfo) -> str:

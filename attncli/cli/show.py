@@ -1,13 +1,13 @@
 """`attn show`: what was computed before, by attn or by somebody else, in any view."""
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attncli.cli.command import Command, argument, option
-from attncli.cli.display import DEBUG, OUTPUT_FLAGS
+from attncli.cli.flags import DEBUG, OUTPUT_FLAGS
 from attncli.cli.output import Destination
+from attncli.cli.settings import refuse_given
 from attncli.errors import UserError
 from attncli.memory import available_bytes
 from attncli.saved.arrays import is_array_file, read_array
@@ -41,13 +41,13 @@ def opened(
     file: str, tokens: str | None = None, context_tokens: str | None = None, array: str | None = None
 ) -> SavedReports:
     """The reports of a file; of an array one, for which torch is imported once all else is in order."""
-    flags = {"--tokens": tokens, "--context-tokens": context_tokens, "--array": array}
+    flags = {"tokens": tokens, "context_tokens": context_tokens, "array": array}
     most_bytes = available_bytes()
     if file == STDIN or not is_array_file(file):
-        _refuse_given(flags, f"is for arrays (.npz, .npy, .safetensors), and {file} is not one")
+        refuse_given(flags, f"is for arrays (.npz, .npy, .safetensors), and {file} is not one")
         return read_reports(file, most_bytes=most_bytes)
     if array is None and (report := read_array_report(file, most_bytes=most_bytes)) is not None:
-        _refuse_given(flags, f"is for arrays from another tool, and {file} is a report of attn")
+        refuse_given(flags, f"is for arrays from another tool, and {file} is a report of attn")
         return SavedReports((report,), several=False)
     if tokens == context_tokens == STDIN:
         raise UserError("--context-tokens: cannot read stdin, too: --tokens does already")
@@ -62,12 +62,6 @@ def opened(
     return SavedReports(
         (weights_report(weights, source, named_tokens or (), named_context or ()),), several=False
     )
-
-
-def _refuse_given(flags: Mapping[str, str | None], reason: str) -> None:
-    for flag, value in flags.items():
-        if value is not None:
-            raise UserError(f"{flag}: {reason}")
 
 
 def _one(saved: SavedReports, file: str, number: str) -> SavedReports:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from io import StringIO
 from typing import IO, TYPE_CHECKING
 
-from attncli.cli.display import MAX_DIGITS
+from attncli.cli.flags import MAX_DIGITS
 from attncli.errors import UserError
 from attncli.plain_text import plain_text
 from attncli.views import VIEWS, Display, Write

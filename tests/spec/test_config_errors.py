@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attncli.cli.batches import batch
-from attncli.cli.display import OUTPUT_FLAGS
 from attncli.cli.experiment import CONFIG, SHOW_CONFIG
+from attncli.cli.flags import OUTPUT_FLAGS
 from attncli.errors import UserError
 from attncli.spec.config.config_file import ConfigFile
 from attncli.spec.config.validation import FLAGS

@@ -16,9 +16,21 @@ from attncli.batch.serial import run_jobs
 from attncli.batch.store.store_file import SUFFIXES as STORE_SUFFIXES
 from attncli.batch.store.store_file import is_store_name
 from attncli.batch.worth import estimated_work, num_together
-from attncli.cli.batches.flags import FRESH, SCHEDULER, WORKERS, store_errors
 from attncli.cli.command import Command, argument, flag, option
-from attncli.cli.display import COLOR, DEBUG_HELP, FORMAT, OPEN, PRECISION, SCALE_COLORS, SHOW, SKIP_SINK
+from attncli.cli.flags import (
+    COLOR,
+    DEBUG_HELP,
+    FORMAT,
+    FRESH,
+    OPEN,
+    PRECISION,
+    SCALE_COLORS,
+    SCHEDULER,
+    SHOW,
+    SKIP_SINK,
+    WORKERS,
+    store_errors,
+)
 from attncli.cli.output import Destination, checked_path
 from attncli.cli.progress import progress_line
 from attncli.errors import UserError

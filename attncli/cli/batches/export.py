@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from attncli.cli.command import Command, argument, flag, option
-from attncli.cli.display import DEBUG, OUTPUT
+from attncli.cli.flags import DEBUG, OUTPUT
 from attncli.cli.output import checked_path, chosen_format, written_stream
 from attncli.errors import UserError
 from attncli.plain_text import plain_text

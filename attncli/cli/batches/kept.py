@@ -19,7 +19,7 @@ from attncli.batch.store.store_file import check_header, connect_to_read
 from attncli.batch.store.weight_files import WeightFiles, refuse_without_safetensors
 from attncli.batch.worth import estimated_work, num_workers
 from attncli.cli.batches.batch import exit_code, print_errors
-from attncli.cli.progress import ProgressLine, cleared_line, counted, readable_rate, readable_seconds
+from attncli.cli.progress import ProgressLine, counted, progress_line, readable_rate, readable_seconds
 from attncli.memory import available_bytes
 from attncli.plain_text import plain_text
 from attncli.running.threads import one_torch_thread
@@ -59,7 +59,7 @@ def keep(
         refuse_without_safetensors()
     expectations = Expectations(conditions)
     keys = RunKeys(plan)
-    with cleared_line() as line, open_store(path, fresh=fresh, rows=rows, weights=weights) as store:
+    with progress_line() as line, open_store(path, fresh=fresh, rows=rows, weights=weights) as store:
 
         def print_above(name: str, lines: list[str]) -> None:
             line.clear()

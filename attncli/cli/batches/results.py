@@ -9,7 +9,7 @@ from typing import Any
 from attncli.batch.store.columns import GROUP_SUMMARY
 from attncli.cli.batches.export import ALL_RUNS, STORE, note_earlier_runs
 from attncli.cli.command import Command, flag, option
-from attncli.cli.display import COLOR, DEBUG, FORMAT, OUTPUT, PRECISION, refuse_unknown
+from attncli.cli.flags import COLOR, DEBUG, FORMAT, OUTPUT, PRECISION, refuse_unknown
 from attncli.cli.output import Destination, written_stream
 from attncli.errors import UserError
 from attncli.report import Table

@@ -13,7 +13,7 @@ from typing import TextIO
 import typer
 
 from attncli.cli.command import DONE, FAILED, INTERRUPTED, Command, argument, option
-from attncli.cli.display import DEBUG, color_depth, width
+from attncli.cli.flags import DEBUG, color_depth, width
 from attncli.cli.lessons.pages import PROMPT, Lesson, Prose, copy_files, lesson, lessons
 from attncli.cli.main import run as run_attn
 from attncli.cli.walk import can_walk, pause, show

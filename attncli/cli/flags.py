@@ -1,9 +1,11 @@
-"""How reports are shown: the flags that commands share, and what the environment adds to them."""
+"""The flags that commands share, and what they and the environment say of how reports are shown."""
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from attncli.cli.command import flag, option
 from attncli.errors import UserError, nearest
@@ -50,6 +52,16 @@ DEBUG_HELP = "Show a traceback with an error."
 # Not passed to commands: main looks for it itself.
 DEBUG = option("--debug", DEBUG_HELP, kind=bool, default=False, expose_value=False)
 
+FRESH = flag("--fresh", "Start the store over instead of resuming.")
+WORKERS = option(
+    "--workers",
+    "Processes to compute in (default: one per core where the batch is worth their start).",
+    "INTEGER",
+    kind=int,
+    min=1,
+)
+SCHEDULER = option("--scheduler", "Compute on a Dask cluster: tcp://host:port.", "ADDRESS")
+
 COLOR_FLAGS = (COLOR, SCALE_COLORS, SKIP_SINK)
 OUTPUT_FLAGS = (FORMAT, OUTPUT, OPEN, TITLE, SHOW, STEP, PRECISION, *COLOR_FLAGS)
 
@@ -58,6 +70,15 @@ def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
     """UserError for a value that is not one of the known ones."""
     if value not in known:
         raise UserError(f"{flag}: must be one of {', '.join(known)} (got {value}){nearest(value, known)}")
+
+
+def store_errors(store: Path | None, flags: Mapping[str, Any]) -> Iterator[str]:
+    """The errors of flags that need a store."""
+    given = [name for name, value in flags.items() if value not in (None, False)]
+    for name in given if store is None else ():
+        yield f"--{name}: needs a store: -o FILE.db"
+    if {"workers", "scheduler"} <= {*given}:
+        yield "--workers: cannot be combined with --scheduler, which has its own"
 
 
 def checked_display(
