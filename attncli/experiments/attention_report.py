@@ -60,36 +60,36 @@ def build_report(
 
 @dataclass(frozen=True)
 class LeadingAxes:
-    """The axes before query and key in a report: a layer always has (text, head), a report those it names."""
+    """The axes before query and key: a layer always has (text, head), a report only those it names."""
 
     has_batch: bool
     has_head: bool
 
     @classmethod
     def of(cls, vectors: Float[Tensor, "..."], *, has_head: bool) -> "LeadingAxes":
-        """Those of vectors (token, dim) with maybe a head axis before the token, and a batch before that."""
+        """The leading axes of vectors (token, dim): maybe a batch, then a head axis if there are heads."""
         return cls(vectors.dim() > 2 + has_head, has_head)
 
     def layered(self, vectors: Float[Tensor, "..."]) -> Float[Tensor, "text head token dim"]:
-        """The vectors as a layer takes them."""
+        """The vectors with both axes, as a layer takes them."""
         vectors = vectors if self.has_head else vectors.unsqueeze(-3)
         return vectors if self.has_batch else vectors.unsqueeze(0)
 
     def back(self, tensor: Tensor | None) -> Tensor:
-        """A tensor of a layer with the axes of the report."""
+        """A layer's tensor with the report's axes."""
         assert tensor is not None
         tensor = tensor if self.has_head else tensor.squeeze(1)
         return tensor if self.has_batch else tensor.squeeze(0)
 
     def named(self, tensor: Tensor | None, *axes: str) -> NamedTensor:
-        """The same as plain data, its last axes named."""
+        """A layer's tensor as the report's plain data, its last axes named."""
         return named(self.back(tensor), *(("head",) if self.has_head else ()), *axes)
 
 
 def row_tensors(
     found: Computed, lead: LeadingAxes, sink: Float[Tensor, "#text #head"] | None
 ) -> dict[str, Tensors]:
-    """The statistics of each row and of each key; what a sink takes is outside_mass, with the logsumexp.
+    """The statistics of each row and of each key; with a sink and the logsumexp also outside_mass.
 
     In float64, the type that a saved report is read back with.
     """

@@ -36,7 +36,7 @@ from attncli.spec.lessons import AverageSpec
 def _row_statistics(
     spec: AverageSpec, vectors: Float[Tensor, "*batch token dim"], scores: Float[Tensor, "token token"] | None
 ) -> dict[str, Tensors]:
-    """Those of attention whose query and key are zero, with these scores instead where there are some."""
+    """The row statistics of attention whose scores are zero, or these scores if there are any."""
     lead = LeadingAxes.of(vectors, has_head=False)
     value = lead.layered(vectors)
     zeros = torch.zeros_like(value[..., :1])
@@ -52,7 +52,7 @@ def _row_statistics(
 def _agreement(
     spec: AverageSpec, looped: Float[Tensor, "*batch token dim"], others: Mapping[str, Tensor | None]
 ) -> Statistic:
-    """max |looped - other|, NaN where there is no other; of each text where several run together."""
+    """max |looped - other|, NaN where there is no other; per text where several run together."""
     differences = {
         name: torch.full_like(looped, nan) if other is None else (looped - other).abs()
         for name, other in others.items()

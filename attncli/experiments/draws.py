@@ -1,4 +1,4 @@
-"""What an experiment draws its numbers from."""
+"""The random numbers of an experiment, and how it reports its progress."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -12,23 +12,20 @@ Drawn = TypeVar("Drawn")
 
 @runtime_checkable
 class Progress(Protocol):
-    """What an experiment tells while it runs."""
+    """What hears from an experiment while it runs."""
 
     def __call__(self, share: float, /) -> None:
-        """The share that is done, between 0 and 1, of what takes long."""
+        """The share of a long computation that is done, between 0 and 1."""
 
     def write(self, text: str, /) -> None:
-        """Text that a model writes, as it comes."""
+        """Text as a model generates it."""
 
     def tell(self, line: str, /) -> None:
-        """What has been done once and for all."""
+        """A line that stays: a part is finished."""
 
 
 class Draws:
-    """A generator and the vocabulary's table, which one experiment leaves to the next.
-
-    `progress` is told what takes long.
-    """
+    """A generator and the vocabulary's table, which one experiment leaves to the next."""
 
     def __init__(self, seed: int, progress: Progress | None = None) -> None:
         self.generator = torch.Generator().manual_seed(seed)
@@ -40,5 +37,5 @@ class Draws:
         return draw(*arguments, self.generator)
 
     def draw_each(self, draw: Callable[..., Drawn], arguments: Sequence[tuple[Any, ...]]) -> list[Drawn]:
-        """The draw of each of the texts that run together, with arguments of its own: here there is one."""
+        """One draw for each text that runs together, each with its own arguments: here there is one text."""
         return [draw(*own, self.generator) for own in arguments]

@@ -1,4 +1,4 @@
-"""Attention weights that somebody else computed, as a report: what is asked of them is what they tell."""
+"""Attention weights from another tool as a report, with the statistics that weights alone allow."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,10 +21,10 @@ TOP_K = 3
 def weights_report(
     weights: NamedTensor, source: Mapping[str, Any], tokens: Sequence[str], context_tokens: Sequence[str]
 ) -> Report:
-    """The report of weights by query and key, for each head and layer where there are such axes.
+    """The report of weights with axes query and key, and maybe layer and head.
 
-    Statistics of rows where every row is a distribution; a key counts as visible to a query where some head
-    of the layer gives it weight.
+    It has row statistics if every row is a distribution. A key counts as visible to a query if some head of
+    the layer gives it weight.
     """
     sizes = ", ".join(f"{axis} {size}" for axis, size in zip(weights.axes, weights.values.shape, strict=True))
     notes = [f"Weights that were computed elsewhere: {sizes}."]
@@ -47,7 +47,7 @@ def weights_report(
 
 
 def _no_distribution(array: np.ndarray) -> str:
-    """Why some row is no distribution; nothing where all are."""
+    """Why some row is not a distribution; empty where all are."""
     no_number = int((~np.isfinite(array)).sum())
     if no_number:
         return "1 entry is not a number" if no_number == 1 else f"{no_number} entries are not numbers"
@@ -62,7 +62,7 @@ def _no_distribution(array: np.ndarray) -> str:
 
 
 def _statistics(array: np.ndarray, axes: tuple[str, ...], rows: tuple[str, ...]) -> dict[str, Statistic]:
-    """Those of a layer's heads; the layers, where there are several, run together as texts do."""
+    """Statistics of a layer's heads; several layers run together, as texts do."""
     weights = torch.from_numpy(array)
     lead = LeadingAxes(has_batch=array.ndim == 4, has_head=array.ndim >= 3)
     layered = lead.layered(weights)

@@ -46,7 +46,7 @@ def _vocabularies(spec: TextSpec, texts: Texts, draws: Draws) -> list[Vocabulary
 
 
 def _batched(tensors: Sequence[Tensor]) -> Tensor:
-    """One text's tensor as it is; those of several with an axis for them first."""
+    """The tensors of several texts stacked along a first axis; that of a single text unchanged."""
     return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
 
 
@@ -57,10 +57,10 @@ def _looked_up(vocabularies: Sequence[Vocabulary], texts: Sequence[Sequence[str]
 
 
 def embed(spec: TextSpec, texts: Texts, draws: Draws) -> list[Source]:
-    """The vectors of the tokens and, where there are some, of the context tokens, on the spec's device.
+    """The vectors of the tokens and of any context tokens, on the spec's device.
 
     Both texts share one vocabulary. Everything is sampled on the CPU: no number depends on the device.
-    Several texts are a batch, each with the vocabulary and the draws that it has alone.
+    Several texts form a batch, each with the vocabulary and the samples that it would have alone.
     """
     device = choose_device(spec)
     together = texts.together()

@@ -21,7 +21,7 @@ def scale_factors(scale: str | float, head_dim: int) -> tuple[float, float]:
 
 
 def score_factor(scale: str | float, head_dim: int) -> float:
-    """What the scale multiplies a score by, whatever it is applied to."""
+    """What the scale multiplies a score by in total, whatever it is applied to."""
     each, product = scale_factors(scale, head_dim)
     return each * each * product
 

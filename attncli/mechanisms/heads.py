@@ -13,7 +13,7 @@ def split_heads(
 
 
 def merge_heads(heads: Float[Tensor, "*batch head token dim"]) -> Float[Tensor, "*batch token embed"]:
-    """The heads side by side for each token; the head axis goes back behind the tokens first.
+    """The heads side by side for each token; the head axis first moves back behind the tokens.
 
     Flattening (head, token, dim) directly has the right shape and mixes the tokens.
     """

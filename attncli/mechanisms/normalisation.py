@@ -1,4 +1,4 @@
-"""Batch, layer and RMS normalisation of (batch, feature) data, with the variance's convention a choice.
+"""Batch, layer and RMS normalisation of (batch, feature) data, by biased or unbiased variance.
 
 Ioffe & Szegedy 2015 (1502.03167), Ba, Kiros & Hinton 2016 (1607.06450), Zhang & Sennrich 2019 (1910.07467).
 `unbiased` divides squared deviations by n - 1, as Karpathy's lesson does; torch's own layers divide by n.
@@ -46,7 +46,7 @@ def layer_norm(data: Data, *, eps: float, unbiased: bool) -> Data:
 
 
 def rms_norm(data: Float[Tensor, "*batch feature"], *, eps: float) -> Float[Tensor, "*batch feature"]:
-    """x / sqrt(mean(x^2) + eps) for each example over its features; no mean is taken off.
+    """x / sqrt(mean(x^2) + eps) for each example over its features; no mean is subtracted.
 
     Of each head's query and key: Henry et al. 2020, Query-key normalization (2010.04245); with the root mean
     square as in Qwen3 (2505.09388).

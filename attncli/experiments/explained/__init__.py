@@ -1,1 +1,1 @@
-"""An explanation: steps(spec, report) -> its steps, from the report's own tensors."""
+"""Explanations: steps(spec, report) gives the steps of a report, from its own tensors."""

@@ -46,7 +46,7 @@ def _weights_steps(spec: AttentionSpec, row: Row) -> list[Step]:
 
 
 def _weights_alone(row: Row) -> Step:
-    """What is left to say where a model hands over nothing but its weights."""
+    """The only step of a model that exposes nothing but its weights."""
     weights = row.of_query("weights")
     table = key_table(row, "weights", {"weight": weights}, ("sum", "", weights.sum()))
     prose = (

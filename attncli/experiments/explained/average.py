@@ -11,7 +11,7 @@ from attncli.spec.lessons import AverageSpec
 
 
 def steps(spec: AverageSpec, report: Report) -> tuple[Step, ...]:
-    """Tokens and vectors, each way that was asked for, and where there are three what they agree on."""
+    """Tokens and vectors, each method that was asked for, and all methods side by side."""
     row = explained_row(spec, report)
     ways = []
     if spec.method in ("loop", "all"):
@@ -28,19 +28,19 @@ def steps(spec: AverageSpec, report: Report) -> tuple[Step, ...]:
 
 
 def _ones(spec: AverageSpec, row: Row) -> Numbers:
-    """A one for each token that the explained one sees: always the first ones."""
+    """1 for each token that the explained one sees, which are always the first ones, else 0."""
     count = len(row.report.tokens)
     return (np.arange(count) < (row.token + 1 if spec.over == "past" else count)).astype(np.float64)
 
 
 def _weights(spec: AverageSpec, row: Row) -> Numbers:
-    """The ones, over their sum for the mean."""
+    """The ones, divided by their sum for the mean."""
     ones = _ones(spec, row)
     return ones / ones.sum() if spec.aggregate == "mean" else ones
 
 
 def _looped(spec: AverageSpec, row: Row) -> Numbers:
-    """The sum of what the explained token sees, over their number for the mean: one vector at a time."""
+    """The sum of the vectors that the explained token sees, one at a time; for the mean over their number."""
     source, seen = row.whole("input"), int(_ones(spec, row).sum())
     total = np.zeros(source.shape[1])
     for vector in source[:seen]:

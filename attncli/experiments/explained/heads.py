@@ -21,7 +21,7 @@ def _shape(name: str, axes: tuple[str, ...], tensor: Tensor) -> Shape:
 
 
 def _of_first_item(row: Row, name: str) -> Tensor:
-    """A tensor of the report, of batch item 0, with the strides that it has."""
+    """A tensor of the report for batch item 0, with its own strides."""
     named = row.tensors[name]
     place = tuple(0 if axis == "batch" else slice(None) for axis in named.axes)
     return torch.from_numpy(named.values[place])
@@ -77,7 +77,7 @@ def split_step(row: Row) -> Step:
 
 
 def _view_refused(heads: Tensor) -> str | None:
-    """What torch says to viewing transposed heads as wide rows; None where it does so."""
+    """torch's error for viewing transposed heads as wide rows; None where that works."""
     num_heads, num_tokens, dim = heads.shape
     try:
         heads.transpose(0, 1).view(num_tokens, num_heads * dim)

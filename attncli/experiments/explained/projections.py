@@ -70,7 +70,7 @@ def projection_step(spec: AttentionSpec, row: Row) -> Step:
 
 
 def _first_dims(row: Row) -> Terms:
-    """The beginnings of the explained query and of the key and value that it takes most from."""
+    """The first numbers of the explained query and of the key and value that it takes most from."""
     key = row.strongest
     beginnings = {
         f"query of {row.token}": row.of_query(row.projected("query")),
@@ -86,7 +86,7 @@ def _first_dims(row: Row) -> Terms:
 
 
 def qk_norm_and_rope_steps(spec: AttentionSpec, row: Row) -> list[Step]:
-    """How the projected query becomes the one that the scores multiply, where anything is done to it."""
+    """Steps from the projected query to the one that the scores multiply, where qk_norm or rope is on."""
     if spec.model is not None:
         return []
     steps = []

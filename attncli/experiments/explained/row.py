@@ -1,4 +1,4 @@
-"""The query row that is explained, the report's numbers that belong to it, and its scores on their way."""
+"""The query row that is explained, its numbers in the report, and its scores from raw to finished."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -84,12 +84,12 @@ class Row:
         return np.asarray(self.whole(name)[self.token])
 
     def compared(self, computed: Numbers, name: str) -> dict[str, Cell]:
-        """How far numbers of the explained query are from the report's."""
+        """The largest difference of numbers computed for the explained query from the report's."""
         return {"largest difference from the report": largest_difference(computed, self.of_query(name))}
 
 
 def explained_row(spec: ExplainRowSpec, report: Report) -> Row:
-    """The row that the spec asks for, else the last, of head 0; UserError where it is not there."""
+    """The row and head that the spec asks for, else the last row of head 0; UserError for a missing token."""
     check_token(spec.token, len(report.tokens))
     token = len(report.tokens) - 1 if spec.token is None else spec.token
     row = Row(report, token)

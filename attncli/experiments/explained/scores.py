@@ -82,7 +82,7 @@ def scale_step(spec: AttentionSpec, row: Row, scores: RowScores) -> Step:
 
 
 def steps_after_scale(spec: AttentionSpec, row: Row, scores: RowScores) -> list[Step]:
-    """A step each for the soft cap, the bias and the temperature, where they are on."""
+    """One step each for the soft cap, the bias and the temperature, where they are on."""
     steps = []
     if scores.softcap is not None:
         table = key_table(row, "scaled scores", {"scaled": scores.scaled, "capped": scores.capped})

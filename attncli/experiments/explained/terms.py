@@ -1,4 +1,4 @@
-"""The parts that every step is made of: terms in part, with totals over all of them."""
+"""What every step is made of: tables of terms, shortened, with totals over all terms."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ Columns = Mapping[str, Sequence[object] | Numbers]
 
 
 def cell(number: object) -> Cell:
-    """A number as a cell: None for what is infinite or no number."""
+    """A number or text as a cell: None for infinity and NaN."""
     if isinstance(number, str):
         return number
     if isinstance(number, int | np.integer):
@@ -26,13 +26,13 @@ def cell(number: object) -> Cell:
 
 
 def part(tensor: NamedTensor, **index: int) -> Numbers:
-    """A tensor at these places of its axes, in float64; an axis that it lacks is passed over."""
+    """A tensor at these indices of its axes, in float64; axes that it lacks are ignored."""
     place = tuple(index.get(axis, slice(None)) for axis in tensor.axes)
     return np.asarray(tensor.values[place], dtype=np.float64)
 
 
 def shapes_of(tensors: Mapping[str, NamedTensor], *names: str) -> tuple[Shape, ...]:
-    """The shapes of those of the named tensors that there are."""
+    """The shapes of the named tensors, without those that are missing."""
     there = {name: tensors[name] for name in names if name in tensors}
     return tuple(Shape(name, tensor.axes, tensor.values.shape) for name, tensor in there.items())
 
@@ -45,7 +45,7 @@ def terms(
     totals: Sequence[Sequence[object]] = (),
     most: int | None = None,
 ) -> Terms:
-    """A table of whole columns: its first `most` rows, or of more than 12 the ends and the notable ones."""
+    """A table of columns: the first `most` rows, or of more than 12 the first, the last and the notable."""
     count = len(next(iter(columns.values())))
     rows: Sequence[int] = range(count if most is None else min(most, count))
     if most is None and count > MOST_ROWS:

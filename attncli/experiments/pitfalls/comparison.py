@@ -1,4 +1,4 @@
-"""What a mistake starts from, and the wrong and the right computation beside each other."""
+"""What a mistake starts from, and its wrong and right results side by side."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Tensors that were computed both ways, the metrics of both by the same names, and tables."""
+    """Tensors computed both ways, the metrics of both under the same names, and further tables."""
 
     tensors: Mapping[str, NamedTensor]
     wrong: Numbers

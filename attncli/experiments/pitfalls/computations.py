@@ -17,7 +17,7 @@ Weights = Float[Tensor, "query key"]
 
 
 def _weight_on_future(weights: Weights) -> Tensor:
-    """The share of each row that lies on later keys, the mean over rows."""
+    """The share of a row that lies on later keys, averaged over rows."""
     return weights.triu(1).sum(dim=-1).mean()
 
 
@@ -54,7 +54,7 @@ def late_mask(start: Start) -> Comparison:
 
 
 def _saturation(scores: Scores) -> Numbers:
-    """The unbiased variance of the scores over all entries, and how one-hot their softmax is, 1 being all."""
+    """The unbiased variance of all scores, and the mean largest weight: 1 where all rows are one-hot."""
     variance = scores.var().item() if scores.numel() > 1 else float("nan")
     largest = scores.softmax(dim=-1).amax(dim=-1).mean().item()
     return Numbers(score_variance=variance, mean_max_weight=largest)

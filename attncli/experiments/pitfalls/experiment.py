@@ -1,4 +1,4 @@
-"""The classic mistakes of attention: one line each, or one of them, wrong beside right."""
+"""The classic mistakes of attention: one line each, or one of them with wrong beside right."""
 
 from attncli.experiments.attention_report import build_report
 from attncli.experiments.draws import Draws
@@ -11,7 +11,7 @@ from attncli.spec.pitfalls import PitfallsSpec
 
 
 def run(spec: PitfallsSpec, texts: Texts, draws: Draws) -> Report:
-    """Both computations of one mistake with their metrics; without a name one line for each mistake.
+    """Both computations of one mistake with their metrics; without a name, one line per mistake.
 
     Every mistake starts from the same vectors and the same state of the generator.
     """

@@ -44,7 +44,7 @@ NO_SOFTMAX_NOTE = "Without softmax a row of weights is not a distribution: it ha
 
 @dataclass(frozen=True)
 class SampledAttention:
-    """The output, the tensors that the report keeps, the statistics, and what is worth a note."""
+    """The output, and the tensors, statistics and notes of the report."""
 
     output: Float[Tensor, "*batch query value_dim"]
     tensors: dict[str, NamedTensor]
@@ -53,7 +53,7 @@ class SampledAttention:
 
 
 def sampled_attention(spec: AttentionSpec, sources: Sequence[Source], draws: Draws) -> SampledAttention:
-    """Attention from the first source to the last; its tensors begin with what it was made from."""
+    """Attention from the first source to the last; its tensors begin with its inputs."""
     vectors, projections = _projected(spec, sources, draws)
     attention = compute_attention(spec, vectors, draws)
     tensors = {}
@@ -74,7 +74,7 @@ def sampled_attention(spec: AttentionSpec, sources: Sequence[Source], draws: Dra
 def _projected(
     spec: AttentionSpec, sources: Sequence[Source], draws: Draws
 ) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, Projection]]:
-    """query, key and value, of each head where the report has several, and the projections behind them."""
+    """query, key and value (per head in multi-head attention), and the projections that made them."""
     own = {"query": sources[0].vectors, "key": sources[-1].vectors, "value": sources[-1].vectors}
     if spec.projection == "none" and spec.shows_all_heads:
         return {name: split_heads(vectors, spec.query_heads()) for name, vectors in own.items()}, {}
@@ -86,7 +86,7 @@ def _projected(
 
 
 def compute_attention(spec: AttentionSpec, vectors: Vectors, draws: Draws) -> SampledAttention:
-    """softmax(query key^T scale) value with the variants that the spec asks for.
+    """softmax(query key^T scale) value, with the variants that the spec asks for.
 
     Key and value may have fewer heads than the query. RunError where scores overflow.
     """
@@ -183,7 +183,7 @@ def _streaming(
 def _score_statistics(
     spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes, found: Computed
 ) -> dict[str, Statistic]:
-    """The moments of all heads' scores before and after scaling; of each text where several run together."""
+    """The moments of all heads' scores before and after scaling; per text where several run together."""
     assert found.moments is not None and found.visible is not None
     factor = layer.scale / layer.rules.temperature
     raw: Moments | None

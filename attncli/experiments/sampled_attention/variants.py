@@ -23,7 +23,7 @@ Vectors = Mapping[str, Float[Tensor, "..."]]
 
 @dataclass(frozen=True)
 class VariantParameters:
-    """What the variants would learn, sampled: the table of the relative bias, the vectors behind lambda."""
+    """What the variants would learn, here sampled: the relative bias's table, the vectors behind lambda."""
 
     bias_table: Float[Tensor, "head bucket"] | None = None
     lambda_vectors: Float[Tensor, "4 half"] | None = None
@@ -72,7 +72,7 @@ def apply_qk_norm_and_rope(spec: AttentionSpec, vectors: Vectors) -> dict[str, F
 def score_rules(
     spec: AttentionSpec, parameters: VariantParameters, query: Float[Tensor, "..."]
 ) -> ScoreRules:
-    """What happens to the scores of this query's texts."""
+    """What happens to the scores between scale and weights."""
     positions, bias = spec.positions(), None
     if positions and positions.alibi:
         bias = alibi_bias(spec.query_heads(), query.shape[-2])
@@ -109,7 +109,7 @@ def explained_variants(
 
 
 def variant_notes(spec: AttentionSpec) -> Iterator[str]:
-    """A line on each variant that is on: what it does to the numbers above."""
+    """One line for each variant that is on: what it does to the numbers above."""
     on = spec.variants_on()
     if positions := spec.positions():
         yield from _position_notes(positions, spec.query_heads())
