@@ -20,7 +20,7 @@ from attncli.cli.walk import can_walk, pause, show
 from attncli.errors import UserError
 from attncli.views import Display
 from attncli.views.tables.elements import Paragraph
-from attncli.views.tables.table import screen_of
+from attncli.views.tables.table import Screen
 
 EXAMPLES = ("attn lesson", "attn lesson 1", "attn lesson scaling", "attn lesson --copy lessons")
 LESSON = argument(
@@ -67,7 +67,7 @@ def output_of(line: str) -> tuple[int, str]:
 def screens_of(page: Lesson, display: Display, codes: list[int]) -> Iterator[tuple[str, str]]:
     """Texts, each with what Enter does next (the last: nothing); a command runs when its turn comes."""
     text = StringIO()
-    screen = screen_of(text, display)
+    screen = Screen(text, display)
     screen.draw(Paragraph(f"Lesson {page.number}: {page.title}", "step"))
     for part in page.parts:
         if isinstance(part, Prose):

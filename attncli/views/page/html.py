@@ -1,4 +1,4 @@
-"""Reports as one HTML file that opens from disk, without a network: look at weights, head by head."""
+"""Reports as one HTML file that opens from disk, without a network, to look at weights head by head."""
 
 import base64
 import hashlib
@@ -14,33 +14,16 @@ from attncli.views.page.report_data import page_json, report_data
 
 SOURCES = files("attncli.views.page")
 # In the order in which they build on one another.
-SCRIPTS = (
-    "values/arrays.js",
-    "values/numbers.js",
-    "values/labels.js",
-    "values/colours.js",
-    "values/shades.js",
-    "values/ticks.js",
-    "parts/elements.js",
-    "parts/overview.js",
-    "parts/map.js",
-    "parts/lines.js",
-    "parts/head_keys.js",
-    "parts/tokens.js",
-    "parts/tables.js",
-    "parts/cards.js",
-    "parts/charts.js",
-    "parts/curves.js",
-    "parts/steps.js",
-    "page/report.js",
-    "page/rankings.js",
-    "page/matrix.js",
-    "page/heads.js",
-    "page/selection.js",
-    "page/controls.js",
-    "page/page.js",
-)
-# What follows overrides what stands before.
+SCRIPTS = [
+    f"{folder}/{name}.js"
+    for folder, names in (
+        ("values", "arrays numbers labels colours shades ticks"),
+        ("parts", "elements overview map lines head_keys tokens tables cards charts curves steps"),
+        ("page", "report rankings matrix heads selection controls page"),
+    )
+    for name in names.split()
+]
+# Later files override earlier ones.
 STYLES = ("base.css", "maps.css", "tokens.css", "cards.css", "tables.css", "charts.css", "layout.css")
 REPORTS = "<!-- reports -->\n"
 
@@ -49,13 +32,13 @@ def _source(name: str) -> str:
     return (SOURCES / name).read_text(encoding="utf-8")
 
 
-def script() -> str:
+def _script() -> str:
     """The page's own script: its files as one, in a scope of its own."""
     parts = "\n".join(_source(f"scripts/{name}") for name in SCRIPTS)
     return f'(() => {{\n"use strict";\n{parts}\n}})();\n'
 
 
-def style() -> str:
+def _style() -> str:
     """The page's own style: its files as one."""
     return "\n".join(_source(f"styles/{name}") for name in STYLES)
 
@@ -65,18 +48,11 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-def content_security_policy(script: str, style: str) -> str:
-    """Nothing is loaded and nothing runs but this script and this style; no text ever becomes markup."""
-    return "; ".join(
-        [
-            "default-src 'none'",
-            f"script-src {_hash(script)}",
-            f"style-src {_hash(style)}",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "require-trusted-types-for 'script'",
-            "trusted-types 'none'",
-        ]
+def _content_security_policy(script: str, style: str) -> str:
+    """Only this script and this style are loaded and run; no text ever becomes markup."""
+    return (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; "
+        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
 
 
@@ -86,10 +62,9 @@ def _json_block(kind: str, data: object) -> str:
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     """One page for all reports; each is written as it comes."""
-    look, code = style(), script()
-    page = _source("page.html")
-    page = page.replace("<!-- policy -->", content_security_policy(code, look))
-    before, after = page.replace("/* style */", look).split(REPORTS)
+    page_style, page_script = _style(), _script()
+    page = _source("page.html").replace("<!-- policy -->", _content_security_policy(page_script, page_style))
+    before, after = page.replace("/* style */", page_style).split(REPORTS)
     stream.write(before)
     start = {
         "viridis": VIRIDIS,
@@ -107,4 +82,4 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
         headings.append(data.pop("heading"))
         stream.write(_json_block("report", data))
     stream.write(_json_block("headings", headings))
-    stream.write(after.replace("/* script */", code))
+    stream.write(after.replace("/* script */", page_script))

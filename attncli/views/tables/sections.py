@@ -1,4 +1,4 @@
-"""What of a report people are shown, in order, and how much of it on a screen of some width."""
+"""The sections of a report that people see, in order, as they suit the width of the screen."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -10,8 +10,7 @@ from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heading import heading
 from attncli.views.labels import shortened
 from attncli.views.parts import chosen_parts, missing_parts, parts_of
-from attncli.views.tables.elements import Drawing, Paragraph, Section
-from attncli.views.tables.labels import TableLabels
+from attncli.views.tables.elements import Drawing, Paragraph, Section, TableLabels
 from attncli.views.tables.screens import SCREENS
 from attncli.views.tables.screens.headlines import next_steps
 from attncli.views.tables.statistic_tables import statistic_tables
@@ -22,7 +21,7 @@ from attncli.views.terminal.heatmap_layout import sentences
 
 
 def sections(report: Report, display: Display) -> Iterator[Section]:
-    """The first screen of an experiment that has one; the parts that are asked for instead; else all."""
+    """The parts that --show asks for, the explanation, or the first screen; else everything."""
     if display.show:
         yield from _parts(chosen_parts(report, display.show), display)
         for sentence in missing_parts(display.show, parts_of(report)):
@@ -35,22 +34,20 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
 
 
 def _screen(report: Report, display: Display) -> list[Section]:
-    """The first screen; nothing of an experiment without one, or of a saved report that was edited since."""
+    """The first screen; empty for an experiment without one and for a saved report that was edited since."""
     if report.experiment not in SCREENS:
         return []
+    # As wide as the terminal, and in a pipe as wide as most, so that both print the same there.
+    width = display.width or TEXT_WIDTH
+    screen_display = replace(display, width=width, precision=display.screen_precision)
     try:
-        return list(SCREENS[report.experiment](report, _of_screens(display)))
+        return list(SCREENS[report.experiment](report, screen_display))
     except (LookupError, TypeError, ValueError):  # it lacks what the experiment always says
         return []
 
 
-def _of_screens(display: Display) -> Display:
-    """A screen is as wide as the terminal, and in a pipe as wide as most: both print the same there."""
-    return replace(display, width=display.width or TEXT_WIDTH, precision=display.screen_precision)
-
-
 def _explanation(report: Report, display: Display) -> Iterator[Section]:
-    """The steps, or the one that is asked for: the heading above the first, what to type below the last."""
+    """The steps, or the one asked for: the heading above the first, what to type next below the last."""
     if display.step in (None, 1):
         yield Paragraph(heading(report), "title")
     yield from step_sections(report, TableLabels(report, display), display.step)

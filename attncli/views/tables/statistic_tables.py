@@ -7,8 +7,7 @@ from attncli.report import PLACES, Cell, Numbers, Report, Row, Table
 from attncli.views import Display
 from attncli.views.labels import shortened
 from attncli.views.numbers import fixed, scalar
-from attncli.views.tables.elements import Column, Grid, split_header
-from attncli.views.tables.labels import TableLabels
+from attncli.views.tables.elements import Column, Grid, TableLabels, split_header
 
 # Columns that hold a position, and its axis.
 POSITIONS = {"query": "query", "gained_key": "key", "lost_key": "key"}

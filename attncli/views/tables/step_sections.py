@@ -7,11 +7,9 @@ from attncli.plain_text import plain_text
 from attncli.report import Cell, Report, Shape, Step, Terms
 from attncli.views.labels import shortened
 from attncli.views.numbers import fixed, scalar
-from attncli.views.tables.elements import Column, Grid, Paragraph, Section, Values
-from attncli.views.tables.labels import TableLabels
+from attncli.views.tables.elements import Column, Grid, Paragraph, Section, TableLabels, Values
 
 GAP_MARK = "⋮"
-
 ROUNDING = 1e-6
 
 
@@ -51,11 +49,11 @@ def _tuple(sizes: tuple[int, ...]) -> str:
 
 
 def _grid(table: Terms, labels: TableLabels) -> Grid:
-    """The terms; where rows are left out the title says how many, and a mark says where."""
+    """The terms; the title says how many rows are left out, and a mark says where."""
     has_text = len(table.columns) > 1 and table.columns[1] == "text"
     columns = []
     for place in range(2 if has_text else 1, len(table.columns)):
-        cells = [_cell(row[place], labels.precision) for row in (*table.rows, *table.totals)]
+        cells = [plain_text(fixed(row[place], labels.precision)) for row in (*table.rows, *table.totals)]
         is_text = all(isinstance(row[place], str) for row in table.rows)
         first, _, second = plain_text(table.columns[place]).rpartition(" ")
         columns.append(Column((first, second), _with_gaps(table, cells), left=is_text))
@@ -68,7 +66,7 @@ def _grid(table: Terms, labels: TableLabels) -> Grid:
 
 
 def _names(table: Terms, text_width: int | None) -> list[str]:
-    """What a row is about: its position, and the token at it (0: there is none)."""
+    """The position that each row is about, and the token at it (width 0: none)."""
     width = max((len(str(row[0])) for row in table.rows if isinstance(row[0], int)), default=0)
     names = []
     for row in table.rows:
@@ -78,19 +76,8 @@ def _names(table: Terms, text_width: int | None) -> list[str]:
     return names + [plain_text(str(total[0])) for total in table.totals]
 
 
-def _number(value: Cell, precision: int) -> str:
-    """Of what differs by rounding no more than that: its digits change from processor to processor."""
-    if isinstance(value, float) and 0 < abs(value) < ROUNDING:
-        return f"below {ROUNDING:.0e}"
-    return scalar(value, precision)
-
-
-def _cell(value: Cell, precision: int) -> str:
-    return plain_text(value) if isinstance(value, str) else fixed(value, precision)
-
-
 def _with_gaps(table: Terms, cells: list[str]) -> list[str]:
-    """A mark where rows between two shown ones, or after the last, are left out."""
+    """The cells with a mark where rows between them, or after the last, are left out."""
     if table.count == len(table.rows) or not all(isinstance(row[0], int) for row in table.rows):
         return cells
     positions = [int(row[0] or 0) for row in table.rows]
@@ -102,6 +89,14 @@ def _with_gaps(table: Terms, cells: list[str]) -> list[str]:
 
 def _values(step: Step, precision: int) -> Iterator[Values]:
     if step.values:
-        texts = {plain_text(n): plain_text(v) for n, v in step.values.items() if isinstance(v, str)}
-        numbers = {n: v for n, v in step.values.items() if not isinstance(v, str)}
-        yield Values(texts, {plain_text(n): _number(v, precision) for n, v in numbers.items()})
+        values = {plain_text(name): value for name, value in step.values.items()}
+        texts = {name: plain_text(value) for name, value in values.items() if isinstance(value, str)}
+        numbers = {name: _number(value, precision) for name, value in values.items() if name not in texts}
+        yield Values(texts, numbers)
+
+
+def _number(value: Cell, precision: int) -> str:
+    """A number, unless it is rounding alone, whose digits differ between processors."""
+    if isinstance(value, float) and 0 < abs(value) < ROUNDING:
+        return f"below {ROUNDING:.0e}"
+    return scalar(value, precision)

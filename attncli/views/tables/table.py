@@ -1,6 +1,6 @@
-"""Reports as tables on a screen, drawn by rich: plain texts, of which none is markup."""
+"""Reports as tables on a screen, drawn by rich from plain text without markup."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 from rich import box
@@ -15,6 +15,7 @@ from attncli.views.tables.elements import Column, Drawing, Grid, Paragraph, Sect
 from attncli.views.tables.sections import sections
 
 LAYOUT_WIDTH = 1_000_000
+STYLES = {"prose": "", "line": "", "note": "dim", "dim": "dim"}  # of paragraphs; the others are bold
 
 
 class PipeConsole(Console):
@@ -26,27 +27,40 @@ class PipeConsole(Console):
 
 
 class Screen:
-    """Draws sections on a console in the width of the display."""
+    """Draws sections on a stream, in the width and the colours of the display."""
 
-    def __init__(self, console: Console, width: int | None) -> None:
-        self.console, self.width = console, width
+    def __init__(self, stream: TextIO, display: Display) -> None:
+        self.width = display.width
+        self.console = PipeConsole(
+            file=stream,
+            width=LAYOUT_WIDTH,
+            color_system="standard" if display.has_color else None,
+            force_terminal=display.has_color,
+            force_jupyter=False,
+            no_color=not display.has_color,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            legacy_windows=False,
+            _environ={},
+        )
 
     def draw(self, section: Section) -> None:
-        """One section, with a blank line before it but for a line that belongs to the one before."""
+        """One section, after a blank line unless it belongs to the section before."""
         if not isinstance(section, Paragraph) or section.style in ("step", "prose", "lead"):
             self.console.print()
         match section:
             case Paragraph(text, "step"):
                 line = f"══ {text} "
                 self._text(line + "═" * max(0, (self.width or TEXT_WIDTH) - len(line)), "bold")
-            case Paragraph(text, "prose" | "line"):
-                self._text(text)
-            case Paragraph(text, "note"):
-                self._text(text, "dim")
             case Paragraph(text, style):
-                self._text(text, "dim" if style == "dim" else "bold")
-            case Values():
-                self._values(section)
+                self._text(text, STYLES.get(style, "bold"))
+            case Values(sentences, numbers):
+                for name, text in sentences.items():
+                    self._text(f"{name}: {text}")
+                left, right = (max(map(len, texts), default=0) for texts in (numbers, numbers.values()))
+                for name, number in numbers.items():
+                    self._text(f"{name:<{left}}  {number:>{right}}")
             case Grid():
                 self._grid(section)
             case Drawing(title, lines):
@@ -54,16 +68,8 @@ class Screen:
                 self.console.file.writelines(f"{line}\n" for line in lines)
 
     def _text(self, text: str, style: str = "") -> None:
-        """In lines of a screen's width in a pipe, too: a pager would break them within words."""
+        """A text in lines, at screen width even in a pipe, where a pager would break it within words."""
         self.console.print(Text(text, style=style), width=self.width or TEXT_WIDTH)
-
-    def _values(self, values: Values) -> None:
-        """Sentences; then the numbers below each other."""
-        for name, text in values.sentences.items():
-            self._text(f"{name}: {text}")
-        left, right = (max(map(len, texts), default=0) for texts in (values.numbers, values.numbers.values()))
-        for name, number in values.numbers.items():
-            self._text(f"{name:<{left}}  {number:>{right}}")
 
     def _grid(self, grid: Grid) -> None:
         """The table in as many groups of columns as the width needs."""
@@ -89,38 +95,20 @@ def _table(columns: Sequence[Column]) -> Table:
             no_wrap=True,
             vertical="bottom",
         )
-    for i in range(len(columns[0].cells)):
-        table.add_row(*(_cell(column, i) for column in columns))
+    for row in zip(*map(_styled_cells, columns), strict=True):
+        table.add_row(*row)
     return table
 
 
-def _cell(column: Column, row: int) -> Text:
-    text = column.cells[row]
-    style = "bold" if row in column.emphasis else "dim" if text == NO_NUMBER else ""
-    return Text(text, style=style)
-
-
-def screen_of(stream: TextIO, display: Display) -> Screen:
-    """What draws sections on a stream, in the width and the colours of the display."""
-    console = PipeConsole(
-        file=stream,
-        width=LAYOUT_WIDTH,
-        color_system="standard" if display.has_color else None,
-        force_terminal=display.has_color,
-        force_jupyter=False,
-        no_color=not display.has_color,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        legacy_windows=False,
-        _environ={},
-    )
-    return Screen(console, display.width)
+def _styled_cells(column: Column) -> Iterator[Text]:
+    for row, text in enumerate(column.cells):
+        style = "bold" if row in column.emphasis else "dim" if text == NO_NUMBER else ""
+        yield Text(text, style=style)
 
 
 def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
     """Each report under its heading, a blank line between reports."""
-    screen = screen_of(stream, display)
+    screen = Screen(stream, display)
     for number, report in enumerate(reports):
         if number:
             screen.console.print()

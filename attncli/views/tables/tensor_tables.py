@@ -10,8 +10,7 @@ from attncli.report import NamedTensor, Report, Tensors
 from attncli.views import Display
 from attncli.views.matrices import Matrix, matrices, place_names
 from attncli.views.numbers import fixed
-from attncli.views.tables.elements import Column, Drawing, Grid, Section, split_header
-from attncli.views.tables.labels import TableLabels
+from attncli.views.tables.elements import Column, Drawing, Grid, Section, TableLabels, split_header
 from attncli.views.terminal.heatmap_figure import draw
 
 MAX_GROUPS = 8
@@ -24,11 +23,26 @@ RANKED = ("top_keys", "top_weights")
 
 
 def largest_keys(values: np.ndarray) -> np.ndarray:
-    """The place of the largest number of each row, the first of those that differ by rounding alone."""
+    """The place of the largest number of each row, the first of those that differ only by rounding."""
     numbers = np.where(np.isfinite(values), values, -np.inf)
     top = numbers.max(axis=1, keepdims=True)
     largest: np.ndarray = (numbers >= top - ROUNDING * np.abs(top)).argmax(axis=1)
     return largest
+
+
+def number_columns(
+    headers: Sequence[tuple[str, str]], values: np.ndarray, precision: int, footer: Sequence[float] = ()
+) -> list[Column]:
+    """A column for each header, the largest of each row emphasised, with a number of the footer below."""
+    largest = largest_keys(values)
+    return [
+        Column(
+            header,
+            [fixed(number, precision) for number in (*values[:, j], *footer[j : j + 1])],
+            emphasis=frozenset(np.flatnonzero(largest == j).tolist()),
+        )
+        for j, header in enumerate(headers)
+    ]
 
 
 class TensorTables:
@@ -38,7 +52,7 @@ class TensorTables:
         self.report, self.display, self.labels = report, display, labels
         # Thousands of rows come with their quantiles, which are shown instead.
         self.rows = Tensors() if "quantiles" in report.statistics else report.tensors_of("rows")
-        self.stated = "difference" if report.experiment == "diff" else "weights"
+        self.with_statistics = "difference" if report.experiment == "diff" else "weights"
         self.pairs = self._pairs()
 
     def sections(self) -> Iterator[Section]:
@@ -48,7 +62,7 @@ class TensorTables:
                 yield from self.pairs[name]
             elif name not in self.report.explained:
                 yield from self._matrices(list(group))
-        if self.rows and self.stated not in self.report.tensors:
+        if self.rows and self.with_statistics not in self.report.tensors:
             tensor = next(iter(self.rows.values()))
             for index in np.ndindex(tensor.values.shape[:-1]):
                 title = ", ".join(["rows", *place_names(zip(tensor.axes[:-1], index, strict=True))])
@@ -56,37 +70,38 @@ class TensorTables:
                 yield Grid(title, label, self._statistics_of_rows(index))
 
     def _pairs(self) -> dict[str, list[Grid]]:
-        """What was computed wrongly beside what is right, where both fit: a table for the two of them."""
+        """The wrong matrix beside the right one in one table, where both fit."""
         found: dict[str, list[Grid]] = {}
         for name, names in self.report.pairs.items():
             wrong, right = (self.report.tensors[side] for side in names)
             is_matrix = wrong.values.ndim == 2 and wrong.values.shape == right.values.shape
             if not is_matrix or wrong.axes[1] == "dim" or wrong.values.size > MAX_CELLS:
                 continue
-            sides = [self._columns(tensor.axes[1], tensor.values) for tensor in (wrong, right)]
-            for side, columns in zip(("wrong", "right"), sides, strict=True):
-                columns[0] = replace(columns[0], header=(side, *columns[0].header))
-            between = Column(("",), ["│"] * len(wrong.values))
+            headers = self.labels.columns(wrong.axes[1], wrong.values.shape[1])
+            columns: list[Column] = []
+            for side, tensor in (("wrong", wrong), ("right", right)):
+                first, *others = number_columns(headers, tensor.values, self.display.precision)
+                between = [Column(("",), ["│"] * len(wrong.values))] if columns else []
+                columns += [*between, replace(first, header=(side, *first.header)), *others]
             label = self.labels.rows(wrong.axes[0], len(wrong.values))
-            title = f"{name} ({' × '.join(wrong.axes)}): wrong and right"
-            grid = Grid(title, label, [*sides[0], between, *sides[1]])
+            grid = Grid(f"{name} ({' × '.join(wrong.axes)}): wrong and right", label, columns)
             if grid.fits(self.display.width):
                 found |= {names[0]: [grid], names[1]: []}
         return found
 
-    def _matrices(self, of_tensor: Sequence[Matrix]) -> Iterator[Section]:
+    def _matrices(self, tensor_matrices: Sequence[Matrix]) -> Iterator[Section]:
         is_drawn = False
-        for matrix in of_tensor:
+        for matrix in tensor_matrices:
             if matrix.axes[1] in ("dim", "embed"):
                 yield self._vectors(matrix)
                 continue
-            is_stated = matrix.name == self.stated
-            beside = self._statistics_of_rows(matrix.index) if self.rows and is_stated else []
+            has_statistics = matrix.name == self.with_statistics
+            beside = self._statistics_of_rows(matrix.index) if self.rows and has_statistics else []
             rows = self.labels.rows(matrix.axes[0], len(matrix.values))
-            grid = self._grid(matrix, rows, is_stated)
+            grid = self._grid(matrix, rows, has_statistics)
             if grid is None:
                 if not is_drawn:
-                    yield self._drawing(of_tensor)
+                    yield self._drawing(tensor_matrices)
                 is_drawn = True
             else:
                 blank = [""] * (len(grid.label.cells) - len(rows.cells))
@@ -99,30 +114,21 @@ class TensorTables:
             if beside:
                 yield Grid(f"{matrix.title}: statistics of each row", rows, beside)
 
-    def _grid(self, matrix: Matrix, rows: Column, is_stated: bool) -> Grid | None:
+    def _grid(self, matrix: Matrix, rows: Column, has_statistics: bool) -> Grid | None:
         """One matrix, with the mass of each key below the weights; None where a table would be too wide."""
         if matrix.values.size > MAX_CELLS:
             return None
-        received = self.report.tensors_of("keys").get("received_mass") if is_stated else None
+        received = self.report.tensors_of("keys").get("received_mass") if has_statistics else None
         footer = [] if received is None else list(received.values[matrix.index])
         label = replace(rows, cells=[*rows.cells, *(["received mass"] if footer else [])])
-        grid = Grid(matrix.title, label, self._columns(matrix.axes[1], matrix.drawn, footer))
+        headers = self.labels.columns(matrix.axes[1], matrix.values.shape[1])
+        grid = Grid(
+            matrix.title, label, number_columns(headers, matrix.drawn, self.display.precision, footer)
+        )
         count = len(grid.groups(self.display.width))
         is_one_of_a_model = any(axis == "layer" for axis, _ in matrix.place)
         is_map = count > 1 and (matrix.axes[1] == "key_block" or is_one_of_a_model)
         return None if count > MAX_GROUPS or is_map else grid
-
-    def _columns(self, axis: str, values: np.ndarray, footer: Sequence[float] = ()) -> list[Column]:
-        """A column a key, the largest of each row emphasised, with a number of the footer below."""
-        largest = largest_keys(values)
-        return [
-            Column(
-                header,
-                self._fixed([*values[:, j], *footer[j : j + 1]]),
-                emphasis=frozenset(np.flatnonzero(largest == j).tolist()),
-            )
-            for j, header in enumerate(self.labels.columns(axis, values.shape[1]))
-        ]
 
     def _fixed(self, numbers: Sequence[float] | np.ndarray) -> list[str]:
         return [fixed(number, self.display.precision) for number in numbers]
@@ -140,10 +146,11 @@ class TensorTables:
                 columns.append(Column(("", f"top {rank + 1}"), cells, left=True))
         return columns
 
-    def _drawing(self, of_tensor: Sequence[Matrix]) -> Drawing:
+    def _drawing(self, tensor_matrices: Sequence[Matrix]) -> Drawing:
         """A heatmap of all the matrices of a tensor, in place of tables that would be too wide."""
-        figure = draw(self.report, of_tensor, self.display)
-        title = f"{of_tensor[0].name}: too wide for a table, so shown as a picture; --format json has it all"
+        figure = draw(self.report, tensor_matrices, self.display)
+        name = tensor_matrices[0].name
+        title = f"{name}: too wide for a table, so shown as a picture; --format json has it all"
         return Drawing(title, [line.text.rstrip(" ") for line in figure.lines], figure.mentioned)
 
     def _vectors(self, matrix: Matrix) -> Grid:

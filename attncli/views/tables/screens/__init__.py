@@ -10,8 +10,7 @@ from attncli.views.tables.screens.comparisons import comparison_screen, pitfalls
 from attncli.views.tables.screens.generate import generate_screen
 from attncli.views.tables.screens.head_effects import ablate_screen, why_screen
 from attncli.views.tables.screens.heads import heads_screen
-from attncli.views.tables.screens.norm import norm_screen
-from attncli.views.tables.screens.scale_demo import scale_demo_screen
+from attncli.views.tables.screens.lessons import norm_screen, scale_demo_screen
 
 Screen = Callable[[Report, Display], Iterator[Section]]
 

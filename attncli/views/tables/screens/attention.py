@@ -14,7 +14,7 @@ from attncli.views.matrices import matrices_of, tokens_of
 from attncli.views.numbers import NO_NUMBER, fixed, scalar
 from attncli.views.tables.elements import Column, Drawing, Grid, Paragraph, Section
 from attncli.views.tables.screens.headlines import NOTE_LINES, fitting_notes, opening
-from attncli.views.tables.screens.matrix_part import MOST_ROWS, MatrixPart
+from attncli.views.tables.screens.matrix_part import MOST_ROWS, PLACE_NAMES, MatrixPart
 from attncli.views.terminal.heatmap_figure import draw
 
 MAP_LINES = 12
@@ -22,7 +22,6 @@ ROOM = 11  # Lines for the rows of the weights and the notes together.
 NAME_WIDTH = 16
 SUM_TOLERANCE, ALIKE = 5e-3, 1e-6
 SCORES = {"scores": "scores before scaling", "scaled_scores": "scores after scaling"}
-PLACE_NAMES = {"batch": "sequence"}
 LINES_OF_WAYS = 2  # More than the variances of scores take.
 ROUNDING = 1e-4  # A larger difference between ways to average is a mistake.
 # What each way to average computes, and the name of its difference from the loop.

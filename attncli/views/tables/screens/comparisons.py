@@ -12,8 +12,7 @@ from attncli.views.heading import first_note, heading
 from attncli.views.labels import shortened
 from attncli.views.matrices import matrices, matrices_of, place_names
 from attncli.views.numbers import scalar
-from attncli.views.tables.elements import Column, Grid, Paragraph, Section
-from attncli.views.tables.labels import TableLabels
+from attncli.views.tables.elements import Column, Grid, Paragraph, Section, TableLabels
 from attncli.views.tables.screens.headlines import one_line, opening
 from attncli.views.tables.screens.matrix_part import MatrixPart
 from attncli.views.tables.statistic_tables import statistic_tables

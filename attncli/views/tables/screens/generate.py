@@ -8,8 +8,7 @@ from attncli.report import PLACES, Cell, Report, Row
 from attncli.views import Display
 from attncli.views.labels import shortened
 from attncli.views.numbers import NO_NUMBER, fixed
-from attncli.views.tables.elements import Column, Grid, Paragraph, Section
-from attncli.views.tables.labels import TableLabels
+from attncli.views.tables.elements import Column, Grid, Paragraph, Section, TableLabels
 from attncli.views.tables.screens.headlines import model_name, one_line
 from attncli.views.tables.statistic_tables import heads_grid
 from attncli.views.terminal.blocks import wrap_cells

@@ -11,8 +11,7 @@ from attncli.report import NamedTensor, Report, Row
 from attncli.views import Display
 from attncli.views.heading import counted
 from attncli.views.numbers import NO_NUMBER, fixed
-from attncli.views.tables.elements import Column, Drawing, Grid, Paragraph, Section, split_header
-from attncli.views.tables.labels import TableLabels
+from attncli.views.tables.elements import Column, Drawing, Grid, Paragraph, Section, TableLabels, split_header
 from attncli.views.tables.screens.headlines import closing_notes, one_line, text_line
 
 MOST_LINES, FEWEST_HEADS = 30, 4

@@ -9,8 +9,7 @@ from rich.cells import cell_len
 from attncli.plain_text import plain_text
 from attncli.report import Report, Row
 from attncli.views.numbers import NO_NUMBER, fixed
-from attncli.views.tables.elements import GAP, Column, Drawing, Grid
-from attncli.views.tables.labels import TableLabels
+from attncli.views.tables.elements import GAP, Column, Drawing, Grid, TableLabels
 
 LETTERS = {
     "first token": "F",

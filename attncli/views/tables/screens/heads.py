@@ -1,26 +1,28 @@
-"""What the heads of a model do: a line for each pattern, and a letter for each head."""
+"""What the heads of a model do: their patterns, their statistics, or the syntactic relations they follow."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from attncli.plain_text import plain_text
 from attncli.report import Report, Row, Table
 from attncli.views import Display
 from attncli.views.heading import counted, token_name
-from attncli.views.numbers import NO_NUMBER
-from attncli.views.tables.elements import Grid, Paragraph, Section
-from attncli.views.tables.labels import TableLabels
+from attncli.views.labels import shortened
+from attncli.views.numbers import NO_NUMBER, fixed
+from attncli.views.tables.elements import Column, Grid, Paragraph, Section, TableLabels
 from attncli.views.tables.screens.head_examples import examples_screen
 from attncli.views.tables.screens.head_patterns import LETTERS_TITLE, half_width, head_letters, pattern_grid
 from attncli.views.tables.screens.headlines import closing_notes, model_name, one_line, text_line
-from attncli.views.tables.screens.relations import relations_screen
 from attncli.views.tables.statistic_tables import heads_grid
 from attncli.views.tables.tensor_tables import TensorTables
 
 MOST_HEADS = 16
 FEW_ROWS = 5
+MOST_RELATIONS, MOST_NAME = 12, 14
+DIRECTIONS = {"to_head": "to head", "from_head": "from head"}
 
 
 def heads_screen(report: Report, display: Display) -> Iterator[Section]:
@@ -29,7 +31,7 @@ def heads_screen(report: Report, display: Display) -> Iterator[Section]:
         yield from examples_screen(report, display)
         return
     if report.table("relations"):
-        yield from relations_screen(report, display)
+        yield from _relations(report, display)
         return
     labels = TableLabels(report, display)
     heads, patterns, spec = report.table("heads"), report.table("patterns"), report.spec
@@ -121,3 +123,41 @@ def _few_rows(report: Report) -> Iterator[str]:
         count = row.get(sort) if isinstance(sort, str) and sort != "from_to_weight" else None
         if isinstance(count, int) and count < FEW_ROWS:
             yield f"{sort} is measured on only {counted(count, 'row')} of this text."
+
+
+def _relations(report: Report, display: Display) -> Iterator[Section]:
+    """What was read; of the most frequent relations the best head beside the best fixed offset."""
+    sizes, relations = report.numbers("sentences"), report.table("relations")
+    num_heads = counted(len(report.table("heads")), "head")
+    title = f"heads: {model_name(report)}, {num_heads} along syntactic relations"
+    yield one_line(title, display, "title")
+    counts = [f"{sizes[f'num_{name}s'] or 0:,} {name}s" for name in ("sentence", "word")]
+    file = str(report.spec.get("relations"))
+    yield one_line(f"{' of '.join(counts)}: {'standard input' if file == '-' else Path(file).name}", display)
+    shown = relations[:MOST_RELATIONS]
+    names = [shortened(plain_text(str(row["relation"])), MOST_NAME) for row in shown]
+    columns = [
+        Column(("", "words"), [f"{row['words']:,}" for row in shown]),
+        Column(("", "head"), [f"{row['layer']}:{row['head']}" for row in shown]),
+        Column(("", "looks"), [DIRECTIONS[str(row["direction"])] for row in shown], left=True),
+        Column(("", "share"), [_share(row, "share") for row in shown]),
+        Column(("", "95 %"), [f"{_share(row, 'lower')}-{_share(row, 'upper')}" for row in shown], left=True),
+        Column(("best", "offset"), [f"{row['offset']:+d}" for row in shown]),
+        Column(("", "share"), [_share(row, "offset_share") for row in shown]),
+        Column(("", "more"), [_more(row) for row in shown]),
+    ]
+    yield Grid("", Column(("", "relation"), names, left=True), columns)
+    left_out = len(relations) - len(shown)
+    rest = [f"{counted(left_out, 'relation')} with fewer words: --show all."] if left_out else []
+    yield from closing_notes([*rest, *report.notes[1:]])
+
+
+def _share(row: Row, name: str) -> str:
+    return fixed(float(str(row[name])), 2)
+
+
+def _more(row: Row) -> str:
+    """By how much the head is better than the offset, where their intervals do not overlap."""
+    if float(str(row["lower"])) <= float(str(row["offset_upper"])):
+        return NO_NUMBER
+    return f"+{fixed(float(str(row['share'])) - float(str(row['offset_share'])), 2)}"

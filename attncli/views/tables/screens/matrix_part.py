@@ -8,20 +8,18 @@ import numpy as np
 from attncli.report import Report
 from attncli.views import Display
 from attncli.views.matrices import Matrix
-from attncli.views.numbers import NO_NUMBER, fixed
-from attncli.views.tables.elements import GAP, Column, Grid
-from attncli.views.tables.labels import TableLabels
-from attncli.views.tables.tensor_tables import largest_keys
+from attncli.views.numbers import NO_NUMBER
+from attncli.views.tables.elements import GAP, Column, Grid, TableLabels
+from attncli.views.tables.tensor_tables import largest_keys, number_columns
 
 MOST_ROWS, FIRST_ROWS = 10, 8  # Rows up to which a matrix is whole, and the first of longer ones.
 COLUMN_WIDTHS = (9, 8, 7, 6, 5)  # Cells of a token above a column, tried until all columns fit.
 CUT_WIDTH, CUT_LABEL = 7, 12  # Cells of tokens where not all columns fit.
 LEAST_WIDTH = 6  # Cells that a column takes at least, with the gap before it.
 MANY_KEYS = 50  # From here on weights are small enough for a decimal more.
-
 MOST_AT = ("most", "at")
-NOUNS = {"batch": ("sequence", "sequences"), "query": ("query", "queries")}
-NO_SIZES: Mapping[str, int] = {}
+PLACE_NAMES = {"batch": "sequence"}
+PLURALS = {"query": "queries"}
 
 
 class MatrixPart:
@@ -60,10 +58,8 @@ class MatrixPart:
 
     def _cut(self) -> Grid:
         """The first keys that fit, and beside them the key that each query looks at most."""
-        self.labels.column_width, self.labels.row_width = (
-            CUT_WIDTH,
-            min(CUT_LABEL, self.labels.row_width or 0),
-        )
+        self.labels.column_width = CUT_WIDTH
+        self.labels.row_width = min(CUT_LABEL, self.labels.row_width or 0)
         label = self._label()
         most = [
             self.labels.place(self.axes[1], int(key)) if np.isfinite(row[key]) else NO_NUMBER
@@ -79,22 +75,18 @@ class MatrixPart:
         return replace(label, cells=cells)
 
     def _columns(self) -> list[Column]:
-        headers = self.labels.columns(self.axes[1], self.num_keys)
-        return [
-            Column(
-                header,
-                [fixed(number, self.precision) for number in self.values[:, j]],
-                emphasis=frozenset(np.flatnonzero(self.largest == j).tolist()),
-            )
-            for j, header in enumerate(headers[: self.width // LEAST_WIDTH])
-        ]
+        headers = self.labels.columns(self.axes[1], self.num_keys)[: self.width // LEAST_WIDTH]
+        return number_columns(headers, self.values, self.precision)
 
-    def left_out(self, sizes: Mapping[str, int] = NO_SIZES) -> Iterator[str]:
-        """`queries 10-199`: what is not shown; `sizes` of the axes before, of which place 0 is shown."""
+    def left_out(self, sizes: Mapping[str, int] | None = None) -> Iterator[str]:
+        """`queries 10-199`: what is not shown; `sizes` of the leading axes, of which place 0 is shown."""
         num_columns = len(self.grid.columns) - (self.grid.columns[-1].header == MOST_AT)
-        shown = {name: (1, size) for name, size in sizes.items()}
+        shown = {name: (1, size) for name, size in (sizes or {}).items()}
         shown |= {self.axes[0]: (self.rows, self.num_queries), self.axes[1]: (num_columns, self.num_keys)}
         for axis, (first, count) in shown.items():
-            one, several = NOUNS.get(axis, (axis, f"{axis}s"))
+            noun = PLACE_NAMES.get(axis, axis)
             if first < count:
-                yield f"{one} {first}" if first == count - 1 else f"{several} {first}-{count - 1}"
+                last = count - 1
+                yield (
+                    f"{noun} {first}" if first == last else f"{PLURALS.get(noun, f'{noun}s')} {first}-{last}"
+                )
