@@ -39,7 +39,7 @@ class Matrix:
 
     @property
     def is_weights(self) -> bool:
-        """Whether its numbers are weights, whose colours start at 0."""
+        """Whether its numbers are weights, so that colours start at 0."""
         return is_weights(self.name, self.axes)
 
     @property

@@ -12,11 +12,11 @@ COLOR_SYSTEMS = {"none": "standard", "16": "standard", "256": "256", "truecolor"
 
 
 def browse(choice: "Choice", *, colors: str) -> int:
-    """Show the browser until the user leaves it, and give its exit code."""
+    """Show the browser until the user leaves it; return its exit code."""
     os.environ["TEXTUAL_COLOR_SYSTEM"] = COLOR_SYSTEMS[colors]  # textual reads it when it is imported
     from attncli.views.browser.app import Browser
 
-    gc.freeze()  # What was imported and read stays until the end; what comes now is collected.
+    gc.freeze()  # What was imported and read stays until the end; only later objects are collected.
     gc.enable()
     browser = Browser(choice, depth=colors)
     browser.run()

@@ -91,7 +91,7 @@ class HeadMap(Panel):
         """What a cell stands for, or the positions of the keys."""
         layout = self.layout_now
         if layout.block != (1, 1):
-            pooling = f"the largest of {layout.block[0]} × {layout.block[1]} a cell"
+            pooling = f"the largest of {layout.block[0]} × {layout.block[1]} per cell"
             if not self.choice.is_received:
                 return " " * layout.label + pooling
             column = layout.label + self.choice.key // layout.block[1]

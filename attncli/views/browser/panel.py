@@ -44,7 +44,7 @@ class Panel(ScrollView, can_focus=False):
         raise NotImplementedError
 
     def line(self, number: int, width: int) -> list[Segment]:
-        """One of them, for a panel that wide."""
+        """One line below the heading, in that width."""
         raise NotImplementedError
 
     def line_to_show(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Matrices as lines of a terminal: coloured blanks, half-blocks with two rows a line, or characters.
+"""Matrices as lines of a terminal: coloured blanks, half-blocks with two rows per line, or characters.
 
 The escape sequences are written directly, and only where a colour changes.
 """

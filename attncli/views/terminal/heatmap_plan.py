@@ -53,7 +53,7 @@ class Subject:
 
     @property
     def poolings(self) -> tuple[str, ...]:
-        """What a cell shows of several numbers, one picture each."""
+        """The ways to reduce several numbers to one cell, one picture each."""
         return POOLED_NAMES.get(self.matrices[0].name, ("mean", "largest"))
 
     @property
@@ -109,7 +109,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Screen:
-    """The room for cells: columns beside the labels, lines, and whether half-blocks show two rows a line."""
+    """The room for cells: columns beside the labels, lines, and whether a line can show two rows."""
 
     columns: int
     lines: int
@@ -161,7 +161,7 @@ def _plan_of_one(subject: Subject, display: Display) -> Plan:
 
 
 def _plan_beside(subject: Subject, room: Screen) -> Plan:
-    """One map: wide cells for a few numbers, then two characters a cell, one, half-blocks; then pooled."""
+    """One map: wide cells for a few numbers, then two characters per cell, one, half-blocks; then pooled."""
     rows, columns = subject.rows.count, subject.columns.count
     wide = wide_enough(subject.columns, COLUMN_LABEL_WIDTH) if subject.columns.step == 1 else 2
     if max(rows, columns) <= min(MAX_WIDE, room.lines) and wide > 2 and columns * wide <= room.columns:
@@ -172,7 +172,7 @@ def _plan_beside(subject: Subject, room: Screen) -> Plan:
 
 
 def _dense_plan(rows: int, columns: int, room: Screen) -> Plan:
-    """One character a cell, one line per row while they are few; pooled where they do not fit."""
+    """One character per cell, one line per row while they are few; pooled where they do not fit."""
     if columns <= room.columns and rows <= min(MAX_WIDE, room.lines):
         return Plan((1, 1), 1, 1)
     rows_per_line = 2 if room.has_halves else 1

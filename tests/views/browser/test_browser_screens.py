@@ -97,7 +97,7 @@ def test_a_larger_map_is_made_to_fit_and_says_so() -> None:
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
         panel = app.query_one(HeadMap)
         (down, along), label = panel.layout_now.block, panel.layout_now.label
-        assert f"the largest of {down} × {along} a cell" in panel.render_line(0).text
+        assert f"the largest of {down} × {along} per cell" in panel.render_line(0).text
         line, column = 300 // down // 2, label + 400 // along
         (segment,) = panel.render_line(1 + line).crop(column, column + 1)
         assert segment.style is not None

@@ -49,7 +49,7 @@ def made(experiment: str, text: str, tensors: dict[str, NamedTensor], context: s
 
 
 SENTENCE = "the cat walks on the street"
-SIDES, VECTORS = ("query", "key"), ("token", "dim")
+ATTENTION, VECTORS = ("query", "key"), ("token", "dim")
 # Made by hand: what an experiment computes moves no golden file.
 CASES = {
     "causal": made(
@@ -57,8 +57,8 @@ CASES = {
         SENTENCE,
         {
             "input": NamedTensor(VECTORS, numbers(6, 4)),
-            "scores": NamedTensor(SIDES, np.where(np.tri(6) > 0, numbers(6, 6), np.nan)),
-            "weights": NamedTensor(SIDES, weights(6, 6, causal=True)),
+            "scores": NamedTensor(ATTENTION, np.where(np.tri(6) > 0, numbers(6, 6), np.nan)),
+            "weights": NamedTensor(ATTENTION, weights(6, 6, causal=True)),
         },
     ),
     "22-tokens": made(
@@ -66,12 +66,12 @@ CASES = {
         LESSON,
         {
             "input": NamedTensor(VECTORS, numbers(22, 8)),
-            "weights": NamedTensor(SIDES, weights(22, 22)),
+            "weights": NamedTensor(ATTENTION, weights(22, 22)),
         },
     ),
-    "hostile": made("self", HOSTILE, {"weights": NamedTensor(SIDES, weights(12, 12))}),
-    "heads": made("multihead", SENTENCE, {"weights": NamedTensor(("head", *SIDES), weights(8, 6, 6))}),
-    "cross-hostile": made("cross", "the cat", {"weights": NamedTensor(SIDES, weights(2, 12))}, HOSTILE),
+    "hostile": made("self", HOSTILE, {"weights": NamedTensor(ATTENTION, weights(12, 12))}),
+    "heads": made("multihead", SENTENCE, {"weights": NamedTensor(("head", *ATTENTION), weights(8, 6, 6))}),
+    "cross-hostile": made("cross", "the cat", {"weights": NamedTensor(ATTENTION, weights(2, 12))}, HOSTILE),
     "curves": Report(
         "scale-demo",
         {},
