@@ -145,7 +145,10 @@ def test_encoders_are_refused(attn: Attn, name: str, tmp_path: Path) -> None:
 def test_half_precision_is_refused(attn: Attn, dtype: str) -> None:
     ended = attn(["why", "--dtype", dtype])
     assert ended.code == 2 and ended.out == ""
-    assert ended.err == f"--dtype: must be float32 for why: rounded parts add up to no logit (got {dtype})\n"
+    assert (
+        ended.err
+        == f"--dtype: must be float32 for why: rounded parts do not add up to the logit (got {dtype})\n"
+    )
 
 
 def test_induction_heads_write_what_came_after_the_first_copy() -> None:

@@ -90,9 +90,9 @@ class Ablation:
         self.effects.append(found)
 
     def _choose(self, rows: Sequence[HeadRow], places: Sequence[HeadPlace]) -> None:
-        """The heads that are removed exactly: those that are named, or all; of an approximation some of them.
+        """The heads that are removed exactly: those named, or all; of an approximation a sample.
 
-        Each is removed in a run of its own, and all of them in one more where that was asked for.
+        Each is removed in a run of its own; with `jointly`, one more run is without all of them.
         """
         self.heads = [{name: row[name] for name in WHERE} for row in rows]
         self.patterns = [Counter() for _ in rows]

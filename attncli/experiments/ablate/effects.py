@@ -40,9 +40,7 @@ class Baseline:
         self.numbers = self._numbers(self.output, self.expected) if reading.num_places else {}
 
     def _numbers(
-        self,
-        output: Float[Tensor, "place vocabulary"],
-        log_probabilities: Float[Tensor, "place vocabulary"],
+        self, output: Float[Tensor, "place vocabulary"], log_probabilities: Float[Tensor, "place vocabulary"]
     ) -> Effects:
         targets = self.reading.targets.to(output.device)
         numbers = {"loss": float(mean_loss(log_probabilities, targets))}

@@ -43,12 +43,7 @@ class Removal:
     means: Sequence[Float[Tensor, "head value_dim"]] = ()
 
     def applied(
-        self,
-        model: nn.Module,
-        layer: CapturedLayer,
-        call: int,
-        removed: Sequence[Removed],
-        hooks: ExitStack,
+        self, model: nn.Module, layer: CapturedLayer, call: int, removed: Sequence[Removed], hooks: ExitStack
     ) -> Float[Tensor, "text head query value_dim"]:
         """The output of a call, each text without its own removed heads."""
         output = output_of(layer)

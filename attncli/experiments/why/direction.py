@@ -69,10 +69,7 @@ def direction_of(
 
 
 def _last_norm(
-    pretrained: Pretrained,
-    calls: Calls,
-    stream: Float[Tensor, " embed"],
-    read: Float[Tensor, " embed"],
+    pretrained: Pretrained, calls: Calls, stream: Float[Tensor, " embed"], read: Float[Tensor, " embed"]
 ) -> tuple[nn.Module, Call]:
     """The module outside of blocks that makes of the stream what W_U reads."""
     for name, module in pretrained.whole.named_modules():

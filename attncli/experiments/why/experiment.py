@@ -110,7 +110,9 @@ def read(spec: WhySpec, texts: Texts, pretrained: Pretrained, generator: torch.G
     dtype = pretrained.model.dtype
     if torch.finfo(dtype).bits < 32:
         name = str(dtype).removeprefix("torch.")
-        raise UserError(f"dtype: must be float32 for why: rounded parts add up to no logit (got {name})")
+        raise UserError(
+            f"dtype: must be float32 for why: rounded parts do not add up to the logit (got {name})"
+        )
     return read_text(spec, texts, pretrained, generator)
 
 

@@ -44,7 +44,7 @@ def _report(spec: GenerateSpec, prompt: Prompt, pretrained: Pretrained, progress
     try:
         how = write(pretrained.whole, inputs, decoding, _on_token(rows, pretrained, progress))
     except KeyboardInterrupt:
-        # Where somebody waits for this one alone, what there is, is shown.
+        # A user who waits for this run alone gets what was written so far.
         if progress is None or not rows.tokens:
             raise
         is_unfinished = True

@@ -82,9 +82,8 @@ def _needle(spec: GenerateSpec, text: str, read: ModelText, pretrained: Pretrain
 def _spans(text: str, pretrained: Pretrained, *, is_whole: bool) -> Sequence[tuple[int, int]]:
     """The characters of each token."""
     if not pretrained.tokenizer.is_fast:
-        raise UserError(
-            f"needle: {pretrained.name} does not tell which characters a token has: name tokens, as 12:20"
-        )
+        message = "does not say which characters a token covers: give token positions, as 12:20"
+        raise UserError(f"needle: {pretrained.name} {message}")
     read = pretrained.tokenizer(text, return_offsets_mapping=True, add_special_tokens=not is_whole)
     spans: list[tuple[int, int]] = read["offset_mapping"]
     return spans

@@ -32,12 +32,7 @@ def _one_line(error: Exception) -> str:
 
 
 def load_pretrained(
-    model: str,
-    *,
-    allow_download: bool,
-    device: torch.device,
-    dtype: str = "float32",
-    with_head: bool = False,
+    model: str, *, allow_download: bool, device: torch.device, dtype: str = "float32", with_head: bool = False
 ) -> Pretrained:
     """The model of a local folder or, where downloads are allowed, of a hub id.
 

@@ -142,7 +142,7 @@ class Pretrained:
         encoded = self.tokenizer(text, truncation=False, add_special_tokens=not is_whole, **options)
         ids = encoded["input_ids"]
         if not ids:
-            raise UserError(f"{key}: the tokenizer of {self.name} makes no tokens of it")
+            raise UserError(f"{key}: the tokenizer of {self.name} finds no tokens in it")
         most, count = self.most_tokens(), len(ids)
         most = None if most is None else most - num_new
         if most is not None and count > most:

@@ -65,7 +65,7 @@ class LastRows:
             if fault := fault_of(weights):
                 raise CannotShow(f"it returns {fault}")
             if kind == "self" and weights.shape[2] > 1 and weights[:, :, 0, -1].max() > 0:
-                raise CannotShow(f"{name} looks at later tokens: it reads texts, and writes none")
+                raise CannotShow(f"{name} looks at later tokens: it reads text and does not write")
             row = weights[:, :, -1:].clone()
             given = GivenWeights(row, (row > 0).any(dim=1))
             self.layers.append(self.numbering.layer(name, kind, given, stack))
@@ -76,7 +76,7 @@ def _refuse_the_future(module: str, visibility: Visibility) -> None:
         return
     first, last = torch.tensor([0]), torch.tensor([visibility.num_keys - 1])
     if visibility.block(first, last).any():
-        raise CannotShow(f"{module} looks at later tokens: it reads texts, and writes none")
+        raise CannotShow(f"{module} looks at later tokens: it reads text and does not write")
 
 
 def _last_row(layer: AttentionLayer, *, is_self: bool) -> AttentionLayer:
