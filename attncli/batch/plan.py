@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from attncli.batch.prompts import Prompt, PromptFile, TextPrompts
 from attncli.errors import UserError
+from attncli.experiments.reading.text_file import TextFile
 from attncli.experiments.reading.texts import check_text
 from attncli.spec import SPECS
 from attncli.spec.config.config_file import ConfigFile
@@ -179,9 +180,9 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
     return Plan(tuple(chains(items)), with_context, prompts, checked.num_prompts, checked.mean_characters)
 
 
-def plan_of_texts(spec: Spec, texts: TextPrompts) -> Plan:
+def plan_of_texts(spec: Spec, file: TextFile) -> Plan:
     """The plan of one experiment on many texts; UserError with the bad lines."""
-    num_texts = texts.file.count()
+    texts, num_texts = TextPrompts(file), file.count()
     mean = sum(len(prompt.sentence) for prompt in texts) / num_texts
     item = Item(_with(spec, {"sentence": PLACEHOLDER}), f"attn {spec.experiment}")
     return Plan(tuple(chains([item])), (), texts, num_texts, mean)

@@ -1,6 +1,7 @@
 """Sentences from a text file, JSON Lines or standard input: each line checked once, then read as needed."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from attncli.errors import UserError
@@ -76,11 +77,11 @@ class PromptFile(LineFile):
         return Prompt(number, sentence, fields.get("context"), fields.get("id"))
 
 
+@dataclass(frozen=True)
 class TextPrompts:
     """The texts of a survey as prompts of a batch."""
 
-    def __init__(self, file: TextFile) -> None:
-        self.file = file
+    file: TextFile
 
     def __iter__(self) -> Iterator[Prompt]:
         """Every text, from the start."""

@@ -49,7 +49,6 @@ def keep_survey(
 ) -> int:
     """Survey every text that the store does not have yet; then write the summary of all."""
     from attncli.batch.plan import plan_of_texts
-    from attncli.batch.prompts import TextPrompts
     from attncli.batch.store.survey import kept_spec
     from attncli.cli.batches.kept import keep
     from attncli.experiments.reading.text_file import TextFile
@@ -63,7 +62,7 @@ def keep_survey(
         advice = "-o FILE.json keeps relations" if spec.relations else "give --texts FILE"
         raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
     with errors_at(given), TextFile(spec.texts, spec.text_group) as file:
-        plan = plan_of_texts(kept_spec(spec), TextPrompts(file))
+        plan = plan_of_texts(kept_spec(spec), file)
         code = keep(plan, path, rows=False, weights=False, conditions=(), fail_fast=False, **of_store)
     to.write([survey_of_store(path, spec)])
     return code

@@ -32,14 +32,12 @@ def load_experiment(spec: Spec) -> Callable[[Spec, Texts, "Draws"], Report]:
     live as long as the process, during the import and at exit, which takes a third of a short run.
     """
     name = module_of(spec)
-    run: Callable[[Spec, Texts, Draws], Report]
-    if name in sys.modules:
-        run = sys.modules[name].run
-        return run
-    gc.disable()
-    run = import_module(name).run
-    gc.freeze()
-    gc.enable()
+    if name not in sys.modules:
+        gc.disable()
+        import_module(name)
+        gc.freeze()
+        gc.enable()
+    run: Callable[[Spec, Texts, Draws], Report] = sys.modules[name].run
     return run
 
 

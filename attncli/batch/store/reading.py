@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -133,10 +133,7 @@ def reading(path: Path, *, all_runs: bool = False) -> Iterator[Reader]:
         raise UserError(f"{path}: no such file")
     check_header(path)
     try:
-        connection = connect_to_read(path)
-        try:
+        with closing(connect_to_read(path)) as connection:
             yield Reader(connection, all_runs=all_runs)
-        finally:
-            connection.close()
     except sqlite3.Error as error:
         raise RunError(f"{path}: cannot be read: {error}") from None

@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from operator import itemgetter
 from pathlib import Path
 
@@ -205,16 +205,13 @@ def open_store(path: Path, *, fresh: bool, rows: bool, weights: bool) -> Iterato
         if not path.exists():
             create_file(path, rows=rows, weights=weights)
         check_header(path)
-        connection = connect(path)
-        try:
+        with closing(connect(path)) as connection:
             if version_of(connection) != SCHEMA_VERSION:
                 migrate(connection)
             _refuse_other_keeping(path, connection, rows=rows, weights=weights)
             named = {name for (name,) in connection.execute("SELECT DISTINCT weights FROM runs")}
             WeightFiles(path).remove_others(named)
             yield Store(path, connection, rows=rows, weights=weights)
-        finally:
-            connection.close()
 
 
 def _refuse_other_keeping(path: Path, connection: sqlite3.Connection, *, rows: bool, weights: bool) -> None:

@@ -3,7 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from attncli.batch.store.schema import (
@@ -87,11 +87,8 @@ def create_file(path: Path, *, rows: bool, weights: bool) -> None:
     part = beside(path, "-new")
     part.unlink(missing_ok=True)
     try:
-        connection = sqlite3.connect(part)
-        try:
+        with closing(sqlite3.connect(part)) as connection:
             create(connection, rows=rows, weights=weights)
-        finally:
-            connection.close()
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
