@@ -1,4 +1,4 @@
-"""Of every head, how often it looks along each syntactic relation, beside the best fixed offset."""
+"""How often each head looks along each syntactic relation, beside the best fixed offset."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -11,7 +11,7 @@ from attncli.experiments.ablate.named_heads import AblatedHeads
 from attncli.experiments.attention_report import build_report
 from attncli.experiments.reading.many_texts import ManyTexts
 from attncli.experiments.reading.texts import Texts
-from attncli.experiments.relations.looks import ALL, DIRECTIONS, RelationCounts, SentenceLooks
+from attncli.experiments.relations.relation_counts import ALL, DIRECTIONS, RelationCounter, RelationCounts
 from attncli.experiments.relations.sentence_file import ParsedSentence, SentenceFile
 from attncli.experiments.survey.reading import refuse_merged
 from attncli.inputs.capture.capture import capture
@@ -36,7 +36,7 @@ def report_relations(
     """The best head of each relation, and every head's share of every relation's words.
 
     Clark et al. 2019 (1906.04341), section 4.2 and table 1. UserError for a model of two stacks, and for a
-    tokenizer that does not say where its tokens stand.
+    tokenizer that does not tell where its tokens are in the text.
     """
     name = pretrained.name
     if pretrained.has_decoder:
@@ -57,11 +57,11 @@ def report_relations(
         many: ManyTexts[ParsedSentence] = ManyTexts(file, read, progress, key="relations")
         for batch in many.batches():
             sentences, readings = zip(*batch, strict=True)
-            looks = SentenceLooks(sentences, readings, counts)
+            counter = RelationCounter(sentences, readings, counts)
             with ExitStack() as hooks:
-                taken_out = AblatedHeads(spec.ablate, pretrained, looks.take, hooks)
-                capture(pretrained.model, pretrained.inputs(readings), taken_out.take)
-            taken_out.check_all_found()
+                ablated = AblatedHeads(spec.ablate, pretrained, counter.take, hooks)
+                capture(pretrained.model, pretrained.inputs(readings), ablated.take)
+            ablated.check_all_found()
     if not counts.hits:
         raise UserError(
             f"relations: {file.label}: has no relation between two words that {name} can tell apart"
@@ -78,21 +78,22 @@ def report_relations(
         f"{name}: {len(heads)} heads, on {counts.words[ALL]:,} relations in {many.num_read:,} sentences.",
         HOW_NOTE,
         BEST_NOTE.format(heads=f"{len(heads):,}"),
-        *([_unaligned(counts.num_unaligned)] if counts.num_unaligned else []),
+        *_unaligned(counts.num_unaligned),
         *many.notes(),
-        *taken_out.notes(),
+        *ablated.notes(),
     ]
     tables = {"relations": _best(every, counts), "heads": heads, "intervals": Table(every)}
     return build_report(spec, Texts(), {}, {**tables, "sentences": about}, notes)
 
 
-def _unaligned(count: int) -> str:
+def _unaligned(count: int) -> list[str]:
     relations = "1 relation is" if count == 1 else f"{count:,} relations are"
-    return f"{relations} left out, of words without tokens of their own, or that were cut off."
+    why = "left out, of words without tokens of their own, or that were cut off."
+    return [f"{relations} {why}"] if count else []
 
 
 def _every_head(counts: RelationCounts) -> Iterator[dict[str, Any]]:
-    """A row for each relation, direction and head; the relations with the most words first."""
+    """One row per relation, direction and head; the relations with the most words first."""
     order = sorted(counts.words, key=lambda name: (name != ALL, -counts.words[name], name))
     for name in order:
         count, number = counts.words[name], counts.numbers[name]
@@ -109,19 +110,15 @@ def _every_head(counts: RelationCounts) -> Iterator[dict[str, Any]]:
 
 def _of_relation(hits: torch.Tensor, number: int) -> list[list[int]]:
     """The hits of each direction and head; zeros where a layer was last seen before the relation was."""
-    if number >= hits.shape[1]:
-        return torch.zeros_like(hits[:, 0]).tolist()
-    found: list[list[int]] = hits[:, number].tolist()
+    found: list[list[int]] = (hits[:, number] if number < hits.shape[1] else hits[:, 0] * 0).tolist()
     return found
 
 
 def _best(every: list[dict[str, Any]], counts: RelationCounts) -> Table:
-    """Of each relation the head that finds the most words, and the offset at which the most heads stand."""
+    """For each relation the head that finds the most words, and the offset of the most syntactic heads."""
     best: dict[str, dict[str, Any]] = {}
     for row in every:
-        name = row["relation"]
-        if name not in best or row["hits"] > best[name]["hits"]:
-            best[name] = row
+        best[row["relation"]] = max(best.get(row["relation"], row), row, key=lambda one: one["hits"])
     table = Table()
     for name, row in best.items():
         # Of equal ones the nearest, the one before the word first.
@@ -139,10 +136,10 @@ def _best(every: list[dict[str, Any]], counts: RelationCounts) -> Table:
 
 
 def _head_rows(every: list[dict[str, Any]]) -> Table:
-    """A row for each head, with its share of each relation's words in each direction."""
+    """One row per head, with its share of each relation's words in each direction."""
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for row in every:
-        place = {"layer": row["layer"], "head": row["head"]}
-        own = rows.setdefault((row["layer"], row["head"]), {**place, "kind": "self", "stack": "self"})
+        layer, head = row["layer"], row["head"]
+        own = rows.setdefault((layer, head), {"layer": layer, "head": head, "kind": "self", "stack": "self"})
         own[row["statistic"]] = row["mean"]
     return Table(rows.values())

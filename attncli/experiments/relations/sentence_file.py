@@ -25,7 +25,7 @@ class Relation(NamedTuple):
 class ParsedSentence:
     """A sentence as it is written, with the number of the word of each character, and its relations.
 
-    Words are those that stand in the text: of "al" (a + el) there is one.
+    Words are those of the written text: "al" (a + el) is one.
     """
 
     text: str
@@ -43,14 +43,14 @@ class SentenceFile(LineFile):
         super().__init__(name, f"relations: {name}")
 
     def count(self) -> int:
-        """How many sentences there are; UserError at the first that is none, and where there is none."""
+        """How many sentences there are; UserError at the first invalid one, and where there is none."""
         count = sum(1 for _ in self.numbered())
         if not count:
             raise UserError(f"relations: {self.label}: holds no sentence")
         return count
 
     def numbered(self) -> Iterator[tuple[int, ParsedSentence]]:
-        """Every sentence with the number of its first line; UserError there for what is none."""
+        """Every sentence with the number of its first line; UserError there for an invalid one."""
         for line, block in self._blocks():
             where = f"relations: {self.label}:{line}"
             try:
@@ -82,7 +82,7 @@ class SentenceFile(LineFile):
 
 
 def _parsed(block: str) -> ParsedSentence:
-    """ValueError for a block that is no sentence of CoNLL-U."""
+    """ValueError for a block that is not a sentence in CoNLL-U."""
     from conllu import parse
     from conllu.exceptions import ParseException
 
@@ -117,7 +117,7 @@ def _written_words(rows: "list[Token]") -> "tuple[dict[int, int], list[Token]]":
 
 
 def _joined(written: "list[Token]") -> tuple[str, list[int]]:
-    """The text of words, and the number of the word of each character; a blank is of the word after it."""
+    """The text of words, and the number of the word of each character; a blank belongs to the next word."""
     text, of_character = "", list[int]()
     blank = ""
     for number, row in enumerate(written):
@@ -128,7 +128,7 @@ def _joined(written: "list[Token]") -> tuple[str, list[int]]:
 
 
 def _relations(rows: "list[Token]", number_of: dict[int, int]) -> Iterator[Relation]:
-    """Those between written words: not of the root, nor inside of one word."""
+    """Those between written words: neither of the root nor inside one word."""
     for row in rows:
         word, head, name = row["id"], row.get("head"), row.get("deprel")
         if not isinstance(word, int):

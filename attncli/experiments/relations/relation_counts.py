@@ -12,14 +12,13 @@ from attncli.experiments.reading.text_words import attention_between_words
 from attncli.experiments.relations.sentence_file import ParsedSentence
 from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.models.pretrained import Reading
-from attncli.inputs.models.words import Words
 
 ALL = "all relations"
 """All of them together: no relation has a blank in its name."""
 DIRECTIONS = ("to_head", "from_head")
-"""The dependent looks at its head; of all words, the head looks most at the dependent."""
+"""The dependent looks most at its head; the head looks most at the dependent, of all words."""
 ROUNDING = 1e-5
-"""Weights that differ by less than this share of the largest are a tie; the first word has it."""
+"""Weights that differ by less than this share of the largest are a tie, which the first word wins."""
 NOBODY = -1
 
 
@@ -35,9 +34,9 @@ def most_looked_at(
 
 @dataclass
 class RelationCounts:
-    """Over the sentences so far: the words in each relation, where their heads stand, and what heads find.
+    """Over the sentences so far: the words in each relation, where their heads are, and what heads find.
 
-    `offsets` counts the heads that stand so many words after their dependent. `hits` are by layer.
+    `offsets` counts the heads that are so many words after their dependent. `hits` are by layer.
     """
 
     num_words: int = 0
@@ -69,7 +68,7 @@ class RelationCounts:
         self.hits[layer] = hits
 
 
-class SentenceLooks:
+class RelationCounter:
     """Takes the layers of a model on some sentences of equal counts, and counts what their heads find."""
 
     def __init__(
@@ -77,23 +76,22 @@ class SentenceLooks:
     ) -> None:
         self.counts = counts
         self.readings = readings
-        texts, dependents, heads, relations = [], [], [], []
+        found: list[tuple[int, int, int, int]] = []
         is_word = []
         for text, (sentence, reading) in enumerate(zip(sentences, readings, strict=True)):
             assert reading.text.words is not None
-            place_of = places(reading.text.words)
+            words = reading.text.words.of_text
+            place_of = {held.start: place for place, held in enumerate(words) if len(held) == 1}
             counts.num_words += sentence.num_words
             for dependent, head, name in sentence.relations:
-                if dependent not in place_of or head not in place_of:
+                if dependent in place_of and head in place_of:
+                    number = counts.count(name, head - dependent)
+                    found.append((text, place_of[dependent], place_of[head], number))
+                else:  # a word without a token of its own, or one that was cut off
                     counts.num_unaligned += 1
-                    continue
-                texts.append(text)
-                dependents.append(place_of[dependent])
-                heads.append(place_of[head])
-                relations.append(counts.count(name, head - dependent))
-            is_word.append([len(held) > 0 for held in reading.text.words.of_text])
-        self.texts, self.dependents = torch.tensor(texts, dtype=torch.int64), torch.tensor(dependents)
-        self.heads, self.relations = torch.tensor(heads), torch.tensor(relations, dtype=torch.int64)
+            is_word.append([len(held) > 0 for held in words])
+        columns = torch.tensor(found, dtype=torch.int64).reshape(-1, 4).unbind(dim=1)
+        self.texts, self.dependents, self.heads, self.relations = columns
         among = torch.tensor(is_word)
         others = ~torch.eye(among.shape[1], dtype=torch.bool)
         self.among = (among[:, :, None] & among[:, None, :] & others)[:, None]
@@ -108,8 +106,3 @@ class SentenceLooks:
         ]
         found = torch.stack(by_direction) == self.heads[:, None]
         self.counts.add(layer.layer, self.relations, found)
-
-
-def places(words: Words) -> dict[int, int]:
-    """The place of each word of the text; those that share a token have none."""
-    return {held.start: place for place, held in enumerate(words.of_text) if len(held) == 1}
