@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Places:
-    """Some rows and columns of the weights: positions, and the tokens that stand there in each text.
+    """Some rows and columns of the weights: positions, and the tokens of each text there.
 
     `first_key` is the first key that counts; `num_tokens` is how many tokens a text has, `repeat` how many of
     them are repeated on the probe. `special` are the tokenizer's own tokens; `from_queries` and `to_keys` are
@@ -70,7 +70,9 @@ def induction(at: Places) -> Pattern:
 
 
 def special_mass(at: Places) -> Pattern:
-    """j is a token of the tokenizer's own: [CLS], [SEP], <s>. Clark et al. 2019: BERT's heads rest there."""
+    """j is one of the tokenizer's own tokens: [CLS], [SEP], <s>. In BERT many heads park weight there (Clark
+    et al. 2019).
+    """
     return at.special & at.counted
 
 

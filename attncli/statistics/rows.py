@@ -42,7 +42,7 @@ class Rows:
     keys: Int[Tensor, " key"]
     softmax: Softmax | None = None
     shared: dict[str, Any] = field(default_factory=dict)
-    """What depends on positions alone: rows at the same positions in other layers have it, too."""
+    """What depends only on positions: rows at the same positions in other layers share it."""
 
     @cached_property
     def sums(self) -> Float[Tensor, "*batch query"]:

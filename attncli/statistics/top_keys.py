@@ -18,7 +18,7 @@ def top_keys(
 ) -> Int[Tensor, "*batch query rank"]:
     """The places of the k largest entries of each row, largest first and the earlier first among equals.
 
-    Entries are equal when rounding could have told them apart: within ROUNDINGS spacings of floating point
+    Entries are equal when they may differ by rounding only: by at most ROUNDINGS spacings of floating point
     at the larger of them, or at `unit` where that is larger. -inf marks what has no rank: there, and beyond
     the number of keys, the place is -1.
     """
@@ -29,7 +29,7 @@ def top_keys(
         values, places = _by_rounds(flat, count, lambda left, best: best.indices)
     else:
         values, places = flat.topk(count)
-    # Any of equal entries was taken: the few rows with some are looked through again.
+    # Of equal entries any may have been taken: the few rows that have some are searched again.
     is_tied = are_equal(values[:, 1:], values[:, :-1], unit) & (values[:, 1:] > -torch.inf)
     if len(tied := is_tied.any(dim=-1).nonzero()[:, 0]):
 
@@ -39,14 +39,12 @@ def top_keys(
 
         of_ties, firsts = _by_rounds(flat[tied], count, first)
         values[tied], places[tied] = of_ties, firsts
-    found = torch.full((len(flat), k), -1, device=ranking.device)
-    kept = min(k, num_keys)
-    found[:, :kept] = places[:, :kept].masked_fill(values[:, :kept] == -torch.inf, -1)
-    return found.view(*ranking.shape[:-1], k)
+    kept = places.masked_fill(values == -torch.inf, -1)[:, :k]
+    return torch.nn.functional.pad(kept, (0, k - kept.shape[-1]), value=-1).view(*ranking.shape[:-1], k)
 
 
 def are_equal(smaller: Tensor, larger: Tensor, unit: float) -> Tensor:
-    """Where rounding alone may have told two numbers apart, of which one is not below the other."""
+    """Where two numbers differ by no more than rounding; `larger` is not below `smaller`."""
     spacing = torch.finfo(larger.dtype).eps * larger.abs().clamp(min=unit)
     return smaller >= larger - ROUNDINGS * spacing
 
@@ -54,7 +52,7 @@ def are_equal(smaller: Tensor, larger: Tensor, unit: float) -> Tensor:
 def _by_rounds(
     rows: Float[Tensor, "row key"], count: int, choose: Callable[[Tensor, Any], Tensor]
 ) -> tuple[Float[Tensor, "row rank"], Int[Tensor, "row rank"]]:
-    """The maximum, so many times; `choose` says where it is."""
+    """The maximum, `count` times; `choose` says where it is."""
     left = rows.clone()
     values, places = left.new_empty(len(rows), count), left.new_empty(len(rows), count, dtype=torch.int64)
     for rank in range(count):

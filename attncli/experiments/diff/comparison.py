@@ -166,7 +166,7 @@ def compare(a: Report, b: Report) -> Report:
     """B compared with A. UserError where their weights cannot be compared.
 
     Jensen-Shannon distances are per row; see `jensen_shannon`. Without weights on both sides (norm,
-    scale-demo, a survey without maps) the statistics alone are compared.
+    scale-demo, a survey without maps) only the statistics are compared.
     """
     tensor_a, tensor_b = _weights(a, "A"), _weights(b, "B")
     if (tensor_a is None) != (tensor_b is None):

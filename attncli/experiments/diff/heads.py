@@ -1,4 +1,4 @@
-"""The heads of two reports: what changed in those that both have, and which of them one has alone."""
+"""The heads of two reports: what changed in those that both have, and which only one of them has."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple

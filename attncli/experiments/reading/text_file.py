@@ -5,23 +5,21 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, Self
 
 from attncli.errors import UserError, nearest
 
 MAX_ERRORS = 20
 MAX_GROUPS_NAMED = 10
 
-Lines = TypeVar("Lines", bound="LineFile")
-
 
 class LineFile:
-    """The lines of a file, in bounded memory however long it is; `place` leads what is said of the file.
+    """The lines of a file, in bounded memory however long it is; errors about the file begin with `place`.
 
     Standard input (`-`) and pipes are copied to a temporary file first, since they are read more than once.
-    A name that ends in .jsonl or .ndjson holds JSON Lines, and so does a pipe whose first line begins with {.
+    A file named .jsonl or .ndjson holds JSON Lines, and so does a pipe whose first line begins with {.
     """
 
     def __init__(self, name: str, place: str) -> None:
@@ -38,7 +36,7 @@ class LineFile:
         except OSError as error:
             raise UserError(f"{place}: cannot be read: {error.strerror}") from None
 
-    def __enter__(self: Lines) -> Lines:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -65,9 +63,9 @@ class LineFile:
     def fields(
         self, number: int, data: bytes, texts: Sequence[str], names: Sequence[str]
     ) -> dict[str, str | None]:
-        """A line by its fields: the first of `texts` is the line itself where it is no JSON.
+        """A line by its fields: the first of `texts` is the line itself where the file is not JSON Lines.
 
-        Names may be whole numbers, which come as texts. UserError at the line for what is none of that.
+        Names may be whole numbers, which become text. UserError with the line number for anything else.
         """
         where = f"{self.label}:{number}"
         try:
@@ -86,7 +84,7 @@ class LineFile:
         return {key: None if value is None else str(value) for key, value in found.items()}
 
     def check_lines(self, check: Callable[[int, bytes], None]) -> None:
-        """Hand over every line; UserError with what is wrong in the first of those that are refused."""
+        """Pass every line to `check`; UserError with the errors of the first lines that it refuses."""
         errors, num_errors = list[str](), 0
         for number, data in self.lines():
             try:
@@ -104,11 +102,8 @@ def _spooled(path: Path, place: str, *, is_stdin: bool) -> IO[bytes]:
     if is_stdin and sys.stdin is None:
         raise UserError(f"{place}: standard input is closed")
     spool = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the file of lines
-    if is_stdin:
-        shutil.copyfileobj(sys.stdin.buffer, spool)
-    else:
-        with path.open("rb") as pipe:
-            shutil.copyfileobj(pipe, spool)
+    with nullcontext(sys.stdin.buffer) if is_stdin else path.open("rb") as pipe:
+        shutil.copyfileobj(pipe, spool)
     spool.seek(0)
     return spool
 
@@ -161,7 +156,7 @@ class TextLine(NamedTuple):
 class TextFile(LineFile):
     """What the setting `texts` names: a text in each line, or JSON Lines with text, id and group.
 
-    With `group` the texts of that group alone.
+    With `group` only the texts of that group.
     """
 
     def __init__(self, name: str, group: str | None = None) -> None:
@@ -169,7 +164,7 @@ class TextFile(LineFile):
         self.group = group
 
     def __iter__(self) -> Iterator[TextLine]:
-        """Every text, from the start; UserError at the first line that is none."""
+        """Every text, from the start; UserError at the first invalid line."""
         for number, data in self.lines():
             line = self._text(number, data)
             if self.group in (None, line.group):
@@ -180,7 +175,7 @@ class TextFile(LineFile):
         return ((line.line, line) for line in self)
 
     def count(self) -> int:
-        """How many texts there are; UserError with the bad lines, and where there is none."""
+        """How many texts there are; UserError with the invalid lines, and where there is no text."""
         count, groups = 0, dict[str, None]()
 
         def check(number: int, data: bytes) -> None:

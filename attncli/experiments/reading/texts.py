@@ -76,12 +76,12 @@ def _tokens(source: TextSource, tokenizer: str) -> tuple[str, ...]:
 
 
 def find_vectors(spec: TextSpec, tokens: Iterable[str]) -> dict[str, np.ndarray]:
-    """What the word-vector file of a spec holds of these words."""
+    """The vectors that the word-vector file of a spec has for these words."""
     return find_word_vectors(Path(spec.embedding), tokens, spec.embed_dim)
 
 
 def with_vectors(spec: TextSpec, texts: Texts, found: Mapping[str, np.ndarray]) -> Texts:
-    """The texts with the vectors of their words; UserError for a word without one, if the spec says so."""
+    """The texts with the vectors of their words; UserError for a word without one, unless that is zeros."""
     words = (*texts.tokens, *texts.context_tokens)
     vectors = word_vectors(Path(spec.embedding), words, found, spec.embed_dim, unknown=spec.unknown)
     return texts._replace(word_vectors=vectors)

@@ -22,7 +22,7 @@ BYTES_PER_KEPT_WEIGHT = 16
 class HeadMaps:
     """Takes the layers as the model hands them over, and keeps the maps of those of the chosen stack.
 
-    Every head's weights where no side has more than 128 tokens; else `pooled_mean` and `pooled_max` of
+    Every head's weights where neither text has more than 128 tokens; else `pooled_mean` and `pooled_max` of
     every head, and the whole weights of the heads asked for.
     """
 

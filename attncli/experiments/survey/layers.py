@@ -27,7 +27,7 @@ from attncli.statistics.contributions import roll_out, value_norms
 
 
 class SurveyedLayer(NamedTuple):
-    """Where a layer stands, what was computed of its heads, and the norms of their values where asked for."""
+    """The place of a layer, what was computed for its heads, and the norms of their values if asked for."""
 
     where: dict[str, Any]
     found: Computed
@@ -66,7 +66,7 @@ class Survey:
 
     @property
     def layers(self) -> list[SurveyedLayer]:
-        """What was found of every layer, once the model has run."""
+        """What was found about every layer, once the model has run."""
         if self._later is not None:
             self._later.finish()
         return self._layers
