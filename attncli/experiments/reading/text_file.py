@@ -7,12 +7,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple, TypeVar
 
 from attncli.errors import UserError, nearest
 
 MAX_ERRORS = 20
 MAX_GROUPS_NAMED = 10
+
+Lines = TypeVar("Lines", bound="LineFile")
 
 
 class LineFile:
@@ -36,7 +38,7 @@ class LineFile:
         except OSError as error:
             raise UserError(f"{place}: cannot be read: {error.strerror}") from None
 
-    def __enter__(self) -> Self:
+    def __enter__(self: Lines) -> Lines:
         return self
 
     def __exit__(self, *_: object) -> None:
