@@ -72,7 +72,7 @@ def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:
         for key, value in settings.items()
         if value is not None
     }
-    return checked_spec(experiment, with_maps(SPECS[experiment], given, "attncli.run"))
+    return checked_spec(SPECS[experiment], with_maps(SPECS[experiment], given, "attncli.run"))
 
 
 def _run_loaded(

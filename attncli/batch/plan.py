@@ -68,7 +68,7 @@ def chains(items: Sequence[Item]) -> Iterator[Chain]:
     starts = [i for i, item in enumerate(items) if item.starts_file or item.reseed]
     for i, item in enumerate(items):
         if getattr(item.spec, "embedding", None) == "previous":
-            table = next(j for j in range(i - 1, -1, -1) if items[j].spec.has_table())
+            table = next(j for j in range(i - 1, -1, -1) if items[j].spec.table_dim() is not None)
             starts = [start for start in starts if not table < start <= i]
     for start, end in zip(starts, [*starts[1:], len(items)], strict=True):
         chain: list[Item] = []

@@ -65,7 +65,7 @@ def surveyed(config: str | None, flags: dict[str, Any]) -> tuple[Report, ...]:
     given.setdefault("maps", Given("self", "attn browse"))
     if given["maps"].value == "none":
         raise UserError(given["maps"].line("maps", "must be self, cross or encoder (got none)"))
-    with running(checked_spec("heads", given)) as reports:
+    with running(checked_spec(SPECS["heads"], given)) as reports:
         return tuple(reports)
 
 

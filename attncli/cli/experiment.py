@@ -107,7 +107,7 @@ def run_experiment(
     given = with_piped_text(SPECS[name], given)
     if to.view.draws:
         given = with_maps(SPECS[name], given, f"the {to.format} view")
-    spec = checked_spec(name, given)
+    spec = checked_spec(SPECS[name], given)
     if to.display.step is not None and not getattr(spec, "explain", False):
         raise UserError("--step: needs --explain, whose step it shows")
     if show_config:

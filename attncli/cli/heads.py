@@ -56,8 +56,7 @@ def keep_survey(
 
     checked_path(str(path))
     given = given_settings("heads", config, flags)
-    spec = checked_spec("heads", given)
-    assert isinstance(spec, HeadsSpec)
+    spec = checked_spec(HeadsSpec, given)
     if spec.texts is None:
         advice = "-o FILE.json keeps relations" if spec.relations else "give --texts FILE"
         raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
@@ -74,9 +73,7 @@ def show_store(store: str, config: str | None, flags: dict[str, Any], to: Destin
     from attncli.spec.models.heads import HeadsSpec
 
     given = given_settings("heads", config, flags)
-    shown = {key: given[key] for key in given if key in DISPLAY_KEYS}
-    spec = checked_spec("heads", shown)
-    assert isinstance(spec, HeadsSpec)
+    spec = checked_spec(HeadsSpec, {key: given[key] for key in given if key in DISPLAY_KEYS})
     choice = {key: given[key].value for key in given if key not in DISPLAY_KEYS}
     to.write([survey_of_store(Path(store), spec, choice)])
     return 0

@@ -155,9 +155,9 @@ class Spec(BaseModel):
         counts = [source.num_tokens or 0 for source in self.text_sources()] or [0]
         return counts[0], counts[-1]
 
-    def has_table(self) -> bool:
-        """Whether there is a table of words' vectors, which the next experiment may keep."""
-        return False
+    def table_dim(self) -> int | None:
+        """The size of the vectors of its words, which the next experiment may keep; None without any."""
+        return None
 
     def model_source(self) -> str | None:
         """The folder or hub id of the pretrained model that takes part; None where there is none."""

@@ -132,8 +132,8 @@ class TextSpec(Spec):
     def word_tokenizer(self) -> str | None:
         return None if self.tokenizer == "model" else self.tokenizer
 
-    def has_table(self) -> bool:
-        return self.embedding not in ("gaussian", "integers")
+    def table_dim(self) -> int | None:
+        return None if self.embedding in ("gaussian", "integers") else self.embed_dim
 
     def can_run_together(self) -> bool:
         return self.batch_size is None and self.embedding != "previous"

@@ -14,7 +14,6 @@ from attncli.spec.config.overrides import Overrides, overridden, replaced_by
 from attncli.spec.config.validation import NO_PREVIOUS, Given, setting_errors
 from attncli.spec.config.yaml_nodes import Mapping, Scalar, Sequence, place, read_yaml
 from attncli.spec.fields import Spec
-from attncli.spec.text import TextSpec
 
 MAX_POINTS = 100_000
 
@@ -188,12 +187,11 @@ class ConfigFile:
         shared = {key: value for key, value in {**defaults, **point.given}.items() if key in fields}
         given = overridden(spec_class, shared | own, self.overrides)
         if "embedding" in given and given["embedding"].value == "previous":
-            specs = (entry.spec for entry in reversed(before))
-            table = next((spec for spec in specs if isinstance(spec, TextSpec) and spec.has_table()), None)
-            if table is None:
+            dims = [dim for entry in before if (dim := entry.spec.table_dim()) is not None]
+            if not dims:
                 self.reader.errors.append(given["embedding"].line("embedding", NO_PREVIOUS))
                 return None
-            given.setdefault("embed_dim", Given(str(table.embed_dim), given["embedding"].where))
+            given.setdefault("embed_dim", Given(str(dims[-1]), given["embedding"].where))
         spec = self.reader.spec(spec_class, given)
         source = f"{source} ({point.label})" if point.label else source
         return Entry(spec, given, "seed" in own, source, not before) if spec else None

@@ -1,14 +1,15 @@
 """From given settings to a Spec, or to every error at once, each with the place that it came from."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, get_origin
+from typing import Any, NamedTuple, TypeVar, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from attncli.errors import UserError, nearest
-from attncli.spec import SPECS
 from attncli.spec.fields import Spec
+
+AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
 class Given(NamedTuple):
@@ -100,7 +101,9 @@ def error_message(error: ErrorDetails) -> str:
     return f"{expectation(error)} (got {_shown(error['input'])}){hint}"
 
 
-def _field_errors(spec_class: type[Spec], values: Mapping[str, Any]) -> tuple[Spec | None, dict[str, str]]:
+def _field_errors(
+    spec_class: type[AnySpec], values: Mapping[str, Any]
+) -> tuple[AnySpec | None, dict[str, str]]:
     try:
         return spec_class.model_validate(values), {}
     except ValidationError as failure:
@@ -126,7 +129,7 @@ def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[
     return [value.line(key, errors[key])] if key in errors else []
 
 
-def build_spec(spec_class: type[Spec], given: Mapping[str, Given]) -> Spec:
+def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec:
     """The validated settings of an experiment; UserError with one line for each thing that is wrong.
 
     A value of None counts as not given. Contradictions among the settings that are valid are reported
@@ -156,9 +159,9 @@ def build_spec(spec_class: type[Spec], given: Mapping[str, Given]) -> Spec:
     return spec
 
 
-def checked_spec(name: str, given: Mapping[str, Given]) -> Spec:
+def checked_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec:
     """The settings of a single experiment; UserError with every mistake."""
-    spec = build_spec(SPECS[name], given)
+    spec = build_spec(spec_class, given)
     if "embedding" in given and given["embedding"].value == "previous":
         raise UserError(given["embedding"].line("embedding", NO_PREVIOUS))
     return spec
