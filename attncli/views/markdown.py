@@ -16,12 +16,8 @@ MOST_DIMS = 8
 
 
 def escaped(text: str) -> str:
-    """The text so that Markdown shows it as it is."""
+    """The text, escaped so that Markdown shows it as it is."""
     return MARKUP.sub(lambda match: f"\\{match[0]}", text.strip())
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _cell(column: Column, row: int) -> str:
@@ -32,14 +28,14 @@ def _cell(column: Column, row: int) -> str:
 def _table(grid: Grid) -> Iterator[str]:
     """Every column, however many there are; the largest number of a row in bold."""
     columns = [grid.label, *grid.columns]
-    yield _row(escaped(" ".join(column.header)) for column in columns)
-    yield _row(":--" if column.left else "--:" for column in columns)
-    for i in range(len(grid.label.cells)):
-        yield _row(_cell(column, i) for column in columns)
+    rows = [[escaped(" ".join(column.header)) for column in columns]]
+    rows += [[":--" if column.left else "--:" for column in columns]]
+    rows += [[_cell(column, i) for column in columns] for i in range(len(grid.label.cells))]
+    yield from (f"| {' | '.join(cells)} |" for cells in rows)
 
 
 def _blocks(section: Section) -> Iterator[str]:
-    """What a blank line stands between; a drawing is code, indented, so that nothing in it can end it."""
+    """Blocks, which blank lines separate; a drawing is code, indented, so that nothing in it can end it."""
     match section:
         case Paragraph(text, style):
             yield {"title": "# ", "step": "## "}.get(style, "") + escaped(text)

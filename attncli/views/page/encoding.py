@@ -1,8 +1,8 @@
 """Arrays as texts for a page: bytes sorted by significance, deflated, in base64.
 
-Few numbers stand exactly. Many stand as codes of 16 bits, places in a table of values: weights so that the
+Small arrays are exact. Large ones become codes of 16 bits, places in a table of values: weights so that the
 value rounds to the same four decimals as the weight itself, other numbers as 65,535 even steps. Rows of
-weights sum to one, so their codes hold few bits each, which deflating finds: 144 heads of 128 x 128 take
+weights sum to one, so their codes hold few bits each, which compresses well: 144 heads of 128 x 128 take
 under 4 MB whatever the weights are.
 """
 
@@ -14,9 +14,9 @@ import numpy as np
 
 MAX_EXACT = 100_000  # numbers
 STEPS_PER_UNIT = 10_000  # four decimals
-# A step of four decimals is cut into FINE / step parts, so that small weights are known to some 5 percent.
+# A step of four decimals is cut into FINE / step parts, so that small weights are exact to some 5 percent.
 FINE = 20
-# Below half a step: so many codes for each halving, over so many halvings. The rest is the smallest of them.
+# Below half a step: codes per halving, and halvings. Smaller numbers get the smallest of these codes.
 PER_HALVING, HALVINGS = 4, 20
 NUM_LEVELS = 65_535  # the code after them is no number
 
@@ -38,7 +38,7 @@ def packed(values: np.ndarray) -> str:
 
 
 def encoded(values: np.ndarray) -> dict[str, Any]:
-    """An array as the page's script reads it: type, shape, bytes and, for codes, what they stand for."""
+    """An array as the page's script reads it: type, shape, bytes and, for codes, what they mean."""
     if values.dtype.kind in "iub":
         return _array(values.astype(np.int32))
     if values.size <= MAX_EXACT:
@@ -80,7 +80,7 @@ def _part_of_the_least(scaled: np.ndarray) -> np.ndarray:
 
 
 def weight_table() -> np.ndarray:
-    """What each code of a weight stands for: the middle of its part; NaN for NO_WEIGHT."""
+    """The value of each code of a weight: the middle of its part; NaN for NO_WEIGHT."""
     halvings = (np.arange(PER_HALVING * HALVINGS) + 0.5) / PER_HALVING - HALVINGS
     steps = np.repeat(_STEPS[1:], _PARTS[1:])
     part = np.arange(len(steps)) - np.repeat(_STARTS[1:-1] - _STARTS[1], _PARTS[1:])
@@ -95,5 +95,5 @@ def _levels(values: np.ndarray, low: float, step: float) -> np.ndarray:
 
 
 def _decimals(step: float) -> int:
-    """How many decimals are sure when numbers are a step apart, at most four."""
+    """How many decimals are certain when numbers are a step apart, at most four."""
     return int(np.clip(np.floor(-np.log10(step)), 0, 4)) if step > 0 else 4

@@ -1,4 +1,4 @@
-"""A report as the data of a page: texts sanitised, arrays as texts of bytes, nothing but JSON."""
+"""A report as the data of a page: JSON with texts sanitised and arrays encoded as text."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from attncli.views.matrices import (
 )
 from attncli.views.page.encoding import encoded
 
-# Beyond these a page takes too long to open: what is left out is named on it.
+# Beyond these a page takes too long to open; it names what is left out.
 MAX_NUMBERS = 1 << 22
 MAX_WEIGHTS = 1 << 26
 
@@ -49,8 +49,8 @@ def report_data(report: Report) -> dict[str, Any]:
             if name not in tensors
         ],
         "whole_heads": {name: "{}:{}".format(*place) for place, name in whole_heads(report).items()},
-        "rows": [tensor_data(name, tensor) for name, tensor in report.tensors_of("rows").items()],
-        "keys": [tensor_data(name, tensor) for name, tensor in report.tensors_of("keys").items()],
+        "rows": [_tensor_data(name, tensor) for name, tensor in report.tensors_of("rows").items()],
+        "keys": [_tensor_data(name, tensor) for name, tensor in report.tensors_of("keys").items()],
         "statistics": _sanitised(plain(statistics)),
         "steps": _sanitised(plain(report.fields().get("steps", []))),
         "notes": [plain_text(note) for note in report.notes],
@@ -58,16 +58,15 @@ def report_data(report: Report) -> dict[str, Any]:
 
 
 def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
-    """A tensor as it is drawn: no number for a hidden key, and whose colours it shares."""
-    data = tensor_data(name, tensor, hidden_cells(report, name, tensor))
+    """A tensor as the page draws it: no number for a hidden key, and the tensors that share its colours."""
     return {
-        **data,
+        **_tensor_data(name, tensor, hidden_cells(report, name, tensor)),
         "is_weights": is_weights(name, tensor.axes[-2:]),
         "compared": [plain_text(other) for other in compared_names(report, name)],
     }
 
 
-def tensor_data(name: str, tensor: NamedTensor, hidden: np.ndarray | None = None) -> dict[str, Any]:
+def _tensor_data(name: str, tensor: NamedTensor, hidden: np.ndarray | None = None) -> dict[str, Any]:
     """A tensor with its name and axes; where every matrix of it is the same, one, and `shared` says so."""
     shared = shared_axes(tensor)
     first = (0,) * len(shared)
@@ -77,7 +76,7 @@ def tensor_data(name: str, tensor: NamedTensor, hidden: np.ndarray | None = None
 
 
 def page_json(data: Any) -> str:
-    """JSON that may stand in a page: in ASCII, with nothing in it that HTML would read as its own."""
+    """JSON that is safe within a page: in ASCII, with nothing in it that HTML would read as markup."""
     return json.dumps(data, allow_nan=False, separators=(",", ":")).translate(ESCAPES)
 
 

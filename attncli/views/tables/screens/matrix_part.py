@@ -13,7 +13,7 @@ from attncli.views.tables.elements import GAP, Column, Grid, TableLabels
 from attncli.views.tables.tensor_tables import largest_keys, number_columns
 
 MOST_ROWS, FIRST_ROWS = 10, 8  # Rows up to which a matrix is whole, and the first of longer ones.
-COLUMN_WIDTHS = (9, 8, 7, 6, 5)  # Cells of a token above a column, tried until all columns fit.
+COLUMN_WIDTHS = (9, 8, 7, 6, 5)  # Terminal cells of a token above a column, tried until all columns fit.
 CUT_WIDTH, CUT_LABEL = 7, 12  # Cells of tokens where not all columns fit.
 LEAST_WIDTH = 6  # Cells that a column takes at least, with the gap before it.
 MANY_KEYS = 50  # From here on weights are small enough for a decimal more.
@@ -23,7 +23,7 @@ PLURALS = {"query": "queries"}
 
 
 class MatrixPart:
-    """The rows and columns of a matrix that fit the display; of several of one size the same rows of each."""
+    """The rows and columns of a matrix that fit the display; of several of one size the same rows each."""
 
     def __init__(
         self,
