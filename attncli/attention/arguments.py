@@ -3,10 +3,10 @@
 import math
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from attncli.attention.layer import AttentionLayer
+from attncli.attention.engines.tiles.workers import without_torch_threads
+from attncli.attention.layer import AttentionLayer, longest_row
 from attncli.attention.score_rules import ScoreRules
 from attncli.attention.visibility import Visibility
 
@@ -39,10 +39,6 @@ def layer_of(
     scale = 1 / math.sqrt(dim) if scale is None else scale
     if not math.isfinite(scale):
         raise ValueError(f"scale must be finite (got {scale})")
-    reach = abs(scale) * _longest_row("query", query) * _longest_row("key", key)
-    _longest_row("value", value)
-    if reach > LARGEST_SCORE:
-        raise ValueError(f"scores may reach {reach:.0e}, far beyond what weights can show")
     if key_mask is not None and key_mask.dtype != torch.bool:
         raise ValueError(
             f"key_mask has type {key_mask.dtype}: it must be bool, True where a key may be attended"
@@ -75,9 +71,25 @@ def layer_of(
         else:
             masks = masks[:, 0]
     visibility = Visibility(num_queries, num_keys, causal=causal, window=window, key_mask=masks)
-    return AttentionLayer(
-        query, key, value, visibility, scale, ScoreRules(softcap=softcap, sink=logits)
-    ), batch
+    layer = AttentionLayer(query, key, value, visibility, scale, ScoreRules(softcap=softcap, sink=logits))
+    _refuse_large_numbers(layer)
+    return layer, batch
+
+
+def _refuse_large_numbers(layer: AttentionLayer) -> None:
+    """ValueError for what is not finite, and for scores that may be too large."""
+    with without_torch_threads():
+        lengths = {
+            "query": layer.longest_query,
+            "key": layer.longest_key,
+            "value": longest_row(layer.value),
+        }
+    for name, length in lengths.items():
+        if not math.isfinite(length):
+            raise ValueError(f"{name} has entries that are NaN, infinite or too large to square")
+    reach = abs(layer.scale) * layer.longest_query * layer.longest_key
+    if reach > LARGEST_SCORE:
+        raise ValueError(f"scores may reach {reach:.0e}, far beyond what weights can show")
 
 
 def batch_shape(query: Tensor, key: Tensor, value: Tensor) -> torch.Size:
@@ -116,15 +128,6 @@ def _joined(query: torch.Size, key: torch.Size) -> torch.Size:
             "the last of them, the number of key heads, must divide the number of query heads"
         )
     return torch.Size(k if q == 1 else q for q, k in zip(query, key, strict=True))
-
-
-def _longest_row(name: str, rows: Float[Tensor, "*batch row dim"]) -> float:
-    """The largest Euclidean length of a row: bounds the scores, and betrays whatever is not finite."""
-    lengths = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.promote_types(rows.dtype, torch.float32))
-    longest = float(lengths.max()) if lengths.numel() else 0.0
-    if not math.isfinite(longest):
-        raise ValueError(f"{name} has entries that are NaN, infinite or too large to square")
-    return longest
 
 
 def _expanded(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:

@@ -50,6 +50,22 @@ class AttentionLayer:
         """An empty tensor of the type and on the device of the computation."""
         return self.query.new_empty(0, dtype=torch.promote_types(self.query.dtype, torch.float32))
 
+    @cached_property
+    def longest_query(self) -> float:
+        """The Euclidean length of the longest query."""
+        return longest_row(self.query)
+
+    @cached_property
+    def longest_key(self) -> float:
+        """The Euclidean length of the longest key; with that of the longest query it bounds the scores."""
+        return longest_row(self.key)
+
     def expanded(self) -> tuple[Tensor, Tensor]:
         """Key and value with as many heads as the query."""
         return repeat_heads(self.key, self.num_heads), repeat_heads(self.value, self.num_heads)
+
+
+def longest_row(rows: Float[Tensor, "*batch row dim"]) -> float:
+    """The largest Euclidean length of a row; not finite where an entry is not; 0 where there is no row."""
+    lengths = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.promote_types(rows.dtype, torch.float32))
+    return float(lengths.max()) if lengths.numel() else 0.0

@@ -13,6 +13,7 @@ from attncli.attention.engines.rows import attend as attend_by_rows
 from attncli.attention.engines.tile import GivenWeights, Source
 from attncli.attention.engines.tiles.passes import stream
 from attncli.attention.engines.tiles.tiles import TileSizes
+from attncli.attention.engines.tiles.workers import without_torch_threads
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Computed, Wanted
 from attncli.row_statistics import ROW_STATISTICS
@@ -64,9 +65,10 @@ def attend(
         pooled=None,
     )
     shares = 1.0 if second == Wanted() else 0.5
-    with torch.no_grad(), torch.inference_mode(mode=False):
+    with torch.no_grad(), torch.inference_mode(mode=False), without_torch_threads() as num_threads:
         first = None if progress is None else lambda done: progress(done * shares)
-        numbers = stream(layer, wanted, sizes, first)
+        on_cpu = layer.query.device.type == "cpu"
+        numbers = stream(layer, wanted, sizes, first, num_threads if on_cpu else 1)
     found = {name: tensor.view(*layer.shape[:2], *tensor.shape[1:]) for name, tensor in numbers.items()}
     visible = found["visible"][:, 0]
     found["sums"] = found["sums"].masked_fill((visible == 0).unsqueeze(1), 0.0)

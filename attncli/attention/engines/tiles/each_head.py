@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from itertools import product
 
 import torch
-from torch import Tensor
 
 from attncli.attention.engines.tiles.intervals import KeptKeys
 from attncli.attention.engines.tiles.scores import LOG2_E, Head
@@ -22,8 +21,7 @@ def each_head(layer: AttentionLayer) -> Iterator[Head]:
     softcap = None if rules.softcap is None else rules.softcap / rules.temperature
     sink = torch.tensor([[-torch.inf]]) if rules.softmax_sink is None else rules.softmax_sink
     sink = sink.double().to(layer.key.device).expand(num_texts, num_heads)
-    key_length = _longest_row(layer.key)
-    bits = abs(scale) * LOG2_E * _longest_row(layer.query)
+    bits = abs(scale) * LOG2_E * layer.longest_query
     everything = torch.arange(num_keys, device=layer.key.device)
     for text, head in product(range(num_texts), range(num_heads)):
         kept = everything
@@ -33,7 +31,7 @@ def each_head(layer: AttentionLayer) -> Iterator[Head]:
         rows = layer.key[text, head // layer.group]
         seen = rows if len(kept) == num_keys else rows[kept]
         mean_key = seen.mean(0, dtype=dtype)
-        bound = bits * (key_length + float(mean_key.norm()))
+        bound = bits * (layer.longest_key + float(mean_key.norm()))
         yield Head(
             query=layer.query[text, head],
             key=rows,
@@ -45,9 +43,3 @@ def each_head(layer: AttentionLayer) -> Iterator[Head]:
             sink=sink[text, head],
             bound=bound if softcap is None else 2 * softcap * LOG2_E,
         )
-
-
-def _longest_row(rows: Tensor) -> float:
-    """The largest Euclidean length of a row: it bounds the scores."""
-    lengths = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.promote_types(rows.dtype, torch.float32))
-    return float(lengths.max()) if lengths.numel() else 0.0

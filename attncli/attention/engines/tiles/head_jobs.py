@@ -16,7 +16,7 @@ from attncli.attention.engines.tiles.ties import break_ties
 from attncli.attention.engines.tiles.tiles import TileSizes, sum_rows
 from attncli.attention.engines.tiles.workers import Job
 
-ROWS_AT_ONCE = 8192
+ROWS_AT_ONCE = 2048
 """Rows whose statistics come of their sums at once: with few, each operation costs more than its numbers."""
 CHAINS = 8
 """Sums of columns of a head that are filled side by side."""
@@ -94,7 +94,8 @@ class HeadJobs:
     def _fill_rows(self, rows: slice, part: int) -> None:
         block, sums = self.block.of(rows), self.sums.of(rows)
         if self.plan.top_k:
-            break_ties(self.head, rows, sums.top_scores, sums.top_ranks)
+            plan = self.plan
+            break_ties(self.head, rows, sums.top_scores, sums.top_ranks, plan.sizes, plan.scratch)
         for name, numbers in row_statistics(self.head, block, sums).items():
             self.into[name][rows] = numbers
         self.into["moments"][part] = score_moments(block, sums)

@@ -20,7 +20,11 @@ ROWS_TOGETHER = 65536
 
 
 def stream(
-    layer: AttentionLayer, wanted: Wanted, sizes: TileSizes | None, progress: Callable[[float], None] | None
+    layer: AttentionLayer,
+    wanted: Wanted,
+    sizes: TileSizes | None,
+    progress: Callable[[float], None] | None,
+    num_threads: int,
 ) -> dict[str, Tensor]:
     """Every number by its name, the heads of all texts along one axis; `moments` are still those of parts.
 
@@ -39,20 +43,19 @@ def stream(
     scratch = Scratch((min(sizes.queries, num_queries) + layer.key.shape[-1]) * tile_keys, like)
     together = min(len(heads), max(1, ROWS_TOGETHER // max(1, num_queries)))
     plan = Plan(num_queries, wanted.top_k, sizes, scratch, grid, like)
-    num_threads = torch.get_num_threads() if layer.query.device.type == "cpu" else 1
     done, num_stages = 0.0, 1 + has_columns
 
     def run(stages: Iterable[list[Job]], share: float = 0.0) -> None:
         """All jobs of a stage of these heads, which is that share of the whole."""
+        nonlocal done
         jobs = [job for stage in stages for job in stage]
 
-        def finished() -> None:
-            nonlocal done
-            done += share / len(jobs)
+        def finished(count: int) -> None:
             if progress is not None:
-                progress(min(1.0, done))
+                progress(min(1.0, done + share * count / len(jobs)))
 
         run_jobs(jobs, num_threads, finished)
+        done += share
 
     for group in slices(len(heads), together):
         some = [

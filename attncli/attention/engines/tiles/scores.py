@@ -10,7 +10,7 @@ from torch import Tensor
 from attncli.attention.engines.tiles.intervals import Interval, KeptKeys
 
 LOG2_E = math.log2(math.e)
-ROWS_AT_ONCE = 4096
+ROWS_AT_ONCE = 1024
 """Rows that are in float64 at a time."""
 LOWEST = -1e30
 """Score of a hidden entry. Finite, so that weight * score is 0 and not NaN; real scores stay above -1e15."""
