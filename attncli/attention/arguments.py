@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from attncli.attention.engines.tiles.workers import without_torch_threads
+from attncli.attention.engines.jobs import without_torch_threads
 from attncli.attention.layer import AttentionLayer, longest_row
 from attncli.attention.score_rules import ScoreRules
 from attncli.attention.visibility import Visibility

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from threading import local
 from typing import NamedTuple
 
 import torch
@@ -43,15 +44,25 @@ class Patterns:
     def block(self, texts: slice, queries: slice, keys: slice) -> Float[Tensor, "text pattern query key"]:
         """For each text and pattern 1 where a key counts for a query, else 0."""
         place = (texts.start, texts.stop, queries.start, queries.stop, keys.start, keys.stop)
-        if place not in self._kept:
+        is_short = self.ids.numel() * self.ids.shape[1] * len(self.names) <= MAX_KEPT_ENTRIES
+        kept: dict[tuple[int, ...], Tensor] = (
+            self._kept if is_short else vars(self._last).setdefault("kept", {})
+        )
+        block = kept.get(place)
+        if block is None:
             masks = self._masks(texts, queries, keys)
             block = torch.stack(
                 [mask.expand(texts.stop - texts.start, -1, -1) for mask in masks], dim=1
             ).float()
-            if self.ids.numel() * self.ids.shape[1] * len(self.names) > MAX_KEPT_ENTRIES:
-                self._kept.clear()  # the other heads of these queries come next
-            self._kept[place] = block
-        return self._kept[place]
+            if not is_short:
+                kept.clear()
+            kept[place] = block
+        return block
+
+    @cached_property
+    def _last(self) -> local:
+        """The last block of each thread: the other heads of these queries come next."""
+        return local()
 
     def _masks(self, texts: slice, queries: slice, keys: slice) -> list[Bool[Tensor, "#text query key"]]:
         ids, marks = self.ids[texts], self.marks

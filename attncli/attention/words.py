@@ -1,10 +1,12 @@
 """Weights between words, from those between the tokens that words are cut into."""
 
+from itertools import chain
+
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from attncli.attention.engines.tile import GivenWeights, Source, tiles
+from attncli.attention.engines.tile import GivenWeights, Source, blocks_of, tiles
 from attncli.attention.layer import AttentionLayer
 
 
@@ -25,7 +27,7 @@ def merged_into_words(
     dtype = torch.promote_types(like.dtype, torch.float32)
     merged = like.new_zeros(num_texts, num_heads, *num_words, dtype=dtype)
     of_queries, of_keys = of_queries.to(like.device), of_keys.to(like.device)
-    for tile in tiles(source):
+    for tile in tiles(source, chain.from_iterable(blocks_of(source))):
         heads, queries = tile.block.heads, tile.block.queries
         for text, weights in zip(range(num_texts)[tile.block.texts], tile.weights, strict=True):
             sums = weights.new_zeros(*weights.shape[:2], num_words[1])

@@ -397,6 +397,42 @@ def test_given_weights_may_be_negative(sizes: tuple[int, int, int]) -> None:
     torch.testing.assert_close(found.sums, weights.sum(dim=3))
 
 
+@pytest.mark.parametrize("is_inference", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_rows_on_threads_have_the_same_bytes(
+    case: str, is_inference: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, found = made(case, 23, torch.float32), []
+    monkeypatch.setattr(rows, "LEAST_FOR_JOBS", 0)
+    before = torch.get_num_threads()
+    try:
+        for num_threads in (1, 3):
+            torch.set_num_threads(num_threads)
+            with tiles_of_rows(*SIZES_OF_ROWS[2]), torch.inference_mode(is_inference):
+                assert len(tile.blocks_of(layer)) > 3
+                numbers = by_name(rows.attend(layer, everything(layer)))
+            found.append({name: tensor.numpy().tobytes() for name, tensor in numbers.items()})
+            assert torch.get_num_threads() == num_threads
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1]
+
+
+def test_a_failure_on_a_thread_is_that_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    def fail(found: Any, of_rows: tile.Tile) -> None:
+        begun.append(of_rows.block.queries.start)
+        raise MemoryError("no room")
+
+    layer = made("full", 23, torch.float32)
+    monkeypatch.setattr(rows, "LEAST_FOR_JOBS", 0)
+    monkeypatch.setattr(rows.RowStatistics, "add", fail)
+    with tiles_of_rows(*SIZES_OF_ROWS[2]), pytest.raises(MemoryError, match="no room"):
+        rows.attend(layer, everything(layer))
+    assert len(begun) <= torch.get_num_threads()  # none begins after the first has failed
+
+
 def test_nothing_is_computed_that_nobody_wants() -> None:
     layer = made("causal", 9, torch.float64)
     for engine in (rows.attend, tiles.attend):

@@ -1,5 +1,7 @@
 """What the engine `rows` makes of whole tiles: matrices, maps of blocks, and sums over the queries."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,15 +79,17 @@ class ReceivedMass:
         self.shape, self.like = (num_texts, num_heads, num_keys), source.like
         self.mass: Tensor | None = None
 
-    def add(self, tile: Tile) -> None:
+    def add(self, tile: Tile) -> Callable[[], None]:
         texts, heads, _ = place_of(tile)
-        mass = received_mass(tile.weights)
+        return partial(self._sum, (texts, heads, tile.keys), received_mass(tile.weights))
+
+    def _sum(self, place: tuple[slice, ...], mass: Tensor) -> None:
         if self.mass is None:
             if mass.shape == self.shape:
                 self.mass = mass
                 return
             self.mass = self.like.new_zeros(self.shape, dtype=torch.float64)
-        self.mass[texts, heads, tile.keys] += mass
+        self.mass[place] += mass
 
     def result(self) -> dict[str, Any]:
         mass = self.like.new_zeros(self.shape) if self.mass is None else self.mass.to(self.like.dtype)
@@ -119,17 +123,22 @@ class PooledMaps:
         self.mass = source.like.new_zeros(num_texts, num_heads, *self.grid.counts)
         self.largest = torch.zeros_like(self.mass)
 
-    def add(self, tile: Tile) -> None:
+    def add(self, tile: Tile) -> Callable[[], None]:
         texts, heads, queries = place_of(tile)
-        height, width = self.grid.steps
+        width = self.grid.steps[1]
         before = tile.keys.start % width
         first = tile.keys.start // width
         num_blocks = -(-(before + tile.weights.shape[-1]) // width)
         after = num_blocks * width - before - tile.weights.shape[-1]
         padded = torch.nn.functional.pad(tile.weights, (before, after))
         padded = padded.view(*padded.shape[:-1], num_blocks, width)
-        mass, largest = padded.sum(dim=-1), padded.amax(dim=-1)
         columns = slice(first, first + num_blocks)
+        place = texts, heads, queries, columns
+        return partial(self._sum, place, padded.sum(dim=-1), padded.amax(dim=-1))
+
+    def _sum(self, place: tuple[slice, ...], mass: Tensor, largest: Tensor) -> None:
+        texts, heads, queries, columns = place
+        height = self.grid.steps[0]
         for row in range(queries.start // height, -(-queries.stop // height)):
             own = slice(max(row * height - queries.start, 0), (row + 1) * height - queries.start)
             self.mass[texts, heads, row, columns] += mass[:, :, own].sum(dim=2)
@@ -155,7 +164,7 @@ class PatternMass:
         self.dtype = source.like.dtype
         self.mass: Tensor | None = None
 
-    def add(self, tile: Tile) -> None:
+    def add(self, tile: Tile) -> Callable[[], None]:
         texts, heads, queries = place_of(tile)
         patterns = self.patterns.block(texts, queries, tile.keys).to(tile.weights.dtype)
         flat = tile.weights.flatten(-2)
@@ -165,12 +174,15 @@ class PatternMass:
             mass = torch.stack([flat @ pattern for pattern in patterns[0].flatten(-2)], dim=-1)
         else:  # without a product of matrices, for which threads would have to wake up
             mass = (flat.unsqueeze(1) * patterns.flatten(-2).unsqueeze(2)).sum(dim=-1).mT
+        return partial(self._sum, (texts, heads), mass)
+
+    def _sum(self, place: tuple[slice, ...], mass: Tensor) -> None:
         if self.mass is None:
             if mass.shape == self.shape:
                 self.mass = mass
                 return
             self.mass = mass.new_zeros(self.shape, dtype=torch.float64)
-        self.mass[texts, heads] += mass
+        self.mass[place] += mass
 
     def result(self) -> dict[str, Any]:
         return {"pattern_mass": None if self.mass is None else self.mass.to(self.dtype)}

@@ -1,6 +1,7 @@
 """What the engine `rows` makes of the rows of its tiles: one class for each thing that can be asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any, Protocol
 
 import torch
@@ -15,10 +16,13 @@ from attncli.statistics.top_keys import top_keys
 
 
 class Part(Protocol):
-    """Takes every tile in turn and has a part of the result at the end."""
+    """Takes every tile and has a part of the result at the end."""
 
-    def add(self, tile: Tile) -> None:
-        """Take in a tile; nothing of it may be kept."""
+    def add(self, tile: Tile) -> Callable[[], None] | None:
+        """Take in a tile; nothing of it may be kept. Tiles of different queries come at the same time.
+
+        What sums over queries is returned as a function: those of all tiles are called in one order.
+        """
         ...
 
     def result(self) -> dict[str, Any]:
@@ -37,15 +41,17 @@ class Whole:
     def __init__(self, shape: Sequence[int], like: Tensor) -> None:
         self.shape, self.like = torch.Size(shape), like
         self.tensor: Tensor | None = None
+        self.lock = Lock()
 
     def put(self, tile: Tile, place: tuple[slice, ...], part: Tensor) -> None:
         """Fill in a part; one that looks into the tile's buffers is copied, since they will be written to."""
-        if self.tensor is None:
-            buffers = tile.weights.untyped_storage().data_ptr()
-            if part.shape == self.shape and part.untyped_storage().data_ptr() != buffers:
-                self.tensor = part
-                return
-            self.tensor = torch.empty(self.shape, dtype=part.dtype, device=self.like.device)
+        with self.lock:
+            if self.tensor is None:
+                buffers = tile.weights.untyped_storage().data_ptr()
+                if part.shape == self.shape and part.untyped_storage().data_ptr() != buffers:
+                    self.tensor = part
+                    return
+                self.tensor = torch.empty(self.shape, dtype=part.dtype, device=self.like.device)
         self.tensor[place] = part
 
 

@@ -1,8 +1,9 @@
 """Tiles of whole rows: scores and weights of some texts, heads and queries with every key they may see."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 import torch
 from jaxtyping import Bool, Float
@@ -111,13 +112,20 @@ class GivenWeights:
 Source = AttentionLayer | GivenWeights
 
 
-def tiles(source: Source, *, keep_raw: bool = False) -> Iterator[Tile]:
-    """Every row, some at a time; with `keep_raw` query . key as well."""
+def blocks_of(source: Source) -> list[list[Block]]:
+    """Where the tiles lie that cover every row: in one list the heads of the same queries."""
+    found = blocks(source.shape, 1 if isinstance(source, GivenWeights) else source.group)
+    same_queries = groupby(found, lambda block: (block.texts.start, block.queries.start))
+    return [list(heads) for _, heads in same_queries]
+
+
+def tiles(source: Source, some: Iterable[Block], *, keep_raw: bool = False) -> Iterator[Tile]:
+    """The tiles there; with `keep_raw` query . key as well."""
     if isinstance(source, GivenWeights):
-        for block in blocks(source.shape):
+        for block in some:
             yield _given_tile(source, block)
         return
-    for block in blocks(source.shape, source.group):
+    for block in some:
         size = _count(block.texts) * _count(block.heads) * _count(block.queries) * source.shape[3]
         with Scratch(size, source.like, count=3).lent() as buffers:
             yield _softmax_tile(source, block, buffers, keep_raw=keep_raw)

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import torch
 
+from attncli.attention.engines.jobs import without_torch_threads
 from attncli.attention.engines.parts import moments_of_heads
 from attncli.attention.engines.rows import attend as attend_by_rows
 from attncli.attention.engines.tile import GivenWeights, Source
 from attncli.attention.engines.tiles.passes import stream
 from attncli.attention.engines.tiles.tiles import TileSizes
-from attncli.attention.engines.tiles.workers import without_torch_threads
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Computed, Wanted
 from attncli.row_statistics import ROW_STATISTICS

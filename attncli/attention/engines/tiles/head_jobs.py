@@ -1,6 +1,6 @@
 """The work on one head, cut into jobs. Each owns what it fills, whatever runs beside it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +14,8 @@ from attncli.attention.engines.tiles.rows import row_statistics, score_moments
 from attncli.attention.engines.tiles.scores import Head
 from attncli.attention.engines.tiles.ties import break_ties
 from attncli.attention.engines.tiles.tiles import TileSizes, sum_rows
-from attncli.attention.engines.tiles.workers import Job
+
+Job = Callable[[], None]
 
 ROWS_AT_ONCE = 2048
 """Rows whose statistics come of their sums at once: with few, each operation costs more than its numbers."""

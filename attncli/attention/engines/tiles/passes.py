@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from attncli.attention.engines.jobs import run_jobs
 from attncli.attention.engines.matrices import PooledGrid
 from attncli.attention.engines.scratch import Scratch
 from attncli.attention.engines.tiles.each_head import each_head
-from attncli.attention.engines.tiles.head_jobs import ROWS_AT_ONCE, HeadJobs, Plan, slices
+from attncli.attention.engines.tiles.head_jobs import ROWS_AT_ONCE, HeadJobs, Job, Plan, slices
 from attncli.attention.engines.tiles.rows import RUNNING
 from attncli.attention.engines.tiles.tiles import TileSizes
-from attncli.attention.engines.tiles.workers import Job, run_jobs
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Wanted
 
@@ -49,12 +49,9 @@ def stream(
         """All jobs of a stage of these heads, which is that share of the whole."""
         nonlocal done
         jobs = [job for stage in stages for job in stage]
-
-        def finished(count: int) -> None:
+        for count, _ in enumerate(run_jobs(jobs, num_threads), 1):
             if progress is not None:
                 progress(min(1.0, done + share * count / len(jobs)))
-
-        run_jobs(jobs, num_threads, finished)
         done += share
 
     for group in slices(len(heads), together):
