@@ -3,6 +3,7 @@
     python benchmarks/models.py              25 to 2,048 tokens, and memory to 8,192: some minutes
     python benchmarks/models.py --models bert --lengths 1024 --rounds 5
     python benchmarks/models.py --lengths --memory 1024 8192    memory alone
+    python benchmarks/models.py --lengths --memory --passes 4096 8192    compiled next to torch
 
 Random models of the size of BERT-base, GPT-2-small (12 layers of 12 heads) and SmolLM2-135M (30 of 9, with 3
 key/value heads), random tokens with the frequencies of a text (Zipf). Times are medians of alternating runs
@@ -11,6 +12,7 @@ is the growth of the peak over the loaded model, in a fresh process for each num
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -27,6 +29,7 @@ from transformers.modeling_utils import PreTrainedModel
 from attncli.attention.engines import attend
 from attncli.attention.patterns import Marks
 from attncli.attention.results import Computed, Wanted
+from attncli.compiled import SWITCH, tile_pass
 from attncli.experiments.survey.head_scores import head_scores, wanted_scores
 from attncli.inputs.capture.capture import capture
 from attncli.inputs.capture.captured_layers import CapturedLayer
@@ -34,6 +37,7 @@ from attncli.inputs.capture.deferred_layers import DeferredLayers
 
 MOST_TOKENS = 8192
 VOCABULARY = 30_000
+PASSES = ("compiled", "torch")
 TARGETS = {25: 1.1, 128: 1.1, 512: 1.1, 1024: 0.6, 2048: 0.5}
 """Our time over eager's, by tokens."""
 
@@ -188,6 +192,26 @@ def compare(name: str, model: PreTrainedModel, num_tokens: int, rounds: int) -> 
     )
 
 
+def by_pass(pass_: str, model: PreTrainedModel, ids: Tensor) -> float:
+    """Wall time of one run of ours, with the compiled passes or with torch's."""
+    os.environ[SWITCH] = "1" if pass_ == "compiled" else "0"
+    tile_pass.cache_clear()
+    return seconds("attn", model, ids)
+
+
+def compare_passes(name: str, model: PreTrainedModel, num_tokens: int, rounds: int) -> str:
+    """A row of the table of passes."""
+    ids = tokens(num_tokens)
+    turns = [
+        (*(by_pass(one, model, ids) for one in PASSES), seconds("sdpa", model, ids)) for _ in range(rounds)
+    ]
+    compiled, by_torch, sdpa = map(statistics.median, zip(*turns, strict=True))
+    return (
+        f"| {name} | {num_tokens:,} | {compiled:.2f} s | {by_torch:.2f} s | {compiled / by_torch:.2f} "
+        f"| {sdpa:.2f} s | {compiled / sdpa:.2f} | {rounds} |"
+    )
+
+
 def status_bytes(field: str) -> int:
     """A field on this process's memory, from /proc/self/status."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -233,6 +257,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="*", default=list(TARGETS))
     parser.add_argument("--rounds", type=int, help="default: more for short texts")
     parser.add_argument("--memory", type=int, nargs="*", default=[1024, 2048, 4096, MOST_TOKENS])
+    parser.add_argument("--passes", type=int, nargs="*", default=[])
     parser.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peak:
@@ -250,6 +275,14 @@ def main() -> None:
         for num_tokens in arguments.lengths:
             rounds = arguments.rounds or enough_rounds(num_tokens)
             print(compare(name, model, num_tokens, rounds), flush=True)
+        del model
+    if arguments.passes:
+        print("\n" + heading("model | tokens | compiled | torch | ratio | sdpa | compiled / sdpa | rounds"))
+    for name in arguments.models if arguments.passes else ():
+        model = build(name)
+        for num_tokens in arguments.passes:
+            rounds = arguments.rounds or enough_rounds(num_tokens)
+            print(compare_passes(name, model, num_tokens, rounds), flush=True)
         del model
     if arguments.memory:
         print("\n" + heading("model | tokens | attn | eager | ratio (target 1/8) | attn, a token"))
