@@ -279,8 +279,8 @@ INLINED void softmax_row(const Rows *rows, int64_t row)
 }
 
 /* Softmax of the rows start <= row < stop, and what their statistics need. */
-EACH_PROCESSOR void attn_softmax_rows(const Rows *rows, int64_t start, int64_t stop)
+EACH_PROCESSOR void attn_softmax_rows(const Rows *rows, int64_t num_rows)
 {
-    for (int64_t row = start; row < stop; row++)
+    for (int64_t row = 0; row < num_rows; row++)
         softmax_row(rows, row);
 }

@@ -1,8 +1,6 @@
 """Weights of whole rows from their scores, and what their statistics need: compiled, or by torch."""
 
 import ctypes
-from itertools import pairwise
-from threading import Thread
 
 import torch
 from jaxtyping import Float
@@ -15,8 +13,6 @@ from attncli.statistics.rows import Softmax
 LEAST_EXPONENT = -800.0
 """exp of it is 0 in float64, and 0 times it is 0: a hidden score (-inf) adds nothing to an entropy."""
 LOG2_E = 1.4426950408889634
-LEAST_FOR_THREADS = 2**18
-"""Scores from which threads share the rows."""
 OF_ROWS = ("reference", "highest", "log_total", "sum", "cross", "squares", "distance")
 
 
@@ -68,33 +64,14 @@ def _compiled(
         *places,
         *range(start, start + numbers.nbytes, num_rows * numbers.itemsize),
     )
-    _run(arguments, num_rows, 1 if scores.numel() < LEAST_FOR_THREADS else torch.get_num_threads())
+    library = tile_pass()
+    assert library is not None
+    library.attn_softmax_rows(ctypes.byref(arguments), ctypes.c_int64(num_rows))
     reference, highest, log_totals, sums, cross, squares, distance = numbers.unbind()
     found = Softmax(
         log_totals, None if sink is None else highest, sums, cross=cross, squares=squares, distance=distance
     )
     return weights, reference + log_totals, found
-
-
-def _run(arguments: RowArguments, num_rows: int, num_threads: int) -> None:
-    """Some rows on each thread: the library is called without the interpreter's lock."""
-    library = tile_pass()
-    assert library is not None
-    if num_threads == 1:
-        library.attn_softmax_rows(ctypes.byref(arguments), ctypes.c_int64(0), ctypes.c_int64(num_rows))
-        return
-    ends = [num_rows * part // num_threads for part in range(num_threads + 1)]
-
-    def some(start: int, stop: int) -> None:
-        library.attn_softmax_rows(ctypes.byref(arguments), ctypes.c_int64(start), ctypes.c_int64(stop))
-
-    first, *others = pairwise(ends)
-    threads = [Thread(target=some, args=part) for part in others]
-    for thread in threads:
-        thread.start()
-    some(*first)
-    for thread in threads:
-        thread.join()
 
 
 def _by_torch(
