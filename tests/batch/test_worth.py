@@ -1,6 +1,7 @@
 """Workers are started where a plan is worth it, and torch has one thread wherever there are many runs."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from attncli.batch.plan import Job, make_plan
 from attncli.batch.prompts import PromptFile
 from attncli.batch.worth import Work, estimated_work, num_together, num_workers, seconds_of_run
 from attncli.running import threads
-from attncli.running.threads import VARIABLE, one_torch_thread
+from attncli.running.threads import SPINNING, SPINS, VARIABLE, one_torch_thread
 from attncli.spec import SPECS
 from tests.batch.stores import assert_same_figures, tidy, write_batch
 from tests.conftest import Attn
@@ -110,6 +111,28 @@ def test_what_is_imported_later_has_one_thread(monkeypatch: pytest.MonkeyPatch) 
     with one_torch_thread():
         assert os.environ[VARIABLE] == "1"
     assert VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, str(SPINS)), ({SPINNING: "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "None")],
+    ids=str,
+)
+def test_the_command_limits_how_long_threads_spin(given: dict[str, str], spins: str) -> None:
+    """Set before torch is there, which reads it once; but for what the user has set."""
+    script = """if True:
+        import os, sys
+        from attncli.cli.main import main
+        sys.argv = ["attn", "--version"]
+        try:
+            main()
+        finally:
+            print("torch" in sys.modules, os.environ.get("GOMP_SPINCOUNT"))
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in (SPINNING, "OMP_WAIT_POLICY")}
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, capture_output=True, text=True, env=kept | given, check=True)
+    assert ended.stdout.splitlines()[-1] == f"False {spins}"
 
 
 class NoKeys:
