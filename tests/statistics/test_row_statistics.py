@@ -8,7 +8,7 @@ import scipy.special
 import scipy.stats
 import torch
 
-from attncli.attention.engines.tile import tiles
+from attncli.attention.engines.tile import blocks_of, tiles
 from attncli.mechanisms.averaging import causal_mask, full_mask
 from attncli.row_statistics import ROW_STATISTICS, load_formula
 from attncli.statistics.contributions import received_mass
@@ -30,9 +30,8 @@ def given_rows(weights: torch.Tensor, visible: torch.Tensor) -> Rows:
 def statistic_of_scores(name: str, scores: torch.Tensor, **settings: Any) -> torch.Tensor:
     """The same by an engine, which has more than the weights: what the softmax made them of."""
     keys = torch.eye(scores.shape[-1], dtype=scores.dtype).expand(*scores.shape[:-2], -1, -1)
-    (found,) = [
-        statistic(name, tile.rows) for tile in tiles(layer_of(scores, keys, keys, scale="none", **settings))
-    ]
+    layer = layer_of(scores, keys, keys, scale="none", **settings)
+    (found,) = [statistic(name, tile.rows) for some in blocks_of(layer) for tile in tiles(layer, some)]
     return found.reshape(scores.shape[:-1])
 
 
