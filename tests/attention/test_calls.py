@@ -57,6 +57,21 @@ def test_progress_rises_to_one_in_the_calling_thread(num_threads: int, num_token
     assert {thread for _, thread in seen} == {threading.get_ident()}
 
 
+def test_calls_at_the_same_time_leave_torch_its_threads(num_threads: int) -> None:
+    """It is one number for the process: a call that begins during another must not take 1 for the user's."""
+    tensor = torch.randn(1, 4, 1100, 8)
+    calls = [threading.Thread(target=attention_statistics, args=(tensor, tensor)) for _ in range(4)]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
+    found: list[int] = []
+    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert found == [num_threads] and torch.get_num_threads() == num_threads
+
+
 def test_an_interrupt_ends_the_call_at_once(num_threads: int) -> None:
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt

@@ -4,25 +4,34 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Lock
 from typing import TypeVar
 
 import torch
 
 Found = TypeVar("Found")
 
+_before: list[int] = []
+_lock = Lock()
+
 
 @contextmanager
 def without_torch_threads() -> Iterator[int]:
     """One torch thread while the with-block runs; yields how many there were.
 
-    A torch thread spins for milliseconds after its work, on a core that the jobs need.
+    A torch thread spins for milliseconds after its work, on a core that the jobs need. The number is one for
+    the whole process: of blocks that run at the same time the first finds it, and each sets it again.
     """
-    before = torch.get_num_threads()
+    with _lock:
+        before = _before[0] if _before else torch.get_num_threads()
+        _before.append(before)
     torch.set_num_threads(1)
     try:
         yield before
     finally:
         torch.set_num_threads(before)
+        with _lock:
+            _before.pop()
 
 
 def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[Found]:

@@ -99,9 +99,10 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     by_mass = (mass / sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
     shares = dict(zip(patterns.names, by_mass, strict=True))
     on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
-    of_some = {name: on_patterns.pop(name) for name in ("from_to_weight", "induction_stripe")}
+    from_to, stripe = (on_patterns.pop(name) for name in ("from_to_weight", "induction_stripe"))
     scores |= on_patterns | {f"{name}_mul": shares.get(name, nothing) for name in WITH_SHARE}
-    return scores | {name: score for name, score in of_some.items() if name in patterns.names}
+    of_asked = {"from_to_weight": from_to} if "from_to_weight" in patterns.names else {}
+    return scores | of_asked | ({"induction_stripe": stripe} if patterns.repeat else {})
 
 
 def one_key(
