@@ -14,6 +14,7 @@ from attncli.report import NamedTensor, Numbers, Report, Table
 from attncli.spec import SPECS
 from attncli.spec.config.validation import build_spec
 from attncli.views.tables.screens import SCREENS
+from attncli.views.tables.screens.head_patterns import LETTERS, head_letters
 from tests.experiments.running import run
 from tests.same_text import assert_same_text
 from tests.views.test_views import HOSTILE, shown
@@ -246,3 +247,24 @@ def test_a_store_of_many_statistics_fits_a_screen(num_rows: int, num_failed: int
     assert text.split("\n\n")[1].splitlines()[1].split() == ["count", "mean", "std", "min", "max"]
     assert said in text if said else "Not shown" not in text
     assert text.count("normalized_entropy_") == min(num_rows, 12 if num_failed else 18)
+
+
+@pytest.mark.parametrize("num_layers", [12, 14, 30])
+def test_a_model_of_many_layers_has_them_across(num_layers: int) -> None:
+    """Each letter stands at its layer and head, whichever goes across: 30 layers of 9 heads fit a screen."""
+    patterns = [*LETTERS]
+    heads = [
+        {"layer": layer, "head": head, "pattern": patterns[(3 * layer + head) % len(patterns)]}
+        for layer in range(num_layers)
+        for head in range(9)
+    ]
+    (drawing,) = head_letters("patterns", heads, 80)
+    is_wide = num_layers > 12
+    assert drawing.lines[0].startswith("layer") == is_wide
+    cells = [line.split()[2:] for line in drawing.lines[1:]]
+    assert np.shape(cells) == ((9, num_layers) if is_wide else (num_layers, 9))
+    for head in heads:
+        place = (head["head"], head["layer"]) if is_wide else (head["layer"], head["head"])
+        assert cells[place[0]][place[1]] == LETTERS[head["pattern"]]
+    named = {line.split()[1] for line in drawing.lines[1:]}
+    assert named == {str(place) for place in range(len(cells))}

@@ -47,7 +47,8 @@ def ablate_screen(report: Report, display: Display) -> Iterator[Section]:
     has_second_header = any("_" in effect for effect in _effects(heads, sort))
     taken = OTHER_LINES + has_second_header + height
     taken += sum(-(-cell_len(line) // width) for line in (*summary, *notes))
-    yield _ranked(heads[: max(FEWEST_HEADS, MOST_LINES - taken)], len(heads), sort, display)
+    most = report.spec.get("top") or max(FEWEST_HEADS, MOST_LINES - taken)
+    yield _ranked(heads[:most], len(heads), sort, display)
     yield from drawings
     yield from closing_notes(notes)
 

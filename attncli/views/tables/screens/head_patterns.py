@@ -27,6 +27,8 @@ SHORT_NAMES = {"special_mass - sink_mass": "special, not first"}
 REPEATED = ("duplicate token", "induction")
 MOST_TEXT = 80
 DECIMALS = 2
+MANY_LAYERS = 13
+"""Layers up to which each has a line of its own."""
 LETTERS_TITLE = "largest statistic above its threshold; U overrides the rest, F comes last"
 
 
@@ -121,28 +123,34 @@ def _too_few(row: Row, report: Report) -> str:
 
 
 def head_letters(title: str, heads: Sequence[Row], width: int | None) -> Iterator[Drawing]:
-    """A grid of layers and heads, in as many parts as the width needs."""
+    """A letter for each head, in as many parts as the width needs. Where there are more layers than heads in
+    each, the layers go across: a model of many layers stays on one screen.
+    """
     letters: dict[Any, str] = {
         (row["layer"], row["head"]): LETTERS.get(str(row.get("pattern")), "?") for row in heads
     }
-    layers, count = sorted({layer for layer, _ in letters}), max(head for _, head in letters) + 1
-    names = [f"layer {layer:>{len(str(layers[-1]))}} " for layer in layers]
+    layers, numbers = (sorted(set(places)) for places in zip(*letters, strict=True))
+    is_wide = len(layers) > len(numbers) and layers[-1] >= MANY_LAYERS
+    down, across = (numbers, layers) if is_wide else (layers, numbers)
+    axis, corner = ("head", "layer") if is_wide else ("layer", "")
+    names = [f"{axis} {place:>{len(str(down[-1]))}} " for place in down]
     room = (width or MOST_TEXT) - len(names[0])
-    cell = next((size for size in (3, 2) if count * size <= room), 1)
-    for start in range(0, count, room // cell):
-        columns = range(start, min(count, start + room // cell))
-        lines = [" " * len(names[0]) + _head_numbers(columns, cell)]
-        for layer, name in zip(layers, names, strict=True):
-            lines.append(name + "".join(f"{letters.get((layer, head), ''):>{cell}}" for head in columns))
+    cell = next((size for size in (3, 2) if len(across) * size <= room), 1)
+    for start in range(0, len(across), room // cell):
+        columns = across[start : start + room // cell]
+        lines = [f"{corner:<{len(names[0])}}{_column_numbers(columns, cell)}"]
+        for name, place in zip(names, down, strict=True):
+            places = [(column, place) if is_wide else (place, column) for column in columns]
+            lines.append(name + "".join(f"{letters.get(where, ''):>{cell}}" for where in places))
         yield Drawing(plain_text(title), lines)
 
 
-def _head_numbers(columns: range, cell: int) -> str:
-    """The numbers of the heads, each above the end of its column; only some where all would touch."""
-    step = 1 if cell > len(str(columns[-1])) else 5 if cell > 1 else 10
+def _column_numbers(columns: Sequence[int], cell: int) -> str:
+    """The number of each column above its end; only some where all would touch."""
+    step = next(step for step in (1, 2, 5, 10, 50) if step * cell > len(str(columns[-1])))
     line = [" "] * len(columns) * cell
-    for place, head in enumerate(columns):
-        if head % step == 0:
-            end, number = (place + 1) * cell, str(head)
+    for place, column in enumerate(columns):
+        if column % step == 0:
+            end, number = (place + 1) * cell, str(column)
             line[max(0, end - len(number)) : end] = number
     return "".join(line)

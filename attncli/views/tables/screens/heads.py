@@ -122,7 +122,8 @@ def _few_rows(report: Report) -> Iterator[str]:
     for row in report.table("pattern_rows"):
         count = row.get(sort) if isinstance(sort, str) and sort != "from_to_weight" else None
         if isinstance(count, int) and count < FEW_ROWS:
-            yield f"{sort} is measured on only {counted(count, 'row')} of this text."
+            rows = f"only {counted(count, 'row')} of this text" if count else "no row of this text: no order"
+            yield f"{sort} is measured on {rows}."
 
 
 def _relations(report: Report, display: Display) -> Iterator[Section]:
