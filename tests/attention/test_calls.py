@@ -11,6 +11,7 @@ import torch
 from attncli import attention_statistics
 from attncli.attention.attention_statistics import computed_statistics
 from attncli.attention.engines import attend
+from attncli.attention.engines.tiles import head_jobs, passes
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -28,7 +29,12 @@ def everything(seed: int = 0) -> bytes:
     return b"".join(figure.numpy().tobytes() for figure in vars(found).values())
 
 
-def test_the_same_bytes_on_any_number_of_threads(num_threads: int) -> None:
+@pytest.mark.parametrize("rows_at_once", [700, 2048])  # 512 rows of a job lie in two parts, or in one
+def test_the_same_bytes_on_any_number_of_threads(
+    num_threads: int, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (head_jobs, passes):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", rows_at_once)
     assert everything() == everything()
     torch.set_num_threads(1)
     alone = everything()

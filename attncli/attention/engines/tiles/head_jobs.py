@@ -1,8 +1,10 @@
 """The work on one head, cut into jobs. Each owns what it fills, whatever runs beside it."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 
 from torch import Tensor
 
@@ -50,23 +52,21 @@ class HeadJobs:
         self.sums = no_sums(into["output"], num_top, bounded=head.bound < SAFE_BITS)
 
     def rows(self) -> list[Job]:
-        """The running sums of each block of queries."""
-        return [
-            partial(
-                sum_rows,
-                self.head,
-                self.block.of(rows),
-                self.sums.of(rows),
-                self.plan.sizes,
-                self.plan.scratch,
-            )
-            for rows in self.plan.blocks()
-        ]
+        """The running sums of each block of queries; whatever ends a part also computes its statistics."""
+        blocks = self.plan.blocks()
+        self.blocks_left = Counter(part for rows in blocks for part in _parts_of(rows))
+        self.lock = Lock()
+        return [partial(self._sum_block, rows) for rows in blocks]
 
-    def statistics(self) -> list[Job]:
-        """What comes of the sums."""
-        parts = slices(self.plan.num_queries, ROWS_AT_ONCE)
-        return [partial(self._fill_rows, rows, part) for part, rows in enumerate(parts)]
+    def _sum_block(self, rows: slice) -> None:
+        plan = self.plan
+        sum_rows(self.head, self.block.of(rows), self.sums.of(rows), plan.sizes, plan.scratch)
+        for part in _parts_of(rows):
+            with self.lock:
+                self.blocks_left[part] -= 1
+                is_done = self.blocks_left[part] == 0
+            if is_done:
+                self._fill_part(part)
 
     def columns(self) -> list[Job]:
         """The sums of columns; of every so many blocks one job."""
@@ -92,14 +92,20 @@ class HeadJobs:
         for name, numbers in column_statistics(self.head, self.parts, self.plan.grid, num_keys).items():
             self.into[name].copy_(numbers)
 
-    def _fill_rows(self, rows: slice, part: int) -> None:
+    def _fill_part(self, part: int) -> None:
+        plan = self.plan
+        rows = slice(part * ROWS_AT_ONCE, min((part + 1) * ROWS_AT_ONCE, plan.num_queries))
         block, sums = self.block.of(rows), self.sums.of(rows)
-        if self.plan.top_k:
-            plan = self.plan
+        if plan.top_k:
             break_ties(self.head, rows, sums.top_scores, sums.top_ranks, plan.sizes, plan.scratch)
         for name, numbers in row_statistics(self.head, block, sums).items():
             self.into[name][rows] = numbers
         self.into["moments"][part] = score_moments(block, sums)
+
+
+def _parts_of(rows: slice) -> range:
+    """The parts of ROWS_AT_ONCE rows in which these lie."""
+    return range(rows.start // ROWS_AT_ONCE, -(-rows.stop // ROWS_AT_ONCE))
 
 
 def slices(count: int, size: int) -> Iterator[slice]:

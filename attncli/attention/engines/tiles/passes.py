@@ -45,7 +45,7 @@ def stream(
     plan = Plan(num_queries, wanted.top_k, sizes, scratch, grid, like)
     done, num_stages = 0.0, 1 + has_columns
 
-    def run(stages: Iterable[list[Job]], share: float = 0.0) -> None:
+    def run(stages: Iterable[list[Job]], share: float) -> None:
         """All jobs of a stage of these heads, which is that share of the whole."""
         nonlocal done
         jobs = [job for stage in stages for job in stage]
@@ -62,7 +62,6 @@ def stream(
         ]
         share = (group.stop - group.start) / len(heads) / num_stages
         run((head.rows() for head in some), share)
-        run(head.statistics() for head in some)
         if has_columns:
             run((head.columns() for head in some), share)
             for head in some:
