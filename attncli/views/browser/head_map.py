@@ -20,17 +20,16 @@ POINTER, KEY_POINTER = "▸", "▾"
 
 @dataclass(frozen=True)
 class Layout:
-    """Cells of the labels, characters per cell of the map, rows and columns of numbers per cell."""
+    """Cells of the labels, characters per cell of the map, rows and columns of numbers per cell.
+
+    `is_whole`: all of the map is visible, and the labels are positions.
+    """
 
     label: int
     cell_width: int
     block: tuple[int, int]
     rows_per_line: int
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of the map is visible."""
-        return self.rows_per_line > 1 or self.block != (1, 1)
+    is_whole: bool
 
 
 def position_of(label: str) -> str:
@@ -69,12 +68,12 @@ class HeadMap(Panel):
         is_wide = columns > width - label_width
         if not (is_wide if self.wants_whole is None else self.wants_whole):
             cell_width = min(max((width - label_width) // columns, 1), MOST_CELL_WIDTH)
-            return Layout(label_width, cell_width, (1, 1), 1)
+            return Layout(label_width, cell_width, (1, 1), 1, is_whole=False)
         # Cells that stand for as few numbers as possible, so that all fit.
         label_width = max(len(position_of(label)) for label in labels) + 2
         rows_per_line = 1 if self.depth == "none" else 2
         down, along = -(-rows // (height * rows_per_line)), -(-columns // max(width - label_width, 1))
-        return Layout(label_width, 1, (down, along), rows_per_line)
+        return Layout(label_width, 1, (down, along), rows_per_line, is_whole=True)
 
     def show(self) -> None:
         """Find the colours of all cells once, not for every line."""

@@ -109,6 +109,25 @@ def test_a_larger_map_is_made_to_fit_and_says_so() -> None:
     driven(report, steps)
 
 
+@pytest.mark.parametrize("depth", ["none", "truecolor"])
+def test_the_whole_map_and_back(depth: str) -> None:
+    """A small map too: without colour a cell of the whole map is one number, as in a line per query."""
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        panel = app.query_one(HeadMap)
+        lines = shown(panel)
+        await pilot.press("z")
+        whole = shown(panel)
+        rows_per_line = 1 if depth == "none" else 2
+        assert [line.strip("▸ ").split()[0] for line in whole[1:]] == [
+            str(row) for row in range(0, len(WORDS), rows_per_line)
+        ]
+        await pilot.press("z")
+        assert shown(panel) == lines
+
+    driven(survey(), steps, depth=depth)
+
+
 def test_streamed_maps_show_blocks_of_tokens() -> None:
     report = run("self", num_tokens=200, engine="streaming", embed_dim=8)
     pooled_map = report.tensors["pooled_mean"].values
