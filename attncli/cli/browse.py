@@ -21,7 +21,7 @@ EXAMPLES = (
     "attn browse",
     'attn heads --maps self --sentence "the cat sat because it was tired" -o heads.json',
     "attn browse heads.json",
-    'attn browse --model ./my-model --sentence "the cat sat because it was tired" --sort induction',
+    'attn browse --model ./my-model --sentence "the cat sat down because the cat was tired" --sort induction',
 )
 NEEDS_TERMINAL = (
     "browse: needs a terminal: {} is not a terminal (attn show REPORT --format heatmap writes to a pipe)"
