@@ -50,7 +50,14 @@ class Matrix:
     @property
     def title(self) -> str:
         """`weights (query × key), layer 0, head 3`."""
-        name = f"{self.name} ({' × '.join(self.axes)})"
+        return self._titled(f"{self.name} ({' × '.join(self.axes)})")
+
+    @property
+    def title_without_axes(self) -> str:
+        """`weights, layer 0, head 3`."""
+        return self._titled(self.name)
+
+    def _titled(self, name: str) -> str:
         if self.shared:
             return f"{name}, the same for every {' and '.join(self.shared)}"
         return ", ".join([name, *place_names(self.place)])

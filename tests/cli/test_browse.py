@@ -69,7 +69,7 @@ def saved(attn: Attn, tmp_path: Path) -> str:
 def test_it_opens_in_a_terminal_and_leaves_it_as_it_was(saved: str, keys: str, code: int) -> None:
     ended = in_terminal(["browse", saved], "arrows head", keys)
     assert ended.code == code, ended.screen
-    assert "weights (query × key), head 0" in ended.screen
+    assert "weights, head 0; linear scale" in ended.screen
     assert "\x1b[?1049h" in ended.screen and ended.screen.rindex("\x1b[?1049l") > ended.screen.rindex(
         "head 0"
     )

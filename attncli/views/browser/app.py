@@ -60,7 +60,7 @@ KEYS = {
     "r": "the smallest first, or the largest",
     "g": "the grid of heads, or the ranking",
     "c": "colours linear, log, or of each row by itself",
-    "x": "leave the first keys (the sink) out of the colours",
+    "x": "exclude the first keys (sink) from colours and bars",
     "z": "the whole map, or one line per query",
     "t, T": "next and previous tensor",
     "q": "quit",
@@ -159,14 +159,14 @@ class Browser(App[None], inherit_bindings=False):
             panel.show()
 
     def _state(self) -> str:
-        """The tensor, its head, and the range of the colours."""
+        """The tensor, its head, and the range of the colours; of weights it fits on 80 columns."""
         choice, shading = self.choice, self.choice.shading
         ends = f"{scalar(shading.low, 4)} to {scalar(shading.high, 4)}"
-        parts = [plain_text(choice.matrix.title), f"colours {shading.scale}, {ends}"]
+        parts = [plain_text(choice.matrix.title_without_axes), f"{shading.scale} scale {ends}"]
         if shading.scale != choice.scale:
             parts[-1] += f" ({choice.scale} needs amounts)"
         if choice.skip:
-            parts.append("without the first key" if choice.skip == 1 else f"without {choice.skip} keys")
+            parts.append("first key excluded" if choice.skip == 1 else f"first {choice.skip} keys excluded")
         return "; ".join(parts)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:

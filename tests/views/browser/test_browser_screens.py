@@ -128,6 +128,17 @@ def test_the_whole_map_and_back(depth: str) -> None:
     driven(survey(), steps, depth=depth)
 
 
+@pytest.mark.parametrize("num_sinks", [1, 2])
+def test_the_header_says_on_80_columns_that_keys_are_excluded(num_sinks: int) -> None:
+    weights = NamedTensor(("layer", "head", "query", "key"), random_weights(12, 12, 3, 3))
+    choice = Choice(grids(Report("heads", {}, {}, tensors={"weights": weights})), skip_sink=num_sinks)
+    choice.choose_head(143)
+    app = Browser(choice, depth="none")
+    excluded = "first key excluded" if num_sinks == 1 else "first 2 keys excluded"
+    assert app._state().startswith("weights, layer 11, head 11; linear scale 0.0000 to 0.")
+    assert app._state().endswith(f"; {excluded}") and cell_len(app._state()) <= 80
+
+
 def test_streamed_maps_show_blocks_of_tokens() -> None:
     report = run("self", num_tokens=200, engine="streaming", embed_dim=8)
     pooled_map = report.tensors["pooled_mean"].values
