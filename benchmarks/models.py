@@ -212,6 +212,13 @@ def compare_passes(name: str, model: PreTrainedModel, num_tokens: int, rounds: i
     )
 
 
+TABLES = (
+    ("model | tokens | attn | eager | ratio | target | sdpa | attn / sdpa | difference | rounds", compare),
+    ("model | tokens | compiled | torch | ratio | sdpa | compiled / sdpa | rounds", compare_passes),
+)
+"""The columns of a table of times, and what makes a row."""
+
+
 def status_bytes(field: str) -> int:
     """A field on this process's memory, from /proc/self/status."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -264,26 +271,15 @@ def main() -> None:
         method, name, num_tokens = arguments.peak
         print(peak_growth(method, name, int(num_tokens)))
         return
-    if arguments.lengths:
-        print(
-            heading(
-                "model | tokens | attn | eager | ratio | target | sdpa | attn / sdpa | difference | rounds"
-            )
-        )
-    for name in arguments.models if arguments.lengths else ():
-        model = build(name)
-        for num_tokens in arguments.lengths:
-            rounds = arguments.rounds or enough_rounds(num_tokens)
-            print(compare(name, model, num_tokens, rounds), flush=True)
-        del model
-    if arguments.passes:
-        print("\n" + heading("model | tokens | compiled | torch | ratio | sdpa | compiled / sdpa | rounds"))
-    for name in arguments.models if arguments.passes else ():
-        model = build(name)
-        for num_tokens in arguments.passes:
-            rounds = arguments.rounds or enough_rounds(num_tokens)
-            print(compare_passes(name, model, num_tokens, rounds), flush=True)
-        del model
+    for (columns, made), lengths in zip(TABLES, (arguments.lengths, arguments.passes), strict=True):
+        if lengths:
+            print("\n" + heading(columns))
+        for name in arguments.models if lengths else ():
+            model = build(name)
+            for num_tokens in lengths:
+                rounds = arguments.rounds or enough_rounds(num_tokens)
+                print(made(name, model, num_tokens, rounds), flush=True)
+            del model
     if arguments.memory:
         print("\n" + heading("model | tokens | attn | eager | ratio (target 1/8) | attn, a token"))
     for name in arguments.models if arguments.memory else ():

@@ -19,7 +19,7 @@ MAX_KEPT_ENTRIES = 2**21
 class Marks(NamedTuple):
     """Places of some texts: keys that are special tokens, and the queries and keys that were asked for.
 
-    Where the two sides are different texts, the shorter one goes on with places that are none of these.
+    Where the two sides are different texts, the shorter one is padded with places that are none of these.
     """
 
     special: Bool[Tensor, "text token"]

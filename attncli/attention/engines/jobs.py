@@ -25,8 +25,8 @@ def without_torch_threads() -> Iterator[int]:
     with _lock:
         before = _before[0] if _before else torch.get_num_threads()
         _before.append(before)
-    torch.set_num_threads(1)
     try:
+        torch.set_num_threads(1)
         yield before
     finally:
         torch.set_num_threads(before)

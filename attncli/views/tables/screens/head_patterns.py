@@ -27,7 +27,7 @@ SHORT_NAMES = {"special_mass - sink_mass": "special, not first"}
 REPEATED = ("duplicate token", "induction")
 MOST_TEXT = 80
 DECIMALS = 2
-MANY_LAYERS = 13
+MOST_LAYERS = 12
 """Layers up to which each has a line of its own."""
 LETTERS_TITLE = "largest statistic above its threshold; U overrides the rest, F comes last"
 
@@ -123,14 +123,15 @@ def _too_few(row: Row, report: Report) -> str:
 
 
 def head_letters(title: str, heads: Sequence[Row], width: int | None) -> Iterator[Drawing]:
-    """A letter for each head, in as many parts as the width needs. Where there are more layers than heads in
-    each, the layers go across: a model of many layers stays on one screen.
+    """A letter for each head, in as many parts as the width needs.
+
+    Many layers go across where each has fewer heads, so that they stay on one screen.
     """
     letters: dict[Any, str] = {
         (row["layer"], row["head"]): LETTERS.get(str(row.get("pattern")), "?") for row in heads
     }
     layers, numbers = (sorted(set(places)) for places in zip(*letters, strict=True))
-    is_wide = len(layers) > len(numbers) and layers[-1] >= MANY_LAYERS
+    is_wide = len(layers) > max(len(numbers), MOST_LAYERS)
     down, across = (numbers, layers) if is_wide else (layers, numbers)
     axis, corner = ("head", "layer") if is_wide else ("layer", "")
     names = [f"{axis} {place:>{len(str(down[-1]))}} " for place in down]
