@@ -1,10 +1,16 @@
 """Whether a plan is worth starting workers for, from a rough estimate of the seconds that it takes."""
 
+import os
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from attncli.batch.plan import Plan
+from attncli.errors import UserError
+from attncli.inputs.models.gguf import num_parameters_of_gguf
+from attncli.inputs.models.model_folder import num_parameters
 from attncli.spec.fields import Spec
+from attncli.spec.models.pretrained import local_model
 
 # Measured on one core, and rounded: a factor of three or so does not matter here.
 SECONDS_A_RUN = 3e-4
@@ -15,6 +21,7 @@ CHARACTERS_A_TOKEN = 5
 SECONDS_TO_START, SECONDS_TO_START_WITH_MODEL = 2.0, 4.0
 BYTES_OF_A_WORKER = 300 * 10**6
 SHARE_OF_MEMORY = 1 / 3
+BYTES_OF_A_NUMBER = {"float32": 4, "bfloat16": 2, "float16": 2}
 MAX_TOGETHER, MAX_SECONDS_TOGETHER, MAX_BYTES_TOGETHER = 256, 2.0, 512 * 2**20
 
 
@@ -31,6 +38,11 @@ class Work(NamedTuple):
     def seconds_a_job(self) -> float:
         """On one core."""
         return self.seconds / max(1, self.num_jobs)
+
+
+def usable_cores() -> int:
+    """The cores that this process may use: all of them where the system (macOS) does not say which."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def num_workers(work: Work, *, cores: int, free_bytes: int) -> int:
@@ -64,12 +76,12 @@ def estimated_work(plan: Plan, num_left: int) -> Work:
     """A rough estimate for the last `num_left` runs of a plan, before anything is imported or loaded."""
     costs = [(spec, _num_tokens(spec, plan)) for spec in plan.specs()]
     share = num_left / len(plan)
-    models = {model for spec, _ in costs if (model := spec.model_source()) is not None}
+    models = {(model, _dtype(spec)) for spec, _ in costs if (model := spec.model_source()) is not None}
     return Work(
         num_jobs=round(plan.num_jobs * share),
         seconds=plan.num_prompts * share * sum(seconds_of_run(*cost) for cost in costs),
         run_bytes=max(spec.needed_bytes(num_tokens, num_tokens) for spec, num_tokens in costs),
-        model_bytes=sum(map(parameter_bytes, models)) if models else None,
+        model_bytes=sum(parameter_bytes(*model) for model in models) if models else None,
     )
 
 
@@ -77,7 +89,7 @@ def seconds_of_run(spec: Spec, num_tokens: int) -> float:
     """Roughly how long one run takes on one core, with texts of that many tokens."""
     if (model := spec.model_source()) is not None:
         # Every parameter takes part in one product and one sum for each token.
-        return SECONDS_A_RUN + 2 * parameter_bytes(model) / 4 * num_tokens / OPERATIONS_A_SECOND
+        return SECONDS_A_RUN + 2 * _parameters(model) * num_tokens / OPERATIONS_A_SECOND
     return (
         SECONDS_A_RUN
         + SECONDS_A_BYTE * spec.needed_bytes(num_tokens, num_tokens)
@@ -85,9 +97,25 @@ def seconds_of_run(spec: Spec, num_tokens: int) -> float:
     )
 
 
-def parameter_bytes(model: str) -> int:
-    """The bytes of the parameters in a model folder; 0 for a model on the hub, which is unknown."""
-    return sum(file.stat().st_size for file in Path(model).glob("*.safetensors"))
+def parameter_bytes(model: str, dtype: str = "float32") -> int:
+    """The bytes of a model's parameters once it is loaded; 0 for a model on the hub, which is unknown."""
+    return BYTES_OF_A_NUMBER[dtype] * _parameters(model)
+
+
+@cache
+def _parameters(model: str) -> int:
+    """How many parameters a folder, a package's model or a GGUF file has; 0 where nothing says so."""
+    path = local_model(model)
+    try:
+        if path is None:
+            return 0
+        return num_parameters(path) if path.is_dir() else num_parameters_of_gguf(path)
+    except UserError:  # each of its runs will fail with this error
+        return 0
+
+
+def _dtype(spec: Spec) -> str:
+    return str(getattr(spec, "dtype", "float32"))
 
 
 def _num_tokens(spec: Spec, plan: Plan) -> int:

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from math import isnan, nan
 from pathlib import Path
 
 VARIABLE = "OMP_NUM_THREADS"
@@ -54,10 +55,10 @@ def threads_of_idle_cores() -> Iterator[Callable[[], None]]:
     import torch
 
     most = torch.get_num_threads()
-    if VARIABLE in os.environ or most == 1 or not STATUS.exists():
+    began, busy, own = time.monotonic(), _busy_seconds(), time.process_time()
+    if VARIABLE in os.environ or most == 1 or isnan(busy):
         yield lambda: None
         return
-    began, busy, own = time.monotonic(), _busy_seconds(), time.process_time()
 
     def adapt() -> None:
         nonlocal began, busy, own
@@ -77,8 +78,11 @@ def threads_of_idle_cores() -> Iterator[Callable[[], None]]:
 
 
 def _busy_seconds() -> float:
-    """Seconds that all cores have worked since the machine started."""
-    first_line = STATUS.read_text().split("\n", 1)[0]
+    """Seconds that all cores have worked since the machine started; NaN where the system does not say."""
+    try:
+        first_line = STATUS.read_text().split("\n", 1)[0]
+    except OSError:  # macOS has no such file
+        return nan
     user, nice, system, _idle, _waiting, *interrupts = map(int, first_line.split()[1:])
     # The last two, for guests, are already in user and nice.
     return float(user + nice + system + sum(interrupts[:3])) / os.sysconf("SC_CLK_TCK")

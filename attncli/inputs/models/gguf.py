@@ -3,18 +3,24 @@
 import io
 import os
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from hashlib import file_digest
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from attncli.errors import UserError, WriteError
 from attncli.inputs.models.model_folder import quiet_transformers
 
 PACKAGES = ("gguf", "accelerate")
 MAGIC = b"GGUF"
+NUMBERS = dict(enumerate("BbHhIif?")) | dict(zip((10, 11, 12), "Qqd", strict=True))
+TEXT, ARRAY = 8, 9
+"""The types of values in a GGUF header: numbers as `struct` has them, texts, and arrays of any of them."""
 
 
 def check_gguf(path: Path) -> None:
@@ -26,6 +32,48 @@ def check_gguf(path: Path) -> None:
         raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
     if start != MAGIC:
         raise UserError(f"model: {path}: is not a GGUF file")
+
+
+def num_parameters_of_gguf(path: Path) -> int:
+    """How many numbers a GGUF file holds, however few bits each takes, from its header.
+
+    https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. UserError for a damaged file.
+    """
+    check_gguf(path)
+    try:
+        with path.open("rb") as file:
+            *_, num_tensors, num_values = _numbers(file, "4sIQQ")
+            for _ in range(num_values):
+                _skip(file, TEXT)  # its name
+                _skip(file, *_numbers(file, "I"))
+            return sum(_tensor_size(file) for _ in range(num_tensors))
+    except (OSError, OverflowError, KeyError, struct.error):
+        raise UserError(f"model: {path}: is not a GGUF file: its header is damaged") from None
+
+
+def _numbers(file: BinaryIO, form: str) -> tuple[Any, ...]:
+    form = f"<{form}"
+    return struct.unpack(form, file.read(struct.calcsize(form)))
+
+
+def _skip(file: BinaryIO, kind: int, count: int = 1) -> None:
+    """Leave out values of one type; those of variable length one by one."""
+    if kind == TEXT:
+        for _ in range(count):
+            (length,) = _numbers(file, "Q")
+            file.seek(length, io.SEEK_CUR)
+    elif kind == ARRAY:
+        for _ in range(count):
+            _skip(file, *_numbers(file, "IQ"))
+    else:
+        file.seek(count * struct.calcsize(f"<{NUMBERS[kind]}"), io.SEEK_CUR)
+
+
+def _tensor_size(file: BinaryIO) -> int:
+    _skip(file, TEXT)
+    (num_axes,) = _numbers(file, "I")
+    *shape, _kind, _offset = _numbers(file, f"{num_axes}QIQ")
+    return prod(shape)
 
 
 def cache_folder() -> Path:

@@ -2,6 +2,7 @@
 
 import json
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 
 from attncli.errors import UserError
@@ -82,3 +83,30 @@ def _check_weights(path: Path) -> None:
     promised = 8 + length + max(ends, default=0)
     if promised != size:
         raise UserError(f"model: {path}: is cut off: its header promises {promised} bytes")
+
+
+def num_parameters(folder: Path) -> int:
+    """How many numbers the weights of a folder hold, from the headers of its safetensors files.
+
+    0 without such a file; UserError for a damaged one.
+    """
+    whole = folder / "model.safetensors"
+    # Otherwise shards; Mistral's own format may stand beside either.
+    shards = [
+        path
+        for path in folder.glob("*.safetensors")
+        if path.is_file() and not path.name.startswith("consolidated")
+    ]
+    return sum(map(_num_parameters, [whole] if whole.is_file() else shards))
+
+
+def _num_parameters(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(length, LARGEST_HEADER)))
+        return sum(prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    except OSError as error:
+        raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UserError(f"model: {path}: is not a safetensors file: its header is damaged") from None
