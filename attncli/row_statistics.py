@@ -80,6 +80,9 @@ HEAD_STATISTICS = (
 """What a survey of heads has a number of."""
 
 
+STARTS_SPECIAL = "starts_special"
+"""Whether the first key of a text is a special token, which decides what counts as weight on those."""
+
 UNIFORM = "uniform"
 FIRST = "first token"
 

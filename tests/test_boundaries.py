@@ -27,7 +27,16 @@ ARROWS = {
         "report",
     },
     "api": {"spec", "running", "inputs", "views", "errors", "report"},
-    "batch": {"spec", "running", "experiments", "inputs", "plain_text", "errors", "report"},
+    "batch": {
+        "spec",
+        "running",
+        "experiments",
+        "inputs",
+        "row_statistics",
+        "plain_text",
+        "errors",
+        "report",
+    },
     "running": {"spec", "experiments", "inputs", "memory", "errors", "report"},
     "experiments": {
         "spec",

@@ -20,11 +20,12 @@ from attncli.batch.store.columns import (
     survey_columns,
 )
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
+from attncli.row_statistics import HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL
 from attncli.running.together import OwnPart
 
 # Keys by rank, and what only describes the rows to people, are not statistics.
 LEFT_OUT = (
-    *("top_keys", "top_weights", "quantiles", "extremes", "strongest", "pattern_rows"),
+    *("top_keys", "top_weights", "quantiles", "extremes", "strongest"),
     *("intervals", "examples", "example_weights", "relations"),
     "written",
 )
@@ -79,6 +80,8 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
     for group, found in statistics.items():
         if group == "heads" and isinstance(found, Table):
             yield _survey(found, len(reports))
+        elif group == "pattern_rows" and isinstance(found, Table):
+            yield from _stacks(found, first.table("heads"), len(reports))
         elif group == "patterns" and isinstance(found, Table):
             yield from _rows_of_patterns(found, first.table("heads"), len(reports))
         elif isinstance(found, Tensors):
@@ -149,6 +152,20 @@ def _rows_of_patterns(patterns: Table, heads: Table, num_reports: int) -> Iterat
             name = str(row["statistic"]).partition(" ")[0]
             shape = (one_column, f"{prefixes[str(row['stack'])]}{name}.rows", None, None)
             yield shape, np.full((num_reports, 1), row["rows"], dtype=np.float64)
+
+
+def _stacks(stacks: Table, heads: Table, num_reports: int) -> Iterator[Leaf]:
+    """For each stack 1 where the text begins with a special token, else 0; and the rows that a statistic
+    comes from that names no head.
+    """
+    prefixes = _prefixes(heads)
+    of_heads = {pattern.statistic for pattern in HEAD_PATTERNS.values()}
+    for row in stacks:
+        numbers = {f"{name}.rows": row.get(name) for name in PATTERNS if name not in of_heads}
+        for name, number in {STARTS_SPECIAL: row[STARTS_SPECIAL], **numbers}.items():
+            if number is not None:
+                shape = (one_column, f"{prefixes[str(row['stack'])]}{name}", None, None)
+                yield shape, np.full((num_reports, 1), number, dtype=np.float64)
 
 
 def _prefixes(heads: Table) -> dict[str, str]:

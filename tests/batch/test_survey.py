@@ -2,10 +2,13 @@
 
 import json
 import math
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, processors
 
 from tests.conftest import Attn
 from tests.experiments.running import ROOT
@@ -29,7 +32,7 @@ def survey(attn: Attn, *flags: str) -> dict[str, Any]:
 
 def assert_same(got: dict[str, Any], expected: dict[str, Any]) -> None:
     """Every table, but for the modules, which a store does not keep."""
-    for name in ("heads", "patterns", "strongest", "intervals"):
+    for name in ("heads", "patterns", "strongest", "pattern_rows", "intervals"):
         rows = expected["statistics"][name]
         assert len(got["statistics"][name]) == len(rows)
         for own, row in zip(got["statistics"][name], rows, strict=True):
@@ -54,6 +57,59 @@ def test_a_store_shows_the_same_survey(tmp_path: Path, attn: Attn, texts: str, a
         top["statistics"]["heads"]
         == survey(attn, "--store", store, "--sort", "entropy")["statistics"]["heads"][:2]
     )
+
+
+TEMPLATES = {"first": "[CLS] $A", "last": "$A [SEP]", "both": "[CLS] $A [SEP]", "none": "$A"}
+LONGER = [sentence for sentence in SENTENCES if len(sentence.split()) > 2]
+MARKED = ["[CLS] the cat sat", "[SEP] it was tired", "[CLS] the street"]
+CASES = [
+    ("BERT", "last", 0, LONGER),
+    ("BERT", "last", 1, LONGER),
+    ("BERT", "both", 0, LONGER),
+    ("BERT", "both", 1, LONGER),
+    ("BERT", "first", 2, LONGER),
+    ("BERT", "none", 1, LONGER),
+    ("BERT", "last", 1, MARKED),
+    ("BERT", "last", 1, [*MARKED, "the cat sat"]),
+    ("Llama", "last", 1, LONGER),
+    ("T5", "last", 1, LONGER),
+]
+
+
+def templated(folder: Path, template: str) -> Path:
+    """The model with a tokenizer that puts special tokens there."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    special_tokens = [("[CLS]", 2), ("[SEP]", 3)]
+    tokenizer.post_processor = processors.TemplateProcessing(template, special_tokens=special_tokens)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize(("architecture", "template", "skip_sink", "lines"), CASES)
+def test_a_store_knows_whether_texts_begin_with_a_special_token(
+    tmp_path: Path, attn: Attn, architecture: str, template: str, skip_sink: int, lines: list[str]
+) -> None:
+    """The numbers do not tell where the first keys are left out; the direct survey looks at the tokens."""
+    model = templated(save_model(tmp_path / "model", architecture), TEMPLATES[template])
+    (tmp_path / "texts.txt").write_text("\n".join(lines))
+    store = str(tmp_path / "s.db")
+    asked = ["--model", str(model), "--texts", str(tmp_path / "texts.txt"), "--skip-sink", str(skip_sink)]
+    direct = survey(attn, *asked)
+    assert_same(survey(attn, *asked, "-o", store), direct)
+    assert_same(survey(attn, "--store", store), direct)
+
+
+def test_a_store_of_before_is_read_as_well_as_its_numbers_tell(
+    tmp_path: Path, attn: Attn, texts: str
+) -> None:
+    model = ["--model", str(save_model(tmp_path / "model", "BERT"))]
+    store = tmp_path / "s.db"
+    direct = survey(attn, *model, "--texts", texts, "-o", str(store))
+    with closing(sqlite3.connect(store)) as connection:
+        changed = connection.execute("UPDATE columns SET statistic = '-' WHERE statistic = 'starts_special'")
+        assert changed.rowcount > 0
+        connection.commit()
+    assert_same(survey(attn, "--store", str(store)), direct)
 
 
 def test_a_survey_of_what_a_batch_has_kept(tmp_path: Path, attn: Attn, texts: str) -> None:
@@ -90,7 +146,25 @@ def test_what_fails_is_left_out_and_said(tmp_path: Path, attn: Attn) -> None:
     path.write_text("a cat sat\nthe cat sat\n" + "cat " * 500)
     ended = attn(["heads", "--texts", str(path), "-o", str(tmp_path / "s.db")])
     assert ended.code == 3 and "line 3: sentence: must be at most 128 tokens" in ended.err
-    assert "2 texts" in ended.out.splitlines()[0] and "1 of the texts failed" in ended.out
+    assert "2 texts" in ended.out.splitlines()[0] and "1 of the texts failed and is left out." in ended.out
+
+
+def test_failures_of_others_are_not_of_this_survey(tmp_path: Path, attn: Attn) -> None:
+    """A sweep in which the shortest text is too short for one of the surveys; then a plan without a text."""
+    (tmp_path / "x.yaml").write_text("experiment: heads\nsweep: {skip_sink: [0, 3]}\n")
+    lines = ["a cat sat on it", "on", "the cat sat"]
+    store = tmp_path / "s.db"
+    arguments = ["batch", str(tmp_path / "x.yaml"), "--file", str(tmp_path / "p.txt"), "-o", str(store)]
+    (tmp_path / "p.txt").write_text("\n".join(lines))
+    assert attn(arguments).code == 3
+    whole = attn(["heads", "--store", str(store), "--skip-sink", "0"])
+    assert "3 texts" in whole.out and "left out" not in whole.out
+    part = attn(["heads", "--store", str(store), "--skip-sink", "3"])
+    assert "2 texts" in part.out and "1 of the texts failed and is left out." in part.out
+    (tmp_path / "p.txt").write_text("\n".join(lines[:2]))
+    assert attn(arguments).code == 3
+    fewer = attn(["heads", "--store", str(store), "--skip-sink", "0"])
+    assert "2 texts" in fewer.out and "1 of an earlier plan is left out." in fewer.out
 
 
 @pytest.mark.parametrize(

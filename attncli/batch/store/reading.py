@@ -79,9 +79,15 @@ class Reader:
         query = f"SELECT DISTINCT settings FROM runs WHERE true{self._chosen} ORDER BY settings"
         return {number: self.settings[number] for (number,) in self._connection.execute(query)}
 
+    def count_earlier(self, settings: int | None = None) -> int:
+        """How many runs, all or those with these settings, are not in the plan of the last batch."""
+        query = "SELECT count(*) FROM runs WHERE plan IS NOT NULL AND settings = coalesce(?, settings)"
+        (count,) = self._connection.execute(query, (settings,)).fetchone()
+        return int(count)
+
     def earlier_runs(self) -> str | None:
         """A line on the runs that are not in the plan of the last batch, if there are any."""
-        (count,) = self._connection.execute("SELECT count(*) FROM runs WHERE plan IS NOT NULL").fetchone()
+        count = self.count_earlier()
         runs = "1 run of an earlier plan" if count == 1 else f"{count:,} runs of earlier plans"
         if not count:
             return None

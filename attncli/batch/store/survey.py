@@ -12,6 +12,7 @@ from attncli.batch.store.reading import Reader, differing_settings
 from attncli.errors import UserError
 from attncli.experiments.survey.totals import HeadTotals, Where
 from attncli.report import Report
+from attncli.row_statistics import STARTS_SPECIAL
 from attncli.spec.models.heads import HeadsSpec
 
 STACK = re.compile(r"(?:(encoder|decoder)\.(self|cross)\.)?(\w+)(\.rows)?")
@@ -70,11 +71,16 @@ def _totals(reader: Reader, settings: int) -> HeadTotals:
 
 def _add(totals: HeadTotals, columns: Columns, values: np.ndarray) -> None:
     totals.num_texts += len(values)
-    for where, names, places in _layers(columns):
-        totals.add_array(where, names, values[:, places])
+    starts_special: dict[str, bool] = {}
     for place, column in enumerate(columns):
-        if column.layer is None and (match := STACK.fullmatch(column.statistic)) and match[4]:
-            totals.add_rows(_where(match, 0)["stack"], {match[3]: int(values[:, place].sum())})
+        if column.layer is None and (match := STACK.fullmatch(column.statistic)):
+            stack = _where(match, 0)["stack"]
+            if match[4]:
+                totals.add_rows(stack, {match[3]: int(values[:, place].sum())})
+            elif match[3] == STARTS_SPECIAL:
+                starts_special[stack] = bool(values[:, place].all())
+    for where, names, places in _layers(columns):
+        totals.add_array(where, names, values[:, places], starts_special.get(where["stack"]))
 
 
 def _layers(columns: Columns) -> list[tuple[Where, Sequence[str], np.ndarray]]:
@@ -106,10 +112,15 @@ def store_report(path: Path, reader: Reader, spec: HeadsSpec, choice: Choice) ->
 
     number, settings = _settings_of_survey(path, reader, choice)
     totals = _totals(reader, number)
-    counts = reader.counts()
-    notes = [f"{counts['failed']:,} of the texts failed, and are left out."] if counts["failed"] else []
-    if earlier := reader.earlier_runs():
-        notes.append(f"{earlier.capitalize()}.")
+    left_out = {
+        "of the texts failed and": sum(failed.run.settings == number for failed in reader.failed()),
+        "of an earlier plan": reader.count_earlier(number),
+    }
+    notes = [
+        f"{count:,} {which} {'is' if count == 1 else 'are'} left out."
+        for which, count in left_out.items()
+        if count
+    ]
     shown = {key: getattr(spec, key) for key in DISPLAY_KEYS}
     read = {"texts": str(path), "sentence": None, "context": None}
     known = {key: value for key, value in settings.items() if key in HeadsSpec.model_fields}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attncli.report import Row, Table
-from attncli.row_statistics import FIRST, HEAD_PATTERNS, PATTERNS, UNIFORM, HeadPattern
+from attncli.row_statistics import FIRST, HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, UNIFORM, HeadPattern
 
 MIN_ROWS = 5
 """Rows that a pattern must have to name a head: a mean over fewer says little."""
@@ -110,10 +110,14 @@ def _rounded(value: float) -> float:
 
 
 def pattern_tables(stacks: Sequence[Stack], patterns: list[Row], strongest: list[Row]) -> dict[str, Table]:
-    """What heads do, by pattern, and how many rows the patterns of each stack have."""
+    """What heads do, by pattern; for each stack whether texts begin with a special token, and the rows."""
     known = {name for stack in stacks for name in stack.num_rows}
     counts = Table(
-        {"stack": stack.name, **{name: stack.num_rows.get(name) for name in PATTERNS if name in known}}
+        {
+            "stack": stack.name,
+            STARTS_SPECIAL: stack.starts_special,
+            **{name: stack.num_rows.get(name) for name in PATTERNS if name in known},
+        }
         for stack in stacks
     )
     return {"patterns": Table(patterns), "strongest": Table(strongest), "pattern_rows": counts}

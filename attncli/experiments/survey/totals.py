@@ -69,14 +69,18 @@ class HeadTotals:
     layers: dict[tuple[Any, ...], LayerTotals] = field(default_factory=dict)
     stacks: dict[str, Stack] = field(default_factory=dict)
 
-    def add_array(self, where: Where, names: Sequence[str], values: np.ndarray) -> None:
-        """The same as `add` for what a store has kept, which does not say what texts begin with.
+    def add_array(
+        self, where: Where, names: Sequence[str], values: np.ndarray, starts_special: bool | None
+    ) -> None:
+        """The same as `add` for what a store has kept, and whether all its texts begin with a special token.
 
-        The numbers tell: no head has more weight on the first token than on special ones where it is one.
+        Stores of before did not keep that (None). There the numbers tell, unless the first keys are left out:
+        no head has more weight on the first token than on special ones where it is one.
         """
         self.add(where, names, torch.from_numpy(values))
-        lead = values[..., names.index("special_mass")] - values[..., names.index("sink_mass")]
-        starts_special = not (lead < -ROUNDING).any() and not np.isnan(lead).all()
+        if starts_special is None:
+            lead = values[..., names.index("special_mass")] - values[..., names.index("sink_mass")]
+            starts_special = not (lead < -ROUNDING).any() and not np.isnan(lead).all()
         self.add_rows(where["stack"], {}, starts_special=starts_special)
 
     def add_rows(self, stack: str, num_rows: Mapping[str, int], *, starts_special: bool = True) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, create_model
 
-from attncli.row_statistics import HEAD_PATTERNS, HEAD_STATISTICS, PATTERNS, ROW_STATISTICS
+from attncli.row_statistics import HEAD_PATTERNS, HEAD_STATISTICS, PATTERNS, ROW_STATISTICS, STARTS_SPECIAL
 from attncli.spec.fields import Contradictions, Count, Group, Size, contradiction, in_group
 from attncli.spec.models.head_places import AblatedSpec, check_head_of_model, named_head
 from attncli.spec.models.pretrained import WordsSpec
@@ -138,8 +138,10 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
             "induction_stripe": self.probe,
             "from_to_weight": self.sought()["to"],
         }
-        rows = (f"{pattern.statistic}.rows" for pattern in HEAD_PATTERNS.values())
-        return (*(name for name in HEAD_STATISTICS if asked.get(name, True)), *rows, *of_model)
+        of_patterns = dict.fromkeys((*(one.statistic for one in HEAD_PATTERNS.values()), *PATTERNS))
+        rows = (f"{name}.rows" for name in of_patterns if asked.get(name, True))
+        of_heads = (name for name in HEAD_STATISTICS if asked.get(name, True))
+        return (*of_heads, *rows, STARTS_SPECIAL, *of_model)
 
     def unused_keys(self) -> frozenset[str]:
         return super().unused_keys() | {"explain"}
