@@ -1,7 +1,10 @@
 """The key of a run: a hash of its resolved settings and of what it reads, the same on every machine."""
 
 import json
-from functools import cache
+import os
+from collections.abc import Callable
+from copy import copy
+from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 from attncli.batch.plan import Job, Plan
 from attncli.batch.prompts import Prompt
 from attncli.errors import UserError
+from attncli.file_digests import content_digest
 from attncli.spec.fields import Spec
 from attncli.spec.models.pretrained import local_model
 from attncli.spec.text import PATH_KEYS, is_vector_file
@@ -29,60 +33,113 @@ def resolved_settings(spec: Spec) -> dict[str, Any]:
     return spec.model_dump(mode="json", exclude={*spec.unused_keys(), *TEXT_KEYS})
 
 
-@cache
-def content_digest(path: Path) -> str:
-    """SHA-256 of a file; beyond 64 MiB only of its size, time, first and last 8 MiB, to be quick."""
-    try:
-        with path.open("rb") as file:
-            about = path.stat()
-            if about.st_size <= WHOLE_BYTES:
-                return file_digest(file, "sha256").hexdigest()
-            digest = sha256(f"{about.st_size} {about.st_mtime_ns} ".encode())
-            digest.update(file.read(SAMPLE_BYTES))
-            file.seek(-SAMPLE_BYTES, 2)
-            digest.update(file.read())
-            return digest.hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+def _earlier_digest(path: Path) -> str:
+    """What stood for a file in keys of before: beyond 64 MiB its size, time, first and last 8 MiB."""
+    with path.open("rb") as file:
+        about = os.fstat(file.fileno())
+        if about.st_size <= WHOLE_BYTES:
+            return file_digest(file, "sha256").hexdigest()
+        digest = sha256(f"{about.st_size} {about.st_mtime_ns} ".encode())
+        digest.update(file.read(SAMPLE_BYTES))
+        file.seek(-SAMPLE_BYTES, os.SEEK_END)
+        digest.update(file.read())
+        return digest.hexdigest()
 
 
-def _file_digests(spec: Spec) -> dict[str, Any]:
-    """The digests of the files that settings name, in place of their paths."""
-    digests: dict[str, Any] = {}
+def _model_files(model: Path) -> list[Path]:
+    """The files of a model; without hidden ones, which systems leave in folders that are looked at."""
+    return sorted(path for path in model.iterdir() if path.is_file() and not path.name.startswith("."))
+
+
+class _Contents:
+    """What stands for files in keys: their content, whatever they are called and wherever they lie.
+
+    Each file is read once for all settings that name it.
+    """
+
+    def __init__(self, on_read: Callable[[Path], None]) -> None:
+        self._on_read = on_read
+        self._digests: dict[Path, str] = {}
+
+    def of_file(self, path: Path) -> str:
+        """UserError for a file that cannot be read."""
+        if path not in self._digests:
+            try:
+                self._digests[path] = self.digest(path)
+            except OSError as error:
+                raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+        return self._digests[path]
+
+    def digest(self, path: Path) -> str:
+        return content_digest(path, partial(self._on_read, path))
+
+    def of_model(self, model: Path) -> Any:
+        """The files of a folder by their names, since these say what each is; a GGUF file is all there is."""
+        if not model.is_dir():
+            return self.of_file(model)
+        return {path.name: self.of_file(path) for path in _model_files(model)}
+
+
+class _EarlierContents(_Contents):
+    """The same as it was in stores of before."""
+
+    def digest(self, path: Path) -> str:
+        return _earlier_digest(path)
+
+    def of_model(self, model: Path) -> Any:
+        files = sorted(path for path in model.iterdir() if path.is_file()) if model.is_dir() else [model]
+        return {path.name: self.of_file(path) for path in files}
+
+
+def _settings_digest(spec: Spec, contents: _Contents) -> bytes:
+    """The hash of the settings, with the contents of the files that they name in place of their paths."""
+    settings = resolved_settings(spec)
     for key in PATH_KEYS:
         value = getattr(spec, key, None)
         if isinstance(value, str) and (key != "embedding" or is_vector_file(value)):
             if value == "-":
                 advice = "name a file" if spec.reads_many_texts() else "give the sentences with --file -"
                 raise UserError(f"{key}: cannot be - in a batch: {advice}")
-            digests[key] = content_digest(Path(value))
+            settings[key] = contents.of_file(Path(value))
     model = getattr(spec, "model", None)
     found = None if model is None else local_model(model)
     if found is not None:
-        files = sorted(path for path in found.iterdir() if path.is_file()) if found.is_dir() else [found]
-        digests["model"] = {path.name: content_digest(path) for path in files}
-    return digests
-
-
-def _settings_digest(spec: Spec) -> bytes:
-    settings = resolved_settings(spec) | _file_digests(spec)
+        try:
+            settings["model"] = contents.of_model(found)
+        except OSError as error:
+            raise UserError(f"model: {found}: cannot be read: {error.strerror}") from None
     return sha256(canonical({"experiment": spec.experiment, "settings": settings})).digest()
 
 
 class RunKeys:
     """The keys of the runs of jobs; the settings of an experiment are hashed once for all its sentences."""
 
-    def __init__(self, plan: Plan) -> None:
-        """UserError for a file of an experiment that cannot be read, or not twice."""
-        items = [item for chain in (*plan.chains, *plan.chains_with_context) for item in chain]
-        # By identity, which is quick; the item is kept so that its id is not reused.
-        self._beginnings = {id(item): (item, sha256(_settings_digest(item.spec))) for item in items}
+    def __init__(self, plan: Plan, on_read: Callable[[Path], None] = lambda path: None) -> None:
+        """UserError for a file of an experiment that cannot be read, or not twice.
+
+        `on_read` is called with the file whenever a block of it has been read.
+        """
+        self._items = plan.items()
+        self._set_digests(_Contents(on_read))
+
+    def _set_digests(self, contents: _Contents) -> None:
+        self._digests = [_settings_digest(item.spec, contents) for item in self._items]
+        # By identity, which is quick; the items are kept so that no id is reused.
+        self._beginnings = {
+            id(item): sha256(digest) for item, digest in zip(self._items, self._digests, strict=True)
+        }
+
+    def earlier(self) -> "RunKeys | None":
+        """The keys that the same runs had in stores of before; None where none of them differs."""
+        keys = copy(self)
+        keys._set_digests(_EarlierContents(lambda path: None))
+        return None if keys._digests == self._digests else keys
 
     def of_job(self, job: Job) -> list[bytes]:
         """The key of each run of the job; the key of a run that continues from others includes theirs."""
         keys: list[bytes] = []
         for item in job.chain:
-            digest = self._beginnings[id(item)][1].copy()
+            digest = self._beginnings[id(item)].copy()
             digest.update(canonical(_texts(item.spec, job.prompt)))
             for before in keys:
                 digest.update(before)

@@ -133,6 +133,10 @@ class Plan:
         """How many jobs there are, each of which can be computed alone."""
         return self.num_prompts * len(self.chains)
 
+    def items(self) -> list[Item]:
+        """Every experiment, once for all sentences; again as it is with a context, where some have one."""
+        return [item for chain in (*self.chains, *self.chains_with_context) for item in chain]
+
     def specs(self) -> Iterator[Spec]:
         """The settings of each experiment, once for all sentences."""
         return (item.spec for chain in self.chains for item in chain)

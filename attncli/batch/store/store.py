@@ -33,9 +33,24 @@ WHERE status != 'done'
 
 # The runs of a plan, equal ones once; on disk, since there may be many.
 PLANNED = """
-CREATE TEMP TABLE planned (key BLOB PRIMARY KEY, place INTEGER NOT NULL, id TEXT, source TEXT NOT NULL)
-WITHOUT ROWID
+CREATE TEMP TABLE planned (
+    key BLOB PRIMARY KEY,
+    place INTEGER NOT NULL,
+    id TEXT,
+    source TEXT NOT NULL,
+    item INTEGER NOT NULL,   -- its experiment's place in the plan
+    earlier BLOB             -- the key that the store knows it by, where that is one of before
+) WITHOUT ROWID
 """
+NOTE_EARLIER = """
+UPDATE temp.planned SET earlier = :earlier
+WHERE key = :key AND :key NOT IN (SELECT key FROM runs) AND :earlier IN (SELECT key FROM runs)
+"""
+HAS_UNKNOWN = """
+SELECT EXISTS (SELECT 1 FROM runs)
+    AND EXISTS (SELECT 1 FROM temp.planned WHERE key NOT IN (SELECT key FROM runs))
+"""
+RENAME = "UPDATE runs SET key = planned.key FROM temp.planned WHERE runs.key = planned.earlier"
 # Only what changed is written, since the row of a run also holds its values.
 LEAVE_OUT = """
 UPDATE runs SET plan = (SELECT plan FROM store)
@@ -44,6 +59,12 @@ WHERE plan IS NULL AND key NOT IN (SELECT key FROM temp.planned)
 TAKE_IN = """
 UPDATE runs SET plan = NULL, id = planned.id, source = planned.source FROM temp.planned
 WHERE runs.key = planned.key AND (runs.plan, runs.id, runs.source) IS NOT (NULL, planned.id, planned.source)
+"""
+# A model that was copied is the same, under another path.
+SETTINGS_OF_ITEMS = "SELECT DISTINCT item, settings FROM temp.planned JOIN runs USING (key)"
+CHANGE_SETTINGS = """
+UPDATE runs SET settings = ? FROM temp.planned
+WHERE runs.key = planned.key AND planned.item = ? AND runs.settings = ?
 """
 
 
@@ -69,9 +90,15 @@ class Store:
         note_planned(self._connection, plan, keys)
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute(RENAME)
+            self._connection.execute("UPDATE temp.planned SET earlier = NULL WHERE earlier NOT NULL")
             if self._connection.execute(LEAVE_OUT).rowcount:
                 self._connection.execute("UPDATE store SET plan = plan + 1")
             self._connection.execute(TAKE_IN)
+            items = plan.items()
+            for item, settings in self._connection.execute(SETTINGS_OF_ITEMS).fetchall():
+                if (number := self._settings_of(items[item])) != settings:
+                    self._connection.execute(CHANGE_SETTINGS, (number, item, settings))
         return count_planned(self._connection)
 
     def planned(self, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bool]]:
@@ -165,19 +192,28 @@ class Store:
 def note_planned(connection: sqlite3.Connection, plan: Plan, keys: RunKeys) -> None:
     """Put the runs of a plan into the temporary table `planned`."""
     connection.execute(PLANNED)
+    items = {id(item): number for number, item in enumerate(plan.items())}
     rows = (
-        (key, job.place + number, job.label, item.source)
+        (key, job.place + number, job.label, item.source, items[id(item)])
         for job in plan.jobs()
         for number, (item, key) in enumerate(zip(job.chain, keys.of_job(job), strict=True))
     )
-    connection.executemany("INSERT OR IGNORE INTO temp.planned VALUES (?, ?, ?, ?)", rows)
+    connection.executemany("INSERT OR IGNORE INTO temp.planned VALUES (?, ?, ?, ?, ?, NULL)", rows)
+    if connection.execute(HAS_UNKNOWN).fetchone()[0] and (earlier := keys.earlier()) is not None:
+        pairs = (
+            {"key": key, "earlier": before}
+            for job in plan.jobs()
+            for key, before in zip(keys.of_job(job), earlier.of_job(job), strict=True)
+        )
+        connection.executemany(NOTE_EARLIER, pairs)
     connection.commit()
 
 
 def count_planned(connection: sqlite3.Connection) -> tuple[int, int]:
     """How many runs the table `planned` names, and how many of these are done."""
     query = (
-        "SELECT count(*), count(CASE WHEN status = ? THEN 1 END) FROM temp.planned LEFT JOIN runs USING (key)"
+        "SELECT count(*), count(CASE WHEN status = ? THEN 1 END) FROM temp.planned "
+        "LEFT JOIN runs ON runs.key = coalesce(earlier, planned.key)"
     )
     num_runs, num_done = connection.execute(query, (DONE,)).fetchone()
     return num_runs, num_done

@@ -57,7 +57,7 @@ def keep(
     if weights:
         refuse_without_safetensors()
     expectations = Expectations(conditions)
-    keys = RunKeys(plan)
+    keys = _keys(plan)
     with progress_line() as line, open_store(path, fresh=fresh, rows=rows, weights=weights) as store:
 
         def print_above(name: str, lines: list[str]) -> None:
@@ -98,6 +98,11 @@ def keep(
         return exit_code(expectations.unmet(), broken=driver.broken, failed=driver.failed)
 
 
+def _keys(plan: Plan) -> RunKeys:
+    with progress_line() as line:
+        return RunKeys(plan, lambda path: line.show(lambda: f"reading {path.name}, to know it again"))
+
+
 def _kept(path: Path, driver: Driver) -> str:
     return f"{path} has {driver.kept + driver.done:,} of {driver.num_runs:,} runs"
 
@@ -127,7 +132,7 @@ def lines_about(plan: Plan, path: Path) -> Iterator[str]:
     check_header(path)
     with closing(connect_to_read(path)) as connection:
         connection.execute("PRAGMA query_only = OFF")  # the plan goes into a temporary table
-        note_planned(connection, plan, RunKeys(plan))
+        note_planned(connection, plan, _keys(plan))
         num_runs, num_done = count_planned(connection)
     repeated = f", {len(plan) - num_runs:,} repeat another" if len(plan) > num_runs else ""
     yield f"{path} has {num_done:,} of them, {num_runs - num_done:,} are left{repeated}"

@@ -1,19 +1,18 @@
 """GGUF files, as llama.cpp reads: read once by transformers, kept as safetensors in the user's cache."""
 
 import io
-import os
 import shutil
 import struct
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stderr
-from hashlib import file_digest
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from attncli.errors import UserError, WriteError
+from attncli.file_digests import cache_folder, content_digest
 from attncli.inputs.models.model_folder import quiet_transformers
 
 PACKAGES = ("gguf", "accelerate")
@@ -76,20 +75,12 @@ def _tensor_size(file: BinaryIO) -> int:
     return prod(shape)
 
 
-def cache_folder() -> Path:
-    """Where the user's programs keep what they can make again."""
-    caches = os.environ.get("XDG_CACHE_HOME")
-    return (Path(caches) if caches else Path.home() / ".cache") / "attncli" / "gguf"
-
-
 def folder_of_gguf(path: Path, tell: Callable[[str], None] | None) -> Path:
     """The folder with what a GGUF file holds, found by the file's content; made where it does not exist yet.
 
     `tell` gets a line when it was made. UserError for a file that transformers cannot read.
     """
-    with path.open("rb") as file:
-        digest = file_digest(file, "sha256").hexdigest()
-    folder = cache_folder() / digest[:32] / path.stem
+    folder = cache_folder("gguf") / content_digest(path)[:32] / path.stem
     if not folder.is_dir():
         if any(find_spec(package) is None for package in PACKAGES):
             raise UserError('model: a GGUF file needs: pip install "attncli[gguf]"')
