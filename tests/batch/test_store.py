@@ -221,6 +221,25 @@ def test_a_second_driver_is_refused_and_a_dead_one_is_not(attn: Attn, tmp_path: 
     assert not (tmp_path / "runs.db-lock").exists()
 
 
+def test_a_lock_that_vanishes_while_it_is_taken_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before ends at any moment: it unlinks its lock after ours was opened, before it is looked at."""
+    lock, ended, stat = tmp_path / "runs.db-lock", [], Path.stat
+
+    def stat_of_a_moment_later(path: Path, **options: bool) -> os.stat_result:
+        if path == lock and not ended:
+            ended.append(lock.unlink())
+        return stat(path, **options)
+
+    with monkeypatch.context() as moment:
+        moment.setattr(Path, "exists", lambda path: True)
+        moment.setattr(Path, "stat", stat_of_a_moment_later)
+        with driving(tmp_path / "runs.db"):
+            assert ended and lock.read_text() == str(os.getpid())
+    assert not lock.exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "line"),
     [

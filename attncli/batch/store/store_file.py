@@ -3,7 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from attncli.batch.store.schema import (
@@ -70,8 +70,9 @@ def driving(path: Path) -> Iterator[None]:
                 f"{path}: is being written by another attn (process {owner}): wait for it"
             ) from None
         # Between opening and locking, the one before may have removed the file: then nobody else sees ours.
-        if lock.exists() and lock.stat().st_ino == os.fstat(descriptor).st_ino:
-            break
+        with suppress(FileNotFoundError):
+            if lock.stat().st_ino == os.fstat(descriptor).st_ino:
+                break
         os.close(descriptor)
     try:
         os.ftruncate(descriptor, 0)
