@@ -28,7 +28,7 @@ ARROWS = {
     },
     "api": {"spec", "running", "inputs", "views", "errors", "report"},
     "batch": {"spec", "running", "experiments", "plain_text", "errors", "report"},
-    "running": {"spec", "experiments", "inputs", "memory", "errors", "report"},
+    "running": {"spec", "experiments", "inputs", "attention", "memory", "errors", "report"},
     "experiments": {
         "spec",
         "inputs",

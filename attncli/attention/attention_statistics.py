@@ -53,7 +53,8 @@ def attention_statistics(
     - progress: called in this thread with the fraction of the blocks that are done.
 
     float64 is computed as float64, all else as float32 with sums across tiles in float64. On the CPU,
-    torch.get_num_threads() threads share the work; results do not depend on how many they are.
+    torch.get_num_threads() threads share the work; results do not depend on how many they are, and
+    other threads keep theirs.
 
     Raises ValueError, naming the argument, for shapes that do not fit, NaN or infinite entries, and
     settings out of range. Sources: Rabe and Staats, arXiv:2112.05682; FlashAttention, arXiv:2205.14135.

@@ -28,16 +28,17 @@ def limit_spinning() -> None:
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Give torch one thread in this process, unless OMP_NUM_THREADS says how many.
+    """Give torch one thread for what this thread computes, unless OMP_NUM_THREADS says how many.
 
     torch is not imported for this: it reads the variable when it is imported.
     """
     with ExitStack() as afterwards:
         if VARIABLE in os.environ:
             pass
-        elif torch := sys.modules.get("torch"):
-            afterwards.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(1)
+        elif "torch" in sys.modules:
+            from attncli.attention.engines.jobs import torch_threads
+
+            afterwards.enter_context(torch_threads(1))
         else:
             afterwards.callback(os.environ.pop, VARIABLE)
             os.environ[VARIABLE] = "1"
@@ -53,6 +54,8 @@ def threads_of_idle_cores() -> Iterator[Callable[[], None]]:
     """
     import torch
 
+    from attncli.attention.engines.jobs import set_torch_threads, torch_threads
+
     most = torch.get_num_threads()
     if VARIABLE in os.environ or most == 1 or not STATUS.exists():
         yield lambda: None
@@ -67,13 +70,10 @@ def threads_of_idle_cores() -> Iterator[Callable[[], None]]:
         of_others = (_busy_seconds() - busy) - (time.process_time() - own)
         began, busy, own = time.monotonic(), _busy_seconds(), time.process_time()
         idle = (os.cpu_count() or 1) - of_others / passed
-        torch.set_num_threads(max(1, min(most, round(idle))))
+        set_torch_threads(max(1, min(most, round(idle))))
 
-    try:
-        torch.set_num_threads(1)
+    with torch_threads(1):
         yield adapt
-    finally:
-        torch.set_num_threads(most)
 
 
 def _busy_seconds() -> float:

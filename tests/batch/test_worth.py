@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -95,9 +96,13 @@ def test_torch_has_one_thread_unless_the_user_says_otherwise(monkeypatch: pytest
     monkeypatch.delenv(VARIABLE, raising=False)
     torch.set_num_threads(3)
     try:
+        found: list[int] = []
+        other = Thread(target=lambda: found.append(torch.get_num_threads()))
         with one_torch_thread():
             assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 3
+            other.start()
+            other.join()
+        assert found == [torch.get_num_threads()] == [3], "another thread keeps its own"
         monkeypatch.setenv(VARIABLE, "3")
         with one_torch_thread():
             assert torch.get_num_threads() == 3
