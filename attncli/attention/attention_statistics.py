@@ -94,7 +94,7 @@ def computed_statistics(
     query, key = query.detach(), key.detach()
     values = key[..., :0] if value is None else value.detach()
     wanted = Wanted(
-        rows=tuple(name for name in ROW_STATISTICS if name in AttentionStatistics.__annotations__),
+        rows=tuple(ROW_STATISTICS),
         top_k=top_k,
         previous_token=True,
         output=True,
@@ -115,7 +115,7 @@ def computed_statistics(
     return AttentionStatistics(
         output=None if value is None else shaped(found.output),
         logsumexp=shaped(found.logsumexp),
-        **{name: shaped(row) for name, row in found.rows.items()},
+        rows={name: shaped(row) for name, row in found.rows.items()},
         top_keys=shaped(no_keys if found.top_keys is None else found.top_keys),
         top_weights=shaped(no_keys.to(found.output) if found.top_weights is None else found.top_weights),
         previous_token=shaped(found.previous_token),

@@ -1,9 +1,11 @@
 """What a call promises besides numbers: errors, progress, threads, interruption, state, repeatability."""
 
 import gc
+import pickle
 import threading
 import time
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from attncli.attention.attention_statistics import computed_statistics
 from attncli.attention.engines import attend, rows, tiles
 from attncli.attention.engines.tiles import head_jobs, passes
 from attncli.attention.results import Wanted
+from attncli.row_statistics import ROW_STATISTICS, RowStatistic
 from tests.layers import layer_of
 
 
@@ -29,7 +32,8 @@ def everything(seed: int = 0) -> bytes:
     generator = torch.Generator().manual_seed(seed)
     query, key, value = (torch.randn(4, 1500, 8, generator=generator) for _ in range(3))
     found = attention_statistics(query, key, value, causal=True, top_k=5, keys=True, pooled=64)
-    return b"".join(figure.numpy().tobytes() for figure in vars(found).values())
+    numbers = [each for name, each in vars(found).items() if name != "rows"]
+    return b"".join(each.numpy().tobytes() for each in (*numbers, *found.rows.values()))
 
 
 @pytest.mark.parametrize("rows_at_once", [700, 2048])  # 512 rows of a job lie in two parts, or in one
@@ -132,6 +136,21 @@ def test_an_interrupt_ends_the_call_at_once(num_threads: int) -> None:
         attention_statistics(tensor, tensor, progress=interrupt)
     assert time.perf_counter() - began < 2  # the whole call takes several
     assert torch.get_num_threads() == num_threads
+
+
+def test_every_row_statistic_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was added as well, by its name and as an attribute; and copies are whole."""
+    tensor = torch.randn(2, 7, 5)
+    monkeypatch.setitem(ROW_STATISTICS, "added", RowStatistic("attncli.statistics.rows:sink_mass"))
+    for found in (
+        attention_statistics(tensor, tensor),
+        pickle.loads(pickle.dumps(attention_statistics(tensor, tensor))),
+    ):
+        assert list(found.rows) == list(ROW_STATISTICS) and {*ROW_STATISTICS} <= {*dir(found)}
+        assert torch.equal(found.added, found.sink_mass) and found.entropy is found.rows["entropy"]
+        assert torch.equal(copy(found).participation, found.participation)
+        with pytest.raises(AttributeError, match=r"no attribute 'entropi'; its rows are entropy, "):
+            _ = found.entropi
 
 
 T = torch.zeros

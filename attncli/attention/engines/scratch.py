@@ -13,7 +13,7 @@ MOST_KEPT = 2**24
 """Bytes that stay for the next call at most: the three buffers of a float32 tile are 12 MB."""
 
 _kept: list[Tensor] = []
-"""The one buffer that the last call left, on the CPU, for small calls by the thousand; CUDA has torch's cache."""
+"""The one buffer that the last call left, on the CPU: small calls come by the thousand. CUDA has a cache."""
 _lock = Lock()
 
 

@@ -10,7 +10,7 @@ from attncli.attention.engines.matrices import PooledGrid
 from attncli.attention.engines.scratch import Scratch
 from attncli.attention.engines.tiles.each_head import each_head
 from attncli.attention.engines.tiles.head_jobs import ROWS_AT_ONCE, HeadJobs, Job, Plan, slices
-from attncli.attention.engines.tiles.rows import RUNNING
+from attncli.attention.engines.tiles.rows import IN_FLOAT64, RUNNING
 from attncli.attention.engines.tiles.tiles import TileSizes
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Wanted
@@ -71,7 +71,12 @@ def stream(
 def _null_rows(
     num_heads: int, num_queries: int, value_dim: int, top_k: int, like: Tensor
 ) -> dict[str, Tensor]:
-    rows = {name: like.new_full((num_heads, num_queries), torch.nan) for name in RUNNING}
+    rows = {
+        name: like.new_full(
+            (num_heads, num_queries), torch.nan, dtype=torch.float64 if name in IN_FLOAT64 else like.dtype
+        )
+        for name in RUNNING
+    }
     return rows | {
         "top_weights": like.new_full((num_heads, num_queries, top_k), torch.nan),
         "top_keys": like.new_full((num_heads, num_queries, top_k), -1, dtype=torch.int64),
