@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from attncli.running.threads import limit_spinning
+
 if TYPE_CHECKING:
     from attncli.api.calls import heads, run
     from attncli.api.notebook_report import NotebookReport
@@ -31,6 +33,10 @@ _MODULES = {
     "heads": "api.calls",
     "run": "api.calls",
 }
+
+
+# Before torch is there, whoever imports it.
+limit_spinning()
 
 
 def __getattr__(name: str) -> Any:

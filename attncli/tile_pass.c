@@ -60,7 +60,7 @@ INLINED float exp2_of(float x)
     memcpy(&bits, &p, sizeof bits);
     bits += (int32_t)((uint32_t)power << 23);
     memcpy(&p, &bits, sizeof p);
-    return x < -125.0f ? 0.0f : p;
+    return x < -125.0f ? 0.0f : x == x ? p : x; /* the bits of some NaN would make it a number */
 }
 
 /* Takes in the scores of a group that are among the top_k; the earlier of equal ones stays before the later. */
@@ -215,16 +215,19 @@ typedef struct {
     const uint8_t *blind;          /* row: whether it sees no key; NULL where all see one */
     const float *position;         /* key */
     const float *here;             /* query: its position */
-    float *reference, *highest, *log_total, *sum, *cross, *squares, *distance; /* row */
+    float *logsumexp, *log_total, *sum, *cross, *distance; /* row */
+    double *participation;         /* row: 1 / sum weight^2, which a strong sink takes beyond float */
 } Rows;
 
 #define LOG2_E 1.44269504088896340736f
 /* exp of it is 0, and 0 times it is 0: a hidden score (-inf) adds nothing to an entropy. */
 #define LEAST_EXPONENT -800.0f
+/* A row of scores of -inf is taken to lie here: its exponents are -inf, and nothing is subtracted from itself. */
+#define LEAST_REFERENCE -1.7e38f
 /* Keys whose sums are taken in float before they join those in double. */
 #define RUN 2048
 
-/* weight = exp(score - reference) / total, and sums over the weights of a row; weights 0 where no key is seen. */
+/* weight = exp(score - logsumexp), and sums over the weights of a row; weights 0 where no key is seen. */
 INLINED void softmax_row(const Rows *rows, int64_t row)
 {
     int64_t num_keys = rows->num_keys;
@@ -236,8 +239,8 @@ INLINED void softmax_row(const Rows *rows, int64_t row)
         highest = scores[j] > highest ? scores[j] : highest;
     int is_blind = rows->blind && rows->blind[row];
     float reference = highest;
-    if (rows->sink && rows->sink[row] > reference)
-        reference = rows->sink[row];
+    if (rows->sink && reference < LEAST_REFERENCE) /* scores of -inf alone: all the weight goes to the sink */
+        reference = LEAST_REFERENCE;
     if (is_blind)
         reference = 0.0f;
     double total = 0, cross = 0, squares = 0, distance = 0;
@@ -260,22 +263,29 @@ INLINED void softmax_row(const Rows *rows, int64_t row)
         squares += squares_of_run;
         distance += distance_of_run;
     }
-    double with_sink = total;
-    if (rows->sink)
-        with_sink += exp((double)rows->sink[row] - reference);
-    rows->sum[row] = is_blind ? 0.0f : rows->sink ? (float)(total / with_sink) : 1.0f;
-    if (is_blind)
-        with_sink = 1;
-    float inverse = (float)(1 / with_sink);
+    double inverse = 1, log_total = 0, logsumexp = 0;
+    if (!is_blind) {
+        double above = rows->sink ? (double)rows->sink[row] - reference : -INFINITY, smaller = exp(-fabs(above));
+        if (above > 0) {
+            inverse = smaller / (1 + total * smaller);
+            log_total = above + log1p(total * smaller);
+            logsumexp = rows->sink[row] + log1p(total * smaller);
+        } else {
+            inverse = 1 / (total + smaller);
+            log_total = log(total + smaller);
+            logsumexp = reference + log_total;
+        }
+    }
+    float of_weights = (float)inverse;
 #pragma omp simd
     for (int64_t j = 0; j < num_keys; j++)
-        weights[j] *= inverse;
-    rows->reference[row] = reference;
-    rows->highest[row] = highest - reference;
-    rows->log_total[row] = (float)log(with_sink);
-    rows->cross[row] = (float)(cross / with_sink);
-    rows->squares[row] = (float)(squares / with_sink / with_sink);
-    rows->distance[row] = (float)(distance / with_sink);
+        weights[j] *= of_weights;
+    rows->logsumexp[row] = (float)logsumexp;
+    rows->log_total[row] = (float)log_total;
+    rows->sum[row] = is_blind ? 0.0f : rows->sink ? (float)(total * inverse) : 1.0f;
+    rows->cross[row] = (float)(cross * inverse);
+    rows->distance[row] = (float)(distance * inverse);
+    rows->participation[row] = 1 / inverse / inverse / squares;
 }
 
 /* Softmax of the rows start <= row < stop, and what their statistics need. */

@@ -140,6 +140,20 @@ def test_a_statistic_of_a_row_is_in_both_engines(package: Path) -> None:
     np.testing.assert_allclose(*found, atol=1e-5)
 
 
+def test_a_statistic_of_a_row_is_in_what_python_gets(package: Path) -> None:
+    script = """if True:
+        import attncli, torch
+        tensor = torch.randn(23, 5, generator=torch.Generator().manual_seed(0))
+        found = attncli.attention_statistics(tensor, tensor)
+        weights = (tensor @ tensor.T / 5**0.5).softmax(dim=-1)
+        places = torch.arange(23)
+        nearby = (places.unsqueeze(-1) - places).abs() < 8
+        torch.testing.assert_close(found.local_mass.float(), (weights * nearby).sum(dim=-1))
+        assert found.rows["local_mass"] is found.local_mass
+    """
+    subprocess.run([sys.executable, "-c", script], cwd=package, check=True, timeout=120)
+
+
 def test_a_statistic_of_a_row_is_in_the_survey_of_heads(package: Path) -> None:
     heads = report(package, "heads", "--sort", "local_mass")["statistics"]["heads"]
     values = [row["local_mass"] for row in heads]

@@ -38,7 +38,7 @@ ARROWS = {
         "errors",
         "report",
     },
-    "running": {"spec", "experiments", "inputs", "memory", "errors", "report"},
+    "running": {"spec", "experiments", "inputs", "attention", "memory", "errors", "report"},
     "experiments": {
         "spec",
         "inputs",

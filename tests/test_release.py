@@ -6,10 +6,15 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from attncli import __version__
 from tests.same_text import assert_same_text
@@ -90,3 +95,17 @@ def test_a_model_comes_with_it(attn: Path, tmp_path: Path) -> None:
 
 def test_the_newest_change_is_of_this_version() -> None:
     assert re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == __version__
+
+
+@pytest.mark.parametrize("name", ["numpy", "rich", "textual", "transformers", "typer"])
+def test_it_is_installed_with_what_it_was_tested_with(name: str) -> None:
+    """The version of the tests fits, and the next large one does not, or of private parts the next."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    every = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    (allowed,) = {
+        str(each.specifier) for each in map(Requirement, every) if each.name == name and each.specifier
+    }
+    (tested,) = re.findall(rf"^{name}==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    major, minor, *_ = Version(tested).release
+    following = f"{major}.{minor + 1}" if name in ("transformers", "typer") else f"{major + 1}"
+    assert SpecifierSet(allowed).contains(tested) and not SpecifierSet(allowed).contains(following)

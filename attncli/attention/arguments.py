@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from attncli.attention.engines.jobs import without_torch_threads
+from attncli.attention.engines.jobs import torch_threads
 from attncli.attention.layer import AttentionLayer, longest_row
 from attncli.attention.score_rules import ScoreRules
 from attncli.attention.visibility import Visibility
@@ -78,7 +78,7 @@ def layer_of(
 
 def _refuse_large_numbers(layer: AttentionLayer) -> None:
     """ValueError for what is not finite, and for scores that may be too large."""
-    with without_torch_threads():
+    with torch_threads(1):
         lengths = {
             "query": layer.longest_query,
             "key": layer.longest_key,

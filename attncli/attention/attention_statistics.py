@@ -53,7 +53,8 @@ def attention_statistics(
     - progress: called in this thread with the fraction of the blocks that are done.
 
     float64 is computed as float64, all else as float32 with sums across tiles in float64. On the CPU,
-    torch.get_num_threads() threads share the work; results do not depend on how many they are.
+    torch.get_num_threads() threads share the work; results do not depend on how many they are, and
+    other threads keep theirs.
 
     Raises ValueError, naming the argument, for shapes that do not fit, NaN or infinite entries, and
     settings out of range. Sources: Rabe and Staats, arXiv:2112.05682; FlashAttention, arXiv:2205.14135.
@@ -93,7 +94,7 @@ def computed_statistics(
     query, key = query.detach(), key.detach()
     values = key[..., :0] if value is None else value.detach()
     wanted = Wanted(
-        rows=tuple(name for name in ROW_STATISTICS if name in AttentionStatistics.__annotations__),
+        rows=tuple(ROW_STATISTICS),
         top_k=top_k,
         previous_token=True,
         output=True,
@@ -114,7 +115,7 @@ def computed_statistics(
     return AttentionStatistics(
         output=None if value is None else shaped(found.output),
         logsumexp=shaped(found.logsumexp),
-        **{name: shaped(row) for name, row in found.rows.items()},
+        rows={name: shaped(row) for name, row in found.rows.items()},
         top_keys=shaped(no_keys if found.top_keys is None else found.top_keys),
         top_weights=shaped(no_keys.to(found.output) if found.top_weights is None else found.top_weights),
         previous_token=shaped(found.previous_token),

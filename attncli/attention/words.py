@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from attncli.attention.engines.tile import GivenWeights, Source, blocks_of, tiles
+from attncli.attention.engines.scratch import Scratch
+from attncli.attention.engines.tile import NUM_BUFFERS, GivenWeights, Source, blocks_of, tiles
 from attncli.attention.layer import AttentionLayer
 
 
@@ -27,12 +28,13 @@ def merged_into_words(
     dtype = torch.promote_types(like.dtype, torch.float32)
     merged = like.new_zeros(num_texts, num_heads, *num_words, dtype=dtype)
     of_queries, of_keys = of_queries.to(like.device), of_keys.to(like.device)
-    for tile in tiles(source, chain.from_iterable(blocks_of(source))):
-        heads, queries = tile.block.heads, tile.block.queries
-        for text, weights in zip(range(num_texts)[tile.block.texts], tile.weights, strict=True):
-            sums = weights.new_zeros(*weights.shape[:2], num_words[1])
-            sums.index_add_(2, of_keys[text, tile.keys], weights)
-            merged[text, heads].index_add_(1, of_queries[text, queries], sums.to(dtype))
+    with Scratch(source.like, NUM_BUFFERS) as scratch:
+        for tile in tiles(source, chain.from_iterable(blocks_of(source)), scratch):
+            heads, queries = tile.block.heads, tile.block.queries
+            for text, weights in zip(range(num_texts)[tile.block.texts], tile.weights, strict=True):
+                sums = weights.new_zeros(*weights.shape[:2], num_words[1])
+                sums.index_add_(2, of_keys[text, tile.keys], weights)
+                merged[text, heads].index_add_(1, of_queries[text, queries], sums.to(dtype))
     ones = torch.ones_like(of_queries)
     counts = ones.new_zeros(num_texts, num_words[0]).scatter_add_(1, of_queries, ones)
     merged /= counts[:, None, :, None]

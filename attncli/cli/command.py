@@ -1,5 +1,6 @@
 """Commands and their parameters as Typer's own objects, built from data instead of a signature."""
 
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -106,6 +107,12 @@ class Command(TyperCommand):
             rich_markup_mode=None,
             context_settings=HELP_NAMES,
         )
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it; what was imported until now lives as long as the process, and is not collected."""
+        gc.freeze()
+        gc.enable()
+        return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Typer's, with advice to quote a sentence that was split into several arguments."""

@@ -16,7 +16,6 @@ from attncli.cli.command import DONE, FAILED, INTERRUPTED
 from attncli.cli.output import ClosedPipe
 from attncli.errors import UserError, WriteError
 from attncli.plain_text import plain_text
-from attncli.running.threads import limit_spinning
 
 
 def _print_errors(*lines: str) -> None:
@@ -91,9 +90,8 @@ def _ask_again(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def main() -> None:
-    """`attn`, as installed. Garbage collection is off until the imports are done: see load_experiment."""
+    """`attn`, as installed. Garbage collection is off until a command runs: see Command.invoke."""
     gc.disable()
-    limit_spinning()
     signal.signal(signal.SIGTERM, _stop)
     sys.unraisablehook = _ask_again
     # Closed by the caller: nobody would see a report or an error.

@@ -1,10 +1,12 @@
 """torch's own threads, which slow down many small runs, above all on a busy machine."""
 
+import ctypes
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from math import isnan, nan
 from pathlib import Path
 
@@ -20,25 +22,37 @@ SECONDS = 0.5
 def limit_spinning() -> None:
     """Let torch's threads give up their cores soon, unless the environment says how they wait.
 
-    Measured: no loss on idle cores; on busy ones 500 tokens run through SmolLM2 five times as fast. Call it
-    before torch is imported: GNU's OpenMP reads the variable once.
+    Measured: no loss on idle cores; on busy ones 500 tokens run through SmolLM2 five times as fast. GNU's
+    OpenMP reads the variable once, when it is loaded: it is loaded here, from where torch has it, so that
+    no child inherits the variable. Once torch is there nothing can be done.
     """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault(SPINNING, str(SPINS))
+    if "torch" in sys.modules or os.environ.keys() & {SPINNING, "OMP_WAIT_POLICY"}:
+        return
+    torch = find_spec("torch")
+    if torch is None or torch.origin is None:
+        return
+    folder = Path(torch.origin).parent
+    os.environ[SPINNING] = str(SPINS)
+    try:
+        for library in (*folder.glob("lib/libgomp*.so*"), *folder.parent.glob("torch.libs/libgomp*.so*")):
+            ctypes.CDLL(str(library))
+    finally:
+        del os.environ[SPINNING]
 
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Give torch one thread in this process, unless OMP_NUM_THREADS says how many.
+    """Give torch one thread for what this thread computes, unless OMP_NUM_THREADS says how many.
 
     torch is not imported for this: it reads the variable when it is imported.
     """
     with ExitStack() as afterwards:
         if VARIABLE in os.environ:
             pass
-        elif torch := sys.modules.get("torch"):
-            afterwards.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(1)
+        elif "torch" in sys.modules:
+            from attncli.attention.engines.jobs import torch_threads
+
+            afterwards.enter_context(torch_threads(1))
         else:
             afterwards.callback(os.environ.pop, VARIABLE)
             os.environ[VARIABLE] = "1"
@@ -54,6 +68,8 @@ def threads_of_idle_cores() -> Iterator[Callable[[], None]]:
     """
     import torch
 
+    from attncli.attention.engines.jobs import set_torch_threads, torch_threads
+
     most = torch.get_num_threads()
     began, busy, own = time.monotonic(), _busy_seconds(), time.process_time()
     if VARIABLE in os.environ or most == 1 or isnan(busy):
@@ -68,13 +84,10 @@ def threads_of_idle_cores() -> Iterator[Callable[[], None]]:
         of_others = (_busy_seconds() - busy) - (time.process_time() - own)
         began, busy, own = time.monotonic(), _busy_seconds(), time.process_time()
         idle = (os.cpu_count() or 1) - of_others / passed
-        torch.set_num_threads(max(1, min(most, round(idle))))
+        set_torch_threads(max(1, min(most, round(idle))))
 
-    try:
-        torch.set_num_threads(1)
+    with torch_threads(1):
         yield adapt
-    finally:
-        torch.set_num_threads(most)
 
 
 def _busy_seconds() -> float:

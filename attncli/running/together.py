@@ -5,6 +5,7 @@ samples alone, and the report with a batch axis is split into one report per tex
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -168,15 +169,13 @@ def _run_alone(spec: Spec, texts: Texts | None = None) -> Outcome:
 def _split(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) -> Iterator[Report]:
     for i, (spec, text) in enumerate(zip(specs, texts, strict=True)):
         own = {key: getattr(spec, key) for key in OWN_KEYS if key in report.spec}
-        yield Report(
-            report.experiment,
-            {**report.spec, **own},
-            report.environment,
-            text.tokens,
-            text.context_tokens,
-            OwnPart(report.tensors, i, _own_tensor),
-            OwnPart(report.statistics, i, _own_statistic),
-            report.notes,
+        yield replace(
+            report,
+            spec={**report.spec, **own},
+            tokens=text.tokens,
+            context_tokens=text.context_tokens,
+            tensors=OwnPart(report.tensors, i, _own_tensor),
+            statistics=OwnPart(report.statistics, i, _own_statistic),
         )
 
 

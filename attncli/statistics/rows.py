@@ -12,19 +12,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Softmax:
-    """How rows came of their scores: weight p = exp(exponent - log_total), every exponent at most 0.
+    """How rows came of their scores: weight p = exp(exponent - log_total), the largest exponent of a row 0.
 
-    `highest` is the row's largest exponent where a sink outside the keys may be above it; else it is 0.
     `sums` is the sum of the weights of a row. Either the exponents are there, or the sums that the compiled
-    pass computed from them: `cross` = sum p exponent, `squares` = sum p^2, `distance` = sum p |i - j|.
+    pass computed from them: `cross` = sum p exponent, `distance` = sum p |i - j|. `participation`, 1 / sum
+    p^2 in float64, is there from that pass, and with a sink, below which p may be too small to be squared.
     """
 
     log_totals: Float[Tensor, "*batch query"]
-    highest: Float[Tensor, "*batch query"] | None
     sums: Float[Tensor, "*batch query"]
     exponents: Float[Tensor, "*batch query key"] | None = None
     cross: Float[Tensor, "*batch query"] | None = None
-    squares: Float[Tensor, "*batch query"] | None = None
+    participation: Float[Tensor, "*batch query"] | None = None
     distance: Float[Tensor, "*batch query"] | None = None
 
 
@@ -102,8 +101,7 @@ def max_weight(rows: Rows) -> Float[Tensor, "*batch query"]:
     """max p: the largest weight of a row."""
     if rows.softmax is None:
         return rows.weights.amax(dim=-1)
-    highest, log_totals = rows.softmax.highest, rows.softmax.log_totals
-    return (-log_totals if highest is None else highest - log_totals).exp()
+    return (-rows.softmax.log_totals).exp()
 
 
 def sink_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
@@ -119,11 +117,14 @@ def distance(rows: Rows) -> Float[Tensor, "*batch query"]:
 
 
 def participation(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """1 / sum p^2: how many keys share the weight, were it spread evenly (inverse participation ratio)."""
-    squares = None if rows.softmax is None else rows.softmax.squares
-    if squares is None:
-        squares = torch.linalg.vector_norm(rows.weights, dim=-1).square()
-    return squares.reciprocal()
+    """1 / sum p^2: how many keys share the weight, were it spread evenly (inverse participation ratio).
+
+    In float64, whatever the weights are in: a sink that leaves p = 1e-20 to the keys makes it 1e40.
+    """
+    if rows.softmax is not None and rows.softmax.participation is not None:
+        return rows.softmax.participation
+    length: Tensor = torch.linalg.vector_norm(rows.weights, dim=-1, dtype=torch.float64)
+    return length.square().reciprocal()
 
 
 def softmax_gradient_norm(weights: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:

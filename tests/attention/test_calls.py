@@ -1,8 +1,11 @@
 """What a call promises besides numbers: errors, progress, threads, interruption, state, repeatability."""
 
+import gc
+import pickle
 import threading
 import time
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 import pytest
@@ -10,8 +13,11 @@ import torch
 
 from attncli import attention_statistics
 from attncli.attention.attention_statistics import computed_statistics
-from attncli.attention.engines import attend
+from attncli.attention.engines import attend, rows, tiles
 from attncli.attention.engines.tiles import head_jobs, passes
+from attncli.attention.results import Wanted
+from attncli.row_statistics import ROW_STATISTICS, RowStatistic
+from tests.layers import layer_of
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -26,7 +32,8 @@ def everything(seed: int = 0) -> bytes:
     generator = torch.Generator().manual_seed(seed)
     query, key, value = (torch.randn(4, 1500, 8, generator=generator) for _ in range(3))
     found = attention_statistics(query, key, value, causal=True, top_k=5, keys=True, pooled=64)
-    return b"".join(figure.numpy().tobytes() for figure in vars(found).values())
+    numbers = [each for name, each in vars(found).items() if name != "rows"]
+    return b"".join(each.numpy().tobytes() for each in (*numbers, *found.rows.values()))
 
 
 @pytest.mark.parametrize("rows_at_once", [700, 2048])  # 512 rows of a job lie in two parts, or in one
@@ -63,19 +70,60 @@ def test_progress_rises_to_one_in_the_calling_thread(num_threads: int, num_token
     assert {thread for _, thread in seen} == {threading.get_ident()}
 
 
+def threads_of_a_new_thread() -> int:
+    """What torch gives a thread that begins now."""
+    found: list[int] = []
+    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    return found[0]
+
+
+@pytest.mark.parametrize("num_tokens", [1100, 3000])
+def test_no_other_thread_loses_torch_threads_meanwhile(num_threads: int, num_tokens: int) -> None:
+    """A training that runs already, and one that begins: torch.set_num_threads would give it its number."""
+    found: set[int] = set()
+    is_over = threading.Event()
+
+    def train() -> None:
+        while not is_over.is_set():
+            found.update((torch.get_num_threads(), threads_of_a_new_thread()))
+
+    training = threading.Thread(target=train)
+    training.start()
+    tensor = torch.randn(1, 4, num_tokens, 8)
+    for engine in (rows.attend, tiles.attend):
+        engine(layer_of(tensor, tensor, tensor, causal=True), Wanted(rows=("entropy",), output=True))
+        attention_statistics(tensor, tensor, progress=lambda _: found.add(threads_of_a_new_thread()))
+    is_over.set()
+    training.join()
+    assert found == {num_threads} and torch.get_num_threads() == num_threads
+
+
+def bytes_of_tensors() -> int:
+    """What the tensors that are there hold."""
+    gc.collect()
+    storages = [each.untyped_storage() for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def test_a_long_call_leaves_one_small_buffer(num_threads: int) -> None:
+    """64 heads share a key head, so that whole rows of all of them make a tile: 77 MB."""
+    query, key = torch.randn(1, 64, 6, 4), torch.randn(1, 1, 100_000, 4)
+    layer, before = layer_of(query, key, key), bytes_of_tensors()
+    for engine in (rows.attend, tiles.attend):
+        engine(layer, Wanted(rows=("entropy",)))
+        assert bytes_of_tensors() - before <= 16 * 2**20
+
+
 def test_calls_at_the_same_time_leave_torch_its_threads(num_threads: int) -> None:
-    """It is one number for the process: a call that begins during another must not take 1 for the user's."""
     tensor = torch.randn(1, 4, 1100, 8)
     calls = [threading.Thread(target=attention_statistics, args=(tensor, tensor)) for _ in range(4)]
     for call in calls:
         call.start()
     for call in calls:
         call.join()
-    found: list[int] = []
-    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
-    later.start()
-    later.join()
-    assert found == [num_threads] and torch.get_num_threads() == num_threads
+    assert threads_of_a_new_thread() == num_threads and torch.get_num_threads() == num_threads
 
 
 def test_an_interrupt_ends_the_call_at_once(num_threads: int) -> None:
@@ -88,6 +136,21 @@ def test_an_interrupt_ends_the_call_at_once(num_threads: int) -> None:
         attention_statistics(tensor, tensor, progress=interrupt)
     assert time.perf_counter() - began < 2  # the whole call takes several
     assert torch.get_num_threads() == num_threads
+
+
+def test_every_row_statistic_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was added as well, by its name and as an attribute; and copies are whole."""
+    tensor = torch.randn(2, 7, 5)
+    monkeypatch.setitem(ROW_STATISTICS, "added", RowStatistic("attncli.statistics.rows:sink_mass"))
+    for found in (
+        attention_statistics(tensor, tensor),
+        pickle.loads(pickle.dumps(attention_statistics(tensor, tensor))),
+    ):
+        assert list(found.rows) == list(ROW_STATISTICS) and {*ROW_STATISTICS} <= {*dir(found)}
+        assert torch.equal(found.added, found.sink_mass) and found.entropy is found.rows["entropy"]
+        assert torch.equal(copy(found).participation, found.participation)
+        with pytest.raises(AttributeError, match=r"no attribute 'entropi'; its rows are entropy, "):
+            _ = found.entropi
 
 
 T = torch.zeros

@@ -13,8 +13,9 @@ from naive_attention import naive
 from torch import Tensor
 
 from attncli.attention import reference
-from attncli.attention.engines import attend, engine_for, rows, tile, tiles
+from attncli.attention.engines import attend, engine_for, row_softmax, rows, tile, tiles
 from attncli.attention.engines.tile import GivenWeights
+from attncli.attention.engines.tiles import compiled_pass
 from attncli.attention.engines.tiles.tiles import TileSizes
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.patterns import Marks, Patterns
@@ -211,11 +212,12 @@ PRECISIONS = [(torch.float64, 1e-12), (torch.float32, 1e-5)]
 
 
 def types_of(found: dict[str, Tensor]) -> set[torch.dtype]:
-    """Of all that is computed, but for the moments, which are always float64."""
+    """Of all that is computed, but for the moments and participation, which are always float64."""
     return {
         number.dtype
         for name, number in found.items()
-        if number.is_floating_point() and name not in ("mean", "variance", "smallest", "largest")
+        if number.is_floating_point()
+        and name not in ("mean", "variance", "smallest", "largest", "participation")
     }
 
 
@@ -457,13 +459,66 @@ def test_statistics_without_running_sums_take_tiles_a_second_pass(
         torch.testing.assert_close(row, expected.rows[name], rtol=1e-12, atol=1e-13, equal_nan=True)
 
 
-def test_weights_whose_squares_leave_float32_share_over_too_many_keys_in_every_engine() -> None:
-    layer = made("causal", 23, torch.float32)
-    layer = replace(layer, rules=ScoreRules(sink=torch.tensor([[65.0]], dtype=torch.float64)))
-    wanted = Wanted(rows=("participation", "max_weight"))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize("sink", [-1e4, -2.0, 47.0, 90.0, 300.0, 1e4])
+def test_a_sink_may_be_far_above_the_keys_in_every_engine(
+    sink: float, is_compiled: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 47 the squares of the weights leave float32, at 90 the weights do; at 10,000 float64 ends."""
+    if not is_compiled:
+        monkeypatch.setattr(row_softmax, "tile_pass", lambda: None)
+        monkeypatch.setattr(compiled_pass, "suits", lambda like: False)
+    layer = made("causal", 23, dtype)
+    layer = replace(layer, rules=ScoreRules(sink=torch.full((1, 1), sink, dtype=torch.float64)))
+    wanted = Wanted(rows=tuple(ROW_STATISTICS), output=True)
+    expected = reference.attend(layer, wanted)
     for engine in (rows.attend, tiles.attend):
-        found = engine(layer, wanted).rows
-        assert (found["max_weight"] > 0).all() and (found["participation"] == torch.inf).all()
+        found = engine(layer, wanted)
+        numbers = found.rows | {"logsumexp": found.logsumexp, "sums": found.sums, "output": found.output}
+        for name, numbers_of in numbers.items():
+            of_reference = expected.rows[name] if name in expected.rows else getattr(expected, name)
+            torch.testing.assert_close(
+                numbers_of.double(), of_reference, rtol=1e-4, atol=1e-5, equal_nan=True, msg=name
+            )
+        participation = found.rows["participation"]
+        assert participation.isfinite().all() == (sink < 1e4) and participation.dtype == torch.float64
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_not_a_number_is_in_whatever_sees_it(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any of them: the lowest bits of one, moved as those of a number are, would make it a number."""
+    if not is_compiled:
+        monkeypatch.setattr(row_softmax, "tile_pass", lambda: None)
+        monkeypatch.setattr(compiled_pass, "suits", lambda like: False)
+    query, key = torch.ones(1, 2, 7, 1), torch.ones(1, 2, 7, 1)
+    key.view(torch.int32)[0, 0, 3] = 0x7FC00001
+    layer = layer_of(query, key, key, causal=True)
+    wanted = Wanted(rows=tuple(ROW_STATISTICS), output=True)
+    for engine in (rows.attend, tiles.attend):
+        found = engine(layer, wanted)
+        for name in ("entropy", "max_weight", "participation", "distance"):
+            assert found.rows[name][0, 0, 3:].isnan().all() and found.rows[name][0, 1].isfinite().all(), name
+        assert found.output[0, 0, 3:].isnan().all() and found.output[0, 1].isfinite().all()
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_row_of_infinitely_low_scores_gives_all_to_the_sink(
+    is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_compiled:
+        monkeypatch.setattr(row_softmax, "tile_pass", lambda: None)
+    generator = torch.Generator().manual_seed(0)
+    tensor = torch.randn(1, 1, 3, 5, generator=generator)
+    bias = torch.zeros(1, 1, 3, 3)
+    bias[..., 1, :] = bias[..., 2, 0] = -torch.inf
+    layer = layer_of(tensor, tensor, tensor, bias=bias, sink=torch.full((1, 1), 2.0))
+    wanted = Wanted(rows=tuple(ROW_STATISTICS), output=True)
+    found, expected = rows.attend(layer, wanted), reference.attend(layer, wanted)
+    for name, row in found.rows.items():
+        torch.testing.assert_close(row.double(), expected.rows[name], rtol=1e-5, atol=1e-6, msg=name)
+    torch.testing.assert_close(found.logsumexp.double(), expected.logsumexp)
+    torch.testing.assert_close(found.output.double(), expected.output)
 
 
 def test_a_layer_is_computed_by_the_engine_that_can(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,12 @@
 """Workers are started where a plan is worth it, and torch has one thread wherever there are many runs."""
 
+import gc
 import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch
 from gguf import GGUFReader
 from safetensors.numpy import save_file
 from transformers import AutoModel
+from typer.core import TyperCommand
 
 from attncli.batch import worth
 from attncli.batch.chunks import Chunk, ChunkResult
@@ -160,9 +163,13 @@ def test_torch_has_one_thread_unless_the_user_says_otherwise(monkeypatch: pytest
     monkeypatch.delenv(VARIABLE, raising=False)
     torch.set_num_threads(3)
     try:
+        found: list[int] = []
+        other = Thread(target=lambda: found.append(torch.get_num_threads()))
         with one_torch_thread():
             assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 3
+            other.start()
+            other.join()
+        assert found == [torch.get_num_threads()] == [3], "another thread keeps its own"
         monkeypatch.setenv(VARIABLE, "3")
         with one_torch_thread():
             assert torch.get_num_threads() == 3
@@ -178,26 +185,40 @@ def test_what_is_imported_later_has_one_thread(monkeypatch: pytest.MonkeyPatch) 
     assert VARIABLE not in os.environ
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP")
+@pytest.mark.parametrize("door", ["import attncli", "from attncli.cli import main"])
 @pytest.mark.parametrize(
     ("given", "spins"),
-    [({}, str(SPINS)), ({SPINNING: "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "None")],
+    [({}, SPINS), ({SPINNING: "7"}, 7), ({"OMP_WAIT_POLICY": "passive"}, 0)],
     ids=str,
 )
-def test_the_command_limits_how_long_threads_spin(given: dict[str, str], spins: str) -> None:
-    """Set before torch is there, which reads it once; but for what the user has set."""
-    script = """if True:
-        import os, sys
-        from attncli.cli.main import main
-        sys.argv = ["attn", "--version"]
-        try:
-            main()
-        finally:
-            print("torch" in sys.modules, os.environ.get("GOMP_SPINCOUNT"))
-    """
+def test_threads_spin_for_a_short_time(door: str, given: dict[str, str], spins: int) -> None:
+    """From Python as from the command, as OpenMP itself says; the environment is what it was."""
+    script = f"{door}; import os, torch; print(os.environ.get({SPINNING!r}))"
     kept = {name: value for name, value in os.environ.items() if name not in (SPINNING, "OMP_WAIT_POLICY")}
+    environment = kept | given | {"OMP_DISPLAY_ENV": "verbose"}
     command = [sys.executable, "-c", script]
-    ended = subprocess.run(command, capture_output=True, text=True, env=kept | given, check=True)
-    assert ended.stdout.splitlines()[-1] == f"False {spins}"
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert f"GOMP_SPINCOUNT = '{spins}'" in ended.stderr
+    assert ended.stdout == f"{given.get(SPINNING)}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["show", "x.json"], ["results", "x.db"], ["self", "a b"], ["export", "x.db"]]
+)
+def test_garbage_is_collected_while_a_command_runs(
+    attn: Attn, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """main switches it off for the imports; none of these but self imports torch."""
+    states: list[bool] = []
+    monkeypatch.setattr(TyperCommand, "invoke", lambda command, context: states.append(gc.isenabled()))
+    gc.disable()
+    try:
+        attn(arguments)
+    finally:
+        gc.enable()
+        gc.unfreeze()
+    assert states == [True]
 
 
 class NoKeys:

@@ -1,7 +1,7 @@
 """Experiments that run together report what each reports alone."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -277,3 +277,25 @@ def test_under_a_setting_that_it_does_not_know_each_runs_alone(monkeypatch: pyte
     assert sizes == []
     assert_together_is_alone([spec_of("self", sentence=text) for text in (CAT, "a b c d e f")])
     assert sizes == [2]
+
+
+@dataclass(frozen=True)
+class WiderReport(Report):
+    more: str = ""
+
+
+def test_a_new_field_of_reports_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As are those that are set by no experiment that runs together yet."""
+    load = together.load_experiment
+
+    def load_wider(spec: Spec) -> Callable[..., Report]:
+        run = load(spec)
+        return lambda *arguments: WiderReport(
+            **{**vars(run(*arguments)), "first_query": 2, "token_spelling": "metaspace", "more": "kept"}
+        )
+
+    monkeypatch.setattr(together, "load_experiment", load_wider)
+    specs = [spec_of("self", sentence=sentence) for sentence in ("the cat", "the dog")]
+    for found, sentence in zip(run_together(specs), ("the cat", "the dog"), strict=True):
+        assert isinstance(found, WiderReport) and found.tokens == tuple(sentence.split())
+        assert (found.more, found.first_query, found.token_spelling) == ("kept", 2, "metaspace")

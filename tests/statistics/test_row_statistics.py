@@ -8,7 +8,8 @@ import scipy.special
 import scipy.stats
 import torch
 
-from attncli.attention.engines.tile import blocks_of, tiles
+from attncli.attention.engines.scratch import Scratch
+from attncli.attention.engines.tile import NUM_BUFFERS, blocks_of, tiles
 from attncli.mechanisms.averaging import causal_mask, full_mask
 from attncli.row_statistics import ROW_STATISTICS, load_formula
 from attncli.statistics.contributions import received_mass
@@ -31,7 +32,10 @@ def statistic_of_scores(name: str, scores: torch.Tensor, **settings: Any) -> tor
     """The same by an engine, which has more than the weights: what the softmax made them of."""
     keys = torch.eye(scores.shape[-1], dtype=scores.dtype).expand(*scores.shape[:-2], -1, -1)
     layer = layer_of(scores, keys, keys, scale="none", **settings)
-    (found,) = [statistic(name, tile.rows) for some in blocks_of(layer) for tile in tiles(layer, some)]
+    scratch = Scratch(layer.like, NUM_BUFFERS)
+    (found,) = [
+        statistic(name, tile.rows) for some in blocks_of(layer) for tile in tiles(layer, some, scratch)
+    ]
     return found.reshape(scores.shape[:-1])
 
 

@@ -1,37 +1,51 @@
 """Independent jobs on Python threads, with one torch thread each."""
 
+import ctypes
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import Lock
+from functools import cache
 from typing import TypeVar
 
 import torch
 
 Found = TypeVar("Found")
 
-_before: list[int] = []
-_lock = Lock()
+
+@cache
+def _torch_library() -> ctypes.CDLL:
+    """torch's own library, in which the OpenMP and the MKL are found that it computes with."""
+    return ctypes.CDLL(torch._C.__file__)
+
+
+def set_torch_threads(number: int, of_mkl: int | None = None) -> int:
+    """So many torch threads for what the calling thread computes from here on; gives what MKL had before.
+
+    torch.set_num_threads would also say how many every thread gets that begins later, a user's as well.
+    OpenMP and MKL keep a number for each thread (MKL's is 0 where it follows OpenMP's); a torch that was
+    built without them is left as it is.
+    """
+    torch.get_num_threads()  # torch gives a thread its number when it is first asked: not after this
+    library = _torch_library()
+    if hasattr(library, "omp_set_num_threads"):
+        library.omp_set_num_threads(number)
+    has_mkl = hasattr(library, "MKL_Set_Num_Threads_Local")
+    return library.MKL_Set_Num_Threads_Local(number if of_mkl is None else of_mkl) if has_mkl else 0
 
 
 @contextmanager
-def without_torch_threads() -> Iterator[int]:
-    """One torch thread while the with-block runs; yields how many there were.
+def torch_threads(number: int) -> Iterator[int]:
+    """So many torch threads for this thread while the with-block runs; yields how many there were.
 
-    A torch thread spins for milliseconds after its work, on a core that the jobs need. The number is one for
-    the whole process: of blocks that run at the same time the first finds it, and each sets it again.
+    With one, no torch thread spins for milliseconds after its work, on a core that the jobs need.
     """
-    with _lock:
-        before = _before[0] if _before else torch.get_num_threads()
-        _before.append(before)
+    before = torch.get_num_threads()
+    of_mkl = set_torch_threads(number)
     try:
-        torch.set_num_threads(1)
         yield before
     finally:
-        torch.set_num_threads(before)
-        with _lock:
-            _before.pop()
+        set_torch_threads(before, of_mkl)
 
 
 def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[Found]:
@@ -59,7 +73,7 @@ def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[
 
     def run_all() -> None:
         try:
-            with torch.no_grad(), torch.inference_mode(is_inference):
+            with torch_threads(1), torch.no_grad(), torch.inference_mode(is_inference):
                 while run_next():
                     pass
         except BaseException:

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from attncli.attention.engines.jobs import run_jobs, without_torch_threads
+from attncli.attention.engines.jobs import run_jobs, torch_threads
 from attncli.attention.engines.matrices import (
     HeadMean,
     KeptHeads,
@@ -24,7 +24,8 @@ from attncli.attention.engines.parts import (
     ScoreMoments,
     TopKeys,
 )
-from attncli.attention.engines.tile import Block, Source, blocks_of, tiles
+from attncli.attention.engines.scratch import Scratch
+from attncli.attention.engines.tile import NUM_BUFFERS, Block, Source, blocks_of, tiles
 from attncli.attention.results import Computed, Wanted
 
 LEAST_FOR_JOBS = 2**24
@@ -52,19 +53,23 @@ def attend(source: Source, wanted: Wanted, progress: Callable[[float], None] | N
 
     `progress` is called with the fraction of the rows that are done.
     """
-    with torch.no_grad():
+    with torch.no_grad(), Scratch(source.like, NUM_BUFFERS) as scratch:
         parts: list[Part] = [make(source, wanted) for asks, make in PARTS if asks(wanted)]
 
         def take(some: list[Block]) -> list[Callable[[], None]]:
             """Everything of some queries; gives what is to be done in order."""
-            added = [part.add(tile) for tile in tiles(source, some, keep_raw=wanted.scores) for part in parts]
+            added = [
+                part.add(tile)
+                for tile in tiles(source, some, scratch, keep_raw=wanted.scores)
+                for part in parts
+            ]
             return [add for add in added if add is not None]
 
         jobs = [partial(take, some) for some in blocks_of(source)]
         is_long = (
             len(jobs) > 1 and source.like.device.type == "cpu" and math.prod(source.shape) >= LEAST_FOR_JOBS
         )
-        with without_torch_threads() if is_long else nullcontext(1) as num_threads:
+        with torch_threads(1) if is_long else nullcontext(1) as num_threads:
             for number, added in enumerate(run_jobs(jobs, num_threads), 1):
                 for add in added:
                     add()

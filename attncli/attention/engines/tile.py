@@ -14,6 +14,8 @@ from attncli.attention.engines.scratch import Scratch
 from attncli.attention.layer import AttentionLayer
 from attncli.statistics.rows import Rows
 
+NUM_BUFFERS = 3
+"""What `Scratch` holds for a tile: scores, weights and, by torch, exponents."""
 TILE = 2**20
 """Scores of a tile: 4 MB of scores and as much of weights; by torch of exponents, too."""
 LEAST_ROWS = 64
@@ -119,7 +121,9 @@ def blocks_of(source: Source) -> list[list[Block]]:
     return [list(heads) for _, heads in same_queries]
 
 
-def tiles(source: Source, some: Iterable[Block], *, keep_raw: bool = False) -> Iterator[Tile]:
+def tiles(
+    source: Source, some: Iterable[Block], scratch: Scratch, *, keep_raw: bool = False
+) -> Iterator[Tile]:
     """The tiles there; with `keep_raw` query . key as well."""
     if isinstance(source, GivenWeights):
         for block in some:
@@ -127,7 +131,7 @@ def tiles(source: Source, some: Iterable[Block], *, keep_raw: bool = False) -> I
         return
     for block in some:
         size = _count(block.texts) * _count(block.heads) * _count(block.queries) * source.shape[3]
-        with Scratch(size, source.like, count=3).lent() as buffers:
+        with scratch.lent(size) as buffers:
             yield _softmax_tile(source, block, buffers, keep_raw=keep_raw)
 
 

@@ -98,7 +98,9 @@ def fault_of(weights: Any) -> str:
     if not isinstance(weights, Tensor) or weights.ndim != 4:
         return "no weights of text, head, query and key"
     least, sums = weights.min(), weights.sum(dim=-1)
-    if not least >= 0:
+    if least.isnan():
+        return "weights that are NaN"
+    if least < 0:
         return f"negative weights, as {least:.3g}: scores, perhaps"
     if not sums.max() <= 1 + ROUNDING + torch.finfo(weights.dtype).eps:
         return f"rows that sum to more than 1, as {sums.max():.4g}"

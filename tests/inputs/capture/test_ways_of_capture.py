@@ -152,7 +152,7 @@ def test_no_memory_is_no_reason_for_eager_attention(error: Exception) -> None:
 BROKEN: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "scores": (lambda p: p - 0.5, "returns negative weights"),
     "unnormalised": (lambda p: 2 * p, "rows that sum to more than 1"),
-    "not finite": (lambda p: p * torch.nan, "returns negative weights"),
+    "not finite": (lambda p: p * torch.nan, "returns weights that are NaN"),
     "window": (lambda p: p[..., :5], "has 13 queries and 5 keys where the texts have 13 and 13 tokens"),
     "flat": (lambda p: p[:, 0], "returns no weights of text, head, query and key"),
     "future": (lambda p: p.flip(-1), "is causal, and returns weights that look into the future"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from attncli.attention.engines.jobs import without_torch_threads
+from attncli.attention.engines.jobs import torch_threads
 from attncli.attention.engines.parts import moments_of_heads
 from attncli.attention.engines.rows import attend as attend_by_rows
 from attncli.attention.engines.tile import GivenWeights, Source
@@ -65,7 +65,7 @@ def attend(
         pooled=None,
     )
     shares = 1.0 if second == Wanted() else 0.5
-    with torch.no_grad(), torch.inference_mode(mode=False), without_torch_threads() as num_threads:
+    with torch.no_grad(), torch.inference_mode(mode=False), torch_threads(1) as num_threads:
         first = None if progress is None else lambda done: progress(done * shares)
         on_cpu = layer.query.device.type == "cpu"
         numbers = stream(layer, wanted, sizes, first, num_threads if on_cpu else 1)

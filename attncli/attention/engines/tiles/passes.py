@@ -10,7 +10,7 @@ from attncli.attention.engines.matrices import PooledGrid
 from attncli.attention.engines.scratch import Scratch
 from attncli.attention.engines.tiles.each_head import each_head
 from attncli.attention.engines.tiles.head_jobs import ROWS_AT_ONCE, HeadJobs, Job, Plan, slices
-from attncli.attention.engines.tiles.rows import RUNNING
+from attncli.attention.engines.tiles.rows import IN_FLOAT64, RUNNING
 from attncli.attention.engines.tiles.tiles import TileSizes
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Wanted
@@ -39,10 +39,7 @@ def stream(
     found = _null_rows(len(heads), num_queries, layer.value.shape[-1], wanted.top_k, like)
     if has_columns:
         found |= _null_columns(len(heads), num_keys, grid, like)
-    tile_keys = min(sizes.keys, num_keys)
-    scratch = Scratch((min(sizes.queries, num_queries) + layer.key.shape[-1]) * tile_keys, like)
     together = min(len(heads), max(1, ROWS_TOGETHER // max(1, num_queries)))
-    plan = Plan(num_queries, wanted.top_k, sizes, scratch, grid, like)
     done, num_stages = 0.0, 1 + has_columns
 
     def run(stages: Iterable[list[Job]], share: float) -> None:
@@ -54,25 +51,32 @@ def stream(
                 progress(min(1.0, done + share * count / len(jobs)))
         done += share
 
-    for group in slices(len(heads), together):
-        some = [
-            HeadJobs(heads[index], plan, {name: numbers[index] for name, numbers in found.items()})
-            for index in range(group.start, group.stop)
-            if len(heads[index].visibility.kept)
-        ]
-        share = (group.stop - group.start) / len(heads) / num_stages
-        run((head.rows() for head in some), share)
-        if has_columns:
-            run((head.columns() for head in some), share)
-            for head in some:
-                head.fill_columns()
+    with Scratch(like) as scratch:
+        plan = Plan(num_queries, wanted.top_k, sizes, scratch, grid, like)
+        for group in slices(len(heads), together):
+            some = [
+                HeadJobs(heads[index], plan, {name: numbers[index] for name, numbers in found.items()})
+                for index in range(group.start, group.stop)
+                if len(heads[index].visibility.kept)
+            ]
+            share = (group.stop - group.start) / len(heads) / num_stages
+            run((head.rows() for head in some), share)
+            if has_columns:
+                run((head.columns() for head in some), share)
+                for head in some:
+                    head.fill_columns()
     return found
 
 
 def _null_rows(
     num_heads: int, num_queries: int, value_dim: int, top_k: int, like: Tensor
 ) -> dict[str, Tensor]:
-    rows = {name: like.new_full((num_heads, num_queries), torch.nan) for name in RUNNING}
+    rows = {
+        name: like.new_full(
+            (num_heads, num_queries), torch.nan, dtype=torch.float64 if name in IN_FLOAT64 else like.dtype
+        )
+        for name in RUNNING
+    }
     return rows | {
         "top_weights": like.new_full((num_heads, num_queries, top_k), torch.nan),
         "top_keys": like.new_full((num_heads, num_queries, top_k), -1, dtype=torch.int64),

@@ -23,6 +23,8 @@ RUNNING = (
     "previous_token",
 )
 """What comes of the running sums, a number for each row."""
+IN_FLOAT64 = ("participation",)
+"""Those that a strong sink takes beyond float32."""
 
 
 def row_statistics(head: Head, block: QueryBlock, sums: RowSums) -> dict[str, Tensor]:

@@ -38,7 +38,8 @@ def sum_rows(head: Head, block: QueryBlock, sums: RowSums, sizes: TileSizes, scr
 def score_tiles(head: Head, block: QueryBlock, sizes: TileSizes, scratch: Scratch) -> Iterator[ScoreTile]:
     """The scores of the block with the keys that it sees, some at a time, each in the place of the last."""
     kept = head.visibility.kept
-    with scratch.lent() as (score_buffer, buffer):
+    size = (len(block.query) + head.key.shape[-1]) * min(sizes.keys, len(kept))
+    with scratch.lent(size) as (score_buffer, buffer):
         for keys, seen_by_all in block.interval.tiles(sizes.keys):
             scores = head.scores(block, keys, score_buffer)
             value, position = head.take(head.value, keys), kept[keys].to(scores.dtype)
