@@ -30,9 +30,6 @@ from attncli.statistics.head_scores import sink_rate
 __all__ = ["read", "report_each", "report_many"]
 
 SINK_THRESHOLD = 0.3
-EAGER_NOTE = (
-    "This architecture gives its weights as dense matrices only: memory grows with the square of the tokens."
-)
 PROBE_NOTE = "The probe is [BOS] + r + r, r random tokens: what looks back to a first copy is induction."
 WEIGHTED_NOTE = "Weights are times ||v W_O||, each row renormalised; value_norm is the rows' mean sum."
 SHIPPED_NOTE = (
@@ -87,7 +84,7 @@ def _surveyed(
         ablated = AblatedHeads(specs[0].ablate, pretrained, survey.take, hooks)
         way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
     ablated.check_all_found()
-    return survey, [EAGER_NOTE] if way == "eager" else [], ablated.notes()
+    return survey, way.notes(), ablated.notes()
 
 
 def report_of_totals(spec: HeadsSpec, totals: HeadTotals, name: str, notes: Sequence[str]) -> Report:
