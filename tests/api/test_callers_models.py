@@ -296,3 +296,17 @@ def test_weighted_takes_pruned_and_normalised_weights(
         expected = attncli.heads(plain, tokenizer, SENTENCE, weighted=True)
         for ours, theirs in zip(shown.table("heads"), expected.table("heads"), strict=True):
             assert ours["value_norm"] == pytest.approx(theirs["value_norm"], rel=1e-5)
+
+
+def test_a_reader_is_told_where_nothing_could_be_compared(tokenizer: PreTrainedTokenizerBase) -> None:
+    model = MODELS["Llama"].build()
+
+    def fail(_module: nn.Module, _inputs: Any) -> None:
+        if model.config._attn_implementation == "eager":
+            raise ValueError("no")
+
+    model.layers[1].register_forward_pre_hook(fail)
+    note = "Not compared with the model's own eager attention, which fails: ValueError: no"
+    for experiment in ("heads", "self", "multihead"):
+        report = attncli.run(experiment, model=model, tokenizer=tokenizer, sentence=SENTENCE)
+        assert note in report.notes

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import chain
 from math import inf
 
 import torch
@@ -62,14 +61,16 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         return report_examples(spec, pretrained, progress)
     assert spec.texts is not None
     totals = HeadTotals()
+    notes: dict[str, None] = {}
     with TextFile(spec.texts, spec.text_group) as file:
         many = ManyTexts(file, lambda line: read_line(spec, line, pretrained), progress)
         for batch in many.batches():
             readings = [reading for _, reading in batch]
-            survey, *notes = _surveyed([spec] * len(batch), readings, pretrained, None)
+            survey, way_notes, ablated_notes = _surveyed([spec] * len(batch), readings, pretrained, None)
             totals.add_survey(survey)
+            notes |= dict.fromkeys([*way_notes, *ablated_notes])
     totals.num_tokens = many.num_tokens
-    return report_of_totals(spec, totals, pretrained.name, [*many.notes(), *chain(*notes)])
+    return report_of_totals(spec, totals, pretrained.name, [*many.notes(), *notes])
 
 
 def _surveyed(
