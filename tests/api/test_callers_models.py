@@ -10,7 +10,7 @@ import torch
 from accelerate import cpu_offload
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
 import attncli
@@ -229,6 +229,22 @@ def test_it_shows_the_weights_of_a_model_with_lora(name: str, tokenizer: PreTrai
         attncli.UserError, match=rf"\(got PeftModel: give the {type(model).__name__} in it\)$"
     ):
         attncli.heads(around, tokenizer, SENTENCE)
+
+
+def test_the_adapter_of_a_folder_counts(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    """Where peft is installed, transformers loads it with the model."""
+    peft = pytest.importorskip("peft")
+    MODELS["Llama"].build().save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    model = AutoModel.from_pretrained(tmp_path)
+    before = own_weights(model, tokenizer)
+    model.add_adapter(peft.LoraConfig(r=3, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
+    model.save_pretrained(tmp_path)
+    expected = own_weights(AutoModel.from_pretrained(tmp_path), tokenizer)
+    assert (expected - before).abs().max() > 1e-3
+    report = attncli.run("heads", model=tmp_path, sentence=SENTENCE, maps="self")
+    shown = torch.tensor(report.tensors["weights"].values)
+    torch.testing.assert_close(shown, expected, rtol=0, atol=1e-5)
 
 
 def test_a_compiled_model_is_refused(tokenizer: PreTrainedTokenizerBase) -> None:
