@@ -23,6 +23,7 @@ def eager_weights_of_texts(model: Any, inputs: Mapping[str, Tensor]) -> Places:
     """The weights (text, head, query, key) of each layer."""
     model.config.use_cache = False
     model.set_attn_implementation("eager")
+    model(**inputs)  # BigBird replaces its attention by a kind that returns weights
     outputs = model(**inputs, output_attentions=True)
     found = {}
     for name, values in outputs.items():
@@ -57,7 +58,7 @@ def captured_layers(
             return None
         return attend(layer.attention, Wanted(output=True)).output
 
-    return capture(model, inputs, keep), layers
+    return capture(model, inputs, keep).kind, layers
 
 
 def whole_weights_of_texts(layer: CapturedLayer) -> Tensor:

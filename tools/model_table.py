@@ -51,7 +51,7 @@ def row(name: str, architecture: Architecture) -> str:
     model = architecture.build()
     layers: list[CapturedLayer] = []
     try:
-        how = capture(model, random_inputs(model), layers.append)
+        how = capture(model, random_inputs(model), layers.append).kind
     except UserError:
         return f"| {name} | refused | - | - | it has no attention weights |\n"
     pairs = zip(_in_order(layers), _eager(model), strict=True)

@@ -26,6 +26,12 @@ def _matrix(layer: nn.Module) -> Float[Tensor, "out in"]:
     return layer.weight.mT if isinstance(layer, Conv1D) else layer.weight
 
 
+def matrix_and_bias(layer: nn.Module) -> tuple[Float[Tensor, "out in"], Float[Tensor, " out"] | None]:
+    """What W_O multiplies by, and adds."""
+    assert layer.bias is None or isinstance(layer.bias, Tensor)
+    return _matrix(layer), layer.bias
+
+
 def projection_of_heads(layer: nn.Module, num_heads: int) -> Float[Tensor, "head out value_dim"]:
     """The columns of W_O that belong to each head."""
     matrix = _matrix(layer).detach()

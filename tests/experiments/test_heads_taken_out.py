@@ -200,6 +200,45 @@ def test_the_mean_and_the_first_value_stand_for_a_head(name: str) -> None:
 
 
 @torch.no_grad()
+def test_a_gate_acts_on_the_mean_that_stands_for_a_head() -> None:
+    """Qwen3-Next: what W_O reads is the heads times a gate, which half of the query projection gives."""
+    model = MORE["Qwen3-Next"].build()
+    inputs = random_inputs(model, NUM_TOKENS)
+    run, layers = text_run(model, inputs)
+    ((call, layer),) = enumerate(layers)
+    num_heads, value_dim = layer.attention.shape[1], 8
+    attention = model.get_submodule(layer.module)
+    model.set_attn_implementation("eager")
+    gates: list[Tensor] = []
+    read: list[Tensor] = []
+
+    def keep_gate(_module: Any, _inputs: Any, output: Tensor) -> None:
+        gates.append(output.unflatten(-1, (num_heads, 2, value_dim))[..., 1, :].sigmoid())
+
+    hooks = (
+        attention.q_proj.register_forward_hook(keep_gate),
+        attention.o_proj.register_forward_pre_hook(
+            lambda _module, inputs: read.append(inputs[0].unflatten(-1, (num_heads, value_dim)))
+        ),
+    )
+    model(**inputs)
+    for hook in hooks:
+        hook.remove()
+    means = (read[0] / gates[0]).mean(dim=(0, 1))
+    for head in range(num_heads):
+        changed = read[0].clone()
+        changed[..., head, :] = means[head] * gates[0][..., head, :]
+        hook = attention.o_proj.register_forward_pre_hook(
+            lambda _module, _inputs, changed=changed: (changed.flatten(-2),)
+        )
+        expected = model(**inputs)[0][0]
+        hook.remove()
+        (output,) = run.without([[HeadPlace(call, head)]], Removal("mean", mean_outputs(model, [inputs])))
+        model.set_attn_implementation("eager")
+        torch.testing.assert_close(output, expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
 def test_several_heads_at_once() -> None:
     model = ARCHITECTURES["Llama"].build()
     inputs = random_inputs(model, NUM_TOKENS)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attncli.errors import UserError
-from attncli.inputs.capture.capture import capture
+from attncli.inputs.capture.capture import Way, capture
 from attncli.inputs.capture.captured_layers import Consumer
 from attncli.report import Report
 from tests.experiments.running import run_together
@@ -110,7 +110,7 @@ def test_texts_of_equal_counts_run_at_once(
     specs = [spec_of(experiment, model=model, sentence=text) for text in ["a b", "c d e", "f g", "h i", "k"]]
     sizes: list[int] = []
 
-    def counted(model: object, inputs: Mapping[str, torch.Tensor], consume: Consumer) -> str:
+    def counted(model: object, inputs: Mapping[str, torch.Tensor], consume: Consumer) -> Way:
         sizes.append(len(inputs["input_ids"]))
         return capture(model, inputs, consume)
 

@@ -49,6 +49,7 @@ class Ablation:
         self.effects: list[list[Effects]] = []
         self.baselines: list[Effects] = []
         self.gradients: list[Tensor] = []
+        self.notes: dict[str, None] = {}
 
     def run(self) -> None:
         """All texts. UserError for heads that are not there, and for what the model cannot do."""
@@ -71,6 +72,7 @@ class Ablation:
         with ExitStack() as hooks:
             survey = Survey([survey_of(self.spec)], [reading], self.pretrained, None, hooks)
             run = TextRun(self.pretrained, reading, survey.take)
+        self.notes |= dict.fromkeys(run.way.notes())
         rows = found_texts(survey)[0].rows
         if not self.heads:
             self._choose(rows, list(_places(survey)))

@@ -82,7 +82,7 @@ def _report(
     if spec.texts is None:
         text, context = readings[0].text, readings[0].context
         read = read._replace(tokens=text.tokens, context_tokens=context.tokens if context else ())
-    notes = [*_notes(spec, readings, len(rows), pretrained), *notes]
+    notes = [*_notes(spec, readings, len(rows), pretrained), *notes, *ablation.notes]
     return build_report(spec, read, tensors, statistics, notes)
 
 

@@ -47,7 +47,7 @@ class TextRun:
         self._refuse_what_does_not_fit()
         self._blocks = Blocks(self.model)
         self._block_of_call: list[int | None] = []
-        check_computed_here(self.model, self.inputs)
+        self.way = check_computed_here(self.model, self.inputs)
 
         def taken(layer: CapturedLayer) -> Tensor | None:
             self._block_of_call.append(self._blocks.running)

@@ -16,8 +16,7 @@ from attncli.experiments.attention_report import LeadingAxes, build_report, name
 from attncli.experiments.model_attention.chosen_layer import ChosenLayer
 from attncli.experiments.reading.text_words import WORDS_NOTE, attention_between_words
 from attncli.experiments.reading.texts import Texts, check_token
-from attncli.experiments.survey.experiment import EAGER_NOTE
-from attncli.inputs.capture.capture import capture
+from attncli.inputs.capture.capture import Way, capture
 from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.models.words import words_of_characters
@@ -94,7 +93,7 @@ def report_each(
     return reports
 
 
-def _notes(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer, way: str) -> list[str]:
+def _notes(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer, way: Way) -> list[str]:
     head = f", head {spec.head}" if not spec.shows_all_heads else ""
     notes = [f"{pretrained.name}, layer {layer.layer}{head}: {layer.module}."]
     attention = layer.attention
@@ -107,7 +106,7 @@ def _notes(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLaye
             notes.append("A sink outside the keys takes the rest of each row: rows sum to less than one.")
         window = attention.visibility.window
         notes += [f"A query sees {window} keys at most."] if window else []
-    return [*notes, EAGER_NOTE] if way == "eager" else notes
+    return notes + way.notes()
 
 
 def _computed(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer) -> Computed:

@@ -53,6 +53,7 @@ def report_relations(
         return Reading(text)
 
     counts = RelationCounts()
+    way_notes: dict[str, None] = {}
     with SentenceFile(spec.relations) as file:
         many: ManyTexts[ParsedSentence] = ManyTexts(file, read, progress, key="relations")
         for batch in many.batches():
@@ -60,7 +61,8 @@ def report_relations(
             counter = RelationCounter(sentences, readings, counts)
             with ExitStack() as hooks:
                 ablated = AblatedHeads(spec.ablate, pretrained, counter.take, hooks)
-                capture(pretrained.model, pretrained.inputs(readings), ablated.take)
+                way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
+            way_notes |= dict.fromkeys(way.notes())
             ablated.check_all_found()
     if not counts.hits:
         raise UserError(
@@ -80,6 +82,7 @@ def report_relations(
         BEST_NOTE.format(heads=f"{len(heads):,}"),
         *_unaligned(counts.num_unaligned),
         *many.notes(),
+        *way_notes,
         *ablated.notes(),
     ]
     tables = {"relations": _best(every, counts), "heads": heads, "intervals": Table(every)}

@@ -38,6 +38,7 @@ class HeadWeights(NamedTuple):
 
     weights: Float[Tensor, "text query key"]
     values: Float[Tensor, "text query"]
+    notes: Sequence[str] = ()
 
 
 def _weights(spec: HeadsSpec, readings: Sequence[Reading], pretrained: Pretrained) -> HeadWeights:
@@ -53,11 +54,11 @@ def _weights(spec: HeadsSpec, readings: Sequence[Reading], pretrained: Pretraine
             found.append(_weights_in(layer, head, texts))
             raise StopCapture
 
-    capture(pretrained.model, pretrained.inputs(readings), take)
+    way = capture(pretrained.model, pretrained.inputs(readings), take)
     if not found:
         known = f"{min(numbers)} to {max(numbers)}" if numbers else "none"
         raise UserError(f"head: layer must be one of {known} (got {spec.head})")
-    return found[0]
+    return found[0]._replace(notes=way.notes())
 
 
 def _weights_in(layer: CapturedLayer, head: int, texts: MarkedTexts) -> HeadWeights:
@@ -92,10 +93,12 @@ def report_examples(
     assert spec.texts is not None
     values: dict[int, np.ndarray] = {}
     moments: list[RunningMoments] = []
+    way_notes: dict[str, None] = {}
     with TextFile(spec.texts, spec.text_group) as file:
         many = ManyTexts(file, lambda line: read_line(spec, line, pretrained), progress)
         for batch in many.batches():
             found = _weights(spec, [reading for _, reading in batch], pretrained)
+            way_notes |= dict.fromkeys(found.notes)
             moments.append(RunningMoments.of(found.values.nanmean(dim=-1)))
             for (line, _), of_text in zip(batch, found.values, strict=True):
                 values[line.line] = of_text.float().numpy()
@@ -111,6 +114,7 @@ def report_examples(
         "Each example is another text, at its own strongest (weakest, nearest to the median) row.",
         *([WORDS_NOTE] if spec.words else []),
         *many.notes(),
+        *way_notes,
     ]
     examples, weights = _tables(spec, chosen, texts, pretrained)
     tables: dict[str, Statistic] = {"examples": examples, "head": about, "example_weights": weights}

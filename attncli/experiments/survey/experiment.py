@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import chain
 from math import inf
 
 import torch
@@ -30,9 +29,6 @@ from attncli.statistics.head_scores import sink_rate
 __all__ = ["read", "report_each", "report_many"]
 
 SINK_THRESHOLD = 0.3
-EAGER_NOTE = (
-    "This architecture gives its weights as dense matrices only: memory grows with the square of the tokens."
-)
 PROBE_NOTE = "The probe is [BOS] + r + r, r random tokens: what looks back to a first copy is induction."
 WEIGHTED_NOTE = "Weights are times ||v W_O||, each row renormalised; value_norm is the rows' mean sum."
 SHIPPED_NOTE = (
@@ -65,14 +61,16 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         return report_examples(spec, pretrained, progress)
     assert spec.texts is not None
     totals = HeadTotals()
+    notes: dict[str, None] = {}
     with TextFile(spec.texts, spec.text_group) as file:
         many = ManyTexts(file, lambda line: read_line(spec, line, pretrained), progress)
         for batch in many.batches():
             readings = [reading for _, reading in batch]
-            survey, *notes = _surveyed([spec] * len(batch), readings, pretrained, None)
+            survey, way_notes, ablated_notes = _surveyed([spec] * len(batch), readings, pretrained, None)
             totals.add_survey(survey)
+            notes |= dict.fromkeys([*way_notes, *ablated_notes])
     totals.num_tokens = many.num_tokens
-    return report_of_totals(spec, totals, pretrained.name, [*many.notes(), *chain(*notes)])
+    return report_of_totals(spec, totals, pretrained.name, [*many.notes(), *notes])
 
 
 def _surveyed(
@@ -87,7 +85,7 @@ def _surveyed(
         ablated = AblatedHeads(specs[0].ablate, pretrained, survey.take, hooks)
         way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
     ablated.check_all_found()
-    return survey, [EAGER_NOTE] if way == "eager" else [], ablated.notes()
+    return survey, way.notes(), ablated.notes()
 
 
 def report_of_totals(spec: HeadsSpec, totals: HeadTotals, name: str, notes: Sequence[str]) -> Report:

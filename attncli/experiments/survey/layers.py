@@ -20,7 +20,7 @@ from attncli.experiments.survey.marked_texts import MarkedTexts
 from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.capture.deferred_layers import DeferredLayers
 from attncli.inputs.models.pretrained import Pretrained, Reading
-from attncli.inputs.output_projections import output_projection, projection_of_heads
+from attncli.inputs.output_projections import matrix_and_bias, output_projection, projection_of_heads
 from attncli.mechanisms.heads import merge_heads
 from attncli.spec.models.heads import HeadsSpec
 from attncli.statistics.contributions import roll_out, value_norms
@@ -135,7 +135,7 @@ class Survey:
         projection = output_projection(self.pretrained.model, layer.module, in_dim)
         if projection is None:
             raise UserError(f"weighted: no output projection was found for {layer.module} of {name}")
-        self._compare_with_input(projection, layer.module, layer.attention)
+        self._compare_with_model(projection, layer.module, layer.attention)
         of_heads = projection_of_heads(projection, num_heads)
         _, values = attention.expanded()
         norms = torch.stack([value_norms(value, of_heads) for value in values]).to(values.dtype)
@@ -145,18 +145,28 @@ class Survey:
         totals = found.output[..., 0].double().sum(dim=-1) / found.seeing.sum(dim=-1, keepdim=True)
         return weighted_by_values(attention, norms), totals
 
-    def _compare_with_input(self, projection: nn.Module, module: str, attention: Attention) -> None:
-        """UserError, as the model runs on, where W_O takes something else than the heads: gated ones, say."""
+    def _compare_with_model(self, projection: nn.Module, module: str, attention: Attention) -> None:
+        """UserError, as the model runs on, where W_O takes something else than the heads: gated ones, say.
+
+        Also where it gives something else than its matrix does, by a hook or an adapter.
+        """
         heads = attend(attention, Wanted(output=True)).output
         assert heads is not None
-        merged = merge_heads(heads)
+        merged, place = merge_heads(heads), f"{module} of {self.pretrained.name}"
+        matrix, bias = matrix_and_bias(projection)
+        if matrix.is_meta:
+            raise UserError(f"weighted: W_O of {place} is not in memory: leave weighted out")
 
-        def compare(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        def compare(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             hook.remove()
-            difference = (inputs[0].reshape(merged.shape) - merged).abs().max()
-            rounding = max(ROUNDING, torch.finfo(inputs[0].dtype).eps)
-            if not difference <= rounding * merged.abs().max():
-                place = f"{module} of {self.pretrained.name}"
+            if not _is_near(inputs[0].reshape(merged.shape), merged):
                 raise UserError(f"weighted: {place} changes the heads before W_O: leave weighted out")
+            if not _is_near(output, nn.functional.linear(inputs[0], matrix, bias)):
+                raise UserError(f"weighted: {place} gives something else than its W_O: leave weighted out")
 
-        hook = self.hooks.enter_context(projection.register_forward_pre_hook(compare))
+        hook = self.hooks.enter_context(projection.register_forward_hook(compare))
+
+
+def _is_near(ours: Tensor, theirs: Tensor) -> bool:
+    rounding = max(ROUNDING, torch.finfo(ours.dtype).eps)
+    return bool((ours - theirs).abs().max() <= rounding * theirs.abs().max())

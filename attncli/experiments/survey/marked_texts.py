@@ -48,4 +48,4 @@ class MarkedTexts:
             marks[0, number, : len(key.ids)] = torch.isin(key.ids, self.special)
             for mark, names, text in ((marks[1], asked["from"], query), (marks[2], asked["to"], key)):
                 mark[number, positions(names, text, self.pretrained) if names else slice(None)] = True
-        return Marks(*marks.to(self.pretrained.model.device))
+        return Marks(*marks.to(self.pretrained.device))

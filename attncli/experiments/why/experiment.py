@@ -26,7 +26,7 @@ from attncli.experiments.survey.layers import Survey
 from attncli.experiments.survey.reading import read_text, survey_of
 from attncli.experiments.why.direction import Direction, difference, direction_of
 from attncli.experiments.why.residual import Residual, recorded_calls, refuse, residual_of
-from attncli.inputs.capture.capture import capture, check_computed_here, run_model
+from attncli.inputs.capture.capture import Way, capture, check_computed_here, run_model
 from attncli.inputs.capture.captured_layers import CapturedLayer, StopCapture
 from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.inputs.output_projections import output_projection, projection_of_heads
@@ -48,12 +48,13 @@ class Attribution:
     direction: Direction
     ids: list[int]
     logit: float
+    way: Way
 
 
 def attribution(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Attribution:
     """That of the answer's logit, or of the most likely token's; UserError where the logits are not a sum."""
     model, inputs = pretrained.whole, pretrained.inputs([reading])
-    check_computed_here(model, inputs)
+    way = check_computed_here(model, inputs)
     modules: list[str] = []
     outputs: list[Tensor] = []
     with ExitStack() as hooks:
@@ -74,7 +75,7 @@ def attribution(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Attr
     residual = residual_of(pretrained, calls, modules, outputs)
     direction = direction_of(pretrained, calls, residual.last, logits, ids)
     rows = [{name: row[name] for name in WHERE} for row in found_texts(survey)[0].rows]
-    return Attribution(rows, residual, direction, ids, float(difference(logits[ids])))
+    return Attribution(rows, residual, direction, ids, float(difference(logits[ids])), way)
 
 
 def by_key(found: Attribution, shown: Mapping[str, Any], reading: Reading, pretrained: Pretrained) -> Tensors:
@@ -174,4 +175,4 @@ def _notes(spec: WhySpec, found: Attribution, reading: Reading, pretrained: Pret
     ]
     if spec.model is None:
         notes.append(SHIPPED_NOTE)
-    return notes + reading.left_out_notes()
+    return notes + found.way.notes() + reading.left_out_notes()

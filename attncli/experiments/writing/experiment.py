@@ -8,10 +8,10 @@ import torch
 from attncli.experiments.attention_report import build_report
 from attncli.experiments.draws import Progress
 from attncli.experiments.reading.texts import Texts
-from attncli.experiments.survey.experiment import EAGER_NOTE
 from attncli.experiments.writing.prompt import Prompt, read_prompt
 from attncli.experiments.writing.report_parts import ReportParts
 from attncli.experiments.writing.rows import MOST_KEYS_OF_HEADS, WrittenRows
+from attncli.inputs.capture.capture import Way
 from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.models.pretrained import Pretrained
 from attncli.inputs.models.writing import Decoding, write
@@ -40,7 +40,7 @@ def _report(spec: GenerateSpec, prompt: Prompt, pretrained: Pretrained, progress
     decoding = Decoding(spec.max_new_tokens, spec.temperature, spec.top_p, spec.seed, spec.prefill_chunk)
     ids = prompt.prompt.ids.unsqueeze(0).to(pretrained.model.device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    how, is_unfinished = "interface", False
+    how, is_unfinished = Way("interface"), False
     try:
         how = write(pretrained.whole, inputs, decoding, _on_token(rows, pretrained, progress))
     except KeyboardInterrupt:
@@ -76,7 +76,7 @@ def _on_token(
     return take
 
 
-def _notes(parts: ReportParts, how: str, *, is_unfinished: bool) -> list[str]:
+def _notes(parts: ReportParts, how: Way, *, is_unfinished: bool) -> list[str]:
     spec, pretrained = parts.spec, parts.pretrained
     num_prompt, num_new = len(parts.prompt.prompt.ids), len(parts.written)
     notes = [f"{pretrained.name}: {num_prompt} tokens in the prompt, {num_new} new ones."]
@@ -91,6 +91,4 @@ def _notes(parts: ReportParts, how: str, *, is_unfinished: bool) -> list[str]:
         notes.append(parts.needle_note())
     if spec.maps == "heads" and parts.rows.tokens[-1].weights is None:
         notes.append(f"Beyond {MOST_KEYS_OF_HEADS} keys the map is the mean over the heads.")
-    if how == "eager":
-        notes.append(EAGER_NOTE)
-    return notes
+    return notes + how.notes()

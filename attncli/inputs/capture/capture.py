@@ -4,10 +4,15 @@ Through transformers' AttentionInterface where the model computes the same with 
 attention. All others run with eager attention, whose weights (dense) are handed over.
 """
 
-from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager, suppress
-from typing import Literal
-from weakref import WeakKeyDictionary
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, MutableMapping, MutableSet, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import zip_longest
+from math import isqrt
+from typing import Any, Literal
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor
@@ -17,18 +22,66 @@ from transformers.utils.generic import ModelOutput
 from attncli.errors import UserError
 from attncli.inputs.capture.attention_interface import run_by_interface
 from attncli.inputs.capture.captured_layers import CannotShow, CapturedLayer, Consumer, Numbering, StopCapture
-from attncli.inputs.capture.eager_attention import eager_copy, fault_of, returned_weights, run_eagerly
-
-Way = Literal["interface", "eager"]
+from attncli.inputs.capture.eager_attention import (
+    configs_of,
+    fault_of,
+    returned_weights,
+    run_eagerly,
+    unchanged,
+    with_eager_attention,
+)
 
 TRIAL_TOKENS = 8
-TOLERANCE = 1e-2
-"""By how much a token's vector may differ, relative to its length: rounding of float32 is far below it."""
+TRIAL_SCORES = 2**26
+"""Of all heads of a layer, up to which eager attention runs on a text longer than a window: 268 MB."""
+WINDOW = re.compile(r"window|chunk|local_att|radius|block_size")
+"""In the name of a setting: how many tokens are seen from one, or belong together."""
+TOLERANCE = 1e-4
+"""By how much what attention gives a token may differ, relative to its length."""
 TOLERATED_STEPS = 8
 """The same in steps of the model's dtype, where these are more: bfloat16 rounds to 2^-7."""
 
+EAGER_NOTE = (
+    "This architecture gives its weights as dense matrices only: memory grows with the square of the tokens."
+)
+NOT_COMPARED = "Not compared with the model's own eager attention"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a model's attention comes: by the interface, or as the weights of its own eager attention.
+
+    `not_compared` says where the interface was not compared with eager attention, if it was not.
+    """
+
+    kind: Literal["interface", "eager"]
+    not_compared: str = ""
+
+    def notes(self) -> list[str]:
+        """What a reader of the numbers must know of it."""
+        return [note for note in (EAGER_NOTE * (self.kind == "eager"), self.not_compared) if note]
+
+
 _ways: MutableMapping[PreTrainedModel, dict[tuple[torch.Size, ...], Way]] = WeakKeyDictionary()
 """How each model's attention comes, by the shapes of the inputs that it was tried on."""
+
+_lent: MutableSet[PreTrainedModel] = WeakSet()
+"""Models of a caller, whose hooks and attributes may have changed since they were tried."""
+
+
+@contextmanager
+def tried_on_each_text(*models: PreTrainedModel) -> Iterator[None]:
+    """While it is open, these models are tried anew on each text, and on all of it.
+
+    A caller's model may have changed since, or be one whose rounding grows with the text (int8).
+    """
+    for model in models:
+        _lent.add(model)
+    try:
+        yield
+    finally:
+        for model in models:
+            _lent.discard(model)
 
 
 # Not in inference mode: nothing could be trained on what a hook or the model itself keeps of it.
@@ -42,7 +95,7 @@ def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consu
     with model_errors(model.config.model_type):
         way = way_of(model, inputs)
         with suppress(StopCapture):
-            if way == "interface":
+            if way.kind == "interface":
                 run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
             else:
                 for layer in _eager_layers(model, inputs):
@@ -50,13 +103,15 @@ def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consu
     return way
 
 
-def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
-    """UserError for a model that computes its attention itself, where nothing can be changed."""
+def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
+    """The interface; UserError for a model that computes its attention itself, where nothing changes it."""
     kind = model.config.model_type
     with torch.no_grad(), model_errors(kind):
-        if way_of(model, inputs) == "eager":
-            message = "computes its attention itself, so that attn sees its weights alone: use another"
-            raise UserError(f"model: {kind} {message}")
+        way = way_of(model, inputs)
+    if way.kind == "eager":
+        message = "computes its attention itself, so that attn sees its weights alone: use another"
+        raise UserError(f"model: {kind} {message}")
+    return way
 
 
 def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> ModelOutput:
@@ -76,53 +131,166 @@ def _numbering(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Numberin
 
 
 def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
-    """How a model's attention is handed over, tried on the first tokens of the first text."""
-    few = {name: _first_tokens(name, tensor) for name, tensor in inputs.items()}
-    ways = _ways.setdefault(model, {})
-    shapes = tuple(tensor.shape for tensor in few.values())
+    """How a model's attention is handed over, tried on the first tokens of the first text.
+
+    Where a window is shorter than the text, on some more tokens than the window has; for a caller's model on
+    all texts. Of these as many tokens as eager attention has the memory for.
+    """
+    num_texts = max(map(len, inputs.values())) if model in _lent else 1
+    num_tokens = needed = max(tensor.shape[-1] for tensor in inputs.values())
+    if model not in _lent:
+        needed = max((window for window in _windows(model) if window < num_tokens), default=0) + TRIAL_TOKENS
+    heads = getattr(model.config.get_text_config(), "num_attention_heads", 1)
+    most = max(TRIAL_TOKENS, isqrt(TRIAL_SCORES // (heads * num_texts)))
+    few = _start(inputs, 1, TRIAL_TOKENS)
+    more = _start(inputs, num_texts, min(needed, most))
+    ways = {} if model in _lent else _ways.setdefault(model, {})
+    shapes = tuple(tensor.shape for tensor in more.values())
     if shapes not in ways:
-        ways[shapes] = _tried(model, few)
+        with unchanged(model):
+            way = _tried(model, few, output_attentions=True)
+            if way == Way("interface") and needed > TRIAL_TOKENS:
+                # Without the weights, which would be those of all layers at once.
+                way = _tried(model, more)
+        ways[shapes] = way
+    if ways[shapes] == Way("interface") and most < min(needed, num_tokens):
+        return Way("interface", f"{NOT_COMPARED} beyond the first {most:,} tokens.")
     return ways[shapes]
 
 
-def _first_tokens(name: str, tensor: Tensor) -> Tensor:
+def _windows(model: PreTrainedModel) -> set[int]:
+    """Every number of tokens beyond which something may be hidden, as the model's configs name it."""
+    settings = [setting for config in configs_of(model) for setting in vars(config).items()]
+    return {number for name, number in settings if type(number) is int and WINDOW.search(name)}
+
+
+def _start(inputs: Mapping[str, Tensor], num_texts: int, num_tokens: int) -> dict[str, Tensor]:
+    """The first tokens of the first texts, with nothing masked."""
+    return {name: _start_of(name, tensor[:num_texts], num_tokens) for name, tensor in inputs.items()}
+
+
+def _start_of(name: str, tensor: Tensor, num_tokens: int) -> Tensor:
     if name.endswith("mask"):
-        num_tokens = min(TRIAL_TOKENS, tensor.shape[-1])
-        return torch.ones(1, num_tokens, dtype=torch.long, device=tensor.device)
-    return tensor[:1, :TRIAL_TOKENS] if tensor.ndim == 2 else tensor
+        size = len(tensor), min(num_tokens, tensor.shape[-1])
+        return torch.ones(size, dtype=torch.long, device=tensor.device)
+    return tensor[:, :num_tokens] if tensor.ndim == 2 else tensor
 
 
-def _tried(model: PreTrainedModel, few: Mapping[str, Tensor]) -> Way:
-    """`interface` where it gives as many layers as eager attention does, and the same output."""
-    numbering = _numbering(model, few)
+@dataclass(frozen=True)
+class _Call:
+    """What a module was given, as far as it is vectors of tokens, and what it gave."""
+
+    inputs: tuple[Tensor | None, ...]
+    named: Mapping[str, Tensor | None]
+    output: Tensor | None
+
+
+def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) -> Way:
+    """The interface where as many layers come as from eager attention, and each gives what that gives."""
+    numbering = _numbering(model, inputs)
+    calls: dict[str, list[_Call]] = {}
+
+    def note(layer: CapturedLayer) -> None:
+        calls.setdefault(layer.module, [])
+
     try:
-        output = run_by_interface(model, few, lambda _: None, numbering)
+        with _recorded(model, calls):
+            output = run_by_interface(model, inputs, note, numbering)[0]
     except Exception as error:  # a model may fail in any way on a mask or an attention not its own
         _raise_if_memory(error)
-        return "eager"
+        return Way("eager")
     try:
-        expected = eager_copy(model)(**few, output_attentions=True)
+        with with_eager_attention(model), _compared(model, calls) as agreeing:
+            expected = model(**inputs, **asked)
     except Exception as error:  # there is nothing to compare with
         _raise_if_memory(error)
-        return "interface"
+        return Way("interface", f"{NOT_COMPARED}, which fails: {_one_line(error)}")
     num_layers = sum(map(len, numbering.taken.values()))
     num_expected = sum(not fault_of(weights) for _, weights in returned_weights(expected)) or num_layers
-    return "interface" if 0 < num_layers == num_expected and _agree(output, expected) else "eager"
+    if 0 < num_layers == num_expected and all(agreeing) and _is_near(output, expected[0]):
+        return Way("interface")
+    return Way("eager")
 
 
-def _agree(output: ModelOutput, expected: ModelOutput) -> bool:
-    ours, theirs = output[0], expected[0]
+@contextmanager
+def _recorded(model: PreTrainedModel, calls: Mapping[str, list[_Call]]) -> Iterator[None]:
+    """While it is open, the calls of the modules whose names are in `calls` when they end."""
+
+    def record(name: str, inputs: tuple[Any, ...], named: Mapping[str, Any], output: Any) -> None:
+        if name in calls:
+            # Copies: some models reuse the memory.
+            given = {key: _copied(part) for key, part in named.items()}
+            calls[name].append(_Call(tuple(map(_copied, inputs)), given, _copied(_first(output))))
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hook = module.register_forward_hook(
+                lambda _module, *call, name=name: record(name, *call), with_kwargs=True
+            )
+            hooks.enter_context(hook)
+        yield
+
+
+@contextmanager
+def _compared(model: PreTrainedModel, calls: Mapping[str, Sequence[_Call]]) -> Iterator[list[bool]]:
+    """While it is open, modules are given what they were given; holds whether each call gives the same.
+
+    Each is compared by itself, so that rounding does not add up from layer to layer.
+    """
+    agreeing: list[bool] = []
+    waiting = {name: deque(of_module) for name, of_module in calls.items()}
+
+    def give(name: str, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        if not waiting[name]:
+            return None
+        call = waiting[name][0]
+        again = zip_longest(inputs, call.inputs[: len(inputs)])
+        given = {key: part if call.named.get(key) is None else call.named[key] for key, part in named.items()}
+        return tuple(now if then is None else then for now, then in again), given
+
+    def compare(name: str, output: Any) -> None:
+        ours = waiting[name].popleft().output if waiting[name] else None
+        theirs = _first(output)
+        agreeing.append(ours is not None and isinstance(theirs, Tensor) and _is_near(ours, theirs))
+
+    with ExitStack() as hooks:
+        for name in calls:
+            module = model.get_submodule(name)
+            before = module.register_forward_pre_hook(
+                lambda _module, *call, name=name: give(name, *call), with_kwargs=True
+            )
+            after = module.register_forward_hook(lambda _module, _inputs, out, name=name: compare(name, out))
+            hooks.enter_context(before)
+            hooks.enter_context(after)
+        yield agreeing
+    agreeing += [False for left in waiting.values() for _ in left]
+
+
+def _first(output: Any) -> Any:
+    """A module's output, or the first of several."""
+    return output[0] if isinstance(output, tuple | list) else output
+
+
+def _copied(part: Any) -> Tensor | None:
+    """A copy of the vectors of the tokens of texts; None for anything else, as masks and positions."""
+    is_vectors = isinstance(part, Tensor) and part.is_floating_point() and part.ndim == 3
+    return part.clone() if is_vectors else None
+
+
+def _is_near(ours: Tensor, theirs: Tensor) -> bool:
+    if ours.shape != theirs.shape:
+        return False
     tolerance = max(TOLERANCE, TOLERATED_STEPS * torch.finfo(theirs.dtype).eps)
     return bool(((ours - theirs).norm(dim=-1) <= tolerance * theirs.norm(dim=-1)).all())
 
 
 def _eager_layers(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> list[CapturedLayer]:
-    """From a fresh copy for each text, since some models change with what they read (BigBird)."""
-    layers = run_eagerly(eager_copy(model), inputs, _numbering(model, inputs))
+    with with_eager_attention(model):
+        layers = run_eagerly(model, inputs, _numbering(model, inputs))
     if not layers:
-        copy = eager_copy(model)
-        copy(**inputs)  # parts that it replaces by others now would have no hooks for their weights
-        layers = run_eagerly(copy, inputs, _numbering(model, inputs))
+        with with_eager_attention(model):
+            model(**inputs)  # parts that it replaces by others now would have no hooks for their weights
+            layers = run_eagerly(model, inputs, _numbering(model, inputs))
     if not layers:
         raise CannotShow("it gives no attention weights: it has none, or transformers hides them")
     return layers
@@ -161,8 +329,11 @@ def model_errors(kind: str) -> Iterator[None]:
         raise UserError(f"model: {kind} cannot be shown, use another: {error}") from None
     except Exception as error:  # whatever input a model lacks besides text
         _raise_if_memory(error)
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise UserError(f"model: {kind} cannot run on text alone, use another: {reason}") from None
+        raise UserError(f"model: {kind} cannot run on text alone, use another: {_one_line(error)}") from None
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _raise_if_memory(error: Exception) -> None:

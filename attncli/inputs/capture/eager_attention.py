@@ -1,14 +1,13 @@
 """A model that computes its attention itself: the weights that it returns, checked, as dense matrices."""
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from copy import deepcopy
-from itertools import chain
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from attncli.attention.engines.tile import GivenWeights
@@ -26,24 +25,47 @@ ROUNDING = 1e-3
 """By how much a row may sum to more than 1, or a weight be in the future."""
 
 
-def eager_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """A new model with eager attention, on the same parameters.
+@contextmanager
+def with_eager_attention(model: PreTrainedModel) -> Iterator[None]:
+    """While it is open, the model itself, hooks, adapters and all, computes by its eager attention.
 
-    Attention is not switched in the existing model: some choose masks and modules as they are built, and some
-    (Falcon) ignore a switch in a part of them.
+    Afterwards it is as it was: some models replace parts of themselves by what they read (BigBird).
     """
-    with torch.device("meta"):  # as from_pretrained builds it: no memory is taken, nothing initialised
-        # transformers leaves this without types.
-        copy: PreTrainedModel = type(model)._from_config(  # type: ignore[no-untyped-call]
-            deepcopy(model.config), attn_implementation="eager", dtype=model.dtype
-        )
-    parts = dict(model.named_modules(remove_duplicate=False))
-    for name, part in copy.named_modules(remove_duplicate=False):
-        own = parts[name]
-        for key, tensor in chain(own.named_parameters(recurse=False), own.named_buffers(recurse=False)):
-            setattr(part, key, tensor)
-    copy.train(False)
-    return copy
+    with unchanged(model), torch.compiler.set_stance("force_eager"):
+        for config in configs_of(model):
+            # set_attn_implementation leaves out models (Falcon) that heed their config all the same.
+            config._attn_implementation_internal = "eager"
+        yield
+
+
+@contextmanager
+def unchanged(model: PreTrainedModel) -> Iterator[None]:
+    """Whatever happens to attributes, parts, hooks and configs of a model inside, they are then as before."""
+    before = [(vars(module), {**vars(module)}) for module in model.modules()]
+    before += [(vars(config), {**vars(config)}) for config in configs_of(model)]
+    # torch keeps parts, parameters and hooks in dicts of their own, which handles of hooks refer to.
+    before += [
+        (table, table.copy()) for _, parts in before for table in parts.values() if isinstance(table, dict)
+    ]
+    try:
+        yield
+    finally:
+        for now, then in before:
+            now.clear()
+            now.update(then)
+
+
+def configs_of(model: PreTrainedModel) -> list[PreTrainedConfig]:
+    """Every config in the model once: parts of a model may have, or share, their own."""
+    found: dict[int, PreTrainedConfig] = {}
+    waiting = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
+    while waiting:
+        config = waiting.pop()
+        if id(config) not in found:
+            found[id(config)] = config
+            parts = (getattr(config, name, None) for name in config.sub_configs)
+            waiting += [part for part in parts if part is not None]
+    return list(found.values())
 
 
 def returned_weights(outputs: ModelOutput) -> Iterator[tuple[str, Any]]:
@@ -57,7 +79,7 @@ def returned_weights(outputs: ModelOutput) -> Iterator[tuple[str, Any]]:
 def run_eagerly(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], numbering: Numbering
 ) -> list[CapturedLayer]:
-    """The weights that eager attention returns, each with the name of the module that made it.
+    """The weights that a model with eager attention returns, each with the name of the module that made it.
 
     CannotShow where these are not weights of the tokens.
     """
@@ -70,11 +92,16 @@ def run_eagerly(
                 sources[tensor] = name
 
     modules = dict(model.named_modules())
-    for name, module in modules.items():
-        module.register_forward_hook(lambda _module, _inputs, output, name=name: note(name, output))
+    with ExitStack() as hooks:
+        for name, module in modules.items():
+            hook = module.register_forward_hook(
+                lambda _module, _inputs, output, name=name: note(name, output)
+            )
+            hooks.enter_context(hook)
+        outputs = model(**inputs, output_attentions=True)
     layers: list[CapturedLayer] = []
     known: MutableMapping[Tensor, None] = WeakIdKeyDictionary()
-    for output, weights in returned_weights(model(**inputs, output_attentions=True)):
+    for output, weights in returned_weights(outputs):
         stack, kind = OUTPUTS[output]
         name = sources.get(weights, output) if isinstance(weights, Tensor) else output
         fault = fault_of(weights)

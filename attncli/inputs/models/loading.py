@@ -12,12 +12,13 @@ from transformers import (
     AutoModel,
     AutoTokenizer,
     GenerationConfig,
-    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 from attncli.errors import UserError
+from attncli.inputs.capture.capture import tried_on_each_text
+from attncli.inputs.capture.eager_attention import unchanged
 from attncli.inputs.models.language_head import class_with_head, predicted_tokens
 from attncli.inputs.models.model_folder import quiet_transformers
 from attncli.inputs.models.pretrained import Pretrained
@@ -44,7 +45,8 @@ def load_pretrained(
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, **options)
         head = class_with_head(AutoConfig.from_pretrained(model, **options)) if with_head else None
-        options |= {"dtype": getattr(torch, dtype)}
+        # Eager from the start: some choose parts as they are built.
+        options |= {"dtype": getattr(torch, dtype), "attn_implementation": "eager"}
         loaded, wrong = _loaded(head or AutoModel, model, options, device)
         if head is not None and wrong:
             head = None
@@ -118,38 +120,45 @@ def _kept(model: str, state: object, **loading: Any) -> Pretrained:
 
 @contextmanager
 def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
-    """A loaded transformers model, in evaluation mode; afterwards modes and configs are as before.
+    """A loaded transformers model, in evaluation mode; afterwards it is as before.
 
-    UserError for what is not a transformers model of text, or not a tokenizer.
+    UserError for what is not a transformers model of text, or not a tokenizer, and for weights that are not
+    there.
     """
     if not isinstance(model, PreTrainedModel):
-        got = type(model).__name__
-        raise UserError(f"model: must be a folder's name or a transformers PreTrainedModel (got {got})")
+        raise UserError(
+            f"model: must be a folder's name or a transformers PreTrainedModel (got {_kind(model)})"
+        )
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         got = "none" if tokenizer is None else type(tokenizer).__name__
         raise UserError(f"tokenizer: must be the loaded model's transformers tokenizer (got {got})")
     check_reads_text(name, model)
-    modes = {module: module.training for module in model.modules()}
-    configs = [(config, dict(vars(config))) for config in _configs(model)]
-    model.train(False)
-    try:
-        yield Pretrained(name, body_of(model), tokenizer, model if predicted_tokens(model) else None)
-    finally:
-        for module, training in modes.items():
-            module.training = training
-        for config, settings in configs:
-            vars(config).clear()
-            vars(config).update(settings)
+    _check_has_numbers(model)
+    # What acts on the whole model at its beginning would not act on its body alone.
+    acts = model._forward_pre_hooks or "forward" in vars(model)
+    body = model if acts else body_of(model)
+    with unchanged(model), tried_on_each_text(model, body):
+        model.train(False)
+        yield Pretrained(name, body, tokenizer, model if predicted_tokens(model) else None)
 
 
-def _configs(model: PreTrainedModel) -> list[PreTrainedConfig]:
-    """Every config in the model once: parts of a model may have, or share, their own."""
-    found: dict[int, PreTrainedConfig] = {}
-    waiting = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
-    while waiting:
-        config = waiting.pop()
-        if id(config) not in found:
-            found[id(config)] = config
-            parts = (getattr(config, name, None) for name in config.sub_configs)
-            waiting += [part for part in parts if part is not None]
-    return list(found.values())
+def _kind(model: Any) -> str:
+    """The class of what is not a transformers model; of one that wraps such a model, that, too."""
+    got = type(model).__name__
+    parts = model.modules() if isinstance(model, torch.nn.Module) else ()
+    inner = next((type(part).__name__ for part in parts if isinstance(part, PreTrainedModel)), None)
+    return got if inner is None else f"{got}: give the {inner} in it"
+
+
+def _check_has_numbers(model: PreTrainedModel) -> None:
+    """UserError for weights on the meta device that no hook of accelerate brings when they are needed."""
+    offloading: list[str] = []
+    for name, module in model.named_modules():
+        if hasattr(module, "_hf_hook"):
+            offloading.append(name)
+        tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        missing = next((key for key, tensor in tensors if tensor.is_meta), None)
+        if missing is not None and not any(f"{name}.".startswith(f"{one}.") for one in offloading):
+            raise UserError(
+                f"model: {name}.{missing} is on the meta device, without numbers: load its weights"
+            )

@@ -18,6 +18,7 @@ TOKENIZER_FILES = (
     "*.tiktoken",
     "tekken.json",
 )
+ADAPTER = "adapter_config.json"
 LFS = b"version https://git-lfs"
 LARGEST_HEADER = 100_000_000
 
@@ -49,8 +50,22 @@ def check_model_folder(folder: Path) -> None:
         raise UserError(f"model: {folder}: has no weights: model.safetensors is missing")
     for path in weights:
         _check_weights(path)
+    _check_adapter(folder)
     if not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
         raise UserError(f"model: {folder}: has no tokenizer: tokenizer.json is missing")
+
+
+def _check_adapter(folder: Path) -> None:
+    """UserError for an adapter that transformers would leave out without a word, or read from a pickle."""
+    if not (folder / ADAPTER).is_file():
+        return
+    if find_spec("peft") is None:
+        reason = f"holds an adapter ({ADAPTER}): needs: pip install peft"
+        raise UserError(f"model: {folder}: {reason} (without that file the model is shown without it)")
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise UserError(
+            f"model: {folder}: has no weights of its adapter: adapter_model.safetensors is missing"
+        )
 
 
 def _check_config(path: Path) -> None:

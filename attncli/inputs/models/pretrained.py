@@ -193,7 +193,16 @@ class Pretrained:
         inputs = {"input_ids": first, "attention_mask": torch.ones_like(first)}
         if readings[0].context is not None:
             inputs["decoder_input_ids"] = torch.stack([one.text.ids for one in readings])
-        return {name: tensor.to(self.model.device) for name, tensor in inputs.items()}
+        return {name: tensor.to(self.device) for name, tensor in inputs.items()}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model reads tokens: where its weights are, or where accelerate brings them."""
+        if self.model.device.type != "meta":
+            return self.model.device
+        hooks = (getattr(module, "_hf_hook", None) for module in self.model.modules())
+        places = (getattr(hook, "execution_device", None) for hook in hooks)
+        return torch.device(next(place for place in places if place is not None))
 
     def most_tokens(self) -> int | None:
         """How many tokens there are positions for; None where the model sets no limit."""

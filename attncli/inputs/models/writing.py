@@ -22,7 +22,7 @@ from attncli.attention.visibility import Visibility
 from attncli.inputs.capture.attention_interface import handing_over
 from attncli.inputs.capture.capture import Way, guarded, model_errors, way_of
 from attncli.inputs.capture.captured_layers import CannotShow, CapturedLayer, Numbering
-from attncli.inputs.capture.eager_attention import OUTPUTS, eager_copy, fault_of, returned_weights
+from attncli.inputs.capture.eager_attention import OUTPUTS, fault_of, returned_weights, with_eager_attention
 from attncli.inputs.models.pretrained import decoder_start
 
 LONG_CHUNK = 512
@@ -138,12 +138,13 @@ def write(model: PreTrainedModel, inputs: Mapping[str, Tensor], decoding: Decodi
         cleanup.enter_context(torch.random.fork_rng())
         torch.manual_seed(decoding.seed)
         rows = LastRows(bool(model.config.is_encoder_decoder))
-        if way == "interface":
+        if way.kind == "interface":
             hook = model.register_forward_pre_hook(lambda _module, _inputs: rows.begin())
             cleanup.enter_context(hook)
             cleanup.enter_context(handing_over(model, guarded(rows.take), rows.numbering))
         else:
-            model = _eager_writer(model, rows)
+            cleanup.enter_context(with_eager_attention(model))
+            _hand_over_weights(model, rows)
         cache = _cache_options(model, ids.shape[1], decoding.prefill_chunk)
         watchers = StoppingCriteriaList([_TokenWatcher(rows, on_token)])
         generate: Any = model.generate  # transformers leaves it without types
@@ -159,18 +160,15 @@ def start_token(model: PreTrainedModel) -> int:
     return start
 
 
-def _eager_writer(model: PreTrainedModel, rows: LastRows) -> PreTrainedModel:
-    """A copy that hands its own weights to the rows at each run."""
-    copy = eager_copy(model)
-    copy.generation_config = model.generation_config
+def _hand_over_weights(model: PreTrainedModel, rows: LastRows) -> None:
+    """From now on the model gives the weights of its eager attention to the rows at each run."""
 
     def ask_for_weights(_module: nn.Module, inputs: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         rows.begin()
         return inputs, named | {"output_attentions": True}
 
-    copy.register_forward_pre_hook(ask_for_weights, with_kwargs=True)
-    copy.register_forward_hook(lambda _module, _inputs, outputs: rows.take_returned(outputs))
-    return copy
+    model.register_forward_pre_hook(ask_for_weights, with_kwargs=True)
+    model.register_forward_hook(lambda _module, _inputs, outputs: rows.take_returned(outputs))
 
 
 def _cache_options(model: PreTrainedModel, num_tokens: int, prefill_chunk: int | None) -> dict[str, Any]:

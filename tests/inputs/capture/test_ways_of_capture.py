@@ -1,6 +1,8 @@
 """The interface where it gives what eager attention gives, else that, checked."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,11 +11,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaAttention
 
+from attncli.attention.layer import AttentionLayer
+from attncli.attention.score_rules import ScoreRules
+from attncli.attention.visibility import Visibility
 from attncli.errors import UserError
 from attncli.inputs.capture.attention_interface import NAME
 from attncli.inputs.capture.capture import capture
 from attncli.inputs.capture.captured_layers import CapturedLayer, layer_stack
-from attncli.inputs.capture.eager_attention import eager_copy
+from attncli.inputs.capture.eager_attention import with_eager_attention
 from tests.eager import captured_layers, eager_weights, whole_weights
 from tools.tiny_architectures import ARCHITECTURES, USUAL, Architecture, random_inputs
 
@@ -34,14 +39,14 @@ def nothing(_: CapturedLayer) -> None:
 @pytest.mark.parametrize("argument", ["sinks", "indices", "block_indices", "new_in_transformers_6"])
 def test_an_argument_that_is_not_known_leads_to_eager_attention(argument: str) -> None:
     model, inputs = model_and_inputs("Llama")
-    assert capture(model, inputs | {argument: torch.ones(3)}, nothing) == "eager"
+    assert capture(model, inputs | {argument: torch.ones(3)}, nothing).kind == "eager"
 
 
 @pytest.mark.parametrize("more", [{"position_ids": torch.arange(13).unsqueeze(0)}, {"use_cache": None}])
 def test_arguments_that_change_no_weight_are_ignored(more: dict[str, Any]) -> None:
     model, inputs = model_and_inputs("Llama")
     inputs |= {name: value for name, value in more.items() if value is not None}
-    assert capture(model, inputs, nothing) == "interface"
+    assert capture(model, inputs, nothing).kind == "interface"
 
 
 def test_two_calls_of_a_module_are_no_two_layers_where_eager_attention_has_one() -> None:
@@ -73,7 +78,12 @@ def computes_something_else(model: PreTrainedModel) -> None:
 
 def leaves_a_layer_out(model: PreTrainedModel) -> None:
     part = model.get_submodule("encoder.layer.1.attention.self")
-    part.forward = lambda hidden, *_, **__: (torch.zeros_like(hidden), None)  # type: ignore[method-assign]
+    forward = part.forward
+
+    def forward_here(hidden: Tensor, *others: Any, **named: Any) -> tuple[Tensor, Tensor | None]:
+        return (torch.zeros_like(hidden), None) if by_interface(model) else forward(hidden, *others, **named)
+
+    part.forward = forward_here  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("change", [fails, computes_something_else, leaves_a_layer_out])
@@ -81,43 +91,44 @@ def test_each_layer_comes_once_where_the_interface_will_not_do(
     change: Callable[[PreTrainedModel], None],
 ) -> None:
     model, inputs = model_and_inputs("BERT")
-    assert capture(model, inputs, nothing) == "interface"
+    assert capture(model, inputs, nothing).kind == "interface"
     model, inputs = model_and_inputs("BERT")
     change(model)
     layers: list[CapturedLayer] = []
-    assert capture(model, inputs, layers.append) == "eager"
+    assert capture(model, inputs, layers.append).kind == "eager"
     assert [(layer.layer, layer.module) for layer in layers] == [
         (number, f"encoder.layer.{number}.attention.self") for number in range(2)
     ]
 
 
 def test_a_way_is_tried_once_for_all_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    copies = []
+    tried = []
 
-    def counted(model: PreTrainedModel) -> PreTrainedModel:
-        copies.append(eager_copy(model))
-        return copies[-1]
+    def counted(model: PreTrainedModel) -> AbstractContextManager[None]:
+        tried.append(model)
+        return with_eager_attention(model)
 
-    monkeypatch.setattr("attncli.inputs.capture.capture.eager_copy", counted)
+    monkeypatch.setattr("attncli.inputs.capture.capture.with_eager_attention", counted)
     model = ARCHITECTURES["Llama"].build()
     for num_tokens in (13, 8, 40):
         capture(model, random_inputs(model, num_tokens), nothing)
-    assert len(copies) == 1
+    assert len(tried) == 1
     capture(model, random_inputs(model, 2), nothing)
-    assert len(copies) == 2, "of fewer tokens all are tried"
+    assert len(tried) == 2, "of fewer tokens all are tried"
 
 
-def test_the_eager_copy_shares_its_parameters() -> None:
-    model, inputs = model_and_inputs("T5")
-    copy = eager_copy(model)
-    assert copy is not model and copy.config._attn_implementation == "eager" and not copy.training
-    shared = dict(model.state_dict(keep_vars=True))
-    assert {name: tensor.data_ptr() for name, tensor in copy.state_dict().items()} == {
-        name: tensor.data_ptr() for name, tensor in shared.items()
-    }
-    with torch.no_grad():
-        model.set_attn_implementation("eager")
-        torch.testing.assert_close(copy(**inputs)[0], model(**inputs)[0], rtol=0, atol=0)
+@pytest.mark.parametrize("architecture", [ARCHITECTURES["T5"], ARCHITECTURES["BLOOM"], BIG_BIRD])
+def test_with_eager_attention_a_model_is_as_before_afterwards(architecture: Architecture) -> None:
+    model = architecture.build()
+    hook = model.register_forward_hook(lambda *_: None)
+    before = {name: {**vars(module)} for name, module in model.named_modules()}
+    with torch.no_grad(), with_eager_attention(model):
+        assert model.config._attn_implementation == "eager"
+        model.register_forward_hook(lambda *_: None)
+        model(**random_inputs(model), output_attentions=True)
+    assert {name: vars(module) for name, module in model.named_modules()} == before
+    assert list(model._forward_hooks) == [hook.id]
+    assert model.config._attn_implementation == architecture.build().config._attn_implementation
 
 
 def test_a_model_that_needs_more_than_a_text_is_refused() -> None:
@@ -218,3 +229,80 @@ def test_a_model_that_changes_with_a_text_is_the_same_for_the_next() -> None:
 )
 def test_a_stack_is_that_of_the_module(module: str, stack: str) -> None:
     assert layer_stack(module) == stack
+
+
+def changed_layers(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
+    """As if the interface did not tell of a sink, a cap, a bias or a window."""
+
+    def built(
+        query: Tensor, key: Tensor, value: Tensor, seen: Visibility, scale: float, rules: ScoreRules
+    ) -> Any:
+        seen = replace(seen, **{name: to for name, to in changed.items() if name == "window"})
+        rules = replace(rules, **{name: to for name, to in changed.items() if name != "window"})
+        return AttentionLayer(query, key, value, seen, scale, rules)
+
+    monkeypatch.setattr("attncli.inputs.capture.attention_interface.AttentionLayer", built)
+
+
+def with_settings(name: str, **settings: Any) -> PreTrainedModel:
+    architecture = ARCHITECTURES[name]
+    return replace(architecture, settings={**architecture.settings, **settings}).build()
+
+
+def with_small_sinks() -> PreTrainedModel:
+    model = ARCHITECTURES["GPT-OSS"].build()
+    for layer in model.layers:
+        layer.self_attn.sinks.fill_(-7)
+    return model
+
+
+def with_small_bias() -> PreTrainedModel:
+    model = ARCHITECTURES["T5"].build()
+    for stack in (model.encoder, model.decoder):
+        stack.block[0].layer[0].SelfAttention.relative_attention_bias.weight.mul_(1e-3)
+    return model
+
+
+MISSING: dict[str, tuple[Callable[[], PreTrainedModel], dict[str, Any]]] = {
+    "sink": (with_small_sinks, {"sink": None}),
+    "cap": (lambda: with_settings("Gemma 2", attn_logit_softcapping=40.0), {"softcap": None}),
+    "bias": (with_small_bias, {"bias": None}),
+    "window": (lambda: with_settings("Mistral", sliding_window=30), {"window": None}),
+}
+
+
+@pytest.mark.parametrize("missing", MISSING)
+def test_what_the_interface_does_not_tell_is_noticed(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it changes less than a hundredth, and where it changes nothing in the first tokens."""
+    build, changed = MISSING[missing]
+    inputs = random_inputs(build(), 45)
+    assert captured_layers(build(), inputs)[0] == "interface"
+    changed_layers(monkeypatch, **changed)
+    model = build()
+    how, layers = captured_layers(model, inputs)
+    assert how == "eager"
+    for place, weights in eager_weights(build(), inputs).items():
+        torch.testing.assert_close(whole_weights(layers[place]), weights, rtol=0, atol=1e-5)
+
+
+def test_a_long_window_is_tried_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attncli.inputs.capture.capture.TRIAL_SCORES", 4 * 20**2)
+    model = with_settings("Mistral", sliding_window=30)
+    assert capture(model, random_inputs(model, 30), nothing).notes() == []
+    notes = capture(model, random_inputs(model, 45), nothing).notes()
+    assert notes == ["Not compared with the model's own eager attention beyond the first 20 tokens."]
+
+
+def test_an_interface_that_nothing_could_be_compared_with_is_told() -> None:
+    model, inputs = model_and_inputs("BERT")
+
+    def fail(_module: Any, _inputs: Any) -> None:
+        if not by_interface(model):
+            raise AttributeError("no eager\nattention")
+
+    model.get_submodule("encoder.layer.1").register_forward_pre_hook(fail)
+    way = capture(model, inputs, nothing)
+    note = (
+        "Not compared with the model's own eager attention, which fails: AttributeError: no eager attention"
+    )
+    assert way.kind == "interface" and way.notes() == [note]

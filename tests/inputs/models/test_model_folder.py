@@ -81,6 +81,26 @@ def test_a_bad_folder_is_one_line(tmp_path: Path, damage: Callable[[Path], None]
     assert line.startswith(f"model: {folder}") and BROKEN[damage] in line
 
 
+@pytest.mark.parametrize(
+    ("packages", "said"),
+    [
+        ({"transformers": None}, "holds an adapter (adapter_config.json): needs: pip install peft"),
+        ({"transformers": None, "peft": None}, "adapter_model.safetensors is missing"),
+    ],
+)
+def test_an_adapter_is_not_left_out(
+    tmp_path: Path, packages: dict[str, None], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_model(tmp_path, "Llama")
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.bin").write_bytes(b"pickled")
+    monkeypatch.setattr("attncli.inputs.models.model_folder.find_spec", lambda name: name in packages or None)
+    with pytest.raises(UserError) as caught:
+        check_model_folder(folder)
+    (line,) = caught.value.lines
+    assert line.startswith(f"model: {folder}") and said in line
+
+
 def change_config(folder: Path, **settings: object) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
