@@ -337,3 +337,19 @@ def test_a_screen_of_many_tokens_has_30_lines(attn: Attn) -> None:
     shown = attn(["generate", "ab", "--max-new-tokens", "105"]).out
     assert " of 105)" in shown
     assert len(shown.splitlines()) <= 30
+
+
+@pytest.mark.parametrize("place", [[], ["--layer", "1"], ["--layer", "1", "--head", "2"]])
+@pytest.mark.parametrize("maps", ["none", "mean", "heads"])
+def test_every_row_of_statistics_is_shown_once(attn: Attn, maps: str, place: list[str]) -> None:
+    """Beside the weights where these are of the same heads; a mean over the heads stands alone."""
+    report = run(
+        "generate", max_new_tokens=2, **dict(zip(["layer", "head"], map(int, place[1::2]), strict=False))
+    )
+    ended = attn(["generate", "--max-new-tokens", "2", "--maps", maps, "--show", "all", *place])
+    assert (ended.code, ended.err) == (0, "")
+    lines = [line.split() for line in ended.out.splitlines()]
+    for entropies in report.tensors_of("rows")["entropy"].values.reshape(-1, 2):
+        for query, token, entropy in zip(("29", "30"), "io", entropies, strict=True):
+            cell = f"{entropy:.4f}"
+            assert sum(line[:2] == [query, token] and cell in line for line in lines) == 1, cell
