@@ -1,6 +1,7 @@
 """The interface where it gives what eager attention gives, else that, checked."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaAttention
 
+from attncli.attention.visibility import Visibility
 from attncli.errors import UserError
 from attncli.inputs.capture.attention_interface import NAME
 from attncli.inputs.capture.capture import capture
@@ -218,3 +220,22 @@ def test_a_model_that_changes_with_a_text_is_the_same_for_the_next() -> None:
 )
 def test_a_stack_is_that_of_the_module(module: str, stack: str) -> None:
     assert layer_stack(module) == stack
+
+
+@pytest.mark.parametrize("settings", [{}, {"causal": True}, {"causal": True, "window": 4}, {"window": 4}])
+@pytest.mark.parametrize("count", [1, 5, 11])
+def test_the_last_queries_of_a_mask(settings: dict[str, Any], count: int) -> None:
+    """A slice is that of the whole matrix, with as many keys as queries and with more."""
+    for num_keys in (11, 17):
+        drawn = torch.rand(2, num_keys, generator=torch.Generator().manual_seed(count)) > 0.3
+        mask = Visibility(11, num_keys, key_mask=drawn, **settings)
+        for whole in (mask, replace(mask, rule=lambda i, j: (i.unsqueeze(-1) + j).unsqueeze(0) % 3 > 0)):
+            expected = whole.whole(torch.device("cpu")).unsqueeze(1)[:, :, slice(-count, None), :]
+            found = whole[:, :, slice(-count, None), :]
+            assert torch.equal(found.whole(torch.device("cpu")).unsqueeze(1), expected)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(slice(None), slice(0, 3)), (slice(2, 5), slice(None))])
+def test_other_parts_of_a_mask_are_not_given(queries: slice, keys: slice) -> None:
+    with pytest.raises(NotImplementedError):
+        Visibility(11, 11)[:, :, queries, keys]
