@@ -98,8 +98,8 @@ class Survey:
         if stack not in self.wanted:
             head_mean = self.spec.rollout and layer.kind == "self"
             self.wanted[stack] = replace(self.texts.wanted(layer), head_mean=head_mean)
-        is_own = attention is layer.attention and isinstance(attention, AttentionLayer)
-        wanted = replace(self.wanted[stack], output=is_own and attention.value.shape[-1] > 0)
+        has_values = isinstance(attention, AttentionLayer) and attention.value.shape[-1] > 0
+        wanted = replace(self.wanted[stack], output=has_values and attention is layer.attention)
         return self.maps[0].wanted(layer, wanted) if self.maps else wanted
 
     def _keep(self, layer: CapturedLayer, found: Computed, norms: Tensor | None) -> None:

@@ -6,6 +6,7 @@ attention. All others run with eager attention, whose weights (dense) are handed
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
+from traceback import walk_tb
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -26,6 +27,10 @@ TOLERANCE = 1e-2
 """By how much a token's vector may differ, relative to its length: rounding of float32 is far below it."""
 TOLERATED_STEPS = 8
 """The same in steps of the model's dtype, where these are more: bfloat16 rounds to 2^-7."""
+
+OWN = __name__.partition(".")[0]
+CALL = "torch.nn.modules.module"
+"""Where torch calls a model."""
 
 _ways: MutableMapping[PreTrainedModel, dict[tuple[torch.Size, ...], Way]] = WeakKeyDictionary()
 """How each model's attention comes, by the shapes of the inputs that it was tried on."""
@@ -148,8 +153,8 @@ def guarded(consume: Consumer) -> Consumer:
 
 
 @contextmanager
-def model_errors(kind: str) -> Iterator[None]:
-    """Turns any failure of a model into a UserError of one line."""
+def model_errors(kind: str, what: str = "run on text alone") -> Iterator[None]:
+    """Turns any failure of a model by itself into a UserError of one line; mistakes of attn's own pass."""
     try:
         yield
     except (UserError, MemoryError):
@@ -161,8 +166,18 @@ def model_errors(kind: str) -> Iterator[None]:
         raise UserError(f"model: {kind} cannot be shown, use another: {error}") from None
     except Exception as error:  # whatever input a model lacks besides text
         _raise_if_memory(error)
+        if not _is_of_model(error):
+            raise
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise UserError(f"model: {kind} cannot run on text alone, use another: {reason}") from None
+        raise UserError(f"model: {kind} cannot {what}, use another: {reason}") from None
+
+
+def _is_of_model(error: Exception) -> bool:
+    """Whether a model failed by itself: it was called, and did not call attn from there."""
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    is_model = [name == CALL or name.partition(".")[0] == "transformers" for name in modules]
+    inside = modules[is_model.index(True) :] if True in is_model else []
+    return bool(inside) and all(name.partition(".")[0] != OWN for name in inside)
 
 
 def _raise_if_memory(error: Exception) -> None:
