@@ -1,8 +1,10 @@
 """Folders with tiny models in them, made on the spot."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
+import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AutoModelForCausalLM,
@@ -12,7 +14,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from tools.tiny_architectures import ARCHITECTURES, VOCABULARY
+from tools.tiny_architectures import ARCHITECTURES, GROUPED, VOCABULARY
 
 logging.disable_progress_bar()
 
@@ -46,6 +48,40 @@ def save_writer(folder: Path, architecture: str) -> Path:
             parameter.mul_(6 if parameter.ndim > 1 else 1)
     start = {"decoder_start_token_id": 0} if config.is_encoder_decoder else {}
     model.generation_config = GenerationConfig(pad_token_id=0, **start)
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+SLIDING_AND_FULL = ["sliding_attention", "full_attention"]
+SHARING: dict[str, Any] = {
+    **GROUPED,
+    "num_hidden_layers": 4,
+    "num_kv_shared_layers": 2,
+    "layer_types": SLIDING_AND_FULL * 2,
+    "sliding_window": 5,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size_per_layer_input": 8,
+}
+"""Two layers that take keys and values from those before, each from the one of its kind."""
+GEMMAS: dict[str, dict[str, Any]] = {
+    "Gemma3n": {
+        **SHARING, "laurel_rank": 4, "activation_sparsity_pattern": [0.0] * 4, "altup_num_inputs": 2,
+    },
+    "Gemma4": {**SHARING, "global_head_dim": 16, "num_global_key_value_heads": 2},
+}  # fmt: skip
+
+
+def save_gemma(folder: Path, name: str) -> Path:
+    """Gemma 3n or 4, which writes and shares keys and values."""
+    kind: Any = getattr(transformers, f"{name}ForCausalLM")
+    torch.manual_seed(1)
+    model = kind(kind.config_class(**GEMMAS[name])).eval().requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.normal_(0, 0.15) if parameter.ndim > 1 else parameter.add_(
+            torch.randn_like(parameter) * 0.3
+        )
+    model.generation_config = GenerationConfig(pad_token_id=0)
     model.save_pretrained(folder)
     save_tokenizer(folder)
     return folder

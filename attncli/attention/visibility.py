@@ -135,6 +135,21 @@ class Visibility:
         """Where these queries stand among the keys."""
         return torch.arange(queries.start + self.shift, queries.stop + self.shift, device=device)
 
+    def __getitem__(self, index: tuple[slice, ...]) -> "Visibility":
+        """The same for the last of the queries, sliced as a mask (text, head, query, key): Gemma 4 asks a
+        prompt's last query alone of some layers. NotImplementedError for other parts.
+        """
+        first, *rest = index[2].indices(self.num_queries)
+        if (*index[:2], *index[3:]) != (slice(None),) * 3 or rest != [self.num_queries, 1]:
+            raise NotImplementedError(f"the part {index} of a mask")
+        if first == 0:
+            return self
+        if self.causal and self.rule is None:
+            return replace(self, num_queries=self.num_queries - first)
+        return Visibility(
+            self.num_queries - first, self.num_keys, rule=lambda own, keys: self.block(own + first, keys)
+        )
+
     def of_texts(self, texts: slice) -> "Visibility":
         """The same for some of the texts."""
         has_own_mask = self.key_mask is not None and len(self.key_mask) > 1

@@ -29,8 +29,10 @@ def extreme_places(numbers: Float[Tensor, " n"], count: int) -> tuple[Int[Tensor
 def rank_correlation(a: Float[Tensor, " place"], b: Float[Tensor, " place"]) -> Float[Tensor, ""]:
     """Pearson's correlation of the ranks, equal numbers having the mean of theirs: Spearman 1904.
 
-    NaN where all numbers of one list are equal.
+    NaN where all numbers of one list are equal, as one number alone is.
     """
+    if len(a) < 2:
+        return torch.tensor(torch.nan, dtype=torch.float64)
     return torch.corrcoef(torch.stack([_ranks(a), _ranks(b)]))[0, 1]
 
 

@@ -26,7 +26,7 @@ from attncli.inputs.models.probes import repeated_probe
 from attncli.report import Report
 from attncli.spec.models.heads import HeadsSpec
 from tests.conftest import Attn
-from tests.model_folders import save_model, save_tokenizer, save_writer
+from tests.model_folders import GEMMAS, save_gemma, save_model, save_tokenizer, save_writer
 from tools.tiny_architectures import VOCABULARY
 
 SHIPPED = str(HeadsSpec.default_model)
@@ -181,6 +181,13 @@ def test_heads_that_were_not_done_exactly_have_the_approximation_alone() -> None
     assert all(row["approximate"] is not None for row in rows)
 
 
+def test_the_order_of_one_head_is_no_order(attn: Attn) -> None:
+    ended = attn(["ablate", "--approximate", "--heads", "1:1", "--format", "json"])
+    assert (ended.code, ended.err) == (0, "")
+    numbers = json.loads(ended.out)["statistics"]["approximation"]
+    assert numbers == {"rank_correlation": None, "heads": 1}
+
+
 def masked_model(folder: Path) -> BertForMaskedLM:
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
@@ -246,6 +253,37 @@ def test_with_an_encoder_and_a_decoder_heads_have_a_stack(tmp_path: Path) -> Non
     assert all("loss" in row for row in report.table("heads"))
     with pytest.raises(attncli.UserError, match="heads: must say which stack"):
         attncli.run("ablate", model=tmp_path, sentence="the cat sat", heads="1:2")
+
+
+@pytest.mark.parametrize("name", GEMMAS)
+def test_layers_may_share_keys_and_values(name: str, tmp_path: Path) -> None:
+    """Blocks that leave keys and values for later ones all run again; losses are transformers' own."""
+    sentence = "the cat walks on the street because it was tired"
+    report = attncli.run("ablate", model=save_gemma(tmp_path, name), sentence=sentence)
+    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    ids = torch.tensor(AutoTokenizer.from_pretrained(tmp_path)(sentence)["input_ids"])
+    before = loss(model, ids)
+    assert report.numbers("baseline")["loss"] == pytest.approx(before, abs=1e-5)
+    found = effects(report, "loss")
+    assert len(found) == 16
+    for (layer, head), effect in found.items():
+        columns = model.model.layers[layer].self_attn.o_proj.weight.data
+        dim = columns.shape[1] // 4
+        kept = columns.clone()
+        columns[:, head * dim : (head + 1) * dim] = 0
+        assert effect == pytest.approx(loss(model, ids) - before, abs=1e-5)
+        columns.copy_(kept)
+    for settings in ({"method": "mean"}, {"method": "sink"}, {"approximate": True}):
+        more = attncli.run("ablate", model=tmp_path, sentence=sentence, heads="3:1", **settings)
+        assert more.table("heads")
+
+
+@pytest.mark.parametrize("settings", [{}, {"method": "mean"}, {"approximate": True}], ids=str)
+def test_attention_that_a_model_computes_itself_cannot_be_taken_out(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(attncli.UserError, match="computes its attention itself"):
+        attncli.run("ablate", model=save_writer(tmp_path, "BLOOM"), sentence="the cat sat", **settings)
 
 
 def test_the_start_token_may_stand_in_the_config_of_writing_alone(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.score_rules import ScoreRules
@@ -20,7 +20,8 @@ from attncli.inputs.models import writing
 from attncli.report import Report
 from tests.conftest import Attn
 from tests.experiments.running import run
-from tests.model_folders import save_writer
+from tests.model_folders import GEMMAS, save_gemma, save_writer
+from tools.tiny_architectures import ARCHITECTURES, VOCABULARY, Architecture
 
 DECODERS = ("GPT-2", "GPT-NeoX", "OPT", "Llama", "Mistral", "Qwen3", "Gemma 2", "GPT-OSS", "Phi-3", "BLOOM")
 WITH_ENCODER = ("T5", "BART", "Marian")
@@ -142,7 +143,7 @@ def test_a_long_prompt_goes_in_pieces_where_that_changes_nothing(
     with oracle.model.register_forward_pre_hook(count, with_kwargs=True):
         writing.write(oracle.model, inputs, writing.Decoding(NEW), lambda token, _layers: found.append(token))
     assert found == written
-    _probe, *pieces = (length for length in lengths if length > 1)
+    _by_interface, _eagerly, *pieces = (length for length in lengths if length > 1)
     assert pieces == expected
 
 
@@ -185,13 +186,141 @@ def test_sampled_tokens_are_those_of_transformers_with_that_seed(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("architecture", "reason"), [("BERT", "looks at later tokens"), ("Mamba", "it has none")]
+    ("architecture", "reason"),
+    [
+        ("BERT", "looks at later tokens"),
+        ("Mamba", "it has none"),
+        ("XLM", "attentions has 13 keys where there are 12 tokens"),
+    ],
 )
-def test_what_does_not_write_is_refused_in_a_line(architecture: str, reason: str, tmp_path: Path) -> None:
+def test_what_does_not_write_is_refused_in_a_line(
+    architecture: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"emb_dim": 32, "n_layers": 2, "n_heads": 4, "vocab_size": VOCABULARY}
+    monkeypatch.setitem(ARCHITECTURES, "XLM", Architecture("XLMModel", sizes))
     folder = save_writer(tmp_path, architecture)
     with pytest.raises(UserError, match=reason) as raised:
         run("generate", model=str(folder), sentence=SENTENCE)
     assert len(raised.value.lines) == 1
+
+
+def save_with_settings(folder: Path, architecture: str, **settings: Any) -> Path:
+    """A model that writes by these settings of its generation_config.json, beside those that it has."""
+    path = save_writer(folder, architecture) / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings"),
+    [
+        ("Llama", {"repetition_penalty": 2.0}),
+        ("Llama", {"no_repeat_ngram_size": 1}),
+        ("Llama", {"suppress_tokens": [*range(4, 40)]}),
+        ("Llama", {"begin_suppress_tokens": [*range(4, 50)]}),
+        ("Llama", {"bad_words_ids": [[one] for one in range(5, 45)]}),
+        ("Llama", {"forced_eos_token_id": 9}),
+        ("Llama", {"eos_token_id": [*range(20, 61)], "min_new_tokens": 5}),
+        ("Llama", {"eos_token_id": [*range(20, 61)], "min_length": 14}),
+        ("Llama", {"sequence_bias": [[[11], 1e3]]}),
+        ("Mistral", {"watermarking_config": {"bias": 1e3}}),
+        ("T5", {"forced_bos_token_id": 9}),
+        ("BART", {"encoder_no_repeat_ngram_size": 1}),
+        ("Marian", {"encoder_repetition_penalty": 3.0}),
+    ],
+    ids=str,
+)
+def test_settings_of_the_model_that_choose_tokens_hold_and_are_named(
+    architecture: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """The tokens are transformers' own by the same file, and others than without; the rows are theirs."""
+    folder = save_with_settings(tmp_path, architecture, **settings)
+    oracle = Oracle(folder)
+    report = run("generate", model=str(folder), sentence=SENTENCE, max_new_tokens=NEW, maps="heads")
+    ids = oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"]
+    written = oracle.written(ids)
+    assert ids_of(report, oracle) == written
+    oracle.model.generation_config = GenerationConfig(pad_token_id=0, decoder_start_token_id=0)
+    assert oracle.written(ids) != written
+    found = torch.from_numpy(report.tensors["weights"].values)
+    torch.testing.assert_close(found, oracle.rows(ids, written), rtol=0, atol=1e-5)
+    (name,) = set(settings) - {"eos_token_id"}
+    (note,) = (note for note in report.notes if "generation_config.json" in note)
+    assert note.startswith(f"Tokens are chosen by the model's generation_config.json, too: {name}")
+
+
+@pytest.mark.parametrize("architecture", ["Llama", "Mistral", "Gemma 2", "GPT-OSS", "T5"])
+@pytest.mark.parametrize(
+    ("settings", "is_named"),
+    [
+        ({"use_cache": False}, False),
+        ({"cache_implementation": "static"}, False),
+        ({"cache_implementation": "quantized", "cache_config": {"nbits": 4}}, False),
+        ({"prompt_lookup_num_tokens": 3}, False),
+        ({"num_return_sequences": 3, "num_beams": 4}, True),
+        ({"return_dict_in_generate": True, "output_attentions": True, "output_logits": True}, False),
+        ({"prefill_chunk_size": 3, "max_length": 5, "max_new_tokens": 4}, False),
+        ({"penalty_alpha": 0.6, "top_k": 4}, True),
+        ({"dola_layers": "low"}, True),
+        ({"guidance_scale": 3.0}, True),
+        ({"token_healing": True}, True),
+        ({"max_time": 1e-9}, True),
+        ({"do_sample": True, "temperature": 9.0, "top_k": 3, "min_p": 0.5}, False),
+        ({"use_mtp": True, "num_assistant_tokens": 3}, False),
+    ],
+    ids=str,
+)
+def test_settings_of_the_model_that_say_how_to_search_are_left_out(
+    architecture: str, settings: dict[str, Any], is_named: bool, tmp_path: Path
+) -> None:
+    folder = save_with_settings(tmp_path, architecture, **settings)
+    oracle = Oracle(folder)
+    oracle.model.generation_config = GenerationConfig(pad_token_id=0, decoder_start_token_id=0)
+    long = f"{SENTENCE} and the cat walks"
+    report = run("generate", model=str(folder), sentence=long, max_new_tokens=NEW, maps="heads")
+    ids = oracle.tokenizer(long, return_tensors="pt")["input_ids"]
+    written = oracle.written(ids)
+    assert ids_of(report, oracle) == written
+    found = torch.from_numpy(report.tensors["weights"].values)
+    torch.testing.assert_close(found, oracle.rows(ids, written), rtol=0, atol=1e-5)
+    left_out = [note for note in report.notes if note.startswith("Left out of the model's generation_config")]
+    assert len(left_out) == is_named and not any("Tokens are chosen" in note for note in report.notes)
+
+
+def test_the_settings_of_a_caller_s_model_are_left_as_they_were(tmp_path: Path) -> None:
+    oracle = Oracle(save_with_settings(tmp_path, "Llama", repetition_penalty=1.5, num_beams=3))
+    before = oracle.model.generation_config
+    inputs = dict(oracle.tokenizer(SENTENCE, return_tensors="pt"))
+    inputs.pop("token_type_ids", None)
+    writing.write(oracle.model, inputs, writing.Decoding(NEW), lambda _token, _layers: None)
+    assert oracle.model.generation_config is before
+    assert (before.repetition_penalty, before.num_beams, before.max_new_tokens) == (1.5, 3, None)
+
+
+@pytest.mark.parametrize("ends", [{"stop_strings": ["{}"]}, {"eos_token_id": [2, None]}], ids=str)
+def test_a_model_ends_where_its_file_says(ends: dict[str, Any], tmp_path: Path) -> None:
+    oracle = Oracle(save_writer(tmp_path / "plain", "Llama"))
+    written = oracle.written(oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"])
+    last = next(one for number, one in enumerate(written) if number > 1 and one not in written[:number])
+    word = oracle.tokenizer.convert_ids_to_tokens(last)
+    ends = {"stop_strings": [word]} if "stop_strings" in ends else {"eos_token_id": [2, last]}
+    folder = save_with_settings(tmp_path / "ends", "Llama", **ends)
+    report = run("generate", model=str(folder), sentence=SENTENCE, max_new_tokens=NEW)
+    assert ids_of(report, oracle) == written[: written.index(last) + 1] != written
+
+
+@pytest.mark.parametrize("name", GEMMAS)
+@pytest.mark.parametrize("chunk", [None, 4])
+def test_keys_and_values_that_layers_share(name: str, chunk: int | None, tmp_path: Path) -> None:
+    """Gemma 3n and 4: of a prompt the layers that share read, in Gemma 4, the last token alone."""
+    oracle = Oracle(save_gemma(tmp_path, name))
+    given = {"model": str(tmp_path), "sentence": SENTENCE, "max_new_tokens": NEW, "prefill_chunk": chunk}
+    report = run("generate", **given, maps="heads")
+    ids = oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"]
+    written = oracle.written(ids)
+    assert ids_of(report, oracle) == written
+    found = torch.from_numpy(report.tensors["weights"].values)
+    torch.testing.assert_close(found, oracle.rows(ids, written), rtol=0, atol=1e-5)
 
 
 TINY = "induction heads copy; inducti"
@@ -337,3 +466,19 @@ def test_a_screen_of_many_tokens_has_30_lines(attn: Attn) -> None:
     shown = attn(["generate", "ab", "--max-new-tokens", "105"]).out
     assert " of 105)" in shown
     assert len(shown.splitlines()) <= 30
+
+
+@pytest.mark.parametrize("place", [[], ["--layer", "1"], ["--layer", "1", "--head", "2"]])
+@pytest.mark.parametrize("maps", ["none", "mean", "heads"])
+def test_every_row_of_statistics_is_shown_once(attn: Attn, maps: str, place: list[str]) -> None:
+    """Beside the weights where these are of the same heads; a mean over the heads stands alone."""
+    report = run(
+        "generate", max_new_tokens=2, **dict(zip(["layer", "head"], map(int, place[1::2]), strict=False))
+    )
+    ended = attn(["generate", "--max-new-tokens", "2", "--maps", maps, "--show", "all", *place])
+    assert (ended.code, ended.err) == (0, "")
+    lines = [line.split() for line in ended.out.splitlines()]
+    for entropies in report.tensors_of("rows")["entropy"].values.reshape(-1, 2):
+        for query, token, entropy in zip(("29", "30"), "io", entropies, strict=True):
+            cell = f"{entropy:.4f}"
+            assert sum(line[:2] == [query, token] and cell in line for line in lines) == 1, cell

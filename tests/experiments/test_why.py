@@ -35,6 +35,14 @@ PRE_NORM = {
     "OPTForCausalLM": OPT,
     "PhiForCausalLM": {**USUAL, "pad_token_id": 0},
 }
+FULL, SLIDING = "full_attention", "sliding_attention"
+MIMO: dict[str, Any] = {
+    **GROUPED,
+    "v_head_dim": 6,
+    "sliding_window": 5,
+    "num_hidden_layers": 3,
+    "mlp_layer_types": ["dense"] * 3,
+}
 NO_SUM = {
     "OPTForCausalLM": (
         {**OPT, "do_layer_norm_before": False},
@@ -105,6 +113,24 @@ def test_heads_add_what_the_formula_says(name: str, tmp_path: Path) -> None:
     expected, difference = by_formula(model, ids, *places)
     torch.testing.assert_close(contributions(report), expected, atol=1e-4, rtol=1e-5)
     assert report.numbers("parts")["logit"] == pytest.approx(difference, abs=1e-4)
+
+
+@pytest.mark.parametrize("kinds", [[FULL, SLIDING, FULL], [SLIDING, FULL, SLIDING], [FULL, FULL, SLIDING]])
+def test_sinks_in_some_layers_only(kinds: list[str], tmp_path: Path) -> None:
+    """MiMo-V2-Flash: its sliding layers have sinks, and so other ways to compute them than the full ones."""
+    model = save(tmp_path, "MiMoV2FlashForCausalLM", {**MIMO, "layer_types": kinds})
+    report = attncli.run("why", model=tmp_path, sentence=SENTENCE, answer="cat", against="street")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    ids = torch.tensor(tokenizer(SENTENCE)["input_ids"])
+    expected, difference = by_formula(model, ids, *tokenizer.convert_tokens_to_ids(["cat", "street"]))
+    torch.testing.assert_close(contributions(report), expected, atol=1e-4, rtol=1e-5)
+    parts = report.numbers("parts")
+    assert parts["logit"] == pytest.approx(difference, abs=1e-4)
+    assert parts["sum"] == pytest.approx(difference, abs=1e-4)
+    rows = report.table("heads")
+    assert report.tensors_of("keys")["contribution"].values.sum() == pytest.approx(
+        rows[0]["contribution"], abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("name", PRE_NORM)

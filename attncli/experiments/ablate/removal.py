@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from attncli.attention.engines import attend
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Wanted
-from attncli.inputs.capture.capture import run_model
+from attncli.inputs.capture.capture import check_computed_here, run_model
 from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.output_projections import output_projection
 from attncli.mechanisms.heads import repeat_heads
@@ -36,11 +36,11 @@ class Removal:
     """zero: nothing, as if its columns of W_O were zero. mean: its mean output over all tokens of the texts.
     sink: the value of the first key, as if it looked there alone.
 
-    `means` are the mean outputs of the heads of each call.
+    `means` are the mean outputs (head, value_dim) of the heads of each call, whose sizes may differ.
     """
 
     method: Literal["zero", "mean", "sink"]
-    means: Sequence[Float[Tensor, "head value_dim"]] = ()
+    means: Sequence[Float[Tensor, "_ _"]] = ()
 
     def applied(
         self, model: nn.Module, layer: CapturedLayer, call: int, removed: Sequence[Removed], hooks: ExitStack
@@ -105,13 +105,12 @@ def output_of(layer: CapturedLayer) -> Float[Tensor, "text head query value_dim"
     return output
 
 
-def mean_outputs(
-    model: PreTrainedModel, texts: Iterable[Mapping[str, Tensor]]
-) -> list[Float[Tensor, "head value_dim"]]:
+def mean_outputs(model: PreTrainedModel, texts: Iterable[Mapping[str, Tensor]]) -> list[Float[Tensor, "_ _"]]:
     """By call, the mean output of every head over all tokens of the texts, each the inputs of a run."""
     sums: list[Tensor] = []
     counts: list[int] = []
     for inputs in texts:
+        check_computed_here(model, inputs)
         calls = count()
 
         def add(layer: CapturedLayer, calls: Iterator[int] = calls) -> Tensor:

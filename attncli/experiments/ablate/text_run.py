@@ -55,7 +55,7 @@ class TextRun:
 
         with self._blocks.recorded():
             self.output = self._run(self.inputs, taken)[0]
-        self._can_begin_later = None not in self._block_of_call
+        self._can_begin_later = None not in self._block_of_call and not self._blocks.leave_notes
         self._can_begin_later = self._can_begin_later and self._begins_well()
 
     def _refuse_what_does_not_fit(self) -> None:

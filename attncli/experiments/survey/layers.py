@@ -91,17 +91,15 @@ class Survey:
         return found.output
 
     def _wanted(self, layer: CapturedLayer, attention: Attention) -> Wanted:
-        """The same for all layers of a stack, and so are the patterns in it; but for the maps."""
+        """The same for all layers of a stack, and so are the patterns in it; but for the maps and the output,
+        which a layer has from here where it is the model's own and nothing else has computed it before.
+        """
         stack = layer.stack_name
         if stack not in self.wanted:
-            self.wanted[stack] = replace(
-                self.texts.wanted(layer),
-                head_mean=self.spec.rollout and layer.kind == "self",
-                output=attention is layer.attention
-                and isinstance(attention, AttentionLayer)
-                and attention.value.shape[-1] > 0,
-            )
-        wanted = self.wanted[stack]
+            head_mean = self.spec.rollout and layer.kind == "self"
+            self.wanted[stack] = replace(self.texts.wanted(layer), head_mean=head_mean)
+        has_values = isinstance(attention, AttentionLayer) and attention.value.shape[-1] > 0
+        wanted = replace(self.wanted[stack], output=has_values and attention is layer.attention)
         return self.maps[0].wanted(layer, wanted) if self.maps else wanted
 
     def _keep(self, layer: CapturedLayer, found: Computed, norms: Tensor | None) -> None:

@@ -14,7 +14,7 @@ from attncli.experiments.writing.rows import MOST_KEYS_OF_HEADS, WrittenRows
 from attncli.inputs.capture.capture import Way
 from attncli.inputs.capture.captured_layers import CapturedLayer
 from attncli.inputs.models.pretrained import Pretrained
-from attncli.inputs.models.writing import Decoding, write
+from attncli.inputs.models.writing import Decoding, settings_notes, write
 from attncli.report import Report
 from attncli.spec.models.generate import GenerateSpec
 
@@ -42,7 +42,8 @@ def _report(spec: GenerateSpec, prompt: Prompt, pretrained: Pretrained, progress
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     how, is_unfinished = Way("interface"), False
     try:
-        how = write(pretrained.whole, inputs, decoding, _on_token(rows, pretrained, progress))
+        take = _on_token(rows, pretrained, progress)
+        how = write(pretrained.whole, inputs, decoding, take, pretrained.tokenizer)
     except KeyboardInterrupt:
         # A user who waits for this run alone gets what was written so far.
         if progress is None or not rows.tokens:
@@ -91,4 +92,5 @@ def _notes(parts: ReportParts, how: Way, *, is_unfinished: bool) -> list[str]:
         notes.append(parts.needle_note())
     if spec.maps == "heads" and parts.rows.tokens[-1].weights is None:
         notes.append(f"Beyond {MOST_KEYS_OF_HEADS} keys the map is the mean over the heads.")
+    notes += settings_notes(pretrained.whole.generation_config)
     return notes + how.notes()

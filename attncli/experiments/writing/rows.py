@@ -15,7 +15,7 @@ from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.results import Wanted
 from attncli.errors import UserError
-from attncli.inputs.capture.captured_layers import CapturedLayer
+from attncli.inputs.capture.captured_layers import CannotShow, CapturedLayer
 from attncli.row_statistics import OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING, load_formula
 from attncli.spec.models.generate import GenerateSpec
 from attncli.statistics.looking_back import PromptedRows
@@ -118,12 +118,20 @@ class WrittenRows:
     tokens: list[TokenRows] = field(default_factory=list)
 
     def take(self, token: int, layers: Sequence[CapturedLayer]) -> None:
-        """The rows that chose a token."""
+        """The rows that chose a token; CannotShow where keys are not the tokens that were read.
+
+        XLM predicts at a mask that it puts behind the text, DeepSeek V4 adds keys that sum up several tokens.
+        """
         own = [layer for layer in layers if (layer.kind == "cross") == self.is_cross]
         own = [layer for layer in own if self.spec.layer in (None, layer.layer)]
         if not own:
             known = sorted({layer.layer for layer in layers})
             raise UserError(f"layer: must be one of {', '.join(map(str, known))} (got {self.spec.layer})")
+        num_tokens = len(self.keys_after(len(self.tokens))[0])
+        for layer in own:
+            if layer.attention.shape[-1] != num_tokens:
+                counts = f"{layer.attention.shape[-1]} keys where there are {num_tokens} tokens"
+                raise CannotShow(f"{layer.module} has {counts}")
         if not self.places:
             self.places = [
                 Place(layer.layer, layer.module, layer.kind, layer.stack_name, layer.attention.shape[1])
@@ -177,9 +185,8 @@ class WrittenRows:
         return ids, in_needle
 
     def _prompted(self, weights: Float[Tensor, "layer head 1 key"]) -> PromptedRows:
-        num_keys, device = weights.shape[-1], weights.device
+        device = weights.device
         ids, in_needle = self.keys_after(len(self.tokens))
-        assert len(ids) == num_keys, f"{len(ids)} tokens for {num_keys} keys"
         special = torch.isin(ids, self.special_ids)
         return PromptedRows(weights, len(self.prompt_ids), special.to(device), in_needle.to(device))
 

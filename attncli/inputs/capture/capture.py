@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import isqrt
+from traceback import walk_tb
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -61,6 +62,10 @@ class Way:
         """What a reader of the numbers must know of it."""
         return [note for note in (EAGER_NOTE * (self.kind == "eager"), self.not_compared) if note]
 
+
+OWN = __name__.partition(".")[0]
+CALL = "torch.nn.modules.module"
+"""Where torch calls a model."""
 
 _ways: MutableMapping[PreTrainedModel, dict[tuple[torch.Size, ...], Way]] = WeakKeyDictionary()
 """How each model's attention comes, by the shapes of the inputs that it was tried on."""
@@ -316,8 +321,8 @@ def guarded(consume: Consumer) -> Consumer:
 
 
 @contextmanager
-def model_errors(kind: str) -> Iterator[None]:
-    """Turns any failure of a model into a UserError of one line."""
+def model_errors(kind: str, what: str = "run on text alone") -> Iterator[None]:
+    """Turns any failure of a model by itself into a UserError of one line; mistakes of attn's own pass."""
     try:
         yield
     except (UserError, MemoryError):
@@ -329,11 +334,21 @@ def model_errors(kind: str) -> Iterator[None]:
         raise UserError(f"model: {kind} cannot be shown, use another: {error}") from None
     except Exception as error:  # whatever input a model lacks besides text
         _raise_if_memory(error)
-        raise UserError(f"model: {kind} cannot run on text alone, use another: {_one_line(error)}") from None
+        if not _is_of_model(error):
+            raise
+        raise UserError(f"model: {kind} cannot {what}, use another: {_one_line(error)}") from None
 
 
 def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _is_of_model(error: Exception) -> bool:
+    """Whether a model failed by itself: it was called, and did not call attn from there."""
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    is_model = [name == CALL or name.partition(".")[0] == "transformers" for name in modules]
+    inside = modules[is_model.index(True) :] if True in is_model else []
+    return bool(inside) and all(name.partition(".")[0] != OWN for name in inside)
 
 
 def _raise_if_memory(error: Exception) -> None:

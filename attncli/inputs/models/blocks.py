@@ -18,13 +18,16 @@ class Blocks:
     """The blocks of a model in the order of their calls, and the output of each.
 
     A block that serves as several layers (ALBERT) is called several times. `running` is the index of the
-    current call, None between blocks.
+    current call, None between blocks. `leave_notes`: a block writes into a dictionary or list that it is
+    given, as Gemma 3n's leave keys and values for later ones, so that no block may be left out of a run.
     """
 
     model: nn.Module
     calls: list[nn.Module] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
     running: int | None = None
+    leave_notes: bool = False
+    _given: list[tuple[Any, list[Any]]] = field(default_factory=list)
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -32,17 +35,21 @@ class Blocks:
         with ExitStack() as hooks:
             for name, module in self.model.named_modules():
                 if BLOCK.fullmatch(name):
-                    hooks.enter_context(module.register_forward_pre_hook(self._begin))
+                    hooks.enter_context(module.register_forward_pre_hook(self._begin, with_kwargs=True))
                     hooks.enter_context(module.register_forward_hook(self._end))
             yield
 
-    def _begin(self, module: nn.Module, inputs: object) -> None:
+    def _begin(self, module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         self.running = len(self.calls)
         self.calls.append(module)
+        given = (*inputs, *named.values())
+        self._given = [(one, _content(one)) for one in given if isinstance(one, Mapping | list)]
 
     def _end(self, module: nn.Module, inputs: object, output: Any) -> None:
         self.outputs.append(output)
         self.running = None
+        self.leave_notes |= any(_differ(_content(one), before) for one, before in self._given)
+        self._given = []
 
     @contextmanager
     def begun_at(self, first: int, num_copies: int) -> Iterator[None]:
@@ -72,6 +79,15 @@ class Blocks:
                     del module.forward
                 else:
                     module.forward = forward
+
+
+def _content(one: Mapping[Any, Any] | list[Any]) -> list[Any]:
+    return [part for pair in one.items() for part in pair] if isinstance(one, Mapping) else list(one)
+
+
+def _differ(now: list[Any], before: list[Any]) -> bool:
+    """Whether these are other objects, or in another order."""
+    return len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True))
 
 
 def copied(output: Any, num_copies: int) -> Any:

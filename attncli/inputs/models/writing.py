@@ -4,15 +4,30 @@ The prompt goes through fused attention, which makes no weights; of each layer t
 its token is chosen. A model that runs only with its own eager attention gives its weights (dense).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+from transformers.cache_utils import (
+    DummyLayer,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+)
 from transformers.utils.generic import ModelOutput
 
 from attncli.attention.engines.tile import GivenWeights
@@ -27,6 +42,44 @@ from attncli.inputs.models.pretrained import decoder_start
 
 LONG_CHUNK = 512
 """Tokens of a long prompt at a time: what its layers compute then takes a few MB."""
+
+SETTINGS_KEPT = frozenset(
+    {
+        *("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id"),
+        *("remove_invalid_values", "renormalize_logits"),
+    }
+)
+"""Settings of a model's generation_config.json that hold here, too, and change no order of tokens."""
+SETTINGS_THAT_CHOOSE: Mapping[str, Any] = {
+    "bad_words_ids": None,
+    "begin_suppress_tokens": None,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "exponential_decay_length_penalty": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "no_repeat_ngram_size": 0,
+    "repetition_penalty": 1.0,
+    "sequence_bias": None,
+    "suppress_tokens": None,
+    "watermarking_config": None,
+}
+"""Those that hold and make another token the likeliest, each with the value at which it does nothing."""
+SETTINGS_LEFT_OUT: Mapping[str, Any] = {
+    "constraints": None,
+    "dola_layers": None,
+    "force_words_ids": None,
+    "guidance_scale": 1.0,
+    "max_time": None,
+    "num_beams": 1,
+    "penalty_alpha": 0.0,
+    "token_healing": False,
+}
+"""Those that would choose other tokens and do not hold: here one run of the model chooses one token. How to
+sample is the caller's to say; caches, candidates of drafts and the like change no token."""
+LONGEST_SETTING = 24
 
 OnToken = Callable[[int, Sequence[CapturedLayer]], None]
 """Takes each new token and, of every layer, the attention of the one query that chose it."""
@@ -111,32 +164,68 @@ class Decoding:
     seed: int = 0
     prefill_chunk: int | None = None
 
-    def options(self) -> dict[str, Any]:
-        """The arguments of transformers' generate; the rest is as the model's own file has it."""
-        options: dict[str, Any] = {"max_new_tokens": self.max_new_tokens, "num_beams": 1, "do_sample": False}
-        if self.temperature is not None or self.top_p is not None:
-            sampled = {"temperature": self.temperature or 1.0, "top_p": self.top_p or 1.0, "top_k": 0}
-            options |= {"do_sample": True, **sampled}
-        return options
+    def config(self, of_model: GenerationConfig) -> GenerationConfig:
+        """What transformers' generate is to do, by these settings and those of the model's that hold."""
+        config = deepcopy(of_model)
+        for name in vars(GenerationConfig()):  # type: ignore[no-untyped-call]
+            if not name.startswith("_") and name not in SETTINGS_KEPT and name not in SETTINGS_THAT_CHOOSE:
+                setattr(config, name, None)
+        config.max_new_tokens, config.num_beams, config.use_cache = self.max_new_tokens, 1, True
+        config.do_sample = self.temperature is not None or self.top_p is not None
+        if config.do_sample:
+            config.temperature, config.top_p, config.top_k = self.temperature or 1.0, self.top_p or 1.0, 0
+        return config
+
+
+def settings_notes(config: GenerationConfig) -> list[str]:
+    """What a model's generation_config.json changes in the choice of tokens, and what of it is left out."""
+    notes = []
+    if chooses := _settings(config, SETTINGS_THAT_CHOOSE):
+        notes.append(f"Tokens are chosen by the model's generation_config.json, too: {chooses}.")
+    if left_out := _settings(config, SETTINGS_LEFT_OUT):
+        notes.append(f"Left out of the model's generation_config.json: {left_out}.")
+    return notes
+
+
+def _settings(config: GenerationConfig, neutral: Mapping[str, Any]) -> str:
+    """`repetition_penalty 1.2, suppress_tokens`: those that do something, without long values."""
+    values = {name: getattr(config, name, None) for name in neutral}
+    texts = {name: str(value) for name, value in values.items() if value not in (None, neutral[name])}
+    return ", ".join(
+        f"{name} {text}" if len(text) <= LONGEST_SETTING else name for name, text in texts.items()
+    )
 
 
 @torch.no_grad()
-def write(model: PreTrainedModel, inputs: Mapping[str, Tensor], decoding: Decoding, on_token: OnToken) -> Way:
+def write(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    decoding: Decoding,
+    on_token: OnToken,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> Way:
     """The model continues one text; `on_token` gets every token as it comes. Returns how attention came.
 
-    UserError where the model gives no weights of its tokens, or cannot write; MemoryError.
+    The tokenizer is for models that end at some text rather than a token. UserError where the model gives no
+    weights of its tokens, or cannot write; MemoryError.
     """
     model.config.use_cache = True
-    with model_errors(model.config.model_type), ExitStack() as cleanup:
-        if not model.can_generate():
-            raise CannotShow("it has no head that writes")
-        ids = inputs["input_ids"]
-        first = {}
-        if model.config.is_encoder_decoder:
-            first["decoder_input_ids"] = torch.full((1, 1), start_token(model), device=ids.device)
-        way = way_of(model, {**inputs, **first})
+    kind = model.config.model_type
+    with ExitStack() as cleanup:
+        with model_errors(kind):
+            if not model.can_generate():
+                raise CannotShow("it has no head that writes")
+            ids = inputs["input_ids"]
+            first = {}
+            if model.config.is_encoder_decoder:
+                first["decoder_input_ids"] = torch.full((1, 1), start_token(model), device=ids.device)
+            way = way_of(model, {**inputs, **first})
+        cleanup.enter_context(model_errors(kind, "continue a text by transformers' generate"))
         cleanup.enter_context(torch.random.fork_rng())
         torch.manual_seed(decoding.seed)
+        stop_strings = model.generation_config.stop_strings or ()
+        stop_strings = (stop_strings,) if isinstance(stop_strings, str) else stop_strings
+        cleanup.enter_context(_generating_by(model, decoding.config(model.generation_config)))
         rows = LastRows(bool(model.config.is_encoder_decoder))
         if way.kind == "interface":
             hook = model.register_forward_pre_hook(lambda _module, _inputs: rows.begin())
@@ -147,9 +236,25 @@ def write(model: PreTrainedModel, inputs: Mapping[str, Tensor], decoding: Decodi
             _hand_over_weights(model, rows)
         cache = _cache_options(model, ids.shape[1], decoding.prefill_chunk)
         watchers = StoppingCriteriaList([_TokenWatcher(rows, on_token)])
+        if stop_strings:
+            assert tokenizer is not None
+            watchers.append(_EndOfText(tokenizer, stop_strings))
         generate: Any = model.generate  # transformers leaves it without types
-        generate(**inputs, **decoding.options(), **cache, stopping_criteria=watchers)
+        generate(**inputs, **cache, stopping_criteria=watchers)
     return way
+
+
+@contextmanager
+def _generating_by(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
+    """While it is open, the model generates by this config.
+
+    An argument would not do: what is None in it generate takes from the model's own.
+    """
+    before, model.generation_config = model.generation_config, config
+    try:
+        yield
+    finally:
+        model.generation_config = before
 
 
 def start_token(model: PreTrainedModel) -> int:
@@ -178,29 +283,34 @@ def _cache_options(model: PreTrainedModel, num_tokens: int, prefill_chunk: int |
     A state that is not a cache of keys may not continue from a piece; rotations that depend on the length of
     what is read (dynamic, longrope) would be those of the piece.
     """
-    kinds = _kinds_of_cache(model)
+    supports: Any = model._supports_default_dynamic_cache
+    if not supports():
+        return {} if prefill_chunk is None else {"prefill_chunk_size": prefill_chunk}
+    cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+    whole = [_without_window(layer) for layer in cache.layers]
     options: dict[str, Any] = {}
-    if DynamicSlidingWindowLayer in kinds:
-        options["past_key_values"] = DynamicCache()
+    if whole != cache.layers:
+        cache.layers = whole
+        has_decoder = bool(model.config.is_encoder_decoder)
+        options["past_key_values"] = EncoderDecoderCache(cache, DynamicCache()) if has_decoder else cache
     rope: Any = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
     rope_types = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
-    if (
-        prefill_chunk is None
-        and num_tokens > LONG_CHUNK
-        and kinds
-        and not rope_types & {"dynamic", "longrope"}
-    ):
+    is_of_keys = {type(layer) for layer in whole} <= {DynamicLayer, DummyLayer}
+    may_be_cut = (
+        is_of_keys and not model.config.is_encoder_decoder and not rope_types & {"dynamic", "longrope"}
+    )
+    if prefill_chunk is None and num_tokens > LONG_CHUNK and may_be_cut:
         prefill_chunk = LONG_CHUNK
     return options if prefill_chunk is None else options | {"prefill_chunk_size": prefill_chunk}
 
 
-def _kinds_of_cache(model: PreTrainedModel) -> set[type]:
-    """Of each layer, where the cache is one of keys and values alone; else empty."""
-    supports: Any = model._supports_default_dynamic_cache
-    if model.config.is_encoder_decoder or not supports():
-        return set()
-    kinds = {type(layer) for layer in DynamicCache(config=model.config.get_text_config(decoder=True)).layers}
-    return kinds if kinds <= {DynamicLayer, DynamicSlidingWindowLayer} else set()
+def _without_window(layer: Any) -> Any:
+    """A layer of a cache that keeps all keys, in the place of one that keeps those of a window."""
+    if type(layer) is DynamicSlidingWindowLayer:
+        return DynamicLayer()  # type: ignore[no-untyped-call]
+    if type(layer) is LinearAttentionAndSlidingWindowAttentionLayer:
+        return LinearAttentionAndFullAttentionLayer(number_of_states=layer.number_of_states)
+    return layer
 
 
 class _TokenWatcher(StoppingCriteria):
@@ -214,3 +324,17 @@ class _TokenWatcher(StoppingCriteria):
             raise CannotShow("it gives no attention weights: it has none, or transformers hides them")
         self.on_token(int(input_ids[0, -1]), self.rows.layers)
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+class _EndOfText(StoppingCriteria):
+    """Stops where the new text holds one of these strings; transformers' own fails on tokenizers of words."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, strings: Sequence[str]) -> None:
+        self.tokenizer, self.strings = tokenizer, strings
+        self.written: list[int] = []
+
+    def __call__(self, input_ids: Tensor, scores: Any, **others: Any) -> Tensor:
+        self.written.append(int(input_ids[0, -1]))
+        text = str(self.tokenizer.decode(self.written))
+        is_over = any(string in text for string in self.strings)
+        return torch.full((len(input_ids),), is_over, device=input_ids.device)

@@ -52,7 +52,7 @@ class TensorTables:
         self.report, self.display, self.labels = report, display, labels
         # Thousands of rows come with their quantiles, which are shown instead.
         self.rows = Tensors() if "quantiles" in report.statistics else report.tensors_of("rows")
-        self.with_statistics = "difference" if report.experiment == "diff" else "weights"
+        self.with_statistics = self._of_rows()
         self.pairs = self._pairs()
 
     def sections(self) -> Iterator[Section]:
@@ -62,12 +62,21 @@ class TensorTables:
                 yield from self.pairs[name]
             elif name not in self.report.explained:
                 yield from self._matrices(list(group))
-        if self.rows and self.with_statistics not in self.report.tensors:
+        if self.rows and self.with_statistics is None:
             tensor = next(iter(self.rows.values()))
             for index in np.ndindex(tensor.values.shape[:-1]):
                 title = ", ".join(["rows", *place_names(zip(tensor.axes[:-1], index, strict=True))])
                 label = self.labels.rows("query", tensor.values.shape[-1])
                 yield Grid(title, label, self._statistics_of_rows(index))
+
+    def _of_rows(self) -> str | None:
+        """The tensor whose rows the statistics are of: not a mean over heads that each have their own."""
+        name = "difference" if self.report.experiment == "diff" else "weights"
+        whole = self.report.tensors.get(name)
+        if whole is None or not self.rows:
+            return None
+        statistic = next(tensor for rank, tensor in self.rows.items() if rank not in RANKED)
+        return name if statistic.axes[:-1] == whole.axes[:-2] else None
 
     def _pairs(self) -> dict[str, list[Grid]]:
         """The wrong matrix beside the right one in one table, where both fit."""

@@ -15,8 +15,10 @@ from attncli.attention.layer import AttentionLayer
 from attncli.attention.score_rules import ScoreRules
 from attncli.attention.visibility import Visibility
 from attncli.errors import UserError
+from attncli.inputs.capture import attention_interface
+from attncli.inputs.capture import capture as capture_module
 from attncli.inputs.capture.attention_interface import NAME
-from attncli.inputs.capture.capture import capture
+from attncli.inputs.capture.capture import capture, run_model
 from attncli.inputs.capture.captured_layers import CapturedLayer, layer_stack
 from attncli.inputs.capture.eager_attention import with_eager_attention
 from tests.eager import captured_layers, eager_weights, whole_weights
@@ -306,3 +308,59 @@ def test_an_interface_that_nothing_could_be_compared_with_is_told() -> None:
         "Not compared with the model's own eager attention, which fails: AttributeError: no eager attention"
     )
     assert way.kind == "interface" and way.notes() == [note]
+
+
+@pytest.mark.parametrize("settings", [{}, {"causal": True}, {"causal": True, "window": 4}, {"window": 4}])
+@pytest.mark.parametrize("count", [1, 5, 11])
+def test_the_last_queries_of_a_mask(settings: dict[str, Any], count: int) -> None:
+    """A slice is that of the whole matrix, with as many keys as queries and with more."""
+    for num_keys in (11, 17):
+        drawn = torch.rand(2, num_keys, generator=torch.Generator().manual_seed(count)) > 0.3
+        mask = Visibility(11, num_keys, key_mask=drawn, **settings)
+        for whole in (mask, replace(mask, rule=lambda i, j: (i.unsqueeze(-1) + j).unsqueeze(0) % 3 > 0)):
+            expected = whole.whole(torch.device("cpu")).unsqueeze(1)[:, :, slice(-count, None), :]
+            found = whole[:, :, slice(-count, None), :]
+            assert torch.equal(found.whole(torch.device("cpu")).unsqueeze(1), expected)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(slice(None), slice(0, 3)), (slice(2, 5), slice(None))])
+def test_other_parts_of_a_mask_are_not_given(queries: slice, keys: slice) -> None:
+    with pytest.raises(NotImplementedError):
+        Visibility(11, 11)[:, :, queries, keys]
+
+
+def failing(module: str, error: type[Exception]) -> Callable[..., Any]:
+    """A function that stands in a module of this name, and fails."""
+    names: dict[str, Any] = {"__name__": module, "error": error}
+    exec("def fail(*_, **__):\n    raise error('by itself')", names)
+    found: Callable[..., Any] = names["fail"]
+    return found
+
+
+@pytest.mark.parametrize("error", [TypeError, KeyError, AssertionError])
+def test_a_mistake_of_attn_is_not_blamed_on_the_model(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In what takes the layers, before the model runs, and in what the model calls."""
+    model, inputs = model_and_inputs("Llama")
+    fail = failing("attncli.inputs", error)
+    with pytest.raises(error, match="by itself"):
+        capture(model, inputs, fail)
+    for place, name in ((capture_module, "_numbering"), (attention_interface, "layer_kind")):
+        with monkeypatch.context() as patched, pytest.raises(error, match="by itself"):
+            patched.setattr(place, name, fail)
+            run_model(model, inputs, nothing)
+
+
+@pytest.mark.parametrize("error", [TypeError, KeyError, AssertionError])
+def test_a_model_that_fails_by_itself_is_refused(error: type[Exception]) -> None:
+    """Before any attention and after it; and where it takes another argument."""
+    model, inputs = model_and_inputs("Llama")
+    reason = f"model: llama cannot run on text alone, use another: {error.__name__}: '?by itself"
+    for part in (model.get_input_embeddings(), model.get_submodule("norm")):
+        hook = part.register_forward_hook(failing("transformers.models.pictures", error))
+        with hook, pytest.raises(UserError, match=reason):
+            run_model(model, inputs, nothing)
+    model.forward = lambda pixels: None  # type: ignore[method-assign,misc]
+    with pytest.raises(UserError, match="cannot run on text alone, use another: TypeError"):
+        run_model(model, {}, nothing)
