@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from logging import CRITICAL
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -47,7 +48,7 @@ def quiet_transformers() -> None:
     from transformers.utils import logging
 
     # transformers leaves these without types.
-    logging.set_verbosity(logging.CRITICAL)
+    logging.set_verbosity(CRITICAL)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
