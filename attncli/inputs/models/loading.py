@@ -27,7 +27,6 @@ from attncli.errors import UserError
 from attncli.inputs.models.language_head import class_with_head, predicted_tokens
 from attncli.inputs.models.model_folder import panics_in_one_line, quiet_transformers
 from attncli.inputs.models.pretrained import Pretrained
-from attncli.memory import readable_bytes
 
 UNTRAINED_PARTS = ("pooler",)
 """Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
@@ -94,7 +93,7 @@ def _bounded_building(folder: Path) -> Iterator[None]:
         nonlocal taken
         taken += tensor.nbytes if tensor is not None and tensor.is_meta else 0
         if taken > most:
-            sizes = f"more than {readable_bytes(most)} of weights, and its files hold {readable_bytes(size)}"
+            sizes = f"more than {most / 1e6:,.0f} MB of weights, and its files hold {size / 1e6:,.1f} MB"
             raise UserError(f"model: {folder / 'config.json'}: describes {sizes}")
 
     with ExitStack() as hooks:

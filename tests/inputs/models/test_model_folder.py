@@ -203,11 +203,11 @@ def change_config(folder: Path, **settings: object) -> None:
         ({"intermediate_size": 0}, "weights are missing or have another shape"),
         (
             {"hidden_size": 4 * 10**7},
-            "config.json: describes more than 1.08 GB of weights, and its files hold 138 kB",
+            "config.json: describes more than 1,076 MB of weights, and its files hold 0.1 MB",
         ),
         (
             {"intermediate_size": 10**15},
-            "config.json: describes more than 1.08 GB of weights, and its files hold 138 kB",
+            "config.json: describes more than 1,076 MB of weights, and its files hold 0.1 MB",
         ),
         (
             {"model_type": "own", "auto_map": {"AutoModel": "code.Model", "AutoConfig": "code.Config"}},

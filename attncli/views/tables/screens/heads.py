@@ -47,7 +47,8 @@ def heads_screen(report: Report, display: Display) -> Iterator[Section]:
             is_only = len(stack_heads) == len(heads)
             yield pattern_grid("" if is_only else stack, list(rows), report, labels, display.width)
             letters_title = LETTERS_TITLE if is_only else f"{stack}: {LETTERS_TITLE}"
-            yield from head_letters(letters_title, stack_heads, display.width)
+            if stack_heads:
+                yield from head_letters(letters_title, stack_heads, display.width)
     tensors = {name: tensor for name, tensor in report.tensors.items() if name == "rollout" or not heads}
     if tensors:
         yield from TensorTables(replace(report, tensors=tensors), display, labels).sections()
