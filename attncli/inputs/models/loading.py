@@ -53,13 +53,14 @@ def load_pretrained(
     try:
         with panics_in_one_line():
             tokenizer = AutoTokenizer.from_pretrained(model, **options)
-        config = AutoConfig.from_pretrained(model, **options)
+        with _without_warnings():
+            config = AutoConfig.from_pretrained(model, **options)
         # As transformers chooses: what a file asks for may be a kernel on the hub, or not installed. The
         # setters reach the configs in it.
         config._attn_implementation = config._experts_implementation = None
         head = class_with_head(config) if with_head else None
         options |= {"config": config, "dtype": getattr(torch, dtype)}
-        with _bounded_building(Path(model)):
+        with _bounded_building(Path(model)), _without_warnings():
             loaded, wrong = _loaded(head or AutoModel, model, options, device)
             if head is not None and wrong:
                 head = None
@@ -76,6 +77,14 @@ def load_pretrained(
     body = body_of(loaded)
     check_reads_text(name, body)
     return Pretrained(name, body, tokenizer, None if head is None else loaded)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Torch and transformers warn of what an old or damaged config makes them build."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextmanager
@@ -107,15 +116,13 @@ def _loaded(
     auto_class: Any, model: str, options: Mapping[str, Any], device: torch.device
 ) -> tuple[PreTrainedModel, list[str]]:
     """The model in evaluation mode, and the names of its weights that the checkpoint lacks."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, of what a damaged config makes it build
-        loaded, info = auto_class.from_pretrained(
-            model,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported in one line
-            **options,
-        )
+    loaded, info = auto_class.from_pretrained(
+        model,
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # reported in one line
+        **options,
+    )
     missing = [
         name for name in sorted(info["missing_keys"]) if not any(part in name for part in UNTRAINED_PARTS)
     ]

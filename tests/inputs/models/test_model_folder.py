@@ -200,6 +200,7 @@ def change_config(folder: Path, **settings: object) -> None:
         ({"hidden_size": 64}, "weights are missing or have another shape"),
         ({"num_hidden_layers": 3}, "weights are missing or have another shape"),
         ({"use_return_dict": True}, "cannot be loaded"),
+        ({"rope_scaling": "x"}, "cannot be loaded"),
         ({"intermediate_size": 0}, "weights are missing or have another shape"),
         (
             {"hidden_size": 4 * 10**7},

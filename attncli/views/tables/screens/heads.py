@@ -141,7 +141,7 @@ def _relations(report: Report, display: Display) -> Iterator[Section]:
     columns = [
         Column(("", "words"), [f"{row['words']:,}" for row in shown]),
         Column(("", "head"), [f"{row['layer']}:{row['head']}" for row in shown]),
-        Column(("", "looks"), [DIRECTIONS[str(row["direction"])] for row in shown], left=True),
+        Column(("", "looks"), [_direction(row) for row in shown], left=True),
         Column(("", "share"), [_share(row, "share") for row in shown]),
         Column(("", "95 %"), [f"{_share(row, 'lower')}-{_share(row, 'upper')}" for row in shown], left=True),
         Column(("best", "offset"), [f"{row['offset']:+d}" for row in shown]),
@@ -152,6 +152,11 @@ def _relations(report: Report, display: Display) -> Iterator[Section]:
     left_out = len(relations) - len(shown)
     rest = [f"{counted(left_out, 'relation')} with fewer words: --show all."] if left_out else []
     yield from closing_notes([*rest, *report.notes[1:]])
+
+
+def _direction(row: Row) -> str:
+    name = str(row["direction"])
+    return DIRECTIONS.get(name, plain_text(name))
 
 
 def _share(row: Row, name: str) -> str:
