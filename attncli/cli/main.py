@@ -94,9 +94,12 @@ def main() -> None:
     gc.disable()
     signal.signal(signal.SIGTERM, _stop)
     sys.unraisablehook = _ask_again
-    # Closed by the caller: nobody would see a report or an error.
-    if sys.stdout is None or sys.stderr is None:
+    # Closed by the caller: nobody would see an error, or a report.
+    if sys.stderr is None:
         sys.exit(FAILED)
+    if sys.stdout is None:
+        _print_errors("cannot write: standard output is closed")
+        sys.exit(WriteError.exit_code)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -38,6 +38,27 @@ def test_a_batch_is_kept_and_nothing_is_repeated(attn: Attn, tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["prompts.txt", "runs.db", "sweep.yaml"]
 
 
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        ("UPDATE settings SET spec = '{' WHERE settings = 1", "settings"),
+        ("UPDATE settings SET spec = '[1]' WHERE settings = 1", "settings"),
+        ("UPDATE settings SET spec = x'ff' WHERE settings = 1", "settings"),
+        ("UPDATE runs SET figures = x'00'", "statistics"),
+        ("UPDATE runs SET figures = x'0000000000000000'", "statistics"),
+    ],
+)
+def test_a_damaged_store_is_one_line(damage: str, what: str, attn: Attn, tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    attn([*write_batch(tmp_path, 2), "-o", str(store)])
+    with sqlite3.connect(store) as connection:
+        connection.execute(damage)
+    connection.close()
+    assert attn(["results", str(store)]) == (
+        1, "", f"{store}: cannot be read: the {what} of its runs are damaged\n"
+    )  # fmt: skip
+
+
 def test_the_view_has_the_figures_of_single_runs(attn: Attn, tmp_path: Path) -> None:
     arguments, store = write_batch(tmp_path, 8), tmp_path / "runs.db"
     attn([*arguments, "-o", str(store)])

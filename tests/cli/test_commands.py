@@ -323,7 +323,8 @@ def test_a_colour_variable_colours_no_file(
 @pytest.mark.parametrize(
     ("command", "code", "message"),
     [
-        ("self >&-", 1, ""),
+        ("self >&-", 4, "cannot write: standard output is closed\n"),
+        ("self 2>&- >&-", 1, ""),
         ("self --file - <&-", 2, "--file: standard input is closed\n"),
         ("--help | true", 0, ""),
         ("self --show-config | true", 0, ""),

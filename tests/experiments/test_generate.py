@@ -14,7 +14,7 @@ from attncli.attention.layer import AttentionLayer
 from attncli.attention.score_rules import ScoreRules
 from attncli.attention.visibility import Visibility
 from attncli.errors import UserError
-from attncli.experiments.writing import rows
+from attncli.experiments.writing import prompt, rows
 from attncli.experiments.writing.rows import WrittenRows
 from attncli.inputs.models import writing
 from attncli.report import Report
@@ -419,6 +419,74 @@ def test_retrieval_is_that_of_a_naive_loop(needle: str) -> None:
         assert row["needle_mass"] == pytest.approx(rows[:, 17:26].sum(axis=1).mean(), abs=1e-6)
     scores = [row["retrieval"] for row in report.table("heads")]
     assert scores == sorted(scores, reverse=True) and scores[0] >= 0.5
+
+
+@pytest.mark.parametrize(
+    ("side", "place", "is_kept"),
+    [
+        ("left", 24, False), ("left", 25, True), ("left", 30, True), ("left", 38, True), ("left", 3, False),
+        ("right", 0, True), ("right", 13, True), ("right", 14, False), ("right", 30, False),
+    ],
+)  # fmt: skip
+def test_a_needle_is_at_its_tokens_after_a_cut(side: str, place: int, is_kept: bool, tmp_path: Path) -> None:
+    folder = save_writer(tmp_path, "Llama")
+    change(folder / "config.json", max_position_embeddings=17)
+    change(folder / "tokenizer_config.json", truncation_side=side)
+    names = [f"w{i}" for i in range(40)]
+    sentence, needle = " ".join(names), " ".join(names[place : place + 2])
+    oracle = AutoTokenizer.from_pretrained(folder)
+    kept = oracle.convert_ids_to_tokens(oracle(sentence, truncation=True, max_length=17)["input_ids"])
+    settings = {"sentence": sentence, "truncate": True, "needle": needle, "max_new_tokens": 1}
+    if not is_kept:
+        with pytest.raises(UserError, match="is in the part of the text that was cut off"):
+            run("generate", model=str(folder), **settings)
+        return
+    report = run("generate", model=str(folder), **settings)
+    assert list(report.tokens) == kept
+    (note,) = (note for note in report.notes if note.startswith("The needle is at "))
+    first, last = map(int, note.split()[4].rstrip(";").split("-"))
+    assert kept[first : last + 1] == needle.split()
+    which = "first" if side == "left" else "last"
+    assert f"Of the text the {which} 25 tokens are left out: the model reads 17." in report.notes
+
+
+def change(file: Path, **settings: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+TEMPLATES = {
+    "{{ raise_exception('no system\nmessage') }}": "no system message",
+    "{% for m in %}": "Expected an expression, got 'end of statement block'",
+    "{{ ''.__class__.__mro__ }}": "access to attribute '__class__' of 'str' object is unsafe.",
+    "{{ 1 + 'x' }}": "unsupported operand type(s) for +: 'int' and 'str'",
+    "{{ 'x' * 10**10 }}": "it takes more than 537 MB",
+    "{{ 'x' * 2 * 10**6 }}": "it makes 2,000,000 characters of 7",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "maximum recursion depth exceeded",
+    "{% for i in range(9**5) %}{% for j in range(9**5) %}{% endfor %}{% endfor %}": "it takes more than 2 s",
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_chat_template_that_fails_is_one_line(
+    template: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompt, "MOST_SECONDS", 2)
+    folder = save_writer(tmp_path, "GPT-2")
+    (folder / "chat_template.jinja").write_text(template)
+    ended = attn(["generate", "--model", str(folder), "--sentence", "the cat", "--chat"])
+    (line,) = ended.err.splitlines()
+    assert ended.code == 2
+    assert line == f"--chat: the chat template of {folder.name} fails: {TEMPLATES[template]}"
+
+
+def test_a_chat_template_writes_what_it_writes_in_transformers(tmp_path: Path) -> None:
+    folder = save_writer(tmp_path, "GPT-2")
+    template = "the {% for m in messages %}{{ m['content'] | tojson }} {{ m.role }}{% endfor %} street"
+    (folder / "chat_template.jinja").write_text(template)
+    message = [{"role": "user", "content": SENTENCE}]
+    expected = AutoTokenizer.from_pretrained(folder).apply_chat_template(message, tokenize=True)["input_ids"]
+    report = run("generate", model=str(folder), sentence=SENTENCE, chat=True, max_new_tokens=1)
+    assert AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids([*report.tokens]) == expected
 
 
 @pytest.mark.parametrize("depth", [0.0, 0.5, 1.0])

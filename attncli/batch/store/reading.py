@@ -52,6 +52,17 @@ class FailedRun(NamedTuple):
     error: str
 
 
+def _stored_object(text: Any, what: str) -> dict[str, Any]:
+    """A JSON object as the store has it; DatabaseError for anything else."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise sqlite3.DatabaseError(f"the {what} of its runs are damaged")
+    return found
+
+
 class Reader:
     """A store that is open for reading: the runs in the plan of the last batch, or all runs."""
 
@@ -62,7 +73,7 @@ class Reader:
         self._chosen = "" if all_runs else " AND plan IS NULL"
         # The settings of every experiment in the store, by their number.
         self.settings: dict[int, dict[str, Any]] = {
-            number: {"experiment": experiment, **json.loads(spec)}
+            number: {"experiment": experiment, **_stored_object(spec, "settings")}
             for number, experiment, spec in connection.execute(
                 "SELECT settings, experiment, spec FROM settings"
             )
@@ -99,7 +110,7 @@ class Reader:
         """The versions that computed the runs."""
         used = f"SELECT environment FROM runs WHERE true{self._chosen}"
         query = f"SELECT versions FROM environments WHERE environment IN ({used}) ORDER BY environment"
-        return [json.loads(text) for (text,) in self._connection.execute(query)]
+        return [_stored_object(text, "versions") for (text,) in self._connection.execute(query)]
 
     def statistics(self) -> list[str]:
         """The names of all statistics, in the order in which they were stored first."""
@@ -120,7 +131,10 @@ class Reader:
                 if shape not in self._columns:
                     self._columns[shape] = columns_of(self._connection, shape)
                 columns = self._columns[shape]
-                values = np.frombuffer(b"".join(row[-1] for row in found), FLOAT)
+                data = b"".join(row[-1] for row in found)
+                if len(data) != len(found) * len(columns) * np.dtype(FLOAT).itemsize:
+                    raise sqlite3.DatabaseError("the statistics of its runs are damaged")
+                values = np.frombuffer(data, FLOAT)
                 yield Runs(
                     columns, [RunInfo(*row[:-2]) for row in found], values.reshape(len(found), len(columns))
                 )

@@ -1,13 +1,13 @@
 """A text whose tokens a model predicts: at which places, and which tokens stand there."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from attncli.errors import UserError
-from attncli.inputs.models.pretrained import ModelText, Pretrained, Reading
+from attncli.inputs.models.pretrained import Pretrained, Reading
 from attncli.spec.models.ablate import AblateSpec
 
 MASKED_SHARE = 0.15
@@ -81,16 +81,16 @@ def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch
     places = words[torch.randperm(len(words), generator=generator)[:count]].sort().values
     hidden = ids.clone()
     hidden[places] = mask
-    text = ModelText(pretrained.labels(hidden.tolist()), hidden, reading.text.left_out)
+    text = replace(reading.text, tokens=pretrained.labels(hidden.tolist()), ids=hidden)
     return Predicted(text, reading.context, places, ids[places])
 
 
 def answer_token(pretrained: Pretrained, text: str, key: str) -> int:
     """The one token that a text is; UserError, at `key`, where it is several."""
-    ids: list[int] = pretrained.tokenizer(text, add_special_tokens=False)["input_ids"]
+    ids: list[int] = pretrained.encoded(text, add_special_tokens=False)["input_ids"]
     if len(ids) != 1:
         parts = ", ".join(repr(token) for token in pretrained.labels(ids)) or "none"
-        with_blank = pretrained.tokenizer(f" {text}", add_special_tokens=False)["input_ids"]
+        with_blank = pretrained.encoded(f" {text}", add_special_tokens=False)["input_ids"]
         hint = f": ' {text}', with a blank before it, is one" if len(with_blank) == 1 else ""
         raise UserError(f"{key}: must be one token for {pretrained.name} (got {parts}){hint}")
     return ids[0]

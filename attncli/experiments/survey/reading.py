@@ -97,7 +97,7 @@ def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> list[int]:
     ids: list[int] = text.ids.tolist()
     found: list[int] = []
     for written in (name, f" {name}"):
-        pieces = pretrained.tokenizer(written, add_special_tokens=False)["input_ids"]
+        pieces = pretrained.encoded(written, add_special_tokens=False)["input_ids"]
         unknown = pretrained.tokenizer.unk_token_id
         for start in range(len(ids) - len(pieces) + 1) if pieces and unknown not in pieces else ():
             if ids[start : start + len(pieces)] == pieces:

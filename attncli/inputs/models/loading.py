@@ -1,12 +1,18 @@
 """A model and its tokenizer: from a folder or the hub (safetensors, no foreign code), or the caller's own."""
 
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -20,16 +26,19 @@ from attncli.errors import UserError
 from attncli.inputs.capture.capture import tried_on_each_text
 from attncli.inputs.capture.eager_attention import unchanged
 from attncli.inputs.models.language_head import class_with_head, predicted_tokens
-from attncli.inputs.models.model_folder import quiet_transformers
+from attncli.inputs.models.model_folder import panics_in_one_line, quiet_transformers
 from attncli.inputs.models.pretrained import Pretrained
 
 UNTRAINED_PARTS = ("pooler",)
 """Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
 
+MOST_REASON = 300
+MOST_BYTES_PER_BYTE, SPACIOUS_BYTES = 16, 2**30
+"""What a byte of a file may become (four weights of float32), and what tables of positions may take."""
+
 
 def _one_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return " ".join(str(error).split())[:MOST_REASON] or type(error).__name__
 
 
 def load_pretrained(
@@ -43,14 +52,23 @@ def load_pretrained(
     quiet_transformers()
     options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": not allow_download}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model, **options)
-        head = class_with_head(AutoConfig.from_pretrained(model, **options)) if with_head else None
+        with panics_in_one_line():
+            tokenizer = AutoTokenizer.from_pretrained(model, **options)
+        with _without_warnings():
+            config = AutoConfig.from_pretrained(model, **options)
+        # As transformers chooses: what a file asks for may be a kernel on the hub, or not installed. The
+        # setters reach the configs in it.
+        config._attn_implementation = config._experts_implementation = None
+        head = class_with_head(config) if with_head else None
         # Eager from the start: some choose parts as they are built.
-        options |= {"dtype": getattr(torch, dtype), "attn_implementation": "eager"}
-        loaded, wrong = _loaded(head or AutoModel, model, options, device)
-        if head is not None and wrong:
-            head = None
-            loaded, wrong = _loaded(AutoModel, model, options, device)
+        options |= {"config": config, "dtype": getattr(torch, dtype), "attn_implementation": "eager"}
+        with _bounded_building(Path(model)), _without_warnings():
+            loaded, wrong = _loaded(head or AutoModel, model, options, device)
+            if head is not None and wrong:
+                head = None
+                loaded, wrong = _loaded(AutoModel, model, options, device)
+    except (UserError, MemoryError):
+        raise
     except Exception as error:  # a damaged config may fail in any way; the reason is given in one line
         raise UserError(f"model: {model}: cannot be loaded: {_one_line(error)}") from None
     if wrong:
@@ -61,6 +79,39 @@ def load_pretrained(
     body = body_of(loaded)
     check_reads_text(name, body)
     return Pretrained(name, body, tokenizer, None if head is None else loaded)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Torch and transformers warn of what an old or damaged config makes them build."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _bounded_building(folder: Path) -> Iterator[None]:
+    """UserError for a config that asks for far more than the weights of its folder can be.
+
+    A model is built without memory (on the meta device), but what its files lack is then made of memory.
+    """
+    files = [*folder.glob("*.safetensors")] if folder.is_dir() else []
+    size = sum(file.stat().st_size for file in files)
+    most = SPACIOUS_BYTES + MOST_BYTES_PER_BYTE * size
+    taken = 0
+
+    def count(_module: nn.Module, _name: str, tensor: Tensor | None) -> None:
+        nonlocal taken
+        taken += tensor.nbytes if tensor is not None and tensor.is_meta else 0
+        if taken > most:
+            sizes = f"more than {most / 1e6:,.0f} MB of weights, and its files hold {size / 1e6:,.1f} MB"
+            raise UserError(f"model: {folder / 'config.json'}: describes {sizes}")
+
+    with ExitStack() as hooks:
+        if files:  # a model of the hub is where transformers puts it
+            hooks.callback(register_module_parameter_registration_hook(count).remove)
+            hooks.callback(register_module_buffer_registration_hook(count).remove)
+        yield
 
 
 def _loaded(
@@ -108,7 +159,8 @@ def kept_pretrained(model: str, **loading: Any) -> Pretrained:
     A folder whose files have changed is loaded anew. One model is kept and no more, since it may be large.
     """
     folder = Path(model)
-    files = sorted(folder.iterdir()) if folder.is_dir() else []  # a model of the hub has a version
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []  # a model of the hub has a version
+    files = [path for path in paths if path.is_file()]  # a link may be broken
     state = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
     return _kept(model, state, **loading)
 

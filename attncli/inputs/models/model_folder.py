@@ -1,9 +1,17 @@
 """What a folder must hold to be a model: checked before torch and transformers are imported."""
 
 import json
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
+from logging import CRITICAL
 from math import prod
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
 
 from attncli.errors import UserError
 
@@ -19,8 +27,16 @@ TOKENIZER_FILES = (
     "tekken.json",
 )
 ADAPTER = "adapter_config.json"
+READ = frozenset({".json", ".safetensors", ".txt", ".jinja", ".gguf", ".model", ".spm", ".tiktoken"})
+"""What transformers reads of a folder. It takes what is no file (a pipe, a folder) for absent, or waits."""
+SHARDED = "model.safetensors.index.json"
 LFS = b"version https://git-lfs"
-LARGEST_HEADER = 100_000_000
+LARGEST_HEADER, LARGEST_FILE = 100_000_000, 2**63
+REPEATED = re.compile(r"(^|_)(layers?|labels|depth)$")
+"""Settings of so many parts, which are made one by one before any weight is read."""
+FEW_PARTS = 1000
+
+_stderr_lock = threading.RLock()
 
 
 def check_packages() -> None:
@@ -30,26 +46,60 @@ def check_packages() -> None:
 
 
 def quiet_transformers() -> None:
-    """No warnings and no progress of its own: what a user must know, attn says."""
+    """No messages and no progress of its own: what a user must know, attn says."""
     from transformers.utils import logging
 
     # transformers leaves these without types.
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.set_verbosity(CRITICAL)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def panics_in_one_line() -> Iterator[None]:
+    """A panic of the Rust in tokenizers as a ValueError; its stack, hundreds of lines, is not printed."""
+    with _stderr_lock, TemporaryFile() as kept:
+        stderr = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except BaseException as error:
+            if type(error).__module__ != "pyo3_runtime":  # where Rust's PanicException is, and nothing else
+                raise
+            kept.truncate(0)
+            raise ValueError(str(error)) from None
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            kept.seek(0)
+            os.write(2, kept.read())
 
 
 def check_model_folder(folder: Path) -> None:
     """UserError, in one line, for a folder that is not a model, has no tokenizer, or has damaged files."""
-    _check_config(folder / "config.json")
-    weights = sorted(folder.glob("*.safetensors"))
+    try:
+        files = sorted(folder.iterdir())
+    except OSError as error:
+        raise UserError(f"model: {folder}: cannot be read: {error.strerror}") from None
+    if folder / "config.json" not in files:
+        raise UserError(f"model: {folder}: is not a model folder: config.json is missing")
+    for path in files:
+        if path.suffix in READ:
+            _check_file(path)
+    config = _read_config(folder / "config.json")
+    weights = [path for path in files if path.suffix == ".safetensors"]
     if not weights:
         pickled = [path.name for pattern in PICKLED for path in sorted(folder.glob(pattern))]
         if pickled:
             reason = f"has only pickled weights ({pickled[0]}), which can run code when they are read"
             raise UserError(f"model: {folder}: {reason}: save it as safetensors")
         raise UserError(f"model: {folder}: has no weights: model.safetensors is missing")
-    for path in weights:
-        _check_weights(path)
+    if folder / SHARDED in files and folder / "model.safetensors" not in files:
+        _check_shards(folder / SHARDED)
+    num_tensors = sum(map(_checked_tensors, weights))
+    for key, count in _counts(config):
+        if REPEATED.search(key) and count > max(FEW_PARTS, num_tensors):
+            most = f"must be at most {max(FEW_PARTS, num_tensors)} for weights of {num_tensors} tensors"
+            raise UserError(f"model: {folder / 'config.json'}: {key} {most} (got {count!s:.20})")
     _check_adapter(folder)
     if not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
         raise UserError(f"model: {folder}: has no tokenizer: tokenizer.json is missing")
@@ -68,19 +118,56 @@ def _check_adapter(folder: Path) -> None:
         )
 
 
-def _check_config(path: Path) -> None:
+def _check_file(path: Path) -> None:
+    """UserError for what is not a file that may be read."""
     if not path.is_file():
-        raise UserError(f"model: {path.parent}: is not a model folder: config.json is missing")
+        kind = "a folder" if path.is_dir() else "a pipe or a device" if path.exists() else "a broken link"
+        raise UserError(f"model: {path}: is {kind}, not a file")
+    if not os.access(path, os.R_OK):
+        raise UserError(f"model: {path}: cannot be read: Permission denied")
+
+
+def _read_json(path: Path) -> Any:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise UserError(f"model: {path}: is nested too deeply") from None
+    except ValueError as error:  # neither JSON nor UTF-8, or a number of thousands of digits
         raise UserError(f"model: {path}: is not valid JSON: {error}") from None
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    config = _read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UserError(f"model: {path}: names no model_type: is this a transformers model?")
+    return config
 
 
-def _check_weights(path: Path) -> None:
-    """The header of a safetensors file: its length (8 bytes, little-endian), then JSON with offsets."""
+def _check_shards(path: Path) -> None:
+    """UserError for an index that names other files than those of its folder."""
+    index = _read_json(path)
+    shards = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(shards, dict) or not shards:
+        raise UserError(f"model: {path}: has no weight_map")
+    for name in dict.fromkeys(map(str, shards.values())):
+        if Path(name).name != name or not (path.parent / name).is_file():
+            raise UserError(f"model: {path}: names {name:.200}, which is no file of its folder")
+
+
+def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Every whole number of a config and of the configs in it, with its key."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _counts(value)
+        elif isinstance(value, int):
+            yield key, value
+
+
+def _checked_tensors(path: Path) -> int:
+    """How many tensors a safetensors file holds; UserError for a damaged one.
+
+    Its header: its length (8 bytes, little-endian), then JSON with offsets.
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(len(LFS))
@@ -90,14 +177,14 @@ def _check_weights(path: Path) -> None:
         if not 2 <= length <= min(size - 8, LARGEST_HEADER):
             raise UserError(f"model: {path}: is not a safetensors file, or is cut off")
         file.seek(8)
-        try:
-            header = json.loads(file.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-            raise UserError(f"model: {path}: is not a safetensors file: its header is damaged") from None
+        header = file.read(length)
+    ends = _ends_of_tensors(header)
+    if ends is None:
+        raise UserError(f"model: {path}: is not a safetensors file: its header is damaged")
     promised = 8 + length + max(ends, default=0)
     if promised != size:
         raise UserError(f"model: {path}: is cut off: its header promises {promised} bytes")
+    return len(ends)
 
 
 def num_parameters(folder: Path) -> int:
@@ -125,3 +212,24 @@ def _num_parameters(path: Path) -> int:
         raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UserError(f"model: {path}: is not a safetensors file: its header is damaged") from None
+
+
+def _ends_of_tensors(text: bytes) -> list[int] | None:
+    """Where each tensor ends, after a header; None where this is not one."""
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(header, dict):
+        return None
+    ends = []
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+        match offsets:
+            case [int(), int() as end] if 0 <= end <= LARGEST_FILE:
+                ends.append(end)
+            case _:
+                return None
+    return ends

@@ -1,16 +1,19 @@
 """A pretrained model and its tokenizer: reading text, naming tokens."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from attncli.errors import UserError
 from attncli.inputs.models.language_head import Predicts, predicted_tokens
+from attncli.inputs.models.model_folder import panics_in_one_line
 from attncli.inputs.models.words import Words, WordsOfCharacters, words_of
 
 SPELLINGS = {"Ġ": "byte-level", "▁": "metaspace"}
@@ -22,8 +25,9 @@ FIRST_WORD_ID = 2**32
 class ModelText:
     """The tokens of a text as a model reads it, with special ones: the vocabulary's names, and ids.
 
-    `left_out` is how many tokens were cut off, since the model reads no more. `words` are those that the
-    tokens belong to, where they are wanted; where `is_merged` the tokens are words already.
+    `left_out` is how many tokens were cut off, since the model reads no more: the last of the text, or the
+    first where its tokenizer cuts there. `words` are those that the tokens belong to, and `spans` the
+    characters of each token, where they are wanted; where `is_merged` the tokens are words already.
     """
 
     tokens: tuple[str, ...]
@@ -31,6 +35,8 @@ class ModelText:
     left_out: int = 0
     words: Words | None = None
     is_merged: bool = False
+    left_out_side: Literal["first", "last"] = "last"
+    spans: Sequence[tuple[int, int]] | None = None
 
     def in_words(self) -> "ModelText":
         """The text with words in the place of tokens, where they are wanted.
@@ -47,7 +53,8 @@ class ModelText:
         for word_text, several in zip(self.words.texts, pieces, strict=True):
             id_of.setdefault(word_text, several[0] if len(several) == 1 else numbers[several])
         ids = [id_of[word_text] for word_text in self.words.texts]
-        return ModelText(self.words.texts, torch.tensor(ids), self.left_out, is_merged=True)
+        merged = replace(self, tokens=self.words.texts, ids=torch.tensor(ids), words=None, spans=None)
+        return replace(merged, is_merged=True)
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,8 @@ class Reading:
         """What was cut off, where anything was."""
         texts = {"text": self.text, "context": None if self.context is self.text else self.context}
         return [
-            f"Of the {name} the last {text.left_out} tokens are left out: the model reads {len(text.ids)}."
+            f"Of the {name} the {text.left_out_side} {text.left_out} tokens are left out: "
+            f"the model reads {len(text.ids)}."
             for name, text in texts.items()
             if text is not None and text.left_out
         ]
@@ -106,7 +114,8 @@ class Pretrained:
     @cached_property
     def token_spelling(self) -> str | None:
         """How the vocabulary writes a blank: byte-level (`Ġ`), metaspace (`▁`) or not at all."""
-        written = "".join(self.tokenizer.tokenize("a b"))
+        with self._tokenizer_errors():
+            written = "".join(self.tokenizer.tokenize("a b"))
         return next((name for mark, name in SPELLINGS.items() if mark in written), None)
 
     @cached_property
@@ -130,16 +139,21 @@ class Pretrained:
         num_new: int = 0,
         is_whole: bool = False,
         words: WordsOfCharacters | None = None,
+        with_spans: bool = False,
     ) -> ModelText:
-        """A text's tokens, not padded, and cut only where asked to; UserError that names `key` for none, or
-        too many. `num_new` places stay free; a whole text gets no special tokens around it. `words` gives the
-        words that tokens are to be merged into.
+        """A text's tokens, not padded, and cut only where asked to, at the end where the tokenizer cuts;
+        UserError that names `key` for none, or too many. `num_new` places stay free; a whole text gets no
+        special tokens around it. `words` gives the words that tokens are to be merged into.
         """
         if words is not None and not self.tokenizer.is_fast:
             message = "does not say where its tokens stand in the text: leave words out"
             raise UserError(f"words: the tokenizer of {self.name} {message}")
-        options = {"padding": False, "return_offsets_mapping": words is not None}
-        encoded = self.tokenizer(text, truncation=False, add_special_tokens=not is_whole, **options)
+        options = {
+            "padding": False,
+            "return_offsets_mapping": words is not None or with_spans,
+            "add_special_tokens": not is_whole,
+        }
+        encoded = self.encoded(text, truncation=False, **options)
         ids = encoded["input_ids"]
         if not ids:
             raise UserError(f"{key}: the tokenizer of {self.name} finds no tokens in it")
@@ -150,17 +164,36 @@ class Pretrained:
                 besides = f" beside {num_new + 1} new ones" if num_new else ""
                 message = f"must be at most {most} tokens for {self.name}{besides} (got {count})"
                 raise UserError(f"{key}: {message}{'' if is_whole else ': truncate cuts it'}")
-            encoded = self.tokenizer(text, truncation=True, max_length=most, **options)
+            encoded = self.encoded(text, truncation=True, max_length=most, **options)
             ids = encoded["input_ids"]
         tokens, special = self.labels(ids), self.special_ids - self.unknown_ids
         found = None
         if words is not None:
             found = words_of(text, words(text), tokens, ids, encoded["offset_mapping"], special)
-        return ModelText(tokens, torch.tensor(ids), count - len(ids), found)
+        side: Literal["first", "last"] = "first" if self.tokenizer.truncation_side == "left" else "last"
+        spans = encoded["offset_mapping"] if with_spans else None
+        return ModelText(tokens, torch.tensor(ids), count - len(ids), found, left_out_side=side, spans=spans)
+
+    def encoded(self, text: str, **options: Any) -> BatchEncoding:
+        """What the tokenizer makes of a text; UserError where it fails."""
+        with self._tokenizer_errors():
+            read: BatchEncoding = self.tokenizer(text, **options)
+        return read
+
+    @contextmanager
+    def _tokenizer_errors(self) -> Iterator[None]:
+        try:
+            with panics_in_one_line():
+                yield
+        except Exception as error:  # a damaged tokenizer may fail in any way; the reason is given in one line
+            reason = " ".join(str(error).split())
+            raise UserError(f"model: the tokenizer of {self.name} fails: {reason}") from None
 
     def labels(self, ids: list[int]) -> tuple[str, ...]:
-        """Each token as the vocabulary has it."""
-        return tuple(self.tokenizer.convert_ids_to_tokens(ids))
+        """Each token as the vocabulary has it; its number in brackets where a model has more of them."""
+        # transformers' types know of no token without a name.
+        names: Any = self.tokenizer.convert_ids_to_tokens(ids)
+        return tuple(f"[{i}]" if name is None else name for i, name in zip(ids, names, strict=True))
 
     def text_of(self, ids: list[int]) -> str:
         """The text that tokens stand for, without special ones."""
@@ -185,7 +218,7 @@ class Pretrained:
         ids = torch.cat([torch.tensor([start]), text.ids[:-1]])
         (label,) = self.labels([start])
         words = None if text.words is None else text.words.shifted_right(label)
-        return ModelText((label, *text.tokens[:-1]), ids, text.left_out, words)
+        return replace(text, tokens=(label, *text.tokens[:-1]), ids=ids, words=words, spans=None)
 
     def inputs(self, readings: Sequence["Reading"]) -> dict[str, Tensor]:
         """What the model's forward wants of texts of one length; a context goes to the encoder."""

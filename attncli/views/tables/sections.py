@@ -13,6 +13,7 @@ from attncli.views.parts import chosen_parts, missing_parts, parts_of
 from attncli.views.tables.elements import Drawing, Paragraph, Section, TableLabels
 from attncli.views.tables.screens import SCREENS
 from attncli.views.tables.screens.headlines import next_steps
+from attncli.views.tables.screens.needs import suits
 from attncli.views.tables.statistic_tables import statistic_tables
 from attncli.views.tables.step_sections import step_sections
 from attncli.views.tables.tensor_tables import TensorTables
@@ -35,15 +36,12 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
 
 def _screen(report: Report, display: Display) -> list[Section]:
     """The first screen; empty for an experiment without one and for a saved report that was edited since."""
-    if report.experiment not in SCREENS:
+    if report.experiment not in SCREENS or not suits(report):
         return []
     # As wide as the terminal, and in a pipe as wide as most, so that both print the same there.
     width = display.width or TEXT_WIDTH
     screen_display = replace(display, width=width, precision=display.screen_precision)
-    try:
-        return list(SCREENS[report.experiment](report, screen_display))
-    except (LookupError, TypeError, ValueError):  # it lacks what the experiment always says
-        return []
+    return list(SCREENS[report.experiment](report, screen_display))
 
 
 def _explanation(report: Report, display: Display) -> Iterator[Section]:

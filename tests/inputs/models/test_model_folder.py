@@ -1,13 +1,18 @@
 """Folders that are no model: one clear line each, most of them before torch is imported."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from attncli.cli.main import run
 from attncli.errors import UserError
-from attncli.inputs.models.model_folder import check_model_folder
+from attncli.inputs.models.loading import load_pretrained
+from attncli.inputs.models.model_folder import check_model_folder, panics_in_one_line
 from tests.conftest import Attn
 from tests.model_folders import save_model
 
@@ -56,6 +61,90 @@ def no_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
+def many_digits(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": "bert", "size": ' + "9" * 5000 + "}")
+
+
+def deep_config(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": "bert", "a": ' + "[" * 10**5 + "]" * 10**5 + "}")
+
+
+def change_header(folder: Path, change: Callable[[dict[str, Any], str], object]) -> None:
+    """Rewrite the header of the weights, given the name of its first tensor."""
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    change(header, next(name for name in header if name != "__metadata__"))
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
+
+
+def text_offsets(folder: Path) -> None:
+    change_header(folder, lambda header, name: header[name].update(data_offsets=["0", "4"]))
+
+
+def one_text_offset(folder: Path) -> None:
+    change_header(folder, lambda header, name: header[name].update(data_offsets=[0, "4"]))
+
+
+def endless_offset(folder: Path) -> None:
+    change_header(folder, lambda header, name: header[name].update(data_offsets=[0, 10**4000]))
+
+
+def pipe_as_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+
+
+def pipe_as_tokenizer_config(folder: Path) -> None:
+    (folder / "tokenizer_config.json").unlink()
+    os.mkfifo(folder / "tokenizer_config.json")
+
+
+def folder_as_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").mkdir()
+
+
+def device_as_vocabulary(folder: Path) -> None:
+    (folder / "vocab.txt").symlink_to("/dev/zero")
+
+
+def broken_link(folder: Path) -> None:
+    (folder / "generation_config.json").symlink_to("/no/such")
+
+
+def endless_layers(folder: Path) -> None:
+    change_config(folder, num_hidden_layers=10**9)
+
+
+def endless_labels(folder: Path) -> None:
+    change_config(folder, vision={"num_labels": 10**9})
+
+
+def index_of(folder: Path, shard: object) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))
+
+
+def shard_outside(folder: Path) -> None:
+    index_of(folder, "../other.safetensors")
+
+
+def shard_missing(folder: Path) -> None:
+    index_of(folder, "model-00002-of-00002.safetensors")
+
+
+def shard_number(folder: Path) -> None:
+    index_of(folder, 5)
+
+
+def index_without_shards(folder: Path) -> None:
+    index_of(folder, "x")
+    (folder / "model.safetensors.index.json").write_text("[]")
+
+
 BROKEN: dict[Callable[[Path], None], str] = {
     no_config: "is not a model folder: config.json is missing",
     break_config: "config.json: is not valid JSON",
@@ -67,6 +156,22 @@ BROKEN: dict[Callable[[Path], None], str] = {
     not_safetensors: "is not a safetensors file",
     empty_weights: "is not a safetensors file, or is cut off",
     no_tokenizer: "has no tokenizer: tokenizer.json is missing",
+    many_digits: "config.json: is not valid JSON: Exceeds the limit (4300 digits)",
+    deep_config: "config.json: is nested too deeply",
+    text_offsets: "is not a safetensors file: its header is damaged",
+    one_text_offset: "is not a safetensors file: its header is damaged",
+    endless_offset: "is not a safetensors file: its header is damaged",
+    pipe_as_weights: "model.safetensors: is a pipe or a device, not a file",
+    pipe_as_tokenizer_config: "tokenizer_config.json: is a pipe or a device, not a file",
+    folder_as_weights: "model.safetensors: is a folder, not a file",
+    device_as_vocabulary: "vocab.txt: is a pipe or a device, not a file",
+    broken_link: "generation_config.json: is a broken link, not a file",
+    endless_layers: "num_hidden_layers must be at most 1000 for weights of 39 tensors (got 1000000000)",
+    endless_labels: "num_labels must be at most 1000 for weights of 39 tensors (got 1000000000)",
+    shard_outside: "index.json: names ../other.safetensors, which is no file of its folder",
+    shard_missing: "index.json: names model-00002-of-00002.safetensors, which is no file of its folder",
+    shard_number: "index.json: names 5, which is no file of its folder",
+    index_without_shards: "index.json: has no weight_map",
 }
 
 
@@ -114,6 +219,17 @@ def change_config(folder: Path, **settings: object) -> None:
         ({"num_attention_heads": 5}, "cannot be loaded"),
         ({"hidden_size": 64}, "weights are missing or have another shape"),
         ({"num_hidden_layers": 3}, "weights are missing or have another shape"),
+        ({"use_return_dict": True}, "cannot be loaded"),
+        ({"rope_scaling": "x"}, "cannot be loaded"),
+        ({"intermediate_size": 0}, "weights are missing or have another shape"),
+        (
+            {"hidden_size": 4 * 10**7},
+            "config.json: describes more than 1,076 MB of weights, and its files hold 0.1 MB",
+        ),
+        (
+            {"intermediate_size": 10**15},
+            "config.json: describes more than 1,076 MB of weights, and its files hold 0.1 MB",
+        ),
         (
             {"model_type": "own", "auto_map": {"AutoModel": "code.Model", "AutoConfig": "code.Config"}},
             "cannot be",
@@ -129,7 +245,72 @@ def test_a_damaged_config_is_one_line(
     ended = attn(["heads", "--model", str(folder)])
     assert ended.code == 2 and ended.out == ""
     (line,) = ended.err.splitlines()
-    assert line.startswith(f"--model: {folder}: ") and said in line
+    assert line.startswith(f"--model: {folder}") and said in line
+
+
+@pytest.mark.parametrize("model", ["Llama", "GPT-OSS"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"attn_implementation": "evil/attn"},
+        {"attn_implementation": "flash_attention_2"},
+        {"_attn_implementation": "evil/attn"},
+        {"attn_implementation": {"": "evil/attn"}},
+        {"experts_implementation": "deepgemm"},
+    ],
+    ids=str,
+)
+def test_a_config_chooses_no_kernel(
+    model: str, settings: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the package `kernels` is installed, which fetches what a config names and runs it."""
+    asked: list[object] = []
+    for name in ("is_kernels_available", "is_flash_attn_2_available"):
+        monkeypatch.setattr(f"transformers.modeling_utils.{name}", lambda: True, raising=False)
+    monkeypatch.setattr("transformers.modeling_utils.lazy_import_flash_attention", asked.append)
+    monkeypatch.setattr("transformers.integrations.hub_kernels.get_kernel", asked.append)
+    folder = save_model(tmp_path, model)
+    change_config(folder, **settings)
+    found = load_pretrained(str(folder), allow_download=False, device=torch.device("cpu"))
+    assert not asked
+    change_config(folder, **{name: None for name in settings})
+    plain = load_pretrained(str(folder), allow_download=False, device=torch.device("cpu"))
+    for name in ("_attn_implementation", "_experts_implementation"):
+        assert getattr(found.model.config, name) == getattr(plain.model.config, name)
+
+
+def save_with_regex(folder: Path, pattern: str) -> Path:
+    """A model whose tokenizer splits by this pattern."""
+    save_model(folder, "BERT")
+    path = folder / "tokenizer.json"
+    file = json.loads(path.read_text())
+    file["pre_tokenizer"] = {
+        "type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False
+    }  # fmt: skip
+    path.write_text(json.dumps(file))
+    return folder
+
+
+def test_a_panic_of_the_tokenizer_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = save_with_regex(tmp_path, "(a|aa)+$")
+    code = run(["heads", "--model", str(folder), "--sentence", "a" * 60 + "b"])
+    out, err = capfd.readouterr()
+    assert (code, out) == (2, "")
+    reason = "fails: Onig: Regex search error: retry-limit-in-match over"
+    assert err == f"--model: the tokenizer of {folder.name} {reason}\n"
+
+
+def test_what_a_tokenizer_prints_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    with panics_in_one_line():
+        os.write(2, b"a warning")
+    assert capfd.readouterr().err == "a warning"
+
+
+def test_a_token_without_a_name_is_its_number(tmp_path: Path) -> None:
+    pretrained = load_pretrained(
+        str(save_model(tmp_path, "BERT")), allow_download=False, device=torch.device("cpu")
+    )
+    assert pretrained.labels([3, 99]) == ("[SEP]", "[99]")
 
 
 @pytest.mark.parametrize(

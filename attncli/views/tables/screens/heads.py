@@ -47,7 +47,8 @@ def heads_screen(report: Report, display: Display) -> Iterator[Section]:
             is_only = len(stack_heads) == len(heads)
             yield pattern_grid("" if is_only else stack, list(rows), report, labels, display.width)
             letters_title = LETTERS_TITLE if is_only else f"{stack}: {LETTERS_TITLE}"
-            yield from head_letters(letters_title, stack_heads, display.width)
+            if stack_heads:
+                yield from head_letters(letters_title, stack_heads, display.width)
     tensors = {name: tensor for name, tensor in report.tensors.items() if name == "rollout" or not heads}
     if tensors:
         yield from TensorTables(replace(report, tensors=tensors), display, labels).sections()
@@ -140,7 +141,7 @@ def _relations(report: Report, display: Display) -> Iterator[Section]:
     columns = [
         Column(("", "words"), [f"{row['words']:,}" for row in shown]),
         Column(("", "head"), [f"{row['layer']}:{row['head']}" for row in shown]),
-        Column(("", "looks"), [DIRECTIONS[str(row["direction"])] for row in shown], left=True),
+        Column(("", "looks"), [_direction(row) for row in shown], left=True),
         Column(("", "share"), [_share(row, "share") for row in shown]),
         Column(("", "95 %"), [f"{_share(row, 'lower')}-{_share(row, 'upper')}" for row in shown], left=True),
         Column(("best", "offset"), [f"{row['offset']:+d}" for row in shown]),
@@ -151,6 +152,11 @@ def _relations(report: Report, display: Display) -> Iterator[Section]:
     left_out = len(relations) - len(shown)
     rest = [f"{counted(left_out, 'relation')} with fewer words: --show all."] if left_out else []
     yield from closing_notes([*rest, *report.notes[1:]])
+
+
+def _direction(row: Row) -> str:
+    name = str(row["direction"])
+    return DIRECTIONS.get(name, plain_text(name))
 
 
 def _share(row: Row, name: str) -> str:
