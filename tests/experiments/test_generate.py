@@ -476,7 +476,7 @@ def test_a_chat_template_that_fails_is_one_line(
     ended = attn(["generate", "--model", str(folder), "--sentence", "the cat", "--chat"])
     (line,) = ended.err.splitlines()
     assert ended.code == 2
-    assert line == f"--chat: the chat template of {folder.name} fails: {TEMPLATES[template]}"
+    assert line.startswith(f"--chat: the chat template of {folder.name} fails: {TEMPLATES[template]}")
 
 
 def test_a_chat_template_writes_what_it_writes_in_transformers(tmp_path: Path) -> None:
