@@ -2,7 +2,7 @@
 
 Nothing of attn is in what they are held against:
 - generate: one eager run on the whole sequence at once, without a cache: each row, and each token as the
-  largest logit (by transformers' own generate where the whole sequence is not the same: `_by_steps`);
+  largest logit (by transformers' own generate for models that choose keys: `_by_steps`);
 - ablate: eager runs in which a hook zeroes what W_O reads of a head;
 - why: the logits of the eager run, and of each head what W_O makes of it along the largest logit, through the
   numbers that the last norm gave.
@@ -99,21 +99,10 @@ class Predicting:
         is_two_stacks = AutoConfig.from_pretrained(self.folder).is_encoder_decoder
         for num_tokens, num_new, settings in WRITTEN[:2] if is_two_stacks else WRITTEN:
             text = text_of(num_tokens)
-            answer = self._ask(
-                outcome,
-                "generate",
-                "--sentence",
-                text,
-                "--maps",
-                "heads",
-                "--max-new-tokens",
-                str(num_new),
-                *settings,
-            )
-            if answer:
-                self._written(
-                    outcome, " ".join(("generate", f"{num_tokens}+{num_new}", *settings)), text, answer
-                )
+            what = " ".join(("generate", f"{num_tokens}+{num_new}", *settings))
+            arguments = ("--sentence", text, "--maps", "heads", "--max-new-tokens", str(num_new), *settings)
+            if answer := self._ask(outcome, "generate", *arguments):
+                self._written(outcome, what, text, answer)
 
     def _written(self, outcome: Outcome, what: str, text: str, answer: Answer) -> None:
         ids = self._ids(text)
@@ -129,9 +118,10 @@ class Predicting:
         outputs, layers, _ = self._run(model, given)
         layers = [layer for layer in layers if layer.stack == stack]
         size = answer.reports[0]["spec"].get("prefill_chunk")
-        if size is not None or _chooses_keys(model):
-            layers = self._by_steps(layers, ids, len(written), size)
-        self._compare_rows(outcome, what, answer, layers, first)
+        rows = self._compared_rows(what, answer, layers, first)
+        if rows.wrong and (size is not None or _chooses_keys(model)):
+            rows = self._compared_rows(what, answer, self._by_steps(layers, ids, len(written), size), first)
+        outcome.add(rows)
         logits = outputs["logits"][0, first:]
         lacks = logits.max(dim=-1).values - logits[range(len(written)), written]
         if (lacks > TOLERANCE * logits.abs().max()).any():
@@ -147,13 +137,9 @@ class Predicting:
     def _generated(self, ids: Tensor, num_new: int, size: int | None) -> Any:
         """What transformers' own generate gives, with eager attention."""
         model = load(self.folder, self.auto_class)
-        settings: dict[str, Any] = {"max_new_tokens": num_new, "do_sample": False, "num_beams": 1}
-        settings |= {
-            "use_cache": True,
-            "prefill_chunk_size": size,
-            "return_dict_in_generate": True,
-            "output_attentions": True,
-        }
+        settings: dict[str, Any] = {"max_new_tokens": num_new, "prefill_chunk_size": size, "use_cache": True}
+        settings |= {"do_sample": False, "num_beams": 1}
+        settings |= {"return_dict_in_generate": True, "output_attentions": True}
         try:
             # transformers leaves generate without types.
             return model.generate(ids, attention_mask=torch.ones_like(ids), **settings)  # type: ignore[operator]
@@ -163,8 +149,8 @@ class Predicting:
     def _by_steps(self, layers: list[Layer], ids: Tensor, num_new: int, size: int | None) -> list[Layer]:
         """The rows that chose the tokens, from transformers' own generate with its cache.
 
-        For a prompt in pieces, and for models that choose keys: among keys of one score (an index has many
-        that are 0) the choice depends on how many keys there are, so that the whole sequence gives others.
+        For models that choose keys: among keys of one score (an index has many that are 0) the choice depends
+        on how many keys there are, so that the whole sequence, and pieces of a prompt, give others.
         """
         steps = self._generated(ids, num_new, size)
         length = ids.shape[1] + num_new - 1
@@ -179,22 +165,21 @@ class Predicting:
             found.append(replace(layer, weights=rows))
         return found
 
-    def _compare_rows(
-        self, outcome: Outcome, what: str, answer: Answer, layers: list[Layer], first: int
-    ) -> None:
+    def _compared_rows(self, what: str, answer: Answer, layers: list[Layer], first: int) -> Outcome:
+        outcome = Outcome()
         shown = answer.tensor("weights")
         assert shown is not None
         numbers = [number for number, rows in enumerate(shown) if not np.isnan(rows).all()]
         expected = [layer.number for layer in layers]
         if numbers != expected:
             outcome.wrong.append(f"{what}: layers {numbers} instead of {expected}")
-            return
+            return outcome
         for layer in layers:
             rows = shown[layer.number]
             rows = comparable(self.name, rows[~np.isnan(rows).all(axis=(1, 2))])
-            outcome.compare(
-                f"{what}, layer {layer.number}: weights", rows, layer.weights[:, first:], TOLERANCE
-            )
+            where = f"{what}, layer {layer.number}: weights"
+            outcome.compare(where, rows, layer.weights[:, first:], TOLERANCE)
+        return outcome
 
     # ablate
 

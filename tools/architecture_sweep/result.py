@@ -33,6 +33,13 @@ class Outcome:
         if not difference <= tolerance:
             self.wrong.append(f"{what}: off by {difference:.2g}")
 
+    def add(self, other: "Outcome") -> None:
+        """Note what another one has found, too."""
+        self.compared += other.compared
+        self.wrong += other.wrong
+        if other.difference is not None:
+            self.difference = largest(self.difference, other.difference)
+
     @property
     def verdict(self) -> str:
         """right, wrong, partly refused, refused or not testable."""
