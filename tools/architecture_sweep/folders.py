@@ -93,7 +93,8 @@ def head_class(model_type: str) -> Any:
     Some are made from a part of the configuration (Emu3): those are of another type.
     """
     config = CONFIG_MAPPING[model_type]
-    classes = ((one, one._model_mapping.get(config, None)) for one in HEADS)
+    # transformers says that one configuration could have several classes.
+    classes: Any = ((one, one._model_mapping.get(config, None)) for one in HEADS)
     return next((one for one, model in classes if model is not None and model.config_class is config), None)
 
 

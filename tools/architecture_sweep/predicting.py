@@ -192,7 +192,9 @@ class Predicting:
         rows = answer.reports[0]["statistics"]["heads"]
         has_head = "loss" in rows[0]
         # What is measured of a model without such a head are the last vectors of its body.
-        model = load(self.folder, self.auto_class) if has_head else load(self.folder).base_model
+        model = load(self.folder, self.auto_class if has_head else AutoModel)
+        if not has_head and isinstance(model.base_model, PreTrainedModel):
+            model = model.base_model
         given = inputs(model, self._ids(text))
         measured = Measured(np.array([]), np.array([]))
         if has_head:
