@@ -5,14 +5,26 @@ from pathlib import Path
 import pytest
 
 from tools.architecture_sweep.check import check
-from tools.architecture_sweep.sample import RIGHT, SAMPLE
+from tools.architecture_sweep.predicting import check_predicting
+from tools.architecture_sweep.sample import LOCAL, PREDICTING, RIGHT, SAMPLE
 
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_it_is_right_or_says_why_not(name: str, tmp_path: Path) -> None:
     """`python -m tools.architecture_sweep FILE` does the same for every architecture there is."""
-    result = check(name, tmp_path / "model")
+    result = check(name, tmp_path / "model", predicting=False)
     assert not result.wrong, "\n".join(result.wrong)
     assert result.verdict != "not testable", result.reason
     if name in RIGHT:
         assert result.verdict == "right", result.refused or result.reason
+    assert result.local or name not in LOCAL, "no window is smaller than the text"
+
+
+@pytest.mark.parametrize("name", PREDICTING)
+def test_what_a_model_writes_and_loses_without_a_head(name: str, tmp_path: Path) -> None:
+    """One run on the whole sequence; hooks that zero what W_O reads of a head; the model's own logits."""
+    outcomes = check_predicting(name, tmp_path / "model")
+    wrong = [line for outcome in outcomes.values() for line in outcome.wrong]
+    assert not wrong, "\n".join(wrong)
+    right = tuple(command for command, outcome in outcomes.items() if outcome.verdict == "right")
+    assert right == PREDICTING[name]

@@ -84,8 +84,9 @@ def sweep(names: list[str], path: Path, *, workers: int, seconds: float) -> None
             line = _ended(connection, running.pop(connection), seconds)
             with path.open("a") as file:
                 file.write(line + "\n")
-            result = json.loads(line)
-            print(f"{result['name']}: {result['verdict']}", *result["wrong"][:1], flush=True)
+            result = Result.from_json(line)
+            commands = (f"{name} {outcome.verdict}" for name, outcome in result.commands.items())
+            print(f"{result.name}: {result.verdict};", ", ".join(commands), *result.wrong[:1], flush=True)
 
 
 def main() -> None:

@@ -12,15 +12,13 @@ from transformers.utils import logging
 from .asking import Answer, ask
 from .classes import model_class
 from .folders import LONG, SHORT, NotTestable, save_model, text_of
-from .oracle import Layer, layers_of_text, row_statistics
+from .oracle import WITHOUT_SINK, Layer, comparable, layers_of_text, row_statistics
+from .predicting import check_predicting
 from .result import Result, largest
 
 TOLERANCE = 1e-3
 """Of weights; of an output relative to its largest. Right is mostly 1e-6, the worst 1e-4 where scores are in
 the hundreds; wrong is above 0.01."""
-
-BEFORE_SINK = ("granite_swa", "granitemoe_swa")
-"""Their eager attention returns weights that sum to 1, and takes the share of the sink off the output."""
 
 
 class Check:
@@ -49,6 +47,7 @@ class Check:
             text: [layer for layer in own if layer.is_distribution] for text, own in self.truth.items()
         }
         layers = self.truth[self.texts[1]]
+        self.result.local = sum(layer.is_local for layer in layers)
         self.no_weights -= {layer.stack for layer in layers}
         for stack in dict.fromkeys(layer.stack for layer in layers):
             own = [layer for layer in layers if layer.stack == stack]
@@ -111,7 +110,7 @@ class Check:
             self.result.wrong.append("multihead: shows another stack than the encoder, which has no weights")
 
     def _heads(self, folder: Path, text: str, stack: str) -> None:
-        what = f"heads --maps {stack}, {len(text.split()) + 2} tokens"
+        what = f"heads --maps {stack}, {len(text) + 2} tokens"
         answer = ask(["heads", "--model", folder, "--sentence", text, "--maps", stack])
         if not self._kept(answer, what):
             return
@@ -135,9 +134,7 @@ class Check:
         if shown.shape != expected.shape:
             self.result.wrong.append(f"{what}: shape {shown.shape} instead of {expected.shape}")
             return
-        if self.result.name in BEFORE_SINK:
-            shown = shown / shown.sum(axis=-1, keepdims=True)
-        difference = float(np.abs(shown - expected).max())
+        difference = float(np.abs(comparable(self.result.name, shown) - expected).max())
         self.result.weights = largest(self.result.weights, difference)
         if not difference <= TOLERANCE:
             self.result.wrong.append(f"{what}: weights off by {difference:.2g}")
@@ -155,7 +152,7 @@ class Check:
                 f"{what}: {counts[0]} heads of {parts[0]} instead of {counts[1]} of {parts[1]}"
             )
             return
-        if self.result.name in BEFORE_SINK:
+        if self.result.name in WITHOUT_SINK:
             return
         places = {
             (layer.module, layer.stack == "cross", layer.number, head): layer.weights[head]
@@ -175,7 +172,7 @@ class Check:
                     return
 
     def _multihead(self, folder: Path, text: str, layer: Layer) -> None:
-        what = f"multihead --layer {layer.number}, {len(text.split()) + 2} tokens"
+        what = f"multihead --layer {layer.number}, {len(text) + 2} tokens"
         answer = ask(["multihead", "--model", folder, "--layer", str(layer.number), "--sentence", text])
         if not self._kept(answer, what):
             return
@@ -224,10 +221,17 @@ def _short(values: list[Any]) -> str:
     return " ".join(",".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in values) or "none"
 
 
-def check(name: str, folder: Path) -> Result:
-    """The result for one architecture; `folder` is made, and holds its model afterwards."""
+def check(name: str, folder: Path, *, predicting: bool = True) -> Result:
+    """The result for one architecture; `folder` is made, and holds its model afterwards.
+
+    `predicting`: generate, ablate and why, too.
+    """
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # transformers' own
-        return Check(name, folder).run()
+        result = Check(name, folder).run()
+        if predicting:
+            result.commands = check_predicting(name, folder.with_name(folder.name + "-predicting"))
+            result.wrong += [line for outcome in result.commands.values() for line in outcome.wrong]
+        return result.judged()

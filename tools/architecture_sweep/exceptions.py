@@ -79,12 +79,11 @@ EXCEPTIONS: dict[str, Special] = {
         NO_TYPES, {"text_config": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2}}
     ),
     "dots1": Special(
-        "the defaults name no number of experts, and one kind of layers",
+        "the defaults name no number of experts",
         {
             "n_routed_experts": 4,
             "n_shared_experts": 1,
             "num_experts_per_tok": 2,
-            "layer_types": FULL_AND_SLIDING,
         },
     ),
     "deepseek_v2": Special("the defaults name no experts for a token", {"num_experts_per_tok": 2}),
@@ -139,7 +138,6 @@ EXCEPTIONS: dict[str, Special] = {
         "the defaults name no layer with attention",
         {"layer_types": ["linear_attention", "full_attention"]},
     ),
-    "laguna": Special(ONE_TYPE, {"layer_types": FULL_AND_SLIDING * 2}),
     "layoutlmv3": Special("coordinates and shapes share the width", {"coordinate_size": 12, "shape_size": 8}),
     "lfm2": Special(ONE_TYPE, {"layer_types": ["conv", "full_attention"] * 2}),
     "lfm2_vl": Special(ONE_TYPE, {"text_config": {"layer_types": ["conv", "full_attention"] * 2}}),
@@ -151,12 +149,19 @@ EXCEPTIONS: dict[str, Special] = {
     ),
     "t5gemma2_encoder": Special(NO_DROPOUT, {"text_config": {"dropout_rate": 0.0}}),
     "mamba2": Special(WIDTH, {"num_heads": 8, "head_dim": 16, "hidden_size": 64}),
-    "mellum": Special(ONE_TYPE, {"layer_types": FULL_AND_SLIDING}),
     "minimax_m3_vl": Special(ONE_TYPE, {"text_config": MINIMAX_SPARSE}),
     "minimax_m3_vl_text": Special(ONE_TYPE, MINIMAX_SPARSE),
     "mistral4": Special("a half of each head turns", {"qk_nope_head_dim": 16, "head_dim": 32}),
     "molmo2": Special(
         "the adapter names layers of the image part", {"adapter_config": {"vision_feature_layer": [-1, -2]}}
+    ),
+    "neomme": Special(
+        "of sliding layers each second one has a longer window",
+        {
+            "per_layer_config": {
+                i: {"sliding_window": window} for i, window in ((1, None), (2, 11), (3, None))
+            }
+        },
     ),
     "nystromformer": Special(
         "landmarks that are all tokens: other texts than of one length fail",
@@ -166,7 +171,7 @@ EXCEPTIONS: dict[str, Special] = {
     "qwen2_5_omni_thinker": Special("the defaults lack a token", {"vision_start_token_id": 90}),
     "qwen4_exp": Special("the defaults name no index", {"text_config": QWEN4_INDEX}),
     "qwen4_exp_text": Special("the defaults name no index", QWEN4_INDEX),
-    "step3p7": Special("the defaults name no window", {"text_config": {"sliding_window": 8}}),
+    "step3p7": Special("the defaults name no window", {"text_config": {"layer_types": FULL_AND_SLIDING * 2}}),
     "qwen3_omni_moe_thinker": Special("the defaults lack a token", {"vision_start_token_id": 90}),
     "recurrent_gemma": Special("the third layer has attention", {"num_hidden_layers": 3}),
     "reformer": Special(
@@ -180,6 +185,7 @@ EXCEPTIONS: dict[str, Special] = {
             "lsh_attn_chunk_length": 10,
         },
     ),
+    "zaya": Special(ONE_TYPE, {"layer_types": ["hybrid", "hybrid_sliding"]}),
     "xmod": Special("a language must be named", {"default_language": "en_XX"}),
     "zamba": Special(
         "attention is twice as wide",

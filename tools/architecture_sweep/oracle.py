@@ -3,18 +3,29 @@
 import itertools
 import re
 from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from .folders import NotTestable, inputs, one_line
 
 NOT_LAYERS = ("decoder_ngram_attentions",)
 """Second weights of layers that have others, of queries that predict tokens further on."""
+
+BEFORE_SINK = (
+    "eager attention returns rows that sum to 1, and takes the share of the sink off the output later"
+)
+WITHOUT_SINK = {"granite_swa": BEFORE_SINK, "granitemoe_swa": BEFORE_SINK}
+"""Where eager attention does not return the weights that take effect. attn shows rows with the sink: divided
+by their sums they are the returned ones, and the output is compared as it is."""
 
 STACKS = {"encoder_attentions": "encoder", "cross_attentions": "cross"}
 SIBLING = "output.dense"
@@ -23,10 +34,14 @@ SIBLING = "output.dense"
 
 @dataclass(frozen=True)
 class Layer:
-    """The attention of one layer: where it is, its weights, and what its module gave as output."""
+    """The attention of one layer: where it is, its weights, and what its module gave as output.
+
+    `call` says which call of the module it was: one module may serve several layers.
+    """
 
     stack: str
     module: str
+    call: int
     number: int
     weights: Tensor
     outputs: tuple[Tensor, ...]
@@ -37,16 +52,27 @@ class Layer:
         rows = self.weights
         return bool(rows.ndim == 3 and (rows > -1e-6).all() and (rows.sum(-1) < 1 + 1e-3).all())
 
+    @property
+    def is_local(self) -> bool:
+        """Whether all heads hide the same earlier keys from a later query: a window, or chunks."""
+        num_queries, num_keys = self.weights.shape[-2:]
+        if self.stack == "cross" or num_queries != num_keys:
+            return False
+        hidden = (self.weights == 0).all(dim=0).tril()
+        return bool(hidden[num_queries // 2 :].any())
+
 
 @dataclass
 class Calls:
-    """Every module's outputs in the order of its calls, and the call that each tensor came from first."""
+    """What every module read first and gave, in the order of its calls; the call that made each tensor."""
 
     outputs: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    read: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     source: dict[int, tuple[str, int]] = field(default_factory=dict)
 
-    def note(self, name: str, output: Any) -> None:
+    def note(self, name: str, read: Any, output: Any) -> None:
         parts = output if isinstance(output, tuple | list) else (output,)
+        self.read[name].append(read)
         self.outputs[name].append(parts)  # kept, so that no other tensor gets the number of one
         for part in parts:
             if isinstance(part, Tensor):
@@ -82,9 +108,14 @@ def _numbers(modules: list[str]) -> list[int]:
     return list(range(len(modules)))
 
 
-def load(folder: Path) -> PreTrainedModel:
+def comparable(name: str, rows: np.ndarray) -> np.ndarray:
+    """The rows of weights that attn shows, as eager attention returns them."""
+    return rows / rows.sum(axis=-1, keepdims=True) if name in WITHOUT_SINK else rows
+
+
+def load(folder: Path, auto_class: Any = AutoModel) -> PreTrainedModel:
     """The model with eager attention from the start."""
-    model: PreTrainedModel = AutoModel.from_pretrained(
+    model: PreTrainedModel = auto_class.from_pretrained(
         folder, attn_implementation="eager", dtype=torch.float32, use_safetensors=True
     )
     model.config.use_cache = False
@@ -92,41 +123,65 @@ def load(folder: Path) -> PreTrainedModel:
 
 
 def layers_of_text(folder: Path, text: str) -> list[Layer]:
-    """Each layer's attention, by stack (encoder, self, cross) and number; NotTestable where eager fails.
-
-    From what the model returns as attentions; where it returns none, from what its modules return.
-    """
+    """Each layer's attention, by stack (encoder, self, cross) and number; NotTestable where eager fails."""
     try:
         model = load(folder)
         ids = torch.tensor([AutoTokenizer.from_pretrained(folder)(text)["input_ids"]])
-        has_decoder = bool(model.config.is_encoder_decoder)
-        start = getattr(model.config, "decoder_start_token_id", None)
-        given = inputs(ids, has_decoder=has_decoder, start=start)
-        calls = Calls()
-        for name, module in model.named_modules():
-            _watch(module, name, calls)
-        with torch.no_grad():
-            outputs = model(**given, output_attentions=True)
+        return run(model, inputs(model, ids))[1]
     except Exception as error:
         raise NotTestable(one_line(error)) from error
+
+
+def run(model: PreTrainedModel, given: Mapping[str, Tensor]) -> tuple[Any, list[Layer], Calls]:
+    """The outputs, each layer's attention, and what every module gave: one run on a whole text, no cache.
+
+    From what the model returns as attentions; where it returns none, from what its modules return.
+    """
+    calls = Calls()
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.enter_context(_watched(module, name, calls))
+        with torch.no_grad():
+            outputs = model(**given, output_attentions=True)
     found: list[Layer] = []
     for name, values in outputs.items():
         if name.endswith("attentions") and name not in NOT_LAYERS and isinstance(values, tuple | list):
             found += _stack(STACKS.get(name, "self"), [v for v in values if isinstance(v, Tensor)], calls)
-    return found or _stack("self", calls.weights(ids.shape[1]), calls)
+    return outputs, found or _stack("self", calls.weights(given["input_ids"].shape[1]), calls), calls
 
 
-def _watch(module: nn.Module, name: str, calls: Calls) -> None:
-    module.register_forward_hook(lambda _module, _inputs, output: calls.note(name, output))
+def _watched(module: nn.Module, name: str, calls: Calls) -> Any:
+    def note(_module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+        calls.note(name, inputs[0] if inputs else named.get("hidden_states"), output)
+
+    return module.register_forward_hook(note, with_kwargs=True)
 
 
 def _stack(stack: str, weights: list[Tensor], calls: Calls) -> list[Layer]:
     sources = [calls.source.get(id(tensor), ("", 0)) for tensor in weights]
     numbers = _numbers([name for name, _ in sources])
     return [
-        Layer(stack, name, number, tensor[0], calls.outputs_of(name, call) if name else ())
+        Layer(stack, name, call, number, tensor[0], calls.outputs_of(name, call) if name else ())
         for (name, call), number, tensor in zip(sources, numbers, weights, strict=True)
     ]
+
+
+PROJECTIONS_IN = re.compile(r"(q|k|v|query|key|value|qkv|kv|in)(_?proj|_lin)?")
+"""Names of what makes queries, keys and values: where a module holds no other product, W_O is beside it."""
+
+
+def output_projection(model: nn.Module, layer: Layer, calls: Calls) -> str | None:
+    """The name of W_O: the last product of a matrix in an attention module, or the one right after it.
+
+    None where the last makes queries, keys or values and none comes after (JetMoE, whose W_O are experts).
+    """
+    modules = dict(model.named_modules())
+    inside = [name for name in calls.outputs if name.startswith(f"{layer.module}.")]
+    products = [name for name in inside if isinstance(modules[name], nn.Linear | Conv1D)]
+    if products and not PROJECTIONS_IN.fullmatch(products[-1].rpartition(".")[2]):
+        return products[-1]
+    sibling = f"{layer.module.rpartition('.')[0]}.{SIBLING}"
+    return sibling if sibling in calls.outputs else None
 
 
 def row_statistics(weights: Tensor) -> dict[str, float]:

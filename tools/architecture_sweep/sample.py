@@ -6,6 +6,7 @@ RIGHT = {
     "qwen2": "grouped-query, a window in some layers",
     "gemma2": "softcap, a window in every other layer",
     "gpt_oss": "a sink in the weights",
+    "llama4_text": "chunks in some layers",
     "granite_swa": "a sink that eager attention takes off the output",
     "deepseek_v3": "keys and values of different sizes",
     "phimoe": "experts",
@@ -58,3 +59,16 @@ RIGHT_OR_REFUSED = {
 """These may be refused, wholly or in part, but what is shown of them must be right."""
 
 SAMPLE = (*RIGHT, *RIGHT_OR_REFUSED)
+
+LOCAL = ("qwen2", "gemma2", "gpt_oss", "granite_swa", "llama4_text", "modernbert")
+"""Tiny models of these must have layers that hide earlier tokens of the texts."""
+
+PREDICTING = {
+    "qwen2": ("generate", "ablate", "why"),
+    "gpt_oss": ("generate", "ablate", "why"),
+    "llama4_text": ("generate", "ablate", "why"),
+    "bart": ("generate", "ablate"),
+    "bert": ("ablate",),
+    "deepseek_v32": ("generate",),
+}
+"""Models with their heads for generate, ablate and why: these commands must be right about them."""

@@ -1,21 +1,34 @@
 """Writes a sweep into docs/models.md: python -m tools.architecture_sweep.table results.jsonl"""
 
-import json
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from textwrap import TextWrapper
 
 import transformers
 
-from .result import Result
+from .oracle import WITHOUT_SINK
+from .result import Outcome, Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- sweep: tools/architecture_sweep -->\n", "<!-- end of sweep -->\n"
 MOST_CHARACTERS = 200
 WRAPPED = TextWrapper(119, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+VERDICTS = ("right", "wrong", "partly refused", "refused", "not testable")
+COMMANDS = ("generate", "ablate", "why")
+
+SHORT_REASONS = {
+    "computes its attention itself": "eager attention alone, whose weights cannot be changed",
+    "does not predict the next token": "no head that predicts the next token",
+    "changes its heads before W_O": "a gate or norm before W_O",
+    "does not add what its heads and its MLP": "a norm or factor after its heads or its MLP",
+    "looks at later tokens": "reads text and does not write",
+    "`model_kwargs`": "arguments of its own",
+}
+"""What a reason is called whose names are those of one architecture."""
 
 REASONS = {
     "cannot run on text alone": "needs an image, sound or boxes beside the text",
@@ -27,26 +40,32 @@ REASONS = {
 
 def results_of(path: Path) -> list[Result]:
     """The results of a file, by name."""
-    lines = (json.loads(line) for line in path.read_text().splitlines())
-    return sorted((Result(**line) for line in lines), key=lambda result: result.name)
+    lines = path.read_text().splitlines()
+    return sorted(map(Result.from_json, lines), key=lambda result: result.name)
 
 
-def _reason(result: Result) -> str:
+def _reason(result: Result | Outcome) -> str:
     """Why not, without the name and the command."""
     said = (result.wrong or result.refused or [result.reason])[0]
     for part, reason in REASONS.items():
         if part in said:
             return reason
     _, _, line = said.partition(": ") if result.wrong or result.refused else ("", "", said)
-    line = re.sub(r"^model: \S+ (cannot be shown, use another: )?", "", line)
+    line = re.sub(r"^(--)?model: (the logits of )?\S+ (cannot be shown, use another: )?", "", line)
     return line[:MOST_CHARACTERS].replace("|", "\\|").rstrip(".")
 
 
 def _by_reason(results: Iterable[Result]) -> dict[str, list[str]]:
-    names: dict[str, list[str]] = defaultdict(list)
-    for result in results:
-        names[_reason(result)].append(result.name)
+    names = _names({result.name: _reason(result) for result in results})
     return dict(sorted(names.items(), key=lambda item: -len(item[1])))
+
+
+def _names(reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    """The names that have each reason."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, reason in reasons.items():
+        names[reason].append(name)
+    return names
 
 
 def _list(by_reason: Mapping[str, list[str]]) -> str:
@@ -61,6 +80,40 @@ def _largest(results: Iterable[Result]) -> str:
     return f"weights within {weights:.0e}, outputs within {outputs:.0e} of the largest"
 
 
+def _commands(results: list[Result]) -> str:
+    """One row per command: how many architectures of each verdict, and how far off the worst is."""
+    lines = ["| command | " + " | ".join(VERDICTS) + " | largest difference |", "| --- " * 7 + "|"]
+    counts = Counter(result.verdict for result in results)
+    worst = max((result.weights for result in results if result.weights is not None), default=0.0)
+    lines.append(_row("heads", counts, worst))
+    for command in COMMANDS:
+        outcomes = [result.commands[command] for result in results]
+        counts = Counter(outcome.verdict for outcome in outcomes)
+        worst = max((one.difference for one in outcomes if one.difference is not None), default=0.0)
+        lines.append(_row(command, counts, worst))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _row(command: str, counts: Mapping[str, int], worst: float) -> str:
+    return f"| {command} | " + " | ".join(str(counts[verdict]) for verdict in VERDICTS) + f" | {worst:.0e} |"
+
+
+def _refused(results: list[Result]) -> str:
+    """Of each command why it is refused, and how often."""
+    text = ""
+    for command in COMMANDS:
+        outcomes = [result.commands[command] for result in results]
+        reasons = Counter(_short(_reason(outcome)) for outcome in outcomes if outcome.refused)
+        said = "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common())
+        text += WRAPPED.fill(f"- {command}: {said}") + "\n" if said else ""
+    return text
+
+
+def _short(reason: str) -> str:
+    """A reason without the names and numbers of one architecture."""
+    return next((short for part, short in SHORT_REASONS.items() if part in reason), reason)
+
+
 def section(results: list[Result]) -> str:
     """How many there are of each verdict, and all of their names."""
     by_verdict: dict[str, list[Result]] = defaultdict(list)
@@ -70,8 +123,11 @@ def section(results: list[Result]) -> str:
     counts = ", ".join(f"{len(found)} {verdict}" for verdict, found in sorted(by_verdict.items()))
     ways = {"interface": "by the interface", "eager": "by eager attention, dense"}
     by_way = {said: [one.name for one in right if one.how == way] for way, said in ways.items()}
+    local = sum(result.local > 0 for result in results)
     text = (
-        f"transformers {transformers.__version__}, {len(results)} architectures: {counts}.\n\n"
+        f"transformers {transformers.__version__}, {len(results)} architectures: {counts}; {local} have "
+        f"layers that hide earlier tokens.\n\n{_commands(results)}\nRefused:\n\n{_refused(results)}\n"
+        f"Rows that were divided by their sums before they were compared:\n\n{_list(_names(WITHOUT_SINK))}\n"
         f"Right ({len(right)}), {_largest(right)}:\n\n{_list(by_way)}"
     )
     for verdict in ("wrong", "partly refused", "refused", "not testable"):

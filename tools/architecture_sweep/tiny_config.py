@@ -12,6 +12,7 @@ from .classes import model_class
 from .exceptions import EXCEPTIONS
 
 VOCABULARY, HEADS, HEAD_DIM, WINDOW = 100, 4, 16, 8
+FULL, SLIDING = "full_attention", "sliding_attention"
 FEW_LAYERS, SEVERAL_LAYERS = 2, 4
 HIDDEN = HEADS * HEAD_DIM
 POSITIONS = 160
@@ -46,7 +47,8 @@ RULES: tuple[tuple[str, Callable[[int, Sizes], int]], ...] = (
         r"type_vocab_size|.*_dropout.*|hc_.*|num_.*token.*_per_second|.*attn_k|num_mel_bins|num_channels",
         same(10**9),
     ),
-    (r"base_channels|upsample_groups", same(32)),
+    (r"base_channels|upsample_groups|upsample_initial_channel", same(32)),
+    (r".*_linear_units|.*_predictor_channels", same(HIDDEN)),
     (r"num_filters|n_filters|index_kpool", same(4)),
     (r"codebook_size|num_embeddings", same(64)),
     (r"(.*_)?vocab_size|vocab_size_.*|.*vocab_size_base|.*_vocab", lambda value, sizes: VOCABULARY),
@@ -94,8 +96,9 @@ RULES: tuple[tuple[str, Callable[[int, Sizes], int]], ...] = (
         lambda value, sizes: POSITIONS,
     ),
     (
-        r".*(sliding_window|sliding_window_size|local_attention|attention_window|window_size|attention_chunk_size"
-        r"|local_radius|global_block_size|attention_window_size|swa_window.*)|block_size",
+        r".*(sliding_window|sliding_window_size|local_attention|local_attention_window_len|attention_window"
+        r"|window_size|attention_chunk_size|local_radius|global_block_size|attention_window_size|swa_window.*)"
+        r"|block_size",
         same(WINDOW),
     ),
     (r".*_offset", same(1)),
@@ -106,7 +109,6 @@ RULES: tuple[tuple[str, Callable[[int, Sizes], int]], ...] = (
     (r"patch_size", same(16)),
     (r"num_position_embeddings", same(16)),
     (r"num_(image_)?(patches|query_tokens|queries)|.*_num_latents|.*seq_len(gth)?", same(16)),
-    (r"max_window_layers", same(1)),
 )
 
 
@@ -178,8 +180,12 @@ def _token_ids(values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
             continue
         if kind and kind[1] in PLAIN_TOKENS:
             yield name, PLAIN_TOKENS[kind[1]]
-        elif kind and kind[1] in ("decoder_start", "forced_bos", "forced_eos"):
-            yield name, {"decoder_start": 0, "forced_bos": 2, "forced_eos": 3}[kind[1]]
+        elif kind and kind[1] == "decoder_start":
+            # The token that it is by default: some models hide padding from themselves.
+            roles = (role for role in ("pad", "eos", "bos") if values.get(f"{role}_token_id") == value)
+            yield name, PLAIN_TOKENS[next(roles, "pad")]
+        elif kind and kind[1] in ("forced_bos", "forced_eos"):
+            yield name, {"forced_bos": 2, "forced_eos": 3}[kind[1]]
         elif value >= VOCABULARY - 20:
             yield name, unusual
             unusual -= 1
@@ -196,9 +202,10 @@ def changes(config: PreTrainedConfig, sizes: Sizes) -> dict[str, Any]:
             found[name] = {"model_type": value.model_type, **changes(value, sizes)}
         elif name in ("rope_parameters", "rope_scaling") and isinstance(value, dict):
             found[name] = _rope(_with_sections(value) if sizes.rotary_sections else value, HEAD_DIM // 2)
-        elif name == "layer_types" and "use_sliding_window" in values:
-            kinds = ["full_attention", "sliding_attention"]
-            found |= {name: kinds * (layers // 2), "use_sliding_window": True, "sliding_window": WINDOW}
+        elif name in ("use_sliding_window", "sliding_window") and not value:  # off by default
+            found[name] = True if name.startswith("use") else WINDOW
+        elif name == "layer_types" and value and {*value} == {FULL} and "sliding_window" in values:
+            found[name] = [FULL, SLIDING] * (layers // 2)
         elif isinstance(value, list | tuple) and len(value) in lengths and len(value) > layers:
             found[name] = list(islice(cycle(_kinds(value)), layers))
         elif re.fullmatch(r".*_(layers|indexes|indices)", name) and isinstance(value, list | tuple) and value:
