@@ -142,7 +142,7 @@ def test_a_long_prompt_goes_in_pieces_where_that_changes_nothing(
     with oracle.model.register_forward_pre_hook(count, with_kwargs=True):
         writing.write(oracle.model, inputs, writing.Decoding(NEW), lambda token, _layers: found.append(token))
     assert found == written
-    _probe, *pieces = (length for length in lengths if length > 1)
+    _by_interface, _eagerly, *pieces = (length for length in lengths if length > 1)
     assert pieces == expected
 
 
