@@ -70,6 +70,9 @@ CALL = "torch.nn.modules.module"
 _ways: MutableMapping[PreTrainedModel, dict[tuple[torch.Size, ...], Way]] = WeakKeyDictionary()
 """How each model's attention comes, by the shapes of the inputs that it was tried on."""
 
+_windows: MutableMapping[PreTrainedModel, set[int]] = WeakKeyDictionary()
+"""Numbers of tokens beyond which a model may hide something, as its configs name them."""
+
 _lent: MutableSet[PreTrainedModel] = WeakSet()
 """Models of a caller, whose hooks and attributes may have changed since they were tried."""
 
@@ -144,7 +147,9 @@ def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
     num_texts = max(map(len, inputs.values())) if model in _lent else 1
     num_tokens = needed = max(tensor.shape[-1] for tensor in inputs.values())
     if model not in _lent:
-        needed = max((window for window in _windows(model) if window < num_tokens), default=0) + TRIAL_TOKENS
+        if model not in _windows:
+            _windows[model] = _windows_of(model)
+        needed = max((size for size in _windows[model] if size < num_tokens), default=0) + TRIAL_TOKENS
     heads = getattr(model.config.get_text_config(), "num_attention_heads", 1)
     most = max(TRIAL_TOKENS, isqrt(TRIAL_SCORES // (heads * num_texts)))
     few = _start(inputs, 1, TRIAL_TOKENS)
@@ -163,8 +168,7 @@ def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
     return ways[shapes]
 
 
-def _windows(model: PreTrainedModel) -> set[int]:
-    """Every number of tokens beyond which something may be hidden, as the model's configs name it."""
+def _windows_of(model: PreTrainedModel) -> set[int]:
     settings = [setting for config in configs_of(model) for setting in vars(config).items()]
     return {number for name, number in settings if type(number) is int and WINDOW.search(name)}
 
