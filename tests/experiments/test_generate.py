@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    JambaConfig,
+    JambaForCausalLM,
+)
 
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.score_rules import ScoreRules
@@ -20,8 +27,8 @@ from attncli.inputs.models import writing
 from attncli.report import Report
 from tests.conftest import Attn
 from tests.experiments.running import run
-from tests.model_folders import GEMMAS, save_gemma, save_writer
-from tools.tiny_architectures import ARCHITECTURES, VOCABULARY, Architecture
+from tests.model_folders import GEMMAS, save_gemma, save_tokenizer, save_writer
+from tools.tiny_architectures import ARCHITECTURES, GROUPED, VOCABULARY, Architecture
 
 DECODERS = ("GPT-2", "GPT-NeoX", "OPT", "Llama", "Mistral", "Qwen3", "Gemma 2", "GPT-OSS", "Phi-3", "BLOOM")
 WITH_ENCODER = ("T5", "BART", "Marian")
@@ -321,6 +328,21 @@ def test_keys_and_values_that_layers_share(name: str, chunk: int | None, tmp_pat
     assert ids_of(report, oracle) == written
     found = torch.from_numpy(report.tensors["weights"].values)
     torch.testing.assert_close(found, oracle.rows(ids, written), rtol=0, atol=1e-5)
+
+
+def test_pieces_of_a_prompt_are_refused_where_they_change_it(attn: Attn, tmp_path: Path) -> None:
+    """Jamba's layers of states begin anew with each piece, and it writes other tokens."""
+    sizes = {**GROUPED, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2}
+    torch.manual_seed(7)
+    model = JambaForCausalLM(JambaConfig(**sizes, use_mamba_kernels=False))
+    model.generation_config = GenerationConfig(pad_token_id=0)
+    model.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    command = ["generate", "--model", str(tmp_path), "--max-new-tokens", "2", SENTENCE]
+    assert attn(command).code == 0
+    ended = attn([*command, "--prefill-chunk", "4"])
+    line = "--prefill-chunk: a prompt in pieces may be another one to jamba: leave it out\n"
+    assert (ended.code, ended.out, ended.err) == (2, "", line)
 
 
 TINY = "induction heads copy; inducti"

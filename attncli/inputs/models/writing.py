@@ -34,6 +34,7 @@ from attncli.attention.engines.tile import GivenWeights
 from attncli.attention.fused import FusedAttention
 from attncli.attention.layer import AttentionLayer
 from attncli.attention.visibility import Visibility
+from attncli.errors import UserError
 from attncli.inputs.capture.attention_interface import handing_over
 from attncli.inputs.capture.capture import Way, guarded, model_errors, way_of
 from attncli.inputs.capture.captured_layers import CannotShow, CapturedLayer, Numbering
@@ -281,24 +282,25 @@ def _cache_options(model: PreTrainedModel, num_tokens: int, prefill_chunk: int |
     in pieces where that changes nothing.
 
     A state that is not a cache of keys may not continue from a piece; rotations that depend on the length of
-    what is read (dynamic, longrope) would be those of the piece.
+    what is read (dynamic, longrope) would be those of the piece. UserError where pieces are asked for there.
     """
     supports: Any = model._supports_default_dynamic_cache
-    if not supports():
-        return {} if prefill_chunk is None else {"prefill_chunk_size": prefill_chunk}
-    cache = DynamicCache(config=model.config.get_text_config(decoder=True))
-    whole = [_without_window(layer) for layer in cache.layers]
     options: dict[str, Any] = {}
-    if whole != cache.layers:
-        cache.layers = whole
-        has_decoder = bool(model.config.is_encoder_decoder)
-        options["past_key_values"] = EncoderDecoderCache(cache, DynamicCache()) if has_decoder else cache
-    rope: Any = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
-    rope_types = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
-    is_of_keys = {type(layer) for layer in whole} <= {DynamicLayer, DummyLayer}
-    may_be_cut = (
-        is_of_keys and not model.config.is_encoder_decoder and not rope_types & {"dynamic", "longrope"}
-    )
+    may_be_cut = False
+    if supports():
+        config = model.config.get_text_config(decoder=True)
+        cache, has_decoder = DynamicCache(config=config), bool(model.config.is_encoder_decoder)
+        whole = [_without_window(layer) for layer in cache.layers]
+        if whole != cache.layers:
+            cache.layers = whole
+            options["past_key_values"] = EncoderDecoderCache(cache, DynamicCache()) if has_decoder else cache
+        rope: Any = getattr(config, "rope_parameters", None) or {}
+        rope_types = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
+        is_of_keys = {type(layer) for layer in whole} <= {DynamicLayer, DummyLayer}
+        may_be_cut = is_of_keys and not has_decoder and not rope_types & {"dynamic", "longrope"}
+    if prefill_chunk is not None and not may_be_cut:
+        kind = model.config.model_type
+        raise UserError(f"prefill_chunk: a prompt in pieces may be another one to {kind}: leave it out")
     if prefill_chunk is None and num_tokens > LONG_CHUNK and may_be_cut:
         prefill_chunk = LONG_CHUNK
     return options if prefill_chunk is None else options | {"prefill_chunk_size": prefill_chunk}
