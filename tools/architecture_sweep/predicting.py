@@ -193,7 +193,9 @@ class Predicting:
         has_head = "loss" in rows[0]
         # What is measured of a model without such a head are the last vectors of its body.
         model = load(self.folder, self.auto_class if has_head else AutoModel)
-        if not has_head and isinstance(model.base_model, PreTrainedModel):
+        while (
+            not has_head and isinstance(model.base_model, PreTrainedModel) and model.base_model is not model
+        ):
             model = model.base_model
         given = inputs(model, self._ids(text))
         measured = Measured(np.array([]), np.array([]))

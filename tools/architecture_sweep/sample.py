@@ -19,6 +19,7 @@ RIGHT = {
     "bloom": "ALiBi by eager attention",
     "deberta-v2": "disentangled attention by eager attention",
     "falcon": "masks of another kind once attention is switched",
+    "dpr": "a body that has a body of its own",
     "albert": "one module for all layers",
     "longcat_flash": "two attention modules in a layer",
     "openai-gpt": "modules that return lists",

@@ -4,6 +4,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from textwrap import TextWrapper
 
@@ -26,12 +27,20 @@ SHORT_REASONS = {
     "changes its heads before W_O": "a gate or norm before W_O",
     "does not add what its heads and its MLP": "a norm or factor after its heads or its MLP",
     "looks at later tokens": "reads text and does not write",
-    "`model_kwargs`": "arguments of its own",
+    "weights are missing": "its own checkpoint lacks weights",
+    "cannot be loaded": "its own checkpoint cannot be loaded",
+    "negative weights": "scores instead of weights",
+    "its last norm": "a last norm of another kind",
+    "no norm was found": "a last norm without a gain",
+    "what W_U gives": "logits that are scaled or capped",
+    "do not have one attention each": "blocks without attention, or with several",
+    "no output projection": "no W_O that is a matrix of its own",
 }
 """What a reason is called whose names are those of one architecture."""
 
+NEEDS_MORE = "needs an image, sound or boxes beside the text"
 REASONS = {
-    "cannot run on text alone": "needs an image, sound or boxes beside the text",
+    "cannot run on text alone": NEEDS_MORE,
     "million parameters": "has no tiny configuration",
     "requires the": "needs another package",
 }
@@ -83,7 +92,7 @@ def _largest(results: Iterable[Result]) -> str:
 def _commands(results: list[Result]) -> str:
     """One row per command: how many architectures of each verdict, and how far off the worst is."""
     lines = ["| command | " + " | ".join(VERDICTS) + " | largest difference |", "| --- " * 7 + "|"]
-    counts = Counter(result.verdict for result in results)
+    counts = Counter(_of_heads(result) for result in results)
     worst = max((result.weights for result in results if result.weights is not None), default=0.0)
     lines.append(_row("heads", counts, worst))
     for command in COMMANDS:
@@ -94,6 +103,12 @@ def _commands(results: list[Result]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def _of_heads(result: Result) -> str:
+    """The verdict without what is wrong in the other commands."""
+    others = {line for outcome in result.commands.values() for line in outcome.wrong}
+    return replace(result, wrong=[line for line in result.wrong if line not in others]).judged().verdict
+
+
 def _row(command: str, counts: Mapping[str, int], worst: float) -> str:
     return f"| {command} | " + " | ".join(str(counts[verdict]) for verdict in VERDICTS) + f" | {worst:.0e} |"
 
@@ -102,15 +117,17 @@ def _refused(results: list[Result]) -> str:
     """Of each command why it is refused, and how often."""
     text = ""
     for command in COMMANDS:
-        outcomes = [result.commands[command] for result in results]
-        reasons = Counter(_short(_reason(outcome)) for outcome in outcomes if outcome.refused)
+        refused = [result for result in results if result.commands[command].refused]
+        reasons = Counter(_short(result, _reason(result.commands[command])) for result in refused)
         said = "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common())
         text += WRAPPED.fill(f"- {command}: {said}") + "\n" if said else ""
     return text
 
 
-def _short(reason: str) -> str:
+def _short(result: Result, reason: str) -> str:
     """A reason without the names and numbers of one architecture."""
+    if reason == NEEDS_MORE and result.weights is not None:  # heads reads text alone
+        return "an error while it runs"
     return next((short for part, short in SHORT_REASONS.items() if part in reason), reason)
 
 

@@ -138,8 +138,12 @@ def _loaded(
 
 
 def body_of(model: PreTrainedModel) -> PreTrainedModel:
-    """The model without its head; the model itself where transformers does not say which part that is."""
-    return model.base_model if isinstance(model.base_model, PreTrainedModel) else model
+    """The model without its head; the model itself where transformers does not say which part that is.
+
+    A body may have one of its own (DPR: an encoder around a BERT, which gives no outputs by name).
+    """
+    base = model.base_model
+    return model if base is model or not isinstance(base, PreTrainedModel) else body_of(base)
 
 
 def short_name(model: str) -> str:
