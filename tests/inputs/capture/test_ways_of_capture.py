@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DPRConfig, PreTrainedModel
+from transformers.models.dpr.modeling_dpr import DPREncoder
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 from attncli.attention.layer import AttentionLayer
@@ -16,7 +17,7 @@ from attncli.attention.score_rules import ScoreRules
 from attncli.attention.visibility import Visibility
 from attncli.errors import UserError
 from attncli.inputs.capture.attention_interface import NAME
-from attncli.inputs.capture.capture import capture
+from attncli.inputs.capture.capture import Way, capture
 from attncli.inputs.capture.captured_layers import CapturedLayer, layer_stack
 from attncli.inputs.capture.eager_attention import with_eager_attention
 from tests.eager import captured_layers, eager_weights, whole_weights
@@ -291,6 +292,13 @@ def test_a_long_window_is_tried_as_far_as_memory_goes(monkeypatch: pytest.Monkey
     assert capture(model, random_inputs(model, 30), nothing).notes() == []
     notes = capture(model, random_inputs(model, 45), nothing).notes()
     assert notes == ["Not compared with the model's own eager attention beyond the first 20 tokens."]
+
+
+def test_outputs_without_names_are_compared() -> None:
+    """DPR's encoder gives a plain tuple."""
+    model = DPREncoder(DPRConfig(**USUAL)).eval()
+    inputs = {"input_ids": torch.arange(5, 18).unsqueeze(0)}
+    assert capture(model, inputs, nothing) == Way("interface")
 
 
 def test_an_interface_that_nothing_could_be_compared_with_is_told() -> None:
