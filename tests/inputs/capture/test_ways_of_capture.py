@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from attncli.inputs.capture.capture import Way, capture
 from attncli.inputs.capture.captured_layers import CapturedLayer, layer_stack
 from attncli.inputs.capture.eager_attention import with_eager_attention
 from tests.eager import captured_layers, eager_weights, whole_weights
+from tests.experiments.running import run
+from tests.model_folders import save_writer
 from tools.tiny_architectures import ARCHITECTURES, USUAL, Architecture, random_inputs
 
 DIFF_LLAMA = Architecture("DiffLlamaModel", {**USUAL, "num_key_value_heads": 2})
@@ -314,3 +317,29 @@ def test_an_interface_that_nothing_could_be_compared_with_is_told() -> None:
         "Not compared with the model's own eager attention, which fails: AttributeError: no eager attention"
     )
     assert way.kind == "interface" and way.notes() == [note]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "settings"),
+    [
+        ("heads", {"sentence": "the cat sat"}),
+        ("heads", {"texts": "texts.txt"}),
+        ("heads", {"texts": "texts.txt", "head": "0:1", "sort": "entropy", "num_examples": 1}),
+        ("self", {"sentence": "the cat sat"}),
+        ("ablate", {"sentence": "the cat sat"}),
+        ("why", {"sentence": "the cat sat"}),
+        ("generate", {"sentence": "the cat sat", "max_new_tokens": 2}),
+    ],
+)
+def test_every_report_says_that_nothing_was_compared(
+    experiment: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tried(*_: Any, **__: Any) -> Way:
+        return Way("interface", "Not compared, says the test.")
+
+    monkeypatch.setattr("attncli.inputs.capture.capture._tried", tried)
+    folder = save_writer(tmp_path / "model", "Llama")
+    (tmp_path / "texts.txt").write_text("the cat sat\nthe street\n")
+    texts = {"texts": str(tmp_path / "texts.txt")} if "texts" in settings else {}
+    report = run(experiment, model=str(folder), **{**settings, **texts})
+    assert report.notes.count("Not compared, says the test.") == 1
