@@ -129,13 +129,13 @@ AttentionMaskInterface.register(NAME, visibility_of_mask)
 
 def run_by_interface(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer, numbering: Numbering
-) -> ModelOutput:
-    """The model's outputs; each layer goes to `consume`.
+) -> ModelOutput | tuple[Any, ...]:
+    """The model's outputs, in a few models without names (DPR); each layer goes to `consume`.
 
     CannotShow for arguments that attn does not know, and for queries and keys that are not the tokens.
     """
     with handing_over(model, consume, numbering):
-        outputs: ModelOutput = model(**inputs)
+        outputs: ModelOutput | tuple[Any, ...] = model(**inputs)
     return outputs
 
 

@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.utils.generic import ModelOutput
 
 from attncli.errors import UserError
 from attncli.inputs.capture.attention_interface import run_by_interface
@@ -122,7 +121,7 @@ def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) ->
     return way
 
 
-def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> ModelOutput:
+def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Any:
     """The outputs of a model with the attention that `consume` gives; `check_computed_here` came before.
 
     UserError where the model fails; MemoryError.

@@ -68,9 +68,9 @@ def configs_of(model: PreTrainedModel) -> list[PreTrainedConfig]:
     return list(found.values())
 
 
-def returned_weights(outputs: ModelOutput) -> Iterator[tuple[str, Any]]:
-    """The weights of each layer, and the name of the output that holds them."""
-    for name, values in outputs.items():
+def returned_weights(outputs: ModelOutput | tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    """The weights of each layer, and the name of the output that holds them; none of a tuple."""
+    for name, values in outputs.items() if isinstance(outputs, ModelOutput) else ():
         for weights in values if name in OUTPUTS and isinstance(values, tuple | list) else ():
             if weights is not None:
                 yield name, weights

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DPRConfig, PreTrainedModel
+from transformers.models.dpr.modeling_dpr import DPREncoder
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 from attncli.attention.layer import AttentionLayer
@@ -18,10 +20,12 @@ from attncli.errors import UserError
 from attncli.inputs.capture import attention_interface
 from attncli.inputs.capture import capture as capture_module
 from attncli.inputs.capture.attention_interface import NAME
-from attncli.inputs.capture.capture import capture, run_model
+from attncli.inputs.capture.capture import Way, capture, run_model
 from attncli.inputs.capture.captured_layers import CapturedLayer, layer_stack
 from attncli.inputs.capture.eager_attention import with_eager_attention
 from tests.eager import captured_layers, eager_weights, whole_weights
+from tests.experiments.running import run
+from tests.model_folders import save_writer
 from tools.tiny_architectures import ARCHITECTURES, USUAL, Architecture, random_inputs
 
 DIFF_LLAMA = Architecture("DiffLlamaModel", {**USUAL, "num_key_value_heads": 2})
@@ -295,6 +299,13 @@ def test_a_long_window_is_tried_as_far_as_memory_goes(monkeypatch: pytest.Monkey
     assert notes == ["Not compared with the model's own eager attention beyond the first 20 tokens."]
 
 
+def test_outputs_without_names_are_compared() -> None:
+    """DPR's encoder gives a plain tuple."""
+    model = DPREncoder(DPRConfig(**USUAL)).eval()
+    inputs = {"input_ids": torch.arange(5, 18).unsqueeze(0)}
+    assert capture(model, inputs, nothing) == Way("interface")
+
+
 def test_an_interface_that_nothing_could_be_compared_with_is_told() -> None:
     model, inputs = model_and_inputs("BERT")
 
@@ -364,3 +375,29 @@ def test_a_model_that_fails_by_itself_is_refused(error: type[Exception]) -> None
     model.forward = lambda pixels: None  # type: ignore[method-assign,misc]
     with pytest.raises(UserError, match="cannot run on text alone, use another: TypeError"):
         run_model(model, {}, nothing)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "settings"),
+    [
+        ("heads", {"sentence": "the cat sat"}),
+        ("heads", {"texts": "texts.txt"}),
+        ("heads", {"texts": "texts.txt", "head": "0:1", "sort": "entropy", "num_examples": 1}),
+        ("self", {"sentence": "the cat sat"}),
+        ("ablate", {"sentence": "the cat sat"}),
+        ("why", {"sentence": "the cat sat"}),
+        ("generate", {"sentence": "the cat sat", "max_new_tokens": 2}),
+    ],
+)
+def test_every_report_says_that_nothing_was_compared(
+    experiment: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tried(*_: Any, **__: Any) -> Way:
+        return Way("interface", "Not compared, says the test.")
+
+    monkeypatch.setattr("attncli.inputs.capture.capture._tried", tried)
+    folder = save_writer(tmp_path / "model", "Llama")
+    (tmp_path / "texts.txt").write_text("the cat sat\nthe street\n")
+    texts = {"texts": str(tmp_path / "texts.txt")} if "texts" in settings else {}
+    report = run(experiment, model=str(folder), **{**settings, **texts})
+    assert report.notes.count("Not compared, says the test.") == 1
