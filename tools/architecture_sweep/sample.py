@@ -75,4 +75,4 @@ PREDICTING = {
     "csm": ("ablate",),
     "lxmert": (),
 }
-"""Models with their heads for generate, ablate and why: these commands must be right about them, no others."""
+"""Models with their heads for generate, ablate and why: only these commands are right about them."""
