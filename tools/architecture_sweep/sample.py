@@ -71,5 +71,8 @@ PREDICTING = {
     "bart": ("generate", "ablate"),
     "bert": ("ablate",),
     "deepseek_v32": ("generate",),
+    "qwen4_exp_text": ("generate",),
+    "csm": ("ablate",),
+    "lxmert": (),
 }
-"""Models with their heads for generate, ablate and why: these commands must be right about them."""
+"""Models with their heads for generate, ablate and why: only these commands are right about them."""

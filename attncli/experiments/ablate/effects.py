@@ -73,7 +73,6 @@ def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Ten
     """By call, |d loss / d gate| of one text, where a gate of 1 multiplies each head's output: Michel et al.
     2019 (1905.10650), equation 2.
     """
-    _refuse_what_does_not_fit(pretrained, reading)
     gates: list[Tensor] = []
 
     def gated(layer: CapturedLayer) -> Tensor:
@@ -84,6 +83,7 @@ def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Ten
 
     model, inputs = pretrained.whole, pretrained.inputs([reading])
     check_computed_here(model, inputs)
+    _refuse_what_does_not_fit(pretrained, reading)
     with torch.enable_grad():
         logits = run_model(model, inputs, gated)["logits"][0, reading.places]
         loss = mean_loss(logits.float().log_softmax(dim=-1), reading.targets.to(logits.device))
@@ -94,7 +94,7 @@ def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Ten
 def _refuse_what_does_not_fit(pretrained: Pretrained, reading: Predicted) -> None:
     """UserError where the backward pass needs more of the forward pass than fits into memory."""
     config = pretrained.model.config.get_text_config()
-    num_tokens, layers = max(reading.counts), getattr(config, "num_hidden_layers", 1)
+    num_tokens, layers = max(reading.counts), pretrained.num_layers
     scores = num_tokens**2 * getattr(config, "num_attention_heads", 1) * KEPT_PER_SCORE
     vectors = num_tokens * getattr(config, "hidden_size", 1) * KEPT_PER_ENTRY
     logits = num_tokens * config.vocab_size * KEPT_PER_SCORE

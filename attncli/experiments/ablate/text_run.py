@@ -38,16 +38,17 @@ class TextRun:
     """
 
     def __init__(self, pretrained: Pretrained, reading: Predicted, consume: Consumer) -> None:
+        self.pretrained = pretrained
         self.model = pretrained.whole
         self.reading = reading
         self.is_language_model = pretrained.with_head is not None
         self.inputs = pretrained.inputs([reading])
         parameters = inspect.signature(self.model.forward).parameters
         self._keeps = self.is_language_model and LOGITS_TO_KEEP in parameters
+        self.way = check_computed_here(self.model, self.inputs)
         self._refuse_what_does_not_fit()
         self._blocks = Blocks(self.model)
         self._block_of_call: list[int | None] = []
-        self.way = check_computed_here(self.model, self.inputs)
 
         def taken(layer: CapturedLayer) -> Tensor | None:
             self._block_of_call.append(self._blocks.running)
@@ -62,7 +63,7 @@ class TextRun:
         """UserError where the blocks' outputs and the logits do not fit into memory."""
         config = self.model.config.get_text_config()
         rows = sum(tensor.shape[1] for name, tensor in self.inputs.items() if name.endswith("ids"))
-        layers = getattr(config, "num_hidden_layers", 1) * (2 if "decoder_input_ids" in self.inputs else 1)
+        layers = self.pretrained.num_layers * (2 if "decoder_input_ids" in self.inputs else 1)
         recorded = rows * layers * getattr(config, "hidden_size", 1) * FLOAT_BYTES
         places = self.reading.num_places if self._keeps else rows
         of_one = places * config.vocab_size * FLOAT_BYTES if self.is_language_model else 0

@@ -84,9 +84,8 @@ class Survey:
         found = attend(attention, self._wanted(layer, attention))
         self._keep(layer, found, norms)
         if self.progress is not None:
-            config = self.pretrained.model.config
             num_stacks = 3 if self.pretrained.has_decoder else 1  # encoder, decoder, across
-            num_layers = num_stacks * getattr(config, "num_hidden_layers", 1)
+            num_layers = num_stacks * self.pretrained.num_layers
             self.progress(min(1.0, len(self._layers) / num_layers))
         return found.output
 

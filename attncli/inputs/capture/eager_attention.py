@@ -76,13 +76,9 @@ def returned_weights(outputs: ModelOutput | tuple[Any, ...]) -> Iterator[tuple[s
                 yield name, weights
 
 
-def run_eagerly(
-    model: PreTrainedModel, inputs: Mapping[str, Tensor], numbering: Numbering
-) -> list[CapturedLayer]:
-    """The weights that a model with eager attention returns, each with the name of the module that made it.
-
-    CannotShow where these are not weights of the tokens.
-    """
+@contextmanager
+def sources_of_weights(model: PreTrainedModel) -> Iterator[MutableMapping[Tensor, str]]:
+    """While it is open, the name of the module that first gave each tensor that may be weights."""
     # By identity and weakly: the id of a freed tensor could belong to another one.
     sources: MutableMapping[Tensor, str] = WeakIdKeyDictionary()
 
@@ -91,13 +87,24 @@ def run_eagerly(
             if isinstance(tensor, Tensor) and tensor.ndim == 4 and tensor not in sources:
                 sources[tensor] = name
 
-    modules = dict(model.named_modules())
     with ExitStack() as hooks:
-        for name, module in modules.items():
+        for name, module in model.named_modules():
             hook = module.register_forward_hook(
                 lambda _module, _inputs, output, name=name: note(name, output)
             )
             hooks.enter_context(hook)
+        yield sources
+
+
+def run_eagerly(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], numbering: Numbering
+) -> list[CapturedLayer]:
+    """The weights that a model with eager attention returns, each with the name of the module that made it.
+
+    CannotShow where these are not weights of the tokens.
+    """
+    modules = dict(model.named_modules())
+    with sources_of_weights(model) as sources:
         outputs = model(**inputs, output_attentions=True)
     layers: list[CapturedLayer] = []
     known: MutableMapping[Tensor, None] = WeakIdKeyDictionary()

@@ -111,6 +111,12 @@ class Pretrained:
         """Whether there are an encoder and a decoder, so that two texts go in."""
         return bool(self.model.config.is_encoder_decoder)
 
+    @property
+    def num_layers(self) -> int:
+        """How many layers a stack has, by the model's config; 1 where that has no such number."""
+        layers = getattr(self.model.config.get_text_config(), "num_hidden_layers", None)
+        return layers if isinstance(layers, int) else 1
+
     @cached_property
     def token_spelling(self) -> str | None:
         """How the vocabulary writes a blank: byte-level (`Ġ`), metaspace (`▁`) or not at all."""

@@ -38,7 +38,13 @@ from attncli.errors import UserError
 from attncli.inputs.capture.attention_interface import handing_over
 from attncli.inputs.capture.capture import Way, guarded, model_errors, way_of
 from attncli.inputs.capture.captured_layers import CannotShow, CapturedLayer, Numbering
-from attncli.inputs.capture.eager_attention import OUTPUTS, fault_of, returned_weights, with_eager_attention
+from attncli.inputs.capture.eager_attention import (
+    OUTPUTS,
+    fault_of,
+    returned_weights,
+    sources_of_weights,
+    with_eager_attention,
+)
 from attncli.inputs.models.pretrained import decoder_start
 
 LONG_CHUNK = 512
@@ -110,10 +116,11 @@ class LastRows:
             self.layers.append(replace(layer, attention=_last_row(attention, is_self=layer.kind == "self")))
         return self.fused.output(attention)
 
-    def take_returned(self, outputs: ModelOutput) -> None:
-        """Keep the last rows of weights that eager attention returned."""
-        for name, weights in returned_weights(outputs):
-            stack, kind = OUTPUTS[name]
+    def take_returned(self, outputs: ModelOutput, sources: Mapping[Tensor, str]) -> None:
+        """Keep the last rows of weights that eager attention returned, by the names of their modules."""
+        for output, weights in returned_weights(outputs):
+            stack, kind = OUTPUTS[output]
+            name = sources.get(weights, output) if isinstance(weights, Tensor) else output
             if stack == "encoder":
                 continue
             if fault := fault_of(weights):
@@ -234,14 +241,17 @@ def write(
             cleanup.enter_context(handing_over(model, guarded(rows.take), rows.numbering))
         else:
             cleanup.enter_context(with_eager_attention(model))
-            _hand_over_weights(model, rows)
+            cleanup.enter_context(_handing_over_weights(model, rows))
         cache = _cache_options(model, ids.shape[1], decoding.prefill_chunk)
-        watchers = StoppingCriteriaList([_TokenWatcher(rows, on_token)])
+        watcher = _TokenWatcher(rows, on_token)
+        watchers = StoppingCriteriaList([watcher])
         if stop_strings:
             assert tokenizer is not None
             watchers.append(_EndOfText(tokenizer, stop_strings))
         generate: Any = model.generate  # transformers leaves it without types
         generate(**inputs, **cache, stopping_criteria=watchers)
+        if not watcher.num_tokens:
+            raise CannotShow("its own generate does not tell when it has written a token")
     return way
 
 
@@ -266,15 +276,19 @@ def start_token(model: PreTrainedModel) -> int:
     return start
 
 
-def _hand_over_weights(model: PreTrainedModel, rows: LastRows) -> None:
-    """From now on the model gives the weights of its eager attention to the rows at each run."""
+@contextmanager
+def _handing_over_weights(model: PreTrainedModel, rows: LastRows) -> Iterator[None]:
+    """While it is open, the model gives the weights of its eager attention to the rows at each run."""
 
     def ask_for_weights(_module: nn.Module, inputs: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         rows.begin()
         return inputs, named | {"output_attentions": True}
 
-    model.register_forward_pre_hook(ask_for_weights, with_kwargs=True)
-    model.register_forward_hook(lambda _module, _inputs, outputs: rows.take_returned(outputs))
+    with sources_of_weights(model) as sources, ExitStack() as hooks:
+        hooks.enter_context(model.register_forward_pre_hook(ask_for_weights, with_kwargs=True))
+        take = model.register_forward_hook(lambda _m, _inputs, outputs: rows.take_returned(outputs, sources))
+        hooks.enter_context(take)
+        yield
 
 
 def _cache_options(model: PreTrainedModel, num_tokens: int, prefill_chunk: int | None) -> dict[str, Any]:
@@ -320,10 +334,12 @@ class _TokenWatcher(StoppingCriteria):
 
     def __init__(self, rows: LastRows, on_token: OnToken) -> None:
         self.rows, self.on_token = rows, on_token
+        self.num_tokens = 0
 
     def __call__(self, input_ids: Tensor, scores: Any, **others: Any) -> Tensor:
         if not self.rows.layers:
             raise CannotShow("it gives no attention weights: it has none, or transformers hides them")
+        self.num_tokens += 1
         self.on_token(int(input_ids[0, -1]), self.rows.layers)
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
