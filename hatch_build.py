@@ -22,10 +22,10 @@ class CompiledPass(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
-        folder = Path(self.root, "attncli")
+        folder = Path(self.root, "attncli", "core")
         library = folder / _compiled(folder).library_name()
         if library.exists() or built(folder / "tile_pass.c", library):
-            build_data["artifacts"].append(f"/attncli/{library.name}")
+            build_data["artifacts"].append(f"/attncli/core/{library.name}")
             # It is no module of one version of Python: any that runs here can load it.
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
             build_data["pure_python"] = False

@@ -3,15 +3,14 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from attncli.running.threads import limit_spinning
+from attncli.runs.threads import limit_spinning
 
 if TYPE_CHECKING:
-    from attncli.api.calls import heads, run
-    from attncli.api.notebook_report import NotebookReport
-    from attncli.attention.attention_statistics import attention_statistics
-    from attncli.attention.result import AttentionStatistics
+    from attncli.api import NotebookReport, heads, run
+    from attncli.core.attention_statistics import AttentionStatistics, attention_statistics
     from attncli.errors import UserError
     from attncli.report import Report
+
 
 __version__ = "0.2.0"
 __all__ = [
@@ -25,13 +24,13 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AttentionStatistics": "attention.result",
-    "NotebookReport": "api.notebook_report",
+    "AttentionStatistics": "core.attention_statistics",
+    "NotebookReport": "api",
     "Report": "report",
     "UserError": "errors",
-    "attention_statistics": "attention.attention_statistics",
-    "heads": "api.calls",
-    "run": "api.calls",
+    "attention_statistics": "core.attention_statistics",
+    "heads": "api",
+    "run": "api",
 }
 
 

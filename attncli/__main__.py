@@ -1,5 +1,5 @@
 """python -m attncli"""
 
-from attncli.cli.main import main
+from attncli.cli import main
 
 main()

@@ -24,14 +24,13 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from attncli.experiments.draws import Draws
-from attncli.experiments.reading.texts import Texts
-from attncli.inputs.models.loading import kept_pretrained
-from attncli.inputs.models.pretrained import Pretrained
-from attncli.inputs.models.probes import repeated_probe
+from attncli.models.loading import kept_pretrained
+from attncli.models.pretrained import Pretrained, repeated_probe
 from attncli.report import Report
-from attncli.running.model_runs import run
-from attncli.spec.models.ablate import AblateSpec
+from attncli.runs.model_runs import run
+from attncli.settings.ablate import AblateSpec
+from attncli.settings.text import Texts
+from attncli.toys.sources import Draws
 
 VOCABULARY = 49152
 SMOLLM2 = LlamaConfig(

@@ -39,9 +39,9 @@ TARGETS = {"model": 0.8, "multihead": 2.0, "busy": 0.95}
 LOOP = """
 import sys
 import torch
-from attncli.running.session import Session
-from attncli.spec import SPECS
-from attncli.spec.config.validation import Given, build_spec
+from attncli.runs.runner import Session
+from attncli.settings import SPECS
+from attncli.settings.validation import Given, build_spec
 torch.set_num_threads(1)
 for line in open(sys.argv[1]):
     values = {"sentence": line.strip(), "num_heads": 8}

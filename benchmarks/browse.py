@@ -16,9 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from attncli.report import NamedTensor, Report, Table
-from attncli.views.browser.app import Browser
-from attncli.views.browser.atlas import grids
-from attncli.views.browser.choice import Choice
+from attncli.views.browser import Browser
+from attncli.views.browser_choice import Choice, grids
 
 SIZE = (160, 50)
 # Name, heads in a layer, layers, tokens.

@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from attncli.experiments.writing.rows import WrittenRows
-from attncli.inputs.models.loading import load_pretrained
-from attncli.inputs.models.pretrained import Pretrained
-from attncli.inputs.models.writing import Decoding, write
-from attncli.spec.models.generate import GenerateSpec
+from attncli.measure.writing import WrittenRows
+from attncli.models.loading import load_pretrained
+from attncli.models.pretrained import Pretrained
+from attncli.models.writing import Decoding, write
+from attncli.settings.generate import GenerateSpec
 
 SIZES = ((6000, 32), (100, 200))
 STATUS = Path("/proc/self/status")

@@ -26,14 +26,12 @@ from torch import Tensor
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 from transformers.modeling_utils import PreTrainedModel
 
-from attncli.attention.engines import attend
-from attncli.attention.patterns import Marks
-from attncli.attention.results import Computed, Wanted
-from attncli.compiled import SWITCH, tile_pass
-from attncli.experiments.survey.head_scores import head_scores, wanted_scores
-from attncli.inputs.capture.capture import capture
-from attncli.inputs.capture.captured_layers import CapturedLayer
-from attncli.inputs.capture.deferred_layers import DeferredLayers
+from attncli.core.compiled import SWITCH, tile_pass
+from attncli.core.engines import attend
+from attncli.core.wanted import Computed, Marks, Wanted
+from attncli.measure.heads import head_scores, wanted_scores
+from attncli.models.capture import capture
+from attncli.models.layers import CapturedLayer, DeferredLayers
 
 MOST_TOKENS = 8192
 VOCABULARY = 30_000

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attncli import attention_statistics
+from attncli.core.attention_statistics import attention_statistics
 
 DIM, TOP_K = 64, 5
 METHODS = ("sdpa", "streaming", "materialise")

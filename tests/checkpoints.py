@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from attncli.inputs.models.gguf import convert
+from attncli.models.folder import convert
 
 CHECKPOINTS = Path(__file__).parents[1] / ".venv" / "checkpoints"
 SMILES_TOKEN = (

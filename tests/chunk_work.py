@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from attncli.batch.executors.failures import Died
+from attncli.runs.driver import Died
 
 KILLER = 13
 WRONG = 7
@@ -92,7 +92,7 @@ def sends_much(chunk: Numbers) -> bytes:
 
 def older_attncli() -> None:
     """On a worker of its own: another version than here."""
-    from attncli.batch.executors import cluster
+    from attncli.runs import cluster
 
     cluster.__version__ = "0.0.1"
 
@@ -101,4 +101,4 @@ def without_attncli() -> None:
     """On a worker of its own: as if nobody had installed it there."""
     import sys
 
-    sys.modules["attncli.batch.executors.cluster"] = None
+    sys.modules["attncli.runs.cluster"] = None

@@ -15,7 +15,7 @@ os.environ |= {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "OMP_
 settings.register_profile("ci", derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-ROOMS_OF_TENSORS = ("inputs", "mechanisms", "attention", "statistics", "experiments")
+ROOMS_OF_TENSORS = ("core", "models", "measure", "toys", "commands", "report_parts")
 install_import_hook([f"attncli.{room}" for room in ROOMS_OF_TENSORS], "beartype.beartype")
 
 
@@ -31,7 +31,7 @@ Attn = Callable[[Sequence[str]], Ended]
 @pytest.fixture
 def attn(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Attn:
     """Runs a command line in this process, with no terminal and no colour variables around."""
-    from attncli.cli.main import run
+    from attncli.cli import run
 
     for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
         monkeypatch.delenv(name, raising=False)

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncli.attention.engines import attend
-from attncli.attention.engines.tile import GivenWeights
-from attncli.attention.results import Wanted
-from attncli.inputs.capture.capture import capture
-from attncli.inputs.capture.captured_layers import CapturedLayer
+from attncli.core.engines import attend
+from attncli.core.row_tiles import GivenWeights
+from attncli.core.wanted import Wanted
+from attncli.models.capture import capture
+from attncli.models.layers import CapturedLayer
 
 STACKS = {"attentions": "decoder", "encoder_attentions": "encoder", "decoder_attentions": "decoder"}
 

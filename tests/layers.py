@@ -5,12 +5,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attncli.attention.engines import attend
-from attncli.attention.layer import AttentionLayer
-from attncli.attention.results import Wanted
-from attncli.attention.score_rules import ScoreRules
-from attncli.attention.visibility import Visibility
-from attncli.mechanisms.dot_product_attention import scale_factors
+from attncli.core.engines import attend
+from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
+from attncli.core.mechanisms import scale_factors
+from attncli.core.wanted import Wanted
 
 SEEING = ("causal", "window", "key_mask", "rule")
 

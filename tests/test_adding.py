@@ -100,14 +100,14 @@ def report(package: Path, *arguments: str) -> dict[str, Any]:
 
 def test_the_page_names_these_files_and_no_others() -> None:
     files = {
-        "A statistic of a row": {"attncli/statistics/local_mass.py", "attncli/row_statistics.py"},
+        "A statistic of a row": {"attncli/core/local_mass.py", "attncli/core/row_statistics.py"},
         "An experiment": {
-            "attncli/spec/similarity.py",
-            "attncli/experiments/similarity.py",
-            "attncli/spec/__init__.py",
+            "attncli/settings/similarity.py",
+            "attncli/toys/similarity.py",
+            "attncli/settings/__init__.py",
         },
         "A view": {"attncli/views/tsv.py", "attncli/views/__init__.py"},
-        "An engine": {"attncli/attention/engines/exact.py", "attncli/attention/engines/__init__.py"},
+        "An engine": {"attncli/core/exact.py", "attncli/core/engines.py"},
     }
     found: dict[str, set[str]] = {}
     for addition in additions():

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from attncli import attention_statistics
-from attncli.attention.visibility import Visibility
+from attncli.core.attention_statistics import attention_statistics
+from attncli.core.layer import Visibility
 from attncli.errors import UserError
 from attncli.report import Report
-from attncli.spec import SPECS
-from attncli.spec.config.validation import Given, build_spec
-from attncli.spec.fields import Spec
+from attncli.settings import SPECS
+from attncli.settings.fields import Spec
+from attncli.settings.validation import Given, build_spec
 from tests.experiments.running import ROOT, run, run_together
 from tests.experiments.test_together import assert_same
 from tests.model_folders import save_model

@@ -45,7 +45,7 @@ for name in ("open", "stat", "lstat", "listdir", "scandir", "readlink"):
 # One process for all command lines, since each would import torch again.
 RUN = """
 import json, os, sys
-from attncli.cli.main import run
+from attncli.cli import run
 
 assert not hasattr(os, "sched_getaffinity") and not os.path.exists("/proc/meminfo")
 for arguments in json.loads(sys.argv[1]):

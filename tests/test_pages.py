@@ -28,7 +28,7 @@ def test_links_lead_to_files(page: Path) -> None:
 
 
 def test_every_command_is_in_the_readme() -> None:
-    from attncli.cli.app import COMMANDS
+    from attncli.cli import COMMANDS
 
     readme = (ROOT / "README.md").read_text()
     assert all(f"`attn {name}" in readme for name in COMMANDS)

@@ -11,11 +11,11 @@ from transformers.utils import logging
 sys.path.insert(0, str(Path(__file__).parent))
 from tiny_architectures import ARCHITECTURES, Architecture, random_inputs
 
-from attncli.attention.engines import attend
-from attncli.attention.results import Wanted
+from attncli.core.engines import attend
+from attncli.core.wanted import Wanted
 from attncli.errors import UserError
-from attncli.inputs.capture.capture import capture
-from attncli.inputs.capture.captured_layers import CapturedLayer
+from attncli.models.capture import capture
+from attncli.models.layers import CapturedLayer
 
 PAGE = Path(__file__).parent.parent / "docs" / "models.md"
 BEGIN, END = "<!-- table: python tools/model_table.py -->\n", "<!-- end of table -->\n"

@@ -36,10 +36,10 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Without what a shell would read otherwise.
 PLAIN = re.compile(r"attn [^|&;<>$`*?\\#~]*")
 IMPORTED = [
-    "attncli.cli.main",
-    "attncli.cli.experiment",
-    "attncli.experiments.multihead",
-    "attncli.running.model_runs",
+    "attncli.cli",
+    "attncli.commands.experiment",
+    "attncli.toys.attention",
+    "attncli.runs.model_runs",
     "transformers.models.gpt2.modeling_gpt2",
 ]
 
@@ -106,7 +106,7 @@ def _run(arguments: list[str], folder: str, environment: dict[str, str], stdout:
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["attn", *arguments]
-    from attncli.cli.main import main
+    from attncli.cli import main
 
     main()
 

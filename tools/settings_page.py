@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from attncli.cli.settings import default_text, flag_name, metavar
-from attncli.spec import SPECS
+from attncli.commands.command import default_text, flag_name, metavar
+from attncli.settings import SPECS
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 INTRODUCTION = """# Settings

@@ -37,22 +37,20 @@ class View(NamedTuple):
 PLOT = ("plot", "matplotlib")
 PARQUET = ("parquet", "pyarrow")
 VIEWS = {
-    "table": View("tables.table", (".txt",), has_steps=True),
+    "table": View("tables", (".txt",), has_steps=True),
     "json": View("json", (".json",), whole=True, spells_tokens=True),
     "jsonl": View("json:write_lines", (".jsonl", ".ndjson"), whole=True, spells_tokens=True),
-    "csv": View("data.one_table:write_csv", (".csv",), one_table=True),
-    "parquet": View(
-        "data.one_table:write_parquet", (".parquet",), PARQUET, writes_bytes=True, one_table=True
-    ),
-    "npz": View("data.arrays:write_npz", (".npz",), None, True, True, whole=True, spells_tokens=True),
+    "csv": View("data:write_csv", (".csv",), one_table=True),
+    "parquet": View("data:write_parquet", (".parquet",), PARQUET, writes_bytes=True, one_table=True),
+    "npz": View("array_files:write_npz", (".npz",), None, True, True, whole=True, spells_tokens=True),
     "safetensors": View(
-        "data.arrays:write_safetensors", (".safetensors",), None, True, True, whole=True, spells_tokens=True
+        "array_files:write_safetensors", (".safetensors",), None, True, True, whole=True, spells_tokens=True
     ),
     "md": View("markdown", (".md", ".markdown"), has_steps=True),
-    "heatmap": View("terminal.heatmap", draws=True, has_title=True),
+    "heatmap": View("heatmap", draws=True, has_title=True),
     "html": View("page.html", (".html", ".htm"), draws=True, whole=True, has_title=True),
-    "png": View("pictures.png", (".png",), PLOT, True, True, True, True, has_title=True),
-    "svg": View("pictures.svg", (".svg",), PLOT, True, False, True, True, has_title=True),
+    "png": View("pictures:write_png", (".png",), PLOT, True, True, True, True, has_title=True),
+    "svg": View("pictures:write_svg", (".svg",), PLOT, True, False, True, True, has_title=True),
 }
 SUFFIXES = {suffix: name for name, view in VIEWS.items() for suffix in view.suffixes}
 
@@ -121,7 +119,7 @@ def load_view(name: str) -> Write:
         return write
 
     def write_readable(reports: "Iterable[Report]", stream: IO[Any], display: Display) -> None:
-        from attncli.views.readable import readable
+        from attncli.views.texts import readable
 
         write(map(readable, reports), stream, display)
 

@@ -7,8 +7,8 @@ from typing import TextIO
 
 from attncli.report import Report
 from attncli.views import Display
-from attncli.views.tables.elements import Column, Drawing, Grid, Paragraph, Section, Values
-from attncli.views.tables.sections import sections
+from attncli.views.sections import Column, Drawing, Grid, Paragraph, Section, Values
+from attncli.views.tables import sections
 
 # What is markup anywhere, the middle of an address that GitHub would link, what begins a list or a rule.
 MARKUP = re.compile(r"[\\`*_\[\]<>|~&$#]|(?<=:)/(?=/)|(?<=www)\.|^[-+](?=[ -]|$)|(?<=[0-9])[.)](?= |$)")

@@ -1,11 +1,13 @@
-"""The matrices of a report: the place on the leading axes, and the tokens of rows and columns."""
+"""The matrices, curves and parts of a report; matrices made smaller."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from attncli.report import NamedTensor, Report, whole_head_name
+from attncli.plain_text import plain_text
+from attncli.report import NamedTensor, Report, Statistic, Table, Tensors, whole_head_name
 
 ATTENTION_AXES = (("query", "key"), ("query_block", "key_block"))
 KEY_AXES = ("key", "key_block")
@@ -155,3 +157,113 @@ def whole_heads(report: Report) -> dict[tuple[int, ...], str]:
     names = {place: whole_head_name(*place) for place in np.ndindex(pooled.values.shape[:2])}
     maps = {name for name, tensor in report.tensors.items() if tensor.axes == ("query", "key")}
     return {place: name for place, name in names.items() if name in maps}
+
+
+SCORES = ("scores", "scaled_scores")
+
+
+def _part_of_tensor(name: str, tensor: NamedTensor) -> str:
+    """The part that a tensor belongs to; `all` for input, projections and curves."""
+    if name in SCORES:
+        return "scores"
+    if tensor.axes[-2:] in ATTENTION_AXES:
+        return "weights"
+    return "output" if name == "output" else "all"
+
+
+def _part_of_statistic(statistic: Statistic) -> str:
+    return "rows" if isinstance(statistic, Tensors) else "statistics"
+
+
+def parts_of(report: Report) -> list[str]:
+    """The parts that a report has."""
+    found = {_part_of_tensor(name, tensor) for name, tensor in report.tensors.items()}
+    found |= {_part_of_statistic(statistic) for statistic in report.statistics.values()}
+    return [part for part in ("weights", "scores", "rows", "output", "statistics") if part in found]
+
+
+def missing_parts(parts: Sequence[str], found: Sequence[str]) -> list[str]:
+    """A message for each part that was asked for and is not there."""
+    has = ", ".join(found) or "no part of its own: --show all"
+    missing = [part for part in parts if part not in (*found, "all")]
+    return [f"there is no part {part} in this report; it has {has}" for part in missing]
+
+
+def chosen_parts(report: Report, parts: Sequence[str]) -> Report:
+    """The report with the tensors and statistics of these parts alone."""
+    if "all" in parts:
+        return report
+    return replace(
+        report,
+        tensors={name: t for name, t in report.tensors.items() if _part_of_tensor(name, t) in parts},
+        statistics={
+            name: statistic
+            for name, statistic in report.statistics.items()
+            if _part_of_statistic(statistic) in parts
+        },
+    )
+
+
+class Curve(NamedTuple):
+    """Numbers over numbers, with a label where there are several curves."""
+
+    label: str
+    x: np.ndarray
+    y: np.ndarray
+
+
+class Curves(NamedTuple):
+    """Curves that share their axes. `is_of_rows`: one curve per row of a table, over the places of a list."""
+
+    title: str
+    x_name: str
+    curves: list[Curve]
+    is_of_rows: bool
+
+
+def curves_of(report: Report) -> Iterator[Curves]:
+    """Each tensor over points against the first of them; then the lists of numbers in tables."""
+    points = {name: t.values for name, t in report.tensors.items() if t.axes == ("point",)}
+    x_name = next(iter(points), "")
+    for name in list(points)[1:]:
+        if points[name].shape == points[x_name].shape:
+            curve = Curve("", points[x_name], points[name])
+            yield Curves(f"{name} over {x_name}", x_name, [curve], is_of_rows=False)
+    for name, table in report.statistics.items():
+        if isinstance(table, Table) and table:
+            yield from _of_rows(name, table)
+
+
+def _of_rows(name: str, table: Table) -> Iterator[Curves]:
+    first = next(iter(table[0]))
+    for column in (column for column, cell in table[0].items() if isinstance(cell, list)):
+        curves = []
+        for row in table:
+            y = np.array(row[column], dtype=np.float64)
+            curves.append(Curve(f"{first} {_cell_text(row[first])}", np.arange(len(y)), y))
+        if all(np.isfinite(curve.y).all() for curve in curves):
+            yield Curves(f"{name}: {column} by {first}", "place", curves, is_of_rows=True)
+
+
+def _cell_text(cell: object) -> str:
+    return f"{cell:g}" if isinstance(cell, int | float) else plain_text(str(cell))
+
+
+def block_mean(values: np.ndarray, block: tuple[int, int]) -> np.ndarray:
+    """The mean of each block."""
+    is_number = np.isfinite(values)
+    totals = _reduced(np.add, np.where(is_number, values, 0), block)
+    counts = _reduced(np.add, is_number.astype(np.int64), block)
+    means: np.ndarray = np.divide(totals, counts, where=counts > 0, out=np.full(totals.shape, np.nan))
+    return means
+
+
+def block_maximum(values: np.ndarray, block: tuple[int, int]) -> np.ndarray:
+    """The largest number of each block."""
+    return _reduced(np.fmax, np.where(np.isfinite(values), values, np.nan), block)
+
+
+def _reduced(operation: np.ufunc, values: np.ndarray, block: tuple[int, int]) -> np.ndarray:
+    for axis, size in zip((-2, -1), block, strict=True):
+        values = operation.reduceat(values, np.arange(0, values.shape[axis], size), axis=axis)
+    return values

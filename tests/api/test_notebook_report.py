@@ -5,8 +5,8 @@ from html import unescape
 import pytest
 
 import attncli
-from attncli.api import notebook_report
-from attncli.spec import SPECS
+from attncli import api as notebook_report
+from attncli.settings import SPECS
 from tests.conftest import Attn
 from tests.views.page.pages import heads_report, page_of, random_weights
 

@@ -13,8 +13,8 @@ import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import attncli
-from attncli.spec import SPECS
-from attncli.spec.models.heads import HeadsSpec
+from attncli.settings import SPECS
+from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer
 from tools.tiny_architectures import ARCHITECTURES

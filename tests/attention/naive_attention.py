@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from attncli.attention.layer import AttentionLayer
-from attncli.attention.results import Wanted
-from attncli.attention.visibility import Visibility
+from attncli.core.layer import AttentionLayer, Visibility
+from attncli.core.wanted import Wanted
 from tests.naive_heads import pattern
 
 

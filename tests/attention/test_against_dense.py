@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attncli import AttentionStatistics
-from attncli.attention.attention_statistics import computed_statistics
-from attncli.attention.engines import rows, tile, tiles
-from attncli.attention.engines.tiles.tiles import TileSizes
+from attncli.core import row_tiles as tile
+from attncli.core import rows, tiles
+from attncli.core.attention_statistics import AttentionStatistics, computed_statistics
+from attncli.core.tile_sums import TileSizes
 
 RELATIVE = (
     "max_weight",

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from attncli import attention_statistics
-from attncli.attention.attention_statistics import computed_statistics
-from attncli.attention.engines import attend, rows, tiles
-from attncli.attention.engines.tiles import head_jobs, passes
-from attncli.attention.results import Wanted
-from attncli.row_statistics import ROW_STATISTICS, RowStatistic
+from attncli.core import rows, tiles
+from attncli.core import tiles as head_jobs
+from attncli.core import tiles as passes
+from attncli.core.attention_statistics import attention_statistics, computed_statistics
+from attncli.core.engines import attend
+from attncli.core.row_statistics import ROW_STATISTICS, RowStatistic
+from attncli.core.wanted import Wanted
 from tests.layers import layer_of
 
 
@@ -141,7 +142,7 @@ def test_an_interrupt_ends_the_call_at_once(num_threads: int) -> None:
 def test_every_row_statistic_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was added as well, by its name and as an attribute; and copies are whole."""
     tensor = torch.randn(2, 7, 5)
-    monkeypatch.setitem(ROW_STATISTICS, "added", RowStatistic("attncli.statistics.rows:sink_mass"))
+    monkeypatch.setitem(ROW_STATISTICS, "added", RowStatistic("attncli.core.formulas:sink_mass"))
     for found in (
         attention_statistics(tensor, tensor),
         pickle.loads(pickle.dumps(attention_statistics(tensor, tensor))),

@@ -15,13 +15,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attncli import compiled
-from attncli.attention import reference
-from attncli.attention.engines import row_softmax, rows, tiles
-from attncli.attention.engines.tiles.tiles import TileSizes
-from attncli.attention.layer import AttentionLayer
-from attncli.attention.results import Computed, Wanted
-from attncli.row_statistics import ROW_STATISTICS
+from attncli.core import compiled, reference, rows, tiles
+from attncli.core import row_tiles as row_softmax
+from attncli.core.layer import AttentionLayer
+from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.core.tile_sums import TileSizes
+from attncli.core.wanted import Computed, Wanted
 from tests.layers import layer_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -182,7 +181,7 @@ AFTER_A_FORK = """
 import os, torch
 torch.set_num_threads(1)
 from tests.attention.test_compiled_pass import WANTED, layer
-from attncli.attention.engines import tiles
+from attncli.core.engines import tiles
 made = layer(5, 80, 80, causal=True)
 mine = tiles.attend(made, WANTED).output
 child = os.fork()
@@ -204,7 +203,7 @@ from attncli import compiled
 library = ctypes.CDLL(sys.argv[1])
 compiled.tile_pass = lambda: library
 from tests.attention import test_compiled_pass as tests
-from attncli.attention.engines.tiles.tiles import TileSizes
+from attncli.core.tile_sums import TileSizes
 tests.test_any_shape_and_mask_is_that_of_float64()
 tests.test_scores_of_ten_thousand(TileSizes(7, 16))
 """

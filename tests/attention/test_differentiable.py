@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attncli.attention import differentiable, reference
-from attncli.attention.layer import AttentionLayer
-from attncli.attention.results import Wanted
-from attncli.attention.score_rules import ScoreRules
-from attncli.attention.visibility import Visibility
+from attncli.core import reference
+from attncli.core import reference as differentiable
+from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
+from attncli.core.wanted import Wanted
 
 KEY_MASK = torch.tensor([[False, True, True, True, True], [True] * 5])
 RULES = {
@@ -35,7 +34,7 @@ def test_the_output_is_that_of_the_definition(rules: str) -> None:
     """The first query of the first text sees no key at all."""
     layer = layer_of(RULES[rules])
     expected = reference.attend(layer, Wanted(output=True)).output
-    torch.testing.assert_close(differentiable.attend(layer), expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(differentiable.attend_with_gradients(layer), expected, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("rules", RULES)
@@ -43,7 +42,7 @@ def test_gradients_are_those_of_finite_differences(rules: str) -> None:
     layer = layer_of(RULES[rules])
 
     def output(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        return differentiable.attend(replace(layer, query=query, value=value))
+        return differentiable.attend_with_gradients(replace(layer, query=query, value=value))
 
     vectors = (layer.query.requires_grad_(), layer.value.requires_grad_())
     assert torch.autograd.gradcheck(output, vectors, fast_mode=True)

@@ -12,16 +12,16 @@ import torch
 from naive_attention import naive
 from torch import Tensor
 
-from attncli.attention import reference
-from attncli.attention.engines import attend, engine_for, row_softmax, rows, tile, tiles
-from attncli.attention.engines.tile import GivenWeights
-from attncli.attention.engines.tiles import compiled_pass
-from attncli.attention.engines.tiles.tiles import TileSizes
-from attncli.attention.layer import AttentionLayer
-from attncli.attention.patterns import Marks, Patterns
-from attncli.attention.results import Computed, Wanted
-from attncli.attention.score_rules import ScoreRules
-from attncli.row_statistics import PATTERNS, ROW_STATISTICS
+from attncli.core import reference, rows, tiles
+from attncli.core import row_tiles as row_softmax
+from attncli.core import row_tiles as tile
+from attncli.core import tile_sums as compiled_pass
+from attncli.core.engines import attend, engine_for
+from attncli.core.layer import AttentionLayer, ScoreRules
+from attncli.core.row_statistics import PATTERNS, ROW_STATISTICS
+from attncli.core.row_tiles import GivenWeights
+from attncli.core.tile_sums import TileSizes
+from attncli.core.wanted import Computed, Marks, Patterns, Wanted
 from tests.layers import layer_of
 
 TEXTS, HEADS, KV_HEADS, DIM, VALUE_DIM = 3, 4, 2, 5, 3
@@ -526,7 +526,7 @@ def test_a_layer_is_computed_by_the_engine_that_can(monkeypatch: pytest.MonkeyPa
         layer = made(case, 23, torch.float64)
         assert engine_for(layer, Wanted()) == "rows", "short rows"
         with monkeypatch.context() as patch:
-            patch.setattr("attncli.attention.engines.tiles.LEAST_KEYS", 1)
+            patch.setattr("attncli.core.tiles.LEAST_KEYS", 1)
             assert engine_for(layer, Wanted()) == ("rows" if case in BY_ROWS_ALONE else "tiles")
             whole_rows = [
                 Wanted(weights=True),

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attncli import attention_statistics
+from attncli.core.attention_statistics import attention_statistics
 
 
 def qkv(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:

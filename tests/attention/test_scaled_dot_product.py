@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from attncli.experiments.draws import Draws
-from attncli.experiments.sampled_attention.attention import compute_attention
-from attncli.mechanisms.averaging import causal_mask, full_mask
-from attncli.mechanisms.dot_product_attention import attend_by_loop
-from attncli.spec import SPECS
-from attncli.spec.config.validation import Given, build_spec
+from attncli.core.mechanisms import attend_by_loop, causal_mask, full_mask
+from attncli.settings import SPECS
+from attncli.settings.validation import Given, build_spec
+from attncli.toys.attention import compute_attention
+from attncli.toys.sources import Draws
 from tests.layers import attended, visible_keys
 
 

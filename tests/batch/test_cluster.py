@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from attncli.batch.executors import cluster, load_executor
-from attncli.batch.executors.failures import Died
 from attncli.errors import RunError, UserError
+from attncli.runs import cluster
+from attncli.runs.driver import Died, load_executor
 from tests import chunk_work
 from tests.chunk_work import KILLER, WRONG, by_number, chunks_of
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from attncli.batch.executors import EXECUTORS, load_executor
-from attncli.batch.executors.failures import Died
 from attncli.errors import RunError
+from attncli.runs.driver import EXECUTORS, Died, load_executor
 from tests import chunk_work
 from tests.chunk_work import KILLER, WRONG, Numbers, by_number, chunks_of
 
@@ -140,7 +139,7 @@ def test_workers_that_cannot_start_are_an_error_not_a_loop(monkeypatch: pytest.M
 DRIVER = """
 import sys
 from pathlib import Path
-from attncli.batch.executors import load_executor
+from attncli.runs.driver import load_executor
 from tests.chunk_work import chunks_of, tells_and_sleeps
 folder = Path(sys.argv[1])
 try:

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from attncli.batch.keys import RunKeys
-from attncli.batch.plan import Plan, chains, make_plan, plan_files
-from attncli.batch.prompts import Prompt, PromptFile
 from attncli.errors import UserError
-from attncli.experiments.reading.text_file import MAX_ERRORS
-from attncli.spec.config.overrides import parse_overrides
+from attncli.models.text_files import MAX_ERRORS
+from attncli.runs.plan import Plan, Prompt, PromptFile, RunKeys, chains, make_plan, plan_files
+from attncli.settings.validation import parse_overrides
 from tests.checkpoints import package_folder
 
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from attncli.batch.report_values import value_tables, values_of
-from attncli.batch.store.columns import Column
 from attncli.report import NamedTensor, Numbers, Report, Table, Tensors
-from attncli.spec import SPECS
+from attncli.runs.report_values import Column, value_tables, values_of
+from attncli.settings import SPECS
 from tests.experiments.running import run, run_together
 
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from attncli.batch.plan import Item, Plan, make_plan, plan_files
-from attncli.batch.prompts import PromptFile
-from attncli.batch.serial import run_items, run_jobs
 from attncli.errors import UserError
 from attncli.report import Report
+from attncli.runs.plan import Item, Plan, PromptFile, make_plan, plan_files
+from attncli.runs.runner import run_items, run_jobs
 from tests.experiments.test_together import assert_same
 
 

@@ -15,9 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attncli.batch.store.schema import SCHEMA_VERSION
-from attncli.batch.store.store import open_store
-from attncli.batch.store.store_file import driving
+from attncli.runs.store import SCHEMA_VERSION, driving, open_store
 from attncli.views import SUFFIXES
 from tests.batch.stores import ATTN, ROOT, assert_same_figures, done_runs, tidy, write_batch
 from tests.conftest import Attn
@@ -81,7 +79,7 @@ def test_the_view_has_the_figures_of_single_runs(attn: Attn, tmp_path: Path) -> 
 
 
 def test_the_view_reads_every_kind_of_number_exactly(tmp_path: Path) -> None:
-    from attncli.batch.store.store_file import create_file
+    from attncli.runs.store import create_file
 
     store = tmp_path / "x.db"
     create_file(store, rows=False, weights=False)
@@ -194,7 +192,7 @@ def foreign_database(path: Path) -> None:
 
 
 def other_version(path: Path) -> None:
-    from attncli.batch.store.store_file import create_file
+    from attncli.runs.store import create_file
 
     create_file(path, rows=False, weights=False)
     connection = sqlite3.connect(path)
@@ -573,7 +571,7 @@ def test_the_deviation_is_that_of_all_values_however_they_came(
     values = [v for (v,) in connection.execute("SELECT value FROM tidy WHERE statistic = 'scores.max'") if v]
     connection.close()
     for runs_at_once in (1, 7, 1000):
-        monkeypatch.setattr("attncli.batch.store.reading.RUNS_AT_ONCE", runs_at_once)
+        monkeypatch.setattr("attncli.runs.results.RUNS_AT_ONCE", runs_at_once)
         (row,) = rows_of(attn, store, "--statistic", "scores.max")
         np.testing.assert_allclose(row["std"], statistics.stdev(values), rtol=1e-12)
     (row,) = rows_of(attn, store, "--statistic", "scores.max", "--where", "run = 3")

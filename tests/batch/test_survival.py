@@ -29,8 +29,8 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 # A driver that says on standard output how many runs it has told as finished; what it says is never more.
 TELLING = """
 import sys
-from attncli.batch import driver
-from attncli.cli.main import run
+from attncli.runs import driver
+from attncli.cli import run
 
 take = driver.Driver._take
 
@@ -130,7 +130,7 @@ def test_a_worker_killed_mid_chunk_loses_nothing(attn: Attn, tmp_path: Path) -> 
 def test_a_run_that_kills_its_worker_is_recorded_and_the_others_go_on(
     attn: Attn, tmp_path: Path, workers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attncli.batch.driver.run_chunk", killed_by_thirteen)
+    monkeypatch.setattr("attncli.runs.driver.run_chunk", killed_by_thirteen)
     arguments, store = write_batch(tmp_path, 30, "experiment: self\nembed_dim: 4"), tmp_path / "runs.db"
     ended = attn([*arguments, "-o", str(store), "--workers", workers])
     assert ended.code == 3

@@ -16,27 +16,28 @@ from safetensors.numpy import save_file
 from transformers import AutoModel
 from typer.core import TyperCommand
 
-from attncli.batch import worth
-from attncli.batch.chunks import Chunk, ChunkResult
-from attncli.batch.conditions import Expectations
-from attncli.batch.driver import Driver
-from attncli.batch.executors import workers
-from attncli.batch.plan import Job, make_plan
-from attncli.batch.prompts import PromptFile
-from attncli.batch.worth import (
+from attncli.commands import batch as kept
+from attncli.runs import driver as workers
+from attncli.runs import plan as worth
+from attncli.runs import threads
+from attncli.runs.chunks import Chunk, ChunkResult
+from attncli.runs.conditions import Expectations
+from attncli.runs.driver import Driver
+from attncli.runs.plan import (
+    Job,
+    PromptFile,
     Work,
     estimated_work,
+    make_plan,
     num_together,
     num_workers,
     parameter_bytes,
     seconds_of_run,
     usable_cores,
 )
-from attncli.cli.batches import kept
-from attncli.running import threads
-from attncli.running.threads import SPINNING, SPINS, VARIABLE, one_torch_thread
-from attncli.spec import SPECS
-from attncli.spec.config.validation import Given
+from attncli.runs.threads import SPINNING, SPINS, VARIABLE, one_torch_thread
+from attncli.settings import SPECS
+from attncli.settings.validation import Given
 from tests.batch.stores import assert_same_figures, tidy, write_batch
 from tests.checkpoints import package_folder
 from tests.conftest import Attn

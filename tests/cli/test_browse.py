@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from attncli.views.browser.choice import Choice
+from attncli.views.browser_choice import Choice
 from tests.conftest import Attn
 
 ATTN = [sys.executable, "-m", "attncli"]
@@ -100,7 +100,7 @@ def test_a_dumb_terminal_is_a_line(saved: str) -> None:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if there were one; nothing is opened by what fails."""
-    monkeypatch.setattr("attncli.cli.browse.check_terminal", lambda: None)
+    monkeypatch.setattr("attncli.commands.browse.check_terminal", lambda: None)
 
 
 @pytest.mark.usefixtures("terminal")
@@ -132,7 +132,7 @@ def test_mistakes_are_a_line(attn: Attn, tmp_path: Path, arguments: list[str], l
 def test_a_missing_extra_is_a_line(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        "attncli.cli.browse.find_spec", lambda name: None if name == "textual" else found(name)
+        "attncli.commands.browse.find_spec", lambda name: None if name == "textual" else found(name)
     )
     ended = attn(["browse"])
     assert (ended.code, ended.out, ended.err) == (2, "", 'browse: needs: pip install "attncli[tui]"\n')

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from attncli.cli.app import COMMANDS
-from attncli.cli.settings import flag_name
-from attncli.spec import SPECS
+from attncli.cli import COMMANDS
+from attncli.commands.command import flag_name
+from attncli.settings import SPECS
 from attncli.views import SUFFIXES, VIEWS
 from tests.conftest import Attn
 from tests.experiments.running import LESSON_FILES, ROOT
@@ -376,7 +376,7 @@ main.main()
 
 
 def test_a_mistake_of_ours_is_one_line_too(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attncli.cli import output
+    from attncli.commands import output
 
     def broken(self: object, reports: object) -> None:
         raise ZeroDivisionError("oops")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attncli.spec.text import SENTENCE
+from attncli.settings.text import SENTENCE
 from tests.conftest import Attn
 
 ATTN = [sys.executable, "-m", "attncli"]

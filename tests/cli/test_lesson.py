@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attncli.cli.app import COMMANDS
-from attncli.cli.lessons.pages import LESSONS, Command, Prose, lessons
+from attncli.cli import COMMANDS
+from attncli.commands.lesson import LESSONS, CommandLine, Prose, lessons
 from tests.conftest import Attn
 from tests.experiments.running import LESSON_FILES
 
@@ -31,7 +31,7 @@ def test_every_command_of_a_page_is_run_and_needs_no_shell(number: int) -> None:
     blocks = re.findall(r"```console\n(.*?)```", PAGES[number], re.DOTALL)
     written = [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
     parts = ALL[number - 1].parts
-    commands = [part.line for part in parts if isinstance(part, Command)]
+    commands = [part.line for part in parts if isinstance(part, CommandLine)]
     assert written == [f"attn {line}" for line in commands] and commands
     assert all(shlex.split(line)[0] in COMMANDS for line in commands)
     assert not [line for line in commands if re.search(r"[|&;<>$`*?]", line)]
@@ -71,7 +71,7 @@ def test_what_is_no_lesson(attn: Attn, which: str) -> None:
 def test_a_command_that_fails_is_told_and_the_lesson_goes_on(
     attn: Attn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attncli.cli.lessons.lesson.copy_files", lambda folder: [])
+    monkeypatch.setattr("attncli.commands.lesson.copy_files", lambda folder: [])
     ended = attn(["lesson", "1"])
     assert ended.code == 1 and "Next: attn lesson 2" in ended.out
     assert ended.err.count("lessons/bat-cave.json: ") == 1

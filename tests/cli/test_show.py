@@ -176,7 +176,7 @@ def test_without_matplotlib_a_picture_says_what_it_needs(saved: Path, view: str)
     script = (
         "import sys\n"
         "sys.modules['matplotlib'] = None\n"
-        "from attncli.cli.main import run\n"
+        "from attncli.cli import run\n"
         f"code = run(['self', '-o', 'z.{view}'])\n"
         "assert 'torch' not in sys.modules\n"
         "sys.exit(code)\n"
@@ -200,7 +200,7 @@ def test_saved_reports_need_no_torch(saved: Path) -> None:
     script = (
         "import sys\n"
         "sys.modules['torch'] = None\n"
-        "from attncli.cli.main import run\n"
+        "from attncli.cli import run\n"
         "codes = [run(['show', 'x.json', '--format', view, '-o', 'y']) for view in sys.argv[1:]]\n"
         "assert not any(codes), codes\n"
     )

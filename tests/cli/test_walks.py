@@ -17,7 +17,7 @@ from select import select
 
 import pytest
 
-from attncli.cli.walk import ABOVE, CLEAR, screens
+from attncli.commands.output import ABOVE, CLEAR, screens
 from tests.conftest import Attn
 from tests.experiments.running import LESSON_FILES, run
 from tests.views.test_views import shown

@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from attncli.batch.plan import plan_files
-from attncli.batch.serial import run_items
 from attncli.errors import UserError
 from attncli.report import Report
-from attncli.running.session import Session
-from attncli.running.together import run_in_buckets
-from attncli.spec import SPECS
-from attncli.spec.config.validation import Given, build_spec
-from attncli.spec.fields import Spec
+from attncli.runs.plan import plan_files
+from attncli.runs.runner import Session, run_in_buckets, run_items
+from attncli.settings import SPECS
+from attncli.settings.fields import Spec
+from attncli.settings.validation import Given, build_spec
 
 ROOT = Path(__file__).parent.parent.parent
 LESSON_FILES = ROOT / "attncli" / "data" / "lessons" / "files"

@@ -21,10 +21,10 @@ from transformers import (
 )
 
 import attncli
-from attncli.inputs.models.loading import kept_pretrained
-from attncli.inputs.models.probes import repeated_probe
+from attncli.models.loading import kept_pretrained
+from attncli.models.pretrained import repeated_probe
 from attncli.report import Report
-from attncli.spec.models.heads import HeadsSpec
+from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn
 from tests.model_folders import GEMMAS, save_gemma, save_model, save_tokenizer, save_writer
 from tools.tiny_architectures import VOCABULARY

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from attncli.experiments.diff.comparison import compare
-from attncli.row_statistics import HEAD_PATTERNS
+from attncli.commands.diff import compare
+from attncli.core.row_statistics import HEAD_PATTERNS
 from tests.experiments.running import run
 from tests.experiments.test_models_together import SENTENCES
 

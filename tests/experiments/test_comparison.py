@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from attncli.commands.diff import GAP_NOTE, NO_SHARED_NOTE, Place, compare, left_out_notes
 from attncli.errors import UserError
-from attncli.experiments.diff.alignment import align
-from attncli.experiments.diff.comparison import GAP_NOTE, NO_SHARED_NOTE, compare
-from attncli.experiments.diff.heads import Place, left_out_notes
+from attncli.measure.differences import align
 from attncli.report import NamedTensor, Report
 from tests.experiments.running import run
 from tests.model_folders import save_model, save_tokenizer

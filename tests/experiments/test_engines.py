@@ -7,12 +7,11 @@ import pytest
 import scipy.stats
 import torch
 
+from attncli.core.summaries import LEVELS, extreme_places, merged_moments, moments, quantiles
 from attncli.errors import RunError, UserError
 from attncli.report import Report
-from attncli.spec import SPECS
-from attncli.spec.config.validation import Given, build_spec
-from attncli.statistics.moments import merged_moments, moments
-from attncli.statistics.ranks import LEVELS, extreme_places, quantiles
+from attncli.settings import SPECS
+from attncli.settings.validation import Given, build_spec
 from tests.experiments.running import run
 
 
@@ -20,7 +19,7 @@ from tests.experiments.running import run
 def by_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is streamed comes from either engine, however few keys there are."""
     least = 1 if request.param == "tiles" else 10**9
-    monkeypatch.setattr("attncli.attention.engines.tiles.LEAST_KEYS", least)
+    monkeypatch.setattr("attncli.core.tiles.LEAST_KEYS", least)
 
 
 CASES = [

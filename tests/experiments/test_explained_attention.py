@@ -9,8 +9,8 @@ import pytest
 
 from attncli.errors import UserError
 from attncli.report import Report
-from attncli.saved.reports import reports_of
-from attncli.spec.variants import VARIANTS as VARIANT_KEYS
+from attncli.saved import reports_of
+from attncli.settings.attention import VARIANTS as VARIANT_KEYS
 from tests.conftest import Attn
 from tests.experiments.recomputed_steps import Recomputed
 from tests.experiments.running import run

@@ -17,13 +17,12 @@ from transformers import (
     JambaForCausalLM,
 )
 
-from attncli.attention.layer import AttentionLayer
-from attncli.attention.score_rules import ScoreRules
-from attncli.attention.visibility import Visibility
+from attncli.commands import generate as prompt
+from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
 from attncli.errors import UserError
-from attncli.experiments.writing import prompt, rows
-from attncli.experiments.writing.rows import WrittenRows
-from attncli.inputs.models import writing
+from attncli.measure import writing as rows
+from attncli.measure.writing import WrittenRows
+from attncli.models import writing
 from attncli.report import Report
 from tests.conftest import Attn
 from tests.experiments.running import run

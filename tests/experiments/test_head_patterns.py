@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AddedToken, AutoTokenizer
 
-from attncli.experiments.survey.head_patterns import UNNAMED, Stack, pattern_of, pattern_rows, strongest_rows
+from attncli.measure.patterns import UNNAMED, Stack, pattern_of, pattern_rows, strongest_rows
 from tests.conftest import Attn
 from tests.experiments.running import run
 from tests.model_folders import save_model

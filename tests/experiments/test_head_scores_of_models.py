@@ -6,11 +6,11 @@ Everything is float64 but the softmax of eager attention, which some architectur
 import pytest
 import torch
 
-from attncli.attention.engines import attend
-from attncli.attention.layer import AttentionLayer
-from attncli.attention.patterns import Marks
-from attncli.attention.results import Wanted
-from attncli.experiments.survey.head_scores import (
+from attncli.core.engines import attend
+from attncli.core.formulas import value_norms
+from attncli.core.layer import AttentionLayer
+from attncli.core.wanted import Marks, Wanted
+from attncli.measure.heads import (
     Attention,
     head_scores,
     one_key,
@@ -18,7 +18,6 @@ from attncli.experiments.survey.head_scores import (
     weighted_by_values,
     without_first_keys,
 )
-from attncli.statistics.contributions import value_norms
 from tests.eager import captured_layers, eager_weights_of_texts, whole_weights, whole_weights_of_texts
 from tests.naive_heads import naive_figures, skipped
 from tools.tiny_architectures import ARCHITECTURES, random_inputs

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from attncli.spec.models.heads import HeadStatistic
+from attncli.settings.heads import HeadStatistic
 from tests.conftest import Attn
 from tests.eager import eager_weights
 from tests.experiments.running import run

@@ -9,14 +9,13 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.pytorch_utils import Conv1D
 
-from attncli.attention.layer import AttentionLayer
+from attncli.core.layer import AttentionLayer
 from attncli.errors import UserError
-from attncli.experiments.ablate.predicted import Predicted
-from attncli.experiments.ablate.removal import HeadPlace, Removal, mean_outputs
-from attncli.experiments.ablate.text_run import TextRun
-from attncli.inputs.capture.captured_layers import CapturedLayer
-from attncli.inputs.models.pretrained import ModelText, Pretrained
-from attncli.inputs.output_projections import output_projection
+from attncli.measure.ablate import Predicted, TextRun
+from attncli.measure.removal import HeadPlace, Removal, mean_outputs
+from attncli.models.blocks import output_projection
+from attncli.models.layers import CapturedLayer
+from attncli.models.pretrained import ModelText, Pretrained
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, USUAL, Architecture, random_inputs
 
 ALBERT = Architecture("AlbertModel", {**USUAL, "embedding_size": 16})

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attncli.report import Report
-from attncli.saved.reports import read_reports
+from attncli.saved import read_reports
 from tests.experiments.running import LESSON_FILES, ROOT, run, run_file
 
 PRINTED = 6e-5

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from attncli.core.row_statistics import PATTERNS
 from attncli.report import Report, Row
-from attncli.row_statistics import PATTERNS
 from tests.conftest import Attn
 from tests.experiments.running import run
 from tests.experiments.test_models_together import SENTENCES

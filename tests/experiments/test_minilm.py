@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from attncli.saved.reports import read_reports
+from attncli.saved import read_reports
 from tests.eager import eager_weights
 from tests.experiments.running import LESSON_FILES, run
 

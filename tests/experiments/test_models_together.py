@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attncli.errors import UserError
-from attncli.inputs.capture.capture import Way, capture
-from attncli.inputs.capture.captured_layers import Consumer
+from attncli.models.capture import Way, capture
+from attncli.models.layers import Consumer
 from attncli.report import Report
 from tests.experiments.running import run_together
 from tests.experiments.test_together import alone, assert_same, spec_of
@@ -115,7 +115,7 @@ def test_texts_of_equal_counts_run_at_once(
         return capture(model, inputs, consume)
 
     module = "survey.experiment" if experiment == "heads" else "model_attention.experiment"
-    monkeypatch.setattr(f"attncli.experiments.{module}.capture", counted)
+    monkeypatch.setattr(f"attncli.toys.{module}.capture", counted)
     found = run_together(specs)
     assert [len(one.tokens) for one in found if isinstance(one, Report)] == [4, 5, 4, 4, 3]
     assert sorted(sizes) == [1, 1, 3]

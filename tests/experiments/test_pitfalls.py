@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from attncli.experiments.pitfalls.table import PITFALLS
 from attncli.report import Report
-from attncli.spec.pitfalls import PitfallsSpec
+from attncli.settings.lessons import PitfallsSpec
+from attncli.toys.pitfalls import PITFALLS
 from tests.conftest import Attn
 from tests.experiments.running import run
 

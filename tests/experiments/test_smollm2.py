@@ -15,9 +15,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from attncli.inputs.models import gguf
-from attncli.inputs.models.loading import kept_pretrained
-from attncli.inputs.models.pretrained import Pretrained
+from attncli.models import folder as gguf
+from attncli.models.loading import kept_pretrained
+from attncli.models.pretrained import Pretrained
 from tests.checkpoints import smollm2
 from tests.conftest import Attn
 from tests.eager import captured_layers, eager_weights, whole_weights

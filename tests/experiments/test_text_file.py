@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attncli.errors import UserError
-from attncli.experiments.reading.text_file import MAX_ERRORS, TextFile, TextLine
+from attncli.models.text_files import MAX_ERRORS, TextFile, TextLine
 
 
 def test_a_line_each_and_json_lines(tmp_path: Path) -> None:

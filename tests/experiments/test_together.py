@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from attncli.errors import UserError
 from attncli.report import NamedTensor, Report, Tensors
-from attncli.running import together
-from attncli.running.draws_together import KeptDraws
-from attncli.running.session import Session
-from attncli.spec import SPECS
-from attncli.spec.config.validation import Given, build_spec
-from attncli.spec.fields import Spec
+from attncli.runs import runner as together
+from attncli.runs.runner import Session
+from attncli.settings import SPECS
+from attncli.settings.fields import Spec
+from attncli.settings.validation import Given, build_spec
+from attncli.toys.sources import KeptDraws
 from tests.experiments.running import run_together
 
 VECTORS = "attncli/data/lessons/files/made-up.50d.txt"
@@ -254,7 +254,7 @@ def test_nothing_and_one() -> None:
 
 
 def test_draws_are_the_same_whether_kept_or_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attncli.running import draws_together
+    from attncli.toys import sources as draws_together
 
     specs = [
         spec_of("self", sentence=text, seed=seed)

@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from attncli.attention.engines.tiles.tiles import TileSizes
+from attncli.core.tile_sums import TileSizes
 from attncli.errors import RunError, UserError
-from attncli.experiments.draws import Draws
-from attncli.experiments.sampled_attention.attention import compute_attention
 from attncli.report import Report
-from attncli.spec import SPECS
-from attncli.spec.config.validation import Given, build_spec
-from attncli.spec.variants import UNSTREAMED, VARIANTS
-from attncli.views.heading import heading
+from attncli.settings import SPECS
+from attncli.settings.attention import UNSTREAMED, VARIANTS
+from attncli.settings.validation import Given, build_spec
+from attncli.toys.attention import compute_attention
+from attncli.toys.sources import Draws
+from attncli.views.texts import heading
 from tests.experiments.running import run
 from tests.layers import visible_keys
 
@@ -131,7 +131,7 @@ def test_dense_and_streaming_agree_in_float64(
     variant: str, sizes: tuple[int, int], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TileSizes, "suited_to", lambda *_: TileSizes(*sizes))
-    monkeypatch.setattr("attncli.attention.engines.tiles.LEAST_KEYS", 1)
+    monkeypatch.setattr("attncli.core.tiles.LEAST_KEYS", 1)
     on = {key: ON[key] for key in (STREAMED if variant == "all of them" else [variant])}
     generator = torch.Generator().manual_seed(5)
     vectors = {

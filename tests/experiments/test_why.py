@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 import attncli
 from attncli.report import Report
-from attncli.spec.models.heads import HeadsSpec
+from attncli.settings.heads import HeadsSpec
 from tests.conftest import Attn
 from tests.model_folders import save_model, save_tokenizer
 from tools.tiny_architectures import GROUPED, HIDDEN, USUAL, VOCABULARY

@@ -11,8 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoModel, PreTrainedTokenizerFast
 
 from attncli.errors import UserError
-from attncli.inputs.models.pretrained import ModelText
-from attncli.inputs.models.words import words_of, words_of_characters
+from attncli.models.pretrained import ModelText, words_of, words_of_characters
 from tests.conftest import Attn
 from tests.eager import eager_weights
 from tests.experiments.running import run

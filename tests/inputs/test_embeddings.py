@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from attncli.errors import UserError
-from attncli.inputs.vectors import (
+from attncli.settings.text import WordVectors, find_word_vectors, word_vectors
+from attncli.toys.sources import (
     SAMPLERS,
     Vocabulary,
     sample_linear,
@@ -15,7 +16,6 @@ from attncli.inputs.vectors import (
     sample_projections,
     sample_table,
 )
-from attncli.inputs.word_vectors import WordVectors, find_word_vectors, word_vectors
 
 
 def read_word_vectors(path: Path, words: list[str], dim: int, *, unknown: str) -> WordVectors:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from attncli.errors import UserError
-from attncli.inputs.text import read_text, tokenize
+from attncli.settings.text import read_text, tokenize
 
 
 def test_words_are_lower_case_and_lose_their_punctuation() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attncli.mechanisms.averaging import (
+from attncli.core.mechanisms import (
     average_by_loop,
     averaging_weights,
     causal_mask,

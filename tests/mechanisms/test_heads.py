@@ -2,7 +2,7 @@
 
 import torch
 
-from attncli.mechanisms.heads import merge_heads, repeat_heads, split_heads
+from attncli.core.layer import merge_heads, repeat_heads, split_heads
 
 
 def test_split_puts_each_slice_of_a_token_into_its_head() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attncli.mechanisms.normalisation import batch_norm, layer_norm, rms_norm
+from attncli.core.mechanisms import batch_norm, layer_norm, rms_norm
 
 
 @pytest.fixture

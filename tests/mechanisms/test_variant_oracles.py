@@ -8,14 +8,19 @@ import torch
 from torch import Tensor
 from transformers.models.bloom.modeling_bloom import _get_alibi_slopes
 
-from attncli.experiments.attention_report import LeadingAxes
-from attncli.experiments.sampled_attention.differential import attend_differentially
-from attncli.mechanisms.differential import differential_lambda
-from attncli.mechanisms.heads import split_heads
-from attncli.mechanisms.normalisation import rms_norm
-from attncli.mechanisms.positions import alibi_bias, alibi_slopes, relative_bias, rotate
-from attncli.spec import SPECS
-from attncli.spec.config.validation import Given, build_spec
+from attncli.core.layer import split_heads
+from attncli.core.mechanisms import (
+    alibi_bias,
+    alibi_slopes,
+    differential_lambda,
+    relative_bias,
+    rms_norm,
+    rotate,
+)
+from attncli.report_parts import LeadingAxes
+from attncli.settings import SPECS
+from attncli.settings.validation import Given, build_spec
+from attncli.toys.attention import attend_differentially
 from tests.layers import attended, layer_of
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, Architecture, random_inputs
 

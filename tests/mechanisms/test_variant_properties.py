@@ -11,24 +11,25 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from attncli.attention.engines import attend
-from attncli.attention.results import Wanted
-from attncli.experiments.attention_report import LeadingAxes
-from attncli.experiments.sampled_attention.differential import attend_differentially
-from attncli.mechanisms.averaging import causal_mask, full_mask
-from attncli.mechanisms.differential import differential_lambda
-from attncli.mechanisms.heads import merge_heads, split_heads
-from attncli.mechanisms.normalisation import rms_norm
-from attncli.mechanisms.positions import (
+from attncli.core.engines import attend
+from attncli.core.layer import merge_heads, split_heads
+from attncli.core.mechanisms import (
     alibi_bias,
     alibi_slopes,
+    causal_mask,
+    differential_lambda,
     distance_buckets,
+    full_mask,
     relative_bias,
+    rms_norm,
     rotary_angles,
     rotate,
 )
-from attncli.spec import SPECS
-from attncli.spec.config.validation import Given, build_spec
+from attncli.core.wanted import Wanted
+from attncli.report_parts import LeadingAxes
+from attncli.settings import SPECS
+from attncli.settings.validation import Given, build_spec
+from attncli.toys.attention import attend_differentially
 from tests.layers import attended, layer_of, visible_keys
 
 seeds = st.integers(0, 2**32)

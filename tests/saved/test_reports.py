@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from attncli.errors import UserError
 from attncli.report import Report
-from attncli.saved.reports import read_reports, reports_of
-from attncli.spec import SPECS
+from attncli.saved import read_reports, reports_of
+from attncli.settings import SPECS
 from attncli.views import VIEWS
 from tests.experiments.running import LESSON_FILES, ROOT, run, run_file
 from tests.views.test_views import CASES, HOSTILE, shown

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attncli.cli.batches import batch
-from attncli.cli.experiment import CONFIG, SHOW_CONFIG
-from attncli.cli.flags import OUTPUT_FLAGS
+from attncli.commands import batch
+from attncli.commands.command import OUTPUT_FLAGS
+from attncli.commands.experiment import CONFIG, SHOW_CONFIG
 from attncli.errors import UserError
-from attncli.spec.config.config_file import ConfigFile
-from attncli.spec.config.validation import FLAGS
-from attncli.spec.config.yaml_nodes import read_yaml
+from attncli.settings.config_file import ConfigFile, read_yaml
+from attncli.settings.validation import FLAGS
 
 
 def errors_of(tmp_path: Path, text: str | bytes) -> list[str]:

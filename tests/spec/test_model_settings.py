@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from attncli.errors import UserError
-from attncli.spec import SPECS
-from attncli.spec.config.config_file import ConfigFile
-from attncli.spec.config.validation import Given, build_spec
-from attncli.spec.variants import DETAILS
+from attncli.settings import SPECS
+from attncli.settings.attention import DETAILS
+from attncli.settings.config_file import ConfigFile
+from attncli.settings.validation import Given, build_spec
 
 OTHERS = {
     "num_tokens": 3,

@@ -9,11 +9,10 @@ import pytest
 import yaml
 
 from attncli.errors import UserError
-from attncli.spec import SPECS
-from attncli.spec.config.config_file import ConfigFile
-from attncli.spec.config.resolved import resolved_yaml
-from attncli.spec.config.schema import config_schema
-from attncli.spec.config.validation import Given, build_spec
+from attncli.settings import SPECS
+from attncli.settings.config_file import ConfigFile
+from attncli.settings.schema import config_schema, resolved_yaml
+from attncli.settings.validation import Given, build_spec
 from tests.experiments.running import LESSON_FILES, ROOT
 
 CONFIGS = sorted(ROOT.glob("configs/*.yaml"))

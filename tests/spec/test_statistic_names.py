@@ -5,13 +5,13 @@ from typing import Any, get_args
 
 import pytest
 
-from attncli.batch.conditions import as_declared
-from attncli.batch.report_values import values_of
-from attncli.running.session import Session
-from attncli.spec import SPECS
-from attncli.spec.config.validation import Given, build_spec
-from attncli.spec.fields import SUMMARIES, Spec
-from attncli.spec.pitfalls import PitfallName
+from attncli.runs.conditions import as_declared
+from attncli.runs.report_values import values_of
+from attncli.runs.runner import Session
+from attncli.settings import SPECS
+from attncli.settings.fields import SUMMARIES, Spec
+from attncli.settings.lessons import PitfallName
+from attncli.settings.validation import Given, build_spec
 
 MODEL = str(Path(__file__).parents[2] / "attncli/data/tiny-induction")
 SETTINGS: list[tuple[str, dict[str, Any]]] = [

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from attncli.errors import UserError
-from attncli.spec.config.config_file import ConfigFile, Entry
-from attncli.spec.config.overrides import parse_overrides
-from attncli.spec.config.schema import config_schema
+from attncli.settings.config_file import ConfigFile, Entry
+from attncli.settings.schema import config_schema
+from attncli.settings.validation import parse_overrides
 
 
 def entries_of(tmp_path: Path, text: str, *overrides: str) -> list[Entry]:

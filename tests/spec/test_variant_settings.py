@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from attncli.errors import UserError
-from attncli.spec import SPECS
-from attncli.spec.config.config_file import ConfigFile
-from attncli.spec.config.resolved import resolved_yaml
-from attncli.spec.config.validation import Given, build_spec
-from attncli.spec.variants import DETAILS, POSITIONS, VARIANTS
+from attncli.settings import SPECS
+from attncli.settings.attention import DETAILS, POSITIONS, VARIANTS
+from attncli.settings.config_file import ConfigFile
+from attncli.settings.schema import resolved_yaml
+from attncli.settings.validation import Given, build_spec
 
 
 def errors_of(experiment: str, **settings: object) -> list[str]:

@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from attncli.attention.engines import attend
-from attncli.attention.engines.tile import GivenWeights
-from attncli.attention.patterns import Marks
-from attncli.experiments.survey.head_scores import head_scores, wanted_scores
-from attncli.row_statistics import HEAD_STATISTICS
-from attncli.statistics.contributions import roll_out
-from attncli.statistics.head_scores import sink_rate
+from attncli.core.engines import attend
+from attncli.core.formulas import roll_out, sink_rate
+from attncli.core.row_statistics import HEAD_STATISTICS
+from attncli.core.row_tiles import GivenWeights
+from attncli.core.wanted import Marks
+from attncli.measure.heads import head_scores, wanted_scores
 from tests.naive_heads import NAMES, naive_figures, naive_mul_score, pattern
 
 PATTERNS = NAMES

@@ -5,8 +5,7 @@ import torch
 from scipy.stats import spearmanr
 from torch.nn import functional as F
 
-from attncli.statistics.divergence import mean_divergence, mean_loss, relative_change
-from attncli.statistics.ranks import rank_correlation
+from attncli.core.summaries import mean_divergence, mean_loss, rank_correlation, relative_change
 
 
 @pytest.fixture

@@ -8,14 +8,11 @@ import scipy.special
 import scipy.stats
 import torch
 
-from attncli.attention.engines.scratch import Scratch
-from attncli.attention.engines.tile import NUM_BUFFERS, blocks_of, tiles
-from attncli.mechanisms.averaging import causal_mask, full_mask
-from attncli.row_statistics import ROW_STATISTICS, load_formula
-from attncli.statistics.contributions import received_mass
-from attncli.statistics.moments import moments
-from attncli.statistics.rows import Rows, softmax_gradient_norm
-from attncli.statistics.top_keys import KEYS_PER_RANK, top_keys
+from attncli.core.formulas import KEYS_PER_RANK, Rows, received_mass, softmax_gradient_norm, top_keys
+from attncli.core.mechanisms import causal_mask, full_mask
+from attncli.core.row_statistics import ROW_STATISTICS, load_formula
+from attncli.core.row_tiles import NUM_BUFFERS, Scratch, blocks_of, tiles
+from attncli.core.summaries import moments
 from tests.layers import layer_of
 
 

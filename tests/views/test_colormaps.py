@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import CenteredNorm, LogNorm, Normalize
 
-from attncli.views.colormaps import COOLWARM, VIRIDIS, colours, shading
+from attncli.views.colours import COOLWARM, VIRIDIS, colours, shading
 
 VALUES = np.random.default_rng(5).uniform(0.01, 3, (3, 5))
 

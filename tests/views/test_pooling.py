@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attncli.views.pooling import block_maximum, block_mean
+from attncli.views.matrices import block_maximum, block_mean
 
 VALUES = np.random.default_rng(3).normal(size=(3, 7, 11))
 VALUES[:, 2:4, 3:6] = np.nan

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from attncli.spec import SPECS
+from attncli.settings import SPECS
 
 from .check import check
 from .classes import architectures, model_class

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attncli.cli.main import run
+from attncli.cli import run
 
 INTERNAL = "internal error"
 DENSE_NOTE = "as dense matrices only"

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from attncli.attention.engines import tile
-from attncli.attention.layer import AttentionLayer
+from attncli.core import row_tiles as tile
+from attncli.core.layer import AttentionLayer
 from attncli.errors import UserError
-from attncli.inputs.capture.captured_layers import CapturedLayer, layer_kind, layer_number
+from attncli.models.layers import CapturedLayer, layer_kind, layer_number
 from tests.eager import (
     captured_layers,
     eager_weights,

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from attncli.attention.layer import AttentionLayer
-from attncli.attention.visibility import Visibility
-from attncli.inputs.capture import deferred_layers
-from attncli.inputs.capture.captured_layers import CapturedLayer
+from attncli.core.layer import AttentionLayer, Visibility
+from attncli.models import layers as deferred_layers
+from attncli.models.layers import CapturedLayer
 from tests.experiments.running import run
 from tests.experiments.test_together import assert_same
 from tests.model_folders import save_model

@@ -13,16 +13,12 @@ from transformers import DPRConfig, PreTrainedModel
 from transformers.models.dpr.modeling_dpr import DPREncoder
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-from attncli.attention.layer import AttentionLayer
-from attncli.attention.score_rules import ScoreRules
-from attncli.attention.visibility import Visibility
+from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
 from attncli.errors import UserError
-from attncli.inputs.capture import attention_interface
-from attncli.inputs.capture import capture as capture_module
-from attncli.inputs.capture.attention_interface import NAME
-from attncli.inputs.capture.capture import Way, capture, run_model
-from attncli.inputs.capture.captured_layers import CapturedLayer, layer_stack
-from attncli.inputs.capture.eager_attention import with_eager_attention
+from attncli.models import capture as capture_module
+from attncli.models import layers as attention_interface
+from attncli.models.capture import Way, capture, run_model, with_eager_attention
+from attncli.models.layers import NAME, CapturedLayer, layer_stack
 from tests.eager import captured_layers, eager_weights, whole_weights
 from tests.experiments.running import run
 from tests.model_folders import save_writer
@@ -114,7 +110,7 @@ def test_a_way_is_tried_once_for_all_texts(monkeypatch: pytest.MonkeyPatch) -> N
         tried.append(model)
         return with_eager_attention(model)
 
-    monkeypatch.setattr("attncli.inputs.capture.capture.with_eager_attention", counted)
+    monkeypatch.setattr("attncli.models.capture.with_eager_attention", counted)
     model = ARCHITECTURES["Llama"].build()
     for num_tokens in (13, 8, 40):
         capture(model, random_inputs(model, num_tokens), nothing)
@@ -247,7 +243,7 @@ def changed_layers(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
         rules = replace(rules, **{name: to for name, to in changed.items() if name != "window"})
         return AttentionLayer(query, key, value, seen, scale, rules)
 
-    monkeypatch.setattr("attncli.inputs.capture.attention_interface.AttentionLayer", built)
+    monkeypatch.setattr("attncli.models.layers.AttentionLayer", built)
 
 
 def with_settings(name: str, **settings: Any) -> PreTrainedModel:
@@ -292,7 +288,7 @@ def test_what_the_interface_does_not_tell_is_noticed(missing: str, monkeypatch: 
 
 
 def test_a_long_window_is_tried_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attncli.inputs.capture.capture.TRIAL_SCORES", 4 * 20**2)
+    monkeypatch.setattr("attncli.models.capture.TRIAL_SCORES", 4 * 20**2)
     model = with_settings("Mistral", sliding_window=30)
     assert capture(model, random_inputs(model, 30), nothing).notes() == []
     notes = capture(model, random_inputs(model, 45), nothing).notes()
@@ -354,7 +350,7 @@ def test_a_mistake_of_attn_is_not_blamed_on_the_model(
 ) -> None:
     """In what takes the layers, before the model runs, and in what the model calls."""
     model, inputs = model_and_inputs("Llama")
-    fail = failing("attncli.inputs", error)
+    fail = failing("attncli.models", error)
     with pytest.raises(error, match="by itself"):
         capture(model, inputs, fail)
     for place, name in ((capture_module, "_numbering"), (attention_interface, "layer_kind")):
@@ -395,7 +391,7 @@ def test_every_report_says_that_nothing_was_compared(
     def tried(*_: Any, **__: Any) -> Way:
         return Way("interface", "Not compared, says the test.")
 
-    monkeypatch.setattr("attncli.inputs.capture.capture._tried", tried)
+    monkeypatch.setattr("attncli.models.capture._tried", tried)
     folder = save_writer(tmp_path / "model", "Llama")
     (tmp_path / "texts.txt").write_text("the cat sat\nthe street\n")
     texts = {"texts": str(tmp_path / "texts.txt")} if "texts" in settings else {}

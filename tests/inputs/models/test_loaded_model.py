@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 import attncli
-from attncli.spec.models.heads import HeadsSpec
+from attncli.settings.heads import HeadsSpec
 
 SHIPPED = str(HeadsSpec.default_model)
 TEXT = "the cat sat because it was tired"

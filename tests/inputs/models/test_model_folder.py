@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from attncli.cli.main import run
+from attncli.cli import run
 from attncli.errors import UserError
-from attncli.inputs.models.loading import load_pretrained
-from attncli.inputs.models.model_folder import check_model_folder, panics_in_one_line
+from attncli.models.folder import check_model_folder, panics_in_one_line
+from attncli.models.loading import load_pretrained
 from tests.conftest import Attn
 from tests.model_folders import save_model
 
@@ -199,7 +199,7 @@ def test_an_adapter_is_not_left_out(
     folder = save_model(tmp_path, "Llama")
     (folder / "adapter_config.json").write_text("{}")
     (folder / "adapter_model.bin").write_bytes(b"pickled")
-    monkeypatch.setattr("attncli.inputs.models.model_folder.find_spec", lambda name: name in packages or None)
+    monkeypatch.setattr("attncli.models.folder.find_spec", lambda name: name in packages or None)
     with pytest.raises(UserError) as caught:
         check_model_folder(folder)
     (line,) = caught.value.lines

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from attncli.inputs.models import gguf
-from attncli.spec.models import pretrained
+from attncli.models import folder as gguf
+from attncli.settings import models as pretrained
 from tests.conftest import Attn
 from tests.model_folders import save_writer
 

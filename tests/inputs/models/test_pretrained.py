@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from attncli.errors import UserError
-from attncli.inputs.models.loading import kept_pretrained, load_pretrained
-from attncli.inputs.models.pretrained import Pretrained
-from attncli.inputs.models.probes import repeated_probe
+from attncli.models.loading import kept_pretrained, load_pretrained
+from attncli.models.pretrained import Pretrained, repeated_probe
 from tests.model_folders import save_model
 
 CPU = torch.device("cpu")

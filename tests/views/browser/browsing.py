@@ -7,11 +7,9 @@ import numpy as np
 from textual.pilot import Pilot
 
 from attncli.report import NamedTensor, Report, Table
-from attncli.views.browser.app import Browser
-from attncli.views.browser.atlas import grids
-from attncli.views.browser.choice import Choice
-from attncli.views.browser.panel import Panel
-from attncli.views.browser.token_bars import TokenBars
+from attncli.views.browser import Browser
+from attncli.views.browser_choice import Choice, grids
+from attncli.views.browser_panels import Panel, TokenBars
 
 LAYERS, HEADS, TOKENS = 3, 5, 7
 WORDS = ("the", "cat", "walks", "on", "the", "street", "today")

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from textual.pilot import Pilot
 
-from attncli.views.browser.app import Browser
-from attncli.views.browser.head_map import HeadMap
-from attncli.views.browser.head_panels import HeadPicker, StatisticsPanel
-from attncli.views.browser.token_bars import TokenBars
+from attncli.views.browser import Browser
+from attncli.views.browser_panels import HeadMap, HeadPicker, StatisticsPanel, TokenBars
 from tests.experiments.running import run
 from tests.views.browser.browsing import (
     HEADS,

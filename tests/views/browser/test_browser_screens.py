@@ -6,12 +6,10 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from attncli.report import NamedTensor, Report, Table
-from attncli.views.browser.app import KEYS, MOVES, Browser, HelpScreen
-from attncli.views.browser.atlas import Grid, grids
-from attncli.views.browser.choice import Choice
-from attncli.views.browser.head_map import HeadMap
-from attncli.views.browser.token_bars import TokenBars
-from attncli.views.colormaps import VIRIDIS, colours
+from attncli.views.browser import KEYS, MOVES, Browser, HelpScreen
+from attncli.views.browser_choice import Choice, Grid, grids
+from attncli.views.browser_panels import HeadMap, TokenBars
+from attncli.views.colours import VIRIDIS, colours
 from tests.experiments.running import run
 from tests.views.browser.browsing import (
     HOSTILE,

@@ -237,7 +237,7 @@ def test_no_table_of_that_name_is_one_line(attn: Attn, tmp_path: Path) -> None:
 
 
 def test_parquet_says_what_it_needs(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attncli.cli.output.find_spec", lambda name: None)
+    monkeypatch.setattr("attncli.commands.output.find_spec", lambda name: None)
     ended = attn(["self", "-o", str(tmp_path / "x.parquet")])
     assert (ended.code, ended.err) == (2, '--format parquet: needs: pip install "attncli[parquet]"\n')
 
@@ -248,7 +248,7 @@ def test_a_terminal_gets_ids_with_every_character_visible() -> None:
             return True
 
     stream = Terminal()
-    from attncli.views.data.writers import write_csv
+    from attncli.views.data import write_csv_table
 
-    write_csv({"id": "text"}, [{"id": ["\x1b[31m", None, ""]}], stream)
+    write_csv_table({"id": "text"}, [{"id": ["\x1b[31m", None, ""]}], stream)
     assert stream.getvalue() == 'id\n\\x1b[31m\n\n""\n'

@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from attncli.errors import UserError
 from attncli.report import Report, Tensors
-from attncli.saved.reports import read_array_report
+from attncli.saved import read_array_report
 from attncli.views import Display, load_view
 from tests.conftest import Attn
 from tests.experiments.running import run

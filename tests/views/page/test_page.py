@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from attncli.report import NamedTensor, Report
-from attncli.views.page.encoding import MAX_EXACT, encoded
-from attncli.views.page.html import SCRIPTS, SOURCES, STYLES
+from attncli.views.page.html import MAX_EXACT, SCRIPTS, SOURCES, STYLES, encoded
 from tests.experiments.running import run
 from tests.views.page.pages import (
     NUM_HEADS,

@@ -193,7 +193,7 @@ def test_colours_follow_the_scale_and_leave_skipped_keys_blank(opened: Opened) -
     weights = np.array([[0.9, 0.1, 0.0], [0.9, 0.01, 0.09], [0.98, 0.01, 0.01]], dtype=np.float32)
     report = Report("self", {}, {}, ("a", "b", "c"), (), {"weights": NamedTensor(("query", "key"), weights)})
     page = opened(page_of(report, scale_colors="log", skip_sink=1))
-    from attncli.views.colormaps import VIRIDIS, colours, shading
+    from attncli.views.colours import VIRIDIS, colours, shading
 
     def pixels() -> np.ndarray:
         read = "c => Array.from(c.getContext('2d').getImageData(0, 0, c.width, c.height).data)"

@@ -12,12 +12,12 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage, imread
 
-from attncli.experiments.diff.comparison import compare
+from attncli.commands.diff import compare
 from attncli.report import NamedTensor, Report
 from attncli.views import Display, load_view
-from attncli.views.colormaps import COOLWARM, VIRIDIS, colours
-from attncli.views.pictures.figure import draw, settings
-from attncli.views.pictures.image import NO_NUMBER
+from attncli.views.colours import COOLWARM, VIRIDIS, colours
+from attncli.views.picture_maps import NO_NUMBER
+from attncli.views.pictures import draw, settings
 from tests.experiments.running import ROOT, run
 from tests.saved.test_reports import ALL_CASES
 from tests.views.test_views import HOSTILE, LESSON

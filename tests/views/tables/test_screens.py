@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from attncli.experiments.diff.comparison import compare
+from attncli.commands.diff import compare
 from attncli.report import NamedTensor, Numbers, Report, Table
-from attncli.spec import SPECS
-from attncli.spec.config.validation import build_spec
+from attncli.settings import SPECS
+from attncli.settings.validation import build_spec
 from attncli.views import Display
-from attncli.views.tables.screens import SCREENS
-from attncli.views.tables.screens.head_patterns import LETTERS, head_letters
-from attncli.views.tables.screens.needs import suits
-from attncli.views.tables.sections import sections
+from attncli.views.model_screens import LETTERS, head_letters
+from attncli.views.screen_needs import suits
+from attncli.views.tables import SCREENS, sections
 from tests.experiments.running import run
 from tests.same_text import assert_same_text
 from tests.views.test_views import HOSTILE, shown

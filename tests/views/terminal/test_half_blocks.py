@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from attncli.views.terminal.half_blocks import NO_NUMBER, RAMP, cell_lines, character_lines, half_block_lines
-from attncli.views.terminal.palettes import levels, palette
+from attncli.views.colours import levels, palette
+from attncli.views.terminal import NO_NUMBER, RAMP, cell_lines, character_lines, half_block_lines
 from tests.views.terminal.screens import Color, cells_of, halves
 
 PLACES = arrays(

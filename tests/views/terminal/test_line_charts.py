@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from attncli.views import Display
-from attncli.views.curves import Curve
-from attncli.views.terminal.blocks import ScreenLine
-from attncli.views.terminal.line_charts import Ends, chart, dotted_lines, ends_of
+from attncli.views.matrices import Curve
+from attncli.views.terminal import Ends, chart, dotted_lines, ends_of
+from attncli.views.texts import ScreenLine
 
 # The dots of braille as Unicode numbers them: dots 1 to 8, their column and row.
 NUMBERED = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)]

@@ -5,12 +5,14 @@ import pytest
 from matplotlib.colors import to_rgb
 from scipy.spatial import KDTree
 
-from attncli.views.colormaps import COOLWARM, VIRIDIS, colours
-from attncli.views.terminal.palettes import (
+from attncli.views.colours import (
+    COOLWARM,
     FIXED,
     NAMED_DIVERGING,
     NAMED_STEPS,
     NONE,
+    VIRIDIS,
+    colours,
     lab,
     levels,
     nearest_fixed,

@@ -1,0 +1,155 @@
+"""What Python calls: an experiment by its name and settings; reports that show themselves in a notebook."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from html import escape
+from importlib import import_module
+from io import StringIO
+from os import PathLike, fspath
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any, cast
+
+from attncli.errors import UserError, nearest
+from attncli.models.folder import check_packages
+from attncli.report import Report
+from attncli.runs.runner import MODEL_RUNS, Session, module_of
+from attncli.settings import SPECS, load
+from attncli.settings.fields import Spec
+from attncli.settings.heads import HeadsSpec
+from attncli.settings.models import ModelSpec
+from attncli.settings.validation import Given, checked_spec, with_maps
+from attncli.views import Display, load_view
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+MAX_CELL_BYTES = 2_500_000
+"""A Jupyter server drops what a kernel sends beyond 1 MB per second, averaged over 3 seconds."""
+
+STYLE = (
+    "box-sizing: border-box; width: 100%; height: 720px; max-height: 90vh; resize: vertical; "
+    "border: 1px solid #8886; border-radius: 5px"
+)
+"""A frame does not know how long its page is: what is longer scrolls, and its corner makes it larger."""
+
+
+class NotebookReport(Report):
+    """A Report as the functions of `attncli` return it: the same fields, and a way to look at them."""
+
+    @classmethod
+    def of(cls, report: Report) -> "NotebookReport":
+        """The same report."""
+        return cls(**vars(report))
+
+    def to_html(self) -> str:
+        """The page that `-o page.html` writes: self-contained, it opens without a network."""
+        return _written("html", self, Display())
+
+    def __repr__(self) -> str:
+        """The first screen, as wide as the terminal, without colour."""
+        return _written("table", self, Display(width=get_terminal_size().columns)).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own: nothing in it reaches the notebook, nor the notebook it."""
+        cell = _frame(self, self.to_html())
+        if len(cell) <= MAX_CELL_BYTES:
+            return cell
+        advice = (
+            f"The maps are left out here: with them this cell has {len(cell) / 1e6:.1f} MB, "
+            "too much for a Jupyter server. to_html() gives the whole page, to be written to a file."
+        )
+        small = replace(self, tensors={}, notes=(*self.notes, advice))
+        return _frame(small, small.to_html())
+
+
+def _written(view: str, report: Report, display: Display) -> str:
+    stream = StringIO()
+    load_view(view)([report], stream, display)
+    return stream.getvalue()
+
+
+def _frame(report: Report, page: str) -> str:
+    """Of all that a page may do it is allowed its scripts: it has no origin, cookies, storage or popups."""
+    return (
+        f'<iframe title="attn {escape(report.experiment)}" sandbox="allow-scripts" style="{STYLE}" '
+        f'srcdoc="{escape(page)}"></iframe>'
+    )
+
+
+OF_LOADING = ("device", "allow_download")
+"""The settings that say how a model is loaded."""
+
+
+def run(
+    experiment: str,
+    *,
+    model: "str | PathLike[str] | PreTrainedModel | None" = None,
+    tokenizer: "str | PreTrainedTokenizerBase | None" = None,
+    **settings: Any,
+) -> NotebookReport:
+    """The report of an experiment, as its command gives it: `run("self", sentence="the cat", causal=True)`.
+
+    `experiment` is a command such as self, heads or scale-demo; settings are its flags with underscores
+    (docs/settings.md), and None is the default. As with `-o page.html` heads keeps what each head looks at;
+    maps="none" leaves it out.
+
+    `model` is a folder, or a transformers model that is loaded; then `tokenizer` is its tokenizer. It runs
+    where it is, in evaluation mode, and is left as it was. Half precision is attended to in float32.
+
+    `report.tensors["weights"].values` is an array with the axes in `.axes`, and
+    `report.tensors_of("rows")["entropy"].values` has a number in nats for each query (docs/report.md).
+
+    UserError with one line for each wrong setting; MemoryError.
+    """
+    if model is None or isinstance(model, str | PathLike):
+        spec = _checked(experiment, {"model": model, "tokenizer": tokenizer, **settings})
+        # Imported here, and not by load_experiment, which would switch off the caller's garbage collection.
+        load(module_of(spec), "run")
+        return NotebookReport.of(Session().run(spec, reseed=True))
+    return _run_loaded(experiment, model, tokenizer, settings)
+
+
+def heads(
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", text: str | None = None, **settings: Any
+) -> NotebookReport:
+    """What each head of a loaded model does on a text: `run("heads", model=model, sentence=text, ...)`.
+
+    Without a text the model reads random tokens twice, which shows induction heads. `report.table("heads")`
+    has one row per head: entropy in nats, distance in tokens, the other scores between 0 and 1.
+    """
+    return run("heads", model=model, tokenizer=tokenizer, sentence=text, **settings)
+
+
+def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:
+    """The settings as a Spec; UserError with every mistake, each at its keyword."""
+    if experiment not in SPECS:
+        known = ", ".join(SPECS)
+        raise UserError(f"experiment: must be one of {known} (got {experiment}){nearest(experiment, SPECS)}")
+    given = {
+        key: Given(fspath(value) if isinstance(value, PathLike) else value, key, is_flag=True)
+        for key, value in settings.items()
+        if value is not None
+    }
+    return checked_spec(SPECS[experiment], with_maps(SPECS[experiment], given, "attncli.run"))
+
+
+def _run_loaded(
+    experiment: str, model: "PreTrainedModel", tokenizer: object, settings: Mapping[str, Any]
+) -> NotebookReport:
+    mistakes = [
+        f"{key}: cannot be combined with a loaded model, which is there already"
+        for key in OF_LOADING
+        if settings.get(key) is not None
+    ]
+    try:
+        # A Spec names a folder: this one is always there.
+        spec = _checked(experiment, {**settings, "model": HeadsSpec.default_model})
+    except UserError as error:
+        mistakes += error.lines
+    if mistakes:
+        raise UserError(*mistakes)
+    name = getattr(model, "name_or_path", "") or type(model).__name__
+    named = cast(ModelSpec, spec.model_copy(update={"model": name}))
+    check_packages()
+    return NotebookReport.of(import_module(MODEL_RUNS).run_loaded(named, model, tokenizer))

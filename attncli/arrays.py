@@ -1,0 +1,242 @@
+"""Files from elsewhere: text, and arrays (.npy, .npz, .safetensors), of which nothing can run code."""
+
+import json
+import math
+import stat
+import struct
+import sys
+import tokenize
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from attncli.errors import UserError, nearest
+
+STDIN = "-"
+
+
+def checked_size(file: str) -> int:
+    """The size of a regular file in bytes, 0 for a pipe; UserError where there is nothing to read."""
+    path = Path(file)
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        raise UserError(f"{file}: no such file") from None
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror}") from None
+    if stat.S_ISDIR(found.st_mode):
+        raise UserError(f"{file}: is a directory: give a file")
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):
+        raise UserError(f"{file}: is neither a file nor a pipe")
+    return found.st_size
+
+
+def refuse_size(name: str, needed: int, most_bytes: int | None) -> None:
+    """UserError where reading takes more bytes of memory than are free."""
+    if most_bytes is not None and needed > most_bytes:
+        sizes = f"{needed / 1e9:.3g} GB of memory and {most_bytes / 1e9:.3g} GB are free"
+        raise UserError(f"{name}: needs about {sizes}")
+
+
+def read_text(file: str, *, most_bytes: int | None = None, bytes_each: int = 1) -> tuple[str, str]:
+    """The text of a file, or of standard input for `-`, and its name for errors.
+
+    A file that would need more than `most_bytes`, at `bytes_each` per byte of text, is refused unread.
+    """
+    if file == STDIN:
+        name, content = "standard input", sys.stdin.buffer.read()
+    else:
+        refuse_size(file, checked_size(file) * bytes_each, most_bytes)
+        try:
+            name, content = file, Path(file).read_bytes()
+        except OSError as error:
+            raise UserError(f"{file}: cannot be read: {error.strerror}") from None
+    try:
+        return content.decode("utf-8-sig"), name
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        wrong = f"byte 0x{content[error.start]:02x} in line {line}"
+        raise UserError(f"{name}: is not UTF-8 text ({wrong})") from None
+
+
+LARGEST_HEADER = 100_000_000
+MOST_NAMED = 20
+# safetensors: a dtype is stored little-endian; bfloat16 as the upper half of a float32.
+SAFETENSORS = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2",
+    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1",
+    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "<u1", "BOOL": "?",
+}  # fmt: skip
+METADATA = "__metadata__"
+REPORT = "report"
+"""The entry that holds the rest of a report saved as arrays, as JSON."""
+# What zipfile, numpy and struct raise for a damaged file.
+DAMAGE = (
+    ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, EOFError, OverflowError,
+    RecursionError, MemoryError, NotImplementedError, RuntimeError, OSError,
+    struct.error, zlib.error, zipfile.BadZipFile, tokenize.TokenError,
+)  # fmt: skip
+
+
+class NoSuchArray(UserError):
+    """The file has no array of that name."""
+
+
+@contextmanager
+def _damage(file: str, kind: str) -> Iterator[None]:
+    """Whatever goes wrong inside is reported as the file's fault; warnings about old files are not shown."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except UserError:
+        raise
+    except DAMAGE:
+        raise UserError(f"{file}: is not a {kind} file, or is damaged") from None
+
+
+def _chosen(file: str, names: Collection[str], name: str | None) -> str:
+    """The name asked for, or the only one there is."""
+    if name is None and len(names) == 1:
+        return next(iter(names))
+    if not names:
+        raise UserError(f"{file}: holds no array")
+    listed = ", ".join(list(names)[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
+    if name is None:
+        raise UserError(f"{file}: holds {len(names)} arrays: give --array NAME, one of {listed}")
+    if name not in names:
+        raise NoSuchArray(f"--array: {file} has no {name}, but {listed}{nearest(name, names)}")
+    return name
+
+
+def _stored(
+    stream: IO[bytes], file: str, size: int, most_bytes: int | None, kinds: str = "fiub"
+) -> np.ndarray:
+    """The array of a .npy stream of `size` bytes; UserError where its dtype is not of these kinds."""
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        header = np.lib.format.read_array_header_1_0(stream)
+    else:
+        header = np.lib.format.read_array_header_2_0(stream)
+    shape, in_columns, dtype = header
+    if dtype.hasobject:
+        raise UserError(f"{file}: holds Python objects, which can run code when they are read: save numbers")
+    if dtype.kind not in kinds:
+        raise UserError(f"{file}: holds {dtype}: must be an array of real numbers")
+    needed = math.prod(shape) * dtype.itemsize
+    if any(length < 0 for length in shape):
+        raise ValueError("a negative size")
+    if needed > size:
+        raise UserError(f"{file}: is cut off: its header promises {needed} bytes")
+    refuse_size(file, 2 * needed, most_bytes)
+    content = stream.read(needed)
+    if len(content) < needed:
+        raise UserError(f"{file}: is cut off: its header promises {needed} bytes")
+    return np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if in_columns else "C")
+
+
+def _read_npy(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
+    if name is not None:
+        raise UserError(f"--array: {file} holds one array, without a name")
+    with Path(file).open("rb") as stream:
+        return _stored(stream, file, Path(file).stat().st_size, most_bytes)
+
+
+def _read_npz(file: str, name: str | None, most_bytes: int | None, kinds: str = "fiub") -> np.ndarray:
+    with zipfile.ZipFile(file) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        arrays = {key: info for key, info in members.items() if info.filename.endswith(".npy")}
+        info = arrays[_chosen(file, arrays, name)]
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError("not as numpy packs")
+        with archive.open(info) as stream:
+            return _stored(stream, file, info.file_size, most_bytes, kinds)
+
+
+def _safetensors_header(stream: IO[bytes], size: int) -> tuple[dict[str, dict[str, Any]], int]:
+    """The entries of tensors and metadata, and where the bytes of the tensors begin."""
+    length = int.from_bytes(stream.read(8), "little")
+    if not 2 <= length <= min(size - 8, LARGEST_HEADER):
+        raise ValueError("no header")
+    header: dict[str, dict[str, Any]] = json.loads(stream.read(length))
+    return header, 8 + length
+
+
+def _read_safetensors(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
+    size = Path(file).stat().st_size
+    with Path(file).open("rb") as stream:
+        header, begin = _safetensors_header(stream, size)
+        entries = {key: entry for key, entry in header.items() if key != METADATA}
+        chosen = entries[_chosen(file, entries, name)]
+        kind, shape, (start, end) = chosen["dtype"], tuple(chosen["shape"]), chosen["data_offsets"]
+        if kind not in SAFETENSORS:
+            raise UserError(f"{file}: holds {kind!s:.20}: must be one of {', '.join(SAFETENSORS)}")
+        dtype = np.dtype(SAFETENSORS[kind])
+        if not 0 <= start <= end or end - start != math.prod(shape) * dtype.itemsize:
+            raise ValueError("a shape of another size")
+        if end > size - begin:
+            raise UserError(f"{file}: is cut off: its header promises {begin + end} bytes")
+        refuse_size(file, 2 * (end - start), most_bytes)
+        stream.seek(begin + start)
+        numbers = np.frombuffer(stream.read(end - start), dtype=dtype).reshape(shape)
+    return (numbers.astype(np.uint32) << 16).view(np.float32) if kind == "BF16" else numbers
+
+
+READERS: dict[str, tuple[str, Callable[[str, str | None, int | None], np.ndarray]]] = {
+    ".npy": ("NumPy", _read_npy),
+    ".npz": ("NumPy", _read_npz),
+    ".safetensors": ("safetensors", _read_safetensors),
+}
+PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
+
+
+def is_array_file(file: str) -> bool:
+    """Whether the name is that of an array file; UserError for formats that can run code when read."""
+    suffix = Path(file).suffix.lower()
+    if suffix in PICKLED:
+        raise UserError(f"{file}: pickled files can run code when they are read: save .npz or .safetensors")
+    return suffix in READERS
+
+
+def read_array(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:
+    """The array of that name (or the only one) in native byte order, as float32 or float64.
+
+    Half precision becomes float32, whole numbers float64; both are exact (whole numbers up to 2^53).
+    """
+    numbers = read_stored(file, name=name, most_bytes=most_bytes)
+    is_single = numbers.dtype.kind == "f" and numbers.dtype.itemsize <= 4
+    return numbers.astype(np.float32 if is_single else np.float64, order="C")
+
+
+def read_stored(file: str, *, name: str | None = None, most_bytes: int | None = None) -> np.ndarray:
+    """The array of that name (or the only one), as it is stored."""
+    checked_size(file)
+    kind, read = READERS[Path(file).suffix.lower()]
+    with _damage(file, kind):
+        return read(file, name, most_bytes)
+
+
+def report_beside_arrays(file: str, *, most_bytes: int | None = None) -> str | None:
+    """The JSON that `attn` wrote beside the arrays of a report; None for arrays from another tool."""
+    checked_size(file)
+    suffix = Path(file).suffix.lower()
+    with _damage(file, READERS[suffix][0]):
+        match suffix:
+            case ".npz":
+                with zipfile.ZipFile(file) as archive:
+                    names = archive.namelist()
+                if f"{REPORT}.npy" in names:
+                    found = _read_npz(file, REPORT, most_bytes, kinds="fiubU")
+                    return str(found) if found.dtype.kind == "U" else None
+            case ".safetensors":
+                with Path(file).open("rb") as stream:
+                    header, _ = _safetensors_header(stream, Path(file).stat().st_size)
+                text = header.get(METADATA, {}).get(REPORT)
+                return text if isinstance(text, str) else None
+    return None

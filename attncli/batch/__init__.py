@@ -1,1 +1,0 @@
-"""Running planned experiments; a single command is a batch of one."""

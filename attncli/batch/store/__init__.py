@@ -1,1 +1,0 @@
-"""The store of a batch: one SQLite file, the files beside it, and reading it back."""

@@ -1,1 +1,0 @@
-"""The command line: flags to settings, settings to reports, reports to a stream."""

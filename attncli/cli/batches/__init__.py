@@ -1,1 +1,0 @@
-"""`attn batch`, and the commands that read its stores: `attn results` and `attn export`."""

@@ -1,0 +1,123 @@
+"""What a model loses without each of its heads: the loss, the prediction, the output."""
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import torch
+
+from attncli.commands.heads import SHIPPED_NOTE
+from attncli.errors import UserError
+from attncli.measure.ablate import EFFECTS, LOWERED, Ablation, Predicted, predicted_reading
+from attncli.measure.heads import read_text
+from attncli.models.pretrained import Pretrained
+from attncli.models.readings import ManyTexts
+from attncli.models.text_files import TextFile
+from attncli.report import Numbers, Report, Statistic, Table
+from attncli.report_parts import build_report
+from attncli.settings.ablate import AblateSpec
+from attncli.settings.text import Texts
+
+METHODS = {
+    "zero": "A head that is taken out gives nothing, as if its columns of W_O were zero.",
+    "mean": "A head that is taken out gives its mean output over all tokens.",
+    "sink": "A head that is taken out gives the value of the first token, as if it looked there alone.",
+}
+
+
+def read(spec: AblateSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Predicted:
+    """What the model reads, and what is predicted of it; UserError for what does not fit."""
+    return predicted_reading(spec, read_text(spec, texts, pretrained, generator), pretrained, generator)
+
+
+@torch.no_grad()
+def report_each(
+    specs: Sequence[AblateSpec],
+    readings: Sequence[Predicted],
+    pretrained: Pretrained,
+    progress: Callable[[float], None] | None,
+) -> list[Report]:
+    """The report of each text."""
+    return [
+        _report(spec, [reading], reading.left_out_notes(), pretrained, progress)
+        for spec, reading in zip(specs, readings, strict=True)
+    ]
+
+
+@torch.no_grad()
+def report_many(spec: AblateSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
+    """The report of many texts: means over them, and how sure these are."""
+    assert spec.texts is not None
+    generator = torch.Generator().manual_seed(spec.seed)
+    with TextFile(spec.texts, spec.text_group) as file:
+        many = ManyTexts(file, lambda line: read(spec, Texts(text=line.text), pretrained, generator))
+        readings = [cast(Predicted, reading) for batch in many.batches() for _, reading in batch]
+    return _report(spec, readings, many.notes(), pretrained, progress)
+
+
+def _report(
+    spec: AblateSpec,
+    readings: Sequence[Predicted],
+    notes: Sequence[str],
+    pretrained: Pretrained,
+    progress: Callable[[float], None] | None,
+) -> Report:
+    ablation = Ablation(spec, readings, pretrained, progress)
+    ablation.run()
+    rows = ablation.rows()
+    measured = [name for name in EFFECTS if name in rows[0]]
+    sort = _sort(spec, measured, pretrained)
+    if spec.sort != sort:
+        spec = spec.model_copy(update={"sort": sort})
+    sign = -1 if sort not in LOWERED else 1
+    ranked = sorted(rows, key=lambda row: (row[sort] is None, sign * (row[sort] or 0.0)))
+    statistics: dict[str, Statistic] = {"heads": Table(ranked[: spec.top])}
+    if ablation.baseline:
+        statistics["baseline"] = Numbers(ablation.baseline)
+    statistics |= {name: Numbers(numbers) for name, numbers in ablation.together().items() if numbers}
+    grids = Table(rows).grids(sort)
+    tensors = {f"{sort} {stack}".strip(): grid for stack, grid in grids.items()}
+    read = Texts(token_spelling=pretrained.token_spelling)
+    if spec.texts is None:
+        text, context = readings[0].text, readings[0].context
+        read = read._replace(tokens=text.tokens, context_tokens=context.tokens if context else ())
+    notes = [*_notes(spec, readings, len(rows), pretrained), *notes, *ablation.notes]
+    return build_report(spec, read, tensors, statistics, notes)
+
+
+def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: Pretrained) -> str:
+    """The effect that heads are sorted by; UserError for one that this model does not have."""
+    if spec.sort is None:
+        first = "approximate" if spec.approximate else "probability"
+        return first if first in measured else measured[0]
+    if spec.sort not in measured:
+        raise UserError(f"sort: must be one of {', '.join(measured)} for {pretrained.name} (got {spec.sort})")
+    return spec.sort
+
+
+def _notes(
+    spec: AblateSpec, readings: Sequence[Predicted], num_heads: int, pretrained: Pretrained
+) -> list[str]:
+    counts = [len(reading.text.ids) for reading in readings]
+    on = f"{counts[0]} tokens" if len(counts) == 1 else f"{len(counts):,} texts of {sum(counts):,} tokens"
+    heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
+    measured = _measured(spec, readings, pretrained)
+    notes = [f"{pretrained.name}: {heads}, on {on}.", METHODS[spec.method], measured]
+    if spec.model is None:
+        notes.append(SHIPPED_NOTE)
+    if len(counts) > 1:
+        notes.append("Means over the texts, with 95 % intervals (Student's t).")
+    return notes
+
+
+def _measured(spec: AblateSpec, readings: Sequence[Predicted], pretrained: Pretrained) -> str:
+    """Which predictions the numbers are about."""
+    places = sum(reading.num_places for reading in readings)
+    if spec.answer is not None:
+        return f"Measured where {spec.answer!r} should come: its loss is -ln p, in nats."
+    if pretrained.predicts is None:
+        return "No head predicts tokens: output_change is ||y' - y|| / ||y||, mean over the last vectors."
+    if spec.probe:
+        return f"The loss, in nats per token, is on the second copy of the probe ({places} tokens)."
+    if pretrained.predicts == "masked":
+        return f"The loss, in nats per token, is on {places} tokens that were masked at random."
+    return f"The loss, in nats per token, is on {places} tokens, each predicted from those before it."

@@ -1,0 +1,340 @@
+"""`attn batch`: the experiments of config files, shown as they come or kept in a store."""
+
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from attncli.commands.command import (
+    COLOR,
+    DEBUG_HELP,
+    FORMAT,
+    FRESH,
+    OPEN,
+    PRECISION,
+    SCALE_COLORS,
+    SCHEDULER,
+    SHOW,
+    SKIP_SINK,
+    WORKERS,
+    Command,
+    argument,
+    flag,
+    option,
+    store_errors,
+)
+from attncli.commands.output import (
+    Destination,
+    ProgressLine,
+    checked_path,
+    counted,
+    progress_line,
+    readable_rate,
+    readable_seconds,
+)
+from attncli.errors import UserError
+from attncli.memory import available_bytes
+from attncli.plain_text import plain_text
+from attncli.runs.conditions import Expectations
+from attncli.runs.driver import Driver, Executor, load_executor
+from attncli.runs.plan import (
+    Item,
+    Plan,
+    PromptFile,
+    RunKeys,
+    estimated_work,
+    make_plan,
+    num_together,
+    num_workers,
+    usable_cores,
+)
+from attncli.runs.runner import run_jobs
+from attncli.runs.store import SUFFIXES as STORE_SUFFIXES
+from attncli.runs.store import (
+    WeightFiles,
+    check_header,
+    connect_to_read,
+    count_planned,
+    is_store_name,
+    note_planned,
+    open_store,
+    refuse_without_safetensors,
+)
+from attncli.runs.threads import one_torch_thread
+from attncli.settings.validation import parse_overrides
+from attncli.views import SUFFIXES
+
+if TYPE_CHECKING:
+    from attncli.report import Report
+    from attncli.runs.conditions import Condition
+
+
+BROKEN, FINISHED_WITH_FAILURES = 1, 3
+
+EXAMPLES = (
+    "attn batch lessons/causal.yaml",
+    "attn batch lessons/*.yaml --format jsonl -o lessons.jsonl",
+    "attn batch configs/sweep.yaml --file prompts.txt --dry-run",
+    "attn batch configs/sweep.yaml --file prompts.txt -o runs.db --workers 4",
+    'attn batch configs/sweep.yaml --set num_heads=4 --expect "entropy.mean < 2"',
+)
+# Flags that need a store.
+STORE_FLAGS = (
+    FRESH,
+    flag("--rows", "Keep the statistics of every row, too."),
+    flag("--weights", "Keep the weights as safetensors beside the store."),
+    WORKERS,
+    SCHEDULER,
+)
+PARAMETERS = (
+    argument("files", "Config files, each with one experiment, steps or a sweep.", "FILE", nargs=-1),
+    option(
+        "sentences --file",
+        "Run each experiment on every sentence of a file: one per line, or JSON Lines (.jsonl) with "
+        "sentence, context and id; - reads stdin.",
+        "FILE",
+    ),
+    option("--set", "A setting that overrides the files; repeatable.", "KEY=VALUE", kind=list[str]),
+    flag("--dry-run", "Check everything, print the plan, and exit."),
+    option(
+        "--output -o",
+        "Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite): "
+        "rerun the same command to resume.",
+        "FILE",
+    ),
+    *STORE_FLAGS,
+    flag("--fail-fast", "Stop at the first run that fails."),
+    option(
+        "--expect",
+        'A condition that every run must meet, or exit 1: "entropy.mean < 2"; repeatable.',
+        "CONDITION",
+        kind=list[str],
+    ),
+    *(FORMAT, OPEN, SHOW, PRECISION, COLOR, SCALE_COLORS, SKIP_SINK),
+    flag("--debug", DEBUG_HELP),
+)
+
+
+def run_files(
+    files: Sequence[str],
+    sentences: str | None,
+    set: Sequence[str],
+    dry_run: bool,
+    output: str | None,
+    fail_fast: bool,
+    expect: Sequence[str],
+    debug: bool,
+    **flags: Any,
+) -> int:
+    """Validate every file and sentence, then run; failures are reported and the others still run."""
+    from attncli.runs.conditions import parse_conditions
+
+    of_store = {parameter.name: flags.pop(parameter.name) for parameter in STORE_FLAGS}
+    store = Path(output) if output is not None and is_store_name(output) else None
+    _refuse_flags(store, of_store, flags["format"])
+    if store is not None:
+        checked_path(output)
+    elif output and flags["format"] is None and Path(output).suffix.lower() not in SUFFIXES:
+        known = f"{', '.join(STORE_SUFFIXES)} (a store), {', '.join(SUFFIXES)}"
+        raise UserError(f"-o {output}: the suffix must be one of {known}, or give --format")
+    conditions = parse_conditions(expect, "--expect", numbers_only=True)
+    to = Destination(output=None if store else output, several=True, **flags)
+    overrides = parse_overrides(set)
+    with PromptFile(sentences) if sentences is not None else nullcontext() as prompts:
+        plan = make_plan([Path(file) for file in files], overrides, prompts)
+        if conditions:
+            from attncli.runs.conditions import refuse_unknown
+
+            refuse_unknown(conditions, plan.specs(), rows=of_store["rows"])
+        if dry_run:
+            for line in [*plan.lines(), *(lines_about(plan, store) if store is not None else ())]:
+                typer.echo(plain_text(line))
+            return 0
+        if store is None:
+            return _show(plan, to, conditions, fail_fast=fail_fast, debug=debug)
+
+        return keep(plan, store, conditions=conditions, fail_fast=fail_fast, **of_store)
+
+
+def _refuse_flags(store: Path | None, of_store: dict[str, Any], view: str | None) -> None:
+    errors = [*store_errors(store, of_store)]
+    if store is not None and view is not None:
+        errors.append(f"--format: needs no store: attn export {store} -o FILE reads one")
+    if errors:
+        raise UserError(*errors)
+
+
+def print_errors(name: str, lines: list[str]) -> None:
+    """Errors of a run, on standard error."""
+    for line in lines:
+        typer.echo(plain_text(f"{name}: {line}"), err=True)
+
+
+def _show(
+    plan: Plan, to: Destination, conditions: "tuple[Condition, ...]", *, fail_fast: bool, debug: bool
+) -> int:
+    """Write each report to the destination when it is ready."""
+    from attncli.runs.conditions import Expectations
+
+    expectations = Expectations(conditions)
+    failed = broken = 0
+
+    def fail(item: Item, error: UserError) -> None:
+        nonlocal failed
+        failed += 1
+        if debug:
+            traceback.print_exception(error)
+        print_errors(str(item.source), list(error.lines))
+
+    def checked(results: "Iterator[tuple[Item, Report]]") -> "Iterator[Report]":
+        nonlocal broken
+        for item, report in results:
+            yield replace(report, id=item.id)
+            if conditions:
+                from attncli.runs.report_values import values_of
+
+                lines = expectations.broken(*values_of(report))
+                broken += bool(lines)
+                print_errors(str(item.source), lines)
+
+    with progress_line() as progress, one_torch_thread() if len(plan) > 1 else nullcontext():
+        results = run_jobs(
+            plan.jobs(),
+            fail,
+            progress,
+            stopped=lambda: fail_fast and bool(failed or broken),
+            num_together=num_together(estimated_work(plan, len(plan))),
+        )
+        to.write(checked(results))
+    if failed:
+        typer.echo(f"{failed} of {len(plan)} experiments failed", err=True)
+    return exit_code(expectations.unmet(), broken=broken, failed=failed)
+
+
+def exit_code(unmet: list[str], *, broken: int, failed: int) -> int:
+    """1 where something expected does not hold, else 3 where a run failed, else 0."""
+    for line in unmet:
+        typer.echo(plain_text(line), err=True)
+    if broken:
+        runs = "1 run does" if broken == 1 else f"{broken:,} runs do"
+        typer.echo(f"{runs} not meet what is expected", err=True)
+    return BROKEN if broken or unmet else FINISHED_WITH_FAILURES if failed else 0
+
+
+command = partial(Command, run=run_files, parameters=PARAMETERS, examples=EXAMPLES)
+
+
+def chosen_executor(workers: int, scheduler: str | None) -> Executor:
+    """The executor: a cluster, several processes, or this one."""
+    if scheduler is not None:
+        return partial(
+            load_executor("cluster"),
+            scheduler=scheduler,
+            on_wait=lambda line: typer.echo(plain_text(line), err=True),
+        )
+    if workers:
+        return partial(load_executor("workers"), workers=workers)
+    run: Executor = load_executor("serial")
+    return run
+
+
+def keep(
+    plan: Plan,
+    path: Path,
+    *,
+    fresh: bool,
+    rows: bool,
+    weights: bool,
+    workers: int | None,
+    scheduler: str | None,
+    conditions: "tuple[Condition, ...]",
+    fail_fast: bool,
+) -> int:
+    """Run and keep what is not done yet; print a summary and return the exit code."""
+    if weights:
+        refuse_without_safetensors()
+    expectations = Expectations(conditions)
+    keys = _keys(plan)
+    with progress_line() as line, open_store(path, fresh=fresh, rows=rows, weights=weights) as store:
+
+        def print_above(name: str, lines: list[str]) -> None:
+            line.clear()
+            print_errors(name, lines)
+
+        num_runs, num_done = store.take_plan(plan, keys)
+        work = estimated_work(plan, num_runs - num_done)
+        if workers is None and scheduler is None:
+            workers = num_workers(work, cores=usable_cores(), free_bytes=available_bytes())
+        workers = min(workers or 0, plan.num_jobs)
+        driver = Driver(
+            plan,
+            keys,
+            store,
+            num_runs=num_runs,
+            kept=num_done,
+            expectations=expectations,
+            num_workers=max(workers, 1),
+            seconds_a_job=work.seconds_a_job,
+            fail_fast=fail_fast,
+            on_errors=print_above,
+            on_progress=lambda *progress: line.show(lambda: counted(line, *progress)),
+        )
+        try:
+            with one_torch_thread() if len(plan) > 1 else nullcontext():
+                driver.run(chosen_executor(workers, scheduler))
+        except KeyboardInterrupt:
+            line.clear()
+            typer.echo(
+                plain_text(f"interrupted: {_kept(path, driver)}; rerun the same command to resume"), err=True
+            )
+            raise
+        line.clear()
+        typer.echo(plain_text(_summary(path, driver, line)), err=True)
+        if weights and driver.done and not WeightFiles(path).folder.is_dir():
+            typer.echo("--weights: none was kept: these experiments have no matrix of weights", err=True)
+        return exit_code(expectations.unmet(), broken=driver.broken, failed=driver.failed)
+
+
+def _keys(plan: Plan) -> RunKeys:
+    with progress_line() as line:
+        return RunKeys(plan, lambda path: line.show(lambda: f"reading {path.name}, to know it again"))
+
+
+def _kept(path: Path, driver: Driver) -> str:
+    return f"{path} has {driver.kept + driver.done:,} of {driver.num_runs:,} runs"
+
+
+def _summary(path: Path, driver: Driver, line: ProgressLine) -> str:
+    now = driver.done + driver.failed
+    parts = [_kept(path, driver)]
+    if now:
+        rate = readable_rate(now / line.seconds)
+        parts.append(f"{driver.done:,} done now in {readable_seconds(line.seconds)} ({rate})")
+    else:
+        parts.append("nothing was left to do")
+    if driver.kept and now:
+        parts.append(f"{driver.kept:,} were there")
+    if driver.failed:
+        parts.append(f"{driver.failed:,} failed")
+    if driver.stopped:
+        parts.append("stopped by --fail-fast")
+    return ", ".join(parts)
+
+
+def lines_about(plan: Plan, path: Path) -> Iterator[str]:
+    """How many of a plan's runs a store has already; the store is not changed."""
+    if not path.exists():
+        yield f"{path} is not there yet"
+        return
+    check_header(path)
+    with closing(connect_to_read(path)) as connection:
+        connection.execute("PRAGMA query_only = OFF")  # the plan goes into a temporary table
+        note_planned(connection, plan, _keys(plan))
+        num_runs, num_done = count_planned(connection)
+    repeated = f", {len(plan) - num_runs:,} repeat another" if len(plan) > num_runs else ""
+    yield f"{path} has {num_done:,} of them, {num_runs - num_done:,} are left{repeated}"

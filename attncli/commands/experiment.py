@@ -1,0 +1,250 @@
+"""A command for an experiment: its flags are the settings of its Spec."""
+
+import io
+import os
+import select
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from stat import S_ISFIFO, S_ISREG
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from attncli.commands.command import (
+    DEBUG,
+    DONE,
+    FRESH,
+    INTERRUPTED,
+    OUTPUT_FLAGS,
+    SCHEDULER,
+    WORKERS,
+    Command,
+    Parameter,
+    argument,
+    flag,
+    flag_name,
+    given_flags,
+    metavar,
+    option,
+    setting_options,
+    store_errors,
+)
+from attncli.commands.output import Destination, checked_path
+from attncli.errors import UserError
+from attncli.runs.store import is_store_name
+from attncli.settings import SPECS
+from attncli.settings.config_file import ConfigFile
+from attncli.settings.fields import Spec
+from attncli.settings.schema import resolved_yaml
+from attncli.settings.text import ALTERNATIVES
+from attncli.settings.validation import Given, checked_spec, with_maps
+
+if TYPE_CHECKING:
+    from attncli.report import Report
+
+
+CONFIG = option("--config", "Read settings from a YAML file; flags override the file.", "FILE")
+# The settings that choose what is read; without any of them the text may come from a pipe.
+TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe"))
+WAIT_SECONDS = 0.5
+"""How long a pipe may stay silent: some never send anything and never end."""
+SHOW_CONFIG = flag("--show-config", "Print the resolved settings, each with its origin, and exit.")
+
+
+def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict[str, Given]:
+    """The settings of a config file and of the flags; flags override the file."""
+    given = ConfigFile(Path(config)).single(name) if config is not None else {}
+    from_flags = given_flags(flags)
+    for group in ALTERNATIVES:
+        if from_flags.keys() & group:
+            given = {key: value for key, value in given.items() if key not in group}
+    return given | from_flags
+
+
+@contextmanager
+def running(spec: Spec) -> "Iterator[Iterator[Report]]":
+    """The report of one experiment, computed when it is iterated over; progress on standard error."""
+    from attncli.commands.output import progress_line
+    from attncli.runs.plan import Item
+    from attncli.runs.runner import run_items
+
+    def fail(item: Item, error: UserError) -> None:
+        raise error
+
+    with progress_line() as progress:
+        yield run_items([Item(spec)], fail, progress)
+
+
+@contextmanager
+def errors_at(given: dict[str, Given]) -> Iterator[None]:
+    """An error of the run about a setting names its flag, or its line of a file; its kind is kept."""
+    try:
+        yield
+    except UserError as error:
+        parts = [line.partition(": ") for line in error.lines]
+        lines = [
+            given[key].line(key, message) if key in given else f"{key}{colon}{message}"
+            for key, colon, message in parts
+        ]
+        error.lines = tuple(lines)
+        raise
+
+
+def has_piped_text() -> bool:
+    """Whether a pipe or a redirected file has text to read; none of it is consumed.
+
+    A pipe that is still silent after half a second is ignored, with a line on standard error.
+    """
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # closed by the caller, or not a file
+        return False
+    if not (S_ISFIFO(mode) or S_ISREG(mode)):
+        return False
+    if not select.select([sys.stdin], [], [], WAIT_SECONDS)[0]:
+        print("stdin: no text came within half a second, so it is not read; --file - waits", file=sys.stderr)
+        return False
+    stream = sys.stdin.buffer
+    return isinstance(stream, io.BufferedReader) and bool(stream.peek(1))
+
+
+def with_piped_text(spec_class: type[Spec], given: dict[str, Given]) -> dict[str, Given]:
+    """The settings, with the text waiting on standard input where they name none."""
+    needs_text = "file" in spec_class.model_fields and not given.keys() & TEXT_KEYS
+    return given | {"file": Given("-", "stdin")} if needs_text and has_piped_text() else given
+
+
+def run_experiment(
+    name: str, config: str | None, show_config: bool, flags: dict[str, Any], shown: dict[str, Any]
+) -> int:
+    """flags and YAML -> Spec -> Report -> view."""
+    to = Destination(**shown)
+    given = given_settings(name, config, flags)
+    given = with_piped_text(SPECS[name], given)
+    if to.view.draws:
+        given = with_maps(SPECS[name], given, f"the {to.format} view")
+    spec = checked_spec(SPECS[name], given)
+    if to.display.step is not None and not getattr(spec, "explain", False):
+        raise UserError("--step: needs --explain, whose step it shows")
+    if show_config:
+        typer.echo(resolved_yaml(spec, given), nl=False)
+        return DONE
+    is_unfinished = False
+
+    def noted(reports: "Iterator[Report]") -> "Iterator[Report]":
+        nonlocal is_unfinished
+        for report in reports:
+            is_unfinished = report.is_unfinished
+            yield report
+
+    with running(spec) as reports, errors_at(given):
+        to.write(noted(reports))
+    return INTERRUPTED if is_unfinished else DONE
+
+
+def command(
+    name: str, summary: str, more: Sequence[Parameter] = (), run_with: Callable[..., int] = run_experiment
+) -> Command:
+    """The command of an experiment; the values of `more` parameters go to `run_with` by their names."""
+    spec_class = SPECS[name]
+    fields, bare = spec_class.model_fields, spec_class.argument
+    # The survey leaves the keys of --skip-sink out of its statistics, too: there it is a setting.
+    output_flags = [parameter for parameter in OUTPUT_FLAGS if parameter.name not in fields]
+    parameters: list[Parameter] = [
+        *(*setting_options(spec_class), CONFIG, SHOW_CONFIG, *output_flags, *more, DEBUG)
+    ]
+
+    def run(config: str | None, show_config: bool, argument: str | None = None, **values: Any) -> int:
+        flags = {key: values[key] for key in fields}
+        if bare is not None and argument is not None:
+            if flags[bare] is not None:
+                raise UserError(
+                    f"{flag_name(bare)}: cannot be combined with the argument ({argument}): give one"
+                )
+            flags[bare] = argument
+        shown = {parameter.name: values[parameter.name] for parameter in OUTPUT_FLAGS}
+        others = {parameter.name: values[parameter.name] for parameter in more}
+        return run_with(name, config, show_config, flags, shown, **others)
+
+    if bare is not None:
+        name_of_value = metavar(bare, fields[bare])
+        parameters.append(argument("argument", f"{fields[bare].description}", name_of_value, required=False))
+    return Command(name, summary, run, parameters, spec_class.examples)
+
+
+STORE = option(
+    "--store",
+    "Show a survey of what attn batch, or attn heads --texts -o FILE.db, has kept of many texts.",
+    "FILE.db",
+    group="Input",
+)
+
+
+def run_heads(
+    name: str,
+    config: str | None,
+    show_config: bool,
+    flags: dict[str, Any],
+    shown: dict[str, Any],
+    store: str | None,
+    **of_store: Any,
+) -> int:
+    """The survey of one text or of many; that of many may be kept in a store, or read from one."""
+    kept = Path(shown["output"]) if is_store_name(shown["output"] or "") else None
+    if errors := [*store_errors(kept, of_store)]:
+        raise UserError(*errors)
+    if store is not None:
+        return show_store(store, config, flags, Destination(**shown))
+    if kept is None or show_config:
+        return run_experiment(name, config, show_config, flags, shown)
+    return keep_survey(kept, config, flags, Destination(**{**shown, "output": None}), **of_store)
+
+
+def keep_survey(
+    path: Path, config: str | None, flags: dict[str, Any], to: Destination, **of_store: Any
+) -> int:
+    """Survey every text that the store does not have yet; then write the summary of all."""
+    from attncli.commands.batch import keep
+    from attncli.commands.stored_survey import kept_spec
+    from attncli.models.text_files import TextFile
+    from attncli.runs.plan import plan_of_texts
+    from attncli.settings.heads import HeadsSpec
+
+    checked_path(str(path))
+    given = given_settings("heads", config, flags)
+    spec = checked_spec(HeadsSpec, given)
+    if spec.texts is None:
+        advice = "-o FILE.json keeps relations" if spec.relations else "give --texts FILE"
+        raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
+    with errors_at(given), TextFile(spec.texts, spec.text_group) as file:
+        plan = plan_of_texts(kept_spec(spec), file)
+        code = keep(plan, path, rows=False, weights=False, conditions=(), fail_fast=False, **of_store)
+    to.write([survey_of_store(path, spec)])
+    return code
+
+
+def show_store(store: str, config: str | None, flags: dict[str, Any], to: Destination) -> int:
+    """Write the survey that a store has kept, shown as the settings say."""
+    from attncli.commands.stored_survey import DISPLAY_KEYS
+    from attncli.settings.heads import HeadsSpec
+
+    given = given_settings("heads", config, flags)
+    spec = checked_spec(HeadsSpec, {key: given[key] for key in given if key in DISPLAY_KEYS})
+    choice = {key: given[key].value for key in given if key not in DISPLAY_KEYS}
+    to.write([survey_of_store(Path(store), spec, choice)])
+    return 0
+
+
+def survey_of_store(path: Path, spec: Any, choice: dict[str, Any] | None = None) -> "Report":
+    """The report of the chosen survey in a store; UserError where there is none, or several."""
+    from attncli.commands.stored_survey import store_report
+    from attncli.runs.results import reading
+
+    with reading(path) as reader:
+        return store_report(path, reader, spec, choice or {})
+
+
+heads_command = partial(command, more=(STORE, FRESH, WORKERS, SCHEDULER), run_with=run_heads)

@@ -1,0 +1,229 @@
+"""The lessons that come with the package: Markdown pages, read as prose and commands."""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, redirect_stdout
+from functools import partial
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple, TextIO
+
+import typer
+
+from attncli.cli import run as run_attn
+from attncli.commands.command import (
+    DEBUG,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    Command,
+    argument,
+    color_depth,
+    option,
+    width,
+)
+from attncli.commands.output import can_walk, pause, show
+from attncli.errors import UserError, WriteError
+from attncli.views import Display
+from attncli.views.sections import Paragraph
+from attncli.views.tables import Screen
+
+LESSONS = files("attncli") / "data" / "lessons"
+NAME = re.compile(r"(?P<number>[0-9]+)-(?P<name>.+)\.md")
+LINK = re.compile(r"\[([^]]*)\]\(([^)]*)\)")
+PROMPT = "$ attn "
+INDENT = " " * 4
+
+
+class Prose(NamedTuple):
+    """A paragraph as one line; where it is `literal`, its lines are kept."""
+
+    text: str
+    literal: bool = False
+
+
+class CommandLine(NamedTuple):
+    """A command line, without its leading `attn `."""
+
+    line: str
+
+
+class Lesson(NamedTuple):
+    """A page: the number and the name of its file, its title, and what follows."""
+
+    number: int
+    name: str
+    title: str
+    parts: tuple[Prose | CommandLine, ...]
+
+
+def lessons() -> list[Lesson]:
+    """All lessons, each building on those before it."""
+    pages = ((NAME.fullmatch(page.name), page) for page in LESSONS.iterdir())
+    found = [_read(int(match["number"]), match["name"], page) for match, page in pages if match]
+    return sorted(found)
+
+
+def lesson(which: str) -> Lesson:
+    """The lesson of that number or name; UserError where there is none."""
+    every = lessons()
+    for each in every:
+        if which in (str(each.number), each.name):
+            return each
+    raise UserError(
+        f"there is no lesson {which:.60}: they go from 1 to {len(every)} (attn lesson lists them)"
+    )
+
+
+def copy_files(folder: Path) -> list[str]:
+    """Copy what the lessons read (settings, vectors, saved reports) into a folder; the names of the files.
+
+    UserError where one exists already: it may have been changed.
+    """
+    given = sorted((LESSONS / "files").iterdir(), key=lambda file: file.name)
+    for file in given:
+        if (folder / file.name).exists():
+            raise UserError(f"{folder}: has {file.name} already: name another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in given:
+            (folder / file.name).write_bytes(file.read_bytes())
+    except OSError as error:
+        raise WriteError(f"{folder}: cannot be written: {error.strerror}") from None
+    return [file.name for file in given]
+
+
+def _read(number: int, name: str, page: Traversable) -> Lesson:
+    first, _, rest = page.read_text(encoding="utf-8").partition("\n")
+    return Lesson(number, name, first.removeprefix("# "), tuple(_parts(rest)))
+
+
+def _parts(text: str) -> Iterator[Prose | CommandLine]:
+    """Paragraphs and fenced blocks; of a `console` block only the commands, which are run again."""
+    for i, block in enumerate(re.split(r"^```", text, flags=re.MULTILINE)):
+        if i % 2 == 0:  # between fences
+            yield from map(_paragraph, filter(str.strip, block.split("\n\n")))
+            continue
+        kind, _, code = block.partition("\n")
+        if kind == "console":
+            lines = code.splitlines()
+            yield from (CommandLine(line.removeprefix(PROMPT)) for line in lines if line.startswith(PROMPT))
+        else:
+            yield Prose(code.rstrip(), literal=True)
+
+
+def _paragraph(text: str) -> Prose:
+    """A paragraph on one line unless it is indented; a link as its text and the lesson it leads to."""
+    if all(line.startswith(INDENT) for line in text.strip("\n").splitlines()):
+        return Prose(text.strip("\n"), literal=True)
+    return Prose(LINK.sub(_link, " ".join(text.split())))
+
+
+def _link(match: re.Match[str]) -> str:
+    page = NAME.fullmatch(match[2])
+    return f"{match[1]} (attn lesson {int(page['number'])})" if page else match[1]
+
+
+EXAMPLES = ("attn lesson", "attn lesson 1", "attn lesson scaling", "attn lesson --copy lessons")
+LESSON = argument(
+    "which", "Its number or name; without one the lessons are listed.", "LESSON", required=False
+)
+COPY = option("--copy", "Put the files that the lessons read into a folder.", "FOLDER")
+
+
+class Captured(StringIO):
+    """Captures standard output and looks like it, so that a terminal keeps its width and its colours."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def isatty(self) -> bool:
+        """As of standard output."""
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        """As of standard output."""
+        return self._stream.fileno()
+
+
+@contextmanager
+def no_input() -> Iterator[None]:
+    """Commands of a lesson read no input and wait for no key: input is for the lesson itself."""
+    stdin, sys.stdin = sys.stdin, StringIO()
+    try:
+        yield
+    finally:
+        sys.stdin = stdin
+
+
+def output_of(line: str) -> tuple[int, str]:
+    """The exit code and the output of a command; KeyboardInterrupt where it was interrupted."""
+    with no_input(), redirect_stdout(Captured(sys.stdout)) as out:
+        code = run_attn(shlex.split(line))
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return code, out.getvalue()
+
+
+def screens_of(page: Lesson, display: Display, codes: list[int]) -> Iterator[tuple[str, str]]:
+    """Texts, each with what Enter does next (the last: nothing); a command runs when its turn comes."""
+    text = StringIO()
+    screen = Screen(text, display)
+    screen.draw(Paragraph(f"Lesson {page.number}: {page.title}", "step"))
+    for part in page.parts:
+        if isinstance(part, Prose):
+            if part.literal:
+                text.write(f"\n{part.text}\n")
+            else:
+                screen.draw(Paragraph(part.text, "prose"))
+            continue
+        text.write(f"\n{PROMPT}{part.line}\n")  # on one line, so that it can be copied
+        yield text.getvalue(), "Enter: run it"
+        code, out = output_of(part.line)
+        codes.append(code)
+        yield "\n" + out.lstrip("\n"), "Enter: continue"
+        text.seek(0)
+        text.truncate()
+    for each in lessons():
+        if each.number == page.number + 1:
+            screen.draw(Paragraph(f"Next: attn lesson {each.number}   {each.title}", "lead"))
+    yield text.getvalue(), ""
+
+
+def run_lesson(page: Lesson) -> int:
+    """The whole lesson, in a temporary folder with the files it reads; 1 where one of its commands failed."""
+    is_walked, is_terminal = can_walk(), sys.stdout.isatty()
+    display = Display(width=width(is_terminal), colors=color_depth("auto", is_terminal))
+    codes: list[int] = []
+    with TemporaryDirectory() as folder, chdir(folder):
+        copy_files(Path("lessons"))
+        for text, following in screens_of(page, display, codes):
+            if not is_walked:
+                sys.stdout.write(text)
+            elif not show(text) or not following or not pause(following):
+                break
+    return FAILED if any(codes) else DONE
+
+
+def run(which: str | None, copy: str | None) -> int:
+    """A lesson, the list of all, or their files."""
+    if copy is not None:
+        if which is not None:
+            raise UserError("--copy: is for the files of all lessons: give no lesson")
+        typer.echo(f"{copy}: {', '.join(copy_files(Path(copy)))}")
+    elif which is not None:
+        return run_lesson(lesson(which))
+    else:
+        for each in lessons():
+            typer.echo(f"{each.number:>2}  {each.title}")
+        typer.echo("\nNext: attn lesson 1")
+    return DONE
+
+
+command = partial(Command, run=run, parameters=[LESSON, COPY, DEBUG], examples=EXAMPLES)

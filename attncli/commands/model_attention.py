@@ -1,0 +1,245 @@
+"""The one layer of a model that an experiment is about."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from attncli.core.engines import attend
+from attncli.core.layer import AttentionLayer
+from attncli.core.summaries import moments
+from attncli.core.wanted import Computed, Wanted
+from attncli.errors import UserError
+from attncli.measure.removal import AblatedHeads
+from attncli.memory import refuse_bytes
+from attncli.models.blocks import output_projection
+from attncli.models.capture import Way, capture
+from attncli.models.layers import CapturedLayer, StopCapture
+from attncli.models.pretrained import Pretrained, Reading, words_of_characters
+from attncli.models.readings import WORDS_NOTE, attention_between_words
+from attncli.report import NamedTensor, Numbers, Report, Statistic
+from attncli.report_parts import LeadingAxes, build_report, named, row_tensors
+from attncli.settings.attention import CrossSpec, MultiheadSpec, SelfSpec
+from attncli.settings.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
+from attncli.settings.models import LayerSpec
+from attncli.settings.text import Texts, check_token
+
+
+class ChosenLayer:
+    """Takes the layers as the model hands them over, and ends the run at the one asked for.
+
+    With an encoder and a decoder, self-attention is the encoder's. Where no layer was asked for, it is the
+    first one with attention: not all layers of a model have it.
+    """
+
+    def __init__(self, spec: LayerSpec, pretrained: Pretrained, hooks: ExitStack) -> None:
+        self.spec = spec
+        self.pretrained = pretrained
+        self.hooks = hooks
+        self.kind = "cross" if spec.reads_context else "self"
+        self.stack = "encoder" if pretrained.has_decoder and self.kind == "self" else None
+        self.number = spec.layer if "layer" in spec.model_fields_set else None
+        self.layer: CapturedLayer | None = None
+        self.output: Tensor | None = None
+        self.numbers: list[int] = []
+
+    def take(self, layer: CapturedLayer) -> None:
+        """The one layer; where its output goes through W_O, the model runs on until then."""
+        if self.layer is not None or layer.kind != self.kind or self.stack not in (None, layer.stack):
+            return
+        self.numbers.append(layer.layer)
+        if self.number is not None and layer.layer != self.number:
+            return
+        self.layer = layer
+        projection = self._projection(layer)
+        if projection is None:
+            raise StopCapture
+        self.hooks.enter_context(projection.register_forward_hook(self._take_output))
+
+    def _projection(self, layer: CapturedLayer) -> nn.Module | None:
+        attention = layer.attention
+        if not self.spec.shows_all_heads or self.spec.words or not isinstance(attention, AttentionLayer):
+            return None
+        in_dim = attention.num_heads * attention.value.shape[-1]
+        return output_projection(self.pretrained.model, layer.module, in_dim)
+
+    def _take_output(self, module: nn.Module, inputs: object, output: Tensor) -> None:
+        """The output of W_O, after gates and norms between it and the heads."""
+        assert self.layer is not None
+        num_texts, _, num_queries, _ = self.layer.attention.shape
+        self.output = output.reshape(num_texts, num_queries, -1)
+        raise StopCapture
+
+    def chosen(self) -> CapturedLayer:
+        """The layer; UserError where the model has none of this number."""
+        if self.layer is not None:
+            return self.layer
+        name = self.pretrained.name
+        if not self.numbers:
+            where = f" in its {self.stack}" if self.stack else ""
+            raise UserError(f"model: {name} shows no {self.kind}-attention{where}")
+        numbers = sorted(self.numbers)
+        layers = f"{len(numbers)} layer{'s' * (len(numbers) > 1)} of {self.kind}-attention"
+        if numbers == list(range(len(numbers))):
+            raise UserError(
+                f"layer: must be below {len(numbers)} (got {self.spec.layer}): {name} has {layers}"
+            )
+        known = ", ".join(map(str, numbers))
+        raise UserError(f"layer: must be one of {known} (got {self.spec.layer}): {name} has {layers}")
+
+
+ModelAttentionSpec = SelfSpec | MultiheadSpec | CrossSpec
+
+
+def read(
+    spec: ModelAttentionSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator
+) -> Reading:
+    """The texts for the queries and, with a decoder, for the encoder; UserError for what does not fit."""
+    assert texts.text is not None
+    key = "file" if spec.file else "sentence"
+    words = words_of_characters if spec.words else None
+    text = pretrained.read(texts.text, key, truncate=spec.truncate, words=words)
+    if not spec.reads_context:
+        reading = Reading(text, text if pretrained.has_decoder else None)
+    elif not pretrained.has_decoder:
+        raise UserError(f"model: {pretrained.name} has no cross-attention: it takes an encoder and a decoder")
+    else:
+        assert texts.context is not None
+        key = "context_file" if spec.text_sources()[1].file else "context"
+        context = pretrained.read(texts.context, key, truncate=spec.truncate, words=words)
+        reading = Reading(pretrained.shifted_right(text), context)
+    check_token(spec.token, len(text.in_words().ids))
+    return reading
+
+
+def report_each(
+    specs: Sequence[ModelAttentionSpec],
+    readings: Sequence[Reading],
+    pretrained: Pretrained,
+    progress: object,
+) -> list[Report]:
+    """For each text weights, scores, output and statistics of one layer (in self and cross of one head)."""
+    spec = specs[0]
+    num_queries, num_context = readings[0].counts
+    num_keys = num_context if spec.reads_context else num_queries
+    num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
+    bytes_per_row = num_keys * BYTES_PER_WEIGHT + min(spec.top_k, num_keys) * BYTES_PER_TOP_KEY
+    needed = len(specs) * num_heads * num_queries * bytes_per_row
+    refuse_bytes(spec.experiment, needed, "fewer tokens, or attn heads for statistics alone")
+    with ExitStack() as hooks:
+        chosen = ChosenLayer(spec, pretrained, hooks)
+        ablated = AblatedHeads(spec.ablate, pretrained, chosen.take, hooks)
+        way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
+    layer = chosen.chosen()
+    notes = [*_notes(spec, pretrained, layer, way), *ablated.notes()]
+    if spec.words:
+        notes.append(WORDS_NOTE)
+        layer = replace(layer, attention=attention_between_words(layer, readings))
+    computed = _computed(spec, pretrained, layer)
+    reports = []
+    spelling = None if spec.words else pretrained.token_spelling
+    for text, (own, whole) in enumerate(zip(specs, readings, strict=True)):
+        reading = whole.in_words()
+        if own.layer != layer.layer:
+            own = own.model_copy(update={"layer": layer.layer})
+        tensors, statistics = _tensors_and_statistics(own, layer, computed, chosen.output, text)
+        if spec.explain:
+            ids = {"token_ids": named(reading.text.ids, "token")}
+            if spec.reads_context and reading.context is not None:
+                ids["context_token_ids"] = named(reading.context.ids, "key")
+            tensors = ids | tensors
+        context = reading.context.tokens if spec.reads_context and reading.context else ()
+        read = Texts(reading.text.tokens, context, token_spelling=spelling)
+        reports.append(build_report(own, read, tensors, statistics, [*notes, *whole.left_out_notes()]))
+    return reports
+
+
+def _notes(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer, way: Way) -> list[str]:
+    head = f", head {spec.head}" if not spec.shows_all_heads else ""
+    notes = [f"{pretrained.name}, layer {layer.layer}{head}: {layer.module}."]
+    attention = layer.attention
+    if isinstance(attention, AttentionLayer):
+        if attention.group > 1:
+            notes.append(
+                f"Each key/value head serves {attention.group} query heads (grouped-query attention)."
+            )
+        if attention.rules.sink is not None:
+            notes.append("A sink outside the keys takes the rest of each row: rows sum to less than one.")
+        window = attention.visibility.window
+        notes += [f"A query sees {window} keys at most."] if window else []
+    return notes + way.notes()
+
+
+def _computed(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer) -> Computed:
+    """Everything of all heads and texts; UserError for a head that the layer does not have."""
+    num_heads, head = layer.attention.shape[1], spec.head or 0
+    if head >= num_heads:
+        raise UserError(
+            f"head: must be below {num_heads} (got {head}): {pretrained.name} has {num_heads} heads"
+        )
+    ranks = min(spec.top_k, layer.attention.shape[3])
+    wanted = Wanted(rows=spec.measured_of_rows(), top_k=ranks, weights=True, received_mass=True)
+    if isinstance(layer.attention, AttentionLayer):
+        wanted = replace(wanted, output=True, scores=True)
+    return attend(layer.attention, wanted)
+
+
+def _tensors_and_statistics(
+    spec: ModelAttentionSpec,
+    layer: CapturedLayer,
+    found: Computed,
+    projected: Tensor | None,
+    text: int,
+) -> tuple[dict[str, NamedTensor], dict[str, Statistic]]:
+    """The part of one text, of all heads or of one."""
+    head = spec.head or 0
+    own = (text,) if spec.shows_all_heads else (text, head)
+    axes: tuple[str, ...] = ("head",) if spec.shows_all_heads else ()
+    attention = layer.attention
+    tensors: dict[str, NamedTensor] = {}
+    statistics: dict[str, Statistic] = {}
+    output = None
+    if isinstance(attention, AttentionLayer):
+        assert found.scores is not None and found.raw_scores is not None and found.output is not None
+        if spec.explain:
+            key, value = attention.expanded()
+            tensors["query"] = named(attention.query[own], *axes, "query", "dim")
+            tensors |= {
+                name: named(v[own], *axes, "key", "dim") for name, v in (("key", key), ("value", value))
+            }
+        scores = {"scores": found.raw_scores[own], "scaled_scores": found.scores[own]}
+        statistics = {name: Numbers(moments(tensor[tensor > -torch.inf])) for name, tensor in scores.items()}
+        shown = scores if spec.explain else {"scores": scores["scores"]}
+        tensors |= {name: named(tensor, *axes, "query", "key") for name, tensor in shown.items()}
+        output = found.output[own]
+    assert found.weights is not None
+    tensors["weights"] = named(found.weights[own], *axes, "query", "key")
+    if output is not None and spec.shows_all_heads:
+        tensors["head_outputs"] = named(output, "head", "query", "dim")
+        output = None if projected is None else projected[text]
+    if isinstance(attention, AttentionLayer) and spec.explain:
+        statistics["score_rule"] = _score_rule(attention, head)
+        if attention.rules.bias is not None:
+            tensors["bias"] = named(attention.rules.bias.expand(attention.shape)[own], *axes, "query", "key")
+    if output is not None:
+        tensors["output"] = named(output, "query", "dim")
+    lead = LeadingAxes(has_batch=False, has_head=bool(axes))
+    return tensors, statistics | row_tensors(_part(found, text, None if axes else head), lead, None)
+
+
+def _part(found: Computed, text: int, head: int | None) -> Computed:
+    """The rows and keys of one text, of all heads or of one, with their leading axes."""
+    own = (slice(text, text + 1), slice(None) if head is None else slice(head, head + 1))
+    others = {name: getattr(found, name) for name in ("top_keys", "top_weights", "received_mass")}
+    return Computed(
+        rows={name: row[own] for name, row in found.rows.items()},
+        **{name: tensor[own] for name, tensor in others.items() if tensor is not None},
+    )
+
+
+def _score_rule(layer: AttentionLayer, head: int) -> Numbers:
+    """How a head's scores are computed from query · key, for readers who check them."""
+    sink = None if layer.rules.sink is None else layer.rules.sink[0, head].item()
+    return Numbers(scale=layer.scale, softcap=layer.rules.softcap, sink=sink)

@@ -1,0 +1,412 @@
+"""Where reports go: standard output, a file that appears whole, or one screen at a time."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from io import StringIO
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from attncli.commands.command import MAX_DIGITS, checked_display, color_depth, refuse_unknown, width
+from attncli.errors import RunError, UserError, WriteError
+from attncli.plain_text import plain_text
+from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, Write, load_view
+
+if TYPE_CHECKING:
+    from webbrowser import BaseBrowser
+
+    from attncli.report import Report
+
+
+SHOWN_AFTER_SECONDS = 1.0
+BETWEEN_SECONDS = 0.1
+CLEAR = "\r\x1b[K"
+
+
+class ProgressLine:
+    """A line on standard error, overwritten and finally erased; none unless that is a terminal.
+
+    It appears after a second of work. Called with the fraction done, it shows the time left.
+    """
+
+    def __init__(self) -> None:
+        self.is_terminal = sys.stderr.isatty()
+        self.begun = time.monotonic()
+        self._shown_at = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Since the work started."""
+        return time.monotonic() - self.begun
+
+    def __call__(self, share: float, /) -> None:
+        if share >= 1:
+            self.clear()
+        elif share > 0:
+            left = self.seconds * (1 - share) / share
+            self.show(lambda: f"{share:4.0%}, about {left:.0f} s left")
+
+    def show(self, text: Callable[[], str]) -> None:
+        """Write the text, if an update is due."""
+        now = time.monotonic()
+        due = now - self.begun > SHOWN_AFTER_SECONDS and now - self._shown_at > BETWEEN_SECONDS
+        if self.is_terminal and due:
+            self._shown_at = now
+            print(CLEAR, text(), sep="", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Erase the line, before output that stays."""
+        if self._shown_at:
+            self._shown_at = 0.0
+            print(CLEAR, end="", file=sys.stderr, flush=True)
+
+    def write(self, text: str, /) -> None:
+        """Text that a model generates, on standard error, if that is a terminal; line ends are kept."""
+        if self.is_terminal:
+            self.clear()
+            print("\n".join(map(plain_text, text.split("\n"))), end="", file=sys.stderr, flush=True)
+
+    def tell(self, line: str, /) -> None:
+        """A line on standard error that stays."""
+        self.clear()
+        print(plain_text(line), file=sys.stderr)
+
+
+@contextmanager
+def progress_line() -> Iterator[ProgressLine]:
+    """A progress line, erased at the end even after an error."""
+    line = ProgressLine()
+    try:
+        yield line
+    finally:
+        line.clear()
+
+
+def counted(line: ProgressLine, total: int, kept: int, done: int, failed: int) -> str:
+    """`1,234 of 5,000 runs, 310/s, about 12 s left, 2 failed`; the rate counts only what was done now."""
+    now = done + failed
+    rate = now / max(line.seconds, 1e-9)
+    parts = [f"{kept + now:,} of {total:,} runs"]
+    if now:
+        left = (total - kept - now) / rate
+        parts += [f"{readable_rate(rate)}", f"about {readable_seconds(left)} left"]
+    if failed:
+        parts.append(f"{failed:,} failed")
+    return ", ".join(parts)
+
+
+def readable_rate(rate: float) -> str:
+    """`1,310/s`, `0.25/s`."""
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
+
+
+def readable_seconds(seconds: float) -> str:
+    """`12 s`, `3 min 20 s`, `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+LINES = 24
+ENDS = ("q", "quit")
+ABOVE = "\x1b[A"
+
+
+def can_walk() -> bool:
+    """Whether there is a reader: someone who sees a screen and has a key to press."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+
+
+def screens(text: str, height: int) -> Iterator[str]:
+    """The text in parts of at most that many lines, cut before blank lines where there are any."""
+    lines = text.rstrip("\n").split("\n")
+    while len(lines) > height:
+        end = next((i for i in range(height, 0, -1) if not lines[i]), height)
+        yield "\n".join(lines[:end]) + "\n"
+        lines = lines[end:]
+    yield "\n".join(lines) + "\n"
+
+
+def show(text: str) -> bool:
+    """Write a text, pausing after each screen but the last; whether the reader continues."""
+    *before, last = screens(text, max(_size().lines - 1, 2))
+    for screen in before:
+        sys.stdout.write(screen)
+        if not pause("Enter: more of this"):
+            return False
+    sys.stdout.write(last)
+    return True
+
+
+def pause(what: str) -> bool:
+    """Wait for Enter; the last line says what it does. False where the reader ends: q, or no input."""
+    import termios  # which Windows has not
+
+    sys.stdout.flush()
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # keys that were pressed while something was computed
+    prompt = f"{what}; q: end "[: _size().columns - 1]
+    print(prompt, end="", file=sys.stderr, flush=True)
+    answer = ""
+    try:
+        answer = sys.stdin.readline()
+    finally:
+        # The line of the prompt is for the screen that follows; Enter has moved the cursor below it.
+        can_move = os.environ.get("TERM") != "dumb"
+        erased = (ABOVE if answer.endswith("\n") else "") + CLEAR if can_move else "\n"
+        print(erased, end="", file=sys.stderr, flush=True)
+    return answer != "" and answer.strip().lower() not in ENDS
+
+
+def _size() -> os.terminal_size:
+    columns, lines = os.get_terminal_size(sys.stdout.fileno())
+    return os.terminal_size((columns or 80, lines or LINES))
+
+
+def checked_step(step: str | None, view: str, display: Display) -> int | None:
+    """The number of --step; UserError where it is not a number, or the view shows no steps."""
+    if step is None:
+        return None
+    if not VIEWS[view].has_steps:
+        readable = ", ".join(name for name, row in VIEWS.items() if row.has_steps)
+        raise UserError(f"--step: {view} does not show one step alone; it is for {readable}")
+    if display.show:
+        raise UserError("--step: cannot be combined with --show: give one")
+    if not step.isdecimal() or len(step) > MAX_DIGITS or int(step) == 0:
+        raise UserError(f"--step: must be the number of a step, from 1 (got {step:.60})")
+    return int(step)
+
+
+def with_step(reports: "Iterable[Report]", step: int | None) -> "Iterator[Report]":
+    """The reports; UserError for one without that step."""
+    for report in reports:
+        count = len(report.steps)
+        if step is not None and not count:
+            raise UserError("--step: the report has no steps: it was made without --explain")
+        if step is not None and step > count:
+            raise UserError(f"--step: must be from 1 to {count}, the number of steps (got {step})")
+        yield report
+
+
+def walk_steps(reports: "Iterable[Report]", write: Write, stream: IO[str], display: Display) -> None:
+    """Each step of an explanation on its own screen, until the reader quits."""
+    for report in reports:
+        if not report.steps:
+            write([report], stream, display)
+        for number, step in enumerate(report.steps, start=1):
+            if number > 1 and not pause(f"Enter: {number} of {len(report.steps)}, {plain_text(step.title)}"):
+                return
+            text = StringIO()
+            write([report], text, replace(display, step=number))
+            if not show(text.getvalue()):
+                return
+
+
+class ClosedPipe(Exception):
+    """The reader of standard output has gone: nothing is left to do."""
+
+
+class Destination:
+    """A checked choice of format, file and display; reports are written to it once."""
+
+    def __init__(
+        self,
+        format: str | None,
+        output: str | None,
+        precision: str | None,
+        color: str,
+        scale_colors: str | None = None,
+        skip_sink: str | None = None,
+        show: Sequence[str] = (),
+        title: str | None = None,
+        step: str | None = None,
+        *,
+        open: bool = False,
+        several: bool = False,
+    ) -> None:
+        display = checked_display(color, scale_colors, skip_sink, precision, show, several=several)
+        self.path = checked_path(output)
+        self.format = chosen_format(format, self.path, VIEWS, SUFFIXES, "table")
+        self.view = VIEWS[self.format]
+        if show and self.view.whole:
+            shown = ", ".join(name for name, view in VIEWS.items() if not view.whole)
+            raise UserError(f"--show: {self.format} always holds the whole report; it is for {shown}")
+        if self.view.one_table and len(display.show) > 1:
+            names = ", ".join(display.show)
+            raise UserError(f"--show: a {self.format} file is one table: give one name (got {names})")
+        for part in () if self.view.one_table else display.show:  # which tables there are, a report says
+            refuse_unknown("--show", part, PARTS)
+        if title is not None and not self.view.has_title:
+            titled = ", ".join(name for name, view in VIEWS.items() if view.has_title)
+            raise UserError(f"--title: {self.format} has no title of its own; it is for {titled}")
+        self.display = replace(display, title=title, step=checked_step(step, self.format, display))
+        self.color = color
+        if self.view.writes_bytes and self.path is None and sys.stdout.isatty():
+            where = f"give -o FILE.{self.format}, or a pipe"
+            raise UserError(f"--format {self.format}: is not text for a terminal: {where}")
+        if self.view.extra is not None:
+            extra, package = self.view.extra
+            if find_spec(package) is None:
+                raise UserError(f'--format {self.format}: needs: pip install "attncli[{extra}]"')
+        self.browser = found_browser(self.format, self.path) if open else None
+
+    def write(self, reports: "Iterable[Report]", *, several: bool | None = None) -> None:
+        """Write the reports as they come; WriteError where the file cannot take them.
+
+        `several` says what was not known before they were read: whether they are one report or a list.
+        """
+        write = load_view(self.format)
+        if several is not None:
+            self.display = replace(self.display, several=several)
+        if self.view.one_report:
+            reports = _only_one(reports, self.format)
+        if not self.view.one_table:
+            reports = _with_parts(reports, self.display)
+        reports = with_step(reports, self.display.step)
+        # A file (None) has colour only where the flag says so.
+        is_terminal = sys.stdout.isatty() if self.path is None else None
+        colors = color_depth(self.color, is_terminal)
+        display = replace(self.display, width=width(bool(is_terminal)), colors=colors)
+        try:
+            with written_stream(self.path, is_binary=self.view.writes_bytes) as stream:
+                if self._is_walked():
+                    walk_steps(reports, write, stream, display)
+                else:
+                    write(reports, stream, display)
+        except NoSuchTable as error:
+            refuse_unknown("--show", error.name, error.names)
+        except NothingToDraw as error:
+            raise UserError(f"--format {self.format}: {error}") from None
+        if self.path is not None and sys.stderr.isatty():
+            print(f"wrote {plain_text(str(self.path))}", file=sys.stderr)
+        if self.path is not None and self.browser is not None:
+            is_opened = self.browser.open(self.path.resolve().as_uri())
+            if not is_opened:
+                raise RunError(f"--open: the browser could not be started: open {self.path} by hand")
+
+    def _is_walked(self) -> bool:
+        """Whether an explanation is shown one screen at a time: all of it, to a reader at a terminal."""
+        display = self.display
+        is_whole = display.step is None and not display.show and not display.several
+        return self.format == "table" and self.path is None and is_whole and can_walk()
+
+
+def found_browser(format: str, path: Path | None) -> "BaseBrowser":
+    """What can open the file; UserError where it is no page or picture, or there is no browser."""
+    opened = [name for name, each in VIEWS.items() if each.draws and each.suffixes]
+    if path is None or format not in opened:
+        raise UserError(f"--open: needs -o with one of {', '.join(opened)}, such as -o page.html")
+    import webbrowser
+
+    try:
+        return webbrowser.get()
+    except webbrowser.Error:
+        raise UserError("--open: no browser was found on this machine (BROWSER names one)") from None
+
+
+def _only_one(reports: "Iterable[Report]", format: str) -> "Iterator[Report]":
+    """The only report there is; UserError, before anything is written, where there are more or none."""
+    first, second = islice(chain(reports, (None, None)), 2)
+    verb = "draw" if VIEWS[format].draws else "write"
+    if first is None:
+        raise RunError(f"--format {format}: there is no report to {verb}")
+    if second is not None:
+        what = "picture shows" if VIEWS[format].draws else "file holds"
+        raise UserError(
+            f"--format {format}: a {what} one report, and there are several: save them as .jsonl, "
+            f"and {verb} one with attn show FILE --report NUMBER"
+        )
+    yield first
+
+
+def _with_parts(reports: "Iterable[Report]", display: Display) -> "Iterator[Report]":
+    """The reports; UserError for a part of --show that the only report, or each of several, has not."""
+    from attncli.views.matrices import missing_parts, parts_of
+
+    missing: list[str] = []
+    found: dict[str, None] = {}
+    for report in reports:
+        found |= dict.fromkeys(parts_of(report))
+        missing = missing_parts(display.show, list(found))
+        if missing and not display.several:
+            break
+        yield report
+    if missing:
+        raise UserError(*(f"--show: {sentence}" for sentence in missing))
+
+
+def checked_path(output: str | None) -> Path | None:
+    """The file of -o, None for standard output; UserError for a name under which none can be written."""
+    if output in (None, "-"):
+        return None
+    path = Path(output)
+    if output == "":
+        raise UserError("-o: must be the name of a file (got an empty text)")
+    try:
+        if path.is_dir():
+            raise UserError(f"-o {path}: is a directory")
+        if not path.parent.is_dir():
+            raise UserError(f"-o {path}: no such directory: {path.parent}")
+        path.resolve()
+    except (OSError, RuntimeError) as error:  # a name too long, a loop of links
+        raise WriteError(f"-o {path}: cannot be written: {error}") from None
+    return path
+
+
+def chosen_format(
+    format: str | None, path: Path | None, known: Collection[str], suffixes: Mapping[str, str], default: str
+) -> str:
+    """The format that is asked for, else that of the file's suffix; the default where there is no file."""
+    if format is not None:
+        refuse_unknown("--format", format, known)
+        return format
+    if path is None:
+        return default
+    if (suffix := path.suffix.lower()) not in suffixes:
+        raise UserError(f"-o {path}: the suffix must be one of {', '.join(suffixes)}, or give --format")
+    return suffixes[suffix]
+
+
+@contextmanager
+def written_stream(path: Path | None, *, is_binary: bool) -> Iterator[IO[Any]]:
+    """A stream of text, or of bytes: to standard output, or to a file that appears whole."""
+    if path is not None:
+        with _whole_file(path, is_binary) as stream:
+            yield stream
+        return
+    stream = sys.stdout.buffer if is_binary else sys.stdout
+    try:
+        yield stream
+        stream.flush()
+    except BrokenPipeError:
+        raise ClosedPipe from None
+
+
+@contextmanager
+def _whole_file(path: Path, is_binary: bool) -> Iterator[IO[Any]]:
+    """A stream of text, or of bytes, that becomes the file when all went well; before that it is untouched.
+
+    What is no regular file (a device, a pipe) is written directly: it cannot be replaced.
+    """
+    target = path.resolve()
+    is_special = target.exists() and not target.is_file()
+    written = target if is_special else target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with written.open("wb") if is_binary else written.open("w", encoding="utf-8", newline="\n") as stream:
+            if target.exists() and not is_special:
+                written.chmod(target.stat().st_mode)
+            yield stream
+        if not is_special:
+            written.replace(target)
+    except OSError as error:
+        raise WriteError(f"-o {path}: cannot be written: {error.strerror}") from None
+    finally:
+        if not is_special:
+            written.unlink(missing_ok=True)

@@ -1,0 +1,168 @@
+"""`attn results` and `attn export`: a summary of a store, and its tidy table as a file."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from attncli.commands.command import (
+    COLOR,
+    DEBUG,
+    FORMAT,
+    OUTPUT,
+    PRECISION,
+    Command,
+    argument,
+    flag,
+    option,
+    refuse_unknown,
+)
+from attncli.commands.output import Destination, checked_path, chosen_format, written_stream
+from attncli.errors import UserError
+from attncli.plain_text import plain_text
+from attncli.report import Table
+from attncli.runs.report_values import GROUP_SUMMARY
+
+if TYPE_CHECKING:
+    from attncli.runs.results import Reader
+
+
+TIDY_EXAMPLES = (
+    "attn export runs.db -o tidy.parquet",
+    "attn export runs.db -o tidy.csv",
+    "attn export runs.db --format jsonl | head",
+)
+FORMATS = ("csv", "jsonl", "parquet")
+STORE = argument("store", "What `attn batch -o` kept.", "STORE")
+EXPORT_AS = option("--format", "How to write it. [default: by the suffix of -o, else csv]", "|".join(FORMATS))
+ALL_RUNS = flag("--all", "Include runs of earlier plans; the column plan tells them apart.")
+
+
+def export_store(store: str, output: str | None, format: str | None, all: bool) -> None:
+    """One row per statistic of a run: run, id, layer, head, statistic, value."""
+    from attncli.views.data import SUFFIXES, WRITERS
+
+    path = checked_path(output)
+    chosen = chosen_format(format, path, FORMATS, SUFFIXES, "csv")
+    if chosen == "parquet" and path is None:
+        raise UserError("--format parquet: needs -o FILE")
+    if chosen == "parquet" and find_spec("pyarrow") is None:
+        raise UserError('--format parquet: needs: pip install "attncli[parquet]"')
+    from attncli.runs.results import reading, tidy_blocks, tidy_columns
+
+    with reading(Path(store), all_runs=all) as reader:
+        columns, blocks = tidy_columns(reader), tidy_blocks(reader)
+        with written_stream(path, is_binary=chosen == "parquet") as stream:
+            WRITERS[chosen](columns, blocks, stream)
+        note_earlier_runs(store, reader)
+
+
+def note_earlier_runs(store: str, reader: "Reader") -> None:
+    """Print on standard error that the last batch did not plan all runs, where it is so."""
+    if earlier := reader.earlier_runs():
+        typer.echo(plain_text(f"{store}: {earlier}"), err=True)
+
+
+export_command = partial(
+    Command, run=export_store, parameters=[STORE, OUTPUT, EXPORT_AS, ALL_RUNS, DEBUG], examples=TIDY_EXAMPLES
+)
+
+
+EXAMPLES = (
+    "attn results runs.db",
+    "attn results runs.db --statistic entropy.mean --group-by num_heads --group-by causal",
+    'attn results runs.db --where "head = 3" --where "entropy.mean < 1.5"',
+    "attn results runs.db --statistic entropy --group-by layer --group-by head",
+    "attn results runs.db --statistic entropy --group-by layer --group-by head --sort mean --top 10",
+    "attn results runs.db --format json -o summary.json",
+)
+WHERE = option(
+    "--where",
+    "Only statistics where this holds: a setting, layer, head, id or statistic, a comparison and a "
+    'value, as "causal = true"; repeatable.',
+    "CONDITION",
+    kind=list[str],
+)
+GROUP_BY = option(
+    "--group-by",
+    "One row for each value of a setting, of layer, head or id; repeatable. [default: experiment]",
+    "NAME",
+    kind=list[str],
+)
+STATISTIC = option("--statistic", "Only this statistic; repeatable.", "NAME", kind=list[str])
+SORT = option("--sort", "The rows with the largest of this first.", choices=GROUP_SUMMARY)
+ASCENDING = flag("--ascending", "With --sort: the smallest first.")
+TOP = option("--top", "Show only the first N rows.", "N", kind=int, min=1)
+
+
+def show_results(
+    store: str,
+    where: Sequence[str],
+    group_by: Sequence[str],
+    statistic: Sequence[str],
+    sort: str | None,
+    ascending: bool,
+    top: int | None,
+    all: bool,
+    **flags: Any,
+) -> None:
+    """Count, mean, standard deviation, minimum and maximum of the statistics, by group."""
+    from attncli.runs.conditions import parse_conditions
+
+    conditions = parse_conditions(where, "--where", numbers_only=False)
+    if sort is not None:
+        refuse_unknown("--sort", sort, GROUP_SUMMARY)
+    elif ascending:
+        raise UserError(f"--ascending: needs --sort {'|'.join(GROUP_SUMMARY)}")
+    to = Destination(**flags)
+    if group_by or statistic or top:
+        to.display = replace(to.display, show=("all",))
+    from attncli.runs.results import reading, results
+
+    path = Path(store)
+    # Two runs of one id are two sentences where they are of different plans.
+    groups = list(dict.fromkeys([*(group_by or ["experiment"]), *(["plan"] if all else [])]))
+    with reading(path, all_runs=all) as reader:
+        report = results(
+            path,
+            reader,
+            where=conditions,
+            group_by=groups,
+            statistics=statistic,
+            sort=sort,
+            ascending=ascending,
+            top=top,
+            drawn=to.view.draws,
+        )
+        if to.view.one_table:
+            _write_rows(report.table("summary"), groups, to)
+            note_earlier_runs(store, reader)
+        else:
+            to.write([report])
+
+
+def _write_rows(rows: Table, groups: Sequence[str], to: Destination) -> None:
+    """The summary as one table with all its columns, however few rows there are."""
+    from attncli.views.data import WRITERS, table_of_rows
+
+    table = table_of_rows(rows)
+    summary = dict.fromkeys(GROUP_SUMMARY, "number")
+    columns = {**dict.fromkeys(["statistic", *groups], "text"), **summary, **table.columns}
+    blocks = ({name: block.get(name, [None] * len(rows)) for name in columns} for block in table.blocks())
+    with written_stream(to.path, is_binary=to.view.writes_bytes) as stream:
+        WRITERS[to.format](columns, blocks, stream)
+
+
+command = partial(
+    Command,
+    run=show_results,
+    parameters=[
+        *(STORE, WHERE, GROUP_BY, STATISTIC, SORT, ASCENDING, TOP, ALL_RUNS),
+        *(FORMAT, OUTPUT, PRECISION, COLOR, DEBUG),
+    ],
+    examples=EXAMPLES,
+)

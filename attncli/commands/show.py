@@ -1,0 +1,82 @@
+"""`attn show`: what was computed before, by attn or by somebody else, in any view."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from attncli.arrays import STDIN, is_array_file, read_array
+from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, option, refuse_given
+from attncli.commands.output import Destination
+from attncli.errors import UserError
+from attncli.memory import available_bytes
+from attncli.saved import SavedReports, checked_weights, read_array_report, read_reports, read_tokens
+
+EXAMPLES = (
+    'attn self --sentence "the cat sleeps" -o cat.json',
+    "attn show cat.json",
+    "attn show cat.json -o cat.csv",
+    "attn show lessons.jsonl --report 3",
+    "attn show weights.npz --array attention --tokens tokens.txt",
+    "attn heads --format json | attn show -",
+)
+FILE = argument(
+    "file",
+    "A saved report (.json, .jsonl, .npz, .safetensors; - reads stdin), or an array (.npz, .npy, "
+    ".safetensors): query × key, head × query × key, or layer × head × query × key.",
+    "FILE",
+)
+ARRAY_FLAGS = (
+    option("--tokens", "An array's tokens: one per line, or a JSON list.", "FILE", group="Input"),
+    option("--context-tokens", "The tokens of its keys, where they differ.", "FILE", group="Input"),
+    option("--array", "The array, where a file has several.", "NAME", group="Input"),
+)
+REPORT = option("--report", "The report, where a file has several; from 0.", "INTEGER")
+
+
+def opened(
+    file: str, tokens: str | None = None, context_tokens: str | None = None, array: str | None = None
+) -> SavedReports:
+    """The reports of a file; of an array one, for which torch is imported once all else is in order."""
+    flags = {"tokens": tokens, "context_tokens": context_tokens, "array": array}
+    most_bytes = available_bytes()
+    if file == STDIN or not is_array_file(file):
+        refuse_given(flags, f"is for arrays (.npz, .npy, .safetensors), and {file} is not one")
+        return read_reports(file, most_bytes=most_bytes)
+    if array is None and (report := read_array_report(file, most_bytes=most_bytes)) is not None:
+        refuse_given(flags, f"is for arrays from another tool, and {file} is a report of attn")
+        return SavedReports((report,), several=False)
+    if tokens == context_tokens == STDIN:
+        raise UserError("--context-tokens: cannot read stdin, too: --tokens does already")
+    named_tokens, named_context = (
+        None if name is None else read_tokens(name) for name in (tokens, context_tokens)
+    )
+    numbers = read_array(file, name=array, most_bytes=most_bytes)
+    weights = checked_weights(numbers, file, named_tokens, named_context, most_bytes=most_bytes)
+    from attncli.report_parts import weights_report
+
+    source = {"file": Path(file).name, "array": array}
+    return SavedReports(
+        (weights_report(weights, source, named_tokens or (), named_context or ()),), several=False
+    )
+
+
+def _one(saved: SavedReports, file: str, number: str) -> SavedReports:
+    count = len(saved.reports)
+    if not number.isdecimal() or int(number) >= count:
+        raise UserError(f"--report: must be below {count}, the number of reports in {file} (got {number})")
+    return SavedReports((saved.reports[int(number)],), several=False)
+
+
+def show(file: str, report: str | None, **flags: Any) -> None:
+    """Read everything, so that nothing is written of a damaged file; then show it."""
+    arrays = {parameter.name: flags.pop(parameter.name) for parameter in ARRAY_FLAGS}
+    to = Destination(**flags)
+    saved = opened(file, **arrays)
+    if report is not None:
+        saved = _one(saved, file, report)
+    to.write(saved.reports, several=saved.several)
+
+
+command = partial(
+    Command, run=show, parameters=[FILE, *ARRAY_FLAGS, REPORT, *OUTPUT_FLAGS, DEBUG], examples=EXAMPLES
+)

@@ -1,0 +1,324 @@
+"""`attention_statistics`: exact statistics of attention in memory linear in its length."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attncli.core.engines import attend
+from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, longest_row
+from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.core.row_tiles import torch_threads
+from attncli.core.wanted import Computed, Wanted
+
+LARGEST_SCORE = 6.9e14
+"""Scores beyond this are refused: their squares must fit float32, and weights could not tell them apart."""
+SOFTCAPS = (1e-30, 1e30)
+
+
+def layer_of(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_mask: Tensor | None,
+    sink: Tensor | None,
+    *,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    scale: float | None,
+) -> tuple[AttentionLayer, torch.Size]:
+    """The layer, and the leading axes of the result; ValueError, naming the argument that does not fit."""
+    batch = batch_shape(query, key, value)
+    (num_queries, dim), num_keys = query.shape[-2:], key.shape[-2]
+    if dim == 0:
+        raise ValueError("query has dim 0: it must be at least 1")
+    if window is not None and window < 1:
+        raise ValueError(f"window must be at least 1 (got {window})")
+    if softcap is not None and not SOFTCAPS[0] <= softcap <= SOFTCAPS[1]:
+        raise ValueError(f"softcap must be between {SOFTCAPS[0]:g} and {SOFTCAPS[1]:g} (got {softcap})")
+    scale = 1 / math.sqrt(dim) if scale is None else scale
+    if not math.isfinite(scale):
+        raise ValueError(f"scale must be finite (got {scale})")
+    if key_mask is not None and key_mask.dtype != torch.bool:
+        raise ValueError(
+            f"key_mask has type {key_mask.dtype}: it must be bool, True where a key may be attended"
+        )
+
+    num_heads, lead = (batch[-1], batch[:-1]) if batch else (1, batch)
+    kv_heads = key.shape[-3] if batch else 1
+    num_texts = math.prod(lead)
+    query = query.expand(*batch, num_queries, dim).reshape(num_texts, num_heads, num_queries, dim)
+    key, value = (
+        shared.expand(*lead, *shared.shape[-3:] if batch else shared.shape).reshape(
+            num_texts, kv_heads, *shared.shape[-2:]
+        )
+        for shared in (key, value)
+    )
+    logits = masks = None
+    if sink is not None:
+        logits = _expanded("sink", sink.detach(), batch).reshape(num_texts, num_heads).double()
+        if not (logits < math.inf).all():
+            raise ValueError("sink has NaN or infinite entries: a logit is finite, or -inf for none")
+    if key_mask is not None:
+        masks = _expanded("key_mask", key_mask, torch.Size([*batch, num_keys])).reshape(
+            num_texts, num_heads, num_keys
+        )
+        if key_mask.ndim > 1 and key_mask.shape[-2] > 1:  # each head has its own: it becomes a text
+            key, value = (shared.repeat_interleave(num_heads // kv_heads, dim=1) for shared in (key, value))
+            query, key, value = (tensor.flatten(0, 1).unsqueeze(1) for tensor in (query, key, value))
+            logits = None if logits is None else logits.reshape(-1, 1)
+            masks = masks.flatten(0, 1)
+        else:
+            masks = masks[:, 0]
+    visibility = Visibility(num_queries, num_keys, causal=causal, window=window, key_mask=masks)
+    layer = AttentionLayer(query, key, value, visibility, scale, ScoreRules(softcap=softcap, sink=logits))
+    _refuse_large_numbers(layer)
+    return layer, batch
+
+
+def _refuse_large_numbers(layer: AttentionLayer) -> None:
+    """ValueError for what is not finite, and for scores that may be too large."""
+    with torch_threads(1):
+        lengths = {
+            "query": layer.longest_query,
+            "key": layer.longest_key,
+            "value": longest_row(layer.value),
+        }
+    for name, length in lengths.items():
+        if not math.isfinite(length):
+            raise ValueError(f"{name} has entries that are NaN, infinite or too large to square")
+    reach = abs(layer.scale) * layer.longest_query * layer.longest_key
+    if reach > LARGEST_SCORE:
+        raise ValueError(f"scores may reach {reach:.0e}, far beyond what weights can show")
+
+
+def batch_shape(query: Tensor, key: Tensor, value: Tensor) -> torch.Size:
+    """The leading axes of the result: equal or broadcast from 1; key heads divide query heads."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.ndim < 2 or tensor.ndim != query.ndim:
+            raise ValueError(f"{name} has {tensor.ndim} axes, query has {query.ndim}: equal, and at least 2")
+        if not tensor.is_floating_point():
+            raise ValueError(f"{name} has type {tensor.dtype}: it must be a floating-point type")
+        if tensor.dtype != query.dtype or tensor.device != query.device:
+            raise ValueError(
+                f"{name} is {tensor.dtype} on {tensor.device}, query is {query.dtype} on {query.device}: "
+                "they must be equal"
+            )
+    if key.shape[-1] != query.shape[-1]:
+        raise ValueError(f"key has dim {key.shape[-1]}, query has dim {query.shape[-1]}: they must be equal")
+    if value.shape[-2] != key.shape[-2]:
+        raise ValueError(
+            f"value has {value.shape[-2]} rows, key has {key.shape[-2]} keys: they must be equal"
+        )
+    if value.shape[:-2] != key.shape[:-2]:
+        raise ValueError(
+            f"value has leading axes {tuple(value.shape[:-2])}, key has {tuple(key.shape[:-2])}: "
+            "they must be equal"
+        )
+    return _joined(query.shape[:-2], key.shape[:-2])
+
+
+def _joined(query: torch.Size, key: torch.Size) -> torch.Size:
+    """Broadcast two leading shapes; the last axis of key may be a divisor of that of query."""
+    grouped = len(query) > 0 and key[-1] > 0 and query[-1] % key[-1] == 0
+    fits = [1 in (q, k) or q == k for q, k in zip(query, key, strict=True)]
+    if not all(fits[:-1] if grouped else fits):
+        raise ValueError(
+            f"key has leading axes {tuple(key)}, query has {tuple(query)}: they must be equal or 1, or "
+            "the last of them, the number of key heads, must divide the number of query heads"
+        )
+    return torch.Size(k if q == 1 else q for q, k in zip(query, key, strict=True))
+
+
+def _expanded(name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
+    try:
+        return tensor.expand(shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{name} has shape {tuple(tensor.shape)}: it must broadcast to {tuple(shape)}"
+        ) from None
+
+
+@dataclass(frozen=True)
+class AttentionStatistics:
+    """Statistics of the weights p = exp(score - logsumexp), a row of them for each query.
+
+    `rows` has every statistic of the table ROW_STATISTICS, and each of them is an attribute, too:
+
+    - entropy: -sum_j p_j ln p_j over the keys (the sink is no key)
+    - normalized_entropy: entropy / ln visible; null where one key is visible
+    - max_weight: max_j p_j
+    - sink_mass: the weight on the first key; 0 where it is hidden
+    - distance: sum_j p_j |position - j|
+    - participation: 1 / sum_j p_j^2, the number of keys that share the weight, in float64: above `visible`
+      where a sink takes most
+
+    Logarithms are natural (nats); distances are in tokens. `position` is the query's place among the
+    keys: its index, with causal plus num_keys - num_queries, so that the last query stands at the last
+    key. "Visible" entries are those that no mask hides; hidden ones have weight 0.
+
+    Null is NaN in float tensors and -1 in `top_keys`. A query that sees no key has null row statistics,
+    `visible` 0 and an output of zeros, and counts nowhere else. Half precision gives float32 numbers.
+    """
+
+    output: Float[Tensor, "*batch query value_dim"] | None
+    """sum_j p_j value_j; None without values."""
+    logsumexp: Float[Tensor, "*batch query"]
+    """ln sum_j exp(score_j), over the visible keys and the sink."""
+    rows: Mapping[str, Float[Tensor, "*batch query"]]
+    """Every row statistic by its name."""
+    top_keys: Int[Tensor, "*batch query top_k"]
+    """The keys of the largest weights, largest and then earliest first; null beyond `visible`."""
+    top_weights: Float[Tensor, "*batch query top_k"]
+    """Their weights; null beyond `visible`."""
+    previous_token: Float[Tensor, "*batch query"]
+    """The weight on the key at position - 1; 0 where it is hidden, null where there is no such key."""
+    visible: Int[Tensor, "*batch query"]
+    """The number of keys this query may see."""
+    score_mean: Float[Tensor, "*batch"]
+    """Mean of the (scaled, capped) scores over all visible entries of a head; null where there is none."""
+    score_variance: Float[Tensor, "*batch"]
+    """Their unbiased variance; null below two entries."""
+    score_min: Float[Tensor, "*batch"]
+    """The smallest of them."""
+    score_max: Float[Tensor, "*batch"]
+    """The largest of them."""
+    received_mass: Float[Tensor, "*batch key"] | None
+    """sum_i p_ij over the queries i; None unless asked for."""
+    pooled_mean: Float[Tensor, "*batch pooled_query pooled_key"] | None
+    """Mean weight of blocks of ceil(length / pooled) queries by as many keys, the last ones shorter."""
+    pooled_max: Float[Tensor, "*batch pooled_query pooled_key"] | None
+    """Largest weight of the same blocks."""
+
+    def __getattr__(self, name: str) -> Float[Tensor, "*batch query"]:
+        """A row statistic."""
+        rows = vars(self).get("rows", {})  # while it is copied or unpickled there are none yet
+        if name not in rows:
+            known = ", ".join(rows)
+            raise AttributeError(f"AttentionStatistics has no attribute {name!r}; its rows are {known}")
+        row: Tensor = rows[name]
+        return row
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.rows]
+
+
+def attention_statistics(
+    query: Float[Tensor, "*batch query dim"],
+    key: Float[Tensor, "*kv_batch key dim"],
+    value: Float[Tensor, "*kv_batch key value_dim"] | None = None,
+    *,
+    causal: bool = False,
+    key_mask: Bool[Tensor, "*mask_batch key"] | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sink: Float[Tensor, "*sink_batch"] | None = None,
+    scale: float | None = None,
+    top_k: int = 0,
+    keys: bool = False,
+    pooled: int | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> AttentionStatistics:
+    """softmax(scale query key^T) value, and what its weights are like, without the matrix of weights.
+
+    The leading axes of key and value equal those of query or are 1; the last of them, the heads, may
+    also be a divisor (grouped-query attention: query head h uses key head h * num_kv_heads // num_heads)
+    and is not expanded. What the numbers mean is said in `AttentionStatistics`.
+
+    Query i stands at position t = i. With causal it stands at t = i + num_keys - num_queries: with more keys
+    than queries the last query stands at the last key, with fewer the first ones stand before all keys.
+
+    - causal: a query sees keys j <= t.
+    - window: a query sees keys with |t - j| < window, so with causal the last `window` keys (Mistral).
+    - key_mask: True = may be attended; of shape (key,) or any that broadcasts to (*batch, key), as
+      (batch, 1, key) does for padding.
+    - softcap: scores become softcap tanh(score / softcap) (Gemma 2, arXiv:2408.00118).
+    - sink: a logit that joins the denominator alone, so rows sum to less than one (GPT-OSS); of any
+      shape that broadcasts to the batch, as (head,) does.
+    - scale: 1/sqrt(dim) by default.
+    - top_k: how many of the largest weights to name for each query.
+    - keys: also the mass that each key receives; pooled: also maps of at most pooled x pooled blocks.
+      Either needs a second pass.
+    - progress: called in this thread with the fraction of the blocks that are done.
+
+    float64 is computed as float64, all else as float32 with sums across tiles in float64. On the CPU,
+    torch.get_num_threads() threads share the work; results do not depend on how many they are, and
+    other threads keep theirs.
+
+    Raises ValueError, naming the argument, for shapes that do not fit, NaN or infinite entries, and
+    settings out of range. Sources: Rabe and Staats, arXiv:2112.05682; FlashAttention, arXiv:2205.14135.
+    """
+    settings = {"causal": causal, "window": window, "softcap": softcap, "scale": scale}
+    return computed_statistics(
+        query,
+        key,
+        value,
+        key_mask,
+        sink,
+        top_k=top_k,
+        keys=keys,
+        pooled=pooled,
+        engine=lambda layer, wanted: attend(layer, wanted, progress),
+        **settings,
+    )
+
+
+def computed_statistics(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None,
+    key_mask: Tensor | None,
+    sink: Tensor | None,
+    *,
+    top_k: int,
+    keys: bool,
+    pooled: int | None,
+    engine: Callable[..., Computed],
+    **settings: Any,
+) -> AttentionStatistics:
+    """`attention_statistics` by one engine, so that tests can hold each to the reference."""
+    for name, least, number in (("top_k", 0, top_k), ("pooled", 1, pooled)):
+        if number is not None and number < least:
+            raise ValueError(f"{name} must be at least {least} (got {number})")
+    query, key = query.detach(), key.detach()
+    values = key[..., :0] if value is None else value.detach()
+    wanted = Wanted(
+        rows=tuple(ROW_STATISTICS),
+        top_k=top_k,
+        previous_token=True,
+        output=True,
+        score_moments=True,
+        received_mass=keys,
+        pooled=pooled,
+    )
+    with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
+        layer, batch = layer_of(query, key, values, key_mask, sink, **settings)
+        found = engine(layer, wanted)
+
+    def shaped(tensor: Tensor | None) -> Any:
+        return None if tensor is None else tensor.reshape((*batch, *tensor.shape[2:]))
+
+    assert found.visible is not None and found.moments is not None and found.output is not None
+    num_texts, num_heads, num_queries, _ = rows = layer.shape
+    no_keys = torch.empty(*rows[:3], 0, dtype=torch.int64, device=query.device)
+    return AttentionStatistics(
+        output=None if value is None else shaped(found.output),
+        logsumexp=shaped(found.logsumexp),
+        rows={name: shaped(row) for name, row in found.rows.items()},
+        top_keys=shaped(no_keys if found.top_keys is None else found.top_keys),
+        top_weights=shaped(no_keys.to(found.output) if found.top_weights is None else found.top_weights),
+        previous_token=shaped(found.previous_token),
+        visible=shaped(found.visible.unsqueeze(1).expand(num_texts, num_heads, num_queries)),
+        score_mean=shaped(found.moments.mean.to(found.output)),
+        score_variance=shaped(found.moments.variance.to(found.output)),
+        score_min=shaped(found.moments.smallest.to(found.output)),
+        score_max=shaped(found.moments.largest.to(found.output)),
+        received_mass=shaped(found.received_mass),
+        pooled_mean=shaped(found.pooled_mean),
+        pooled_max=shaped(found.pooled_max),
+    )

@@ -1,0 +1,396 @@
+"""The statistics of rows of weights, of keys and of heads: each one formula with its source."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """How rows came of their scores: weight p = exp(exponent - log_total), the largest exponent of a row 0.
+
+    `sums` is the sum of the weights of a row. Either the exponents are there, or the sums that the compiled
+    pass computed from them: `cross` = sum p exponent, `distance` = sum p |i - j|. `participation`, 1 / sum
+    p^2 in float64, is there from that pass, and with a sink, below which p may be too small to be squared.
+    """
+
+    log_totals: Float[Tensor, "*batch query"]
+    sums: Float[Tensor, "*batch query"]
+    exponents: Float[Tensor, "*batch query key"] | None = None
+    cross: Float[Tensor, "*batch query"] | None = None
+    participation: Float[Tensor, "*batch query"] | None = None
+    distance: Float[Tensor, "*batch query"] | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Weights p of some queries on a run of neighbouring keys; keys before and after it have weight 0.
+
+    `queries` and `keys` are positions, `visible` is how many keys each query may see. `softmax` is there
+    where the weights came from scores; weights from elsewhere may be negative.
+    """
+
+    weights: Float[Tensor, "*batch query key"]
+    visible: Int[Tensor, "*#batch query"]
+    queries: Int[Tensor, " query"]
+    keys: Int[Tensor, " key"]
+    softmax: Softmax | None = None
+    shared: dict[str, Any] = field(default_factory=dict)
+    """What depends only on positions: rows at the same positions in other layers share it."""
+
+    @cached_property
+    def sums(self) -> Float[Tensor, "*batch query"]:
+        """sum p: 1, or less where a sink outside the keys takes a share."""
+        return self.weights.sum(dim=-1) if self.softmax is None else self.softmax.sums
+
+    @cached_property
+    def entropy(self) -> Float[Tensor, "*batch query"]:
+        """-sum p ln p. From a softmax log_total sum p - sum p exponent, where nothing cancels."""
+        if self.softmax is None:
+            terms: Tensor = torch.special.entr(self.weights)
+            return terms.sum(dim=-1)
+        cross = self.softmax.cross
+        if cross is None:
+            cross = torch.linalg.vecdot(self.weights, self.softmax.exponents)
+        return self.sums * self.softmax.log_totals - cross
+
+    def on_key(self, position: int) -> Float[Tensor, "*batch query"]:
+        """The weight on one key."""
+        place = position - self._shared("first_key", lambda: int(self.keys[0]))
+        if not 0 <= place < len(self.keys):
+            return torch.zeros_like(self.weights[..., 0])
+        return self.weights[..., place]
+
+    def distances(self) -> Float[Tensor, "query key"]:
+        """|i - j|, in tokens."""
+        found: Tensor = self._shared(
+            "distances", lambda: (self.queries.unsqueeze(-1) - self.keys).abs().to(self.weights.dtype)
+        )
+        return found
+
+    def max_entropy(self) -> Float[Tensor, "*#batch query"]:
+        """ln(number of visible keys), the entropy of a uniform row; NaN below two of them."""
+        found: Tensor = self._shared(
+            "max_entropy",
+            lambda: self.visible.to(self.weights.dtype).log().masked_fill(self.visible < 2, torch.nan),
+        )
+        return found
+
+    def _shared(self, name: str, compute: Callable[[], Any]) -> Any:
+        if name not in self.shared:
+            self.shared[name] = compute()
+        return self.shared[name]
+
+
+def entropy(rows: Rows) -> Float[Tensor, "*batch query"]:
+    """-sum p ln p, in nats, with 0 ln 0 = 0. Shannon 1948; of attention: Clark et al. 2019 (1906.04341)."""
+    return rows.entropy
+
+
+def normalized_entropy(rows: Rows) -> Float[Tensor, "*batch query"]:
+    """Entropy over ln(number of visible keys): 1 where a row is uniform; NaN where one key is visible."""
+    return rows.entropy / rows.max_entropy()
+
+
+def max_weight(rows: Rows) -> Float[Tensor, "*batch query"]:
+    """max p: the largest weight of a row."""
+    if rows.softmax is None:
+        return rows.weights.amax(dim=-1)
+    return (-rows.softmax.log_totals).exp()
+
+
+def sink_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
+    """The weight on the first key. Xiao et al. 2023 (2309.17453): attention sinks."""
+    return rows.on_key(0)
+
+
+def distance(rows: Rows) -> Float[Tensor, "*batch query"]:
+    """sum p |i - j|, in tokens: mean distance from query i to the keys. Vig & Belinkov 2019 (1906.04284)."""
+    if rows.softmax is not None and rows.softmax.distance is not None:
+        return rows.softmax.distance
+    return (rows.weights * rows.distances()).sum(dim=-1)
+
+
+def participation(rows: Rows) -> Float[Tensor, "*batch query"]:
+    """1 / sum p^2: how many keys share the weight, were it spread evenly (inverse participation ratio).
+
+    In float64, whatever the weights are in: a sink that leaves p = 1e-20 to the keys makes it 1e40.
+    """
+    if rows.softmax is not None and rows.softmax.participation is not None:
+        return rows.softmax.participation
+    length: Tensor = torch.linalg.vector_norm(rows.weights, dim=-1, dtype=torch.float64)
+    return length.square().reciprocal()
+
+
+def softmax_gradient_norm(weights: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
+    """Frobenius norm of the softmax Jacobian diag(p) - p p^T: sqrt(S2 - 2 S3 + S2^2) with Sn = sum p^n.
+
+    It vanishes as the row saturates to one-hot: the reason for scaling in Vaswani et al. 2017, section 3.2.1.
+    Computed as the sum over the Jacobian's entries, which loses no digits there.
+    """
+    diagonal = weights * (1 - weights)
+    off_diagonal = weights.unsqueeze(-1) * weights.unsqueeze(-2)
+    off_diagonal = off_diagonal - off_diagonal.diagonal(dim1=-2, dim2=-1).diag_embed()
+    return (diagonal.square().sum(dim=-1) + off_diagonal.square().sum(dim=(-2, -1))).sqrt()
+
+
+KEYS_PER_RANK = 64
+"""Below so many keys per rank torch.topk partitions each row, which takes longer than as many maxima."""
+ROUNDINGS = 16
+"""By how many spacings of floating point scores may differ that are equal but for rounding."""
+
+
+def top_keys(
+    ranking: Float[Tensor, "*batch query key"], k: int, *, unit: float
+) -> Int[Tensor, "*batch query rank"]:
+    """The places of the k largest entries of each row, largest first and the earlier first among equals.
+
+    Entries are equal when they may differ by rounding only: by at most ROUNDINGS spacings of floating point
+    at the larger of them, or at `unit` where that is larger. -inf marks what has no rank: there, and beyond
+    the number of keys, the place is -1.
+    """
+    num_keys = ranking.shape[-1]
+    flat = ranking.reshape(-1, num_keys)
+    count = min(k + 1, num_keys)
+    if num_keys < KEYS_PER_RANK * k:
+        values, places = _by_rounds(flat, count, lambda left, best: best.indices)
+    else:
+        values, places = flat.topk(count)
+    # Of equal entries any may have been taken: the few rows that have some are searched again.
+    is_tied = are_equal(values[:, 1:], values[:, :-1], unit) & (values[:, 1:] > -torch.inf)
+    if len(tied := is_tied.any(dim=-1).nonzero()[:, 0]):
+
+        def first(left: Tensor, best: Any) -> Tensor:
+            place: Tensor = are_equal(left, best.values, unit).byte().argmax(dim=-1, keepdim=True)
+            return place
+
+        of_ties, firsts = _by_rounds(flat[tied], count, first)
+        values[tied], places[tied] = of_ties, firsts
+    kept = places.masked_fill(values == -torch.inf, -1)[:, :k]
+    return torch.nn.functional.pad(kept, (0, k - kept.shape[-1]), value=-1).view(*ranking.shape[:-1], k)
+
+
+def are_equal(smaller: Tensor, larger: Tensor, unit: float) -> Tensor:
+    """Where two numbers differ by no more than rounding; `larger` is not below `smaller`."""
+    spacing = torch.finfo(larger.dtype).eps * larger.abs().clamp(min=unit)
+    return smaller >= larger - ROUNDINGS * spacing
+
+
+def _by_rounds(
+    rows: Float[Tensor, "row key"], count: int, choose: Callable[[Tensor, Any], Tensor]
+) -> tuple[Float[Tensor, "row rank"], Int[Tensor, "row rank"]]:
+    """The maximum, `count` times; `choose` says where it is."""
+    left = rows.clone()
+    values, places = left.new_empty(len(rows), count), left.new_empty(len(rows), count, dtype=torch.int64)
+    for rank in range(count):
+        best = left.max(dim=-1, keepdim=True)
+        chosen = choose(left, best)
+        values[:, rank : rank + 1], places[:, rank : rank + 1] = best.values, chosen
+        left.scatter_(-1, chosen, -torch.inf)
+    return values, places
+
+
+ROWS = 1024
+
+
+def received_mass(weights: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch key"]:
+    """The sum over queries of the weights on a key: the sum of a column of the matrix."""
+    return weights.sum(dim=-2)
+
+
+def outside_mass(
+    logsumexp: Float[Tensor, "*batch query"], sink: Float[Tensor, "*head"]
+) -> Float[Tensor, "*batch query"]:
+    """exp(sink - logsumexp), the sink in the logsumexp: the weight on no key. GPT-OSS (2508.10925)."""
+    return (sink.to(logsumexp).unsqueeze(-1) - logsumexp).exp()
+
+
+def value_norms(
+    value: Float[Tensor, "head key value_dim"], projection: Float[Tensor, "head out value_dim"]
+) -> Float[Tensor, "head key"]:
+    """||v_j W_O|| for each head: with p_ij it gives ||p_ij v_j W_O||. Kobayashi et al. 2020 (2004.10102),
+    section 2.
+
+    From the Gram matrix of W_O, so that memory is that of the values.
+    """
+    value, projection = value.double(), projection.double()
+    gram = projection.mT @ projection
+    blocks = (value[:, start : start + ROWS] for start in range(0, value.shape[1], ROWS))
+    squares = [((block @ gram) * block).sum(dim=-1) for block in blocks]
+    return torch.cat(squares, dim=1).clamp(min=0).sqrt()
+
+
+def roll_out(
+    rolled: Float[Tensor, "token token"], weights: Float[Tensor, "token token"]
+) -> Float[Tensor, "token token"]:
+    """(A / 2 + I / 2) rolled, its rows normalised: one more layer on top, A the mean of its heads' weights.
+
+    Started with the identity it says where each token's content came from; I stands for the residual
+    connection. Abnar & Zuidema 2020 (2005.00928), section 3.
+    """
+    mixed = weights + torch.eye(len(weights), dtype=weights.dtype, device=weights.device)
+    return mixed / mixed.sum(dim=-1, keepdim=True) @ rolled
+
+
+@dataclass(frozen=True)
+class PromptedRows:
+    """Weights on a prompt and what was written after it; marks of special tokens and of the needle."""
+
+    weights: Float[Tensor, "*batch key"]
+    num_prompt: int
+    special: Bool[Tensor, " key"]
+    needle: Bool[Tensor, " key"]
+
+    def on(self, keys: Bool[Tensor, " key"]) -> Float[Tensor, "*batch"]:
+        """The weight on some of the keys."""
+        return self.weights.where(keys, 0.0).sum(dim=-1)
+
+    def in_prompt(self) -> Bool[Tensor, " key"]:
+        """The keys of the prompt."""
+        return torch.arange(self.weights.shape[-1], device=self.weights.device) < self.num_prompt
+
+
+def prompt_mass(rows: PromptedRows) -> Float[Tensor, "*batch"]:
+    """sum p over the prompt."""
+    return rows.on(rows.in_prompt())
+
+
+def text_mass(rows: PromptedRows) -> Float[Tensor, "*batch"]:
+    """sum p over the prompt without its first token, where sinks are, and without special tokens."""
+    keys = rows.in_prompt() & ~rows.special
+    keys[0] = False
+    return rows.on(keys)
+
+
+def special_mass_of_row(rows: PromptedRows) -> Float[Tensor, "*batch"]:
+    """sum p over the tokenizer's own tokens."""
+    return rows.on(rows.special)
+
+
+def written_mass(rows: PromptedRows) -> Float[Tensor, "*batch"]:
+    """sum p over what was written."""
+    return rows.on(~rows.in_prompt())
+
+
+def lookback_ratio(rows: PromptedRows) -> Float[Tensor, "*batch"]:
+    """a / (a + b), a and b the mean weights on a token of the prompt and of what was written.
+
+    Chuang et al. 2024 (2407.07071), equations 1 to 3; NaN where nothing was written yet.
+    """
+    num_written = rows.weights.shape[-1] - rows.num_prompt
+    on_prompt = prompt_mass(rows) / rows.num_prompt
+    on_written = written_mass(rows) / num_written if num_written else torch.full_like(on_prompt, torch.nan)
+    return on_prompt / (on_prompt + on_written)
+
+
+def needle_mass(rows: PromptedRows) -> Float[Tensor, "*batch"]:
+    """sum p over the needle."""
+    return rows.on(rows.needle)
+
+
+def retrieval_score(
+    strongest: Int[Tensor, "*head token"],
+    written: Int[Tensor, " token"],
+    key_ids: Int[Tensor, " key"],
+    needle: Bool[Tensor, " key"],
+) -> tuple[Float[Tensor, "*head"], int]:
+    """The share of copied tokens whose strongest key is that token in the needle; and how many were copied.
+
+    A written token is copied where the needle has it. NaN where none was. Wu et al. 2024 (2404.15574),
+    section 2, who divide by the tokens of the needle instead.
+    """
+    copied = torch.isin(written, key_ids[needle])
+    count = int(copied.sum())
+    hits = needle[strongest] & (key_ids[strongest] == written) & copied
+    return hits.sum(dim=-1).double() / (count or torch.nan), count
+
+
+@dataclass(frozen=True)
+class Places:
+    """Some rows and columns of the weights: positions, and the tokens of each text there.
+
+    `first_key` is the first key that counts; `num_tokens` is how many tokens a text has, `repeat` how many of
+    them are repeated on the probe. `special` are the tokenizer's own tokens; `from_queries` and `to_keys` are
+    the places that were asked for.
+    """
+
+    queries: Int[Tensor, "query 1"]
+    keys: Int[Tensor, " key"]
+    query_ids: Int[Tensor, "text query 1"]
+    key_ids: Int[Tensor, "text 1 key"]
+    ids_before: Int[Tensor, "text 1 key"]
+    special: Bool[Tensor, "text 1 key"]
+    from_queries: Bool[Tensor, "text query 1"]
+    to_keys: Bool[Tensor, "text 1 key"]
+    first_key: int
+    num_tokens: int
+    repeat: int
+
+    @property
+    def counted(self) -> Bool[Tensor, " key"]:
+        """The keys that are not left out."""
+        return self.keys >= self.first_key
+
+
+Pattern = Bool[Tensor, "*#text #query key"]
+
+
+def first_four(at: Places) -> Pattern:
+    """j < 4. Xiao et al. 2023 (2309.17453) keep four sink tokens."""
+    return (at.keys < 4).unsqueeze(0)
+
+
+def previous_token(at: Places) -> Pattern:
+    """j = i - 1."""
+    return (at.keys == at.queries - 1) & at.counted
+
+
+def next_token(at: Places) -> Pattern:
+    """j = i + 1: Clark et al. 2019 (1906.04341) find such heads in BERT; a causal head has none."""
+    return (at.keys == at.queries + 1) & at.counted
+
+
+def current_token(at: Places) -> Pattern:
+    """j = i."""
+    return (at.keys == at.queries) & at.counted
+
+
+def duplicate_token(at: Places) -> Pattern:
+    """j < i with the same token."""
+    return (at.key_ids == at.query_ids) & (at.keys < at.queries) & at.counted
+
+
+def induction(at: Places) -> Pattern:
+    """1 <= j <= i, and the token before j is that of i: what came after an earlier copy."""
+    return (at.ids_before == at.query_ids) & (at.keys <= at.queries) & at.counted
+
+
+def special_mass(at: Places) -> Pattern:
+    """j is one of the tokenizer's own tokens: [CLS], [SEP], <s>. In BERT many heads park weight there (Clark
+    et al. 2019).
+    """
+    return at.special & at.counted
+
+
+def from_to_weight(at: Places) -> Pattern:
+    """i is among the queries asked for, j among the keys."""
+    return at.from_queries & at.to_keys & at.counted
+
+
+def induction_stripe(at: Places) -> Pattern:
+    """j = i + 1 - n, for i in the second r of [BOS] + r + r, |r| = n.
+
+    The key there came after the earlier copy of the query's token: a perfect induction head scores 1
+    (Olsson et al. 2022, 2209.11895; TransformerLens' main demo).
+    """
+    return (at.keys == at.queries + 1 - at.repeat) & (at.queries >= at.num_tokens - at.repeat)
+
+
+def sink_rate(first_key_weight: Float[Tensor, " head"], threshold: float = 0.3) -> float:
+    """Share of heads whose mean weight on the first key exceeds a threshold. Gu et al. 2024 (2410.10781)."""
+    return (first_key_weight > threshold).double().mean().item()

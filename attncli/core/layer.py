@@ -1,0 +1,287 @@
+"""The attention of one layer, sampled or captured: who sees whom, and the rules of its scores."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+def split_heads(
+    vectors: Float[Tensor, "*batch token embed"], num_heads: int
+) -> Float[Tensor, "*batch head token dim"]:
+    """embed = head * dim, cut into heads, the head axis before the tokens (a view: only strides change)."""
+    *batch, embed_dim = vectors.shape
+    return vectors.view(*batch, num_heads, embed_dim // num_heads).transpose(-2, -3)
+
+
+def merge_heads(heads: Float[Tensor, "*batch head token dim"]) -> Float[Tensor, "*batch token embed"]:
+    """The heads side by side for each token; the head axis first moves back behind the tokens.
+
+    Flattening (head, token, dim) directly has the right shape and mixes the tokens.
+    """
+    return heads.transpose(-2, -3).flatten(-2)
+
+
+def repeat_heads(
+    kv_heads: Float[Tensor, "*batch kv_head token dim"], num_heads: int
+) -> Float[Tensor, "*batch head token dim"]:
+    """Each key/value head serves num_heads / kv_heads query heads in a row.
+
+    Grouped-query attention, Ainslie et al. 2023 (2305.13245); with one key/value head multi-query, Shazeer
+    2019 (1911.02150).
+    """
+    return kv_heads.repeat_interleave(num_heads // kv_heads.shape[-3], dim=-3)
+
+
+Queries = Int[Tensor, " query"]
+Keys = Int[Tensor, " key"]
+
+
+MAX_KEPT_QUERIES = 1024
+"""Up to here what a query block sees is kept: all layers of a model ask for it."""
+
+
+@dataclass(frozen=True)
+class SeenKeys:
+    """What some queries see: a run of keys, and the columns of it, `masked`, that are hidden from some.
+
+    `hidden` is to be added to scores: -inf or 0; None where all keys are seen. `visible` is how many keys
+    each query sees, `blind` where that is none, itself None where there is no such query.
+    """
+
+    keys: slice
+    masked: slice
+    hidden: Float[Tensor, "#text 1 query masked"] | None
+    visible: Int[Tensor, "#text 1 query"]
+    blind: Bool[Tensor, "#text 1 query"] | None
+    positions: Queries
+    columns: Keys
+    shared: dict[str, Any] = field(default_factory=dict)
+    """What formulas have computed of these places alone."""
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """Query i, at position t, sees key j where every rule that is set agrees.
+
+    t = i, but with causal i + num_keys - num_queries, so that the last query stands at the last key. causal:
+    j <= t. window: |t - j| < window. key_mask: True for j (padding is False), for every text or for each.
+    rule: any other, a function of indices of queries and keys.
+    """
+
+    num_queries: int
+    num_keys: int
+    causal: bool = False
+    window: int | None = None
+    key_mask: Bool[Tensor, "#text key"] | None = None
+    rule: Callable[[Queries, Keys], Bool[Tensor, "#text query key"]] | None = None
+
+    @property
+    def shift(self) -> int:
+        """Where the first query stands among the keys."""
+        return self.num_keys - self.num_queries if self.causal else 0
+
+    @property
+    def is_seeing(self) -> bool:
+        """Whether it is known without a look that every query sees a key."""
+        return self.key_mask is None and self.rule is None and self.num_keys >= self.num_queries
+
+    def block(self, queries: Queries, keys: Keys) -> Bool[Tensor, "#text query key"]:
+        """True where these queries see these keys; for all texts alike, or for each."""
+        behind = queries.unsqueeze(-1) + self.shift - keys
+        visible = torch.ones_like(behind, dtype=torch.bool)
+        if self.causal:
+            visible &= behind >= 0
+        if self.window is not None:
+            visible &= behind.abs() < self.window
+        visible = visible.unsqueeze(0)
+        if self.key_mask is not None:
+            visible = visible & self.key_mask[:, keys].unsqueeze(1)
+        if self.rule is not None:
+            visible = visible & self.rule(queries, keys)
+        return visible
+
+    def whole(self, device: torch.device) -> Bool[Tensor, "#text query key"]:
+        """The matrix of all queries and keys."""
+        queries, keys = (torch.arange(count, device=device) for count in (self.num_queries, self.num_keys))
+        return self.block(queries, keys)
+
+    def span(self, queries: slice) -> tuple[slice, slice]:
+        """The keys that some of these queries may see, and those among them that not all of them see.
+
+        Causal rows end at the last query and windows begin at the first one's: what is outside costs nothing.
+        """
+        first, last = queries.start + self.shift, queries.stop - 1 + self.shift
+        begin, end = 0, self.num_keys
+        if self.window is not None:
+            begin, end = max(begin, first - self.window + 1), min(end, last + self.window)
+        if self.causal:
+            end = min(end, last + 1)
+        begin = min(begin, self.num_keys - 1)
+        keys = slice(begin, max(end, begin + 1))
+        if self.window is not None or self.key_mask is not None or self.rule is not None:
+            return keys, keys
+        masked = slice(max(begin, first + 1), keys.stop) if self.causal else slice(0, 0)
+        return keys, masked
+
+    @cached_property
+    def _kept(self) -> dict[tuple[int, int, torch.dtype, torch.device], SeenKeys]:
+        return {}
+
+    def seen_keys(self, queries: slice, like: Tensor) -> SeenKeys:
+        """What these queries see, for scores of this type."""
+        place = (queries.start, queries.stop, like.dtype, like.device)
+        found = self._kept.get(place)
+        if found is None:
+            found = self._seen_keys(queries, like)
+            if self.num_queries <= MAX_KEPT_QUERIES:
+                self._kept[place] = found
+        return found
+
+    def _seen_keys(self, queries: slice, like: Tensor) -> SeenKeys:
+        keys, masked = self.span(queries)
+        positions = self.positions(queries, like.device)
+        columns = torch.arange(keys.start, keys.stop, device=like.device)
+        always = keys.stop - keys.start - max(0, masked.stop - masked.start)
+        visible = torch.full_like(positions, always)[None, None]
+        hidden = blind = None
+        if masked.start < masked.stop:
+            seen = self.block(
+                positions - self.shift, torch.arange(masked.start, masked.stop, device=like.device)
+            )
+            hidden = like.new_zeros(seen.shape).masked_fill(~seen, -torch.inf).unsqueeze(1)
+            visible = always + seen.sum(dim=-1).unsqueeze(1)
+            blind = visible == 0 if (visible == 0).any() else None
+        own = slice(masked.start - keys.start, masked.stop - keys.start)
+        return SeenKeys(keys, own, hidden, visible, blind, positions, columns)
+
+    def positions(self, queries: slice, device: torch.device) -> Queries:
+        """Where these queries stand among the keys."""
+        return torch.arange(queries.start + self.shift, queries.stop + self.shift, device=device)
+
+    def __getitem__(self, index: tuple[slice, ...]) -> "Visibility":
+        """The same for the last of the queries, sliced as a mask (text, head, query, key): Gemma 4 asks a
+        prompt's last query alone of some layers. NotImplementedError for other parts.
+        """
+        first, *rest = index[2].indices(self.num_queries)
+        if (*index[:2], *index[3:]) != (slice(None),) * 3 or rest != [self.num_queries, 1]:
+            raise NotImplementedError(f"the part {index} of a mask")
+        if first == 0:
+            return self
+        if self.causal and self.rule is None:
+            return replace(self, num_queries=self.num_queries - first)
+        return Visibility(
+            self.num_queries - first, self.num_keys, rule=lambda own, keys: self.block(own + first, keys)
+        )
+
+    def of_texts(self, texts: slice) -> "Visibility":
+        """The same for some of the texts."""
+        has_own_mask = self.key_mask is not None and len(self.key_mask) > 1
+        if not has_own_mask and self.rule is None:
+            return self
+        mask = self.key_mask[texts] if has_own_mask and self.key_mask is not None else self.key_mask
+        return replace(
+            self, key_mask=mask, rule=None if self.rule is None else _RuleOfTexts(self.rule, texts)
+        )
+
+
+@dataclass(frozen=True)
+class _RuleOfTexts:
+    """A rule, of some of the texts where it tells them apart."""
+
+    rule: Callable[[Queries, Keys], Bool[Tensor, "#text query key"]]
+    texts: slice
+
+    def __call__(self, queries: Queries, keys: Keys) -> Bool[Tensor, "#some query key"]:
+        visible = self.rule(queries, keys)
+        return visible if len(visible) == 1 else visible[self.texts]
+
+
+@dataclass(frozen=True)
+class ScoreRules:
+    """score = (softcap(scale query . key) + bias) / temperature; a sink joins the softmax's denominator.
+
+    softcap c: c tanh(score / c), almost the score where it is small, never beyond the cap (Gemma 2,
+    2408.00118, section 2; after Bello et al. 2016, 1611.09940). Temperature divides all that the softmax
+    takes, the sink too: toward 0 a row becomes one-hot (or empty), toward infinity uniform (Hinton, Vinyals
+    & Dean 2015, 1503.02531, section 2). sink: a logit outside the keys, so that a query may attend to
+    nothing (GPT-OSS, 2508.10925; after Miller 2023, Attention is off by one, and Xiao et al. 2023,
+    2309.17453).
+    """
+
+    softcap: float | None = None
+    bias: Float[Tensor, "#text #head #query #key"] | None = None
+    temperature: float = 1.0
+    sink: Float[Tensor, "#text #head"] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether finished scores are scaled scores, but for the temperature."""
+        return self.softcap is None and self.bias is None
+
+    @property
+    def softmax_sink(self) -> Float[Tensor, "#text #head"] | None:
+        """The sink's logit as the softmax takes it."""
+        return None if self.sink is None else self.sink / self.temperature
+
+
+PLAIN = ScoreRules()
+
+
+@dataclass(frozen=True)
+class AttentionLayer:
+    """Query, key and value of the heads of some texts, unexpanded, and how their scores are made.
+
+    Each key/value head serves `group` query heads in a row (grouped-query attention).
+    """
+
+    query: Float[Tensor, "text head query dim"]
+    key: Float[Tensor, "text kv_head key dim"]
+    value: Float[Tensor, "text kv_head key value_dim"]
+    visibility: Visibility
+    scale: float
+    rules: ScoreRules = PLAIN
+
+    @property
+    def num_heads(self) -> int:
+        """Query heads."""
+        return self.query.shape[1]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key/value head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+    @cached_property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Texts, heads, queries, keys."""
+        return (*self.query.shape[:3], self.key.shape[2])
+
+    @cached_property
+    def like(self) -> Tensor:
+        """An empty tensor of the type and on the device of the computation."""
+        return self.query.new_empty(0, dtype=torch.promote_types(self.query.dtype, torch.float32))
+
+    @cached_property
+    def longest_query(self) -> float:
+        """The Euclidean length of the longest query."""
+        return longest_row(self.query)
+
+    @cached_property
+    def longest_key(self) -> float:
+        """The Euclidean length of the longest key; with that of the longest query it bounds the scores."""
+        return longest_row(self.key)
+
+    def expanded(self) -> tuple[Tensor, Tensor]:
+        """Key and value with as many heads as the query."""
+        return repeat_heads(self.key, self.num_heads), repeat_heads(self.value, self.num_heads)
+
+
+def longest_row(rows: Float[Tensor, "*batch row dim"]) -> float:
+    """The largest Euclidean length of a row; not finite where an entry is not; 0 where there is no row."""
+    lengths = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.promote_types(rows.dtype, torch.float32))
+    return float(lengths.max()) if lengths.numel() else 0.0

@@ -1,0 +1,120 @@
+"""What is measured of a row of attention weights, by name. Every list of these names is read from here.
+
+A leaf without torch, so that settings can be checked before torch is imported: formulas are named by their
+place, `module:function`.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+
+class RowStatistic(NamedTuple):
+    """One number for each row, by a formula of `attncli.core.formulas.Rows`."""
+
+    formula: str
+    signed: bool = False
+    """Whether rows with negative weights have it, too."""
+    positional: bool = False
+    """Whether it compares positions of queries and keys, which two texts do not share."""
+    running: bool = False
+    """Whether the engine `tiles` gets it from its running sums; any other takes it a second pass."""
+
+
+# In the order in which reports name them.
+ROW_STATISTICS = {
+    "entropy": RowStatistic("attncli.core.formulas:entropy", running=True),
+    "normalized_entropy": RowStatistic("attncli.core.formulas:normalized_entropy", running=True),
+    "max_weight": RowStatistic("attncli.core.formulas:max_weight", signed=True, running=True),
+    "sink_mass": RowStatistic("attncli.core.formulas:sink_mass", signed=True, running=True),
+    "distance": RowStatistic("attncli.core.formulas:distance", positional=True, running=True),
+    "participation": RowStatistic("attncli.core.formulas:participation", running=True),
+}
+
+# Which keys of a row a head's score counts: a function of `attncli.core.formulas.Places`.
+PATTERNS = {
+    "sink_mass_4": "attncli.core.formulas:first_four",
+    "previous_token": "attncli.core.formulas:previous_token",
+    "next_token": "attncli.core.formulas:next_token",
+    "current_token": "attncli.core.formulas:current_token",
+    "duplicate_token": "attncli.core.formulas:duplicate_token",
+    "induction": "attncli.core.formulas:induction",
+    "special_mass": "attncli.core.formulas:special_mass",
+    "from_to_weight": "attncli.core.formulas:from_to_weight",
+    "induction_stripe": "attncli.core.formulas:induction_stripe",
+}
+OF_KEYS = ("sink_mass_4", "special_mass", "from_to_weight")
+"""The patterns that do not compare the two sides: cross-attention has them, too."""
+WITH_SHARE = (
+    "previous_token",
+    "next_token",
+    "current_token",
+    "duplicate_token",
+    "induction",
+    "special_mass",
+)
+"""The patterns that are reported as a share of all weight, too: NAME_mul."""
+
+# What is measured of a row that chose a token: a function of `statistics.looking_back.PromptedRows`.
+WRITING = {
+    "prompt_mass": "attncli.core.formulas:prompt_mass",
+    "text_mass": "attncli.core.formulas:text_mass",
+    "special_mass": "attncli.core.formulas:special_mass_of_row",
+    "written_mass": "attncli.core.formulas:written_mass",
+    "lookback_ratio": "attncli.core.formulas:lookback_ratio",
+    "needle_mass": "attncli.core.formulas:needle_mass",
+}
+OF_WRITTEN_KEYS = ("written_mass", "lookback_ratio")
+"""Those that need what was written among the keys: cross-attention has them not."""
+WRITER_STATISTICS = (*ROW_STATISTICS, *WRITING, "retrieval")
+"""What each head of a model that writes has a number of."""
+
+HEAD_STATISTICS = (
+    *ROW_STATISTICS,
+    *PATTERNS,
+    *(f"{name}_mul" for name in WITH_SHARE),
+    "one_key_mass",
+    "value_norm",
+)
+"""What a survey of heads has a number of."""
+
+
+STARTS_SPECIAL = "starts_special"
+"""Whether the first key of a text is a special token, which decides what counts as weight on those."""
+
+UNIFORM = "uniform"
+FIRST = "first token"
+
+
+class HeadPattern(NamedTuple):
+    """The statistic of a pattern, and the number above which a head has it.
+
+    One key: Gu et al. 2024 (2410.10781) call a mean weight above 0.3 on the first a sink. Clark et al. 2019
+    (1906.04341) count the heads of BERT on previous, next and special tokens, Olsson et al. 2022 (2209.11895)
+    those on induction, from about half of the weight.
+    """
+
+    statistic: str
+    threshold: float
+
+
+HEAD_PATTERNS = {
+    FIRST: HeadPattern("sink_mass", 0.3),
+    "previous token": HeadPattern("previous_token", 0.4),
+    "next token": HeadPattern("next_token", 0.4),
+    "current token": HeadPattern("current_token", 0.4),
+    "duplicate token": HeadPattern("duplicate_token", 0.4),
+    "induction": HeadPattern("induction", 0.4),
+    "special tokens": HeadPattern("special_mass", 0.4),
+    "one key for all": HeadPattern("one_key_mass", 0.3),
+    UNIFORM: HeadPattern("normalized_entropy", 0.9),
+}
+
+
+@cache
+def load_formula(place: str) -> Callable[..., Any]:
+    """The function that a table names."""
+    module, _, name = place.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function

@@ -1,0 +1,466 @@
+"""Tiles of whole rows, with every key that they may see; the threads and memory they are computed in."""
+
+import ctypes
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import groupby
+from threading import Lock
+from types import TracebackType
+from typing import TypeVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attncli.core.compiled import tile_pass
+from attncli.core.formulas import Rows, Softmax
+from attncli.core.layer import AttentionLayer, SeenKeys
+
+Found = TypeVar("Found")
+
+
+@cache
+def _torch_library() -> ctypes.CDLL:
+    """torch's own library, in which the OpenMP and the MKL are found that it computes with."""
+    return ctypes.CDLL(torch._C.__file__)
+
+
+def set_torch_threads(number: int, of_mkl: int | None = None) -> int:
+    """So many torch threads for what the calling thread computes from here on; gives what MKL had before.
+
+    torch.set_num_threads would also say how many every thread gets that begins later, a user's as well.
+    OpenMP and MKL keep a number for each thread (MKL's is 0 where it follows OpenMP's); a torch that was
+    built without them is left as it is.
+    """
+    torch.get_num_threads()  # torch gives a thread its number when it is first asked: not after this
+    library = _torch_library()
+    if hasattr(library, "omp_set_num_threads"):
+        library.omp_set_num_threads(number)
+    has_mkl = hasattr(library, "MKL_Set_Num_Threads_Local")
+    return library.MKL_Set_Num_Threads_Local(number if of_mkl is None else of_mkl) if has_mkl else 0
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[int]:
+    """So many torch threads for this thread while the with-block runs; yields how many there were.
+
+    With one, no torch thread spins for milliseconds after its work, on a core that the jobs need.
+    """
+    before = torch.get_num_threads()
+    of_mkl = set_torch_threads(number)
+    try:
+        yield before
+    finally:
+        set_torch_threads(before, of_mkl)
+
+
+def run_jobs(jobs: Sequence[Callable[[], Found]], num_threads: int) -> Iterator[Found]:
+    """What the jobs return, in their order; they run in this thread, between two results, and in others.
+
+    Torch releases the interpreter's lock in each operation, so threads over blocks keep the cores busy
+    where torch's own threads, which split every small operation, do not. An exception, Ctrl-C
+    included, drops the jobs that have not begun and leaves once the running ones (milliseconds) end.
+    """
+    num_others = min(num_threads, len(jobs)) - 1
+    if num_others < 1:
+        yield from (job() for job in jobs)
+        return
+    waiting = deque(enumerate(jobs))
+    found: dict[int, Found] = {}
+    is_inference = torch.is_inference_mode_enabled()  # of this thread alone, as is no_grad
+
+    def run_next() -> bool:
+        try:
+            number, job = waiting.popleft()
+        except IndexError:
+            return False
+        found[number] = job()
+        return True
+
+    def run_all() -> None:
+        try:
+            with torch_threads(1), torch.no_grad(), torch.inference_mode(is_inference):
+                while run_next():
+                    pass
+        except BaseException:
+            waiting.clear()
+            raise
+
+    with ThreadPoolExecutor(num_others) as pool:
+        try:
+            others = [pool.submit(run_all) for _ in range(num_others)]
+            next_number = 0
+            while run_next():
+                while next_number in found:
+                    yield found.pop(next_number)
+                    next_number += 1
+            for other in others:
+                other.result()
+        finally:
+            waiting.clear()
+    for number in range(next_number, len(jobs)):
+        yield found.pop(number)
+
+
+MOST_KEPT = 2**24
+"""Bytes that stay for the next call at most: the three buffers of a float32 tile are 12 MB."""
+
+_kept: list[Tensor] = []
+"""The one buffer that the last call left, on the CPU: small calls come by the thousand. CUDA has a cache."""
+_scratch_lock = Lock()
+
+
+class Scratch:
+    """Some tile-sized buffers, lent to one job at a time, for as long as the with-block of a call runs.
+
+    As many as jobs run at once are there until the call ends.
+    """
+
+    def __init__(self, like: Tensor, count: int = 2) -> None:
+        self._like, self._count = like, count
+        self._free: list[Tensor] = []
+
+    def __enter__(self) -> "Scratch":
+        if self._like.device.type == "cpu":
+            with _scratch_lock:
+                self._free += _kept
+                _kept.clear()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        with _scratch_lock:
+            small = (one for one in (*self._free, *_kept) if one.nbytes <= MOST_KEPT and one.is_cpu)
+            _kept[:] = sorted(small, key=lambda one: one.nbytes)[-1:]
+
+    @contextmanager
+    def lent(self, size: int) -> Iterator[Float[Tensor, "count size"]]:
+        """Buffers of that size, for as long as the with-block runs."""
+        num_bytes = self._count * size * self._like.itemsize
+        with _scratch_lock:
+            buffer = self._free.pop() if self._free else None
+        if buffer is None or buffer.nbytes < num_bytes:
+            # A buffer made in inference mode could not be written to outside of it.
+            with torch.inference_mode(mode=False):
+                buffer = torch.empty(num_bytes, dtype=torch.uint8, device=self._like.device)
+        try:
+            yield buffer[:num_bytes].view(self._like.dtype).view(self._count, size)
+        finally:
+            with _scratch_lock:
+                self._free.append(buffer)
+
+
+LEAST_EXPONENT = -800.0
+"""exp of it is 0 in float64, and 0 times it is 0: a hidden score (-inf) adds nothing to an entropy."""
+LOG2_E = 1.4426950408889634
+OF_ROWS = ("logsumexp", "log_total", "sum", "cross", "distance")
+
+
+class RowArguments(ctypes.Structure):
+    """The struct `Rows` of tile_pass.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("num_queries", "num_keys")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("scores", "weights", "sink", "blind", "position", "here", *OF_ROWS, "participation")
+        ),
+    )
+
+
+def softmax_rows(
+    scores: Float[Tensor, "text head query key"],
+    seen: SeenKeys,
+    sink: Float[Tensor, "#text #head 1"] | None,
+    buffers: Float[Tensor, "2 size"],
+) -> tuple[Tensor, Float[Tensor, "text head query"], Softmax]:
+    """exp(score - logsumexp) in the first buffer, the logsumexp, and how the weights came of the scores.
+
+    Hidden scores are -inf. The sink, a score, joins the denominator alone. A row without a key has weights 0.
+    """
+    if scores.dtype == torch.float32 and scores.device.type == "cpu" and tile_pass() is not None:
+        return _compiled(scores, seen, sink, buffers[0])
+    return _by_torch(scores, seen, sink, buffers)
+
+
+def _compiled(
+    scores: Tensor, seen: SeenKeys, sink: Tensor | None, buffer: Tensor
+) -> tuple[Tensor, Tensor, Softmax]:
+    weights = buffer[: scores.numel()].view(scores.shape)
+    numbers = scores.new_empty(len(OF_ROWS), *scores.shape[:3])
+    participation = scores.new_empty(scores.shape[:3], dtype=torch.float64)
+    if "places" not in seen.shared:
+        seen.shared["places"] = tuple(tensor.to(scores.dtype) for tensor in (seen.columns, seen.positions))
+    places = (tensor.data_ptr() for tensor in seen.shared["places"])
+    of_rows = [
+        None if tensor is None else tensor.expand(scores.shape[:3]).contiguous()
+        for tensor in (sink, seen.blind)
+    ]
+    num_rows, start = numbers[0].numel(), numbers.data_ptr()
+    arguments = RowArguments(
+        *scores.shape[2:],
+        scores.data_ptr(),
+        weights.data_ptr(),
+        *(None if tensor is None else tensor.data_ptr() for tensor in of_rows),
+        *places,
+        *range(start, start + numbers.nbytes, num_rows * numbers.itemsize),
+        participation.data_ptr(),
+    )
+    library = tile_pass()
+    assert library is not None
+    library.attn_softmax_rows(ctypes.byref(arguments), ctypes.c_int64(num_rows))
+    logsumexp, log_totals, sums, cross, distance = numbers.unbind()
+    found = Softmax(log_totals, sums, cross=cross, participation=participation, distance=distance)
+    return weights, logsumexp, found
+
+
+def _by_torch(
+    scores: Tensor, seen: SeenKeys, sink: Tensor | None, buffers: Tensor
+) -> tuple[Tensor, Tensor, Softmax]:
+    weights, exponents = (buffer[: scores.numel()].view(scores.shape) for buffer in buffers)
+    reference = scores.amax(dim=-1)
+    if sink is not None:  # a row may have scores of -inf alone: all its weight goes to the sink
+        reference = reference.clamp(min=torch.finfo(scores.dtype).min / 2)
+    if seen.blind is not None:
+        reference = reference.masked_fill(seen.blind, 0.0)
+    torch.sub(scores, reference.unsqueeze(-1), out=exponents)
+    exponents.clamp_(min=LEAST_EXPONENT)  # hidden scores are -inf, and those with a bias of -inf
+    torch.mul(exponents, LOG2_E, out=weights).exp2_()  # takes a third of the time of exp
+    totals = weights.sum(dim=-1)
+    if sink is not None:
+        return _below_sink(weights, exponents, totals, reference, sink)
+    if seen.blind is not None:
+        totals = totals.masked_fill(seen.blind, 1.0)
+    weights.mul_(totals.reciprocal().unsqueeze(-1))
+    sums = torch.ones_like(totals) if seen.blind is None else (~seen.blind).to(totals).expand_as(totals)
+    found = Softmax(totals.log(), sums, exponents=exponents)
+    return weights, reference + found.log_totals, found
+
+
+def _below_sink(
+    weights: Tensor, exponents: Tensor, totals: Tensor, reference: Tensor, sink: Tensor
+) -> tuple[Tensor, Tensor, Softmax]:
+    """The sink joins the denominator, in float64: as far above the keys as it may be."""
+    of_keys, above = totals.double().log(), (sink - reference).double()
+    log_totals = torch.logaddexp(of_keys, above)
+    participation = (2 * log_totals).exp() / torch.linalg.vector_norm(weights, dim=-1).double().square()
+    weights.mul_((-log_totals).exp().to(weights.dtype).unsqueeze(-1))
+    logsumexp = torch.logaddexp(reference + of_keys, sink.double())
+    sums = (of_keys - log_totals).exp()
+    found = Softmax(
+        log_totals.to(weights.dtype),
+        sums.to(weights.dtype),
+        exponents=exponents,
+        participation=participation,
+    )
+    return weights, logsumexp.to(weights.dtype), found
+
+
+NUM_BUFFERS = 3
+"""What `Scratch` holds for a tile: scores, weights and, by torch, exponents."""
+TILE = 2**20
+"""Scores of a tile: 4 MB of scores and as much of weights; by torch of exponents, too."""
+LEAST_ROWS = 64
+"""Rows of a head in a tile; of long rows fewer heads at a time, rather than fewer rows: products of few rows
+take longer."""
+MOST_ROWS = 256
+"""Rows of a head in a tile at most: causal rows leave out the keys after the tile's last query."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where a tile lies."""
+
+    texts: slice
+    heads: slice
+    queries: slice
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The rows of a block with the keys that some of them see.
+
+    Scores and logsumexp are there where the weights came of scores; hidden scores are -inf, and `masked`
+    tells whether there are any; `blind` are queries that see no key, None where there is none. The tensors
+    are overwritten by the next tile.
+    """
+
+    block: Block
+    keys: slice
+    rows: Rows
+    masked: bool
+    blind: Bool[Tensor, "#text 1 query"] | None
+    scores: Float[Tensor, "text head query key"] | None = None
+    raw_scores: Float[Tensor, "text head query key"] | None = None
+    logsumexp: Float[Tensor, "text head query"] | None = None
+    seen: Bool[Tensor, "#text query key"] | None = None
+
+    @property
+    def weights(self) -> Float[Tensor, "text head query key"]:
+        """The weights of the rows."""
+        return self.rows.weights
+
+    def ranking(self) -> Float[Tensor, "text head query key"]:
+        """What the largest weights are found by: -inf where hidden."""
+        if self.scores is not None:
+            return self.scores
+        assert self.seen is not None
+        return self.weights.masked_fill(~self.seen.unsqueeze(1), -torch.inf)
+
+
+def blocks(shape: tuple[int, int, int, int], group: int = 1) -> Iterator[Block]:
+    """All rows in tiles of about TILE entries: whole texts together, or some queries of some heads.
+
+    Heads that share a key/value head, `group` of them, stay together. The same queries of all heads come one
+    after the other: what depends on places alone is there already.
+    """
+    num_texts, num_heads, num_queries, num_keys = shape
+    if 0 in shape:
+        return
+    per_text = num_heads * num_queries * num_keys
+    texts, heads, queries = max(1, TILE // max(1, per_text)), num_heads, num_queries
+    if per_text > TILE or num_queries > MOST_ROWS:
+        texts = 1
+        heads = min(num_heads, max(1, TILE // (LEAST_ROWS * num_keys * group)) * group)
+        queries = min(MOST_ROWS, max(1, TILE // (heads * num_keys)))
+    for text in range(0, num_texts, texts):
+        own = slice(text, min(text + texts, num_texts))
+        for query in range(0, num_queries, queries):
+            some = slice(query, min(query + queries, num_queries))
+            for head in range(0, num_heads, heads):
+                yield Block(own, slice(head, min(head + heads, num_heads)), some)
+
+
+@dataclass(frozen=True)
+class GivenWeights:
+    """Weights that are there already, from a model that gives nothing else or from another tool.
+
+    `seen` tells which entries a query may see; weights may be negative, and rows may sum to anything.
+    """
+
+    weights: Float[Tensor, "text head query key"]
+    seen: Bool[Tensor, "#text query key"]
+
+    @cached_property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Texts, heads, queries, keys."""
+        num_texts, num_heads, num_queries, num_keys = self.weights.shape
+        return num_texts, num_heads, num_queries, num_keys
+
+    @cached_property
+    def like(self) -> Tensor:
+        """An empty tensor of the type and on the device of the computation."""
+        return self.weights.new_empty(0, dtype=torch.promote_types(self.weights.dtype, torch.float32))
+
+
+Source = AttentionLayer | GivenWeights
+
+
+def blocks_of(source: Source) -> list[list[Block]]:
+    """Where the tiles lie that cover every row: in one list the heads of the same queries."""
+    found = blocks(source.shape, 1 if isinstance(source, GivenWeights) else source.group)
+    same_queries = groupby(found, lambda block: (block.texts.start, block.queries.start))
+    return [list(heads) for _, heads in same_queries]
+
+
+def tiles(
+    source: Source, some: Iterable[Block], scratch: Scratch, *, keep_raw: bool = False
+) -> Iterator[Tile]:
+    """The tiles there; with `keep_raw` query . key as well."""
+    if isinstance(source, GivenWeights):
+        for block in some:
+            yield _given_tile(source, block)
+        return
+    for block in some:
+        size = _count(block.texts) * _count(block.heads) * _count(block.queries) * source.shape[3]
+        with scratch.lent(size) as buffers:
+            yield _softmax_tile(source, block, buffers, keep_raw=keep_raw)
+
+
+def part_of(tensor: Tensor, *parts: slice) -> Tensor:
+    """The tensor in these parts of its first axes: itself where they are all of it."""
+    if all(_count(part) == size for part, size in zip(parts, tensor.shape, strict=False)):
+        return tensor
+    return tensor[parts]
+
+
+def _count(part: slice) -> int:
+    return int(part.stop - part.start)
+
+
+def _given_tile(given: GivenWeights, block: Block) -> Tile:
+    weights = given.weights[block.texts, block.heads, block.queries]
+    seen = given.seen[block.texts if len(given.seen) > 1 else slice(None), block.queries]
+    positions = torch.arange(block.queries.start, block.queries.stop, device=weights.device)
+    columns = torch.arange(weights.shape[-1], device=weights.device)
+    rows = Rows(weights, seen.sum(dim=-1).unsqueeze(1), positions, columns)
+    blind = rows.visible == 0 if (rows.visible == 0).any() else None
+    return Tile(block, slice(0, weights.shape[-1]), rows, not bool(seen.all()), blind, seen=seen)
+
+
+def _softmax_tile(
+    layer: AttentionLayer, block: Block, buffers: Float[Tensor, "3 size"], *, keep_raw: bool
+) -> Tile:
+    """Scores and weights, each in a buffer of its own: one exponential of each score."""
+    seen = layer.visibility.of_texts(block.texts).seen_keys(block.queries, buffers)
+    shape = (_count(block.texts), _count(block.heads), _count(block.queries), len(seen.columns))
+    scores = buffers[0][: shape[0] * shape[1] * shape[2] * shape[3]].view(shape)
+    raw = _scaled_products(layer, block, seen.keys, scores, keep_raw=keep_raw)
+    _apply_rules(layer, block, seen.keys, scores)
+    if seen.hidden is not None:
+        # Adding is several times as fast as filling by a mask that is broadcast over heads.
+        scores[..., seen.masked].add_(seen.hidden)
+
+    sink = layer.rules.softmax_sink
+    if sink is not None:
+        parts = zip((block.texts, block.heads), sink.shape, strict=True)
+        sink = sink.to(scores)[tuple(part if size > 1 else slice(None) for part, size in parts)].unsqueeze(-1)
+    weights, logsumexp, softmax = softmax_rows(scores, seen, sink, buffers[1:])
+    rows = Rows(weights, seen.visible, seen.positions, seen.columns, softmax, seen.shared)
+    is_masked = seen.hidden is not None
+    return Tile(block, seen.keys, rows, is_masked, seen.blind, scores, raw, logsumexp)
+
+
+def _scaled_products(
+    layer: AttentionLayer,
+    block: Block,
+    keys: slice,
+    into: Float[Tensor, "text head query key"],
+    *,
+    keep_raw: bool,
+) -> Float[Tensor, "text head query key"] | None:
+    """scale query . key, for groups of heads that share a key; gives query . key where it is to be kept."""
+    group = layer.group
+    kv_heads = slice(block.heads.start // group, -(-block.heads.stop // group))
+    query = part_of(layer.query, block.texts, block.heads, block.queries).to(into.dtype)
+    key = part_of(layer.key, block.texts, kv_heads, keys).to(into.dtype)
+    if not keep_raw:
+        query = query * layer.scale
+    num_texts, num_kv_heads = key.shape[:2]
+    products = into.view(num_texts, num_kv_heads, -1, into.shape[-1])
+    torch.matmul(query.reshape(num_texts, num_kv_heads, -1, query.shape[-1]), key.mT, out=products)
+    if not keep_raw:
+        return None
+    raw = into.clone()
+    into.mul_(layer.scale)
+    return raw
+
+
+def _apply_rules(
+    layer: AttentionLayer, block: Block, keys: slice, scores: Float[Tensor, "text head query key"]
+) -> None:
+    """From scaled scores to those that the softmax takes, in place."""
+    rules = layer.rules
+    if rules.softcap is not None:
+        scores.div_(rules.softcap).tanh_().mul_(rules.softcap)
+    if rules.bias is not None:
+        parts = (block.texts, block.heads, block.queries, keys)
+        own = (part if size > 1 else slice(None) for part, size in zip(parts, rules.bias.shape, strict=True))
+        scores.add_(rules.bias[tuple(own)])
+    if rules.temperature != 1.0:
+        scores.div_(rules.temperature)

@@ -1,0 +1,466 @@
+"""The everyday engine: whole rows, in tiles of about a million scores, everything from each tile at once."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from itertools import chain
+from threading import Lock
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from attncli.core.formulas import received_mass, top_keys
+from attncli.core.layer import AttentionLayer
+from attncli.core.row_statistics import ROW_STATISTICS, load_formula
+from attncli.core.row_tiles import (
+    NUM_BUFFERS,
+    Block,
+    GivenWeights,
+    Scratch,
+    Source,
+    Tile,
+    blocks_of,
+    part_of,
+    run_jobs,
+    tiles,
+    torch_threads,
+)
+from attncli.core.summaries import merged_moments
+from attncli.core.wanted import Computed, Moments, Wanted
+
+
+class Part(Protocol):
+    """Takes every tile and has a part of the result at the end."""
+
+    def add(self, tile: Tile) -> Callable[[], None] | None:
+        """Take in a tile; nothing of it may be kept. Tiles of different queries come at the same time.
+
+        What sums over queries is returned as a function: those of all tiles are called in one order.
+        """
+        ...
+
+    def result(self) -> dict[str, Any]:
+        """Fields of `Computed`."""
+        ...
+
+
+def place_of(tile: Tile) -> tuple[slice, slice, slice]:
+    """Where the rows of a tile lie."""
+    return tile.block.texts, tile.block.heads, tile.block.queries
+
+
+class Whole:
+    """A tensor that tiles fill; where one tile is all of it, what came of that tile is the tensor."""
+
+    def __init__(self, shape: Sequence[int], like: Tensor) -> None:
+        self.shape, self.like = torch.Size(shape), like
+        self.tensor: Tensor | None = None
+        self.lock = Lock()
+
+    def put(self, tile: Tile, place: tuple[slice, ...], part: Tensor) -> None:
+        """Fill in a part; one that looks into the tile's buffers is copied, since they will be written to."""
+        with self.lock:
+            if self.tensor is None:
+                buffers = tile.weights.untyped_storage().data_ptr()
+                if part.shape == self.shape and part.untyped_storage().data_ptr() != buffers:
+                    self.tensor = part
+                    return
+                self.tensor = torch.empty(self.shape, dtype=part.dtype, device=self.like.device)
+        self.tensor[place] = part
+
+
+class RowStatistics:
+    """The statistics of each row, with its sum, logsumexp and number of visible keys."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        num_texts, num_heads, num_queries, _ = source.shape
+        shape, like = (num_texts, num_heads, num_queries), source.like
+        self.formulas = {name: load_formula(ROW_STATISTICS[name].formula) for name in wanted.rows}
+        self.rows = {name: Whole(shape, like) for name in wanted.rows}
+        self.sums, self.logsumexp = Whole(shape, like), Whole(shape, like)
+        self.visible = Whole((num_texts, num_queries), like)
+
+    def add(self, tile: Tile) -> None:
+        place = place_of(tile)
+        found = [(self.rows[name], formula(tile.rows)) for name, formula in self.formulas.items()]
+        if tile.logsumexp is not None:
+            found.append((self.logsumexp, tile.logsumexp))
+        for whole, row in found:
+            whole.put(tile, place, row if tile.blind is None else row.masked_fill(tile.blind, torch.nan))
+        self.sums.put(tile, place, tile.rows.sums)
+        num_texts = place[0].stop - place[0].start
+        self.visible.put(tile, (place[0], place[2]), tile.rows.visible[:, 0].expand(num_texts, -1))
+
+    def result(self) -> dict[str, Any]:
+        rows = {name: whole.tensor for name, whole in self.rows.items()}
+        shared = {"sums": self.sums.tensor, "logsumexp": self.logsumexp.tensor}
+        return {"rows": rows, "visible": self.visible.tensor, **shared}
+
+
+class PreviousToken:
+    """The weight on the key before each query; NaN where there is no such key."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        *rows, self.num_keys = source.shape
+        self.weights = source.like.new_empty(rows)
+
+    def add(self, tile: Tile) -> None:
+        before = tile.rows.queries - 1
+        column = (before - tile.keys.start).clamp(0, tile.weights.shape[-1] - 1)
+        found = tile.weights.gather(-1, column.unsqueeze(-1).expand(*tile.weights.shape[:-1], 1)).squeeze(-1)
+        found = found.masked_fill((before < tile.keys.start) | (before >= tile.keys.stop), 0.0)
+        no_such_key = (before < 0) | (before >= self.num_keys)
+        no_such_key = no_such_key if tile.blind is None else no_such_key | tile.blind
+        self.weights[place_of(tile)] = found.masked_fill(no_such_key, torch.nan)
+
+    def result(self) -> dict[str, Any]:
+        return {"previous_token": self.weights}
+
+
+class TopKeys:
+    """The keys of the largest weights of each row."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        *rows, _ = source.shape
+        self.keys = torch.empty(*rows, wanted.top_k, dtype=torch.int64, device=source.like.device)
+        self.weights = source.like.new_empty(*rows, wanted.top_k)
+
+    def add(self, tile: Tile) -> None:
+        place = place_of(tile)
+        # Weights have no unit of their own; of scores a difference of 1 is a factor e between weights.
+        unit = 0.0 if tile.scores is None else 1.0
+        best = top_keys(tile.ranking(), self.keys.shape[-1], unit=unit)
+        weights = tile.weights.gather(-1, best.clamp(min=0))
+        self.weights[place] = weights.masked_fill(best < 0, torch.nan)
+        self.keys[place] = torch.where(best < 0, -1, best + tile.keys.start)
+
+    def result(self) -> dict[str, Any]:
+        return {"top_keys": self.keys, "top_weights": self.weights}
+
+
+class Output:
+    """weights @ value."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        assert isinstance(source, AttentionLayer), "weights from elsewhere have no values"
+        self.layer = source
+        self.output = Whole((*source.shape[:3], source.value.shape[-1]), source.like)
+
+    def add(self, tile: Tile) -> None:
+        texts, heads, _ = place_of(tile)
+        group = self.layer.group
+        kv_heads = slice(heads.start // group, -(-heads.stop // group))
+        weights = tile.weights
+        value = part_of(self.layer.value, texts, kv_heads, tile.keys).to(weights.dtype)
+        shared = weights.view(*value.shape[:2], -1, weights.shape[-1]) @ value
+        self.output.put(tile, place_of(tile), shared.view(*weights.shape[:3], -1))
+
+    def result(self) -> dict[str, Any]:
+        return {"output": self.output.tensor}
+
+
+class ScoreMoments:
+    """The moments of the finished scores: of each row about its own mean, and the rows' together in float64.
+
+    Chan, Golub and LeVeque 1979.
+    """
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        *rows, _ = source.shape
+        self.like = source.like
+        self.numbers = self.like.new_zeros(5, *rows, dtype=torch.float64).unbind()
+
+    def add(self, tile: Tile) -> None:
+        assert tile.scores is not None
+        scores, count = tile.scores, tile.rows.visible
+        if tile.masked:
+            hidden = scores == -torch.inf
+            lowest = scores.masked_fill(hidden, torch.inf).amin(dim=-1)
+            scores = scores.masked_fill(hidden, 0.0)
+        else:
+            hidden, lowest = None, scores.amin(dim=-1)
+        mean = scores.sum(dim=-1, dtype=torch.float64) / count.clamp(min=1)
+        centred = scores - mean.to(scores.dtype).unsqueeze(-1)
+        if hidden is not None:
+            centred.masked_fill_(hidden, 0.0)
+        squares = torch.linalg.vector_norm(centred, dim=-1, dtype=torch.float64).square()
+        found = (count.expand_as(mean), mean, squares, lowest, tile.scores.amax(dim=-1))
+        for numbers, new in zip(self.numbers, found, strict=True):
+            numbers[place_of(tile)] = new.double()
+
+    def result(self) -> dict[str, Any]:
+        return {"moments": moments_of_heads(*self.numbers)}
+
+
+def moments_of_heads(count: Tensor, *blocks: Tensor) -> Moments:
+    """From counts, means, squared deviations and ranges of blocks to the moments of each head."""
+    merged = merged_moments(count.long(), *blocks)
+    return Moments(*(merged[name] for name in ("mean", "variance", "min", "max")))
+
+
+class Matrices:
+    """Whole matrices: weights, and scores where they are wanted; hidden scores are -inf."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        like = source.like
+        self.weights = like.new_zeros(source.shape)
+        self.scores = {
+            name: like.new_full(source.shape, -torch.inf)
+            for name in ("scores", "raw_scores")
+            if wanted.scores
+        }
+
+    def add(self, tile: Tile) -> None:
+        place = (*place_of(tile), tile.keys)
+        self.weights[place] = tile.weights
+        if self.scores and tile.scores is not None and tile.raw_scores is not None:
+            raw = tile.raw_scores
+            hidden = tile.scores == -torch.inf
+            self.scores["scores"][place] = tile.scores
+            self.scores["raw_scores"][place] = raw.masked_fill(hidden, -torch.inf) if tile.masked else raw
+
+    def result(self) -> dict[str, Any]:
+        return {"weights": self.weights, **self.scores}
+
+
+class KeptHeads:
+    """The weights of some heads."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        num_texts, _, num_queries, num_keys = source.shape
+        self.heads = wanted.kept_heads
+        self.weights = source.like.new_zeros(num_texts, len(self.heads), num_queries, num_keys)
+
+    def add(self, tile: Tile) -> None:
+        texts, heads, queries = place_of(tile)
+        for number, head in enumerate(self.heads):
+            if heads.start <= head < heads.stop:
+                self.weights[texts, number, queries, tile.keys] = tile.weights[:, head - heads.start]
+
+    def result(self) -> dict[str, Any]:
+        return {"kept_weights": self.weights}
+
+
+class HeadMean:
+    """The mean of the heads' weights."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        num_texts, self.num_heads, num_queries, num_keys = source.shape
+        self.mean = source.like.new_zeros(num_texts, num_queries, num_keys)
+
+    def add(self, tile: Tile) -> None:
+        texts, _, queries = place_of(tile)
+        self.mean[texts, queries, tile.keys] += tile.weights.sum(dim=1) / self.num_heads
+
+    def result(self) -> dict[str, Any]:
+        return {"head_mean": self.mean}
+
+
+class ReceivedMass:
+    """The sum over queries of the weights on each key."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        num_texts, num_heads, _, num_keys = source.shape
+        self.shape, self.like = (num_texts, num_heads, num_keys), source.like
+        self.mass: Tensor | None = None
+
+    def add(self, tile: Tile) -> Callable[[], None]:
+        texts, heads, _ = place_of(tile)
+        return partial(self._sum, (texts, heads, tile.keys), received_mass(tile.weights))
+
+    def _sum(self, place: tuple[slice, ...], mass: Tensor) -> None:
+        if self.mass is None:
+            if mass.shape == self.shape:
+                self.mass = mass
+                return
+            self.mass = self.like.new_zeros(self.shape, dtype=torch.float64)
+        self.mass[place] += mass
+
+    def result(self) -> dict[str, Any]:
+        mass = self.like.new_zeros(self.shape) if self.mass is None else self.mass.to(self.like.dtype)
+        return {"received_mass": mass}
+
+
+class PooledGrid:
+    """Blocks of ceil(length / pooled) queries and keys; the last are shorter."""
+
+    def __init__(self, num_queries: int, num_keys: int, pooled: int) -> None:
+        self.sizes = (num_queries, num_keys)
+        self.steps = [max(1, -(-size // pooled)) for size in self.sizes]
+        self.counts = [-(-size // step) for size, step in zip(self.sizes, self.steps, strict=True)]
+
+    def entries(self) -> Tensor:
+        """How many entries each block has."""
+        numbers = [
+            (size - torch.arange(0, size, step)).clamp(max=step)
+            for size, step in zip(self.sizes, self.steps, strict=True)
+        ]
+        return numbers[0].unsqueeze(-1) * numbers[1]
+
+
+class PooledMaps:
+    """Mean and largest weight of blocks of queries and keys."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        assert wanted.pooled is not None
+        num_texts, num_heads, num_queries, num_keys = source.shape
+        self.grid = PooledGrid(num_queries, num_keys, wanted.pooled)
+        self.mass = source.like.new_zeros(num_texts, num_heads, *self.grid.counts)
+        self.largest = torch.zeros_like(self.mass)
+
+    def add(self, tile: Tile) -> Callable[[], None]:
+        texts, heads, queries = place_of(tile)
+        width = self.grid.steps[1]
+        before = tile.keys.start % width
+        first = tile.keys.start // width
+        num_blocks = -(-(before + tile.weights.shape[-1]) // width)
+        after = num_blocks * width - before - tile.weights.shape[-1]
+        padded = torch.nn.functional.pad(tile.weights, (before, after))
+        padded = padded.view(*padded.shape[:-1], num_blocks, width)
+        columns = slice(first, first + num_blocks)
+        place = texts, heads, queries, columns
+        return partial(self._sum, place, padded.sum(dim=-1), padded.amax(dim=-1))
+
+    def _sum(self, place: tuple[slice, ...], mass: Tensor, largest: Tensor) -> None:
+        texts, heads, queries, columns = place
+        height = self.grid.steps[0]
+        for row in range(queries.start // height, -(-queries.stop // height)):
+            own = slice(max(row * height - queries.start, 0), (row + 1) * height - queries.start)
+            self.mass[texts, heads, row, columns] += mass[:, :, own].sum(dim=2)
+            here = self.largest[texts, heads, row, columns]
+            torch.maximum(here, largest[:, :, own].amax(dim=2), out=here)
+
+    def result(self) -> dict[str, Any]:
+        return {"pooled_mean": self.mass / self.grid.entries().to(self.mass), "pooled_max": self.largest}
+
+
+FEW_ENTRIES = 4096
+"""Entries of a head in a tile up to which a product of matrices costs more to start than to do."""
+
+
+class PatternMass:
+    """The weight of each head on each pattern: a product, since it is linear in the weights."""
+
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        assert wanted.patterns is not None
+        self.patterns = wanted.patterns
+        num_texts, num_heads, *_ = source.shape
+        self.shape = (num_texts, num_heads, len(self.patterns.names))
+        self.dtype = source.like.dtype
+        self.mass: Tensor | None = None
+
+    def add(self, tile: Tile) -> Callable[[], None]:
+        texts, heads, queries = place_of(tile)
+        patterns = self.patterns.block(texts, queries, tile.keys).to(tile.weights.dtype)
+        flat = tile.weights.flatten(-2)
+        if len(flat) > 1:
+            mass = flat @ patterns.flatten(-2).mT
+        elif flat.shape[-1] > FEW_ENTRIES:  # one by one: products with few columns take longer than with one
+            mass = torch.stack([flat @ pattern for pattern in patterns[0].flatten(-2)], dim=-1)
+        else:  # without a product of matrices, for which threads would have to wake up
+            mass = (flat.unsqueeze(1) * patterns.flatten(-2).unsqueeze(2)).sum(dim=-1).mT
+        return partial(self._sum, (texts, heads), mass)
+
+    def _sum(self, place: tuple[slice, ...], mass: Tensor) -> None:
+        if self.mass is None:
+            if mass.shape == self.shape:
+                self.mass = mass
+                return
+            self.mass = mass.new_zeros(self.shape, dtype=torch.float64)
+        self.mass[place] += mass
+
+    def result(self) -> dict[str, Any]:
+        return {"pattern_mass": None if self.mass is None else self.mass.to(self.dtype)}
+
+
+LEAST_FOR_JOBS = 2**24
+"""Scores of a layer, those of 1,182 tokens and 12 heads, from which threads of our own over its queries were
+measured to be faster than torch's."""
+
+# Whether a part is asked for, and what makes it.
+PARTS: tuple[tuple[Callable[[Wanted], bool], Callable[[Source, Wanted], Part]], ...] = (
+    (lambda wanted: True, RowStatistics),
+    (lambda wanted: wanted.top_k > 0, TopKeys),
+    (lambda wanted: wanted.previous_token, PreviousToken),
+    (lambda wanted: wanted.output, Output),
+    (lambda wanted: wanted.weights or wanted.scores, Matrices),
+    (lambda wanted: bool(wanted.kept_heads), KeptHeads),
+    (lambda wanted: wanted.head_mean, HeadMean),
+    (lambda wanted: wanted.score_moments, ScoreMoments),
+    (lambda wanted: wanted.received_mass, ReceivedMass),
+    (lambda wanted: wanted.pooled is not None, PooledMaps),
+    (lambda wanted: wanted.patterns is not None, PatternMass),
+)
+
+
+def attend(source: Source, wanted: Wanted, progress: Callable[[float], None] | None = None) -> Computed:
+    """What is wanted of a layer, or of given weights: scores are computed once, memory is linear in length.
+
+    `progress` is called with the fraction of the rows that are done.
+    """
+    with torch.no_grad(), Scratch(source.like, NUM_BUFFERS) as scratch:
+        parts: list[Part] = [make(source, wanted) for asks, make in PARTS if asks(wanted)]
+
+        def take(some: list[Block]) -> list[Callable[[], None]]:
+            """Everything of some queries; gives what is to be done in order."""
+            added = [
+                part.add(tile)
+                for tile in tiles(source, some, scratch, keep_raw=wanted.scores)
+                for part in parts
+            ]
+            return [add for add in added if add is not None]
+
+        jobs = [partial(take, some) for some in blocks_of(source)]
+        is_long = (
+            len(jobs) > 1 and source.like.device.type == "cpu" and math.prod(source.shape) >= LEAST_FOR_JOBS
+        )
+        with torch_threads(1) if is_long else nullcontext(1) as num_threads:
+            for number, added in enumerate(run_jobs(jobs, num_threads), 1):
+                for add in added:
+                    add()
+                if progress is not None:
+                    progress(number / len(jobs))
+        return Computed(**{name: value for part in parts for name, value in part.result().items()})
+
+
+@torch.no_grad()
+def merged_into_words(
+    source: Source, of_queries: Int[Tensor, "text query"], of_keys: Int[Tensor, "text key"]
+) -> GivenWeights:
+    """W_ab = mean over queries i of word a of the sum over keys j of word b of p_ij.
+
+    Clark et al. 2019 (1906.04341), section 4.1: a row of a word sums to what the rows of its tokens sum to on
+    average. A word sees a word where some token of it sees one of its tokens. The words of each text are
+    numbered from 0 without gaps, and all texts have as many. The weights between tokens are there for a tile
+    at a time only.
+    """
+    num_texts, num_heads = source.shape[:2]
+    num_words = int(of_queries.max()) + 1, int(of_keys.max()) + 1
+    like = source.weights if isinstance(source, GivenWeights) else source.query
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    merged = like.new_zeros(num_texts, num_heads, *num_words, dtype=dtype)
+    of_queries, of_keys = of_queries.to(like.device), of_keys.to(like.device)
+    with Scratch(source.like, NUM_BUFFERS) as scratch:
+        for tile in tiles(source, chain.from_iterable(blocks_of(source)), scratch):
+            heads, queries = tile.block.heads, tile.block.queries
+            for text, weights in zip(range(num_texts)[tile.block.texts], tile.weights, strict=True):
+                sums = weights.new_zeros(*weights.shape[:2], num_words[1])
+                sums.index_add_(2, of_keys[text, tile.keys], weights)
+                merged[text, heads].index_add_(1, of_queries[text, queries], sums.to(dtype))
+    ones = torch.ones_like(of_queries)
+    counts = ones.new_zeros(num_texts, num_words[0]).scatter_add_(1, of_queries, ones)
+    merged /= counts[:, None, :, None]
+    return GivenWeights(merged, _seen(source, of_queries, of_keys, num_words))
+
+
+def _seen(source: Source, of_queries: Tensor, of_keys: Tensor, num_words: tuple[int, int]) -> Tensor:
+    """Which words a word sees."""
+    seen = source.visibility.whole(of_queries.device) if isinstance(source, AttentionLayer) else source.seen
+    found = seen.new_zeros(len(of_queries), *num_words)
+    for text in range(len(found)):
+        queries, keys = seen[text if len(seen) > 1 else 0].nonzero(as_tuple=True)
+        found[text, of_queries[text, queries], of_keys[text, keys]] = True
+    return found

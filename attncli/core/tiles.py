@@ -1,0 +1,324 @@
+"""From a layer to one `Head` for each text and head, without a copy."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+from attncli.core.layer import AttentionLayer
+from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.core.row_tiles import GivenWeights, Scratch, Source, run_jobs, torch_threads
+from attncli.core.rows import PooledGrid, moments_of_heads
+from attncli.core.rows import attend as attend_by_rows
+from attncli.core.tile_rows import (
+    IN_FLOAT64,
+    RUNNING,
+    break_ties,
+    column_statistics,
+    no_column_sums,
+    row_statistics,
+    score_moments,
+    sum_columns,
+)
+from attncli.core.tile_scores import LOG2_E, Head, KeptKeys
+from attncli.core.tile_sums import SAFE_BITS, TileSizes, no_sums, sum_rows
+from attncli.core.wanted import Computed, Wanted
+
+
+def each_head(layer: AttentionLayer) -> Iterator[Head]:
+    """One head for each text and head, in order: views of the inputs, and a bound on the scores."""
+    num_texts, num_heads, num_queries, num_keys = layer.shape
+    visibility, rules = layer.visibility, layer.rules
+    assert rules.bias is None and visibility.rule is None, "tiles have no room for whole matrices"
+    dtype = torch.promote_types(layer.key.dtype, torch.float32)
+    scale = layer.scale / rules.temperature
+    # Temperature divides capped scores: c tanh(s / c) / T is (c / T) tanh((s / T) / (c / T)).
+    softcap = None if rules.softcap is None else rules.softcap / rules.temperature
+    sink = torch.tensor([[-torch.inf]]) if rules.softmax_sink is None else rules.softmax_sink
+    sink = sink.double().to(layer.key.device).expand(num_texts, num_heads)
+    bits = abs(scale) * LOG2_E * layer.longest_query
+    everything = torch.arange(num_keys, device=layer.key.device)
+    for text, head in product(range(num_texts), range(num_heads)):
+        kept = everything
+        if visibility.key_mask is not None:
+            mask = visibility.key_mask
+            kept = mask[text if len(mask) > 1 else 0].nonzero()[:, 0]
+        rows = layer.key[text, head // layer.group]
+        seen = rows if len(kept) == num_keys else rows[kept]
+        mean_key = seen.mean(0, dtype=dtype)
+        bound = bits * (layer.longest_key + float(mean_key.norm()))
+        yield Head(
+            query=layer.query[text, head],
+            key=rows,
+            value=layer.value[text, head // layer.group],
+            visibility=KeptKeys(kept, num_keys, num_queries, visibility.causal, visibility.window),
+            mean_key=mean_key,
+            scale=scale,
+            softcap=softcap,
+            sink=sink[text, head],
+            bound=bound if softcap is None else 2 * softcap * LOG2_E,
+        )
+
+
+Job = Callable[[], None]
+
+ROWS_AT_ONCE = 2048
+"""Rows whose statistics come of their sums at once: with few, each operation costs more than its numbers."""
+CHAINS = 8
+"""Sums of columns of a head that are filled side by side."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is the same for all heads."""
+
+    num_queries: int
+    top_k: int
+    sizes: TileSizes
+    scratch: Scratch
+    grid: PooledGrid
+    like: Tensor
+
+    def blocks(self) -> list[slice]:
+        """Queries of a job, the last first: under a causal mask they take longest."""
+        return list(slices(self.num_queries, self.sizes.queries))[::-1]
+
+
+class HeadJobs:
+    """Fills `into`, the tensors of one head by name; the jobs of a stage may run once the last is done."""
+
+    def __init__(self, head: Head, plan: Plan, into: dict[str, Tensor]) -> None:
+        self.head, self.plan, self.into = head, plan, into
+        self.block = head.block(slice(0, plan.num_queries))
+        # One key more than is wanted, to see whether the last ties.
+        num_top = plan.top_k + 1 if plan.top_k else 0
+        self.sums = no_sums(into["output"], num_top, bounded=head.bound < SAFE_BITS)
+
+    def rows(self) -> list[Job]:
+        """The running sums of each block of queries; whatever ends a part also computes its statistics."""
+        blocks = self.plan.blocks()
+        self.blocks_left = Counter(part for rows in blocks for part in _parts_of(rows))
+        self.lock = Lock()
+        return [partial(self._sum_block, rows) for rows in blocks]
+
+    def _sum_block(self, rows: slice) -> None:
+        plan = self.plan
+        sum_rows(self.head, self.block.of(rows), self.sums.of(rows), plan.sizes, plan.scratch)
+        for part in _parts_of(rows):
+            with self.lock:
+                self.blocks_left[part] -= 1
+                is_done = self.blocks_left[part] == 0
+            if is_done:
+                self._fill_part(part)
+
+    def columns(self) -> list[Job]:
+        """The sums of columns; of every so many blocks one job."""
+        self.parts = [no_column_sums(self.head, self.plan.grid, self.plan.like) for _ in range(CHAINS)]
+        return [
+            partial(
+                sum_columns,
+                self.head,
+                [self.block.of(rows) for rows in self.plan.blocks()[chain::CHAINS]],
+                self.sums.reference,
+                self.into["inverse"],
+                self.plan.grid,
+                self.plan.sizes,
+                self.plan.scratch,
+                part,
+            )
+            for chain, part in enumerate(self.parts)
+        ]
+
+    def fill_columns(self) -> None:
+        """What comes of the sums of columns."""
+        num_keys = len(self.into["received_mass"])
+        for name, numbers in column_statistics(self.head, self.parts, self.plan.grid, num_keys).items():
+            self.into[name].copy_(numbers)
+
+    def _fill_part(self, part: int) -> None:
+        plan = self.plan
+        rows = slice(part * ROWS_AT_ONCE, min((part + 1) * ROWS_AT_ONCE, plan.num_queries))
+        block, sums = self.block.of(rows), self.sums.of(rows)
+        if plan.top_k:
+            break_ties(self.head, rows, sums.top_scores, sums.top_ranks, plan.sizes, plan.scratch)
+        for name, numbers in row_statistics(self.head, block, sums).items():
+            self.into[name][rows] = numbers
+        self.into["moments"][part] = score_moments(block, sums)
+
+
+def _parts_of(rows: slice) -> range:
+    """The parts of ROWS_AT_ONCE rows in which these lie."""
+    return range(rows.start // ROWS_AT_ONCE, -(-rows.stop // ROWS_AT_ONCE))
+
+
+def slices(count: int, size: int) -> Iterator[slice]:
+    """Slices of that size over so many; the last is shorter."""
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+ROWS_TOGETHER = 65536
+"""Rows whose running sums are kept at a time: those of some heads, or of one."""
+
+
+def stream(
+    layer: AttentionLayer,
+    wanted: Wanted,
+    sizes: TileSizes | None,
+    progress: Callable[[float], None] | None,
+    num_threads: int,
+) -> dict[str, Tensor]:
+    """Every number by its name, the heads of all texts along one axis; `moments` are still those of parts.
+
+    The result has the same bytes on any number of threads.
+    """
+    heads = list(each_head(layer))
+    _, _, num_queries, num_keys = layer.shape
+    like = layer.query.new_empty(0, dtype=torch.promote_types(layer.query.dtype, torch.float32))
+    sizes = sizes or TileSizes.suited_to(num_keys, like)
+    has_columns = wanted.received_mass or wanted.pooled is not None
+    grid = PooledGrid(num_queries, num_keys, wanted.pooled or 1)
+    found = _null_rows(len(heads), num_queries, layer.value.shape[-1], wanted.top_k, like)
+    if has_columns:
+        found |= _null_columns(len(heads), num_keys, grid, like)
+    together = min(len(heads), max(1, ROWS_TOGETHER // max(1, num_queries)))
+    done, num_stages = 0.0, 1 + has_columns
+
+    def run(stages: Iterable[list[Job]], share: float) -> None:
+        """All jobs of a stage of these heads, which is that share of the whole."""
+        nonlocal done
+        jobs = [job for stage in stages for job in stage]
+        for count, _ in enumerate(run_jobs(jobs, num_threads), 1):
+            if progress is not None:
+                progress(min(1.0, done + share * count / len(jobs)))
+        done += share
+
+    with Scratch(like) as scratch:
+        plan = Plan(num_queries, wanted.top_k, sizes, scratch, grid, like)
+        for group in slices(len(heads), together):
+            some = [
+                HeadJobs(heads[index], plan, {name: numbers[index] for name, numbers in found.items()})
+                for index in range(group.start, group.stop)
+                if len(heads[index].visibility.kept)
+            ]
+            share = (group.stop - group.start) / len(heads) / num_stages
+            run((head.rows() for head in some), share)
+            if has_columns:
+                run((head.columns() for head in some), share)
+                for head in some:
+                    head.fill_columns()
+    return found
+
+
+def _null_rows(
+    num_heads: int, num_queries: int, value_dim: int, top_k: int, like: Tensor
+) -> dict[str, Tensor]:
+    rows = {
+        name: like.new_full(
+            (num_heads, num_queries), torch.nan, dtype=torch.float64 if name in IN_FLOAT64 else like.dtype
+        )
+        for name in RUNNING
+    }
+    return rows | {
+        "top_weights": like.new_full((num_heads, num_queries, top_k), torch.nan),
+        "top_keys": like.new_full((num_heads, num_queries, top_k), -1, dtype=torch.int64),
+        "visible": like.new_zeros(num_heads, num_queries, dtype=torch.int64),
+        "inverse": like.new_zeros(num_heads, num_queries),
+        "moments": _null_moments(num_heads, max(1, -(-num_queries // ROWS_AT_ONCE)), like),
+        "output": like.new_zeros(num_heads, num_queries, value_dim),
+    }
+
+
+def _null_moments(num_heads: int, num_parts: int, like: Tensor) -> Tensor:
+    moments = like.new_zeros(num_heads, num_parts, 5, dtype=torch.float64)
+    moments[..., 3], moments[..., 4] = torch.inf, -torch.inf
+    return moments
+
+
+def _null_columns(num_heads: int, num_keys: int, grid: PooledGrid, like: Tensor) -> dict[str, Tensor]:
+    maps = {name: like.new_zeros(num_heads, *grid.counts) for name in ("pooled_mean", "pooled_max")}
+    return {"received_mass": like.new_zeros(num_heads, num_keys), **maps}
+
+
+LEAST_KEYS = 1024
+"""Keys of a row from which tiles were measured to be faster than whole rows."""
+
+
+def suits(source: Source, wanted: Wanted) -> bool:
+    """Whether rows are long and nothing is wanted that takes them whole; or there is no key at all."""
+    if 0 in source.shape:
+        return True
+    if (
+        isinstance(source, GivenWeights)
+        or source.rules.bias is not None
+        or source.visibility.rule is not None
+    ):
+        return False
+    takes_whole_rows = (
+        wanted.weights
+        or wanted.scores
+        or wanted.kept_heads
+        or wanted.head_mean
+        or wanted.patterns is not None
+    )
+    return not takes_whole_rows and source.shape[3] >= LEAST_KEYS
+
+
+def attend(
+    layer: AttentionLayer,
+    wanted: Wanted,
+    progress: Callable[[float], None] | None = None,
+    sizes: TileSizes | None = None,
+) -> Computed:
+    """What is wanted of a layer without bias and rule. Memory is linear in the length.
+
+    On the CPU torch.get_num_threads() threads share the work; results do not depend on how many they are.
+    What running sums do not give takes a second pass, over whole rows.
+    """
+    others = tuple(name for name in wanted.rows if not ROW_STATISTICS[name].running)
+    second = replace(
+        wanted,
+        rows=others,
+        top_k=0,
+        previous_token=False,
+        output=False,
+        score_moments=False,
+        received_mass=False,
+        pooled=None,
+    )
+    shares = 1.0 if second == Wanted() else 0.5
+    with torch.no_grad(), torch.inference_mode(mode=False), torch_threads(1) as num_threads:
+        first = None if progress is None else lambda done: progress(done * shares)
+        on_cpu = layer.query.device.type == "cpu"
+        numbers = stream(layer, wanted, sizes, first, num_threads if on_cpu else 1)
+    found = {name: tensor.view(*layer.shape[:2], *tensor.shape[1:]) for name, tensor in numbers.items()}
+    visible = found["visible"][:, 0]
+    found["sums"] = found["sums"].masked_fill((visible == 0).unsqueeze(1), 0.0)
+    rest, rows = Computed(), found
+    if shares < 1:
+        last = None if progress is None else lambda done: progress(0.5 + done / 2)
+        rest = attend_by_rows(layer, second, last)
+        rows = found | rest.rows
+    asked = {
+        "sums": True,
+        "logsumexp": True,
+        "previous_token": wanted.previous_token,
+        "top_keys": wanted.top_k > 0,
+        "top_weights": wanted.top_k > 0,
+        "output": wanted.output,
+        "received_mass": wanted.received_mass,
+        "pooled_mean": wanted.pooled is not None,
+        "pooled_max": wanted.pooled is not None,
+    }
+    moments = moments_of_heads(*found["moments"].unbind(dim=-1)) if wanted.score_moments else None
+    return replace(
+        rest,
+        rows={name: rows[name] for name in wanted.rows},
+        visible=visible,
+        moments=moments,
+        **{name: found[name] for name, is_asked in asked.items() if is_asked},
+    )

@@ -1,1 +1,0 @@
-"""One file per experiment: what was asked -> what was found."""

@@ -1,1 +1,0 @@
-"""What a model loses without some of its heads."""

@@ -1,1 +1,0 @@
-"""self, multihead and cross with a pretrained model: the same report, from one layer of it."""

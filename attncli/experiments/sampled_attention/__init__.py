@@ -1,1 +1,0 @@
-"""Attention whose weights are sampled: self-, multi-head and cross-attention without a pretrained model."""

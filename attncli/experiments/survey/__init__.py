@@ -1,1 +1,0 @@
-"""The survey of a model's heads."""

@@ -1,1 +1,0 @@
-"""What each head adds to the logit of a token."""

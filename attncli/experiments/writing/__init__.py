@@ -1,1 +1,0 @@
-"""A model writes, and where each head looked for each new token."""

@@ -1,1 +1,0 @@
-"""From text to tokens, from tokens to embeddings, from embeddings to query, key and value."""

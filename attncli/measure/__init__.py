@@ -1,0 +1,1 @@
+"""What is asked of a model's layers: heads, patterns, relations, examples, ablation, why, writing."""

@@ -1,0 +1,469 @@
+"""Every head removed in turn, on every text, and what that does to what the model predicts."""
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import count, groupby
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attncli.core.layer import AttentionLayer
+from attncli.core.reference import attend_with_gradients
+from attncli.core.summaries import (
+    mean_divergence,
+    mean_interval,
+    mean_loss,
+    rank_correlation,
+    relative_change,
+)
+from attncli.errors import UserError
+from attncli.measure.heads import Survey, found_texts, survey_of
+from attncli.measure.patterns import HeadRow
+from attncli.measure.removal import HeadPlace, Removal, Removed, index_of_head, mean_outputs
+from attncli.memory import refuse_bytes
+from attncli.models.blocks import Blocks
+from attncli.models.capture import check_computed_here, run_model
+from attncli.models.layers import CapturedLayer, Consumer
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.settings.ablate import AblateSpec
+
+MASKED_SHARE = 0.15
+"""Of the tokens of a text, as BERT was trained: Devlin et al. 2019 (1810.04805), 3.1."""
+NO_PLACES = torch.empty(0, dtype=torch.long)
+
+
+@dataclass(frozen=True)
+class Predicted(Reading):
+    """What a model reads, the places of its predictions, and the token that each should be.
+
+    A model without a head has none. An answer is the only target, and `against` a token that it is compared
+    with.
+    """
+
+    places: Int[Tensor, " place"] = NO_PLACES
+    targets: Int[Tensor, " place"] = NO_PLACES
+    is_answer: bool = False
+    against: int | None = None
+
+    @property
+    def num_places(self) -> int:
+        """How many tokens are predicted."""
+        return len(self.places)
+
+
+def predicted_reading(
+    spec: AblateSpec, reading: Reading, pretrained: Pretrained, generator: torch.Generator
+) -> Predicted:
+    """What is predicted of a text; UserError where that is nothing.
+
+    Where tokens are predicted from those before: every token but the first; of the repeated probe the second
+    copy without its first token, which nothing gives away. For an encoder a random share of the tokens is
+    masked. With an answer, what comes after the text, or replaces its mask.
+    """
+    kind, name = pretrained.predicts, pretrained.name
+    if kind is None and spec.answer is not None:
+        raise UserError(f"answer: {name} has no head that predicts tokens")
+    if kind is None:
+        return Predicted(reading.text, reading.context)
+    key = "texts" if spec.texts else "file" if spec.file else "sentence"
+    ids = reading.text.ids
+    if spec.answer is not None:
+        target = answer_token(pretrained, spec.answer, "answer")
+        against = None if spec.against is None else answer_token(pretrained, spec.against, "against")
+        mask = pretrained.tokenizer.mask_token_id
+        place = torch.tensor([len(ids) - 1]) if kind == "next" else (ids == mask).nonzero().flatten()
+        if len(place) != 1:
+            token = pretrained.tokenizer.mask_token
+            raise UserError(f"{key}: must hold one {token}, where the answer stands (got {len(place)})")
+        return Predicted(reading.text, reading.context, place, torch.tensor([target]), True, against)
+    if kind == "masked":
+        return _masked(pretrained, reading, key, generator)
+    repeated = spec.num_tokens if spec.probe else None
+    first = 1 if repeated is None else len(ids) - repeated + 1
+    if first >= len(ids):
+        key, count = (key, len(ids)) if repeated is None else ("num_tokens", repeated)
+        raise UserError(f"{key}: must be at least 2 tokens, so that one predicts another (got {count})")
+    return Predicted(reading.text, reading.context, torch.arange(first, len(ids)) - 1, ids[first:])
+
+
+def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch.Generator) -> Predicted:
+    """Some tokens that are not special, hidden behind the mask; at least one."""
+    ids, mask = reading.text.ids, pretrained.tokenizer.mask_token_id
+    if mask is None:
+        raise UserError(f"model: the tokenizer of {pretrained.name} has no mask token")
+    words = torch.tensor([i for i, one in enumerate(ids.tolist()) if one not in pretrained.special_ids])
+    if not len(words):
+        raise UserError(f"{key}: must hold a token that is not special, to predict")
+    count = max(1, round(MASKED_SHARE * len(words)))
+    places = words[torch.randperm(len(words), generator=generator)[:count]].sort().values
+    hidden = ids.clone()
+    hidden[places] = mask
+    text = replace(reading.text, tokens=pretrained.labels(hidden.tolist()), ids=hidden)
+    return Predicted(text, reading.context, places, ids[places])
+
+
+def answer_token(pretrained: Pretrained, text: str, key: str) -> int:
+    """The one token that a text is; UserError, at `key`, where it is several."""
+    ids: list[int] = pretrained.encoded(text, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1:
+        parts = ", ".join(repr(token) for token in pretrained.labels(ids)) or "none"
+        with_blank = pretrained.encoded(f" {text}", add_special_tokens=False)["input_ids"]
+        hint = f": ' {text}', with a blank before it, is one" if len(with_blank) == 1 else ""
+        raise UserError(f"{key}: must be one token for {pretrained.name} (got {parts}){hint}")
+    return ids[0]
+
+
+LOGIT_BYTES = 2**28
+"""Of the logits of a batch of runs: a larger one gains nothing."""
+MAX_ROWS = 2**13
+"""Tokens in texts that run together: products of matrices with more rows gain nothing."""
+AGREES = 1e-4
+"""By how much outputs may differ, relative to the largest: rounding of float32 is below it."""
+FLOAT_BYTES = 4
+COPIES_OF_LOGITS = 4
+"""Of one text: its logits, their log-probabilities, and those that they are compared with."""
+LOGITS_TO_KEEP = "logits_to_keep"
+"""The argument of models that can compute their logits at some places alone."""
+
+
+class TextRun:
+    """The run of a text with all heads, and its runs without some, each a row of a batch.
+
+    `output` is what the model gives: logits at the places that are predicted, or the last vectors of a model
+    without a head.
+    """
+
+    def __init__(self, pretrained: Pretrained, reading: Predicted, consume: Consumer) -> None:
+        self.pretrained = pretrained
+        self.model = pretrained.whole
+        self.reading = reading
+        self.is_language_model = pretrained.with_head is not None
+        self.inputs = pretrained.inputs([reading])
+        parameters = inspect.signature(self.model.forward).parameters
+        self._keeps = self.is_language_model and LOGITS_TO_KEEP in parameters
+        self.way = check_computed_here(self.model, self.inputs)
+        self._refuse_what_does_not_fit()
+        self._blocks = Blocks(self.model)
+        self._block_of_call: list[int | None] = []
+
+        def taken(layer: CapturedLayer) -> Tensor | None:
+            self._block_of_call.append(self._blocks.running)
+            return consume(layer)
+
+        with self._blocks.recorded():
+            self.output = self._run(self.inputs, taken)[0]
+        self._can_begin_later = None not in self._block_of_call and not self._blocks.leave_notes
+        self._can_begin_later = self._can_begin_later and self._begins_well()
+
+    def _refuse_what_does_not_fit(self) -> None:
+        """UserError where the blocks' outputs and the logits do not fit into memory."""
+        config = self.model.config.get_text_config()
+        rows = sum(tensor.shape[1] for name, tensor in self.inputs.items() if name.endswith("ids"))
+        layers = self.pretrained.num_layers * (2 if "decoder_input_ids" in self.inputs else 1)
+        recorded = rows * layers * getattr(config, "hidden_size", 1) * FLOAT_BYTES
+        places = self.reading.num_places if self._keeps else rows
+        of_one = places * config.vocab_size * FLOAT_BYTES if self.is_language_model else 0
+        needed = recorded + max(LOGIT_BYTES * bool(of_one), of_one) + COPIES_OF_LOGITS * of_one
+        refuse_bytes("ablate", needed, "fewer tokens")
+
+    def _begins_well(self) -> bool:
+        """Whether runs that begin at the last block give what the whole run gave."""
+        again = self.without([(), ()], Removal("zero"), len(self._block_of_call) - 1)
+        return bool((again - self.output).abs().max() <= AGREES * self.output.abs().max())
+
+    def block_of(self, call: int) -> int:
+        """The first block that runs anew without a head of this call."""
+        block = self._block_of_call[call]
+        return block if self._can_begin_later and block is not None else 0
+
+    def num_together(self) -> int:
+        """How many runs make a batch."""
+        places = self.reading.num_places if self._keeps else self.inputs["input_ids"].shape[1]
+        of_one = places * self.output.shape[-1] * self.output.element_size()
+        rows = max(tensor.shape[1] for tensor in self.inputs.values())
+        return max(1, min(LOGIT_BYTES // of_one, MAX_ROWS // rows))
+
+    def without(
+        self, removed: Sequence[Removed], removal: Removal, first_call: int | None = None
+    ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
+        """The output without each of these sets of heads, all at once; from the block of the first on."""
+        if first_call is None:
+            first_call = min(place.call for places in removed for place in places)
+        begin = self.block_of(first_call)
+        first = next(call for call, block in enumerate(self._block_of_call) if (block or 0) >= begin)
+        calls = count(first if begin else 0)
+
+        def consume(layer: CapturedLayer) -> Tensor:
+            return removal.applied(self.model, layer, next(calls), removed, hooks)
+
+        inputs = {name: torch.cat([tensor] * len(removed)) for name, tensor in self.inputs.items()}
+        with self._blocks.begun_at(begin, len(removed)), ExitStack() as hooks:
+            return self._run(inputs, consume)
+
+    def _run(
+        self, inputs: Mapping[str, Tensor], consume: Consumer
+    ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
+        places = self.reading.places
+        if self._keeps:
+            inputs = {**inputs, LOGITS_TO_KEEP: places}
+        output: Tensor = run_model(self.model, inputs, consume)[0]
+        return output[:, places] if self.is_language_model and not self._keeps else output
+
+
+EFFECTS = ("loss", "kl", "probability", "logit_difference", "output_change", "approximate")
+"""In the order of reports."""
+LOWERED = ("probability", "logit_difference")
+"""Effects where a number below zero says that the head helps."""
+KEPT_PER_SCORE, KEPT_PER_ENTRY = 4, 30
+"""Numbers that a layer keeps for the backward pass, per score of a head and per entry of a token's vector."""
+
+Effects = dict[str, float]
+
+
+class Baseline:
+    """The output with all heads, and how each output without some compares to it.
+
+    loss, in nats per token; of an answer its probability, and by how much its logit is above that of the
+    token it is compared with. Their effects are differences: without the heads, minus with them. kl is
+    sum p ln(p / q) of the predictions with all heads (p) and without (q); output_change, of a model
+    without a head, ||y' - y|| / ||y||.
+    """
+
+    def __init__(self, output: Float[Tensor, "place vocabulary_or_dim"], reading: Predicted) -> None:
+        self.reading = reading
+        self.output = _wide(output)
+        self.expected = self.output.log_softmax(dim=-1)
+        self.numbers = self._numbers(self.output, self.expected) if reading.num_places else {}
+
+    def _numbers(
+        self, output: Float[Tensor, "place vocabulary"], log_probabilities: Float[Tensor, "place vocabulary"]
+    ) -> Effects:
+        targets = self.reading.targets.to(output.device)
+        numbers = {"loss": float(mean_loss(log_probabilities, targets))}
+        if self.reading.is_answer:
+            numbers["probability"] = float(log_probabilities[0, targets[0]].exp())
+        if self.reading.against is not None:
+            numbers["logit_difference"] = float(output[0, targets[0]] - output[0, self.reading.against])
+        return numbers
+
+    def effects(self, outputs: Float[Tensor, "copy place vocabulary_or_dim"]) -> list[Effects]:
+        """Those of each output, one after the other: a single copy of the predictions is in memory."""
+        return [self._effects(_wide(output)) for output in outputs]
+
+    def _effects(self, output: Float[Tensor, "place vocabulary_or_dim"]) -> Effects:
+        if not self.numbers:
+            return {"output_change": float(relative_change(self.output, output))}
+        log_probabilities = output.log_softmax(dim=-1)
+        numbers = self._numbers(output, log_probabilities)
+        changes = {name: number - self.numbers[name] for name, number in numbers.items()}
+        divergence = float(mean_divergence(self.expected, log_probabilities))
+        return {"loss": changes.pop("loss"), "kl": divergence, **changes}
+
+
+def _wide(output: Tensor) -> Tensor:
+    """Half precision as float32."""
+    return output.to(torch.promote_types(output.dtype, torch.float32))
+
+
+def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Tensor, " head"]]:
+    """By call, |d loss / d gate| of one text, where a gate of 1 multiplies each head's output: Michel et al.
+    2019 (1905.10650), equation 2.
+    """
+    gates: list[Tensor] = []
+
+    def gated(layer: CapturedLayer) -> Tensor:
+        assert isinstance(layer.attention, AttentionLayer)
+        output = attend_with_gradients(layer.attention)
+        gates.append(torch.ones_like(output[:1, :, :1, :1], requires_grad=True))
+        return output * gates[-1]
+
+    model, inputs = pretrained.whole, pretrained.inputs([reading])
+    check_computed_here(model, inputs)
+    _refuse_what_does_not_fit(pretrained, reading)
+    with torch.enable_grad():
+        logits = run_model(model, inputs, gated)["logits"][0, reading.places]
+        loss = mean_loss(logits.float().log_softmax(dim=-1), reading.targets.to(logits.device))
+    gradients = torch.autograd.grad(loss, gates)
+    return [gradient.flatten().abs().double().cpu() for gradient in gradients]
+
+
+def _refuse_what_does_not_fit(pretrained: Pretrained, reading: Predicted) -> None:
+    """UserError where the backward pass needs more of the forward pass than fits into memory."""
+    config = pretrained.model.config.get_text_config()
+    num_tokens, layers = max(reading.counts), pretrained.num_layers
+    scores = num_tokens**2 * getattr(config, "num_attention_heads", 1) * KEPT_PER_SCORE
+    vectors = num_tokens * getattr(config, "hidden_size", 1) * KEPT_PER_ENTRY
+    logits = num_tokens * config.vocab_size * KEPT_PER_SCORE
+    needed = FLOAT_BYTES * (layers * (scores + vectors) + logits)
+    refuse_bytes("ablate", needed, "fewer tokens, or leave out --approximate")
+
+
+WHERE = ("layer", "module", "kind", "stack", "head")
+SAMPLED_HEADS = 16
+"""Heads that are removed exactly beside the approximation, evenly spread over its order."""
+
+
+class Ablation:
+    """Removes heads from a model on some texts, and keeps the effects of each."""
+
+    def __init__(
+        self,
+        spec: AblateSpec,
+        readings: Sequence[Predicted],
+        pretrained: Pretrained,
+        progress: Callable[[float], None] | None,
+    ) -> None:
+        self.spec = spec
+        self.readings = readings
+        self.pretrained = pretrained
+        self.progress = progress
+        self.heads: list[HeadRow] = []
+        self.chosen: list[int] = []
+        self.removed: list[list[HeadPlace]] = []
+        self.patterns: list[Counter[str]] = []
+        self.effects: list[list[Effects]] = []
+        self.baselines: list[Effects] = []
+        self.gradients: list[Tensor] = []
+        self.notes: dict[str, None] = {}
+
+    def run(self) -> None:
+        """All texts. UserError for heads that are not there, and for what the model cannot do."""
+        if self.spec.approximate:
+            if not self.readings[0].num_places:
+                name = self.pretrained.name
+                raise UserError(f"approximate: {name} has no head that predicts tokens, and so no loss")
+            self.gradients = [
+                torch.cat(gate_gradients(self.pretrained, reading)) for reading in self.readings
+            ]
+        means: list[Tensor] = []
+        if self.spec.method == "mean":
+            inputs = (self.pretrained.inputs([reading]) for reading in self.readings)
+            means = mean_outputs(self.pretrained.whole, inputs)
+        removal = Removal(self.spec.method, means)
+        for number, reading in enumerate(self.readings):
+            self._run_text(reading, removal, number)
+
+    def _run_text(self, reading: Predicted, removal: Removal, number: int) -> None:
+        with ExitStack() as hooks:
+            survey = Survey([survey_of(self.spec)], [reading], self.pretrained, None, hooks)
+            run = TextRun(self.pretrained, reading, survey.take)
+        self.notes |= dict.fromkeys(run.way.notes())
+        rows = found_texts(survey)[0].rows
+        if not self.heads:
+            self._choose(rows, list(_places(survey)))
+        for row, counter in zip(rows, self.patterns, strict=True):
+            counter[row["pattern"]] += 1
+        baseline = Baseline(run.output, reading)
+        self.baselines.append(baseline.numbers)
+        found: list[Effects] = [{}] * len(self.removed)
+        done = 0
+        for some in _batches(run, self.removed):
+            effects = baseline.effects(run.without([self.removed[i] for i in some], removal))
+            for i, effect in zip(some, effects, strict=True):
+                found[i] = effect
+            done += len(some)
+            if self.progress is not None:
+                self.progress((number + done / len(self.removed)) / len(self.readings))
+        self.effects.append(found)
+
+    def _choose(self, rows: Sequence[HeadRow], places: Sequence[HeadPlace]) -> None:
+        """The heads that are removed exactly: those named, or all; of an approximation a sample.
+
+        Each is removed in a run of its own; with `jointly`, one more run is without all of them.
+        """
+        self.heads = [{name: row[name] for name in WHERE} for row in rows]
+        self.patterns = [Counter() for _ in rows]
+        self.chosen = list(range(len(rows)))
+        if names := self.spec.named_heads:
+            self.chosen = [index_of_head(self.heads, name, "heads", self.pretrained) for name in names]
+        elif self.spec.approximate:
+            order = self._approximate().argsort(descending=True, stable=True)
+            spread = torch.linspace(0, len(order) - 1, min(SAMPLED_HEADS, len(order))).round().long()
+            self.chosen = sorted(order[spread].tolist())
+        together = [places[index] for index in self.chosen]
+        self.removed = [[place] for place in together] + ([together] if self.spec.jointly else [])
+
+    def _approximate(self) -> Tensor:
+        """The mean of |d loss / d gate| over the texts, for each head."""
+        return torch.stack(self.gradients).mean(dim=0)
+
+    def _exact(self) -> list[Effects]:
+        """The effects of each chosen head over the texts."""
+        return _over_texts([found[: len(self.chosen)] for found in self.effects])
+
+    def rows(self) -> list[HeadRow]:
+        """One for each head that was measured: where it is, what it looks at, and what is lost without it."""
+        exact = dict(zip(self.chosen, self._exact(), strict=True))
+        nothing: dict[str, float | None] = dict.fromkeys(exact[self.chosen[0]])
+        approximate = self._approximate().tolist() if self.gradients else []
+        rows = []
+        for index in range(len(self.heads)) if approximate else self.chosen:
+            ((pattern, _),) = self.patterns[index].most_common(1)
+            row = {**self.heads[index], "pattern": pattern, **exact.get(index, nothing)}
+            rows.append(row | ({"approximate": approximate[index]} if approximate else {}))
+        return rows
+
+    @property
+    def baseline(self) -> Effects:
+        """The numbers with all heads, means over the texts."""
+        return _over_texts([[numbers] for numbers in self.baselines])[0]
+
+    def together(self) -> dict[str, dict[str, float]]:
+        """The effects of all chosen heads at once; how well the approximation orders the heads."""
+        joint: dict[str, float] = {}
+        if self.spec.jointly:
+            (joint,) = _over_texts([found[-1:] for found in self.effects])
+        if not self.gradients:
+            return {"joint": joint}
+        losses = torch.tensor([effects["loss"] for effects in self._exact()], dtype=torch.float64).abs()
+        correlation = rank_correlation(self._approximate()[self.chosen], losses).item()
+        return {"joint": joint, "approximation": {"rank_correlation": correlation, "heads": len(losses)}}
+
+
+def _places(survey: Survey) -> Iterator[HeadPlace]:
+    """Each head in the order of a survey's rows."""
+    for call, layer in enumerate(survey.layers):
+        assert layer.found.sums is not None
+        for head in range(layer.found.sums.shape[1]):
+            yield HeadPlace(call, head)
+
+
+def _batches(run: TextRun, removed: Sequence[Removed]) -> Iterator[list[int]]:
+    """The indices of what runs together: what begins at the same block."""
+
+    def block(index: int) -> int:
+        return run.block_of(min(place.call for place in removed[index]))
+
+    size = run.num_together()
+    for _, indices in groupby(sorted(range(len(removed)), key=block), key=block):
+        alike = list(indices)
+        for start in range(0, len(alike), size):
+            yield alike[start : start + size]
+
+
+def _over_texts(found: Sequence[Sequence[Effects]]) -> list[Effects]:
+    """The means of each head's effects over the texts and, with several texts, their 95 % intervals."""
+    names = list(found[0][0])
+    if not names:
+        return [{} for _ in found[0]]
+    numbers = torch.tensor(
+        [[[one[name] for name in names] for one in text] for text in found], dtype=torch.float64
+    )
+    means = numbers.mean(dim=0)
+    ends: dict[str, Tensor] = {"": means}
+    if len(found) > 1:
+        squares = (numbers - means).square().sum(dim=0)
+        count = torch.full(means.shape, len(found))
+        ends["_low"], ends["_high"] = mean_interval(count, means, squares)
+    return [
+        {
+            f"{name}{end}": values[head, column].item()
+            for column, name in enumerate(names)
+            for end, values in ends.items()
+        }
+        for head in range(len(means))
+    ]

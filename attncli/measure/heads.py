@@ -1,0 +1,585 @@
+"""What is measured of a model's heads while it runs, a layer at a time, and what was found about each."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attncli.core.engines import attend
+from attncli.core.formulas import roll_out, value_norms
+from attncli.core.layer import AttentionLayer, merge_heads
+from attncli.core.row_statistics import OF_KEYS, PATTERNS, ROW_STATISTICS, WITH_SHARE
+from attncli.core.row_tiles import GivenWeights
+from attncli.core.wanted import MAP_SIZE, Computed, Marks, Patterns, Wanted
+from attncli.errors import UserError, nearest
+from attncli.measure.patterns import HeadRow, Stack, pattern_of
+from attncli.memory import refuse_bytes
+from attncli.models.blocks import matrix_and_bias, output_projection, projection_of_heads
+from attncli.models.layers import CapturedLayer, DeferredLayers
+from attncli.models.pretrained import (
+    ModelText,
+    Pretrained,
+    Reading,
+    WordsOfCharacters,
+    repeated_probe,
+    words_of_characters,
+)
+from attncli.models.readings import attention_between_words, texts_of_stack
+from attncli.models.text_files import TextLine
+from attncli.report import NamedTensor, whole_head_name
+from attncli.settings.heads import HeadsSpec
+from attncli.settings.models import SurveyTextSpec
+from attncli.settings.text import Texts
+
+BYTES_PER_ROLLED_WEIGHT = 40
+BYTES_PER_MERGED_WEIGHT = 8
+MAX_LISTED = 12
+
+
+def read_line(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
+    """One of many texts."""
+    return read(spec, Texts(text=line.text), pretrained, torch.Generator())
+
+
+def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
+    """What the model reads, with a decoder also its encoder; UserError for what does not fit."""
+    whole = read_text(spec, texts, pretrained, generator, words=words_of_characters if spec.words else None)
+    reading = whole.in_words()
+    fewest = min(count for count in reading.counts if count)
+    if spec.skip_sink >= fewest:
+        raise UserError(f"skip_sink: must be below {fewest}, the number of tokens (got {spec.skip_sink})")
+    _check_named_tokens(spec, reading, pretrained)
+    if spec.rollout:
+        refuse_bytes(spec.experiment, reading.counts[0] ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
+    if spec.words:
+        refuse_merged(spec, reading, pretrained, "fewer words, or leave words out")
+    return whole
+
+
+def refuse_merged(spec: HeadsSpec, reading: Reading, pretrained: Pretrained, advice: str) -> None:
+    """UserError where the weights between words of a layer do not fit into memory."""
+    num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
+    size = num_heads * max(reading.counts) ** 2 * BYTES_PER_MERGED_WEIGHT
+    refuse_bytes(spec.experiment, size, advice)
+
+
+def survey_of(spec: SurveyTextSpec) -> HeadsSpec:
+    """The settings of a survey, of what each head looks at, on a text that is read already."""
+    probe = {"probe": spec.probe, "num_tokens": spec.num_tokens}
+    return HeadsSpec.model_validate(probe if spec.probe else {"sentence": "read already"})
+
+
+def read_text(
+    spec: SurveyTextSpec,
+    texts: Texts,
+    pretrained: Pretrained,
+    generator: torch.Generator,
+    *,
+    words: WordsOfCharacters | None = None,
+) -> Reading:
+    """The text, or the probe; with a decoder the text for the encoder, too."""
+    if spec.probe:
+        probe = repeated_probe(pretrained, int(spec.num_tokens or 0), generator)
+        return Reading(probe, probe if pretrained.has_decoder else None)
+    assert texts.text is not None
+    key = "texts" if spec.texts else "file" if spec.file else "sentence"
+    text = pretrained.read(texts.text, key, truncate=spec.truncate, words=words)
+    if not pretrained.has_decoder:
+        if texts.context is not None:
+            raise UserError(f"context: {pretrained.name} has no decoder: it reads one text")
+        return Reading(text)
+    context = text
+    if texts.context is not None:
+        context = pretrained.read(texts.context, "context", truncate=spec.truncate, words=words)
+    return Reading(pretrained.shifted_right(text), context)
+
+
+def positions(names: Iterable[str], text: ModelText, pretrained: Pretrained) -> list[int]:
+    """Where the tokens are that a user names: by position, by text, or as the vocabulary spells them."""
+    return sorted({place for name in names for place in _positions_of(name, text, pretrained)})
+
+
+def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> list[int]:
+    """A position; else every token of that text; else the pieces of that word, one after the other."""
+    if name.isdecimal():
+        return [int(name)] if int(name) < len(text.ids) else []
+    written = zip(text.tokens, pretrained.written_tokens(text), strict=True)
+    alike = [
+        i for i, (token, shown) in enumerate(written) if name == token or name.removeprefix("·") == shown
+    ]
+    return alike or _pieces(name, text, pretrained)
+
+
+def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> list[int]:
+    ids: list[int] = text.ids.tolist()
+    found: list[int] = []
+    for written in (name, f" {name}"):
+        pieces = pretrained.encoded(written, add_special_tokens=False)["input_ids"]
+        unknown = pretrained.tokenizer.unk_token_id
+        for start in range(len(ids) - len(pieces) + 1) if pieces and unknown not in pieces else ():
+            if ids[start : start + len(pieces)] == pieces:
+                found += range(start, start + len(pieces))
+    return found
+
+
+def _check_named_tokens(spec: HeadsSpec, reading: Reading, pretrained: Pretrained) -> None:
+    """UserError for a token that is in no text, with those that are."""
+    texts = [reading.text] if reading.context is None else [reading.text, reading.context]
+    for key, names in spec.sought().items():
+        for name in names:
+            if not any(_positions_of(name, text, pretrained) for text in texts):
+                raise UserError(f"{key}: {_missing(name, texts, pretrained)}")
+
+
+def _missing(name: str, texts: list[ModelText], pretrained: Pretrained) -> str:
+    if name.isdecimal():
+        most = max(len(text.ids) for text in texts)
+        return f"must be below {most}, the number of tokens (got {name})"
+    tokens = dict.fromkeys(token for text in texts for token in pretrained.written_tokens(text))
+    listed = ", ".join([*tokens][:MAX_LISTED]) + (", ..." if len(tokens) > MAX_LISTED else "")
+    return f"no token of the text (got {name:.60}){nearest(name, tokens)}: its tokens are {listed}"
+
+
+Attention = AttentionLayer | GivenWeights
+
+
+def without_first_keys(attention: Attention, count: int) -> Attention:
+    """The attention with its first keys (and a learned sink, if there is one) hidden, the rest renormalised.
+
+    Otherwise every causal model looks like its first token, where heads park what they do not need (Xiao
+    et al. 2023, 2309.17453).
+    """
+    if count == 0:
+        return attention
+    if isinstance(attention, GivenWeights):
+        kept = attention.weights.clone()
+        kept[..., :count] = 0
+        kept = (kept / kept.sum(dim=-1, keepdim=True)).nan_to_num(0.0)
+        return GivenWeights(kept, (kept > 0).any(dim=1))
+    visibility = attention.visibility
+    kept_keys = (torch.arange(visibility.num_keys, device=attention.key.device) >= count).unsqueeze(0)
+    if visibility.key_mask is not None:
+        kept_keys = kept_keys & visibility.key_mask
+    rules = replace(attention.rules, sink=None)
+    return replace(attention, visibility=replace(visibility, key_mask=kept_keys), rules=rules)
+
+
+def weighted_by_values(layer: AttentionLayer, norms: Float[Tensor, "text head key"]) -> AttentionLayer:
+    """The layer with weights p_ij ||v_j W_O||, each row normalised: ln ||v_j W_O|| joins the scores.
+
+    A sink has no value.
+    """
+    logs = norms.clamp(min=torch.finfo(torch.float32).tiny).log().to(layer.query.dtype).unsqueeze(2)
+    bias = logs if layer.rules.bias is None else layer.rules.bias + logs
+    return replace(layer, rules=replace(layer.rules, bias=bias, sink=None))
+
+
+def wanted_scores(
+    ids: Int[Tensor, "text token"] | None,
+    marks: Marks,
+    *,
+    first_key: int = 0,
+    repeat: int | None = None,
+    asked: bool = False,
+) -> Wanted:
+    """What `head_scores` needs. `ids` are the tokens of queries and keys; None in cross-attention, where
+    positions do not compare.
+
+    Keys before `first_key` are not in the patterns. `repeat` is |r| on the repeated probe; `asked` says that
+    the marks hold queries and keys that were asked for.
+    """
+    rows = tuple(name for name, known in ROW_STATISTICS.items() if ids is not None or not known.positional)
+    left_out = {*(() if asked else ("from_to_weight",)), *(() if repeat else ("induction_stripe",))}
+    names = tuple(name for name in PATTERNS if name not in left_out and (ids is not None or name in OF_KEYS))
+    if ids is None:
+        ids = torch.zeros_like(marks.special, dtype=torch.int64)
+    patterns = Patterns(names, ids.to(marks.special.device), marks, first_key=first_key, repeat=repeat or 0)
+    return Wanted(rows=rows, patterns=patterns, received_mass=True)
+
+
+def rows_of_patterns(found: Computed, wanted: Wanted) -> Int[Tensor, "text pattern"]:
+    """In how many rows that see a key each pattern has a key."""
+    assert wanted.patterns is not None
+    seeing = found.seeing
+    return (wanted.patterns.rows[..., : seeing.shape[-1]] & seeing.unsqueeze(1)).sum(dim=-1)
+
+
+def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
+    """Means over the rows of the row statistics, and how much weight falls on each detection pattern D.
+
+    mean_i sum_j D_ij p_ij over the rows where the pattern is not empty, NaN where it is in all; NAME_mul is
+    sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector. What does not compare in
+    cross-attention is NaN. The layers have the same shapes, and the same was wanted of them.
+    """
+    patterns = wanted.patterns
+    assert patterns is not None
+    sums, mass = (
+        torch.stack([getattr(found, name) for found in layers]) for name in ("sums", "pattern_mass")
+    )
+    nothing = torch.full_like(sums[..., 0], torch.nan)
+    scores = dict.fromkeys(ROW_STATISTICS, nothing) | {
+        name: torch.stack([found.rows[name] for found in layers]).nanmean(dim=-1) for name in wanted.rows
+    }
+    scores["sink_mass"] = scores.pop("sink_mass")  # beside that of the first four
+    num_rows = torch.stack([rows_of_patterns(found, wanted) for found in layers])
+    by_rows = (mass / num_rows.unsqueeze(2)).unbind(dim=-1)
+    by_mass = (mass / sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
+    shares = dict(zip(patterns.names, by_mass, strict=True))
+    on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
+    from_to, stripe = (on_patterns.pop(name) for name in ("from_to_weight", "induction_stripe"))
+    scores |= on_patterns | {f"{name}_mul": shares.get(name, nothing) for name in WITH_SHARE}
+    of_asked = {"from_to_weight": from_to} if "from_to_weight" in patterns.names else {}
+    return scores | of_asked | ({"induction_stripe": stripe} if patterns.repeat else {})
+
+
+def one_key(
+    layers: Sequence[Computed], wanted: Wanted
+) -> tuple[Float[Tensor, "layer text head"], Int[Tensor, "layer text head"]]:
+    """max_j mean_i p_ij over the keys that are neither the first nor special, and that key; NaN and -1 where
+    there is none.
+    """
+    assert wanted.patterns is not None
+    received = torch.stack([found.received_mass for found in layers if found.received_mass is not None])
+    num_rows = torch.stack([found.seeing.sum(dim=-1) for found in layers])
+    candidates = ~wanted.patterns.marks.special[:, : received.shape[-1]]
+    candidates[:, 0] = False
+    means = (received / num_rows[..., None, None]).masked_fill(~candidates.unsqueeze(1), -1.0)
+    mass, key = means.max(dim=-1)
+    return mass.masked_fill(mass < 0, torch.nan), key.masked_fill(mass < 0, -1)
+
+
+class MarkedTexts:
+    """Texts of equal counts, and what is measured of a layer on them; `whole` are in tokens, not in words."""
+
+    def __init__(self, spec: HeadsSpec, whole: Sequence[Reading], pretrained: Pretrained) -> None:
+        self.spec = spec
+        self.whole = whole
+        self.readings = [one.in_words() for one in whole]
+        self.pretrained = pretrained
+        self.special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids))
+
+    def attention(self, layer: CapturedLayer) -> Attention:
+        """The attention of a layer, between words and without the first keys where that was asked for."""
+        attention = attention_between_words(layer, self.whole) if self.spec.words else layer.attention
+        return without_first_keys(attention, self.spec.skip_sink)
+
+    def wanted(self, layer: CapturedLayer) -> Wanted:
+        """What the statistics of the heads of a layer need."""
+        ids = [texts_of_stack(one, layer.stack_name)[0].ids for one in self.readings]
+        return wanted_scores(
+            None if layer.kind == "cross" else torch.stack(ids),
+            self._marks(layer.stack_name),
+            first_key=self.spec.skip_sink,
+            repeat=self.spec.num_tokens if self.spec.probe else None,
+            asked=bool(self.spec.sought()["to"]),
+        )
+
+    def _marks(self, stack: str) -> Marks:
+        texts = [texts_of_stack(one, stack) for one in self.readings]
+        marks = torch.zeros(3, len(texts), max(len(text.ids) for text in texts[0]), dtype=torch.bool)
+        asked = self.spec.sought()
+        for number, (query, key) in enumerate(texts):
+            marks[0, number, : len(key.ids)] = torch.isin(key.ids, self.special)
+            for mark, names, text in ((marks[1], asked["from"], query), (marks[2], asked["to"], key)):
+                mark[number, positions(names, text, self.pretrained) if names else slice(None)] = True
+        return Marks(*marks.to(self.pretrained.device))
+
+
+WHOLE_TOKENS = 128
+BYTES_PER_KEPT_WEIGHT = 16
+
+
+class HeadMaps:
+    """Takes the layers as the model hands them over, and keeps the maps of those of the chosen stack.
+
+    Every head's weights where neither text has more than 128 tokens; else `pooled_mean` and `pooled_max` of
+    every head, and the whole weights of the heads asked for.
+    """
+
+    def __init__(self, spec: HeadsSpec, reading: Reading) -> None:
+        self.spec = spec
+        self.query, self.key = texts_of_stack(reading, spec.maps)
+        num_queries, num_keys = len(self.query.ids), len(self.key.ids)
+        self.is_whole = max(num_queries, num_keys) <= WHOLE_TOKENS
+        self.asked = [tuple(map(int, name.split(":"))) for name in spec.full]
+        self.maps: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
+        self.full: dict[tuple[int, ...], Tensor] = {}
+        size = len(self.asked) * num_queries * num_keys * BYTES_PER_KEPT_WEIGHT
+        refuse_bytes(spec.experiment, size, "fewer heads in full, or fewer tokens")
+
+    def wanted(self, layer: CapturedLayer, wanted: Wanted) -> Wanted:
+        """The same with what is to be kept of this layer."""
+        if not self._is_asked_for(layer):
+            return wanted
+        if self.is_whole:
+            return replace(wanted, weights=True)
+        return replace(wanted, pooled=MAP_SIZE, kept_heads=self._heads_in_full(layer))
+
+    def take(self, layer: CapturedLayer, found: Computed, text: int) -> None:
+        """Keep what is asked for of one layer, of one text."""
+        if not self._is_asked_for(layer):
+            return
+        for name in ("weights",) if self.is_whole else ("pooled_mean", "pooled_max"):
+            self.maps[name][layer.layer] = getattr(found, name)[text].float().cpu()
+        if found.kept_weights is not None:
+            for head, weights in zip(self._heads_in_full(layer), found.kept_weights[text], strict=True):
+                self.full[layer.layer, head] = weights.float().cpu()
+
+    def _heads_in_full(self, layer: CapturedLayer) -> tuple[int, ...]:
+        num_heads = layer.attention.shape[1]
+        return tuple(head for number, head in self.asked if number == layer.layer and head < num_heads)
+
+    def _is_asked_for(self, layer: CapturedLayer) -> bool:
+        return self.spec.maps == ("encoder" if layer.stack == "encoder" else layer.kind)
+
+    def tensors(self) -> dict[str, NamedTensor]:
+        """The maps by layer and head; UserError for a head in `full` that the model does not have."""
+        self._check_heads()
+        axes = ("query", "key") if self.is_whole else ("query_block", "key_block")
+        found = {name: _by_layer(layers, axes) for name, layers in self.maps.items()}
+        return found | {
+            whole_head_name(*place): NamedTensor(("query", "key"), self.full[place].numpy())
+            for place in self.asked
+            if place in self.full
+        }
+
+    def _check_heads(self) -> None:
+        kept = next(iter(self.maps.values()), {})
+        if not kept:
+            raise UserError(f"maps: the model has no {self.spec.maps}-attention")
+        for layer, head in self.asked:
+            if layer not in kept:
+                raise UserError(f"full: layer must be one of {min(kept)} to {max(kept)} (got {layer}:{head})")
+            if head >= len(kept[layer]):
+                raise UserError(f"full: head must be below {len(kept[layer])} (got {layer}:{head})")
+
+
+def _by_layer(layers: dict[int, Tensor], axes: tuple[str, str]) -> NamedTensor:
+    """The maps of all layers as one tensor; NaN where a layer has no attention or fewer heads."""
+    num_heads = max(map(len, layers.values()))
+    shape = next(iter(layers.values())).shape[1:]
+    stacked = np.full((max(layers) + 1, num_heads, *shape), np.nan, dtype=np.float32)
+    for layer, maps in layers.items():
+        stacked[layer, : len(maps)] = maps.numpy()
+    return NamedTensor(("layer", "head", *axes), stacked)
+
+
+class SurveyedLayer(NamedTuple):
+    """The place of a layer, what was computed for its heads, and the norms of their values if asked for."""
+
+    where: dict[str, Any]
+    found: Computed
+    norms: Float[Tensor, "text head"] | None
+
+
+ROUNDING = 1e-3
+"""By how much what W_O takes may differ from the heads, relative to the largest entry."""
+
+
+class Survey:
+    """Takes the layers as the model hands them over and keeps what the statistics of their heads need."""
+
+    def __init__(
+        self,
+        specs: Sequence[HeadsSpec],
+        whole: Sequence[Reading],
+        pretrained: Pretrained,
+        progress: Callable[[float], None] | None,
+        hooks: ExitStack,
+    ) -> None:
+        self.spec = specs[0]
+        self.hooks = hooks
+        self.progress = progress
+        self.pretrained = pretrained
+        self.texts = MarkedTexts(self.spec, whole, pretrained)
+        self.num_texts = len(whole)
+        self._layers: list[SurveyedLayer] = []
+        # Norms of values are measured by hooks while the model runs.
+        self._later = None if self.spec.weighted else DeferredLayers(self._measure)
+        self.rolled: list[Tensor] = []
+        self.wanted: dict[str, Wanted] = {}
+        self.maps: list[HeadMaps] = []
+        if self.spec.maps != "none":
+            self.maps = [HeadMaps(*one) for one in zip(specs, self.texts.readings, strict=True)]
+
+    @property
+    def layers(self) -> list[SurveyedLayer]:
+        """What was found about every layer, once the model has run."""
+        if self._later is not None:
+            self._later.finish()
+        return self._layers
+
+    def take(self, layer: CapturedLayer) -> Tensor | None:
+        """Look at one layer, now or later; its output where that is computed here."""
+        return self._measure(layer) if self._later is None else self._later.take(layer)
+
+    def _measure(self, layer: CapturedLayer) -> Tensor | None:
+        """The statistics of one layer, and its output where that is not of other weights."""
+        attention = self.texts.attention(layer)
+        norms = None
+        if self.spec.weighted:
+            attention, norms = self._weighted(layer, attention)
+        found = attend(attention, self._wanted(layer, attention))
+        self._keep(layer, found, norms)
+        if self.progress is not None:
+            num_stacks = 3 if self.pretrained.has_decoder else 1  # encoder, decoder, across
+            num_layers = num_stacks * self.pretrained.num_layers
+            self.progress(min(1.0, len(self._layers) / num_layers))
+        return found.output
+
+    def _wanted(self, layer: CapturedLayer, attention: Attention) -> Wanted:
+        """The same for all layers of a stack, and so are the patterns in it; but for the maps and the output,
+        which a layer has from here where it is the model's own and nothing else has computed it before.
+        """
+        stack = layer.stack_name
+        if stack not in self.wanted:
+            head_mean = self.spec.rollout and layer.kind == "self"
+            self.wanted[stack] = replace(self.texts.wanted(layer), head_mean=head_mean)
+        has_values = isinstance(attention, AttentionLayer) and attention.value.shape[-1] > 0
+        wanted = replace(self.wanted[stack], output=has_values and attention is layer.attention)
+        return self.maps[0].wanted(layer, wanted) if self.maps else wanted
+
+    def _keep(self, layer: CapturedLayer, found: Computed, norms: Tensor | None) -> None:
+        where = {"layer": layer.layer, "module": layer.module, "kind": layer.kind, "stack": layer.stack_name}
+        kept = Computed(
+            found.rows,
+            found.sums,
+            visible=found.visible,
+            received_mass=found.received_mass,
+            pattern_mass=found.pattern_mass,
+        )
+        self._layers.append(SurveyedLayer(where, kept, norms))
+        for text in range(self.num_texts):
+            if self.maps:
+                self.maps[text].take(layer, found, text)
+            if found.head_mean is not None:
+                mean = found.head_mean[text].double()
+                if text == len(self.rolled):
+                    self.rolled.append(torch.eye(len(mean), dtype=mean.dtype, device=mean.device))
+                self.rolled[text] = roll_out(self.rolled[text], mean)
+
+    def _weighted(
+        self, layer: CapturedLayer, attention: Attention
+    ) -> tuple[AttentionLayer, Float[Tensor, "text head"]]:
+        """The layer with its weights times the values' norms, and mean_i sum_j ||p_ij v_j W_O||."""
+        name = self.pretrained.name
+        if isinstance(attention, GivenWeights):
+            raise UserError(f"weighted: {name} gives its weights alone, without the values")
+        num_heads = attention.num_heads
+        in_dim = num_heads * attention.value.shape[-1]
+        projection = output_projection(self.pretrained.model, layer.module, in_dim)
+        if projection is None:
+            raise UserError(f"weighted: no output projection was found for {layer.module} of {name}")
+        self._compare_with_model(projection, layer.module, layer.attention)
+        of_heads = projection_of_heads(projection, num_heads)
+        _, values = attention.expanded()
+        norms = torch.stack([value_norms(value, of_heads) for value in values]).to(values.dtype)
+        normed = replace(attention, key=attention.expanded()[0], value=norms.unsqueeze(-1))
+        found = attend(normed, Wanted(output=True))
+        assert found.output is not None
+        totals = found.output[..., 0].double().sum(dim=-1) / found.seeing.sum(dim=-1, keepdim=True)
+        return weighted_by_values(attention, norms), totals
+
+    def _compare_with_model(self, projection: nn.Module, module: str, attention: Attention) -> None:
+        """UserError, as the model runs on, where W_O takes something else than the heads: gated ones, say.
+
+        Also where it gives something else than its matrix does, by a hook or an adapter.
+        """
+        heads = attend(attention, Wanted(output=True)).output
+        assert heads is not None
+        merged, place = merge_heads(heads), f"{module} of {self.pretrained.name}"
+        matrix, bias = matrix_and_bias(projection)
+        if matrix.is_meta:
+            raise UserError(f"weighted: W_O of {place} is not in memory: leave weighted out")
+
+        def compare(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            hook.remove()
+            if not _is_near(inputs[0].reshape(merged.shape), merged):
+                raise UserError(f"weighted: {place} changes the heads before W_O: leave weighted out")
+            if not _is_near(output, nn.functional.linear(inputs[0], matrix, bias)):
+                raise UserError(f"weighted: {place} gives something else than its W_O: leave weighted out")
+
+        hook = self.hooks.enter_context(projection.register_forward_hook(compare))
+
+
+def _is_near(ours: Tensor, theirs: Tensor) -> bool:
+    rounding = max(ROUNDING, torch.finfo(ours.dtype).eps)
+    return bool((ours - theirs).abs().max() <= rounding * theirs.abs().max())
+
+
+class SurveyedText(NamedTuple):
+    """The heads of one text, the rows behind their patterns, and each head's key with the most weight."""
+
+    rows: list[HeadRow]
+    stacks: list[Stack]
+    one_keys: dict[tuple[str, int, int], int]
+
+    def key_of(self, row: HeadRow) -> int:
+        """The position of the key with the most weight of a head."""
+        return self.one_keys[row["stack"], row["layer"], row["head"]]
+
+
+class HeadNumbers(NamedTuple):
+    """The statistics of the heads of a layer, and the key with the most weight of each."""
+
+    names: tuple[str, ...]
+    values: Float[Tensor, "text head statistic"]
+    keys: Int[Tensor, "text head"]
+
+
+def head_numbers(survey: Survey) -> list[HeadNumbers]:
+    """Every statistic of every layer; those of layers of the same stack and shapes are computed together."""
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for number, layer in enumerate(survey.layers):
+        assert layer.found.sums is not None
+        alike.setdefault((layer.where["stack"], layer.found.sums.shape), []).append(number)
+    by_layer: dict[int, HeadNumbers] = {}
+    for (stack, _), places in alike.items():
+        computed = [survey.layers[place].found for place in places]
+        mass, keys = one_key(computed, survey.wanted[stack])
+        scores = head_scores(computed, survey.wanted[stack]) | {"one_key_mass": mass}
+        norms = [norm for place in places if (norm := survey.layers[place].norms) is not None]
+        numbers = ({"value_norm": torch.stack(norms)} if norms else {}) | scores
+        values = torch.stack(list(numbers.values()), dim=-1)
+        for place, *of_layer in zip(places, values, keys, strict=True):
+            by_layer[place] = HeadNumbers(tuple(numbers), *of_layer)
+    return [by_layer[place] for place in range(len(survey.layers))]
+
+
+def stacks_of(survey: Survey, text: int) -> dict[str, Stack]:
+    """For each stack the rows of a text that each statistic is a mean of; its layers see the same rows."""
+    stacks: dict[str, Stack] = {}
+    for layer in survey.layers:
+        name, wanted = layer.where["stack"], survey.wanted[layer.where["stack"]]
+        if name not in stacks:
+            assert wanted.patterns is not None and layer.found.visible is not None
+            counts = rows_of_patterns(layer.found, wanted)[text].tolist()
+            num_rows = dict.fromkeys(("sink_mass", "one_key_mass"), int(layer.found.seeing[text].sum()))
+            num_rows["normalized_entropy"] = int((layer.found.visible[text] > 1).sum())
+            num_rows |= dict(zip(wanted.patterns.names, counts, strict=True))
+            stacks[name] = Stack(name, num_rows, bool(wanted.patterns.marks.special[text, 0]))
+    return stacks
+
+
+def found_texts(survey: Survey) -> list[SurveyedText]:
+    """What was found on each text: a row for each head, in the order of the layers, and what they do."""
+    numbers = [(one.names, one.values.tolist(), one.keys.tolist()) for one in head_numbers(survey)]
+    texts = []
+    for text in range(survey.num_texts):
+        stacks = stacks_of(survey, text)
+        rows: list[HeadRow] = []
+        one_keys: dict[tuple[str, int, int], int] = {}
+        for (where, *_), (names, values, keys) in zip(survey.layers, numbers, strict=True):
+            stack = stacks[where["stack"]]
+            for head, (of_head, key) in enumerate(zip(values[text], keys[text], strict=True)):
+                by_name = dict(zip(names, of_head, strict=True))
+                rows.append({**where, "head": head, "pattern": pattern_of(by_name, stack), **by_name})
+                one_keys[stack.name, where["layer"], head] = key
+        texts.append(SurveyedText(rows, list(stacks.values()), one_keys))
+    return texts

@@ -1,0 +1,123 @@
+"""What each head does, in a word: the pattern whose statistic is above its threshold."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from attncli.core.row_statistics import FIRST, HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, UNIFORM, HeadPattern
+from attncli.report import Row, Table
+
+MIN_ROWS = 5
+"""Rows that a pattern must have to name a head: a mean over fewer says little."""
+NUM_STRONGEST = 3
+DECIMALS = 5
+UNNAMED = "unnamed"
+NOT_FIRST = "special_mass - sink_mass"
+"""The statistic behind special tokens where the first one is special: that has a pattern of its own."""
+
+HeadRow = dict[str, Any]
+"""The place of a head, and its statistics by name."""
+
+
+class Stack(NamedTuple):
+    """How many rows each statistic of a stack is a mean of, and whether its first key is special."""
+
+    name: str
+    num_rows: Mapping[str, int]
+    starts_special: bool
+
+    def patterns(self) -> dict[str, HeadPattern]:
+        """The patterns that there is a statistic for: in cross-attention positions do not compare."""
+        return {name: one for name, one in HEAD_PATTERNS.items() if one.statistic in self.num_rows}
+
+    def has_enough_rows(self, statistic: str) -> bool:
+        """Whether a statistic may name a head."""
+        return self.num_rows[statistic] >= MIN_ROWS
+
+    def value(self, head: HeadRow, statistic: str) -> float:
+        """The statistic; for special tokens without the first, which has a pattern of its own."""
+        if (name := self.name_of(statistic)) in head:
+            return float(head[name])
+        return float(head[statistic] - head["sink_mass"])
+
+    def name_of(self, statistic: str) -> str:
+        """What `value` is a number of."""
+        return NOT_FIRST if statistic == "special_mass" and self.starts_special else statistic
+
+
+def pattern_of(head: HeadRow, stack: Stack) -> str:
+    """Uniform where it is that; else the pattern with the largest value above its threshold.
+
+    The first token, where a head parks weight that it does not need, names only what nothing else names.
+    """
+    found = {
+        name: value
+        for name, (statistic, threshold) in stack.patterns().items()
+        if stack.has_enough_rows(statistic) and (value := stack.value(head, statistic)) > threshold
+    }
+    if UNIFORM in found:
+        return UNIFORM
+    return max(found, key=lambda name: (name != FIRST, found[name]), default=UNNAMED)
+
+
+def pattern_rows(heads: Sequence[HeadRow], stack: Stack) -> list[Row]:
+    """For each pattern how many heads are above its threshold; None where it has too few rows."""
+    rows: list[Row] = []
+    for name, (statistic, threshold) in stack.patterns().items():
+        above = sum(stack.value(head, statistic) > threshold for head in heads)
+        rows.append(
+            {
+                "stack": stack.name,
+                "pattern": name,
+                "statistic": stack.name_of(statistic),
+                "threshold": threshold,
+                "rows": stack.num_rows[statistic],
+                "heads": above if stack.has_enough_rows(statistic) else None,
+            }
+        )
+    unnamed = {"statistic": "", "threshold": None, "rows": None}
+    of_none = sum(head["pattern"] == UNNAMED for head in heads)
+    return [*rows, {"stack": stack.name, "pattern": UNNAMED, **unnamed, "heads": of_none}]
+
+
+def strongest_rows(
+    heads: Sequence[HeadRow], stack: Stack, key_of: Callable[[HeadRow], int | None]
+) -> Iterator[Row]:
+    """The heads with the largest numbers of each pattern with enough rows; ties in their order.
+
+    `key` is the position of the one key for all.
+    """
+    for name, (statistic, _) in stack.patterns().items():
+        if not stack.has_enough_rows(statistic):
+            continue
+        ranked = sorted(heads, key=lambda head: -_rounded(stack.value(head, statistic)))[:NUM_STRONGEST]
+        for rank, head in enumerate(ranked):
+            value = stack.value(head, statistic)
+            if _rounded(value) > 0:
+                yield {
+                    "stack": stack.name,
+                    "pattern": name,
+                    "rank": rank,
+                    "layer": head["layer"],
+                    "head": head["head"],
+                    "value": value,
+                    "key": key_of(head) if statistic == "one_key_mass" else None,
+                }
+
+
+def _rounded(value: float) -> float:
+    """Without the last bits, which must not decide an order; -1 for no number."""
+    return round(value, DECIMALS) if value == value else -1.0
+
+
+def pattern_tables(stacks: Sequence[Stack], patterns: list[Row], strongest: list[Row]) -> dict[str, Table]:
+    """What heads do, by pattern; for each stack whether texts begin with a special token, and the rows."""
+    known = {name for stack in stacks for name in stack.num_rows}
+    counts = Table(
+        {
+            "stack": stack.name,
+            STARTS_SPECIAL: stack.starts_special,
+            **{name: stack.num_rows.get(name) for name in PATTERNS if name in known},
+        }
+        for stack in stacks
+    )
+    return {"patterns": Table(patterns), "strongest": Table(strongest), "pattern_rows": counts}

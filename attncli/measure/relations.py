@@ -1,0 +1,383 @@
+"""How often each head looks along each syntactic relation, beside the best fixed offset."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attncli.core.summaries import share_interval
+from attncli.errors import UserError
+from attncli.measure.heads import refuse_merged
+from attncli.measure.removal import AblatedHeads
+from attncli.models.capture import capture
+from attncli.models.layers import CapturedLayer
+from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.readings import ManyTexts, attention_between_words
+from attncli.models.text_files import LineFile
+from attncli.report import Numbers, Report, Table
+from attncli.report_parts import build_report
+from attncli.settings.heads import HeadsSpec
+from attncli.settings.text import Texts
+
+if TYPE_CHECKING:
+    from conllu import Token
+
+
+class Relation(NamedTuple):
+    """The number of a word and of the word it depends on, from 0, and what the file calls the relation."""
+
+    dependent: int
+    head: int
+    name: str
+
+
+@dataclass(frozen=True)
+class ParsedSentence:
+    """A sentence as it is written, with the number of the word of each character, and its relations.
+
+    Words are those of the written text: "al" (a + el) is one.
+    """
+
+    text: str
+    of_character: list[int]
+    num_words: int
+    relations: tuple[Relation, ...]
+
+
+class SentenceFile(LineFile):
+    """A CoNLL-U file, a sentence at a time. https://universaldependencies.org/format.html"""
+
+    def __init__(self, name: str) -> None:
+        if find_spec("conllu") is None:
+            raise UserError('relations: needs: pip install "attncli[models]"')
+        super().__init__(name, f"relations: {name}")
+
+    def count(self) -> int:
+        """How many sentences there are; UserError at the first invalid one, and where there is none."""
+        count = sum(1 for _ in self.numbered())
+        if not count:
+            raise UserError(f"relations: {self.label}: holds no sentence")
+        return count
+
+    def numbered(self) -> Iterator[tuple[int, ParsedSentence]]:
+        """Every sentence with the number of its first line; UserError there for an invalid one."""
+        for line, block in self._blocks():
+            where = f"relations: {self.label}:{line}"
+            try:
+                yield line, _parsed(block.decode())
+            except UnicodeDecodeError:
+                raise UserError(f"{where}: is not UTF-8 text") from None
+            except ValueError as error:
+                raise UserError(f"{where}: {error}") from None
+
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        """The lines of each sentence, without comments, and the number of the first one."""
+        lines: list[bytes] = []
+        start = 0
+        with self._opened() as file:
+            for number, data in enumerate(file, start=1):
+                line = data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data
+                if b"\t" in line:  # conllu would split at two blanks, too
+                    line = re.sub(rb" {2,}", b" ", line)
+                if line.startswith(b"#"):
+                    continue
+                if line.strip():
+                    start = number if not lines else start
+                    lines.append(line)
+                elif lines:
+                    yield start, b"".join(lines)
+                    lines = []
+        if lines:
+            yield start, b"".join(lines)
+
+
+def _parsed(block: str) -> ParsedSentence:
+    """ValueError for a block that is not a sentence in CoNLL-U."""
+    from conllu import parse
+    from conllu.exceptions import ParseException
+
+    try:
+        (rows,) = parse(block)
+    except ParseException as error:
+        raise ValueError(f"is not CoNLL-U: {error}") from None
+    number_of, written = _written_words(list(rows))
+    text, of_character = _joined(written)
+    return ParsedSentence(text, of_character, len(written), tuple(_relations(list(rows), number_of)))
+
+
+def _written_words(rows: "list[Token]") -> "tuple[dict[int, int], list[Token]]":
+    """The number of the written word of each syntactic word, by its id, and the written words."""
+    number_of: dict[int, int] = {}
+    written: list[Token] = []
+    last = 0
+    for row in rows:
+        if not row["form"].strip():
+            raise ValueError(f"word {row['id']} has no form (column 2)")
+        match row["id"]:
+            case int(word):
+                if word != len(number_of) + 1:
+                    raise ValueError(f"word {len(number_of) + 1} is missing (found {word})")
+                if word > last:
+                    written.append(row)
+                number_of[word] = len(written) - 1
+            case (_, "-", int(end)):
+                written.append(row)
+                last = end
+    return number_of, written
+
+
+def _joined(written: "list[Token]") -> tuple[str, list[int]]:
+    """The text of words, and the number of the word of each character; a blank belongs to the next word."""
+    text, of_character = "", list[int]()
+    blank = ""
+    for number, row in enumerate(written):
+        text += blank + row["form"]
+        of_character += [number] * len(blank + row["form"])
+        blank = "" if (row.get("misc") or {}).get("SpaceAfter") == "No" else " "
+    return text, of_character
+
+
+def _relations(rows: "list[Token]", number_of: dict[int, int]) -> Iterator[Relation]:
+    """Those between written words: neither of the root nor inside one word."""
+    for row in rows:
+        word, head, name = row["id"], row.get("head"), row.get("deprel")
+        if not isinstance(word, int):
+            continue
+        if not isinstance(head, int) or not name or name == "_":
+            raise ValueError(f"word {word} has no syntactic head, or no relation to it (columns 7 and 8)")
+        if not name.isprintable() or any(map(str.isspace, name)):
+            raise ValueError(f"word {word}: a relation is a word without blanks (got {name!r})")
+        if head and head not in number_of:
+            raise ValueError(f"word {word}: the head must be at most {len(number_of)} (got {head})")
+        if head and number_of[word] != number_of[head]:
+            yield Relation(number_of[word], number_of[head], name)
+
+
+ALL = "all relations"
+"""All of them together: no relation has a blank in its name."""
+DIRECTIONS = ("to_head", "from_head")
+"""The dependent looks most at its head; the head looks most at the dependent, of all words."""
+ROUNDING = 1e-5
+"""Weights that differ by less than this share of the largest are a tie, which the first word wins."""
+NOBODY = -1
+
+
+def most_looked_at(
+    weights: Float[Tensor, "*batch query key"], among: Bool[Tensor, "*#batch query key"]
+) -> Int[Tensor, "*batch query"]:
+    """argmax over keys of the weights among these; -1 where no weight there is above 0."""
+    left = weights.masked_fill(~among, 0.0)
+    largest = left.amax(dim=-1, keepdim=True)
+    first = (left >= largest * (1 - ROUNDING)).int().argmax(dim=-1)
+    return first.masked_fill(largest.squeeze(-1) <= 0, NOBODY)
+
+
+@dataclass
+class RelationCounts:
+    """Over the sentences so far: the words in each relation, where their heads are, and what heads find.
+
+    `offsets` counts the heads that are so many words after their dependent. `hits` are by layer.
+    """
+
+    num_words: int = 0
+    num_unaligned: int = 0
+    words: Counter[str] = field(default_factory=Counter)
+    offsets: dict[str, Counter[int]] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=lambda: {ALL: 0})
+    hits: dict[int, Int[Tensor, "direction relation head"]] = field(default_factory=dict)
+
+    def count(self, name: str, offset: int) -> int:
+        """Count a word in a relation; the relation's number."""
+        for counted in (ALL, name):
+            self.words[counted] += 1
+            self.offsets.setdefault(counted, Counter())[offset] += 1
+        return self.numbers.setdefault(name, len(self.numbers))
+
+    def add(
+        self,
+        layer: int,
+        relations: Int[Tensor, " word"],
+        found: Bool[Tensor, "direction word head"],
+    ) -> None:
+        """Count what the heads of a layer found of some words, each in the relation of this number."""
+        hits = self.hits.get(layer, torch.zeros(len(found), 0, found.shape[2], dtype=torch.int64))
+        missing = len(self.numbers) - hits.shape[1]
+        hits = torch.cat([hits, hits.new_zeros(len(found), missing, found.shape[2])], dim=1)
+        hits.index_add_(1, relations, found.to(torch.int64))
+        hits[:, self.numbers[ALL]] += found.sum(dim=1)
+        self.hits[layer] = hits
+
+
+class RelationCounter:
+    """Takes the layers of a model on some sentences of equal counts, and counts what their heads find."""
+
+    def __init__(
+        self, sentences: Sequence[ParsedSentence], readings: Sequence[Reading], counts: RelationCounts
+    ) -> None:
+        self.counts = counts
+        self.readings = readings
+        found: list[tuple[int, int, int, int]] = []
+        is_word = []
+        for text, (sentence, reading) in enumerate(zip(sentences, readings, strict=True)):
+            assert reading.text.words is not None
+            words = reading.text.words.of_text
+            place_of = {held.start: place for place, held in enumerate(words) if len(held) == 1}
+            counts.num_words += sentence.num_words
+            for dependent, head, name in sentence.relations:
+                if dependent in place_of and head in place_of:
+                    number = counts.count(name, head - dependent)
+                    found.append((text, place_of[dependent], place_of[head], number))
+                else:  # a word without a token of its own, or one that was cut off
+                    counts.num_unaligned += 1
+            is_word.append([len(held) > 0 for held in words])
+        columns = torch.tensor(found, dtype=torch.int64).reshape(-1, 4).unbind(dim=1)
+        self.texts, self.dependents, self.heads, self.relations = columns
+        among = torch.tensor(is_word)
+        others = ~torch.eye(among.shape[1], dtype=torch.bool)
+        self.among = (among[:, :, None] & among[:, None, :] & others)[:, None]
+
+    def take(self, layer: CapturedLayer) -> None:
+        """Count what the heads of one layer find."""
+        if not len(self.texts):
+            return
+        weights = attention_between_words(layer, self.readings).weights.cpu()
+        by_direction = [
+            most_looked_at(each, self.among)[self.texts, :, self.dependents] for each in (weights, weights.mT)
+        ]
+        found = torch.stack(by_direction) == self.heads[:, None]
+        self.counts.add(layer.layer, self.relations, found)
+
+
+HOW_NOTE = (
+    "to head: the word that a dependent looks at most is its head; from head: the word that looks at it most "
+    "is its head. Special tokens and the word itself do not count (Clark et al. 2019)."
+)
+BEST_NOTE = (
+    "95 % intervals are Wilson's; more: the head beyond the offset, where the two intervals do not overlap. "
+    "The best of {heads} heads was picked on these very words: expect a smaller share on others."
+)
+
+
+def report_relations(
+    spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
+) -> Report:
+    """The best head of each relation, and every head's share of every relation's words.
+
+    Clark et al. 2019 (1906.04341), section 4.2 and table 1. UserError for a model of two stacks, and for a
+    tokenizer that does not tell where its tokens are in the text.
+    """
+    name = pretrained.name
+    if pretrained.has_decoder:
+        raise UserError(f"relations: {name} has an encoder and a decoder: relations are for one stack")
+    if not pretrained.tokenizer.is_fast:
+        raise UserError(f"relations: the tokenizer of {name} does not say where its tokens stand in the text")
+    assert spec.relations is not None
+
+    def read(sentence: ParsedSentence) -> Reading:
+        text = pretrained.read(
+            sentence.text, "relations", truncate=spec.truncate, words=lambda _: sentence.of_character
+        )
+        refuse_merged(spec, Reading(text).in_words(), pretrained, "shorter sentences")
+        return Reading(text)
+
+    counts = RelationCounts()
+    way_notes: dict[str, None] = {}
+    with SentenceFile(spec.relations) as file:
+        many: ManyTexts[ParsedSentence] = ManyTexts(file, read, progress, key="relations")
+        for batch in many.batches():
+            sentences, readings = zip(*batch, strict=True)
+            counter = RelationCounter(sentences, readings, counts)
+            with ExitStack() as hooks:
+                ablated = AblatedHeads(spec.ablate, pretrained, counter.take, hooks)
+                way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
+            way_notes |= dict.fromkeys(way.notes())
+            ablated.check_all_found()
+    if not counts.hits:
+        raise UserError(
+            f"relations: {file.label}: has no relation between two words that {name} can tell apart"
+        )
+    every = list(_every_head(counts))
+    about = Numbers(
+        num_sentences=many.num_read,
+        num_words=counts.num_words,
+        num_relations=counts.words[ALL],
+        num_unaligned=counts.num_unaligned,
+    )
+    heads = _head_rows(every)
+    notes = [
+        f"{name}: {len(heads)} heads, on {counts.words[ALL]:,} relations in {many.num_read:,} sentences.",
+        HOW_NOTE,
+        BEST_NOTE.format(heads=f"{len(heads):,}"),
+        *_unaligned(counts.num_unaligned),
+        *many.notes(),
+        *way_notes,
+        *ablated.notes(),
+    ]
+    tables = {"relations": _best(every, counts), "heads": heads, "intervals": Table(every)}
+    return build_report(spec, Texts(), {}, {**tables, "sentences": about}, notes)
+
+
+def _unaligned(count: int) -> list[str]:
+    relations = "1 relation is" if count == 1 else f"{count:,} relations are"
+    why = "left out, of words without tokens of their own, or that were cut off."
+    return [f"{relations} {why}"] if count else []
+
+
+def _every_head(counts: RelationCounts) -> Iterator[dict[str, Any]]:
+    """One row per relation, direction and head; the relations with the most words first."""
+    order = sorted(counts.words, key=lambda name: (name != ALL, -counts.words[name], name))
+    for name in order:
+        count, number = counts.words[name], counts.numbers[name]
+        for layer, hits in counts.hits.items():
+            for direction, of_heads in zip(DIRECTIONS, _of_relation(hits, number), strict=True):
+                for head, found in enumerate(of_heads):
+                    lower, upper = share_interval(found, count)
+                    yield {
+                        **{"stack": "self", "layer": layer, "head": head, "statistic": f"{name}.{direction}"},
+                        **{"relation": name, "direction": direction, "hits": found, "words": count},
+                        **{"mean": found / count, "lower": lower, "upper": upper},
+                    }
+
+
+def _of_relation(hits: torch.Tensor, number: int) -> list[list[int]]:
+    """The hits of each direction and head; zeros where a layer was last seen before the relation was."""
+    found: list[list[int]] = (hits[:, number] if number < hits.shape[1] else hits[:, 0] * 0).tolist()
+    return found
+
+
+def _best(every: list[dict[str, Any]], counts: RelationCounts) -> Table:
+    """For each relation the head that finds the most words, and the offset of the most syntactic heads."""
+    best: dict[str, dict[str, Any]] = {}
+    for row in every:
+        best[row["relation"]] = max(best.get(row["relation"], row), row, key=lambda one: one["hits"])
+    table = Table()
+    for name, row in best.items():
+        # Of equal ones the nearest, the one before the word first.
+        offset, found = min(counts.offsets[name].items(), key=lambda one: (-one[1], abs(one[0]), one[0]))
+        lower, upper = share_interval(found, counts.words[name])
+        table.append(
+            {
+                **{key: row[key] for key in ("relation", "words", "layer", "head", "direction")},
+                **{"share": row["mean"], "lower": row["lower"], "upper": row["upper"]},
+                **{"offset": offset, "offset_share": found / counts.words[name]},
+                **{"offset_lower": lower, "offset_upper": upper},
+            }
+        )
+    return table
+
+
+def _head_rows(every: list[dict[str, Any]]) -> Table:
+    """One row per head, with its share of each relation's words in each direction."""
+    rows: dict[tuple[int, int], dict[str, Any]] = {}
+    for row in every:
+        layer, head = row["layer"], row["head"]
+        own = rows.setdefault((layer, head), {"layer": layer, "head": head, "kind": "self", "stack": "self"})
+        own[row["statistic"]] = row["mean"]
+    return Table(rows.values())

@@ -1,0 +1,196 @@
+"""What replaces the output of a removed head, and heads by the names that a user gives them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count, product
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from attncli.core.engines import attend
+from attncli.core.layer import AttentionLayer, repeat_heads
+from attncli.core.row_tiles import GivenWeights
+from attncli.core.wanted import Wanted
+from attncli.errors import UserError
+from attncli.models.blocks import output_projection
+from attncli.models.capture import check_computed_here, run_model
+from attncli.models.layers import CapturedLayer, Consumer
+from attncli.models.pretrained import Pretrained
+from attncli.settings.models import named_head
+
+
+class HeadPlace(NamedTuple):
+    """A head by the call of its attention, in the order of a run, and its number there."""
+
+    call: int
+    head: int
+
+
+Removed = Sequence[HeadPlace]
+"""The heads that are removed from one run."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """zero: nothing, as if its columns of W_O were zero. mean: its mean output over all tokens of the texts.
+    sink: the value of the first key, as if it looked there alone.
+
+    `means` are the mean outputs (head, value_dim) of the heads of each call, whose sizes may differ.
+    """
+
+    method: Literal["zero", "mean", "sink"]
+    means: Sequence[Float[Tensor, "_ _"]] = ()
+
+    def applied(
+        self, model: nn.Module, layer: CapturedLayer, call: int, removed: Sequence[Removed], hooks: ExitStack
+    ) -> Float[Tensor, "text head query value_dim"]:
+        """The output of a call, each text without its own removed heads."""
+        output = output_of(layer)
+        places = [
+            (text, place.head) for text, each in enumerate(removed) for place in each if place.call == call
+        ]
+        if not places:
+            return output
+        if self.method == "zero":
+            return without_columns(model, layer, output, places, hooks)
+        assert isinstance(layer.attention, AttentionLayer)
+        texts, heads = torch.tensor(places, device=output.device).unbind(dim=-1)
+        changed = output.clone()
+        changed[texts, heads] = self._replacement(layer.attention, call)[texts, heads].to(output.dtype)
+        return changed
+
+    def _replacement(self, layer: AttentionLayer, call: int) -> Float[Tensor, "text head #query value_dim"]:
+        if self.method == "mean":
+            means = self.means[call].unsqueeze(1)
+            return means.expand(layer.shape[0], -1, -1, -1).to(layer.value.device)
+        return repeat_heads(layer.value[:, :, :1], layer.num_heads)
+
+
+def without_columns(
+    model: nn.Module,
+    layer: CapturedLayer,
+    output: Float[Tensor, "text head query value_dim"],
+    places: Sequence[tuple[int, int]],
+    hooks: ExitStack,
+) -> Float[Tensor, "text head query value_dim"]:
+    """The layer's output, with the heads at `places` (text, head) zero where W_O reads them, after gates and
+    norms.
+
+    Where no W_O is found the heads themselves are zero, which is the same but for a norm between.
+    """
+    num_texts, num_heads, _, value_dim = output.shape
+    texts, heads = torch.tensor(places, device=output.device).unbind(dim=-1)
+    projection = output_projection(model, layer.module, num_heads * value_dim)
+    if projection is None:
+        changed = output.clone()
+        changed[texts, heads] = 0
+        return changed
+
+    def zero(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        hook.remove()  # the module may serve other layers, too
+        read = inputs[0].clone()
+        read.view(num_texts, -1, num_heads, value_dim)[texts, :, heads] = 0
+        return (read, *inputs[1:])
+
+    hook = hooks.enter_context(projection.register_forward_pre_hook(zero))
+    return output
+
+
+def output_of(layer: CapturedLayer) -> Float[Tensor, "text head query value_dim"]:
+    """The output of a layer that is computed here."""
+    assert isinstance(layer.attention, AttentionLayer)
+    output = attend(layer.attention, Wanted(output=True)).output
+    assert output is not None
+    return output
+
+
+def mean_outputs(model: PreTrainedModel, texts: Iterable[Mapping[str, Tensor]]) -> list[Float[Tensor, "_ _"]]:
+    """By call, the mean output of every head over all tokens of the texts, each the inputs of a run."""
+    sums: list[Tensor] = []
+    counts: list[int] = []
+    for inputs in texts:
+        check_computed_here(model, inputs)
+        calls = count()
+
+        def add(layer: CapturedLayer, calls: Iterator[int] = calls) -> Tensor:
+            output, call = output_of(layer), next(calls)
+            if call == len(sums):
+                sums.append(torch.zeros_like(output[0, :, 0], dtype=torch.float64))
+                counts.append(0)
+            sums[call] += output.double().sum(dim=(0, 2))
+            counts[call] += len(output) * output.shape[2]
+            return output
+
+        run_model(model, inputs, add)
+    return [total / number for total, number in zip(sums, counts, strict=True)]
+
+
+def index_of_head(rows: Sequence[Mapping[str, Any]], name: str, key: str, pretrained: Pretrained) -> int:
+    """The index of its row; UserError, at `key`, for a head that the model does not have."""
+    stack, layer, head = named_head(name)
+    stacks = list(dict.fromkeys(row["stack"] for row in rows))
+    if not stack and len(stacks) > 1:
+        raise UserError(f"{key}: must say which stack of {pretrained.name}, as {stacks[0]}:{name}")
+    own = stack or stacks[0]
+    for index, row in enumerate(rows):
+        if (row["stack"], row["layer"], row["head"]) == (own, layer, head):
+            return index
+    layers = sorted({row["layer"] for row in rows if row["stack"] == own})
+    if not layers:
+        raise UserError(f"{key}: {pretrained.name} has no stack {stack} (got {name})")
+    if layer not in layers:
+        raise UserError(f"{key}: layer must be one of {layers[0]} to {layers[-1]} (got {name})")
+    count = sum(row["stack"] == own and row["layer"] == layer for row in rows)
+    raise UserError(f"{key}: head must be below {count} (got {name})")
+
+
+class AblatedHeads:
+    """Takes the layers before `consume`, and zeroes what the named heads give."""
+
+    def __init__(
+        self, names: Sequence[str], pretrained: Pretrained, consume: Consumer, hooks: ExitStack
+    ) -> None:
+        self.name, self.model = pretrained.name, pretrained.model
+        self.hooks = hooks
+        self.heads = {name: named_head(name) for name in names}
+        self.consume = consume
+        self.found: set[str] = set()
+        for name, head in self.heads.items():
+            if not head.stack and pretrained.has_decoder:
+                raise UserError(f"ablate: must say which stack of {self.name}, as decoder:{name}")
+
+    def take(self, layer: CapturedLayer) -> Tensor | None:
+        """The layer's output without these heads; UserError for a head that it does not have."""
+        output = self.consume(layer)
+        own = {
+            name: head.head
+            for name, head in self.heads.items()
+            if (head.stack or "self", head.layer) == (layer.stack_name, layer.layer)
+        }
+        if not own:
+            return output
+        self.found.update(own)
+        if isinstance(layer.attention, GivenWeights):
+            raise UserError(f"ablate: {self.name} computes its attention itself: no head can be taken out")
+        for name, head in own.items():
+            if head >= layer.attention.num_heads:
+                raise UserError(f"ablate: head must be below {layer.attention.num_heads} (got {name})")
+        output = output_of(layer) if output is None else output
+        places = list(product(range(len(output)), own.values()))
+        return without_columns(self.model, layer, output, places, self.hooks)
+
+    def check_all_found(self) -> None:
+        """UserError for a head of a layer that the model does not have."""
+        if missing := [name for name in self.heads if name not in self.found]:
+            raise UserError(f"ablate: {self.name} has no such layer (got {missing[0]})")
+
+    def notes(self) -> list[str]:
+        """Which heads were ablated."""
+        if not self.heads:
+            return []
+        heads, their = ("head", "its") if len(self.heads) == 1 else ("heads", "their")
+        return [f"Without {heads} {', '.join(self.heads)}: as if {their} columns of W_O were zero."]

@@ -1,0 +1,210 @@
+"""The residual stream of the last token as a sum, and the direction of it that a logit reads."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attncli.errors import UserError
+from attncli.models.blocks import BLOCK, output_projection, projection_of_heads
+from attncli.models.pretrained import Pretrained
+
+ROUNDING = 1e-4
+"""By how much two vectors may differ, relative to the largest entry: float32 is far below it."""
+
+
+@dataclass
+class Call:
+    """What one call of a module read and gave, at the last token of a text, in float64."""
+
+    read: Float[Tensor, " dim"]
+    gave: Float[Tensor, " embed"]
+
+
+Calls = dict[str, list[Call]]
+"""The calls of the modules that read and give a vector for each token, by their names."""
+
+
+@contextmanager
+def recorded_calls(model: nn.Module, num_tokens: int) -> Iterator[Calls]:
+    """The calls of a model's modules, while it runs on one text."""
+    calls: Calls = {}
+
+    def last(tensor: Any) -> Tensor | None:
+        """The last token's vector, copied: some models reuse the memory."""
+        is_of_tokens = isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.ndim > 1
+        if not is_of_tokens or tensor.numel() != num_tokens * tensor.shape[-1]:
+            return None
+        vector: Tensor = tensor.reshape(num_tokens, -1)[-1].detach().double().clone()
+        return vector
+
+    def hook(name: str) -> Any:
+        def note(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+            read = last(inputs[0] if inputs else named.get("hidden_states"))
+            gave = last(output[0] if isinstance(output, tuple | list) and output else output)
+            if read is not None and gave is not None:
+                calls.setdefault(name, []).append(Call(read, gave))
+
+        return note
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.enter_context(module.register_forward_hook(hook(name), with_kwargs=True))
+        yield calls
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a layer adds: its heads through W_O, the bias of W_O, and the rest, its MLP."""
+
+    heads: Float[Tensor, "head embed"]
+    bias: Float[Tensor, " embed"]
+    mlp: Float[Tensor, " embed"]
+
+
+@dataclass(frozen=True)
+class Residual:
+    """The stream before the first block, what the blocks add, and the stream after the last."""
+
+    embedding: Float[Tensor, " embed"]
+    blocks: list[Block]
+    last: Float[Tensor, " embed"]
+
+
+def residual_of(
+    pretrained: Pretrained,
+    calls: Calls,
+    modules: Sequence[str],
+    outputs: Sequence[Float[Tensor, "head value_dim"]],
+) -> Residual:
+    """From the names of the attention modules and what their heads gave at the last token.
+
+    UserError where a block gives something else than its input, what W_O gives, and what one other module in
+    it gives.
+    """
+    names = [name for name in calls if BLOCK.fullmatch(name)]
+    if len(names) != len(modules) or not all(
+        module.startswith(f"{name}.") for name, module in zip(names, modules, strict=True)
+    ):
+        refuse(pretrained, "its blocks do not have one attention each")
+    stream = embedding = calls[names[0]][0].read
+    blocks = []
+    for name, module, heads in zip(names, modules, outputs, strict=True):
+        call = calls[name][0]
+        if len(calls[name]) > 1 or not close(call.read, stream):
+            refuse(pretrained, f"{name} does not read what the block before gave")
+        blocks.append(_block(pretrained, calls, name, module, heads))
+        stream = call.gave
+    return Residual(embedding, blocks, stream)
+
+
+def _block(
+    pretrained: Pretrained, calls: Calls, name: str, module: str, heads: Float[Tensor, "head value_dim"]
+) -> Block:
+    call = calls[name][0]
+    inside = {key: own[0] for key, own in calls.items() if key.startswith(f"{name}.") and len(own) == 1}
+    projection = output_projection(pretrained.whole, module, heads.numel())
+    parts = pretrained.whole.named_modules()
+    of_projection = next((inside[key] for key, part in parts if part is projection and key in inside), None)
+    if projection is None or of_projection is None:
+        refuse(pretrained, f"no output projection was found for {module}")
+    if not close(of_projection.read, heads.flatten()):
+        refuse(pretrained, f"{module} changes its heads before W_O")
+    mlp = call.gave - call.read - of_projection.gave
+    if not any(close(one.gave, mlp, call.gave.abs().max()) for one in inside.values()):
+        refuse(pretrained, f"{name} does not add what its heads and its MLP give to what it reads")
+    columns = projection_of_heads(projection, len(heads)).double()
+    bias = getattr(projection, "bias", None)
+    own_bias = torch.zeros_like(mlp) if bias is None else bias.detach().double()
+    return Block((columns @ heads.unsqueeze(-1)).squeeze(-1), own_bias, mlp)
+
+
+def close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:
+    """Whether two vectors are the same but for rounding, of numbers of this size."""
+    return a.shape == b.shape and bool(
+        (a - b).abs().max() <= ROUNDING * (b.abs().max() if size is None else size)
+    )
+
+
+def refuse(pretrained: Pretrained, reason: str) -> NoReturn:
+    """UserError that says why a logit is not such a sum here."""
+    advice = f"cannot be split into its heads, use a pre-norm decoder: {reason}"
+    raise UserError(f"model: the logits of {pretrained.name} {advice}")
+
+
+@dataclass(frozen=True)
+class Direction:
+    """logit = stream . vector + bias. `scale` is what the last norm multiplied the stream by."""
+
+    vector: Float[Tensor, " embed"]
+    bias: float
+    scale: float
+
+
+def difference(values: Float[Tensor, "token ..."]) -> Float[Tensor, "..."]:
+    """The value of a token or, of two tokens, that of the first minus that of the second."""
+    return values[0] if len(values) == 1 else values[0] - values[1]
+
+
+def direction_of(
+    pretrained: Pretrained,
+    calls: Calls,
+    stream: Float[Tensor, " embed"],
+    logits: Float[Tensor, " vocabulary"],
+    ids: Sequence[int],
+) -> Direction:
+    """That of a token's logit or, of two tokens, of how far the first logit is above the second.
+
+    A norm is linear once its scale s is frozen: RMSNorm x g s (Zhang & Sennrich 2019, 1910.07467), LayerNorm
+    (x - mean x) g s + b (Ba et al. 2016, 1607.06450). UserError for other norms, and for logits that are
+    changed after W_U.
+    """
+    # transformers leaves this without types.
+    unembedding = pretrained.whole.get_output_embeddings()  # type: ignore[no-untyped-call]
+    assert isinstance(unembedding, nn.Linear)
+    name = next(name for name, part in pretrained.whole.named_modules() if part is unembedding)
+    read = calls[name][-1].read
+    own = list(ids)
+    unembedded = difference(unembedding.weight.detach()[own].double())
+    bias = 0.0 if unembedding.bias is None else float(difference(unembedding.bias[own]))
+    logit = float(difference(logits[own]))
+    if abs(float(unembedded @ read) + bias - logit) > ROUNDING * float(logits.abs().max()):
+        refuse(pretrained, "what W_U gives is scaled or capped")
+    if close(read, stream):
+        return Direction(unembedded, bias, 1.0)
+    norm, call = _last_norm(pretrained, calls, stream, read)
+    assert isinstance(norm.weight, Tensor)
+    gain = norm.weight.detach().double()
+    if isinstance(norm, nn.LayerNorm):
+        shift = torch.zeros_like(gain) if norm.bias is None else norm.bias.detach().double()
+        scale = _scale(call.gave - shift, (call.read - call.read.mean()) * gain)
+        if scale is not None:
+            vector = unembedded * gain * scale
+            return Direction(vector - vector.mean(), bias + float(shift @ unembedded), scale)
+    for own_gain in (gain, 1 + gain):  # Gemma keeps the gain less one
+        scale = _scale(call.gave, call.read * own_gain)
+        if scale is not None:
+            return Direction(unembedded * own_gain * scale, bias, scale)
+    refuse(pretrained, f"its last norm, {type(norm).__name__}, is neither LayerNorm nor RMSNorm")
+
+
+def _last_norm(
+    pretrained: Pretrained, calls: Calls, stream: Float[Tensor, " embed"], read: Float[Tensor, " embed"]
+) -> tuple[nn.Module, Call]:
+    """The module outside of blocks that makes of the stream what W_U reads."""
+    for name, module in pretrained.whole.named_modules():
+        call = calls[name][-1] if name in calls and not BLOCK.match(name) else None
+        has_gain = isinstance(getattr(module, "weight", None), Tensor)
+        if call is not None and has_gain and close(call.read, stream) and close(call.gave, read):
+            return module, call
+    refuse(pretrained, "no norm was found between its last block and W_U")
+
+
+def _scale(gave: Float[Tensor, " embed"], unscaled: Float[Tensor, " embed"]) -> float | None:
+    """The number s with gave = s unscaled; None where there is none."""
+    scale = (gave @ unscaled) / (unscaled @ unscaled)
+    return float(scale) if close(unscaled * scale, gave) else None

@@ -1,1 +1,0 @@
-"""Attention and its surroundings as pure functions of tensors."""

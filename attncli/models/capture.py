@@ -1,0 +1,485 @@
+"""A model that computes its attention itself: the weights that it returns, checked, as dense matrices."""
+
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, MutableMapping, MutableSet, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import zip_longest
+from math import isqrt
+from traceback import walk_tb
+from typing import Any, Literal
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils.generic import ModelOutput
+
+from attncli.core.row_tiles import GivenWeights
+from attncli.errors import UserError
+from attncli.models.layers import (
+    CannotShow,
+    CapturedLayer,
+    Consumer,
+    Numbering,
+    StopCapture,
+    run_by_interface,
+)
+
+OUTPUTS = {
+    "attentions": (None, "self"),
+    "encoder_attentions": ("encoder", "self"),
+    "decoder_attentions": ("decoder", "self"),
+    "cross_attentions": ("decoder", "cross"),
+}
+"""Stack and kind of the weights that a model returns, by the names of its outputs."""
+
+ROUNDING = 1e-3
+"""By how much a row may sum to more than 1, or a weight be in the future."""
+
+
+@contextmanager
+def with_eager_attention(model: PreTrainedModel) -> Iterator[None]:
+    """While it is open, the model itself, hooks, adapters and all, computes by its eager attention.
+
+    Afterwards it is as it was: some models replace parts of themselves by what they read (BigBird).
+    """
+    with unchanged(model), torch.compiler.set_stance("force_eager"):
+        for config in configs_of(model):
+            # set_attn_implementation leaves out models (Falcon) that heed their config all the same.
+            config._attn_implementation_internal = "eager"
+        yield
+
+
+@contextmanager
+def unchanged(model: PreTrainedModel) -> Iterator[None]:
+    """Whatever happens to attributes, parts, hooks and configs of a model inside, they are then as before."""
+    before = [(vars(module), {**vars(module)}) for module in model.modules()]
+    before += [(vars(config), {**vars(config)}) for config in configs_of(model)]
+    # torch keeps parts, parameters and hooks in dicts of their own, which handles of hooks refer to.
+    before += [
+        (table, table.copy()) for _, parts in before for table in parts.values() if isinstance(table, dict)
+    ]
+    try:
+        yield
+    finally:
+        for now, then in before:
+            now.clear()
+            now.update(then)
+
+
+def configs_of(model: PreTrainedModel) -> list[PreTrainedConfig]:
+    """Every config in the model once: parts of a model may have, or share, their own."""
+    found: dict[int, PreTrainedConfig] = {}
+    waiting = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
+    while waiting:
+        config = waiting.pop()
+        if id(config) not in found:
+            found[id(config)] = config
+            parts = (getattr(config, name, None) for name in config.sub_configs)
+            waiting += [part for part in parts if part is not None]
+    return list(found.values())
+
+
+def returned_weights(outputs: ModelOutput | tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    """The weights of each layer, and the name of the output that holds them; none of a tuple."""
+    for name, values in outputs.items() if isinstance(outputs, ModelOutput) else ():
+        for weights in values if name in OUTPUTS and isinstance(values, tuple | list) else ():
+            if weights is not None:
+                yield name, weights
+
+
+@contextmanager
+def sources_of_weights(model: PreTrainedModel) -> Iterator[MutableMapping[Tensor, str]]:
+    """While it is open, the name of the module that first gave each tensor that may be weights."""
+    # By identity and weakly: the id of a freed tensor could belong to another one.
+    sources: MutableMapping[Tensor, str] = WeakIdKeyDictionary()
+
+    def note(name: str, output: Any) -> None:
+        for tensor in output if isinstance(output, tuple | list) else ():
+            if isinstance(tensor, Tensor) and tensor.ndim == 4 and tensor not in sources:
+                sources[tensor] = name
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hook = module.register_forward_hook(
+                lambda _module, _inputs, output, name=name: note(name, output)
+            )
+            hooks.enter_context(hook)
+        yield sources
+
+
+def run_eagerly(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], numbering: Numbering
+) -> list[CapturedLayer]:
+    """The weights that a model with eager attention returns, each with the name of the module that made it.
+
+    CannotShow where these are not weights of the tokens.
+    """
+    modules = dict(model.named_modules())
+    with sources_of_weights(model) as sources:
+        outputs = model(**inputs, output_attentions=True)
+    layers: list[CapturedLayer] = []
+    known: MutableMapping[Tensor, None] = WeakIdKeyDictionary()
+    for output, weights in returned_weights(outputs):
+        stack, kind = OUTPUTS[output]
+        name = sources.get(weights, output) if isinstance(weights, Tensor) else output
+        fault = fault_of(weights)
+        if not fault and weights in known:
+            fault = "the same weights twice"
+        if fault:
+            raise CannotShow(f"{name} returns {fault}")
+        known[weights] = None
+        given = GivenWeights(weights, (weights > 0).any(dim=1))
+        layer = numbering.layer(name, kind, given, stack)
+        may_be_causal = kind == "self" and layer.stack != "encoder"
+        is_causal = may_be_causal and getattr(modules.get(name), "is_causal", False)
+        if is_causal and not torch.triu(weights, diagonal=1).max() <= ROUNDING:
+            raise CannotShow(f"{name} is causal, and returns weights that look into the future")
+        layers.append(layer)
+    return layers
+
+
+def fault_of(weights: Any) -> str:
+    """What these are instead of distributions over keys; empty where they are such."""
+    if not isinstance(weights, Tensor) or weights.ndim != 4:
+        return "no weights of text, head, query and key"
+    least, sums = weights.min(), weights.sum(dim=-1)
+    if least.isnan():
+        return "weights that are NaN"
+    if least < 0:
+        return f"negative weights, as {least:.3g}: scores, perhaps"
+    if not sums.max() <= 1 + ROUNDING + torch.finfo(weights.dtype).eps:
+        return f"rows that sum to more than 1, as {sums.max():.4g}"
+    return ""
+
+
+TRIAL_TOKENS = 8
+TRIAL_SCORES = 2**26
+"""Of all heads of a layer, up to which eager attention runs on a text longer than a window: 268 MB."""
+WINDOW = re.compile(r"window|chunk|local_att|radius|block_size")
+"""In the name of a setting: how many tokens are seen from one, or belong together."""
+TOLERANCE = 1e-4
+"""By how much what attention gives a token may differ, relative to its length."""
+TOLERATED_STEPS = 8
+"""The same in steps of the model's dtype, where these are more: bfloat16 rounds to 2^-7."""
+
+EAGER_NOTE = (
+    "This architecture gives its weights as dense matrices only: memory grows with the square of the tokens."
+)
+NOT_COMPARED = "Not compared with the model's own eager attention"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a model's attention comes: by the interface, or as the weights of its own eager attention.
+
+    `not_compared` says where the interface was not compared with eager attention, if it was not.
+    """
+
+    kind: Literal["interface", "eager"]
+    not_compared: str = ""
+
+    def notes(self) -> list[str]:
+        """What a reader of the numbers must know of it."""
+        return [note for note in (EAGER_NOTE * (self.kind == "eager"), self.not_compared) if note]
+
+
+OWN = __name__.partition(".")[0]
+CALL = "torch.nn.modules.module"
+"""Where torch calls a model."""
+
+_ways: MutableMapping[PreTrainedModel, dict[tuple[torch.Size, ...], Way]] = WeakKeyDictionary()
+"""How each model's attention comes, by the shapes of the inputs that it was tried on."""
+
+_windows: MutableMapping[PreTrainedModel, set[int]] = WeakKeyDictionary()
+"""Numbers of tokens beyond which a model may hide something, as its configs name them."""
+
+_lent: MutableSet[PreTrainedModel] = WeakSet()
+"""Models of a caller, whose hooks and attributes may have changed since they were tried."""
+
+
+@contextmanager
+def tried_on_each_text(*models: PreTrainedModel) -> Iterator[None]:
+    """While it is open, these models are tried anew on each text, and on all of it.
+
+    A caller's model may have changed since, or be one whose rounding grows with the text (int8).
+    """
+    for model in models:
+        _lent.add(model)
+    try:
+        yield
+    finally:
+        for model in models:
+            _lent.discard(model)
+
+
+# Not in inference mode: nothing could be trained on what a hook or the model itself keeps of it.
+@torch.no_grad()
+def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Way:
+    """Run the model on texts of one length; each layer's attention goes to `consume`. Returns how it came.
+
+    UserError where the model gives no weights of its tokens; MemoryError.
+    """
+    model.config.use_cache = False
+    with model_errors(model.config.model_type):
+        way = way_of(model, inputs)
+        with suppress(StopCapture):
+            if way.kind == "interface":
+                run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
+            else:
+                for layer in _eager_layers(model, inputs):
+                    guarded(consume)(layer)
+    return way
+
+
+def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
+    """The interface; UserError for a model that computes its attention itself, where nothing changes it."""
+    kind = model.config.model_type
+    with torch.no_grad(), model_errors(kind):
+        way = way_of(model, inputs)
+    if way.kind == "eager":
+        message = "computes its attention itself, so that attn sees its weights alone: use another"
+        raise UserError(f"model: {kind} {message}")
+    return way
+
+
+def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Any:
+    """The outputs of a model with the attention that `consume` gives; `check_computed_here` came before.
+
+    UserError where the model fails; MemoryError.
+    """
+    model.config.use_cache = False
+    with model_errors(model.config.model_type):
+        return run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
+
+
+def _numbering(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Numbering:
+    counts = [inputs[name].shape[1] for name in ("decoder_input_ids", "input_ids") if name in inputs]
+    num_tokens = (counts[0], counts[-1]) if "input_ids" in inputs else None
+    return Numbering(bool(model.config.is_encoder_decoder), num_tokens)
+
+
+def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
+    """How a model's attention is handed over, tried on the first tokens of the first text.
+
+    Where a window is shorter than the text, on some more tokens than the window has; for a caller's model on
+    all texts. Of these as many tokens as eager attention has the memory for.
+    """
+    num_texts = max(map(len, inputs.values())) if model in _lent else 1
+    num_tokens = needed = max(tensor.shape[-1] for tensor in inputs.values())
+    if model not in _lent:
+        if model not in _windows:
+            _windows[model] = _windows_of(model)
+        needed = max((size for size in _windows[model] if size < num_tokens), default=0) + TRIAL_TOKENS
+    heads = getattr(model.config.get_text_config(), "num_attention_heads", 1)
+    most = max(TRIAL_TOKENS, isqrt(TRIAL_SCORES // (heads * num_texts)))
+    few = _start(inputs, 1, TRIAL_TOKENS)
+    more = _start(inputs, num_texts, min(needed, most))
+    ways = {} if model in _lent else _ways.setdefault(model, {})
+    shapes = tuple(tensor.shape for tensor in more.values())
+    if shapes not in ways:
+        with unchanged(model):
+            way = _tried(model, few, output_attentions=True)
+            if way == Way("interface") and needed > TRIAL_TOKENS:
+                # Without the weights, which would be those of all layers at once.
+                way = _tried(model, more)
+        ways[shapes] = way
+    if ways[shapes] == Way("interface") and most < min(needed, num_tokens):
+        return Way("interface", f"{NOT_COMPARED} beyond the first {most:,} tokens.")
+    return ways[shapes]
+
+
+def _windows_of(model: PreTrainedModel) -> set[int]:
+    settings = [setting for config in configs_of(model) for setting in vars(config).items()]
+    return {number for name, number in settings if type(number) is int and WINDOW.search(name)}
+
+
+def _start(inputs: Mapping[str, Tensor], num_texts: int, num_tokens: int) -> dict[str, Tensor]:
+    """The first tokens of the first texts, with nothing masked."""
+    return {name: _start_of(name, tensor[:num_texts], num_tokens) for name, tensor in inputs.items()}
+
+
+def _start_of(name: str, tensor: Tensor, num_tokens: int) -> Tensor:
+    if name.endswith("mask"):
+        size = len(tensor), min(num_tokens, tensor.shape[-1])
+        return torch.ones(size, dtype=torch.long, device=tensor.device)
+    return tensor[:, :num_tokens] if tensor.ndim == 2 else tensor
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a module was given, as far as it is vectors of tokens, and what it gave."""
+
+    inputs: tuple[Tensor | None, ...]
+    named: Mapping[str, Tensor | None]
+    output: Tensor | None
+
+
+def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) -> Way:
+    """The interface where as many layers come as from eager attention, and each gives what that gives."""
+    numbering = _numbering(model, inputs)
+    calls: dict[str, list[_Call]] = {}
+
+    def note(layer: CapturedLayer) -> None:
+        calls.setdefault(layer.module, [])
+
+    try:
+        with _recorded(model, calls):
+            output = run_by_interface(model, inputs, note, numbering)[0]
+    except Exception as error:  # a model may fail in any way on a mask or an attention not its own
+        _raise_if_memory(error)
+        return Way("eager")
+    try:
+        with with_eager_attention(model), _compared(model, calls) as agreeing:
+            expected = model(**inputs, **asked)
+    except Exception as error:  # there is nothing to compare with
+        _raise_if_memory(error)
+        return Way("interface", f"{NOT_COMPARED}, which fails: {_one_line(error)}")
+    num_layers = sum(map(len, numbering.taken.values()))
+    num_expected = sum(not fault_of(weights) for _, weights in returned_weights(expected)) or num_layers
+    if 0 < num_layers == num_expected and all(agreeing) and _is_near(output, expected[0]):
+        return Way("interface")
+    return Way("eager")
+
+
+@contextmanager
+def _recorded(model: PreTrainedModel, calls: Mapping[str, list[_Call]]) -> Iterator[None]:
+    """While it is open, the calls of the modules whose names are in `calls` when they end."""
+
+    def record(name: str, inputs: tuple[Any, ...], named: Mapping[str, Any], output: Any) -> None:
+        if name in calls:
+            # Copies: some models reuse the memory.
+            given = {key: _copied(part) for key, part in named.items()}
+            calls[name].append(_Call(tuple(map(_copied, inputs)), given, _copied(_first(output))))
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hook = module.register_forward_hook(
+                lambda _module, *call, name=name: record(name, *call), with_kwargs=True
+            )
+            hooks.enter_context(hook)
+        yield
+
+
+@contextmanager
+def _compared(model: PreTrainedModel, calls: Mapping[str, Sequence[_Call]]) -> Iterator[list[bool]]:
+    """While it is open, modules are given what they were given; holds whether each call gives the same.
+
+    Each is compared by itself, so that rounding does not add up from layer to layer.
+    """
+    agreeing: list[bool] = []
+    waiting = {name: deque(of_module) for name, of_module in calls.items()}
+
+    def give(name: str, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, Any] | None:
+        if not waiting[name]:
+            return None
+        call = waiting[name][0]
+        again = zip_longest(inputs, call.inputs[: len(inputs)])
+        given = {key: part if call.named.get(key) is None else call.named[key] for key, part in named.items()}
+        return tuple(now if then is None else then for now, then in again), given
+
+    def compare(name: str, output: Any) -> None:
+        ours = waiting[name].popleft().output if waiting[name] else None
+        theirs = _first(output)
+        agreeing.append(ours is not None and isinstance(theirs, Tensor) and _is_near(ours, theirs))
+
+    with ExitStack() as hooks:
+        for name in calls:
+            module = model.get_submodule(name)
+            before = module.register_forward_pre_hook(
+                lambda _module, *call, name=name: give(name, *call), with_kwargs=True
+            )
+            after = module.register_forward_hook(lambda _module, _inputs, out, name=name: compare(name, out))
+            hooks.enter_context(before)
+            hooks.enter_context(after)
+        yield agreeing
+    agreeing += [False for left in waiting.values() for _ in left]
+
+
+def _first(output: Any) -> Any:
+    """A module's output, or the first of several."""
+    return output[0] if isinstance(output, tuple | list) else output
+
+
+def _copied(part: Any) -> Tensor | None:
+    """A copy of the vectors of the tokens of texts; None for anything else, as masks and positions."""
+    is_vectors = isinstance(part, Tensor) and part.is_floating_point() and part.ndim == 3
+    return part.clone() if is_vectors else None
+
+
+def _is_near(ours: Tensor, theirs: Tensor) -> bool:
+    if ours.shape != theirs.shape:
+        return False
+    tolerance = max(TOLERANCE, TOLERATED_STEPS * torch.finfo(theirs.dtype).eps)
+    return bool(((ours - theirs).norm(dim=-1) <= tolerance * theirs.norm(dim=-1)).all())
+
+
+def _eager_layers(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> list[CapturedLayer]:
+    with with_eager_attention(model):
+        layers = run_eagerly(model, inputs, _numbering(model, inputs))
+    if not layers:
+        with with_eager_attention(model):
+            model(**inputs)  # parts that it replaces by others now would have no hooks for their weights
+            layers = run_eagerly(model, inputs, _numbering(model, inputs))
+    if not layers:
+        raise CannotShow("it gives no attention weights: it has none, or transformers hides them")
+    return layers
+
+
+class _ConsumerError(Exception):
+    """Carries the consumer's own error through the model."""
+
+
+def guarded(consume: Consumer) -> Consumer:
+    """The consumer, with its own errors passing through the model unchanged."""
+
+    def guarded_consume(layer: CapturedLayer) -> Tensor | None:
+        try:
+            return consume(layer)
+        except (CannotShow, StopCapture, UserError):
+            raise
+        except Exception as error:
+            _raise_if_memory(error)
+            raise _ConsumerError from error
+
+    return guarded_consume
+
+
+@contextmanager
+def model_errors(kind: str, what: str = "run on text alone") -> Iterator[None]:
+    """Turns any failure of a model by itself into a UserError of one line; mistakes of attn's own pass."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except _ConsumerError as error:
+        assert error.__cause__ is not None
+        raise error.__cause__ from None
+    except CannotShow as error:
+        raise UserError(f"model: {kind} cannot be shown, use another: {error}") from None
+    except Exception as error:  # whatever input a model lacks besides text
+        _raise_if_memory(error)
+        if not _is_of_model(error):
+            raise
+        raise UserError(f"model: {kind} cannot {what}, use another: {_one_line(error)}") from None
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _is_of_model(error: Exception) -> bool:
+    """Whether a model failed by itself: it was called, and did not call attn from there."""
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    is_model = [name == CALL or name.partition(".")[0] == "transformers" for name in modules]
+    inside = modules[is_model.index(True) :] if True in is_model else []
+    return bool(inside) and all(name.partition(".")[0] != OWN for name in inside)
+
+
+def _raise_if_memory(error: Exception) -> None:
+    """Where torch finds no memory it raises an error of its own, on a CPU a plain RuntimeError."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        raise MemoryError from error

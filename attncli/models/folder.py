@@ -1,0 +1,356 @@
+"""What a folder or a GGUF file must hold to be a model, checked before torch is imported."""
+
+import io
+import json
+import os
+import re
+import shutil
+import struct
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
+from importlib.util import find_spec
+from logging import CRITICAL
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO
+
+from attncli.errors import UserError, WriteError
+from attncli.file_digests import cache_folder, content_digest
+
+PACKAGES = ("transformers", "safetensors", "tokenizers")
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "*.model",
+    "*.spm",
+    "*.tiktoken",
+    "tekken.json",
+)
+ADAPTER = "adapter_config.json"
+READ = frozenset({".json", ".safetensors", ".txt", ".jinja", ".gguf", ".model", ".spm", ".tiktoken"})
+"""What transformers reads of a folder. It takes what is no file (a pipe, a folder) for absent, or waits."""
+SHARDED = "model.safetensors.index.json"
+LFS = b"version https://git-lfs"
+LARGEST_HEADER, LARGEST_FILE = 100_000_000, 2**63
+REPEATED = re.compile(r"(^|_)(layers?|labels|depth)$")
+"""Settings of so many parts, which are made one by one before any weight is read."""
+FEW_PARTS = 1000
+
+_stderr_lock = threading.RLock()
+
+
+def check_packages() -> None:
+    """UserError where the extra that reads models is not installed."""
+    if any(find_spec(package) is None for package in PACKAGES):
+        raise UserError('model: needs: pip install "attncli[models]"')
+
+
+def quiet_transformers() -> None:
+    """No messages and no progress of its own: what a user must know, attn says."""
+    from transformers.utils import logging
+
+    # transformers leaves these without types.
+    logging.set_verbosity(CRITICAL)
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def panics_in_one_line() -> Iterator[None]:
+    """A panic of the Rust in tokenizers as a ValueError; its stack, hundreds of lines, is not printed."""
+    with _stderr_lock, TemporaryFile() as kept:
+        stderr = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except BaseException as error:
+            if type(error).__module__ != "pyo3_runtime":  # where Rust's PanicException is, and nothing else
+                raise
+            kept.truncate(0)
+            raise ValueError(str(error)) from None
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            kept.seek(0)
+            os.write(2, kept.read())
+
+
+def check_model_folder(folder: Path) -> None:
+    """UserError, in one line, for a folder that is not a model, has no tokenizer, or has damaged files."""
+    try:
+        files = sorted(folder.iterdir())
+    except OSError as error:
+        raise UserError(f"model: {folder}: cannot be read: {error.strerror}") from None
+    if folder / "config.json" not in files:
+        raise UserError(f"model: {folder}: is not a model folder: config.json is missing")
+    for path in files:
+        if path.suffix in READ:
+            _check_file(path)
+    config = _read_config(folder / "config.json")
+    weights = [path for path in files if path.suffix == ".safetensors"]
+    if not weights:
+        pickled = [path.name for pattern in PICKLED for path in sorted(folder.glob(pattern))]
+        if pickled:
+            reason = f"has only pickled weights ({pickled[0]}), which can run code when they are read"
+            raise UserError(f"model: {folder}: {reason}: save it as safetensors")
+        raise UserError(f"model: {folder}: has no weights: model.safetensors is missing")
+    if folder / SHARDED in files and folder / "model.safetensors" not in files:
+        _check_shards(folder / SHARDED)
+    num_tensors = sum(map(_checked_tensors, weights))
+    for key, count in _counts(config):
+        if REPEATED.search(key) and count > max(FEW_PARTS, num_tensors):
+            most = f"must be at most {max(FEW_PARTS, num_tensors)} for weights of {num_tensors} tensors"
+            raise UserError(f"model: {folder / 'config.json'}: {key} {most} (got {count!s:.20})")
+    _check_adapter(folder)
+    if not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
+        raise UserError(f"model: {folder}: has no tokenizer: tokenizer.json is missing")
+
+
+def _check_adapter(folder: Path) -> None:
+    """UserError for an adapter that transformers would leave out without a word, or read from a pickle."""
+    if not (folder / ADAPTER).is_file():
+        return
+    if find_spec("peft") is None:
+        reason = f"holds an adapter ({ADAPTER}): needs: pip install peft"
+        raise UserError(f"model: {folder}: {reason} (without that file the model is shown without it)")
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise UserError(
+            f"model: {folder}: has no weights of its adapter: adapter_model.safetensors is missing"
+        )
+
+
+def _check_file(path: Path) -> None:
+    """UserError for what is not a file that may be read."""
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "a pipe or a device" if path.exists() else "a broken link"
+        raise UserError(f"model: {path}: is {kind}, not a file")
+    if not os.access(path, os.R_OK):
+        raise UserError(f"model: {path}: cannot be read: Permission denied")
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise UserError(f"model: {path}: is nested too deeply") from None
+    except ValueError as error:  # neither JSON nor UTF-8, or a number of thousands of digits
+        raise UserError(f"model: {path}: is not valid JSON: {error}") from None
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    config = _read_json(path)
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise UserError(f"model: {path}: names no model_type: is this a transformers model?")
+    return config
+
+
+def _check_shards(path: Path) -> None:
+    """UserError for an index that names other files than those of its folder."""
+    index = _read_json(path)
+    shards = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(shards, dict) or not shards:
+        raise UserError(f"model: {path}: has no weight_map")
+    for name in dict.fromkeys(map(str, shards.values())):
+        if Path(name).name != name or not (path.parent / name).is_file():
+            raise UserError(f"model: {path}: names {name:.200}, which is no file of its folder")
+
+
+def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Every whole number of a config and of the configs in it, with its key."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _counts(value)
+        elif isinstance(value, int):
+            yield key, value
+
+
+def _checked_tensors(path: Path) -> int:
+    """How many tensors a safetensors file holds; UserError for a damaged one.
+
+    Its header: its length (8 bytes, little-endian), then JSON with offsets.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(len(LFS))
+        if start == LFS:
+            raise UserError(f"model: {path}: is a Git LFS pointer, not the weights: run git lfs pull")
+        length = int.from_bytes(start[:8], "little")
+        if not 2 <= length <= min(size - 8, LARGEST_HEADER):
+            raise UserError(f"model: {path}: is not a safetensors file, or is cut off")
+        file.seek(8)
+        header = file.read(length)
+    ends = _ends_of_tensors(header)
+    if ends is None:
+        raise UserError(f"model: {path}: is not a safetensors file: its header is damaged")
+    promised = 8 + length + max(ends, default=0)
+    if promised != size:
+        raise UserError(f"model: {path}: is cut off: its header promises {promised} bytes")
+    return len(ends)
+
+
+def num_parameters(folder: Path) -> int:
+    """How many numbers the weights of a folder hold, from the headers of its safetensors files.
+
+    0 without such a file; UserError for a damaged one.
+    """
+    whole = folder / "model.safetensors"
+    # Otherwise shards; Mistral's own format may stand beside either.
+    shards = [
+        path
+        for path in folder.glob("*.safetensors")
+        if path.is_file() and not path.name.startswith("consolidated")
+    ]
+    return sum(map(_num_parameters, [whole] if whole.is_file() else shards))
+
+
+def _num_parameters(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(length, LARGEST_HEADER)))
+        return sum(prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    except OSError as error:
+        raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UserError(f"model: {path}: is not a safetensors file: its header is damaged") from None
+
+
+def _ends_of_tensors(text: bytes) -> list[int] | None:
+    """Where each tensor ends, after a header; None where this is not one."""
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(header, dict):
+        return None
+    ends = []
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+        match offsets:
+            case [int(), int() as end] if 0 <= end <= LARGEST_FILE:
+                ends.append(end)
+            case _:
+                return None
+    return ends
+
+
+GGUF_PACKAGES = ("gguf", "accelerate")
+MAGIC = b"GGUF"
+NUMBERS = dict(enumerate("BbHhIif?")) | dict(zip((10, 11, 12), "Qqd", strict=True))
+TEXT, ARRAY = 8, 9
+"""The types of values in a GGUF header: numbers as `struct` has them, texts, and arrays of any of them."""
+
+
+def check_gguf(path: Path) -> None:
+    """UserError, in one line, for what is not a GGUF file."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(MAGIC))
+    except OSError as error:
+        raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
+    if start != MAGIC:
+        raise UserError(f"model: {path}: is not a GGUF file")
+
+
+def num_parameters_of_gguf(path: Path) -> int:
+    """How many numbers a GGUF file holds, however few bits each takes, from its header.
+
+    https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. UserError for a damaged file.
+    """
+    check_gguf(path)
+    try:
+        with path.open("rb") as file:
+            *_, num_tensors, num_values = _numbers(file, "4sIQQ")
+            for _ in range(num_values):
+                _skip(file, TEXT)  # its name
+                _skip(file, *_numbers(file, "I"))
+            return sum(_tensor_size(file) for _ in range(num_tensors))
+    except (OSError, OverflowError, KeyError, struct.error):
+        raise UserError(f"model: {path}: is not a GGUF file: its header is damaged") from None
+
+
+def _numbers(file: BinaryIO, form: str) -> tuple[Any, ...]:
+    form = f"<{form}"
+    return struct.unpack(form, file.read(struct.calcsize(form)))
+
+
+def _skip(file: BinaryIO, kind: int, count: int = 1) -> None:
+    """Leave out values of one type; those of variable length one by one."""
+    if kind == TEXT:
+        for _ in range(count):
+            (length,) = _numbers(file, "Q")
+            file.seek(length, io.SEEK_CUR)
+    elif kind == ARRAY:
+        for _ in range(count):
+            _skip(file, *_numbers(file, "IQ"))
+    else:
+        file.seek(count * struct.calcsize(f"<{NUMBERS[kind]}"), io.SEEK_CUR)
+
+
+def _tensor_size(file: BinaryIO) -> int:
+    _skip(file, TEXT)
+    (num_axes,) = _numbers(file, "I")
+    *shape, _kind, _offset = _numbers(file, f"{num_axes}QIQ")
+    return prod(shape)
+
+
+def folder_of_gguf(path: Path, tell: Callable[[str], None] | None) -> Path:
+    """The folder with what a GGUF file holds, found by the file's content; made where it does not exist yet.
+
+    `tell` gets a line when it was made. UserError for a file that transformers cannot read.
+    """
+    folder = cache_folder("gguf") / content_digest(path)[:32] / path.stem
+    if not folder.is_dir():
+        if any(find_spec(package) is None for package in GGUF_PACKAGES):
+            raise UserError('model: a GGUF file needs: pip install "attncli[gguf]"')
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            _make(path, folder)
+        except OSError as error:
+            raise WriteError(f"model: {folder}: cannot be written: {error.strerror or error}") from None
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        if tell is not None:
+            tell(f"model: {path.name} was read once and is kept in {folder} ({size / 1e6:,.0f} MB)")
+    return folder
+
+
+def _make(path: Path, folder: Path) -> None:
+    """The folder appears whole, however many processes want it at once."""
+    unfinished = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".part-"))
+    try:
+        convert(path, unfinished)
+        if not folder.is_dir():
+            unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def convert(path: Path, folder: Path) -> None:
+    """Write a GGUF file's model as float32 safetensors, with its tokenizer; UserError for a damaged file."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+    quiet_transformers()
+    options = {"gguf_file": path.name, "local_files_only": True}
+    try:
+        # Its own progress goes nowhere: attn reports one line.
+        with redirect_stderr(io.StringIO()):
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                path.parent, dtype=torch.float32, **options
+            )
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, **options)
+    except Exception as error:  # a damaged file may fail in any way
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"model: {path}: cannot be read as GGUF: {reason:.200}") from None
+    # The weights are plain numbers by now, but transformers refuses to write what was quantized once.
+    vars(model)["hf_quantizer"] = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,363 @@
+"""What a running model hands over through transformers' interface: one layer's attention at a time."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
+from transformers.utils.generic import ModelOutput
+
+from attncli.core.engines import attend
+from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
+from attncli.core.reference import FusedAttention
+from attncli.core.row_tiles import GivenWeights
+from attncli.core.wanted import Wanted
+
+CROSS = re.compile(r"cross|encoder_attn|encdec|encoder_decoder", re.IGNORECASE)
+STACK = re.compile(r"(?:^|\.)\w*?(encoder|decoder)(?:_attentions|\.|$)")
+
+
+class CannotShow(Exception):
+    """What a model computes is no attention that attn can show; the message says where and why."""
+
+
+class StopCapture(Exception):
+    """Raised by a consumer that needs no further layer."""
+
+
+@dataclass(frozen=True)
+class CapturedLayer:
+    """One call of an attention module: its attention, or its weights where the model gives nothing else.
+
+    `module` is the qualified name in the model, `kind` self or cross. `stack` is encoder or decoder where the
+    model has both, else empty. `layer` counts within a stack and kind.
+    """
+
+    module: str
+    stack: str
+    kind: str
+    layer: int
+    attention: AttentionLayer | GivenWeights
+
+    @property
+    def stack_name(self) -> str:
+        """encoder, decoder or cross; self in a model of one stack."""
+        return self.kind if self.kind == "cross" or not self.stack else self.stack
+
+
+Consumer = Callable[[CapturedLayer], Float[Tensor, "text head query value_dim"] | None]
+"""Takes a layer and gives its output, or None where it has not computed it."""
+
+
+@cache
+def layer_number(module: str) -> int:
+    """The first number in a module's qualified name: 1 in `decoder.block.1.layer.0.SelfAttention`."""
+    number = re.search(r"(?<![A-Za-z0-9])\d+", module)
+    return int(number[0]) if number else 0
+
+
+@cache
+def layer_kind(module: str) -> str:
+    """`cross` where the last parts of a module's qualified name say so, else `self`."""
+    return "cross" if CROSS.search(".".join(module.split(".")[-2:])) else "self"
+
+
+@cache
+def layer_stack(module: str) -> str:
+    """`encoder` or `decoder`, by the first part of a module's name that ends so; empty where none does.
+
+    Weights whose module is not known have the name of the output that holds them: `encoder_attentions`.
+    """
+    part = STACK.search(module)
+    return part[1] if part else ""
+
+
+@dataclass
+class Numbering:
+    """Names for the layers of one run of a model, in the order of their calls.
+
+    A layer has the number in its module's name, but where one module serves several layers (ALBERT), each
+    call is a layer of its own, and gets the next number. CannotShow where queries and keys are not the
+    `num_tokens` of the text and of its context (the text itself where there is none).
+    """
+
+    has_two_stacks: bool
+    num_tokens: tuple[int, int] | None
+    taken: defaultdict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    def layer(
+        self, module: str, kind: str, attention: AttentionLayer | GivenWeights, stack: str | None = None
+    ) -> CapturedLayer:
+        """The layer that this call of a module is; its stack, where none is given, by the module's name."""
+        if stack is None:
+            stack = layer_stack(module) if self.has_two_stacks else ""
+        if self.num_tokens is not None:
+            self._check_counts(module, stack, kind, attention.shape[2:], self.num_tokens)
+        taken = self.taken[stack, kind]
+        number = layer_number(module)
+        if number in taken:
+            number = max(taken) + 1
+        taken.add(number)
+        return CapturedLayer(module, stack, kind, number, attention)
+
+    def _check_counts(
+        self, module: str, stack: str, kind: str, got: tuple[int, ...], num_tokens: tuple[int, int]
+    ) -> None:
+        text, context = num_tokens
+        queries = context if stack == "encoder" else text
+        keys = context if kind == "cross" else queries
+        if got != (queries, keys):
+            raise CannotShow(
+                f"{module} has {got[0]} queries and {got[1]} keys where the texts have {queries} and {keys} "
+                "tokens"
+            )
+
+
+SHORT = 2**16
+"""Weights of all heads up to which a layer waits: 12 heads on 73 tokens.
+
+There the many small steps of its statistics take longer than its products, and several times as long amid
+those of the model, whose parameters pass through the caches meanwhile.
+"""
+
+
+class DeferredLayers:
+    """Takes the layers before `consume`, which gets the short ones, in their order, from `finish`.
+
+    Until then the model continues with fused attention. Only queries and keys of a waiting layer are kept.
+    """
+
+    def __init__(self, consume: Consumer) -> None:
+        self.consume = consume
+        self.waiting: list[CapturedLayer] = []
+        self.fused = FusedAttention()
+
+    def take(self, layer: CapturedLayer) -> Tensor | None:
+        """The output of a layer, where attn computes it."""
+        attention = layer.attention
+        num_texts, num_heads, num_queries, num_keys = attention.shape
+        if isinstance(attention, AttentionLayer) and num_texts * num_heads * num_queries * num_keys <= SHORT:
+            # The engines define the output of a query that sees no key.
+            output = self.fused.output(attention) if attention.visibility.is_seeing else None
+            if output is not None:
+                # Copies: some models reuse the memory.
+                query, key = attention.query.clone(), attention.key.clone()
+                waiting = replace(attention, query=query, key=key, value=key[..., :0])
+                self.waiting.append(replace(layer, attention=waiting))
+                return output
+        self.finish()
+        return self.consume(layer)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Hand over the waiting layers."""
+        waiting, self.waiting = self.waiting, []
+        for layer in waiting:
+            self.consume(layer)
+
+
+ROWS = 256
+MaskFunction = Callable[..., Any]
+Rule = Callable[[Tensor, Tensor], Tensor]
+
+
+def visibility_of_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: MaskFunction = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    use_vmap: bool = False,
+    device: torch.device | str = "cpu",
+    **others: Any,
+) -> Visibility:
+    """A mask as transformers asks for it (AttentionMaskInterface); queries are the last of the keys.
+
+    CannotShow for a cache without the first keys, whose rows would differ.
+    """
+    if kv_offset:
+        raise CannotShow("its cache drops keys, which attn would have to count")
+    key_mask = None if attention_mask is None or attention_mask.all() else attention_mask.bool()
+    if use_vmap:
+        mask = sdpa_mask(
+            batch_size,
+            q_length,
+            kv_length,
+            q_offset,
+            mask_function=mask_function,
+            allow_is_causal_skip=False,
+            use_vmap=True,
+            device=device,
+        )
+        assert mask is not None
+        return Visibility(q_length, kv_length, key_mask=key_mask, rule=lambda i, j: mask[:, 0][:, i][:, :, j])
+    texts = torch.arange(batch_size, device=device).view(-1, 1, 1)
+    no_head = torch.zeros((), dtype=torch.long, device=device)
+
+    def rule(queries: Tensor, keys: Tensor) -> Tensor:
+        visible: Tensor = mask_function(texts, no_head, queries.unsqueeze(-1) + q_offset, keys)
+        num_texts = len(visible) if visible.ndim == 3 else 1
+        return visible.expand(num_texts, len(queries), len(keys))
+
+    is_causal = mask_function is causal_mask_function and q_offset == kv_length - q_length
+    known = (True, None) if is_causal else _recognised(mask_function, rule, q_length, kv_length, device)
+    causal, window = known if known is not None else (False, None)
+    return Visibility(q_length, kv_length, causal, window, key_mask, rule if known is None else None)
+
+
+def _recognised(
+    mask_function: MaskFunction, rule: Rule, num_queries: int, num_keys: int, device: torch.device | str
+) -> tuple[bool, int | None] | None:
+    """Whether a rule is causal and how wide its window is, where nothing else is in it: all entries agree."""
+    if mask_function is bidirectional_mask_function:
+        return False, None
+    queries, keys = (torch.arange(count, device=device) for count in (num_queries, num_keys))
+    first = num_keys - num_queries  # where the first query stands, if the rule is causal
+    causal = num_keys > 1 and not rule(queries[:1], keys[first + 1 :]).any()
+    width = int(rule(queries[-1:], keys)[0].sum())
+    guess = Visibility(num_queries, num_keys, causal, width if width < num_keys else None)
+    for block in torch.split(queries, ROWS):
+        entries = rule(block, keys)
+        if not torch.equal(guess.block(block, keys).expand_as(entries), entries):
+            return None
+    return guess.causal, guess.window
+
+
+NAME = "attncli"
+WITHOUT_EFFECT = frozenset(
+    {
+        "cache_position",
+        "cu_seq_lens_k",
+        "cu_seq_lens_q",
+        "deterministic",
+        "dropout",
+        "input_ids",
+        "max_length_k",
+        "max_length_q",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "position_embeddings",
+        "position_ids",
+        "return_dict",
+        "sliding_window",
+        "use_cache",
+    }
+)
+"""Arguments that no weight depends on: masks and positions are already in the layer."""
+
+
+@dataclass(frozen=True)
+class _Receiver:
+    """Who gets the layers of the running model, and the names of its modules."""
+
+    consume: Consumer
+    names: Mapping[nn.Module, str]
+    numbering: Numbering
+
+
+_receiver: ContextVar[_Receiver] = ContextVar("receiver")
+
+
+def _attend_and_hand_over(
+    module: nn.Module,
+    query: Float[Tensor, "text head query dim"],
+    key: Float[Tensor, "text kv_head key dim"],
+    value: Float[Tensor, "text kv_head key value_dim"],
+    attention_mask: Visibility | Tensor | None,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: Float[Tensor, " head"] | None = None,
+    position_bias: Float[Tensor, "#text #head query key"] | None = None,
+    **others: Any,
+) -> tuple[Float[Tensor, "text query head value_dim"], None]:
+    """An attention function as transformers wants it: the output, and no weights."""
+    receiver = _receiver.get()
+    name = receiver.names[module]
+    for argument, given in others.items():
+        if given is not None and argument not in WITHOUT_EFFECT:
+            raise CannotShow(f"{name} passes {argument} to its attention, which attn does not know")
+    num_queries, num_keys = query.shape[2], key.shape[2]
+    bias = position_bias
+    if isinstance(attention_mask, Visibility):
+        visibility = attention_mask
+    else:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal = bool(causal) and num_queries > 1 and attention_mask is None
+        visibility = Visibility(num_queries, num_keys, causal=causal)
+        if attention_mask is not None:
+            visibility, added = _parts_of_mask(attention_mask, num_queries, num_keys)
+            bias = added if bias is None or added is None else bias + added
+    layer = AttentionLayer(
+        query,
+        key,
+        value,
+        visibility,
+        query.shape[-1] ** -0.5 if scaling is None else scaling,
+        ScoreRules(softcap=softcap, bias=bias, sink=None if s_aux is None else s_aux.unsqueeze(0)),
+    )
+    output = receiver.consume(receiver.numbering.layer(name, layer_kind(name), layer))
+    if output is None:
+        output = attend(layer, Wanted(output=True)).output
+        assert output is not None
+    # Half precision is computed in float32; the model continues in its own type.
+    return output.transpose(1, 2).to(query.dtype).contiguous(), None
+
+
+def _parts_of_mask(mask: Tensor, num_queries: int, num_keys: int) -> tuple[Visibility, Tensor | None]:
+    """A model's own mask, split into what it hides from all heads alike and the numbers to add."""
+    hidden = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
+    bias = None if mask.dtype == torch.bool else mask.masked_fill(hidden, 0.0)
+    bias = bias if bias is not None and bias.any() else None
+    if hidden.shape[1] > 1:
+        floor = torch.zeros(hidden.shape, device=mask.device).masked_fill(hidden, HIDDEN_BY_A_HEAD)
+        return Visibility(num_queries, num_keys), floor if bias is None else bias + floor
+    seen = ~hidden[:, 0].expand(-1, num_queries, num_keys)
+    if seen.all():
+        return Visibility(num_queries, num_keys), bias
+    return Visibility(num_queries, num_keys, rule=lambda i, j: seen[:, i][:, :, j]), bias
+
+
+HIDDEN_BY_A_HEAD = -1e30
+"""What hides an entry from some heads alone, as a number to add to its score."""
+
+AttentionInterface.register(NAME, _attend_and_hand_over)
+AttentionMaskInterface.register(NAME, visibility_of_mask)
+
+
+def run_by_interface(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer, numbering: Numbering
+) -> ModelOutput | tuple[Any, ...]:
+    """The model's outputs, in a few models without names (DPR); each layer goes to `consume`.
+
+    CannotShow for arguments that attn does not know, and for queries and keys that are not the tokens.
+    """
+    with handing_over(model, consume, numbering):
+        outputs: ModelOutput | tuple[Any, ...] = model(**inputs)
+    return outputs
+
+
+@contextmanager
+def handing_over(model: PreTrainedModel, consume: Consumer, numbering: Numbering) -> Iterator[None]:
+    """While it is open, each layer of the model goes to `consume`, whatever runs the model."""
+    model.set_attn_implementation(NAME)
+    names = {module: name for name, module in model.named_modules()}
+    token = _receiver.set(_Receiver(consume, names, numbering))
+    try:
+        # What a user has compiled runs as it was written: it would not call the attention function.
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        _receiver.reset(token)

@@ -1,0 +1,218 @@
+"""A model and its tokenizer: from a folder or the hub (safetensors, no foreign code), or the caller's own."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from attncli.errors import UserError
+from attncli.models.capture import tried_on_each_text, unchanged
+from attncli.models.folder import panics_in_one_line, quiet_transformers
+from attncli.models.pretrained import Pretrained, class_with_head, predicted_tokens
+
+UNTRAINED_PARTS = ("pooler",)
+"""Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
+
+MOST_REASON = 300
+MOST_BYTES_PER_BYTE, SPACIOUS_BYTES = 16, 2**30
+"""What a byte of a file may become (four weights of float32), and what tables of positions may take."""
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:MOST_REASON] or type(error).__name__
+
+
+def load_pretrained(
+    model: str, *, allow_download: bool, device: torch.device, dtype: str = "float32", with_head: bool = False
+) -> Pretrained:
+    """The model of a local folder or, where downloads are allowed, of a hub id.
+
+    UserError where transformers cannot load it, and where its weights are not all there: those would be
+    random. A head whose weights are not all there is left out.
+    """
+    quiet_transformers()
+    options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": not allow_download}
+    try:
+        with panics_in_one_line():
+            tokenizer = AutoTokenizer.from_pretrained(model, **options)
+        with _without_warnings():
+            config = AutoConfig.from_pretrained(model, **options)
+        # As transformers chooses: what a file asks for may be a kernel on the hub, or not installed. The
+        # setters reach the configs in it.
+        config._attn_implementation = config._experts_implementation = None
+        head = class_with_head(config) if with_head else None
+        # Eager from the start: some choose parts as they are built.
+        options |= {"config": config, "dtype": getattr(torch, dtype), "attn_implementation": "eager"}
+        with _bounded_building(Path(model)), _without_warnings():
+            loaded, wrong = _loaded(head or AutoModel, model, options, device)
+            if head is not None and wrong:
+                head = None
+                loaded, wrong = _loaded(AutoModel, model, options, device)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # a damaged config may fail in any way; the reason is given in one line
+        raise UserError(f"model: {model}: cannot be loaded: {_one_line(error)}") from None
+    if wrong:
+        raise UserError(
+            f"model: {model}: {len(wrong)} weights are missing or have another shape, as {wrong[0]}"
+        )
+    name = short_name(model)
+    body = body_of(loaded)
+    check_reads_text(name, body)
+    return Pretrained(name, body, tokenizer, None if head is None else loaded)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Torch and transformers warn of what an old or damaged config makes them build."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _bounded_building(folder: Path) -> Iterator[None]:
+    """UserError for a config that asks for far more than the weights of its folder can be.
+
+    A model is built without memory (on the meta device), but what its files lack is then made of memory.
+    """
+    files = [*folder.glob("*.safetensors")] if folder.is_dir() else []
+    size = sum(file.stat().st_size for file in files)
+    most = SPACIOUS_BYTES + MOST_BYTES_PER_BYTE * size
+    taken = 0
+
+    def count(_module: nn.Module, _name: str, tensor: Tensor | None) -> None:
+        nonlocal taken
+        taken += tensor.nbytes if tensor is not None and tensor.is_meta else 0
+        if taken > most:
+            sizes = f"more than {most / 1e6:,.0f} MB of weights, and its files hold {size / 1e6:,.1f} MB"
+            raise UserError(f"model: {folder / 'config.json'}: describes {sizes}")
+
+    with ExitStack() as hooks:
+        if files:  # a model of the hub is where transformers puts it
+            hooks.callback(register_module_parameter_registration_hook(count).remove)
+            hooks.callback(register_module_buffer_registration_hook(count).remove)
+        yield
+
+
+def _loaded(
+    auto_class: Any, model: str, options: Mapping[str, Any], device: torch.device
+) -> tuple[PreTrainedModel, list[str]]:
+    """The model in evaluation mode, and the names of its weights that the checkpoint lacks."""
+    loaded, info = auto_class.from_pretrained(
+        model,
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # reported in one line
+        **options,
+    )
+    missing = [
+        name for name in sorted(info["missing_keys"]) if not any(part in name for part in UNTRAINED_PARTS)
+    ]
+    if loaded.config.is_encoder_decoder and not loaded.can_generate():
+        # Only a model that writes has it; the decoder's first token may stand there alone.
+        with suppress(OSError):
+            loaded.generation_config = GenerationConfig.from_pretrained(
+                model, local_files_only=options["local_files_only"]
+            )
+    return loaded.eval().to(device), missing + sorted(str(key) for key in info["mismatched_keys"])
+
+
+def body_of(model: PreTrainedModel) -> PreTrainedModel:
+    """The model without its head; the model itself where transformers does not say which part that is.
+
+    A body may have one of its own (DPR: an encoder around a BERT, which gives no outputs by name).
+    """
+    base = model.base_model
+    return model if base is model or not isinstance(base, PreTrainedModel) else body_of(base)
+
+
+def short_name(model: str) -> str:
+    """The last part of a folder or hub id."""
+    return Path(model).name or model
+
+
+def check_reads_text(name: str, model: PreTrainedModel) -> None:
+    """UserError for a model of images or sounds."""
+    if model.main_input_name != "input_ids":
+        raise UserError(f"model: {name} takes {model.main_input_name}, not text")
+
+
+def kept_pretrained(model: str, **loading: Any) -> Pretrained:
+    """load_pretrained, with the model of the last call kept: of many runs on one model the first loads it.
+
+    A folder whose files have changed is loaded anew. One model is kept and no more, since it may be large.
+    """
+    folder = Path(model)
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []  # a model of the hub has a version
+    files = [path for path in paths if path.is_file()]  # a link may be broken
+    state = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+    return _kept(model, state, **loading)
+
+
+@lru_cache(maxsize=1)
+def _kept(model: str, state: object, **loading: Any) -> Pretrained:
+    return load_pretrained(model, **loading)
+
+
+@contextmanager
+def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
+    """A loaded transformers model, in evaluation mode; afterwards it is as before.
+
+    UserError for what is not a transformers model of text, or not a tokenizer, and for weights that are not
+    there.
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise UserError(
+            f"model: must be a folder's name or a transformers PreTrainedModel (got {_kind(model)})"
+        )
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        got = "none" if tokenizer is None else type(tokenizer).__name__
+        raise UserError(f"tokenizer: must be the loaded model's transformers tokenizer (got {got})")
+    check_reads_text(name, model)
+    _check_has_numbers(model)
+    # What acts on the whole model at its beginning would not act on its body alone.
+    acts = model._forward_pre_hooks or "forward" in vars(model)
+    body = model if acts else body_of(model)
+    with unchanged(model), tried_on_each_text(model, body):
+        model.train(False)
+        yield Pretrained(name, body, tokenizer, model if predicted_tokens(model) else None)
+
+
+def _kind(model: Any) -> str:
+    """The class of what is not a transformers model; of one that wraps such a model, that, too."""
+    got = type(model).__name__
+    parts = model.modules() if isinstance(model, torch.nn.Module) else ()
+    inner = next((type(part).__name__ for part in parts if isinstance(part, PreTrainedModel)), None)
+    return got if inner is None else f"{got}: give the {inner} in it"
+
+
+def _check_has_numbers(model: PreTrainedModel) -> None:
+    """UserError for weights on the meta device that no hook of accelerate brings when they are needed."""
+    offloading: list[str] = []
+    for name, module in model.named_modules():
+        if hasattr(module, "_hf_hook"):
+            offloading.append(name)
+        tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        missing = next((key for key, tensor in tensors if tensor.is_meta), None)
+        if missing is not None and not any(f"{name}.".startswith(f"{one}.") for one in offloading):
+            raise UserError(
+                f"model: {name}.{missing} is on the meta device, without numbers: load its weights"
+            )

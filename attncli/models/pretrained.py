@@ -1,0 +1,436 @@
+"""A pretrained model and its tokenizer: reading text, its tokens and words, the head that predicts."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+from unicodedata import category
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    BatchEncoding,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
+
+from attncli.errors import UserError
+from attncli.models.folder import panics_in_one_line
+
+JOINING = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}-_")
+"""Marks inside words, between two letters: don't, well-known."""
+JOINING_DIGITS = frozenset(".,")
+
+
+@dataclass(frozen=True)
+class Words:
+    """The number of the word of each token, from 0 without gaps, and each word as the text has it.
+
+    The tokenizer's own special tokens are words by themselves, as the vocabulary writes them. `of_text` are
+    the words of the text that each holds: one, several where they share a token, none for a special token.
+    """
+
+    of_token: tuple[int, ...]
+    texts: tuple[str, ...]
+    of_text: tuple[range, ...]
+
+    def shifted_right(self, start: str) -> "Words":
+        """The words with a start token before them and the last token left out."""
+        of_token = (0, *(number + 1 for number in self.of_token[:-1]))
+        count = of_token[-1] + 1
+        return Words(of_token, (start, *self.texts)[:count], (range(0), *self.of_text)[:count])
+
+
+WordsOfCharacters = Callable[[str], list[int]]
+"""Takes a text and numbers the word of each character, from 0; a blank belongs to the word after it."""
+
+
+def _is_letter(text: str, place: int) -> bool:
+    """Whether a character belongs inside a word: neither a blank nor punctuation nor an operator."""
+    char = text[place]
+    if char.isspace():
+        return False
+    around = text[place - 1 : place] + text[place + 1 : place + 2]
+    if char in JOINING:
+        return len(around) == 2 and around.isalnum()
+    if char in JOINING_DIGITS:
+        return len(around) == 2 and around.isdecimal()
+    kind = category(char)
+    return not (kind[0] == "P" or kind in ("Sm", "Sc") or char in "^`")
+
+
+def words_of_characters(text: str) -> list[int]:
+    """The number of the word of each character; a blank belongs to the word after it.
+
+    A word is a run of letters, or one punctuation mark, operator or line break.
+    """
+    numbers: list[int] = []
+    number, after_letter = -1, False
+    for place, char in enumerate(text):
+        is_letter = _is_letter(text, place)
+        is_blank = char.isspace() and char not in "\r\n"
+        if not is_blank and not (is_letter and after_letter):
+            number += 1
+        numbers.append(number + is_blank)
+        after_letter = is_letter
+    return numbers
+
+
+def words_of(
+    text: str,
+    of_characters: Sequence[int],
+    tokens: Sequence[str],
+    ids: Sequence[int],
+    offsets: Sequence[tuple[int, int]],
+    special: Collection[int],
+) -> Words:
+    """The words that the tokens make of a text: those of one word are merged, and those that share a token.
+
+    `offsets` are the characters of each token: a token belongs to the word of its first one, and a special
+    token that is only part of a word (a byte, say) is like any other.
+    """
+    of_character = [*of_characters, len(text)]
+    of_token: list[int] = []
+    spans: list[tuple[int, int, str]] = []
+    of_text: list[range] = []
+    last = -1
+    for token, token_id, (start, end) in zip(tokens, ids, offsets, strict=True):
+        own = len(text[start:end].rstrip())
+        is_part = own and _has_more(of_character, start, start + own)
+        if token_id in special and not is_part:
+            spans.append((0, 0, token))
+            of_text.append(range(0))
+            last = -1
+        else:
+            first, is_new = of_character[start], last < of_character[start]
+            last = of_character[start + max(0, own - 1)]
+            if is_new:
+                spans.append((start, end, token))
+                of_text.append(range(first, last + 1))
+            else:
+                spans[-1] = (spans[-1][0], end, token)
+                of_text[-1] = range(of_text[-1].start, last + 1)
+        of_token.append(len(spans) - 1)
+    # Without blanks around it; a line break as it is, a special token by its name.
+    texts = tuple(text[start:end].strip() or text[start:end] or token for start, end, token in spans)
+    return Words(tuple(of_token), texts, tuple(of_text))
+
+
+def _has_more(of_character: Sequence[int], start: int, stop: int) -> bool:
+    """Whether the first or the last word of these characters has others."""
+    first, last = of_character[start], of_character[stop - 1]
+    return (start > 0 and of_character[start - 1] == first) or of_character[stop] == last
+
+
+Predicts = Literal["next", "masked"]
+"""Which tokens a head predicts: the one after each, or those behind a mask."""
+
+NEXT = AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+MASKED = AutoModelForMaskedLM, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+SEQUENCES = AutoModelForSeq2SeqLM, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+
+
+def class_with_head(config: PreTrainedConfig) -> Any:
+    """transformers' class that loads this model with its head; None where there is none for its kind.
+
+    By the class that was saved; a model without a head may have one that is tied to its embeddings, and where
+    a kind has two (BERT), that is the masked one.
+    """
+    tables = (SEQUENCES,) if config.is_encoder_decoder else (MASKED, NEXT)
+    own = [table for table in tables if config.model_type in table[1]]
+    saved = {*(config.architectures or ())}
+    named = [table for table in own if saved & _classes(table[1][config.model_type])]
+    return next((table[0] for table in (*named, *own)), None)
+
+
+def _classes(names: str | tuple[str, ...]) -> set[str]:
+    return {names} if isinstance(names, str) else {*names}
+
+
+def predicted_tokens(model: PreTrainedModel) -> Predicts | None:
+    """What a model predicts, by its class; None for one without such a head."""
+    kinds: tuple[tuple[Any, Predicts], ...] = ((SEQUENCES, "next"), (NEXT, "next"), (MASKED, "masked"))
+    name = type(model).__name__
+    return next(
+        (kind for (_, names), kind in kinds if any(name in _classes(each) for each in names.values())), None
+    )
+
+
+SPELLINGS = {"Ġ": "byte-level", "▁": "metaspace"}
+FIRST_WORD_ID = 2**32
+"""Above all ids of a vocabulary."""
+
+
+@dataclass(frozen=True)
+class ModelText:
+    """The tokens of a text as a model reads it, with special ones: the vocabulary's names, and ids.
+
+    `left_out` is how many tokens were cut off, since the model reads no more: the last of the text, or the
+    first where its tokenizer cuts there. `words` are those that the tokens belong to, and `spans` the
+    characters of each token, where they are wanted; where `is_merged` the tokens are words already.
+    """
+
+    tokens: tuple[str, ...]
+    ids: Int[Tensor, " token"]
+    left_out: int = 0
+    words: Words | None = None
+    is_merged: bool = False
+    left_out_side: Literal["first", "last"] = "last"
+    spans: Sequence[tuple[int, int]] | None = None
+
+    def in_words(self) -> "ModelText":
+        """The text with words in the place of tokens, where they are wanted.
+
+        Words of the same text, or of the same tokens, have one id: that of a token, where one is the word.
+        """
+        if self.words is None:
+            return self
+        pieces: list[tuple[int, ...]] = [()] * len(self.words.texts)
+        for word, token_id in zip(self.words.of_token, self.ids.tolist(), strict=True):
+            pieces[word] += (token_id,)
+        numbers = {several: FIRST_WORD_ID + n for n, several in enumerate(dict.fromkeys(pieces))}
+        id_of: dict[str, int] = {}
+        for word_text, several in zip(self.words.texts, pieces, strict=True):
+            id_of.setdefault(word_text, several[0] if len(several) == 1 else numbers[several])
+        ids = [id_of[word_text] for word_text in self.words.texts]
+        merged = replace(self, tokens=self.words.texts, ids=torch.tensor(ids), words=None, spans=None)
+        return replace(merged, is_merged=True)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a model reads; with an encoder and a decoder the context goes to the encoder."""
+
+    text: ModelText
+    context: ModelText | None = None
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Tokens of the text and of the context: what runs together has the same."""
+        return len(self.text.ids), 0 if self.context is None else len(self.context.ids)
+
+    def in_words(self) -> "Reading":
+        """The reading with words in the place of tokens, where they are wanted."""
+        return Reading(self.text.in_words(), None if self.context is None else self.context.in_words())
+
+    def left_out_notes(self) -> list[str]:
+        """What was cut off, where anything was."""
+        texts = {"text": self.text, "context": None if self.context is self.text else self.context}
+        return [
+            f"Of the {name} the {text.left_out_side} {text.left_out} tokens are left out: "
+            f"the model reads {len(text.ids)}."
+            for name, text in texts.items()
+            if text is not None and text.left_out
+        ]
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model without its head (attention needs no logits), in evaluation mode, and its tokenizer.
+
+    `with_head` is the model with the head that predicts tokens, where that was asked for and is there.
+    """
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    with_head: PreTrainedModel | None = None
+
+    @property
+    def whole(self) -> PreTrainedModel:
+        """The model with its head, where it was loaded with one."""
+        return self.with_head or self.model
+
+    @cached_property
+    def predicts(self) -> Predicts | None:
+        """Which tokens the model predicts; None without a head."""
+        return None if self.with_head is None else predicted_tokens(self.with_head)
+
+    @property
+    def has_decoder(self) -> bool:
+        """Whether there are an encoder and a decoder, so that two texts go in."""
+        return bool(self.model.config.is_encoder_decoder)
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers a stack has, by the model's config; 1 where that has no such number."""
+        layers = getattr(self.model.config.get_text_config(), "num_hidden_layers", None)
+        return layers if isinstance(layers, int) else 1
+
+    @cached_property
+    def token_spelling(self) -> str | None:
+        """How the vocabulary writes a blank: byte-level (`Ġ`), metaspace (`▁`) or not at all."""
+        with self._tokenizer_errors():
+            written = "".join(self.tokenizer.tokenize("a b"))
+        return next((name for mark, name in SPELLINGS.items() if mark in written), None)
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The tokens with a role (bos, sep, ...), and those that the tokenizer's file marks as special."""
+        added = self.tokenizer.added_tokens_decoder.items()
+        return frozenset((*self.tokenizer.all_special_ids, *(i for i, token in added if token.special)))
+
+    @cached_property
+    def unknown_ids(self) -> frozenset[int]:
+        """[UNK], which stands for a word of the text; none where it begins or ends texts as well (GPT-2)."""
+        ends = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+        return frozenset((self.tokenizer.unk_token_id,)) - {getattr(self.tokenizer, end) for end in ends}
+
+    def read(
+        self,
+        text: str,
+        key: str,
+        *,
+        truncate: bool = False,
+        num_new: int = 0,
+        is_whole: bool = False,
+        words: WordsOfCharacters | None = None,
+        with_spans: bool = False,
+    ) -> ModelText:
+        """A text's tokens, not padded, and cut only where asked to, at the end where the tokenizer cuts;
+        UserError that names `key` for none, or too many. `num_new` places stay free; a whole text gets no
+        special tokens around it. `words` gives the words that tokens are to be merged into.
+        """
+        if words is not None and not self.tokenizer.is_fast:
+            message = "does not say where its tokens stand in the text: leave words out"
+            raise UserError(f"words: the tokenizer of {self.name} {message}")
+        options = {
+            "padding": False,
+            "return_offsets_mapping": words is not None or with_spans,
+            "add_special_tokens": not is_whole,
+        }
+        encoded = self.encoded(text, truncation=False, **options)
+        ids = encoded["input_ids"]
+        if not ids:
+            raise UserError(f"{key}: the tokenizer of {self.name} finds no tokens in it")
+        most, count = self.most_tokens(), len(ids)
+        most = None if most is None else most - num_new
+        if most is not None and count > most:
+            if not truncate or most < 1:
+                besides = f" beside {num_new + 1} new ones" if num_new else ""
+                message = f"must be at most {most} tokens for {self.name}{besides} (got {count})"
+                raise UserError(f"{key}: {message}{'' if is_whole else ': truncate cuts it'}")
+            encoded = self.encoded(text, truncation=True, max_length=most, **options)
+            ids = encoded["input_ids"]
+        tokens, special = self.labels(ids), self.special_ids - self.unknown_ids
+        found = None
+        if words is not None:
+            found = words_of(text, words(text), tokens, ids, encoded["offset_mapping"], special)
+        side: Literal["first", "last"] = "first" if self.tokenizer.truncation_side == "left" else "last"
+        spans = encoded["offset_mapping"] if with_spans else None
+        return ModelText(tokens, torch.tensor(ids), count - len(ids), found, left_out_side=side, spans=spans)
+
+    def encoded(self, text: str, **options: Any) -> BatchEncoding:
+        """What the tokenizer makes of a text; UserError where it fails."""
+        with self._tokenizer_errors():
+            read: BatchEncoding = self.tokenizer(text, **options)
+        return read
+
+    @contextmanager
+    def _tokenizer_errors(self) -> Iterator[None]:
+        try:
+            with panics_in_one_line():
+                yield
+        except Exception as error:  # a damaged tokenizer may fail in any way; the reason is given in one line
+            reason = " ".join(str(error).split())
+            raise UserError(f"model: the tokenizer of {self.name} fails: {reason}") from None
+
+    def labels(self, ids: list[int]) -> tuple[str, ...]:
+        """Each token as the vocabulary has it; its number in brackets where a model has more of them."""
+        # transformers' types know of no token without a name.
+        names: Any = self.tokenizer.convert_ids_to_tokens(ids)
+        return tuple(f"[{i}]" if name is None else name for i, name in zip(ids, names, strict=True))
+
+    def text_of(self, ids: list[int]) -> str:
+        """The text that tokens stand for, without special ones."""
+        text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        assert isinstance(text, str)
+        return text
+
+    def written_tokens(self, text: ModelText) -> list[str]:
+        """The tokens of a text as people write them; words are so already."""
+        return [*text.tokens] if text.is_merged else [self.written(token) for token in text.tokens]
+
+    def written(self, token: str) -> str:
+        """A token of the vocabulary as people write it: without the mark of a blank, bytes as characters."""
+        text: str = self.tokenizer.convert_tokens_to_string([token]) if self.token_spelling else token
+        return text.strip() if text.strip() and "\ufffd" not in text else token
+
+    def shifted_right(self, text: ModelText) -> ModelText:
+        """What a decoder reads to write this text: its start token first, the last token left out."""
+        start = decoder_start(self.model.config, getattr(self.whole, "generation_config", None))
+        if start is None:
+            return text
+        ids = torch.cat([torch.tensor([start]), text.ids[:-1]])
+        (label,) = self.labels([start])
+        words = None if text.words is None else text.words.shifted_right(label)
+        return replace(text, tokens=(label, *text.tokens[:-1]), ids=ids, words=words, spans=None)
+
+    def inputs(self, readings: Sequence["Reading"]) -> dict[str, Tensor]:
+        """What the model's forward wants of texts of one length; a context goes to the encoder."""
+        first = torch.stack([one.text.ids if one.context is None else one.context.ids for one in readings])
+        inputs = {"input_ids": first, "attention_mask": torch.ones_like(first)}
+        if readings[0].context is not None:
+            inputs["decoder_input_ids"] = torch.stack([one.text.ids for one in readings])
+        return {name: tensor.to(self.device) for name, tensor in inputs.items()}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model reads tokens: where its weights are, or where accelerate brings them."""
+        if self.model.device.type != "meta":
+            return self.model.device
+        hooks = (getattr(module, "_hf_hook", None) for module in self.model.modules())
+        places = (getattr(hook, "execution_device", None) for hook in hooks)
+        return torch.device(next(place for place in places if place is not None))
+
+    def most_tokens(self) -> int | None:
+        """How many tokens there are positions for; None where the model sets no limit."""
+        for name, module in self.model.named_modules():
+            if isinstance(module, torch.nn.Embedding) and name.endswith(
+                ("position_embeddings", "embed_positions")
+            ):
+                unused = 0 if module.padding_idx is None else module.padding_idx + 1
+                return module.num_embeddings - unused - getattr(module, "offset", 0)
+        most: int | None = getattr(self.model.config, "max_position_embeddings", None)
+        return most if most is not None and most > 0 else None  # XLNet: -1
+
+
+def decoder_start(*configs: object) -> int | None:
+    """What a decoder reads before it has written anything: the first that says so.
+
+    Of a model's own config and that of its writing (generation_config.json) often only one does.
+    """
+    starts = (getattr(config, "decoder_start_token_id", None) for config in configs)
+    return next((start for start in starts if start is not None), None)
+
+
+def repeated_probe(pretrained: Pretrained, length: int, generator: torch.Generator) -> ModelText:
+    """[BOS] + r + r, with r `length` distinct random tokens that are not special.
+
+    A head that looks at what came after the earlier copy of a token, an induction head, shows on the second r
+    (Elhage et al. 2021, A mathematical framework for transformer circuits; Olsson et al. 2022,
+    2209.11895). Without a BOS or CLS token it is r + r.
+    """
+    tokenizer = pretrained.tokenizer
+    size = min(len(tokenizer), pretrained.model.config.get_text_config().vocab_size)
+    usable = torch.tensor([i for i in range(size) if i not in pretrained.special_ids])
+    if length > len(usable):
+        raise UserError(f"num_tokens: must be at most {len(usable)} for {pretrained.name} (got {length})")
+    random = usable[torch.randperm(len(usable), generator=generator)[:length]].tolist()
+    start = next((i for i in (tokenizer.bos_token_id, tokenizer.cls_token_id) if i is not None), None)
+    ids = [*([] if start is None else [start]), *random, *random]
+    most = pretrained.most_tokens()
+    if most is not None and len(ids) > most:
+        raise UserError(f"num_tokens: must be at most {(most - 1) // 2} for {pretrained.name} (got {length})")
+    return ModelText(pretrained.labels(ids), torch.tensor(ids))

@@ -1,0 +1,359 @@
+"""A model writes, by transformers' own generate; the rows of attention that chose each token are handed over.
+
+The prompt goes through fused attention, which makes no weights; of each layer the last query is kept until
+its token is chosen. A model that runs only with its own eager attention gives its weights (dense).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+from transformers.cache_utils import (
+    DummyLayer,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+)
+from transformers.utils.generic import ModelOutput
+
+from attncli.core.layer import AttentionLayer, Visibility
+from attncli.core.reference import FusedAttention
+from attncli.core.row_tiles import GivenWeights
+from attncli.errors import UserError
+from attncli.models.capture import (
+    OUTPUTS,
+    Way,
+    fault_of,
+    guarded,
+    model_errors,
+    returned_weights,
+    sources_of_weights,
+    way_of,
+    with_eager_attention,
+)
+from attncli.models.layers import CannotShow, CapturedLayer, Numbering, handing_over
+from attncli.models.pretrained import decoder_start
+
+LONG_CHUNK = 512
+"""Tokens of a long prompt at a time: what its layers compute then takes a few MB."""
+
+SETTINGS_KEPT = frozenset(
+    {
+        *("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id"),
+        *("remove_invalid_values", "renormalize_logits"),
+    }
+)
+"""Settings of a model's generation_config.json that hold here, too, and change no order of tokens."""
+SETTINGS_THAT_CHOOSE: Mapping[str, Any] = {
+    "bad_words_ids": None,
+    "begin_suppress_tokens": None,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "exponential_decay_length_penalty": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "no_repeat_ngram_size": 0,
+    "repetition_penalty": 1.0,
+    "sequence_bias": None,
+    "suppress_tokens": None,
+    "watermarking_config": None,
+}
+"""Those that hold and make another token the likeliest, each with the value at which it does nothing."""
+SETTINGS_LEFT_OUT: Mapping[str, Any] = {
+    "constraints": None,
+    "dola_layers": None,
+    "force_words_ids": None,
+    "guidance_scale": 1.0,
+    "max_time": None,
+    "num_beams": 1,
+    "penalty_alpha": 0.0,
+    "token_healing": False,
+}
+"""Those that would choose other tokens and do not hold: here one run of the model chooses one token. How to
+sample is the caller's to say; caches, candidates of drafts and the like change no token."""
+LONGEST_SETTING = 24
+
+OnToken = Callable[[int, Sequence[CapturedLayer]], None]
+"""Takes each new token and, of every layer, the attention of the one query that chose it."""
+
+
+class LastRows:
+    """The attention of the last query in each layer of a decoder's last run."""
+
+    def __init__(self, has_two_stacks: bool) -> None:
+        self.layers: list[CapturedLayer] = []
+        self.fused = FusedAttention()
+        self.numbering = Numbering(has_two_stacks, None)
+
+    def begin(self) -> None:
+        """Forget the run before: of a prompt in chunks the last one counts."""
+        self.layers = []
+        self.fused.forget()
+        self.numbering.taken.clear()
+
+    def take(self, layer: CapturedLayer) -> Tensor | None:
+        """Keep the last row; gives the output by fused attention, None where that cannot compute it."""
+        attention = layer.attention
+        assert isinstance(attention, AttentionLayer)
+        if layer.stack != "encoder":
+            if layer.kind == "self":
+                _refuse_the_future(layer.module, attention.visibility)
+            self.layers.append(replace(layer, attention=_last_row(attention, is_self=layer.kind == "self")))
+        return self.fused.output(attention)
+
+    def take_returned(self, outputs: ModelOutput, sources: Mapping[Tensor, str]) -> None:
+        """Keep the last rows of weights that eager attention returned, by the names of their modules."""
+        for output, weights in returned_weights(outputs):
+            stack, kind = OUTPUTS[output]
+            name = sources.get(weights, output) if isinstance(weights, Tensor) else output
+            if stack == "encoder":
+                continue
+            if fault := fault_of(weights):
+                raise CannotShow(f"it returns {fault}")
+            if kind == "self" and weights.shape[2] > 1 and weights[:, :, 0, -1].max() > 0:
+                raise CannotShow(f"{name} looks at later tokens: it reads text and does not write")
+            row = weights[:, :, -1:].clone()
+            given = GivenWeights(row, (row > 0).any(dim=1))
+            self.layers.append(self.numbering.layer(name, kind, given, stack))
+
+
+def _refuse_the_future(module: str, visibility: Visibility) -> None:
+    if visibility.num_queries == 1:
+        return
+    first, last = torch.tensor([0]), torch.tensor([visibility.num_keys - 1])
+    if visibility.block(first, last).any():
+        raise CannotShow(f"{module} looks at later tokens: it reads text and does not write")
+
+
+def _last_row(layer: AttentionLayer, *, is_self: bool) -> AttentionLayer:
+    """The attention of the last query alone; in self-attention it stands at the last key.
+
+    The query is a copy: a view would keep those of the whole prompt in memory until its token is chosen.
+    """
+    seen, before = layer.visibility, layer.visibility.num_queries - 1
+    if not before and seen.causal == is_self:
+        return layer
+    rule = seen.rule
+    of_row = replace(
+        seen,
+        num_queries=1,
+        causal=is_self,
+        rule=None if rule is None else lambda queries, keys: rule(queries + before, keys),
+    )
+    bias = layer.rules.bias
+    if bias is not None and bias.shape[2] > 1:
+        bias = bias[:, :, -1:].clone()
+    rules = replace(layer.rules, bias=bias)
+    return replace(layer, query=layer.query[:, :, -1:].clone(), visibility=of_row, rules=rules)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How tokens are chosen: the likeliest, or sampled from a seed at a temperature among the likeliest."""
+
+    max_new_tokens: int
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int = 0
+    prefill_chunk: int | None = None
+
+    def config(self, of_model: GenerationConfig) -> GenerationConfig:
+        """What transformers' generate is to do, by these settings and those of the model's that hold."""
+        config = deepcopy(of_model)
+        for name in vars(GenerationConfig()):  # type: ignore[no-untyped-call]
+            if not name.startswith("_") and name not in SETTINGS_KEPT and name not in SETTINGS_THAT_CHOOSE:
+                setattr(config, name, None)
+        config.max_new_tokens, config.num_beams, config.use_cache = self.max_new_tokens, 1, True
+        config.do_sample = self.temperature is not None or self.top_p is not None
+        if config.do_sample:
+            config.temperature, config.top_p, config.top_k = self.temperature or 1.0, self.top_p or 1.0, 0
+        return config
+
+
+def settings_notes(config: GenerationConfig) -> list[str]:
+    """What a model's generation_config.json changes in the choice of tokens, and what of it is left out."""
+    notes = []
+    if chooses := _settings(config, SETTINGS_THAT_CHOOSE):
+        notes.append(f"Tokens are chosen by the model's generation_config.json, too: {chooses}.")
+    if left_out := _settings(config, SETTINGS_LEFT_OUT):
+        notes.append(f"Left out of the model's generation_config.json: {left_out}.")
+    return notes
+
+
+def _settings(config: GenerationConfig, neutral: Mapping[str, Any]) -> str:
+    """`repetition_penalty 1.2, suppress_tokens`: those that do something, without long values."""
+    values = {name: getattr(config, name, None) for name in neutral}
+    texts = {name: str(value) for name, value in values.items() if value not in (None, neutral[name])}
+    return ", ".join(
+        f"{name} {text}" if len(text) <= LONGEST_SETTING else name for name, text in texts.items()
+    )
+
+
+@torch.no_grad()
+def write(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    decoding: Decoding,
+    on_token: OnToken,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> Way:
+    """The model continues one text; `on_token` gets every token as it comes. Returns how attention came.
+
+    The tokenizer is for models that end at some text rather than a token. UserError where the model gives no
+    weights of its tokens, or cannot write; MemoryError.
+    """
+    model.config.use_cache = True
+    kind = model.config.model_type
+    with ExitStack() as cleanup:
+        with model_errors(kind):
+            if not model.can_generate():
+                raise CannotShow("it has no head that writes")
+            ids = inputs["input_ids"]
+            first = {}
+            if model.config.is_encoder_decoder:
+                first["decoder_input_ids"] = torch.full((1, 1), start_token(model), device=ids.device)
+            way = way_of(model, {**inputs, **first})
+        cleanup.enter_context(model_errors(kind, "continue a text by transformers' generate"))
+        cleanup.enter_context(torch.random.fork_rng())
+        torch.manual_seed(decoding.seed)
+        stop_strings = model.generation_config.stop_strings or ()
+        stop_strings = (stop_strings,) if isinstance(stop_strings, str) else stop_strings
+        cleanup.enter_context(_generating_by(model, decoding.config(model.generation_config)))
+        rows = LastRows(bool(model.config.is_encoder_decoder))
+        if way.kind == "interface":
+            hook = model.register_forward_pre_hook(lambda _module, _inputs: rows.begin())
+            cleanup.enter_context(hook)
+            cleanup.enter_context(handing_over(model, guarded(rows.take), rows.numbering))
+        else:
+            cleanup.enter_context(with_eager_attention(model))
+            cleanup.enter_context(_handing_over_weights(model, rows))
+        cache = _cache_options(model, ids.shape[1], decoding.prefill_chunk)
+        watcher = _TokenWatcher(rows, on_token)
+        watchers = StoppingCriteriaList([watcher])
+        if stop_strings:
+            assert tokenizer is not None
+            watchers.append(_EndOfText(tokenizer, stop_strings))
+        generate: Any = model.generate  # transformers leaves it without types
+        generate(**inputs, **cache, stopping_criteria=watchers)
+        if not watcher.num_tokens:
+            raise CannotShow("its own generate does not tell when it has written a token")
+    return way
+
+
+@contextmanager
+def _generating_by(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
+    """While it is open, the model generates by this config.
+
+    An argument would not do: what is None in it generate takes from the model's own.
+    """
+    before, model.generation_config = model.generation_config, config
+    try:
+        yield
+    finally:
+        model.generation_config = before
+
+
+def start_token(model: PreTrainedModel) -> int:
+    """What a decoder reads before it has written anything."""
+    start = decoder_start(model.generation_config, model.config)
+    if start is None:
+        raise CannotShow("neither of its configs has a decoder_start_token_id")
+    return start
+
+
+@contextmanager
+def _handing_over_weights(model: PreTrainedModel, rows: LastRows) -> Iterator[None]:
+    """While it is open, the model gives the weights of its eager attention to the rows at each run."""
+
+    def ask_for_weights(_module: nn.Module, inputs: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        rows.begin()
+        return inputs, named | {"output_attentions": True}
+
+    with sources_of_weights(model) as sources, ExitStack() as hooks:
+        hooks.enter_context(model.register_forward_pre_hook(ask_for_weights, with_kwargs=True))
+        take = model.register_forward_hook(lambda _m, _inputs, outputs: rows.take_returned(outputs, sources))
+        hooks.enter_context(take)
+        yield
+
+
+def _cache_options(model: PreTrainedModel, num_tokens: int, prefill_chunk: int | None) -> dict[str, Any]:
+    """A cache that keeps what is beyond a sliding window, so that every key has its place; and a long prompt
+    in pieces where that changes nothing.
+
+    A state that is not a cache of keys may not continue from a piece; rotations that depend on the length of
+    what is read (dynamic, longrope) would be those of the piece. UserError where pieces are asked for there.
+    """
+    supports: Any = model._supports_default_dynamic_cache
+    options: dict[str, Any] = {}
+    may_be_cut = False
+    if supports():
+        config = model.config.get_text_config(decoder=True)
+        cache, has_decoder = DynamicCache(config=config), bool(model.config.is_encoder_decoder)
+        whole = [_without_window(layer) for layer in cache.layers]
+        if whole != cache.layers:
+            cache.layers = whole
+            options["past_key_values"] = EncoderDecoderCache(cache, DynamicCache()) if has_decoder else cache
+        rope: Any = getattr(config, "rope_parameters", None) or {}
+        rope_types = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
+        is_of_keys = {type(layer) for layer in whole} <= {DynamicLayer, DummyLayer}
+        may_be_cut = is_of_keys and not has_decoder and not rope_types & {"dynamic", "longrope"}
+    if prefill_chunk is not None and not may_be_cut:
+        kind = model.config.model_type
+        raise UserError(f"prefill_chunk: a prompt in pieces may be another one to {kind}: leave it out")
+    if prefill_chunk is None and num_tokens > LONG_CHUNK and may_be_cut:
+        prefill_chunk = LONG_CHUNK
+    return options if prefill_chunk is None else options | {"prefill_chunk_size": prefill_chunk}
+
+
+def _without_window(layer: Any) -> Any:
+    """A layer of a cache that keeps all keys, in the place of one that keeps those of a window."""
+    if type(layer) is DynamicSlidingWindowLayer:
+        return DynamicLayer()  # type: ignore[no-untyped-call]
+    if type(layer) is LinearAttentionAndSlidingWindowAttentionLayer:
+        return LinearAttentionAndFullAttentionLayer(number_of_states=layer.number_of_states)
+    return layer
+
+
+class _TokenWatcher(StoppingCriteria):
+    """Never stops: transformers calls it whenever a token has been chosen."""
+
+    def __init__(self, rows: LastRows, on_token: OnToken) -> None:
+        self.rows, self.on_token = rows, on_token
+        self.num_tokens = 0
+
+    def __call__(self, input_ids: Tensor, scores: Any, **others: Any) -> Tensor:
+        if not self.rows.layers:
+            raise CannotShow("it gives no attention weights: it has none, or transformers hides them")
+        self.num_tokens += 1
+        self.on_token(int(input_ids[0, -1]), self.rows.layers)
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+class _EndOfText(StoppingCriteria):
+    """Stops where the new text holds one of these strings; transformers' own fails on tokenizers of words."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, strings: Sequence[str]) -> None:
+        self.tokenizer, self.strings = tokenizer, strings
+        self.written: list[int] = []
+
+    def __call__(self, input_ids: Tensor, scores: Any, **others: Any) -> Tensor:
+        self.written.append(int(input_ids[0, -1]))
+        text = str(self.tokenizer.decode(self.written))
+        is_over = any(string in text for string in self.strings)
+        return torch.full((len(input_ids),), is_over, device=input_ids.device)

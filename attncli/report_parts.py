@@ -1,0 +1,210 @@
+"""What reports have in common: named tensors, settings, steps, and the statistics of rows of weights."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli import __version__
+from attncli.core.compiled import tile_pass_in_use
+from attncli.core.engines import attend
+from attncli.core.formulas import outside_mass
+from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.core.row_tiles import GivenWeights
+from attncli.core.summaries import extreme_places, quantiles
+from attncli.core.wanted import Computed, Wanted
+from attncli.report import NamedTensor, Report, Statistic, Table, Tensors
+from attncli.settings import load
+from attncli.settings.fields import Spec
+from attncli.settings.text import Texts
+
+NUM_EXTREMES = 3
+MAX_ROWS_WHOLE = 1000
+
+
+def versions() -> dict[str, str]:
+    """Versions of attn and torch, and which implementation computes long rows on the CPU."""
+    return {"attncli": __version__, "torch": torch.__version__, "tile_pass": tile_pass_in_use()}
+
+
+def named(tensor: Tensor, *axes: str) -> NamedTensor:
+    """A tensor as the report's plain data, its last axes named; axes before them are batches."""
+    batch = ("batch",) * (tensor.dim() - len(axes))
+    numbers = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # numpy has no bfloat16
+    return NamedTensor((*batch, *axes), numbers.numpy(force=True))
+
+
+def build_report(
+    spec: Spec,
+    texts: Texts,
+    tensors: Mapping[str, NamedTensor],
+    statistics: Mapping[str, Statistic],
+    notes: Iterable[str],
+) -> Report:
+    """A report with the settings and versions that it came from, and its steps where asked to explain."""
+    settings = spec.model_dump(mode="json", exclude=set(spec.unreported_keys()))
+    report = Report(
+        spec.experiment,
+        settings,
+        versions(),
+        texts.tokens,
+        texts.context_tokens,
+        tensors=tensors,
+        statistics=statistics,
+        notes=tuple(notes),
+        token_spelling=texts.token_spelling,
+    )
+    explanation = spec.explanation()
+    return replace(report, steps=load(explanation, "steps")(spec, report)) if explanation else report
+
+
+@dataclass(frozen=True)
+class LeadingAxes:
+    """The axes before query and key: a layer always has (text, head), a report only those it names."""
+
+    has_batch: bool
+    has_head: bool
+
+    @classmethod
+    def of(cls, vectors: Float[Tensor, "..."], *, has_head: bool) -> "LeadingAxes":
+        """The leading axes of vectors (token, dim): maybe a batch, then a head axis if there are heads."""
+        return cls(vectors.dim() > 2 + has_head, has_head)
+
+    def layered(self, vectors: Float[Tensor, "..."]) -> Float[Tensor, "text head token dim"]:
+        """The vectors with both axes, as a layer takes them."""
+        vectors = vectors if self.has_head else vectors.unsqueeze(-3)
+        return vectors if self.has_batch else vectors.unsqueeze(0)
+
+    def back(self, tensor: Tensor | None) -> Tensor:
+        """A layer's tensor with the report's axes."""
+        assert tensor is not None
+        tensor = tensor if self.has_head else tensor.squeeze(1)
+        return tensor if self.has_batch else tensor.squeeze(0)
+
+    def named(self, tensor: Tensor | None, *axes: str) -> NamedTensor:
+        """A layer's tensor as the report's plain data, its last axes named."""
+        return named(self.back(tensor), *(("head",) if self.has_head else ()), *axes)
+
+
+def row_tensors(
+    found: Computed, lead: LeadingAxes, sink: Float[Tensor, "#text #head"] | None
+) -> dict[str, Tensors]:
+    """The statistics of each row and of each key; with a sink and the logsumexp also outside_mass.
+
+    In float64, the type that a saved report is read back with.
+    """
+    rows = dict(found.rows)
+    if found.logsumexp is not None:
+        rows["logsumexp"] = found.logsumexp
+        if sink is not None:
+            rows["outside_mass"] = outside_mass(found.logsumexp, sink)
+    ranks = {"top_keys": found.top_keys, "top_weights": found.top_weights}
+    of_rows = {name: lead.named(tensor.double(), "query") for name, tensor in rows.items()}
+    of_rows |= {
+        name: lead.named(tensor, "query", "rank") for name, tensor in ranks.items() if tensor is not None
+    }
+    received = {"received_mass": lead.named(found.received_mass, "key")}
+    return {"rows": Tensors(of_rows), "keys": Tensors(received)}
+
+
+def with_summaries(statistics: Mapping[str, Statistic], num_queries: int) -> dict[str, Statistic]:
+    """The statistics and, where there are very many rows, their quantiles and extremes for people to read."""
+    rows = statistics.get("rows")
+    if not isinstance(rows, Tensors) or num_queries <= MAX_ROWS_WHOLE:
+        return dict(statistics)
+    summarised = {name: rows[name] for name in rows if name not in ("top_keys", "top_weights")}
+    return {**statistics, "quantiles": _quantiles(summarised), "extremes": _extremes(summarised)}
+
+
+def _quantiles(rows: Mapping[str, NamedTensor]) -> Table:
+    """The quantiles of each statistic over the queries, one row per batch and head."""
+    return Table(
+        {
+            "statistic": name,
+            **dict(zip(tensor.axes[:-1], index, strict=True)),
+            **quantiles(torch.from_numpy(tensor.values[index])),
+        }
+        for name, tensor in rows.items()
+        for index in np.ndindex(tensor.values.shape[:-1])
+    )
+
+
+def _extremes(rows: Mapping[str, NamedTensor]) -> Table:
+    """The queries, of all batches and heads, where each statistic is lowest and highest."""
+    found = Table()
+    for name, tensor in rows.items():
+        flat = torch.from_numpy(tensor.values).flatten()
+        for extreme, places in zip(("lowest", "highest"), extreme_places(flat, NUM_EXTREMES), strict=True):
+            for place in places.tolist():
+                index = map(int, np.unravel_index(place, tensor.values.shape))
+                where = dict(zip(tensor.axes, index, strict=True))
+                found.append({"statistic": name, "extreme": extreme, **where, "value": flat[place].item()})
+    return found
+
+
+# How far a row's sum may be from one: bfloat16 weights round by 2^-9 of themselves.
+TOLERANCE = 5e-3
+TOP_K = 3
+
+
+def weights_report(
+    weights: NamedTensor, source: Mapping[str, Any], tokens: Sequence[str], context_tokens: Sequence[str]
+) -> Report:
+    """The report of weights with axes query and key, and maybe layer and head.
+
+    It has row statistics if every row is a distribution. A key counts as visible to a query if some head of
+    the layer gives it weight.
+    """
+    sizes = ", ".join(f"{axis} {size}" for axis, size in zip(weights.axes, weights.values.shape, strict=True))
+    notes = [f"Weights that were computed elsewhere: {sizes}."]
+    why_not = _no_distribution(weights.values)
+    if why_not:
+        notes.append(f"{why_not}: no statistics of rows.")
+    of_one_text = not context_tokens
+    rows = tuple(name for name, known in ROW_STATISTICS.items() if of_one_text or not known.positional)
+    statistics = {} if why_not else _statistics(weights.values, weights.axes, rows)
+    return Report(
+        "show",
+        source,
+        versions(),
+        tuple(tokens),
+        tuple(context_tokens),
+        tensors={"weights": weights},
+        statistics=with_summaries(statistics, weights.values.shape[-2]),
+        notes=tuple(notes),
+    )
+
+
+def _no_distribution(array: np.ndarray) -> str:
+    """Why some row is not a distribution; empty where all are."""
+    no_number = int((~np.isfinite(array)).sum())
+    if no_number:
+        return "1 entry is not a number" if no_number == 1 else f"{no_number} entries are not numbers"
+    if (array < 0).any():
+        return "Some weights are negative"
+    with np.errstate(over="ignore"):
+        sums = array.sum(axis=-1, dtype=np.float64)
+    if (np.abs(sums - 1) > TOLERANCE).any():
+        ends = dict.fromkeys((f"{sums.min():.4g}", f"{sums.max():.4g}"))
+        return f"Rows sum to {' to '.join(ends)}, not to one"
+    return ""
+
+
+def _statistics(array: np.ndarray, axes: tuple[str, ...], rows: tuple[str, ...]) -> dict[str, Statistic]:
+    """Statistics of a layer's heads; several layers run together, as texts do."""
+    weights = torch.from_numpy(array)
+    lead = LeadingAxes(has_batch=array.ndim == 4, has_head=array.ndim >= 3)
+    layered = lead.layered(weights)
+    wanted = Wanted(rows=rows, top_k=min(TOP_K, array.shape[-1]), received_mass=True)
+    found = attend(GivenWeights(layered.double(), (layered > 0).any(dim=1)), wanted)
+    return {
+        group: Tensors(
+            (name, NamedTensor((*axes[:-2], *tensor.axes[array.ndim - 2 :]), tensor.values))
+            for name, tensor in members.items()
+        )
+        for group, members in row_tensors(found, lead, None).items()
+    }

@@ -1,1 +1,0 @@
-"""Running experiments: one after another, many together, on a model."""

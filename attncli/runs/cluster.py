@@ -1,0 +1,171 @@
+"""An existing Dask cluster; its scheduler replaces workers and retries their chunks.
+
+Encryption and certificates come from Dask's own configuration, its files or environment variables.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from threading import Lock
+from typing import Any
+
+from attncli import __version__
+from attncli.errors import RunError, UserError
+from attncli.runs.chunks import Chunk
+from attncli.runs.driver import Died, Pending, Queue, Result, Work, attempted
+
+SECONDS_TO_CONNECT = 15
+SECONDS_FOR_A_WORKER = 60
+CHUNKS_A_THREAD = 2
+MAX_ATTEMPTS_ALONE = 2
+"""Each of several workers: the scheduler itself tries again, 3 times unless it is configured otherwise."""
+ONE_AT_A_TIME = Lock()
+UNKNOWN_THERE = ("ModuleNotFoundError", "ImportError", "AttributeError")
+
+
+def versions() -> dict[str, str]:
+    """The versions that must be equal on every worker for equal results, without the build (`+cpu`)."""
+    try:
+        return {"attncli": __version__, "torch": version("torch").partition("+")[0]}
+    except PackageNotFoundError:
+        return {"attncli": __version__, "torch": "missing"}
+
+
+def work_there(work: Work, chunk: Chunk, expected: dict[str, str]) -> Result:
+    """On a worker: work(chunk), one chunk at a time per process, however many threads it has.
+
+    A worker may have joined after the others were asked for their versions.
+    """
+    if (got := versions()) != expected:
+        raise RunError(_differ("a worker", got, expected))
+    with ONE_AT_A_TIME:
+        return attempted(work, chunk)
+
+
+def run_chunks(
+    chunks: Iterable[Chunk],
+    work: Work,
+    *,
+    scheduler: str,
+    on_wait: Callable[[str], None] = lambda line: None,
+) -> Iterator[tuple[Chunk, Result]]:
+    """Each chunk with its result, as they are done. `work` is a function in a module that the workers have.
+
+    `on_wait` gets a line if the cluster has no worker yet, and one is waited for.
+
+    UserError without distributed, or if the versions there differ; RunError if nobody answers.
+    """
+    try:
+        import distributed
+    except ImportError:
+        raise UserError('scheduler: needs: pip install "attncli[cluster]"') from None
+    with _quiet():
+        client = _connected(distributed, scheduler)
+        try:
+            if not client.nthreads():
+                on_wait(
+                    f"scheduler: {scheduler} has no workers yet: waiting {SECONDS_FOR_A_WORKER} s for one"
+                )
+            _check_workers(client, scheduler)
+            yield from _results(distributed, client, Queue(chunks, MAX_ATTEMPTS_ALONE), work, scheduler)
+        finally:
+            client.close()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence Dask's own log on stderr: errors are reported in one line."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+async def _try_to_connect(distributed: Any, scheduler: str) -> None:
+    options = distributed.Security().get_connection_args("client")
+    comm = await distributed.connect(scheduler, timeout=SECONDS_TO_CONNECT, **options)
+    await comm.close()
+
+
+def _connected(distributed: Any, scheduler: str) -> Any:
+    try:
+        # A client that cannot connect would keep trying in the background.
+        asyncio.run(_try_to_connect(distributed, scheduler))
+        return distributed.Client(scheduler, timeout=SECONDS_TO_CONNECT, set_as_default=False)
+    except (OSError, TimeoutError) as error:
+        raise RunError(f"scheduler: {scheduler} does not answer: {_one_line(error)}") from None
+    except (ValueError, TypeError, RuntimeError) as error:  # no address; certificates that are missing
+        raise UserError(f"scheduler: {scheduler}: {_one_line(error)}") from None
+
+
+def _check_workers(client: Any, scheduler: str) -> None:
+    try:
+        client.wait_for_workers(1, timeout=SECONDS_FOR_A_WORKER)
+    except TimeoutError:
+        waited = f"waited {SECONDS_FOR_A_WORKER} s"
+        raise RunError(
+            f"scheduler: {scheduler} has no workers ({waited}): start some, and run again"
+        ) from None
+    expected = versions()
+    for worker, got in client.run(versions, on_error="return").items():
+        # What fails there while the call is unpacked comes back as a text.
+        if isinstance(got, Exception) and any(name in repr(got) for name in UNKNOWN_THERE):
+            install = f"pip install attncli=={__version__}"
+            raise UserError(
+                f"scheduler: attncli cannot be imported on {worker} ({_one_line(got)}): {install}"
+            )
+        if isinstance(got, Exception):
+            raise RunError(f"scheduler: {worker} does not answer: {_one_line(got)}")
+        if got != expected:
+            raise UserError(_differ(worker, got, expected))
+
+
+def _differ(worker: str, got: dict[str, str], expected: dict[str, str]) -> str:
+    differing = [
+        f"{name} {got.get(name, 'missing')} (here {here})"
+        for name, here in expected.items()
+        if got.get(name) != here
+    ]
+    return f"scheduler: {worker} has {', '.join(differing)}: install the same version there"
+
+
+def _results(
+    distributed: Any, client: Any, queue: Queue, work: Work, scheduler: str
+) -> Iterator[tuple[Chunk, Result]]:
+    running: dict[Any, Pending] = {}
+    done = distributed.as_completed(loop=client.loop)
+    expected = versions()
+    while True:
+        most = CHUNKS_A_THREAD * max(1, sum(client.nthreads().values()))
+        while len(running) < most and (pending := queue.take()) is not None:
+            future = client.submit(work_there, work, pending.chunk, expected, pure=False)
+            running[future] = pending
+            done.add(future)
+        if not running:
+            return
+        future = next(done)
+        yield from queue.finished(running.pop(future), _result(distributed, future, scheduler))
+
+
+def _result(distributed: Any, future: Any, scheduler: str) -> Any:
+    try:
+        return future.result()
+    except distributed.KilledWorker as error:
+        return Died(f"its workers ended, {error.allowed_failures + 1} of them")
+    except UserError:
+        raise
+    except CancelledError:
+        raise RunError(
+            f"scheduler: {scheduler} went away: rerun the same command to resume once it is back"
+        ) from None
+    except Exception as error:
+        raise RunError(f"scheduler: {scheduler}: {_one_line(error)}") from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,411 @@
+"""Runs a plan: hands chunks of jobs to an executor, and puts every result into the store."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass, field
+from importlib import import_module
+from itertools import islice
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
+from pathlib import Path
+from signal import Signals
+from traceback import format_exception
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attncli.errors import RunError
+from attncli.runs.chunks import Chunk, ChunkResult, UnfinishedJob, run_chunk
+from attncli.runs.conditions import Expectations
+from attncli.runs.plan import Job, Plan, RunKeys
+from attncli.runs.report_values import FLOAT, Columns
+from attncli.runs.store import Store
+from attncli.runs.threads import VARIABLE
+
+MAX_ATTEMPTS_ALONE = 3
+"""A worker may die for other reasons than its run: memory taken by a neighbour, a machine switched off."""
+
+Work = Callable[[Chunk], ChunkResult]
+
+
+@dataclass(frozen=True)
+class Died:
+    """Why the run in a chunk of one has no result; with a traceback if the work raised an error."""
+
+    reason: str
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, error: Exception) -> "Died":
+        """`ValueError: what was wrong`, and where."""
+        message = "; ".join(str(error).splitlines())
+        name = type(error).__name__
+        return cls(f"{name}: {message}" if message else name, "".join(format_exception(error)))
+
+
+Result = ChunkResult | Died
+
+
+def attempted(work: Work, chunk: Chunk) -> Result:
+    """The result of the work, or what it raised: one failing run must not lose the others."""
+    try:
+        return work(chunk)
+    except Exception as error:
+        return Died.of(error)
+
+
+class Pending(NamedTuple):
+    """A chunk to compute, and how often it has failed so far."""
+
+    chunk: Chunk
+    failures: int = 0
+
+
+class Queue:
+    """The chunks that no worker has: those to try again, then those of the plan, pulled one by one."""
+
+    def __init__(self, chunks: Iterable[Chunk], max_attempts_alone: int = MAX_ATTEMPTS_ALONE) -> None:
+        self._chunks = iter(chunks)
+        self._max_attempts_alone = max_attempts_alone
+        self._again: deque[Pending] = deque()
+
+    def take(self) -> Pending | None:
+        """The next chunk, or None where all are taken (one that is being computed may still come back)."""
+        if self._again:
+            return self._again.popleft()
+        chunk = next(self._chunks, None)
+        return None if chunk is None else Pending(chunk)
+
+    def put_back(self, pending: Pending) -> None:
+        """Return a chunk that its worker never started."""
+        self._again.appendleft(pending)
+
+    def finished(self, pending: Pending, result: Result) -> Iterator[tuple[Chunk, Result]]:
+        """The chunk with its result; nothing if it failed and will be tried again.
+
+        Several runs are tried again in halves; one run comes back with Died if it raised, or after several
+        workers died with it.
+        """
+        chunk, failures = pending
+        if isinstance(result, Died) and len(chunk) > 1:
+            self._again.extendleft(map(Pending, reversed(chunk.split())))
+        elif isinstance(result, Died) and not result.traceback and failures + 1 < self._max_attempts_alone:
+            self._again.appendleft(Pending(chunk, failures + 1))
+        else:
+            yield chunk, result
+
+
+def run_here(chunks: Iterable[Chunk], work: Work) -> Iterator[tuple[Chunk, Result]]:
+    """Each chunk with its result, in order. What kills this process kills the batch."""
+    queue = Queue(chunks)
+    while (pending := queue.take()) is not None:
+        yield from queue.finished(pending, attempted(work, pending.chunk))
+
+
+CHUNKS_EACH = 2
+"""One that it computes and one that waits, so that no worker is idle while its result is stored."""
+MAX_FAILED_STARTS = 3
+SECONDS_TO_DIE = 5
+
+
+class Worker:
+    """A process that computes chunks in the order in which they are sent."""
+
+    def __init__(self, work: Work) -> None:
+        self.pipe, theirs = Pipe()
+        self.sent: deque[Pending] = deque()
+        self.started = False
+        path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
+        command = [sys.executable, "-P", "-m", "attncli.runs.worker", str(theirs.fileno())]
+        try:
+            # A process group of its own: Ctrl-C is for this process, which then ends its workers.
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                pass_fds=[theirs.fileno()],
+                env={VARIABLE: "1", **os.environ, "PYTHONPATH": path},
+                process_group=0,
+            )
+        finally:
+            theirs.close()
+        self._send(work)
+
+    def send(self, pending: Pending) -> None:
+        """Send it one more chunk."""
+        self.sent.append(pending)
+        self._send(pending.chunk)
+
+    def _send(self, message: Any) -> None:
+        with suppress(OSError):  # it has died, which its closed pipe shows when results are read
+            self.pipe.send(message)
+
+    def end(self) -> None:
+        """Kill it, if it is alive."""
+        self.pipe.close()
+        self.process.kill()
+        self.process.wait()
+
+    def status(self) -> int:
+        """The exit status of a worker whose pipe is closed; negative for a signal."""
+        try:
+            return self.process.wait(timeout=SECONDS_TO_DIE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+        finally:
+            self.pipe.close()
+
+
+def run_in_workers(chunks: Iterable[Chunk], work: Work, *, workers: int) -> Iterator[tuple[Chunk, Result]]:
+    """Each chunk with its result, as they are done. `work` is a function in a module; chunks can be pickled.
+
+    Each worker has one torch thread, unless OMP_NUM_THREADS says how many, and at most two chunks.
+    Closing the iterator, or any exception, ends the workers at once. RunError if no worker can be started.
+    """
+    pool = Pool(Queue(chunks), work)
+    try:
+        # No more than there are chunks: each takes a second of a core to start.
+        for pending in islice(iter(pool.queue.take, None), workers):
+            pool.start().send(pending)
+        while pool.feed():
+            yield from pool.results()
+    finally:
+        for worker in pool.workers:
+            worker.end()
+
+
+class Pool:
+    """The living workers, and the chunks that none of them has."""
+
+    def __init__(self, queue: Queue, work: Work) -> None:
+        self.queue, self.work = queue, work
+        self.workers: list[Worker] = []
+        self.failed_starts = 0
+
+    def start(self) -> Worker:
+        """One more worker."""
+        self.workers.append(Worker(self.work))
+        return self.workers[-1]
+
+    def feed(self) -> bool:
+        """Hand out chunks, one to every worker before any gets a second; whether any worker is busy."""
+        for level in range(1, CHUNKS_EACH + 1):
+            for worker in self.workers:
+                if len(worker.sent) < level and (pending := self.queue.take()) is not None:
+                    worker.send(pending)
+        return any(worker.sent for worker in self.workers)
+
+    def results(self) -> Iterator[tuple[Chunk, Result]]:
+        """Wait for messages of the workers; each finished chunk with its result."""
+        ready = wait([worker.pipe for worker in self.workers])
+        for worker in [worker for worker in self.workers if worker.pipe in ready]:
+            try:
+                message = worker.pipe.recv()
+            except (EOFError, OSError):
+                yield from self._replace(worker)
+                continue
+            if worker.started:
+                yield from self.queue.finished(worker.sent.popleft(), message)
+            else:
+                worker.started, self.failed_starts = True, 0
+
+    def _replace(self, worker: Worker) -> Iterator[tuple[Chunk, Result]]:
+        self.workers.remove(worker)
+        ending = ended(worker.status())
+        if not worker.started:
+            self.failed_starts += 1
+            if self.failed_starts == MAX_FAILED_STARTS:
+                raise RunError(f"workers: none could be started: the last one {ending}")
+        elif worker.sent:
+            yield from self.queue.finished(worker.sent.popleft(), Died(f"its worker {ending}"))
+        for pending in reversed(worker.sent):
+            self.queue.put_back(pending)
+        self.start()
+
+
+def ended(status: int) -> str:
+    """How a process ended, in words."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    named = {signal.value: signal.name for signal in Signals}  # without most real-time signals
+    return f"was killed by {named.get(-status, f'signal {-status}')}"
+
+
+# Loaded when asked for: the cluster needs an optional package.
+EXECUTORS = {
+    "serial": "attncli.runs.driver:run_here",
+    "workers": "attncli.runs.driver:run_in_workers",
+    "cluster": "attncli.runs.cluster:run_chunks",
+}
+
+
+def load_executor(name: str) -> Callable[..., Iterator[Any]]:
+    """The executor of that name: it pulls chunks as it needs them and yields each with its result.
+
+    A chunk whose worker died, or whose work raised, is tried again in halves; a chunk of one run that fails
+    every time comes back with Died.
+    """
+    module, _, function = EXECUTORS[name].partition(":")
+    run: Callable[..., Iterator[Any]] = getattr(import_module(module), function)
+    return run
+
+
+FEWEST_JOBS, MOST_JOBS = 16, 1024
+FIRST_JOBS = 16, 256
+SECONDS_OF_FIRST_CHUNK, SECONDS_A_CHUNK = 0.25, 1.0
+MAX_GROWTH = 4
+JOBS_A_LOOKUP = 256
+JOBS_A_WINDOW = 4096
+
+# Chunks and the function that computes one -> each chunk with its result, in any order, or why it has none.
+Executor = Callable[[Iterable[Chunk], Callable[[Chunk], ChunkResult]], Iterator[tuple[Chunk, Any]]]
+
+
+def _length(job: Job) -> int:
+    """About how many words the sentence has; blanks are quick to count."""
+    return job.prompt.sentence.count(" ") if job.prompt is not None else 0
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Delay Ctrl-C to the end, so that what is stored is also counted."""
+    interrupted = False
+
+    def note(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+@dataclass
+class Driver:
+    """Runs one batch into one store, which knows the plan: `num_runs`, of which `kept` were done before.
+
+    `num_workers` take its chunks, whose jobs take about `seconds_a_job`, as far as that is known.
+    `on_errors` gets the name of each run that failed or did not meet an expectation, and lines that say why;
+    `on_progress` gets how many runs there are, were done before, are done now, and failed now.
+    """
+
+    plan: Plan
+    keys: RunKeys
+    store: Store
+    _: KW_ONLY
+    num_runs: int
+    kept: int
+    expectations: Expectations
+    num_workers: int = 1
+    seconds_a_job: float = 0.0
+    fail_fast: bool
+    on_errors: Callable[[str, list[str]], None]
+    on_progress: Callable[[int, int, int, int], None]
+    done: int = field(default=0, init=False)
+    failed: int = field(default=0, init=False)
+    broken: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        fewest, most = FIRST_JOBS
+        wanted = int(SECONDS_OF_FIRST_CHUNK / max(self.seconds_a_job, 1e-9))
+        self._jobs_a_chunk = max(fewest, min(most, wanted))
+        self._jobs_left = self.plan.num_jobs
+
+    @property
+    def stopped(self) -> bool:
+        """Whether fail_fast ends the batch here, with runs left."""
+        return self.fail_fast and bool(self.failed or self.broken)
+
+    def run(self, executor: Executor) -> None:
+        """Every run that is not done; with fail_fast until one fails or does not meet an expectation."""
+        self._show_progress()
+        results = executor(self._chunks(), run_chunk)
+        try:
+            for chunk, result in results:
+                if not isinstance(result, ChunkResult):
+                    result = ChunkResult(errors=dict.fromkeys(chunk.runs(), result.reason))
+                self._take(chunk, result)
+                if self.stopped:
+                    break
+        finally:
+            # End the workers now, not when the iterator is collected.
+            if hasattr(results, "close"):
+                results.close()
+
+    def _show_progress(self) -> None:
+        self.on_progress(self.num_runs, self.kept, self.done, self.failed)
+
+    def _chunks(self) -> Iterator[Chunk]:
+        """Jobs that have a run to do, as many together as take about a second; fewer towards the end.
+
+        Among some thousand jobs at a time those of equal length are neighbours, since they are computed
+        together, and the longest come first, so that no worker is left with them at the end.
+        """
+        undone = self._undone()
+        while window := list(islice(undone, JOBS_A_WINDOW)):
+            window.sort(key=lambda job: _length(job[0]), reverse=True)
+            while window and not self.stopped:
+                size = min(self._jobs_a_chunk, self._fair_share(self._jobs_left + len(window)))
+                yield Chunk(tuple(window[:size]), rows=self.store.rows, weights=self.store.keeps_weights)
+                del window[:size]
+
+    def _fair_share(self, num_left: int) -> int:
+        """A number of jobs with which several workers end at about the same time."""
+        if self.num_workers == 1:
+            return num_left
+        return max(FEWEST_JOBS, num_left // (2 * self.num_workers))
+
+    def _undone(self) -> Iterator[UnfinishedJob]:
+        """The jobs with a run that is not done and does not occur earlier in the plan."""
+        jobs = self.plan.jobs()
+        while not self.stopped and (some := list(islice(jobs, JOBS_A_LOOKUP))):
+            self._jobs_left -= len(some)
+            keys = [self.keys.of_job(job) for job in some]
+            planned = self.store.planned([key for of_job in keys for key in of_job])
+            for job, of_job in zip(some, keys, strict=True):
+                left = tuple(self._keys_left(job, of_job, planned))
+                if any(left):
+                    yield job, left
+
+    def _keys_left(
+        self, job: Job, keys: Sequence[bytes], planned: Mapping[bytes, tuple[int, bool]]
+    ) -> Iterator[bytes | None]:
+        """The key of each run to be done here, None for the others; those that are done are checked again."""
+        for place, (item, key) in enumerate(zip(job.chain, keys, strict=True), start=job.place):
+            first, is_done = planned[key]
+            if place == first and is_done and self.expectations.conditions:
+                self._check(job.name(item), *self.store.values(key))
+            yield None if is_done or place != first else key
+
+    def _take(self, chunk: Chunk, result: ChunkResult) -> None:
+        """Store first: what is reported as done is stored."""
+        with _uninterrupted():
+            self.store.write(chunk, result)
+            self.failed += len(result.errors)
+            self.done += len(result.values)
+        if result.seconds_a_job:
+            # Chunks grow step by step for small runs; one run that takes long is its own chunk.
+            wanted = int(SECONDS_A_CHUNK / result.seconds_a_job)
+            self._jobs_a_chunk = max(1, min(wanted, MAX_GROWTH * self._jobs_a_chunk, MOST_JOBS))
+        if result.errors or self.expectations.conditions:
+            for number, run in chunk.runs().items():
+                if number in result.errors:
+                    self.on_errors(run.job.name(run.item), result.errors[number].splitlines())
+                else:
+                    self._check(run.job.name(run.item), *result.values[number])
+        self._show_progress()
+
+    def _check(self, name: str, columns: Columns, values: bytes) -> None:
+        if broken := self.expectations.broken(columns, np.frombuffer(values, FLOAT)):
+            self.broken += 1
+            self.on_errors(name, broken)

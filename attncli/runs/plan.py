@@ -1,0 +1,574 @@
+"""The plan of a batch: every setting and sentence is validated before anything runs."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass
+from functools import cache, partial
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from attncli.errors import UserError
+from attncli.file_digests import content_digest
+from attncli.models.folder import num_parameters, num_parameters_of_gguf
+from attncli.models.text_files import LineFile, TextFile
+from attncli.settings import SPECS
+from attncli.settings.config_file import ConfigFile
+from attncli.settings.fields import Spec
+from attncli.settings.models import local_model
+from attncli.settings.text import PATH_KEYS, check_tokens, is_vector_file
+from attncli.settings.validation import Given, Overrides, unknown_overrides
+
+
+class Prompt(NamedTuple):
+    """One line of the file; `id` is its name in the file, where it has one."""
+
+    line: int
+    sentence: str
+    context: str | None = None
+    id: str | None = None
+
+
+class CheckedPrompts(NamedTuple):
+    """How many prompts a file has, whether some have a context, and the mean length of a sentence."""
+
+    num_prompts: int
+    has_context: bool
+    mean_characters: float
+
+
+class PromptFile(LineFile):
+    """The sentences of a file: one per line, or JSON Lines with sentence, context and id."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, f"--file {name}")
+
+    def __iter__(self) -> Iterator[Prompt]:
+        """Every prompt, from the start; UserError at the first line that is not one."""
+        for number, data in self.lines():
+            yield self._prompt(number, data)
+
+    def check(self, check: Callable[[Prompt], None]) -> CheckedPrompts:
+        """What the plan needs to know about the prompts; UserError with the bad lines.
+
+        `check` raises a UserError for a prompt that the experiments cannot use.
+        """
+        count, characters, has_context = 0, 0, False
+        numbers_as_ids: set[str] = set()
+
+        def check_line(number: int, data: bytes) -> None:
+            nonlocal count, characters, has_context
+            prompt = self._prompt(number, data)
+            try:
+                check(prompt)
+            except UserError as error:
+                raise UserError(*(f"{self.label}:{number}: {line}" for line in error.lines)) from None
+            count += 1
+            characters += len(prompt.sentence)
+            has_context = has_context or prompt.context is not None
+            if prompt.id is not None and prompt.id.isdecimal():
+                numbers_as_ids.add(prompt.id)
+
+        self.check_lines(check_line)
+        if not count:
+            raise UserError(f"--file {self.label}: holds no sentence")
+        self._refuse_numbers_used_as_ids(numbers_as_ids)
+        return CheckedPrompts(count, has_context, characters / count)
+
+    def _refuse_numbers_used_as_ids(self, ids: set[str]) -> None:
+        """UserError for a line without an id whose number is the id of another."""
+        for number, data in self.lines() if ids else ():
+            if str(number) in ids and self._prompt(number, data).id is None:
+                message = f"must be given: {number}, the number of this line, is the id of another"
+                raise UserError(f"{self.label}:{number}: id: {message}")
+
+    def _prompt(self, number: int, data: bytes) -> Prompt:
+        fields = self.fields(number, data, ("sentence", "context"), ("id",))
+        sentence = fields["sentence"]
+        assert sentence is not None
+        return Prompt(number, sentence, fields.get("context"), fields.get("id"))
+
+
+@dataclass(frozen=True)
+class TextPrompts:
+    """The texts of a survey as prompts of a batch."""
+
+    file: TextFile
+
+    def __iter__(self) -> Iterator[Prompt]:
+        """Every text, from the start."""
+        return (Prompt(line.line, line.text, None, line.id) for line in self.file)
+
+
+# Stands for the sentences to come, so that settings are validated once and not for each sentence.
+PLACEHOLDER = "sentence"
+
+
+class Item(NamedTuple):
+    """One experiment, its place, whether it starts a file or a new generator, and its sentence's id."""
+
+    spec: Spec
+    source: str | None = None
+    starts_file: bool = True
+    reseed: bool = True
+    id: str | None = None
+
+
+Chain = tuple[Item, ...]
+
+
+def plan_files(
+    paths: Sequence[Path], overrides: Overrides | None = None, texts: Overrides | None = None
+) -> list[Item]:
+    """The experiments of all files in order; UserError with every error of every file.
+
+    Overrides override the files' settings, and so do texts, where an experiment reads them.
+    """
+    items: list[Item] = []
+    errors: list[str] = []
+    overrides = overrides or {}
+    for path in paths:
+        try:
+            entries = ConfigFile(path, {**overrides, **(texts or {})}).entries()
+        except UserError as error:
+            errors += error.lines
+            continue
+        items += [
+            Item(entry.spec, entry.source, entry.starts, entry.starts or entry.reseed) for entry in entries
+        ]
+    if not errors:
+        errors += unknown_overrides(overrides, {type(item.spec) for item in items})
+    if errors:
+        raise UserError(*dict.fromkeys(errors))
+    return items
+
+
+def chains(items: Sequence[Item]) -> Iterator[Chain]:
+    """The items, divided into the smallest sequences that do not depend on one another.
+
+    An item that continues the generator of the one before belongs to it and has its seed; one with
+    `embedding: previous` belongs to the last item that has a table of words.
+    """
+    starts = [i for i, item in enumerate(items) if item.starts_file or item.reseed]
+    for i, item in enumerate(items):
+        if getattr(item.spec, "embedding", None) == "previous":
+            table = next(j for j in range(i - 1, -1, -1) if items[j].spec.table_dim() is not None)
+            starts = [start for start in starts if not table < start <= i]
+    for start, end in zip(starts, [*starts[1:], len(items)], strict=True):
+        chain: list[Item] = []
+        for item in items[start:end]:
+            seed = item.spec.seed if item.reseed else chain[-1].spec.seed
+            spec = item.spec.model_copy(update={"seed": seed})
+            chain.append(item._replace(spec=spec, starts_file=not chain))
+        yield tuple(chain)
+
+
+class Job(NamedTuple):
+    """A chain of experiments on one sentence (or on their own texts), and the place of its first run."""
+
+    chain: Chain
+    prompt: Prompt | None
+    place: int
+
+    def items(self) -> Chain:
+        """The experiments, each with the sentence (and the context, where it reads one)."""
+        if self.prompt is None:
+            return self.chain
+        texts = {"sentence": self.prompt.sentence}
+        if self.prompt.context is not None:
+            texts["context"] = self.prompt.context
+        return tuple(
+            item._replace(spec=_with(item.spec, texts), source=self.name(item), id=self.label)
+            for item in self.chain
+        )
+
+    @property
+    def label(self) -> str | None:
+        """The id of its sentence, or the line if it has none; None without a file of sentences."""
+        return None if self.prompt is None else self.prompt.id or str(self.prompt.line)
+
+    def name(self, item: Item) -> str:
+        """The name of a run in messages: `sweep.yaml:1:1 (head_dim 8), prompt 7`."""
+        if self.prompt is None:
+            return str(item.source)
+        return f"{item.source}, {self.prompt.id or f'line {self.prompt.line}'}"
+
+
+def _with(spec: Spec, texts: Mapping[str, str]) -> Spec:
+    fields = type(spec).model_fields
+    return spec.model_copy(update={key: text for key, text in texts.items() if key in fields})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The chains, alone or combined with every sentence of a file."""
+
+    chains: tuple[Chain, ...]
+    chains_with_context: tuple[Chain, ...] = ()
+    prompts: PromptFile | TextPrompts | None = None
+    num_prompts: int = 1
+    mean_characters: float = 0.0
+
+    def __len__(self) -> int:
+        return self.num_prompts * sum(map(len, self.chains))
+
+    @property
+    def num_jobs(self) -> int:
+        """How many jobs there are, each of which can be computed alone."""
+        return self.num_prompts * len(self.chains)
+
+    def items(self) -> list[Item]:
+        """Every experiment, once for all sentences; again as it is with a context, where some have one."""
+        return [item for chain in (*self.chains, *self.chains_with_context) for item in chain]
+
+    def specs(self) -> Iterator[Spec]:
+        """The settings of each experiment, once for all sentences."""
+        return (item.spec for chain in self.chains for item in chain)
+
+    def jobs(self) -> Iterator[Job]:
+        """Every chain with all its sentences, then the next: neighbours have equal settings."""
+        place = 1
+        for i, chain in enumerate(self.chains):
+            for prompt in self.prompts if self.prompts is not None else (None,):
+                has_context = prompt is not None and prompt.context is not None
+                yield Job(self.chains_with_context[i] if has_context else chain, prompt, place)
+                place += len(chain)
+
+    def lines(self) -> Iterator[str]:
+        """One line per experiment, and how many runs they make."""
+        for chain in self.chains:
+            for number, item in enumerate(chain):
+                yield f"{item.source}: {item.spec.experiment}{', on the same generator' if number else ''}"
+        num_experiments = sum(map(len, self.chains))
+        experiments = _counted(num_experiments, "experiment")
+        if self.prompts is None:
+            yield experiments
+        else:
+            yield f"{experiments} × {_counted(self.num_prompts, 'sentence')} = {_counted(len(self), 'run')}"
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
+def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile | None = None) -> Plan:
+    """The plan of config files, alone or with a file of sentences; UserError with all that is wrong."""
+    if prompts is None:
+        return Plan(tuple(chains(plan_files(paths, overrides))))
+    texts = {"sentence": Given(PLACEHOLDER, "--file", is_flag=True)}
+    items = plan_files(paths, overrides, texts)
+    _refuse_what_reads_nothing(items)
+    if any("texts" in type(item.spec).model_fields for item in items):
+        _refuse_what_reads_many(paths, overrides)
+    checked = prompts.check(_prompt_check(items))
+    with_context: tuple[Chain, ...] = ()
+    if checked.has_context:
+        texts |= {"context": Given(PLACEHOLDER, f"--file {prompts.label}: context", is_flag=True)}
+        with_context = tuple(chains(plan_files(paths, overrides, texts)))
+    return Plan(tuple(chains(items)), with_context, prompts, checked.num_prompts, checked.mean_characters)
+
+
+def plan_of_texts(spec: Spec, file: TextFile) -> Plan:
+    """The plan of one experiment on many texts; UserError with the bad lines."""
+    texts, num_texts = TextPrompts(file), file.count()
+    mean = sum(len(prompt.sentence) for prompt in texts) / num_texts
+    item = Item(_with(spec, {"sentence": PLACEHOLDER}), f"attn {spec.experiment}")
+    return Plan(tuple(chains([item])), (), texts, num_texts, mean)
+
+
+def _refuse_what_reads_nothing(items: Sequence[Item]) -> None:
+    errors = [
+        f"{item.source}: experiment: {item.spec.experiment} reads no sentence: leave out --file"
+        for item in items
+        if "sentence" not in type(item.spec).model_fields
+    ]
+    if errors:
+        raise UserError(*dict.fromkeys(errors))
+
+
+def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None:
+    """UserError where an experiment has its own file of texts."""
+    items: list[Item] = []
+    with suppress(UserError):  # what needs a sentence gets it from --file
+        items = plan_files(paths, overrides)
+    sources = dict.fromkeys(item.source for item in items if item.spec.reads_many_texts())
+    if sources:
+        raise UserError(*(f"{source}: reads many texts of its own: leave out --file" for source in sources))
+
+
+def _prompt_check(items: Sequence[Item]) -> Callable[[Prompt], None]:
+    """The check that all experiments need: at least one token, and a context only where one is read."""
+    by_tokenizer = {item.spec.word_tokenizer(): item.spec for item in items}
+    reads_context = any("context" in type(item.spec).model_fields for item in items)
+    readers = [name for name, spec in SPECS.items() if "context" in spec.model_fields]
+
+    def check(prompt: Prompt) -> None:
+        if prompt.context is not None and not reads_context:
+            raise UserError(f"context: is read by {', '.join(readers)} alone")
+        for spec in by_tokenizer.values():
+            check_tokens(spec, "sentence", prompt.sentence)
+            if prompt.context is not None:
+                check_tokens(spec, "context", prompt.context)
+
+    return check
+
+
+TEXT_KEYS = ("sentence", "context")
+WHOLE_BYTES = 64 * 2**20
+SAMPLE_BYTES = 8 * 2**20
+ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def canonical(value: Any) -> bytes:
+    """JSON with sorted keys and no blanks, so that equal values give equal bytes."""
+    return ENCODER.encode(value).encode()
+
+
+def resolved_settings(spec: Spec) -> dict[str, Any]:
+    """Every setting that affects the result, without the texts."""
+    return spec.model_dump(mode="json", exclude={*spec.unused_keys(), *TEXT_KEYS})
+
+
+def _earlier_digest(path: Path) -> str:
+    """What stood for a file in keys of before: beyond 64 MiB its size, time, first and last 8 MiB."""
+    with path.open("rb") as file:
+        about = os.fstat(file.fileno())
+        if about.st_size <= WHOLE_BYTES:
+            return file_digest(file, "sha256").hexdigest()
+        digest = sha256(f"{about.st_size} {about.st_mtime_ns} ".encode())
+        digest.update(file.read(SAMPLE_BYTES))
+        file.seek(-SAMPLE_BYTES, os.SEEK_END)
+        digest.update(file.read())
+        return digest.hexdigest()
+
+
+def _model_files(model: Path) -> list[Path]:
+    """The files of a model; without hidden ones, which systems leave in folders that are looked at."""
+    return sorted(path for path in model.iterdir() if path.is_file() and not path.name.startswith("."))
+
+
+class _Contents:
+    """What stands for files in keys: their content, whatever they are called and wherever they lie.
+
+    Each file is read once for all settings that name it.
+    """
+
+    def __init__(self, on_read: Callable[[Path], None]) -> None:
+        self._on_read = on_read
+        self._digests: dict[Path, str] = {}
+
+    def of_file(self, path: Path) -> str:
+        """UserError for a file that cannot be read."""
+        if path not in self._digests:
+            try:
+                self._digests[path] = self.digest(path)
+            except OSError as error:
+                raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+        return self._digests[path]
+
+    def digest(self, path: Path) -> str:
+        return content_digest(path, partial(self._on_read, path))
+
+    def of_model(self, model: Path) -> Any:
+        """The files of a folder by their names, since these say what each is; a GGUF file is all there is."""
+        if not model.is_dir():
+            return self.of_file(model)
+        return {path.name: self.of_file(path) for path in _model_files(model)}
+
+
+class _EarlierContents(_Contents):
+    """The same as it was in stores of before."""
+
+    def digest(self, path: Path) -> str:
+        return _earlier_digest(path)
+
+    def of_model(self, model: Path) -> Any:
+        files = sorted(path for path in model.iterdir() if path.is_file()) if model.is_dir() else [model]
+        return {path.name: self.of_file(path) for path in files}
+
+
+def _settings_digest(spec: Spec, contents: _Contents) -> bytes:
+    """The hash of the settings, with the contents of the files that they name in place of their paths."""
+    settings = resolved_settings(spec)
+    for key in PATH_KEYS:
+        value = getattr(spec, key, None)
+        if isinstance(value, str) and (key != "embedding" or is_vector_file(value)):
+            if value == "-":
+                advice = "name a file" if spec.reads_many_texts() else "give the sentences with --file -"
+                raise UserError(f"{key}: cannot be - in a batch: {advice}")
+            settings[key] = contents.of_file(Path(value))
+    model = getattr(spec, "model", None)
+    found = None if model is None else local_model(model)
+    if found is not None:
+        try:
+            settings["model"] = contents.of_model(found)
+        except OSError as error:
+            raise UserError(f"model: {found}: cannot be read: {error.strerror}") from None
+    return sha256(canonical({"experiment": spec.experiment, "settings": settings})).digest()
+
+
+class RunKeys:
+    """The keys of the runs of jobs; the settings of an experiment are hashed once for all its sentences."""
+
+    def __init__(self, plan: Plan, on_read: Callable[[Path], None] = lambda path: None) -> None:
+        """UserError for a file of an experiment that cannot be read, or not twice.
+
+        `on_read` is called with the file whenever a block of it has been read.
+        """
+        self._items = plan.items()
+        self._set_digests(_Contents(on_read))
+
+    def _set_digests(self, contents: _Contents) -> None:
+        self._digests = [_settings_digest(item.spec, contents) for item in self._items]
+        # By identity, which is quick; the items are kept so that no id is reused.
+        self._beginnings = {
+            id(item): sha256(digest) for item, digest in zip(self._items, self._digests, strict=True)
+        }
+
+    def earlier(self) -> "RunKeys | None":
+        """The keys that the same runs had in stores of before; None where none of them differs."""
+        keys = copy(self)
+        keys._set_digests(_EarlierContents(lambda path: None))
+        return None if keys._digests == self._digests else keys
+
+    def of_job(self, job: Job) -> list[bytes]:
+        """The key of each run of the job; the key of a run that continues from others includes theirs."""
+        keys: list[bytes] = []
+        for item in job.chain:
+            digest = self._beginnings[id(item)].copy()
+            digest.update(canonical(_texts(item.spec, job.prompt)))
+            for before in keys:
+                digest.update(before)
+            keys.append(digest.digest())
+        return keys
+
+
+def _texts(spec: Spec, prompt: Prompt | None) -> list[str | None]:
+    """Sentence, context and the id in the file: equal texts with different ids are two runs."""
+    sentence, context = (getattr(spec, key, None) for key in TEXT_KEYS)
+    if prompt is None:
+        return [sentence, context]
+    if prompt.context is not None and "context" in type(spec).model_fields:
+        context = prompt.context
+    return [prompt.sentence, context, *([prompt.id] if prompt.id is not None else [])]
+
+
+# Measured on one core, and rounded: a factor of three or so does not matter here.
+SECONDS_A_RUN = 3e-4
+SECONDS_A_BYTE = 5e-10
+SECONDS_A_WEIGHT = 1e-8
+OPERATIONS_A_SECOND = 2e10
+CHARACTERS_A_TOKEN = 5
+SECONDS_TO_START, SECONDS_TO_START_WITH_MODEL = 2.0, 4.0
+BYTES_OF_A_WORKER = 300 * 10**6
+SHARE_OF_MEMORY = 1 / 3
+BYTES_OF_A_NUMBER = {"float32": 4, "bfloat16": 2, "float16": 2}
+MAX_TOGETHER, MAX_SECONDS_TOGETHER, MAX_BYTES_TOGETHER = 256, 2.0, 512 * 2**20
+
+
+class Work(NamedTuple):
+    """What is left of a plan: jobs, seconds on one core, and the memory of its largest run and its models."""
+
+    num_jobs: int
+    seconds: float
+    run_bytes: int
+    model_bytes: int | None = None
+    """None where no experiment has a model."""
+
+    @property
+    def seconds_a_job(self) -> float:
+        """On one core."""
+        return self.seconds / max(1, self.num_jobs)
+
+
+def usable_cores() -> int:
+    """The cores that this process may use: all of them where the system (macOS) does not say which."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def num_workers(work: Work, *, cores: int, free_bytes: int) -> int:
+    """How many workers to start; 0 where this process alone is faster.
+
+    One per core, as long as each has more to do than its start takes and all fit into a third of the free
+    memory.
+    """
+    has_model = work.model_bytes is not None
+    worker_bytes = BYTES_OF_A_WORKER + work.run_bytes + (work.model_bytes or 0)
+    most = min(
+        cores,
+        work.num_jobs,
+        int(work.seconds / (SECONDS_TO_START_WITH_MODEL if has_model else SECONDS_TO_START)),
+        int(free_bytes * SHARE_OF_MEMORY / worker_bytes),
+    )
+    return most if most > 1 else 0
+
+
+def num_together(work: Work) -> int:
+    """How many jobs to compute together before their reports are shown in order.
+
+    It depends on the plan alone: results agree to the last bit only when the same jobs are computed together.
+    """
+    fitting = MAX_BYTES_TOGETHER // max(1, work.run_bytes)
+    in_time = int(MAX_SECONDS_TOGETHER / max(work.seconds_a_job, 1e-9))
+    return max(1, min(MAX_TOGETHER, fitting, in_time))
+
+
+def estimated_work(plan: Plan, num_left: int) -> Work:
+    """A rough estimate for the last `num_left` runs of a plan, before anything is imported or loaded."""
+    costs = [(spec, _num_tokens(spec, plan)) for spec in plan.specs()]
+    share = num_left / len(plan)
+    models = {(model, _dtype(spec)) for spec, _ in costs if (model := spec.model_source()) is not None}
+    return Work(
+        num_jobs=round(plan.num_jobs * share),
+        seconds=plan.num_prompts * share * sum(seconds_of_run(*cost) for cost in costs),
+        run_bytes=max(spec.needed_bytes(num_tokens, num_tokens) for spec, num_tokens in costs),
+        model_bytes=sum(parameter_bytes(*model) for model in models) if models else None,
+    )
+
+
+def seconds_of_run(spec: Spec, num_tokens: int) -> float:
+    """Roughly how long one run takes on one core, with texts of that many tokens."""
+    if (model := spec.model_source()) is not None:
+        # Every parameter takes part in one product and one sum for each token.
+        return SECONDS_A_RUN + 2 * _parameters(model) * num_tokens / OPERATIONS_A_SECOND
+    return (
+        SECONDS_A_RUN
+        + SECONDS_A_BYTE * spec.needed_bytes(num_tokens, num_tokens)
+        + SECONDS_A_WEIGHT * spec.num_weights(num_tokens, num_tokens)
+    )
+
+
+def parameter_bytes(model: str, dtype: str = "float32") -> int:
+    """The bytes of a model's parameters once it is loaded; 0 for a model on the hub, which is unknown."""
+    return BYTES_OF_A_NUMBER[dtype] * _parameters(model)
+
+
+@cache
+def _parameters(model: str) -> int:
+    """How many parameters a folder, a package's model or a GGUF file has; 0 where nothing says so."""
+    path = local_model(model)
+    try:
+        if path is None:
+            return 0
+        return num_parameters(path) if path.is_dir() else num_parameters_of_gguf(path)
+    except UserError:  # each of its runs will fail with this error
+        return 0
+
+
+def _dtype(spec: Spec) -> str:
+    return str(getattr(spec, "dtype", "float32"))
+
+
+def _num_tokens(spec: Spec, plan: Plan) -> int:
+    """Roughly how many tokens the texts of an experiment have; for a file of sentences the mean."""
+    if num_sampled := max(spec.sampled_counts()):
+        return num_sampled
+    if plan.prompts is not None:
+        return round(plan.mean_characters / CHARACTERS_A_TOKEN) + 1
+    file = getattr(spec, "file", None)
+    if file is not None and Path(file).is_file():
+        return Path(file).stat().st_size // CHARACTERS_A_TOKEN + 1
+    return len(getattr(spec, "sentence", None) or "") // CHARACTERS_A_TOKEN + 1

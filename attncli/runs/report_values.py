@@ -1,0 +1,249 @@
+"""The columns of a run's values, which follow from the shapes of the statistics in its report."""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attncli.core.row_statistics import HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL
+from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
+from attncli.runs.runner import OwnPart
+from attncli.settings.fields import SUMMARIES
+
+GROUP_SUMMARY = ("count", "mean", "std", "min", "max")
+"""What `attn results` reports on the values of a group."""
+FLOAT = "<f8"
+"""How a value is stored: float64, little-endian."""
+
+
+class Column(NamedTuple):
+    """What one value is; `token` is the query of a row statistic, or the key of received_mass."""
+
+    statistic: str
+    layer: int | None = None
+    head: int | None = None
+    batch: int | None = None
+    token: int | None = None
+
+
+Columns = tuple[Column, ...]
+Shape = tuple[Any, ...]
+"""One of the functions below and its arguments, from which the columns of some values follow."""
+
+
+def one_column(name: str, layer: int | None, head: int | None) -> Iterator[Column]:
+    """The column of a single number."""
+    yield Column(name, layer, head)
+
+
+def grid_columns(name: str, num_layers: int, num_heads: int) -> Iterator[Column]:
+    """One for each layer and head, layer by layer."""
+    return (Column(name, *place) for place in product(range(num_layers), range(num_heads)))
+
+
+def row_columns(
+    name: str,
+    layer: int | None,
+    head: int | None,
+    num_heads: int | None,
+    num_batches: int | None,
+    num_tokens: int,
+) -> Iterator[Column]:
+    """The summaries of each head, then its `num_tokens` rows, 0 where rows are not kept."""
+    heads = [head] if num_heads is None else range(num_heads)
+    batches = [None] if num_batches is None else range(num_batches)
+    for place, how in product(heads, SUMMARIES):
+        yield Column(f"{name}.{how}", layer, place)
+    for row in product(heads, batches, range(num_tokens)):
+        yield Column(name, layer, *row)
+
+
+def survey_columns(heads: tuple[tuple[int, int, str, tuple[str, ...]], ...]) -> Iterator[Column]:
+    """Head by head; each has its layer, head, the prefix of its names, and the names."""
+    for layer, head, prefix, names in heads:
+        yield from (Column(prefix + name, layer, head) for name in names)
+
+
+@lru_cache(maxsize=256)
+def columns_of_shapes(shapes: tuple[Shape, ...]) -> Columns:
+    """The columns of a report; reports with equal shapes share the same tuple object."""
+    return tuple(column for columns, *about in shapes for column in columns(*about))
+
+
+# Keys by rank, and what only describes the rows to people, are not statistics.
+LEFT_OUT = (
+    *("top_keys", "top_weights", "quantiles", "extremes", "strongest"),
+    *("intervals", "examples", "example_weights", "relations"),
+    "written",
+)
+
+
+class ValueTable(NamedTuple):
+    """The values of the reports at these places, one row per report in float64; NaN for a missing number."""
+
+    columns: Columns
+    places: list[int]
+    values: np.ndarray
+
+
+def value_tables(reports: Sequence[Report], *, rows: bool = False) -> list[ValueTable]:
+    """The values of reports; with `rows` also the statistics of every row.
+
+    Reports that were computed together have one table, taken from the arrays that they share.
+    """
+    together: dict[int, list[int]] = {}
+    for place, report in enumerate(reports):
+        statistics = report.statistics
+        shared = id(statistics.whole) if isinstance(statistics, OwnPart) else -1 - place
+        together.setdefault(shared, []).append(place)
+    tables = []
+    for places in together.values():
+        leaves = list(_leaves([reports[place] for place in places], rows))
+        values = np.concatenate([np.empty((len(places), 0)), *(numbers for _, numbers in leaves)], axis=1)
+        values[~np.isfinite(values)] = np.nan
+        tables.append(ValueTable(columns_of_shapes(tuple(shape for shape, _ in leaves)), places, values))
+    return tables
+
+
+def values_of(report: Report, *, rows: bool = False) -> tuple[Columns, np.ndarray]:
+    """The columns of a report, and its value in each."""
+    ((columns, _, values),) = value_tables([report], rows=rows)
+    return columns, values[0]
+
+
+Leaf = tuple[Shape, np.ndarray]
+"""What the columns of some values follow from, and the values (report, column)."""
+
+
+def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
+    """The values of one report, or of several that are parts of the same whole."""
+    first = reports[0]
+    statistics, tensors, members = first.statistics, first.tensors, None
+    if isinstance(statistics, OwnPart) and isinstance(tensors, OwnPart):
+        members = [report.statistics.place for report in reports if isinstance(report.statistics, OwnPart)]
+        statistics, tensors = statistics.whole, tensors.whole
+    # A layer or head may also be a word, which is not a place.
+    place = [index if isinstance(index, int) else None for index in map(first.spec.get, PLACES)]
+    for group, found in statistics.items():
+        if group == "heads" and isinstance(found, Table):
+            yield _survey(found, len(reports))
+        elif group == "pattern_rows" and isinstance(found, Table):
+            yield from _stacks(found, first.table("heads"), len(reports))
+        elif group == "patterns" and isinstance(found, Table):
+            yield from _rows_of_patterns(found, first.table("heads"), len(reports))
+        elif isinstance(found, Tensors):
+            for name, tensor in found.items():
+                axes, values = _of_members(tensor, members)
+                if not axes:
+                    yield (one_column, f"{group}.{name}", *place), values.astype(np.float64)[:, None]
+                elif name not in LEFT_OUT and "layer" not in axes:  # the table of heads has those means
+                    yield _row_leaf(name, axes, values, place, rows)
+        elif group not in LEFT_OUT:
+            for name, number in _single_numbers(group, found):
+                yield (one_column, name, *place), np.full((len(reports), 1), number, dtype=np.float64)
+    for name, tensor in tensors.items():
+        axes, values = _of_members(tensor, members)
+        if axes == PLACES and "heads" not in statistics:  # otherwise the table of heads has the same numbers
+            yield (grid_columns, name, *values.shape[1:]), values.reshape(len(values), -1)
+
+
+def _of_members(tensor: NamedTensor, members: list[int] | None) -> tuple[tuple[str, ...], np.ndarray]:
+    """The axes of a tensor, and the values of each member of a whole, or of the only report."""
+    if members is None:
+        return tensor.axes, tensor.values[None]
+    assert tensor.axes[0] == "batch", tensor.axes
+    is_whole = members == list(range(len(tensor.values)))
+    return tensor.axes[1:], tensor.values if is_whole else tensor.values[members]
+
+
+def _single_numbers(group: str, found: Numbers | Table) -> Iterator[tuple[str, Any]]:
+    """Every number by its full name; rows of a table and items of a list are named by their place."""
+    rows = {group: found} if isinstance(found, Numbers) else {f"{group}.{i}": r for i, r in enumerate(found)}
+    for before, row in rows.items():
+        for name, cell in row.items():
+            listed = {f".{i}": item for i, item in enumerate(cell)} if isinstance(cell, list) else {"": cell}
+            for place, item in listed.items():
+                if not isinstance(item, str):
+                    yield f"{before}.{name}{place}", np.nan if item is None else item
+
+
+def _row_leaf(
+    name: str, axes: tuple[str, ...], values: np.ndarray, place: Sequence[int | None], rows: bool
+) -> Leaf:
+    """A statistic of rows: the summaries of each head, then with `rows` every row."""
+    count = len(values)
+    num_heads = values.shape[1 + axes.index("head")] if "head" in axes else None
+    by_head = values[:, None] if num_heads is None else np.moveaxis(values, 1 + axes.index("head"), 1)
+    num_batches = by_head.shape[2] if "batch" in axes else None
+    # The last axis is contiguous, so that a sum is added up in the same order alone and together.
+    flat = np.ascontiguousarray(by_head, dtype=np.float64).reshape(count, num_heads or 1, -1)
+    numbers = [_summaries(flat).reshape(count, -1), *([flat.reshape(count, -1)] if rows else [])]
+    num_tokens = flat.shape[2] // (num_batches or 1) if rows else 0
+    return (row_columns, name, *place, num_heads, num_batches, num_tokens), np.concatenate(numbers, axis=1)
+
+
+@lru_cache(maxsize=256)
+def _names_of_numbers(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name, of_type in zip(names, types, strict=True)
+        if name not in PLACES and issubclass(of_type, int | float)
+    )
+
+
+def _rows_of_patterns(patterns: Table, heads: Table, num_reports: int) -> Iterator[Leaf]:
+    """From how many rows of the text the statistic of each pattern comes."""
+    prefixes = _prefixes(heads)
+    for row in patterns:
+        if row["statistic"]:
+            name = str(row["statistic"]).partition(" ")[0]
+            shape = (one_column, f"{prefixes[str(row['stack'])]}{name}.rows", None, None)
+            yield shape, np.full((num_reports, 1), row["rows"], dtype=np.float64)
+
+
+def _stacks(stacks: Table, heads: Table, num_reports: int) -> Iterator[Leaf]:
+    """For each stack 1 where the text begins with a special token, else 0; and the rows that a statistic
+    comes from that names no head.
+    """
+    prefixes = _prefixes(heads)
+    of_heads = {pattern.statistic for pattern in HEAD_PATTERNS.values()}
+    for row in stacks:
+        numbers = {f"{name}.rows": row.get(name) for name in PATTERNS if name not in of_heads}
+        for name, number in {STARTS_SPECIAL: row[STARTS_SPECIAL], **numbers}.items():
+            if number is not None:
+                shape = (one_column, f"{prefixes[str(row['stack'])]}{name}", None, None)
+                yield shape, np.full((num_reports, 1), number, dtype=np.float64)
+
+
+def _prefixes(heads: Table) -> dict[str, str]:
+    """The prefix of the names in each stack: its stack and kind where there are several."""
+    kinds = {str(row["stack"]): row["kind"] for row in heads}
+    stacks = {stack: "decoder" if stack == "cross" else stack for stack in kinds}
+    return {stack: f"{stacks[stack]}.{kind}." if len(kinds) > 1 else "" for stack, kind in kinds.items()}
+
+
+def _survey(heads: Table, num_reports: int) -> Leaf:
+    """The values of a survey of heads."""
+    prefixes = _prefixes(heads)
+    shape: list[Any] = []
+    numbers: list[Any] = []
+    for row in heads:
+        names = _names_of_numbers(tuple(row), tuple(map(type, row.values())))
+        shape.append((row["layer"], row["head"], prefixes[str(row["stack"])], names))
+        numbers += [row[name] for name in names]
+    return (survey_columns, tuple(shape)), np.array([numbers] * num_reports, dtype=np.float64)
+
+
+def _summaries(flat: np.ndarray) -> np.ndarray:
+    """Mean, minimum and maximum over the last axis, without missing numbers; NaN where all are missing."""
+    known = np.isfinite(flat)
+    if known.all():
+        return np.stack([flat.mean(axis=-1), flat.min(axis=-1), flat.max(axis=-1)], axis=-1)
+    counts = known.sum(axis=-1)
+    sums = np.where(known, flat, 0.0).sum(axis=-1)
+    means = np.divide(sums, counts, out=np.full(counts.shape, np.nan), where=counts > 0)
+    least = np.where(known, flat, np.inf).min(axis=-1)
+    most = np.where(known, flat, -np.inf).max(axis=-1)
+    return np.stack([means, least, most], axis=-1)

@@ -1,0 +1,456 @@
+"""Reading a store, even while a batch is still writing it: a summary as a report, and its tidy table."""
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import groupby, product
+from math import sqrt
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attncli.errors import RunError, UserError, nearest
+from attncli.report import PLACES, NamedTensor, Report, Statistic, Table
+from attncli.runs.conditions import Condition, listed
+from attncli.runs.report_values import FLOAT, GROUP_SUMMARY, Column, Columns
+from attncli.runs.store import check_header, columns_of, connect_to_read
+
+RUNS_AT_ONCE = 1000
+
+
+def differing_settings(several: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The keys in which several settings differ, each with its values."""
+    every = list(several)
+    keys = sorted({key for settings in every for key in settings})
+    values = {key: list(dict.fromkeys(str(settings.get(key)) for settings in every)) for key in keys}
+    return {key: found for key, found in values.items() if len(found) > 1}
+
+
+class RunInfo(NamedTuple):
+    """A run by its number, the id of its sentence, the last plan that names it, and its settings' number."""
+
+    run: int
+    id: str | None
+    plan: int
+    settings: int
+
+
+class Runs(NamedTuple):
+    """Neighbouring runs with the same columns, and their values (run, column)."""
+
+    columns: Columns
+    runs: list[RunInfo]
+    values: np.ndarray
+
+
+class FailedRun(NamedTuple):
+    """A run that failed, its source in the plan, and the error."""
+
+    run: RunInfo
+    source: str
+    error: str
+
+
+def _stored_object(text: Any, what: str) -> dict[str, Any]:
+    """A JSON object as the store has it; DatabaseError for anything else."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise sqlite3.DatabaseError(f"the {what} of its runs are damaged")
+    return found
+
+
+class Reader:
+    """A store that is open for reading: the runs in the plan of the last batch, or all runs."""
+
+    def __init__(self, connection: sqlite3.Connection, *, all_runs: bool = False) -> None:
+        self._connection = connection
+        self.all_runs = all_runs
+        self.keeps_rows, self.plan = connection.execute("SELECT keeps_rows, plan FROM store").fetchone()
+        self._chosen = "" if all_runs else " AND plan IS NULL"
+        # The settings of every experiment in the store, by their number.
+        self.settings: dict[int, dict[str, Any]] = {
+            number: {"experiment": experiment, **_stored_object(spec, "settings")}
+            for number, experiment, spec in connection.execute(
+                "SELECT settings, experiment, spec FROM settings"
+            )
+        }
+        self._columns: dict[int, Columns] = {}
+
+    def counts(self) -> dict[str, int]:
+        """How many runs are done, and how many failed."""
+        query = f"SELECT status, count(*) FROM runs WHERE true{self._chosen} GROUP BY status"
+        return {"done": 0, "failed": 0} | dict(self._connection.execute(query).fetchall())
+
+    def settings_in_use(self) -> dict[int, dict[str, Any]]:
+        """The settings of the chosen runs, by their number."""
+        query = f"SELECT DISTINCT settings FROM runs WHERE true{self._chosen} ORDER BY settings"
+        return {number: self.settings[number] for (number,) in self._connection.execute(query)}
+
+    def count_earlier(self, settings: int | None = None) -> int:
+        """How many runs, all or those with these settings, are not in the plan of the last batch."""
+        query = "SELECT count(*) FROM runs WHERE plan IS NOT NULL AND settings = coalesce(?, settings)"
+        (count,) = self._connection.execute(query, (settings,)).fetchone()
+        return int(count)
+
+    def earlier_runs(self) -> str | None:
+        """A line on the runs that are not in the plan of the last batch, if there are any."""
+        count = self.count_earlier()
+        runs = "1 run of an earlier plan" if count == 1 else f"{count:,} runs of earlier plans"
+        if not count:
+            return None
+        if self.all_runs:
+            return f"included: {runs} (that of the last batch is plan {self.plan})"
+        return f"left out: {runs} (--all includes them)"
+
+    def environments(self) -> list[dict[str, str]]:
+        """The versions that computed the runs."""
+        used = f"SELECT environment FROM runs WHERE true{self._chosen}"
+        query = f"SELECT versions FROM environments WHERE environment IN ({used}) ORDER BY environment"
+        return [_stored_object(text, "versions") for (text,) in self._connection.execute(query)]
+
+    def statistics(self) -> list[str]:
+        """The names of all statistics, in the order in which they were stored first."""
+        query = "SELECT statistic FROM columns ORDER BY shape, position"
+        return list(dict.fromkeys(name for (name,) in self._connection.execute(query)))
+
+    def failed(self) -> Iterator[FailedRun]:
+        """The failed runs in order."""
+        for *run, source, error in self._select("source, error", "failed"):
+            yield FailedRun(RunInfo(*run), source, error)
+
+    def done(self) -> Iterator[Runs]:
+        """The runs that are done, in order."""
+        cursor = self._select("shape, figures", "done")
+        while rows := cursor.fetchmany(RUNS_AT_ONCE):
+            for shape, alike in groupby(rows, key=itemgetter(-2)):
+                found = list(alike)
+                if shape not in self._columns:
+                    self._columns[shape] = columns_of(self._connection, shape)
+                columns = self._columns[shape]
+                data = b"".join(row[-1] for row in found)
+                if len(data) != len(found) * len(columns) * np.dtype(FLOAT).itemsize:
+                    raise sqlite3.DatabaseError("the statistics of its runs are damaged")
+                values = np.frombuffer(data, FLOAT)
+                yield Runs(
+                    columns, [RunInfo(*row[:-2]) for row in found], values.reshape(len(found), len(columns))
+                )
+
+    def _select(self, columns: str, status: str) -> sqlite3.Cursor:
+        """The runs with that status in order: the fields of RunInfo, then these columns."""
+        about = f"run, id, coalesce(plan, {self.plan}), settings"
+        where = f"status = '{status}'{self._chosen}"
+        return self._connection.execute(f"SELECT {about}, {columns} FROM runs WHERE {where} ORDER BY run")
+
+
+@contextmanager
+def reading(path: Path, *, all_runs: bool = False) -> Iterator[Reader]:
+    """The store of that name; UserError if there is none, RunError if it cannot be read."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file")
+    check_header(path)
+    try:
+        with closing(connect_to_read(path)) as connection:
+            yield Reader(connection, all_runs=all_runs)
+    except sqlite3.Error as error:
+        raise RunError(f"{path}: cannot be read: {error}") from None
+
+
+RUN_NAMES = ("id", "run", "plan")
+
+Group = tuple[Any, ...]
+
+
+@dataclass
+class Total:
+    """Count, mean, deviation and extremes of the values of one statistic and group, which come in parts.
+
+    `squares` is the sum of (x - mean)^2: parts merge as in Chan, Golub and LeVeque (1979), eq. 2.1.
+    """
+
+    count: int = 0
+    sum: float = 0.0
+    squares: float = 0.0
+    min: float = np.inf
+    max: float = -np.inf
+
+    def add(self, values: np.ndarray) -> None:
+        """Add more values, all of them numbers."""
+        if not values.size:
+            return
+        total = float(values.sum())
+        mean = total / values.size
+        self.squares += float(((values - mean) ** 2).sum())
+        if self.count:
+            between = mean - self.sum / self.count
+            self.squares += between**2 * self.count * values.size / (self.count + values.size)
+        self.count += values.size
+        self.sum += total
+        self.min = min(self.min, float(values.min()))
+        self.max = max(self.max, float(values.max()))
+
+    def row(self) -> dict[str, Any]:
+        """The GROUP_SUMMARY of at least one value; std is unbiased, and None for one value."""
+        std = sqrt(self.squares / (self.count - 1)) if self.count > 1 else None
+        numbers = self.count, self.sum / self.count, std, self.min, self.max
+        return dict(zip(GROUP_SUMMARY, numbers, strict=True))
+
+
+@dataclass
+class Summary:
+    """Adds up the values that meet the conditions, by statistic and group."""
+
+    reader: Reader
+    where: Sequence[Condition]
+    group_by: Sequence[str]
+    statistics: Sequence[str]
+
+    def __post_init__(self) -> None:
+        self._names = self.reader.statistics()
+        settings = self.reader.settings.values()
+        self._settings = dict.fromkeys(key for own in settings for key in own)
+        of_runs = [*PLACES, *RUN_NAMES, *self._settings]
+        errors = [
+            f"{flag} {name}: the store has no such {what}{nearest(name, known)}; known: {listed(known)}"
+            for flag, what, names, known in (
+                ("--where", "name", [condition.name for condition in self.where], [*of_runs, *self._names]),
+                ("--group-by", "setting", self.group_by, of_runs),
+                ("--statistic", "statistic", self.statistics, self._names),
+            )
+            for name in names
+            if name not in known
+        ]
+        if errors:
+            raise UserError(*errors)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per statistic and group; the groups of a statistic are neighbours."""
+        totals: dict[tuple[str, Group], Total] = {}
+        for runs in self.reader.done():
+            kept = self._kept(runs)
+            by_column, by_run = _grouped(runs.columns, self._of_column), _grouped(runs.runs, self._of_run)
+            for (about, rows), ((statistic, *places), columns) in product(by_run.items(), by_column.items()):
+                if not self.statistics or statistic in self.statistics:
+                    where = np.ix_(rows, columns)
+                    parts = zip(self.group_by, places, about, strict=True)
+                    group = tuple(place if name in PLACES else value for name, place, value in parts)
+                    totals.setdefault((statistic, group), Total()).add(runs.values[where][kept[where]])
+        order = {name: i for i, name in enumerate(self._names)}
+        return [
+            {"statistic": statistic, **dict(zip(self.group_by, group, strict=True)), **total.row()}
+            for (statistic, group), total in sorted(totals.items(), key=lambda item: order[item[0][0]])
+            if total.count
+        ]
+
+    def _of_column(self, column: Column) -> Group:
+        """The statistic, and layer and head if groups are by these."""
+        return column.statistic, *(getattr(column, n) if n in PLACES else None for n in self.group_by)
+
+    def _of_run(self, run: RunInfo) -> Group:
+        return tuple(self._run_value(name, run) for name in self.group_by)
+
+    def _run_value(self, name: str, run: RunInfo) -> Any:
+        if name in PLACES:
+            return None
+        if name in RUN_NAMES:
+            return getattr(run, name)
+        value = self.reader.settings[run.settings].get(name)
+        return ",".join(map(str, value)) if isinstance(value, list) else value
+
+    def _kept(self, runs: Runs) -> np.ndarray:
+        """Which values are numbers, from runs, layers and heads where every condition holds."""
+        kept: np.ndarray = np.isfinite(runs.values)
+        for condition in self.where:
+            if condition.name in PLACES:
+                kept &= np.array(
+                    [condition.holds(getattr(c, condition.name)) for c in runs.columns], dtype=bool
+                )
+            elif condition.name in {*self._settings, *RUN_NAMES}:
+                holds = [condition.holds(self._run_value(condition.name, run)) for run in runs.runs]
+                kept &= np.array(holds, dtype=bool)[:, None]
+            else:
+                kept &= _where_statistic(runs, condition)
+        return kept
+
+    def keeps(self, failed: FailedRun) -> bool:
+        """Whether a failed run meets the conditions, which must all be on settings."""
+        return all(
+            condition.name in {*self._settings, *RUN_NAMES}
+            and condition.holds(self._run_value(condition.name, failed.run))
+            for condition in self.where
+        )
+
+
+def _grouped(items: Iterable[Any], group: Callable[[Any], Group]) -> dict[Group, list[int]]:
+    """The places of the items of each group."""
+    places: dict[Group, list[int]] = {}
+    for place, item in enumerate(items):
+        places.setdefault(group(item), []).append(place)
+    return places
+
+
+def _where_statistic(runs: Runs, condition: Condition) -> np.ndarray:
+    """The layers and heads where a statistic meets a condition; all if it is a statistic of the whole run."""
+    holds = np.zeros(runs.values.shape, dtype=bool)
+    places = [(column.layer, column.head) for column in runs.columns]
+    for i, column in enumerate(runs.columns):
+        if column.statistic == condition.name:
+            whole_run = places[i] == (None, None)
+            beside = [j for j, place in enumerate(places) if whole_run or place == places[i]]
+            holds[:, beside] |= np.asarray(condition.holds(runs.values[:, i]), dtype=bool)[:, None]
+    return holds
+
+
+def results(
+    path: Path,
+    reader: Reader,
+    *,
+    where: Sequence[Condition],
+    group_by: Sequence[str],
+    statistics: Sequence[str],
+    sort: str | None = None,
+    ascending: bool = False,
+    top: int | None = None,
+    drawn: bool = False,
+) -> Report:
+    """The summary as a report; UserError for names that the store does not have, or a store without runs.
+
+    With `sort`, one of GROUP_SUMMARY, the rows are sorted by it, the largest first unless `ascending`; only
+    the first `top` rows are kept. Unsorted groups by layer and head also make a grid of means, and groups by
+    two settings do if the view is `drawn`.
+    """
+    if not reader.settings:
+        raise UserError(f"{path}: holds no run yet: rerun the same attn batch to resume")
+    summary = Summary(reader, where, group_by, statistics)
+    counts = reader.counts()
+    found: dict[str, Statistic] = {}
+    all_rows = _ordered(summary.rows(), sort, ascending)
+    if rows := all_rows[:top]:
+        found["summary"] = Table(rows)
+    failed = Table(
+        {"run": f"run {run.run}", "id": run.id or ""}
+        | ({"plan": run.plan} if reader.all_runs else {})
+        | {"source": source, "error": error}
+        for run, source, error in filter(summary.keeps, reader.failed())
+    )
+    if failed:
+        found["failed"] = failed
+    asked = {"store": str(path), "where": list(map(str, where)), "group_by": list(group_by)}
+    is_grid = set(group_by) == set(PLACES) and sort is None and top is None
+    tensors = _grids(rows) if is_grid else {}
+    tokens: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    if drawn and rows and len(group_by) == 2 and len(statistics) == 1 and not is_grid:
+        tensors, tokens, columns = _map(rows, statistics[0], group_by)
+    used = ("attncli", "torch")
+    environments = [f"{name} {one[name]}" for one in reader.environments() for name in used if name in one]
+    versions = ", ".join(dict.fromkeys(environments))
+    made_with = f"; made with {versions}" if versions else ""
+    notes = [f"{counts['done']:,} runs are done, {counts['failed']:,} failed{made_with}."]
+    if earlier := reader.earlier_runs():
+        notes.append(f"{earlier.capitalize()}.")
+    if len(rows) < len(all_rows):
+        notes.append(f"The first {len(rows):,} of {len(all_rows):,} rows.")
+    if not rows and counts["done"]:
+        notes.append("No value meets these conditions.")
+    return Report("results", asked, {}, tokens, columns, tensors, found, tuple(notes))
+
+
+def _map(
+    rows: Sequence[Mapping[str, Any]], statistic: str, group_by: Sequence[str]
+) -> tuple[dict[str, NamedTensor], tuple[str, ...], tuple[str, ...]]:
+    """The means by two settings, and the values of both settings in the order of the rows."""
+    first, second = (list(dict.fromkeys(row[name] for row in rows)) for name in group_by)
+    means = np.full((len(first), len(second)), np.nan)
+    for row in rows:
+        means[first.index(row[group_by[0]]), second.index(row[group_by[1]])] = row["mean"]
+    title = f"{statistic} by {group_by[0]} and {group_by[1]}"
+    return {title: NamedTensor(("row", "column"), means)}, tuple(map(str, first)), tuple(map(str, second))
+
+
+def _ordered(rows: list[dict[str, Any]], sort: str | None, ascending: bool) -> list[dict[str, Any]]:
+    """The rows sorted by one of their numbers, those without it last."""
+    if sort is None:
+        return rows
+    with_number = [row for row in rows if row[sort] is not None]
+    without = [row for row in rows if row[sort] is None]
+    return sorted(with_number, key=lambda row: row[sort], reverse=not ascending) + without
+
+
+def _grids(rows: list[dict[str, Any]]) -> dict[str, NamedTensor]:
+    """The means of each statistic as a grid of layers and heads."""
+    tables: dict[str, Table] = {}
+    for row in rows:
+        tables.setdefault(row["statistic"], Table()).append(row)
+    return {
+        f"mean of {name}": grid for name, table in tables.items() for grid in table.grids("mean").values()
+    }
+
+
+TIDY_COLUMNS = ("layer", "head", "batch", "token", "statistic", "value")
+
+Block = Mapping[str, list[Any]]
+
+
+def tidy_columns(reader: Reader) -> dict[str, str]:
+    """The name and type of each column: integer, text or number."""
+    return {
+        "run": "integer",
+        "id": "text",
+        **({"plan": "integer"} if reader.all_runs else {}),
+        **_swept(reader),
+        "layer": "integer",
+        "head": "integer",
+        **({"batch": "integer", "token": "integer"} if reader.keeps_rows else {}),
+        "statistic": "text",
+        "value": "number",
+    }
+
+
+def tidy_blocks(reader: Reader) -> Iterator[Block]:
+    """The rows as columns of equal length; None for what is missing or not a number."""
+    names = tidy_columns(reader)
+    for runs in reader.done():
+        yield {name: _cells(runs, name, kind, reader) for name, kind in names.items()}
+
+
+def _swept(reader: Reader) -> dict[str, str]:
+    """The settings in which runs of one experiment differ, unless another column has the same name."""
+    used = reader.settings_in_use().values()
+    by_experiment = [
+        [settings for settings in used if settings["experiment"] == name]
+        for name in dict.fromkeys(settings["experiment"] for settings in used)
+    ]
+    keys = dict.fromkeys(key for own in by_experiment for key in differing_settings(own))
+    return {key: _type_of([own.get(key) for own in used]) for key in keys if key not in TIDY_COLUMNS}
+
+
+def _type_of(values: Sequence[Any]) -> str:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int}:
+        return "integer"
+    return "number" if kinds <= {int, float} else "text"
+
+
+def _cells(runs: Runs, name: str, kind: str, reader: Reader) -> list[Any]:
+    if name in RunInfo._fields:
+        width = len(runs.columns)
+        return [value for run in runs.runs for value in [getattr(run, name)] * width]
+    if name not in TIDY_COLUMNS:
+        own = [reader.settings[run.settings].get(name) for run in runs.runs]
+        if kind == "text":
+            texts = (str(value).lower() if isinstance(value, bool) else str(value) for value in own)
+            own = [None if value is None else text for value, text in zip(own, texts, strict=True)]
+        return [cell for cell in own for _ in runs.columns]
+    if name != "value":
+        return [getattr(column, name) for column in runs.columns] * len(runs.runs)
+    values: list[Any] = runs.values.ravel().tolist()
+    for i in np.flatnonzero(np.isnan(runs.values)).tolist():
+        values[i] = None
+    return values

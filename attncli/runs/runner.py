@@ -1,0 +1,362 @@
+"""Running experiments: one after another on one generator, or those of equal settings together."""
+
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from attncli.errors import RunError, UserError
+from attncli.memory import refuse_bytes
+from attncli.models.folder import check_gguf, check_model_folder, check_packages
+from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors
+from attncli.runs.plan import Chain, Item, Job
+from attncli.settings import load
+from attncli.settings.fields import Spec
+from attncli.settings.models import ModelSpec, local_model
+from attncli.settings.text import Texts, find_vectors, read_texts, read_tokens, uses_vector_file, with_vectors
+
+if TYPE_CHECKING:
+    from attncli.toys.sources import Draws, Progress
+
+
+MODEL_RUNS = "attncli.runs.model_runs"
+
+
+def module_of(spec: Spec) -> str:
+    """The module whose `run` gives the report of an experiment."""
+    return spec.module if spec.model_source() is None else MODEL_RUNS
+
+
+def load_experiment(spec: Spec) -> Callable[[Spec, Texts, "Draws"], Report]:
+    """The function that runs an experiment, alone or on a model; it imports torch.
+
+    Garbage collection is off meanwhile, and skips what was imported: it would traverse a million objects that
+    live as long as the process, during the import and at exit, which takes a third of a short run.
+    """
+    name = module_of(spec)
+    if name.partition(":")[0] not in sys.modules:
+        gc.disable()
+        load(name, "run")
+        gc.freeze()
+        gc.enable()
+    run: Callable[[Spec, Texts, Draws], Report] = load(name, "run")
+    return run
+
+
+def refuse_what_does_not_fit(spec: Spec, num_queries: int, num_keys: int) -> None:
+    """UserError that says how much memory an experiment needs, where that is more than is free."""
+    advice = spec.memory_advice(num_queries, num_keys)
+    refuse_bytes(spec.experiment, spec.needed_bytes(num_queries, num_keys), advice)
+
+
+def check_before_reading(spec: Spec) -> None:
+    """UserError for what does not fit into memory and for a missing model, before any text is read."""
+    refuse_what_does_not_fit(spec, *spec.sampled_counts())
+    source = spec.model_source()
+    if source is not None:
+        check_packages()
+        if (found := local_model(source)) is not None:
+            (check_model_folder if found.is_dir() else check_gguf)(found)
+
+
+class Session:
+    """Experiments one after another: each can continue with the generator and vocabulary of the one before.
+
+    `progress` reports what takes long.
+    """
+
+    def __init__(self, progress: "Progress | None" = None) -> None:
+        self._progress = progress
+        self._draws: Draws | None = None
+
+    def run(self, spec: Spec, *, reseed: bool) -> Report:
+        """The report of an experiment; without `reseed` its generator continues from the one before.
+
+        UserError for texts that cannot be read and sizes that do not fit, before torch is imported.
+        """
+        check_before_reading(spec)
+        return self.run_texts(spec, read_texts(spec), reseed=reseed)
+
+    def run_texts(self, spec: Spec, texts: Texts, *, reseed: bool) -> Report:
+        """The report of an experiment whose texts have been read."""
+        refuse_what_does_not_fit(spec, *texts.counts())
+        run = load_experiment(spec)
+        from attncli.toys.sources import Draws
+
+        if reseed or self._draws is None:
+            vocabulary = self._draws.vocabulary if self._draws is not None else None
+            self._draws, self._seed = Draws(spec.seed, self._progress), spec.seed
+            self._draws.vocabulary = vocabulary
+        # Without reseed, the report names the seed that the generator started from.
+        return run(spec.model_copy(update={"seed": self._seed}), texts, self._draws)
+
+
+MAX_TOGETHER = 32
+MAX_BYTES_TOGETHER = 64 * 2**20
+MAX_TOKENS_TOGETHER = 512
+OWN_KEYS = ("seed", "sentence", "file", "context", "context_file")
+"""The settings that may differ among experiments that run together."""
+
+# fmt: off
+KEYS_TOGETHER = frozenset((
+    *OWN_KEYS, "num_tokens", "num_context_tokens", "tokenizer", "embedding", "unknown", "embed_dim", "device",
+    "projection", "projection_order", "head_dim", "value_dim", "num_heads", "num_kv_heads",
+    "output_projection", "scale", "softmax", "causal", "top_k", "engine", "method", "over", "aggregate",
+    "softmax_twice", "rope", "rope_base", "alibi", "window", "softcap", "sink", "temperature", "qk_norm",
+    "qk_norm_eps",
+))
+# fmt: on
+"""The settings that are tested for texts that run together.
+
+With any other setting each text runs alone: what that setting samples or reports may not allow several texts.
+"""
+
+Outcome = Report | UserError
+Part = TypeVar("Part")
+
+
+def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
+    """The report of each experiment on its own generator, or its error, by its place; one bucket at a time.
+
+    The numbers are those of `Session().run(spec, reseed=True)`, within 1e-6 of their size, with the same
+    tokens, axes and notes. The reports of a bucket have the same axes and shapes. The fuller the buckets the
+    faster: it takes a thousand sentences of 6 to 40 words to fill them.
+    """
+    by_settings: dict[tuple[Any, ...], dict[int, Spec]] = {}
+    for i, spec in enumerate(specs):
+        by_settings.setdefault(_shared_settings(spec), {})[i] = spec
+    for group in by_settings.values():
+        first = next(iter(group.values()))
+        on_model = first.model_source() is not None and not first.reads_many_texts()
+        if len(group) > 1 and (on_model or _can_run_together(first)):
+            yield from _run_group(group, on_model=on_model)
+        else:
+            yield from ({i: _run_alone(spec)} for i, spec in group.items())
+
+
+def _shared_settings(spec: Spec) -> tuple[Any, ...]:
+    """What must be equal in experiments that run together."""
+    shared = [value for key, value in spec.__dict__.items() if key not in OWN_KEYS]
+    return (spec.experiment, *[tuple(value) if type(value) is list else value for value in shared])
+
+
+def _can_run_together(spec: Spec) -> bool:
+    untested = type(spec).model_fields.keys() - KEYS_TOGETHER
+    return spec.can_run_together() and not spec.given(*untested)
+
+
+def _run_group(specs: Mapping[int, Spec], *, on_model: bool) -> Iterator[dict[int, Outcome]]:
+    """The outcomes of experiments with equal settings."""
+    texts: dict[int, Texts] = {}
+    for i, read in zip(specs, _read(list(specs.values())), strict=True):
+        if isinstance(read, UserError):
+            yield {i: read}
+        else:
+            texts[i] = read
+    if on_model and texts:
+        load_experiment(specs[next(iter(texts))])
+        from attncli.runs.model_runs import run_models
+
+        yield from run_models({i: cast(ModelSpec, specs[i]) for i in texts}, texts)
+    elif texts:
+        for bucket in _buckets(specs, texts):
+            outcomes = _run_bucket([specs[i] for i in bucket], [texts[i] for i in bucket])
+            yield dict(zip(bucket, outcomes, strict=True))
+
+
+def _read(specs: Sequence[Spec]) -> list[Texts | UserError]:
+    """The texts of experiments with equal settings; a file of word vectors is read once for all."""
+    first = specs[0]
+    try:
+        check_before_reading(first)
+    except UserError as error:
+        return [error] * len(specs)
+    texts = [_or_error(read_tokens, spec) for spec in specs]
+    if not uses_vector_file(first):
+        return texts
+    words = {word for one in texts if isinstance(one, Texts) for word in (*one.tokens, *one.context_tokens)}
+    found = _or_error(find_vectors, first, words)
+
+    def complete(one: Texts) -> Texts:
+        # A damaged line is an error only for the texts that need it.
+        own = (*one.tokens, *one.context_tokens)
+        return with_vectors(first, one, find_vectors(first, own) if isinstance(found, UserError) else found)
+
+    return [one if isinstance(one, UserError) else _or_error(complete, one) for one in texts]
+
+
+def _or_error(function: Callable[..., Part], *arguments: Any) -> Part | UserError:
+    try:
+        return function(*arguments)
+    except UserError as error:
+        return error
+
+
+def _buckets(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterator[list[int]]:
+    """The places of texts with equal numbers of tokens, in parts; equal draws are next to each other."""
+    by_counts: dict[tuple[int, int], list[int]] = {}
+    for i, text in texts.items():
+        by_counts.setdefault(text.counts(), []).append(i)
+    for counts, places in by_counts.items():
+        size = _bucket_size(specs[places[0]], *counts)
+        if size > 1:
+            places.sort(key=lambda i: (specs[i].seed, len({*texts[i].tokens, *texts[i].context_tokens}), i))
+        for start in range(0, len(places), size):
+            yield places[start : start + size]
+
+
+def _bucket_size(spec: Spec, num_queries: int, num_keys: int) -> int:
+    streams = spec.chosen_engine(num_queries, num_keys) == "streaming"
+    if streams or max(num_queries, num_keys) > MAX_TOKENS_TOGETHER:
+        return 1
+    fitting = MAX_BYTES_TOGETHER // max(1, spec.needed_bytes(num_queries, num_keys))
+    return max(1, min(MAX_TOGETHER, fitting))
+
+
+def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts]) -> list[Outcome]:
+    """The outcomes of texts with equal numbers of tokens."""
+    if len(specs) == 1:
+        return [_run_alone(specs[0], texts[0])]
+    try:
+        refuse_what_does_not_fit(specs[0], *texts[0].counts())
+        run = load_experiment(specs[0])
+        from attncli.toys.sources import DrawsTogether
+
+        draws = DrawsTogether([spec.seed for spec in specs])
+        together = run(specs[0], texts[0]._replace(others=tuple(texts[1:])), draws)
+    except UserError:  # running each alone shows which of them is to blame
+        return [_run_alone(spec, text) for spec, text in zip(specs, texts, strict=True)]
+    return list(_split(together, specs, texts))
+
+
+def _run_alone(spec: Spec, texts: Texts | None = None) -> Outcome:
+    session = Session()
+    if texts is None:
+        return _or_error(partial(session.run, reseed=True), spec)
+    return _or_error(partial(session.run_texts, reseed=True), spec, texts)
+
+
+def _split(report: Report, specs: Sequence[Spec], texts: Sequence[Texts]) -> Iterator[Report]:
+    for i, (spec, text) in enumerate(zip(specs, texts, strict=True)):
+        own = {key: getattr(spec, key) for key in OWN_KEYS if key in report.spec}
+        yield replace(
+            report,
+            spec={**report.spec, **own},
+            tokens=text.tokens,
+            context_tokens=text.context_tokens,
+            tensors=OwnPart(report.tensors, i, _own_tensor),
+            statistics=OwnPart(report.statistics, i, _own_statistic),
+        )
+
+
+def _own_tensor(tensor: NamedTensor, place: int) -> NamedTensor:
+    assert tensor.axes[0] == "batch", tensor.axes
+    return NamedTensor(tensor.axes[1:], tensor.values[place])
+
+
+def _own_statistic(found: Statistic, place: int) -> Statistic:
+    """Of a number per text, the number of this one."""
+    if not isinstance(found, Tensors):
+        return found
+    own = Tensors((name, _own_tensor(tensor, place)) for name, tensor in found.items())
+    if any(tensor.axes for tensor in own.values()):
+        return own
+    return Numbers((name, tensor.values.item()) for name, tensor in own.items())
+
+
+class OwnPart(Mapping[str, Part]):
+    """The part of one text in the tensors or statistics of several, taken when it is asked for."""
+
+    __slots__ = ("place", "take", "whole")
+
+    def __init__(self, whole: Mapping[str, Part], place: int, take: Callable[[Part, int], Part]) -> None:
+        self.whole, self.place, self.take = whole, place, take
+
+    def __getitem__(self, name: str) -> Part:
+        return self.take(self.whole[name], self.place)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.whole)
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+
+CONTINUED_NOTE = "Draws go on from the step before, on one generator."
+
+
+OnFailure = Callable[[Item, UserError], None]
+
+
+def run_items(
+    items: Iterable[Item], on_failure: OnFailure, progress: "Progress | None" = None
+) -> Iterator[Report]:
+    """The report of each experiment as it is done; a failed one is left out, and passed to `on_failure`.
+
+    A step that would continue from a failed one fails too: it would sample other numbers than asked for.
+    """
+    return (report for _, report in _one_by_one(items, on_failure, progress))
+
+
+def run_jobs(
+    jobs: Iterable[Job],
+    on_failure: OnFailure,
+    progress: "Progress | None" = None,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+    num_together: int = 1,
+) -> Iterator[tuple[Item, Report]]:
+    """Each experiment of a plan with its report, in the order of the plan, with failures as in `run_items`.
+
+    Among `num_together` jobs at a time, those of one experiment are computed together: only their reports are
+    in memory. Once `stopped` is true, nothing more is yielded.
+    """
+    jobs = iter(jobs)
+    while window := list(islice(jobs, num_together)):
+        for chain, result in _together([job.items() for job in window]):
+            if result is None:
+                yield from _one_by_one((item for item in chain if not stopped()), on_failure, progress)
+            elif stopped():
+                return
+            elif isinstance(result, UserError):
+                on_failure(chain[0], result)
+            else:
+                yield chain[0], result
+        if stopped():
+            return
+
+
+def _together(chains: Sequence[Chain]) -> Iterator[tuple[Chain, Report | UserError | None]]:
+    """Each chain with its outcome if it was computed together with others, or None if it has to run alone."""
+    alone = [place for place, chain in enumerate(chains) if len(chain) == 1]
+    results: dict[int, Report | UserError] = {}
+    if len(alone) > 1:
+        for bucket in run_in_buckets([chains[place][0].spec for place in alone]):
+            results |= {alone[number]: result for number, result in bucket.items()}
+    for place, chain in enumerate(chains):
+        yield chain, results.pop(place, None)
+
+
+def _one_by_one(
+    items: Iterable[Item], on_failure: OnFailure, progress: "Progress | None"
+) -> Iterator[tuple[Item, Report]]:
+    session = Session(progress)
+    broken = False
+    for item in items:
+        if item.starts_file:
+            session = Session(progress)
+        broken = broken and not item.reseed
+        try:
+            if broken:
+                raise RunError("skipped: it continues from a step that failed (give it a seed of its own)")
+            report = session.run(item.spec, reseed=item.reseed)
+        except UserError as error:
+            broken = True
+            on_failure(item, error)
+            continue
+        if not item.reseed:
+            report = replace(report, notes=(*report.notes, CONTINUED_NOTE))
+        yield item, report

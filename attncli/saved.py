@@ -1,0 +1,608 @@
+"""Saved reports, as JSON or as arrays with the rest as JSON beside them; weights from another tool."""
+
+import json
+import re
+import reprlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
+from pydantic_core import ErrorDetails
+
+from attncli.arrays import NoSuchArray, read_stored, read_text, refuse_size, report_beside_arrays
+from attncli.errors import UserError, nearest
+from attncli.report import (
+    AXES,
+    PLACES,
+    SCHEMA_VERSION,
+    NamedTensor,
+    Numbers,
+    Report,
+    Shape,
+    Statistic,
+    Step,
+    Table,
+    Tensors,
+    Terms,
+)
+from attncli.settings.validation import expectation
+
+BLANKS = re.compile(r"[ \t\r\n]*")
+TEXT = r'"(?:[^"\\]|\\.)*"'
+NO_NUMBER = re.compile(rf"{TEXT}|(NaN|-?Infinity)")
+
+
+class _NoNumber(ValueError):
+    """NaN or Infinity, which JSON does not have."""
+
+
+class _Twice(ValueError):
+    """A name that occurs twice in one object."""
+
+
+def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Twice(next(name for name in found if names.count(name) > 1))
+    return found
+
+
+def _refuse_constant(constant: str) -> Any:
+    raise _NoNumber(constant)
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_object_of_pairs, parse_constant=_refuse_constant)
+
+
+def documents(text: str, name: str) -> Iterator[Any]:
+    """Each JSON value of the text: one, or several separated by blanks or line breaks (JSON Lines)."""
+    end = _skip_blanks(text, 0)
+    if end == len(text):
+        raise UserError(f"{name}: is empty: it holds no report")
+    while end < len(text):
+        try:
+            data, end = DECODER.raw_decode(text, end)
+        except (ValueError, RecursionError) as error:
+            raise UserError(_line_about(text, name, error)) from None
+        yield data
+        end = _skip_blanks(text, end)
+
+
+def _skip_blanks(text: str, start: int) -> int:
+    blanks = BLANKS.match(text, start)
+    assert blanks is not None, "it also matches no blanks"
+    return blanks.end()
+
+
+def _line_about(text: str, name: str, error: Exception) -> str:
+    """What the decoder raised, as one line that says where."""
+    match error:
+        case json.JSONDecodeError():
+            if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated"):
+                return f"{_place_of(text, name, error.pos)}: is not valid JSON: it ends too soon"
+            reason = error.msg.removesuffix(" at")
+            return f"{_place_of(text, name, error.pos)}: is not valid JSON: {reason[0].lower()}{reason[1:]}"
+        case _NoNumber():
+            start = _first(NO_NUMBER, text)
+            return f"{_place_of(text, name, start)}: {error} is not JSON: a missing number is null"
+        case _Twice():
+            return f"{name}: holds {str(error)!r} twice in one object"
+        case RecursionError():
+            return f"{name}: is nested too deeply for a report"
+    most = sys.get_int_max_str_digits()
+    start = _first(re.compile(rf"{TEXT}|(-?[0-9]{{{most + 1},}})"), text)
+    return f"{_place_of(text, name, start)}: holds a number of more than {most} digits"
+
+
+def _first(pattern: re.Pattern[str], text: str) -> int:
+    """Where the pattern's group first matches outside of texts."""
+    return next((match.start() for match in pattern.finditer(text) if match[1]), 0)
+
+
+def _place_of(text: str, name: str, position: int) -> str:
+    line = text.count("\n", 0, position) + 1
+    return f"{name}:{line}:{position - text.rfind(chr(10), 0, position)}"
+
+
+LARGEST = 1e200
+"""Beyond it, differences and sums of numbers overflow."""
+RANKED = ("top_keys", "top_weights")
+# The axis that each group of tensors runs along, and the axis of the weights that it lacks.
+GROUPS = {"rows": ("query", "key"), "keys": ("key", "query")}
+
+
+def as_array(values: Any, num_axes: int) -> np.ndarray:
+    """Lists nested `num_axes` deep as an array; null is NaN, or -1 among whole numbers.
+
+    Whole numbers stay whole where none is negative. An array has to meet the same conditions.
+    """
+    if isinstance(values, np.ndarray):
+        return _checked(values, num_axes)
+    cells, shape = _cells(values, num_axes)
+    kinds = set(map(type, cells))
+    if not kinds <= {int, float, NoneType}:
+        stranger = next(cell for cell in cells if type(cell) not in (int, float, NoneType))
+        raise ValueError(
+            f"has {num_axes} axes but values of more"
+            if isinstance(stranger, list)
+            else f"holds {reprlib.repr(stranger)} where a number belongs"
+        )
+    is_whole = kinds in ({int}, {int, NoneType}) and min(cell for cell in cells if cell is not None) >= 0
+    if is_whole and NoneType in kinds:
+        cells = [-1 if cell is None else cell for cell in cells]
+    try:
+        numbers = np.array(cells, dtype=np.int64 if is_whole else np.float64)
+    except OverflowError:
+        raise ValueError("holds a number too large") from None
+    if (np.abs(numbers) > LARGEST).any():
+        raise ValueError("holds a number too large")
+    return numbers.reshape(shape)
+
+
+def _checked(array: np.ndarray, num_axes: int) -> np.ndarray:
+    if array.ndim != num_axes:
+        raise ValueError(f"has {num_axes} axes but values of {array.ndim}")
+    if array.size == 0:
+        raise ValueError("holds an empty list")
+    if (np.abs(array[np.isfinite(array)]) > np.float64(LARGEST)).any():
+        raise ValueError("holds a number too large")
+    return array
+
+
+def _cells(values: Any, num_axes: int) -> tuple[list[Any], tuple[int, ...]]:
+    """The innermost values, and the shape; at every level the lists must have equal lengths."""
+    cells: list[Any] = [values]
+    shape: tuple[int, ...] = ()
+    for level in range(num_axes):
+        if not all(isinstance(cell, list) for cell in cells):
+            raise ValueError(f"has {num_axes} axes but values of {level}")
+        size = len(cells[0])
+        if size == 0:
+            raise ValueError("holds an empty list")
+        if any(len(cell) != size for cell in cells):
+            raise ValueError("has rows of unequal length")
+        shape, cells = (*shape, size), list(chain.from_iterable(cells))
+    return cells, shape
+
+
+def with_axes(
+    statistics: Mapping[str, Any], axes: Mapping[str, Mapping[str, tuple[str, ...]]]
+) -> dict[str, Statistic]:
+    """The statistics, with each mapping of lists turned into tensors that have the axes of the same names."""
+    groups = {name for name, value in statistics.items() if type(value) is dict}
+    if wrong := sorted(groups ^ axes.keys() | groups - GROUPS.keys()):
+        raise ValueError(
+            f"statistic_axes: {wrong[0]} is missing, or is no group of tensors among the statistics"
+        )
+    return {
+        name: _tensors(name, value, axes[name]) if name in groups else value
+        for name, value in statistics.items()
+    }
+
+
+def _tensors(group: str, values: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Tensors:
+    """One number per query (or key) of each batch and head; for ranked keys, one per rank."""
+    if wrong := sorted(values.keys() ^ axes.keys()):
+        raise ValueError(f"statistic_axes.{group}: {wrong[0]} is missing, or unknown")
+    found = Tensors()
+    for name, numbers in values.items():
+        last = (GROUPS[group][0], "rank") if name in RANKED else GROUPS[group][:1]
+        if axes[name][-len(last) :] != last:
+            got = ", ".join(axes[name])
+            raise ValueError(f"statistic_axes.{group}.{name}: must end in {', '.join(last)} (got {got})")
+        try:
+            found[name] = NamedTensor(axes[name], as_array(numbers, len(axes[name])))
+        except ValueError as error:
+            raise ValueError(f"statistics.{group}.{name}: {error}") from None
+    return found
+
+
+def check_sizes(report: Report) -> None:
+    """Every axis must be as long as there are tokens, weights, or other statistics of its group."""
+    groups = {group: report.tensors_of(group) for group in GROUPS}
+    tensors = {f"tensors.{name}": tensor for name, tensor in report.tensors.items()}
+    for group, members in groups.items():
+        tensors |= {f"statistics.{group}.{name}": tensor for name, tensor in members.items()}
+    num_keys = len(report.context_tokens or report.tokens)
+    num_queries = len(report.tokens[report.first_query :])
+    tokens = {"query": num_queries, "token": len(report.tokens), "key": num_keys}
+    for place, tensor in tensors.items():
+        for axis, size in zip(tensor.axes, tensor.values.shape, strict=True):
+            if tokens.get(axis, 0) not in (0, size):
+                raise ValueError(f"{place}: has {size} along {axis}, and there are {tokens[axis]} tokens")
+    weights = report.tensors.get("weights")
+    if weights is not None and weights.axes[-2:] != ("query", "key"):
+        raise ValueError(f"tensors.weights: axes must end in query, key (got {', '.join(weights.axes)})")
+    for group, members in groups.items():
+        known = {"weights": weights} if weights is not None else {}
+        sizes = [_sizes(tensor, GROUPS[group][1]) for tensor in (*known.values(), *members.values())]
+        for name, own in zip((*known, *members), sizes, strict=True):
+            if own != sizes[0]:
+                wanted = ", ".join(f"{axis} {size}" for axis, size in sizes[0])
+                raise ValueError(
+                    f"statistics.{group}.{name}: must have the axes {wanted}, as what it belongs to"
+                )
+    if any(name in groups["rows"] for name in RANKED):
+        _check_ranks(groups["rows"], num_keys if weights is None else weights.values.shape[-1])
+
+
+def _sizes(tensor: NamedTensor, without: str) -> list[tuple[str, int]]:
+    sizes = zip(tensor.axes, tensor.values.shape, strict=True)
+    return [(axis, size) for axis, size in sizes if axis not in (without, "rank")]
+
+
+def _check_ranks(rows: Tensors, num_keys: int) -> None:
+    for name in RANKED:
+        if name not in rows:
+            raise ValueError(f"statistics.rows: {name} is missing: {' and '.join(RANKED)} come together")
+    keys, weights = (rows[name].values for name in RANKED)
+    if keys.shape != weights.shape:
+        raise ValueError("statistics.rows.top_weights: must have the size of top_keys")
+    if not np.issubdtype(keys.dtype, np.integer):
+        raise ValueError("statistics.rows.top_keys: must hold whole numbers: indices of keys")
+    if num_keys and keys.max() >= num_keys:
+        raise ValueError(f"statistics.rows.top_keys: names a key beyond the {num_keys} keys")
+
+
+# The axes of an array, by their number.
+AXES_OF_ARRAYS = {2: ("query", "key"), 3: ("head", "query", "key"), 4: ("layer", "head", "query", "key")}
+# Peak memory, measured: one layer's statistics in float64, and an atlas of all weights.
+BYTES_PER_WEIGHT, BYTES_SHOWN = 80, 90
+
+
+def checked_weights(
+    array: np.ndarray,
+    name: str,
+    tokens: Sequence[str] | None,
+    context_tokens: Sequence[str] | None,
+    *,
+    most_bytes: int | None = None,
+) -> NamedTensor:
+    """The array with named axes; UserError where it cannot be attention, or has another number of tokens."""
+    sizes = " × ".join(map(str, array.shape))
+    if array.ndim not in AXES_OF_ARRAYS:
+        wanted = " or ".join(f"({', '.join(axes)})" for axes in AXES_OF_ARRAYS.values())
+        raise UserError(f"{name}: must have the axes {wanted} (got {sizes or 'a single number'})")
+    if array.size == 0:
+        raise UserError(f"{name}: is empty ({sizes})")
+    if not np.isfinite(array).any():
+        raise UserError(f"{name}: holds no number ({sizes}, all NaN or infinite)")
+    if (np.abs(array, where=np.isfinite(array), out=np.zeros_like(array)) > np.float64(LARGEST)).any():
+        raise UserError(f"{name}: holds a number beyond {LARGEST:g}")
+    num_queries, num_keys = array.shape[-2:]
+    if tokens is not None and len(tokens) != num_queries:
+        raise UserError(f"--tokens: must be {num_queries}, one for each query (got {len(tokens)})")
+    if context_tokens is not None and len(context_tokens) != num_keys:
+        raise UserError(f"--context-tokens: must be {num_keys}, one for each key (got {len(context_tokens)})")
+    if tokens is not None and context_tokens is None and num_keys != num_queries:
+        raise UserError(f"--context-tokens: is needed: {name} has {num_queries} queries and {num_keys} keys")
+    layer = array[0] if array.ndim == 4 else array
+    refuse_size(name, layer.size * BYTES_PER_WEIGHT + array.size * BYTES_SHOWN, most_bytes)
+    return NamedTensor(AXES_OF_ARRAYS[array.ndim], array)
+
+
+def read_tokens(file: str) -> tuple[str, ...]:
+    """The tokens of a file, one per line or as a JSON list, unchanged (an empty line is an empty token)."""
+    text, name = read_text(file)
+    listed = _json_list(text)
+    if listed is not None:
+        return listed
+    if file.lower().endswith(".json"):
+        raise UserError(f"{name}: must be a JSON list of texts")
+    lines = text.removesuffix("\n").split("\n") if text else []
+    if not lines:
+        raise UserError(f"{name}: is empty: it holds no token")
+    return tuple(line.removesuffix("\r") for line in lines)
+
+
+def _json_list(text: str) -> tuple[str, ...] | None:
+    """The texts of a JSON list; None for anything else: `[CLS]` is a valid token on a line."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    is_list = isinstance(found, list) and all(isinstance(token, str) for token in found)
+    return tuple(found) if is_list and found else None
+
+
+LONGEST_NAME = 100
+MOST_PLACES = 4096  # layers, or heads: a survey becomes a grid of them
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name has a sensible length and no character that moves or hides anything."""
+    return name.isprintable() and 0 < len(name) <= LONGEST_NAME
+
+
+def _plain_name(name: str) -> str:
+    if not is_plain_name(name):
+        raise ValueError("must be a plain name")
+    return name
+
+
+def _step_cell(value: Any) -> Any:
+    if type(value) not in (str, int, float, NoneType):
+        raise ValueError("must be a number, a text or null")
+    return value
+
+
+def _known_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
+    for axis in axes:
+        if axis not in AXES:
+            raise ValueError(f"unknown axis {axis!r:.40}: must be of {', '.join(AXES)}")
+    if len(set(axes)) < len(axes) or not axes:
+        raise ValueError(f"must name one axis or more, each once (got {', '.join(axes) or 'none'})")
+    return axes
+
+
+def _statistic(value: Any) -> Any:
+    """A list is a table; an object with lists a group of tensors, whose axes are listed elsewhere."""
+    if isinstance(value, list):
+        return _table(value)
+    if not isinstance(value, dict) or not value:
+        raise ValueError("must be an object or a list, with something in it")
+    if any(isinstance(item, list | np.ndarray) for item in value.values()):
+        return value
+    for name, item in value.items():
+        if isinstance(item, dict | str):
+            raise ValueError(f"{name} must be a number")
+    return Numbers(value)
+
+
+def _table(rows: list[Any]) -> Table:
+    """Rows with the same names, whose cells are numbers, texts or lists of equally many numbers."""
+    kinds: dict[str, Any] = {}
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict) or not row or list(row) != list(rows[0]):
+            raise ValueError(f"row {number} has other names than row 0, or none")
+        for name, cell in row.items():
+            kind = len(cell) if isinstance(cell, list) else str if isinstance(cell, str) else None
+            items = cell if isinstance(cell, list) else [cell]
+            is_plain = not any(isinstance(item, dict | list) for item in items)
+            if not is_plain or kinds.setdefault(name, kind) != kind:
+                raise ValueError(f"row {number}: {name} is of another kind than in row 0, or none of a cell")
+            if name in PLACES and isinstance(cell, int) and not 0 <= cell < MOST_PLACES:
+                raise ValueError(f"row {number}: {name} must be from 0 to {MOST_PLACES - 1} (got {cell})")
+    if not rows:
+        raise ValueError("is empty")
+    return Table(rows)
+
+
+T = TypeVar("T")
+Listed = Annotated[tuple[T, ...], Strict(False)]
+"""A tuple, which is a list in JSON; everything else is strict."""
+Axes = Annotated[Listed[str], AfterValidator(_known_axes)]
+Count = Annotated[int, Field(ge=0)]
+StepCell = Annotated[Any, AfterValidator(_step_cell)]
+
+
+class Saved(BaseModel):
+    """An object with exactly these names, and values of exactly these types."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class SavedTensor(Saved):
+    """A tensor with its axes."""
+
+    axes: Axes
+    values: Any
+
+    def restored(self) -> NamedTensor:
+        """ValueError where the values are not a rectangular array of numbers."""
+        return NamedTensor(self.axes, as_array(self.values, len(self.axes)))
+
+
+class SavedShape(Saved):
+    """A tensor that a step is about."""
+
+    name: str
+    axes: Listed[str]
+    sizes: Listed[Count]
+    strides: Listed[Count] | None
+
+    def restored(self) -> Shape:
+        """ValueError where there is not one size (and stride) per axis."""
+        if {len(self.sizes), len(self.strides or self.sizes)} != {len(self.axes)}:
+            raise ValueError(
+                f"must have a size (and a stride, where there are any) for {len(self.axes)} axes"
+            )
+        return Shape(**dict(self))
+
+
+class SavedTerms(Saved):
+    """A table of a step."""
+
+    title: str
+    columns: Listed[str]
+    rows: Listed[Listed[StepCell]]
+    count: Count
+    totals: Listed[Listed[StepCell]]
+
+    def restored(self) -> Terms:
+        """ValueError where a row does not have one cell per column."""
+        if any(len(row) != len(self.columns) for row in (*self.rows, *self.totals)):
+            raise ValueError(f"must have a cell for each of {len(self.columns)} columns in every row")
+        return Terms(**dict(self))
+
+
+class SavedStep(Saved):
+    """A step of a computation."""
+
+    title: str
+    formula: str
+    prose: str
+    shapes: Listed[Annotated[SavedShape, AfterValidator(SavedShape.restored)]]
+    values: dict[str, StepCell]
+    tables: Listed[Annotated[SavedTerms, AfterValidator(SavedTerms.restored)]]
+    question: str = ""
+
+    def restored(self) -> Step:
+        """The step as a report holds it."""
+        return Step(**dict(self))
+
+
+class SavedReport(Saved):
+    """A whole report; the axes of the tensors among its statistics are listed separately."""
+
+    schema_version: int
+    experiment: Annotated[str, AfterValidator(_plain_name)]
+    spec: dict[str, Any]
+    environment: dict[str, str]
+    tokens: Listed[str]
+    context_tokens: Listed[str]
+    token_spelling: Literal["byte-level", "metaspace"] | None = None
+    first_query: Count = 0
+    is_unfinished: bool = False
+    tensors: dict[str, Annotated[SavedTensor, AfterValidator(SavedTensor.restored)]]
+    statistics: dict[str, Annotated[Any, AfterValidator(_statistic)]]
+    statistic_axes: dict[str, dict[str, Axes]]
+    steps: Listed[Annotated[SavedStep, AfterValidator(SavedStep.restored)]] = ()
+    notes: Listed[str]
+
+    def restored(self) -> Report:
+        """ValueError, with the place, for statistics and axes that do not match."""
+        fields = dict(self) | {"statistics": with_axes(self.statistics, self.statistic_axes)}
+        del fields["schema_version"], fields["statistic_axes"]
+        return Report(**fields)
+
+
+# Peak bytes of memory per byte of JSON, measured on matrices of weights and rounded up.
+BYTES_PER_BYTE = 5
+DEEPEST, LARGEST_WHOLE = 22, 2**63 - 1
+KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class SavedReports:
+    """The reports of a file, and whether it is a list or has several lines."""
+
+    reports: tuple[Report, ...]
+    several: bool
+
+
+def read_reports(file: str, *, most_bytes: int | None = None) -> SavedReports:
+    """The reports of a JSON or JSON Lines file (`-`: standard input); UserError where it holds none."""
+    text, name = read_text(file, most_bytes=most_bytes, bytes_each=BYTES_PER_BYTE)
+    return reports_of(text, name)
+
+
+def reports_of(text: str, name: str) -> SavedReports:
+    """The reports of a text: an object, a list of objects, or objects one after another."""
+    found: list[Report] = []
+    several = False
+    for number, data in enumerate(documents(text, name)):
+        if isinstance(data, list):
+            if number:
+                raise UserError(
+                    f"{name}: holds a list after another document: give one list, or a report a line"
+                )
+            several = True
+            found += [to_report(item, f"{name}: report {i}") for i, item in enumerate(data)]
+        else:
+            found.append(to_report(data, f"{name}: report {number}" if number else name))
+    return SavedReports(tuple(found), several or len(found) > 1)
+
+
+def read_array_report(file: str, *, most_bytes: int | None = None) -> Report | None:
+    """The report that a file of arrays holds; None for arrays from another tool."""
+    text = report_beside_arrays(file, most_bytes=most_bytes)
+    if text is None:
+        return None
+    data, *more = documents(text, file)
+    if more:
+        raise UserError(f"{file}: holds several reports beside its arrays")
+    for parent, key, name in _places_of_arrays(data):
+        try:
+            parent[key] = read_stored(file, name=name, most_bytes=most_bytes)
+        except NoSuchArray:
+            raise UserError(f"{file}: the array {name} of its report is missing") from None
+    return to_report(data, file)
+
+
+def _places_of_arrays(data: Any) -> list[tuple[dict[str, Any], str, str]]:
+    """Object and key of each array in the JSON form, and its name in the file; damaged parts are skipped."""
+    tensors, statistics, axes = (_mapping(data, key) for key in ("tensors", "statistics", "statistic_axes"))
+    places = [(tensor, "values", name) for name, tensor in tensors.items() if isinstance(tensor, dict)]
+    for group in axes:
+        members = _mapping(statistics, group)
+        places += [(members, name, f"{group}.{name}") for name in _mapping(axes, group) if name in members]
+    return places
+
+
+def _mapping(data: Any, key: str) -> dict[str, Any]:
+    found = data.get(key) if isinstance(data, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def to_report(data: Any, document: str) -> Report:
+    """The report that a JSON object holds."""
+    try:
+        _refuse_other_forms(data)
+        _refuse_names_and_numbers(data)
+        report = SavedReport.model_validate(data).restored()
+        check_sizes(report)
+    except ValidationError as failure:
+        raise UserError(f"{document}: {_line(failure.errors(include_url=False)[0])}") from None
+    except ValueError as error:
+        raise UserError(f"{document}: {error}") from None
+    return report
+
+
+def _refuse_other_forms(data: Any) -> None:
+    if not isinstance(data, dict):
+        raise ValueError(f"is not a saved report: it must be an object {_got(data)}")
+    if "schema_version" not in data:
+        raise ValueError("is not a saved report: schema_version is missing")
+    version = data["schema_version"]
+    if type(version) is not int or version != SCHEMA_VERSION:
+        raise ValueError(f"schema_version: this attn reads version {SCHEMA_VERSION} (got {version!r:.20})")
+
+
+def _refuse_names_and_numbers(value: Any, path: KeyPath = ()) -> None:
+    """ValueError for names that are not plain, numbers too large and deep nesting, outside of tensors."""
+    match path:
+        case ("tensors", _, "values") | ("statistics", "rows" | "keys", _):
+            return
+    if len(path) > DEEPEST:
+        raise ValueError(f"{_place(path)}is nested too deeply")
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if not is_plain_name(name):
+                raise ValueError(f"{_place(path)}has a name that is not plain: {reprlib.repr(name)}")
+            _refuse_names_and_numbers(item, (*path, name))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            _refuse_names_and_numbers(item, (*path, number))
+    elif isinstance(value, float | int) and abs(value) > {float: LARGEST}.get(type(value), LARGEST_WHOLE):
+        raise ValueError(f"{_place(path)}is a number too large")
+
+
+def _line(error: ErrorDetails) -> str:
+    """The place, and what is wrong there in our words."""
+    path = error["loc"]
+    if error["type"] == "missing":
+        return f"{_place(path[:-1])}{path[-1]} is missing"
+    if error["type"] == "extra_forbidden":
+        hint = nearest(str(path[-1]), SavedReport.model_fields)
+        return f"{_place(path[:-1])}unknown name {reprlib.repr(path[-1])}{hint}"
+    got = "" if error["type"] == "value_error" else f" {_got(error['input'])}"
+    return f"{_place(path)}{expectation(error)}{got}"
+
+
+def _place(path: KeyPath) -> str:
+    """`tensors.weights: ` or `tokens[1]: `; empty for the whole document."""
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return f"{place.removeprefix('.')}: " if path else ""
+
+
+def _got(value: Any) -> str:
+    return f"(got {KINDS.get(type(value)) or reprlib.repr(value)})"

@@ -1,1 +1,0 @@
-"""Saved reports, and attention arrays from other tools, read from files."""

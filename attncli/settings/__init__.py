@@ -1,0 +1,54 @@
+"""The settings of each experiment: what may be asked, and reading it with errors that point to the place."""
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from attncli.settings.fields import Spec
+
+
+class Experiment(NamedTuple):
+    """A row of `attn --help`, which imports no pydantic; and the Spec, which says everything else."""
+
+    summary: str
+    spec: str
+
+
+EXPERIMENTS = {
+    "average": Experiment("Average each token with its past, in three ways", "lessons.AverageSpec"),
+    "self": Experiment("Self-attention of one sentence, with one head", "attention.SelfSpec"),
+    "multihead": Experiment("Multi-head attention of one sentence", "attention.MultiheadSpec"),
+    "cross": Experiment("Cross-attention from a sentence to a context", "attention.CrossSpec"),
+    "scale-demo": Experiment("Why scores are scaled: variance and sharpness", "lessons.ScaleDemoSpec"),
+    "norm": Experiment("Batch, layer and RMS normalisation", "lessons.NormSpec"),
+    "heads": Experiment("What each head of a pretrained model does", "heads.HeadsSpec"),
+    "generate": Experiment("Where a model looks while it writes", "generate.GenerateSpec"),
+    "ablate": Experiment("What a model loses without each of its heads", "ablate.AblateSpec"),
+    "why": Experiment("What each head adds to the logit of the next token", "ablate.WhySpec"),
+    "pitfalls": Experiment("Classic mistakes, each next to the right way", "lessons.PitfallsSpec"),
+}
+
+
+def load(place: str, default: str) -> Any:
+    """What stands at `module:name`, imported now; `default` where the place names a module alone."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name or default)
+
+
+class Specs(Mapping[str, "type[Spec]"]):
+    """The Spec of each experiment, imported when it is asked for."""
+
+    def __getitem__(self, experiment: str) -> "type[Spec]":
+        module, _, name = EXPERIMENTS[experiment].spec.rpartition(".")
+        spec_class: type[Spec] = getattr(import_module(f"attncli.settings.{module}"), name)
+        return spec_class
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(EXPERIMENTS)
+
+    def __len__(self) -> int:
+        return len(EXPERIMENTS)
+
+
+SPECS = Specs()

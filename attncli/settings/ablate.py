@@ -1,0 +1,146 @@
+"""The settings of what a model loses without some of its heads, and of what each head adds to a logit."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from attncli.settings.fields import Contradictions, Size, contradiction, in_group
+from attncli.settings.models import SurveyTextSpec, check_head, check_heads, split_names
+
+Effect = Literal["loss", "kl", "probability", "logit_difference", "output_change", "approximate"]
+EVERY_HEAD = "all"
+
+
+def _check_heads_or_all(names: list[str]) -> list[str]:
+    return names if names == [EVERY_HEAD] else check_heads(names)
+
+
+HeadNamesOrAll = Annotated[list[str], BeforeValidator(split_names), AfterValidator(_check_heads_or_all)]
+
+
+class AblateSpec(SurveyTextSpec):
+    experiment = "ablate"
+    title = "What is lost without each head"
+    module = "attncli.commands.ablate"
+    model_module = module
+    needs_head = True
+    examples = (
+        "attn ablate",
+        "attn ablate --model ./my-model --probe repeated --heads 16:0,18:6 --jointly",
+        'attn ablate --model ./my-model --sentence "The capital of France is" --answer " Paris"',
+        "attn ablate --model ./my-model --texts lines.txt --method mean -o heads.csv",
+        "attn ablate --model ./my-model --approximate",
+    )
+    off_keys = frozenset(
+        {"texts", "text_group", "heads", "jointly", "approximate", "answer", "against", "top", "sort"}
+    )
+    next_steps = ("--method mean", "--texts FILE", "-o page.html")
+    group = "Heads"
+    heading_keys = ("file", "model", "method", "seed")
+
+    heads: HeadNamesOrAll = Field(
+        [EVERY_HEAD], description="the heads that are taken out, as LAYER:HEAD, or all, each by itself"
+    )
+    method: Literal["zero", "mean", "sink"] = Field(
+        "zero",
+        description="what replaces a head's output: nothing, its mean over all tokens, or the first value",
+    )
+    jointly: bool = Field(False, description="also take out all of these heads at once")
+    approximate: bool = Field(
+        False,
+        description="every head by one backward pass, |d loss / d gate|; exact for 16 of them, or for heads",
+    )
+    answer: str | None = Field(
+        None, description="measure this token alone, after the text (or at the mask of an encoder's text)"
+    )
+    against: str | None = Field(None, description="with answer: compare its logit with this token's")
+    sort: Effect | None = Field(
+        None, description="show the heads with the largest effect first (default: the first that is measured)"
+    )
+    top: Size | None = Field(None, description="show only the first N heads")
+
+    @property
+    def named_heads(self) -> list[str]:
+        """The heads that are named; none where it is all of them."""
+        return [] if self.heads == [EVERY_HEAD] else self.heads
+
+    def single_statistics(self) -> tuple[str, ...]:
+        differences = {
+            "loss": True,
+            "probability": self.answer is not None,
+            "logit_difference": self.against is not None,
+        }
+        baseline = [name for name, is_measured in differences.items() if is_measured]
+        # Whether a model has a head that predicts tokens is known when it is there.
+        effects = [*baseline, "kl", *(["output_change"] if self.model and not self.answer else [])]
+        ends = ("", "_low", "_high") if self.texts is not None else ("",)
+        names = [f"{name}{end}" for name in effects for end in ends]
+        found = [*names, *in_group("baseline", *(f"{name}{end}" for name in baseline for end in ends))]
+        found += in_group("joint", *names) if self.jointly else ()
+        if self.approximate:
+            found += ["approximate", *in_group("approximation", "rank_correlation", "heads")]
+        return tuple(found)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.against is not None and self.answer is None:
+            yield contradiction("against", "needs answer", "answer")
+        if self.answer is not None and self.probe:
+            yield contradiction("answer", "needs sentence or file: random tokens have no answer", "probe")
+        if self.jointly and len(self.named_heads) < 2:
+            yield contradiction("jointly", "needs heads, two or more", "heads")
+        for key, needs in (
+            ("approximate", "approximate"),
+            ("probability", "answer"),
+            ("logit_difference", "against"),
+        ):
+            if self.sort == key and not getattr(self, needs):
+                yield contradiction("sort", f"{key} needs {needs}", needs)
+        if self.sort == "output_change" and self.answer:
+            yield contradiction(
+                "sort", "output_change is for models without a head: leave answer out", "answer"
+            )
+        if self.approximate and self.method != "zero":
+            yield contradiction("approximate", "is for method zero: a gate goes from 1 to 0", "method")
+
+
+class WhySpec(SurveyTextSpec):
+    experiment = "why"
+    title = "What each head adds to a logit"
+    module = "attncli.commands.why"
+    model_module = module
+    needs_head = True
+    examples = (
+        "attn why",
+        'attn why --model ./my-model --sentence "The capital of France is" --answer " Paris"',
+        'attn why --model ./my-model "He gave the book to" --answer " her" --against " him" --head 9:6',
+        "attn why --model ./my-model --probe repeated -o heads.csv",
+    )
+    off_keys = frozenset({"texts", "text_group", "answer", "against", "top"})
+    next_steps = ("--answer TEXT", "--head LAYER:HEAD", "-o page.html")
+    heading_keys = ("file", "model", "answer", "against", "seed")
+
+    answer: str | None = Field(
+        None, description="the token whose logit it is, after the text (default: the most likely one)"
+    )
+    against: str | None = Field(None, description="with answer: how far its logit is above this token's")
+    head: Annotated[str, AfterValidator(check_head)] | None = Field(
+        None, description="the head, as LAYER:HEAD, that is shown token by token (default: which adds most)"
+    )
+    top: Size | None = Field(None, description="show only the first N heads")
+
+    def row_statistics(self) -> tuple[str, ...]:
+        return "contribution", "weight"
+
+    def single_statistics(self) -> tuple[str, ...]:
+        parts = in_group("parts", "embedding", "heads", "mlps", "biases", "sum", "logit", "norm_scale")
+        return ("contribution", *parts, *in_group("layers.N", "layer", "attention", "mlp"))
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.against is not None and self.answer is None:
+            yield contradiction("against", "needs answer", "answer")
+        if self.texts is not None:
+            yield contradiction("texts", "is not for why, which reads one text", "texts")
+        if self.context is not None:
+            yield contradiction("context", "is for an encoder, and why for decoders alone", "context")

@@ -1,0 +1,465 @@
+"""The settings of self-, multi-head and cross-attention, and of their variants."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, field_validator
+
+from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.settings.fields import (
+    BYTES_PER_PARAMETER,
+    BYTES_PER_TOP_KEY,
+    BYTES_PER_VECTOR_ENTRY,
+    BYTES_PER_WEIGHT,
+    MAX_SIZE,
+    MOMENTS,
+    Contradictions,
+    Count,
+    ExplainRowSpec,
+    Group,
+    Scale,
+    Size,
+    Spec,
+    TextSource,
+    contradiction,
+    in_group,
+)
+from attncli.settings.models import HeadSpec, LayerSpec
+from attncli.settings.text import CONTEXT, TOKENIZER_HELP, FileName, Text, TextSpec
+
+POSITIONS = ("rope", "alibi", "relative_bias")
+VARIANTS = (*POSITIONS, "window", "qk_norm", "softcap", "temperature", "sink", "differential")
+"""In the order in which they come in: positions, then what is done to query and key, scores, weights."""
+DETAILS = {
+    "rope_base": "rope",
+    "num_buckets": "relative_bias",
+    "max_distance": "relative_bias",
+    "qk_norm_eps": "qk_norm",
+    "lambda_init": "differential",
+}
+"""The settings that mean something with one variant only."""
+UNSTREAMED = {
+    "alibi": "streaming adds no bias to scores",
+    "relative_bias": "streaming adds no bias to scores",
+    "differential": "streaming has one softmax, not two",
+}
+"""The variants that need the whole matrix of weights, and why."""
+
+
+def _check_temperature(value: float) -> float:
+    if value <= 0:
+        raise ValueError(f"must be greater than 0: a small one, as 0.01, is nearly one-hot (got {value:g})")
+    return value
+
+
+class VariantSpec(Spec):
+    """What any attention may do differently."""
+
+    group = "Variants"
+    off_keys = frozenset(VARIANTS)
+
+    qk_norm: bool = Field(
+        False, description="divide each head's query and key by their root mean square, before any rotation"
+    )
+    qk_norm_eps: float = Field(1e-6, gt=0, description="qk_norm: added to the mean square")
+    softcap: float | None = Field(
+        None, ge=1e-30, le=1e30, description="bound the scaled scores by c tanh(score / c), before any bias"
+    )
+    temperature: Annotated[float, AfterValidator(_check_temperature)] = Field(
+        1.0,
+        description="divide everything that enters the softmax: scores, after softcap and bias, and the sink",
+    )
+    sink: float | None = Field(
+        None, description="a logit in each row's denominator that is no key: weights sum to less than one"
+    )
+    differential: bool = Field(
+        False,
+        description="the weights of one half of query and key minus lambda times those of the other half",
+    )
+    lambda_init: float = Field(
+        0.8,
+        ge=0,
+        le=1,
+        description="differential: lambda is exp(a b) - exp(c d) + lambda_init, with vectors a, b, c, d "
+        "sampled from N(0, 0.1^2) after the projections",
+    )
+
+    def positions(self) -> "PositionSpec | None":
+        """Its settings of mask and position; None where queries and keys are two texts."""
+        return None
+
+    def variants_on(self) -> list[str]:
+        """The variants that are asked for, in the order in which they come in."""
+        return self.given(*VARIANTS)
+
+    def unused_keys(self) -> frozenset[str]:
+        on = self.variants_on()
+        return super().unused_keys() | {detail for detail, variant in DETAILS.items() if variant not in on}
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.differential and self.sink is not None:
+            message = "cannot be combined with differential: it has two softmaxes, and a sink is for one"
+            yield contradiction("sink", message, "differential")
+        for detail, variant in DETAILS.items():
+            if not self.given(variant) and self.given(detail):
+                yield contradiction(detail, f"needs {variant}", variant)
+
+
+class PositionSpec(VariantSpec):
+    """What attention within one text may know of positions 0, 1, 2, ...; two texts share none."""
+
+    group = "Mask and position"
+
+    causal: bool = Field(False, description="mask the future")
+    window: Size | None = Field(
+        None,
+        description="hide keys |i - j| >= window tokens away; with causal a query sees the last window keys",
+    )
+    rope: bool = Field(
+        False, description="rotate query and key by their positions: dimension n together with n + head_dim/2"
+    )
+    rope_base: float = Field(
+        10000.0, ge=1, description="rope: pair n turns by base^(-2n/head_dim) radians a token"
+    )
+    alibi: bool = Field(
+        False, description="add -slope |i - j| to the scores; slopes 2^(-8/h), 2^(-16/h), ... for h heads"
+    )
+    relative_bias: bool = Field(
+        False,
+        description="add a number to each score, one per head and bucket of distances, from a table N(0,1) "
+        "sampled after the projections",
+    )
+    num_buckets: int = Field(
+        32, ge=4, le=MAX_SIZE, description="relative_bias: buckets, half of them for keys ahead unless causal"
+    )
+    max_distance: Size = Field(
+        128, description="relative_bias: all distances from here on share the last bucket"
+    )
+
+    def positions(self) -> "PositionSpec":
+        return self
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        schemes = [key for key in POSITIONS if getattr(self, key)]
+        for other in schemes[1:]:
+            message = f"cannot be combined with {schemes[0]}: use one way to tell positions"
+            yield contradiction(other, message, schemes[0])
+        exact = self.num_buckets // 2 if self.causal else self.num_buckets // 4
+        if self.relative_bias and self.max_distance <= exact:
+            message = f"must be greater than {exact}, the distances that have a bucket each"
+            yield contradiction(
+                "max_distance", f"{message} (got {self.max_distance})", "num_buckets", "causal"
+            )
+
+
+Projection = Literal["query", "key", "value"]
+
+
+class ProjectedSpec(TextSpec, LayerSpec, ExplainRowSpec):
+    """How query, key and value are made, and what is done with them."""
+
+    group = "Projections"
+    explained_by = "attncli.toys.explained_attention"
+
+    tokenizer: Literal["words", "whitespace", "model"] = Field(
+        default_factory=lambda data: "words" if data["model"] is None else "model",
+        description=f"{TOKENIZER_HELP}; model: its own (default: words, or model where there is one)",
+    )
+    projection: Literal["linear", "uniform", "none"] = Field(
+        "linear",
+        description="how query, key, value are made: linear (as torch.nn.Linear), uniform (U[0,1)), none",
+    )
+    projection_order: list[Projection] = Field(
+        ["query", "key", "value"], description="the order in which the projections are sampled"
+    )
+    head_dim: Size = Field(
+        default_factory=lambda data: data["embed_dim"],
+        description="size of query and key (default: embed_dim)",
+    )
+    value_dim: Size = Field(
+        default_factory=lambda data: data["head_dim"], description="size of value (default: head_dim)"
+    )
+    scale: Annotated[Scale, Group("Variants")] = Field(
+        "sqrt",
+        description="factor on the scores: sqrt (1/sqrt(head_dim)), fourth-root (query and key each by "
+        "head_dim^-1/4), none, or a number",
+    )
+    softmax: Annotated[bool, Group("Variants")] = Field(
+        True, description="normalise the scores; without it the weights are the scores"
+    )
+    engine: Annotated[Literal["auto", "dense", "streaming"], Group("Options")] = Field(
+        "auto",
+        description="how it is computed: dense keeps the weights, streaming exact statistics in memory "
+        "linear in the length; auto streams weights beyond 64 MiB",
+    )
+    top_k: Annotated[Count, Group("Output")] = Field(3, description="keys named for each query")
+
+    @field_validator("projection_order")
+    @classmethod
+    def _order_is_complete(cls, value: list[Projection]) -> list[Projection]:
+        if sorted(value) != ["key", "query", "value"]:
+            raise ValueError(f"must name query, key and value once each (got {', '.join(value)})")
+        return value
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if (self.tokenizer == "model") != (self.model is not None):
+            message = (
+                "needs model" if self.model is None else f"must be model with model (got {self.tokenizer})"
+            )
+            yield contradiction("tokenizer", message, "model")
+        if self.projection == "none":
+            for key in self.given("head_dim", "value_dim", "projection_order"):
+                message = (
+                    "needs projection linear or uniform: without one the embeddings are used as they are"
+                )
+                yield contradiction(key, message, "projection")
+
+
+MAX_DENSE_BYTES = 64 * 2**20
+"""Of weights in float32: larger matrices are streamed."""
+
+
+class AttentionSpec(VariantSpec, ProjectedSpec):
+    """Attention with whatever variants are on, by an engine that can do them."""
+
+    # fmt: off
+    heading_keys = (
+        "file", "model", "layer", "batch_size", "embedding", "embed_dim", "projection", "num_heads",
+        "num_kv_heads", "head_dim", "value_dim", "scale", "softmax", "causal", "rope", "rope_base", "alibi",
+        "relative_bias", "window", "qk_norm", "softcap", "temperature", "sink", "differential", "lambda_init",
+        "seed",
+    )
+    # fmt: on
+
+    def query_heads(self) -> int:
+        """How many query heads there are."""
+        return 1
+
+    def projection_sizes(self) -> dict[str, tuple[int, ...]]:
+        """The sizes of query, key and value: (dim,), or (heads, dim) where there are several heads."""
+        return {"query": (self.head_dim,), "key": (self.head_dim,), "value": (self.value_dim,)}
+
+    def measured_of_rows(self) -> tuple[str, ...]:
+        """Those of ROW_STATISTICS that its weights have: none without softmax, signed rows only some."""
+        if not self.softmax:
+            return ()
+        return tuple(name for name, of in ROW_STATISTICS.items() if of.signed or not self.differential)
+
+    def row_statistics(self) -> tuple[str, ...]:
+        if not self.softmax:
+            return ()
+        of_scores = {
+            "logsumexp": self.model is None and not self.differential,
+            "outside_mass": self.sink is not None,
+            "received_mass": True,
+        }
+        return (*self.measured_of_rows(), *(name for name, is_there in of_scores.items() if is_there))
+
+    def single_statistics(self) -> tuple[str, ...]:
+        groups = [] if self.words else ["scores", "scaled_scores"]
+        if self.differential:
+            groups += [f"second_{group}" for group in groups]
+        names = [name for group in groups for name in in_group(group, *MOMENTS)]
+        if self.differential:
+            names += in_group("differential", "lambda_init", "lambda")
+        if self.model is not None and self.explain:
+            names += in_group("score_rule", "scale", "softcap", "sink")
+        return tuple(names)
+
+    def num_weights(self, num_queries: int, num_keys: int) -> int:
+        return (self.batch_size or 1) * self.query_heads() * num_queries * num_keys
+
+    def chosen_engine(self, num_queries: int, num_keys: int) -> str:
+        """dense or streaming; auto streams weights beyond 64 MiB, unless a setting needs the matrix."""
+        if self.engine != "auto":
+            return self.engine
+        is_large = self.num_weights(num_queries, num_keys) * 4 > MAX_DENSE_BYTES
+        return "streaming" if is_large and not self.needs_dense() else "dense"
+
+    def needed_bytes(self, num_queries: int, num_keys: int) -> int:
+        if self.model is not None:
+            return 0  # known when the model is there
+        sizes = self.query_heads() * (self.head_dim + self.value_dim)
+        vector_entries = (self.batch_size or 1) * (num_queries + num_keys) * (self.embed_dim + sizes)
+        is_dense = self.chosen_engine(num_queries, num_keys) == "dense"
+        maps = (2 if self.differential else 1) if is_dense else 0
+        positions = self.positions()
+        buckets = positions.num_buckets if positions and positions.relative_bias else 0
+        return (
+            maps * self.num_weights(num_queries, num_keys) * BYTES_PER_WEIGHT
+            + self.num_weights(num_queries, min(self.top_k, num_keys)) * BYTES_PER_TOP_KEY
+            + vector_entries * BYTES_PER_VECTOR_ENTRY
+            + 2 * self.embed_dim * sizes * BYTES_PER_PARAMETER
+            + self.query_heads() * buckets * (BYTES_PER_VECTOR_ENTRY if self.explain else BYTES_PER_PARAMETER)
+        )
+
+    def memory_advice(self, num_queries: int, num_keys: int) -> str:
+        if self.chosen_engine(num_queries, num_keys) == "streaming":
+            return "smaller sizes"
+        if needs := self.needs_dense():
+            return f"smaller sizes, or engine streaming without {' and '.join(needs)}"
+        return "engine streaming or smaller sizes"
+
+    def can_run_together(self) -> bool:
+        return super().can_run_together() and self.model is None
+
+    def needs_dense(self) -> dict[str, str]:
+        """The settings that streaming cannot do, and what to say about each."""
+        reasons = {
+            "softmax": "streaming is made for softmax" if not self.softmax else None,
+            "explain": "streaming keeps no scores" if self.explain else None,
+        } | {key: UNSTREAMED[key] for key in self.variants_on() if key in UNSTREAMED}
+        needs = {key: f"needs engine dense: {why}" for key, why in reasons.items() if why}
+        return needs | ({"scale": "must not be 0 with engine streaming"} if self.scale == 0 else {})
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        on = self.variants_on()
+        if self.engine == "streaming":
+            for key, message in self.needs_dense().items():
+                yield contradiction(key, message, "engine")
+        if not self.softmax:
+            for key in ("temperature", "sink", "differential"):
+                if key in on:
+                    yield contradiction(key, "needs softmax: it changes what the softmax does", "softmax")
+        halvings = [key for key in ("rope", "differential") if key in on]
+        if self.head_dim % 2 ** len(halvings):
+            message = (
+                f"({self.head_dim}) must be divisible by {2 ** len(halvings)} with {' and '.join(halvings)}"
+            )
+            yield contradiction("head_dim", message, "embed_dim", *halvings)
+
+
+class SelfSpec(PositionSpec, AttentionSpec, HeadSpec):
+    experiment = "self"
+    title = "Self-attention"
+    module = "attncli.toys.attention:run_self"
+    examples = (
+        'attn self "the cat walks on the street"',
+        "attn self --num-tokens 8 --embed-dim 32 --head-dim 16 --causal",
+        "attn self --projection none --scale none --embed-dim 2 --format json",
+        "attn self --causal --explain --token 3",
+        "attn self --file book.txt --embedding glove.6B.50d.txt --unknown zero",
+    )
+    next_steps = ("--causal", "--explain", "--show scores,output", "-o page.html")
+
+    def single_statistics(self) -> tuple[str, ...]:
+        has_loop = self.projection == "none" and set(self.variants_on()) <= {"window"}
+        return (*super().single_statistics(), *(["agreement.loop_vs_matmul"] if has_loop else []))
+
+    def can_run_together(self) -> bool:
+        # Without projections the loop form is computed as well, of one text at a time.
+        return super().can_run_together() and self.projection != "none"
+
+
+class HeadCounts(Spec):
+    """How many heads: defined before the sizes that follow from it."""
+
+    group = "Projections"
+
+    num_heads: Size = Field(8, description="heads")
+    num_kv_heads: Size = Field(
+        default_factory=lambda data: data["num_heads"],
+        description="key/value heads, each shared by num_heads/num_kv_heads query heads (default: num_heads)",
+    )
+
+
+class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
+    experiment = "multihead"
+    title = "Multi-head attention"
+    module = "attncli.toys.attention:run_multihead"
+    group = "Projections"
+    explained_keys = frozenset({"token", "head"})
+    examples = (
+        'attn multihead "the cat walks on the street" --num-heads 4',
+        "attn multihead --num-heads 8 --num-kv-heads 2 --causal",
+        "attn multihead --explain --head 2 --token 0",
+        "attn multihead --embedding glove.6B.50d.txt --head-dim 50 -o heads.json",
+    )
+    next_steps = ("--num-heads 2", "--causal", "--explain", "--show weights")
+
+    # A remainder is a contradiction, reported below; the size must be valid for that to be reached.
+    head_dim: Size = Field(
+        default_factory=lambda data: max(1, data["embed_dim"] // data["num_heads"]),
+        description="size of query and key (default: embed_dim / num_heads)",
+    )
+    output_projection: bool = Field(
+        True, description="unify the heads with a linear layer, back to embed_dim"
+    )
+    head: Annotated[Count | None, Group("Output")] = Field(
+        None, description="the head, from 0, that is explained (default: 0)"
+    )
+
+    def query_heads(self) -> int:
+        return self.num_heads
+
+    def projection_sizes(self) -> dict[str, tuple[int, ...]]:
+        heads = {"query": self.num_heads, "key": self.num_kv_heads, "value": self.num_kv_heads}
+        return {name: (heads[name], *sizes) for name, sizes in super().projection_sizes().items()}
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.embed_dim % self.num_heads:
+            message = f"({self.embed_dim}) must be divisible by num_heads ({self.num_heads})"
+            if self.projection == "none":
+                yield contradiction("embed_dim", message, "num_heads", "projection")
+            elif "head_dim" not in self.model_fields_set:
+                yield contradiction("embed_dim", f"{message}, or head_dim given", "num_heads")
+        if self.num_heads % self.num_kv_heads:
+            message = f"({self.num_heads}) must be divisible by num_kv_heads ({self.num_kv_heads})"
+            yield contradiction("num_heads", message, "num_kv_heads")
+        if self.projection == "none" and self.num_kv_heads != self.num_heads:
+            message = "needs projection linear or uniform: without one there are as many keys as queries"
+            yield contradiction("num_kv_heads", message, "projection", "num_heads")
+        if self.head is not None and self.model is None and self.head >= self.num_heads:
+            message = f"must be below {self.num_heads}, the number of heads (got {self.head})"
+            yield contradiction("head", message, "num_heads")
+
+
+class CrossSpec(AttentionSpec, HeadSpec):
+    experiment = "cross"
+    reads_context = True
+    title = "Cross-attention"
+    module = "attncli.toys.attention:run_cross"
+    group = "Input"
+    examples = (
+        'attn cross --sentence "the cat sleeps" --context "die katze schläft gern"',
+        "attn cross --num-tokens 3 --num-context-tokens 5 --embed-dim 8",
+    )
+    next_steps = ("--explain", "--show scores,output", "-o page.html")
+
+    num_context_tokens: Size | None = Field(
+        default_factory=lambda data: data["num_tokens"],
+        description="random vectors for keys and values (default: num_tokens)",
+    )
+    context_file: FileName | None = Field(
+        None, description="a text file instead of the context; - reads stdin"
+    )
+    context: Text | None = Field(
+        default_factory=lambda data: None if data["num_context_tokens"] or data["context_file"] else CONTEXT,
+        description="the text for the keys and values",
+    )
+
+    def measured_of_rows(self) -> tuple[str, ...]:
+        """Without those that compare positions: two texts share none."""
+        return tuple(name for name in super().measured_of_rows() if not ROW_STATISTICS[name].positional)
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        context = TextSource("context", self.context, self.context_file, self.num_context_tokens)
+        return *super().text_sources(), context
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if len(self.given("context", "context_file")) == 2:
+            yield contradiction("context", "cannot be combined with context_file: give one", "context_file")
+        for key in self.given("context", "context_file"):
+            if self.num_tokens:
+                message = "cannot be combined with num_tokens: both sides are texts, or both are random"
+                yield contradiction(key, message, "num_tokens")
+        if self.given("num_context_tokens") and not self.num_tokens:
+            message = "needs num_tokens: both sides are texts, or both are random"
+            yield contradiction("num_context_tokens", message, "num_tokens")
+        if self.file == "-" and self.context_file == "-":
+            yield contradiction("context_file", "cannot read stdin, too: file does already", "file")

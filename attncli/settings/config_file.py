@@ -1,0 +1,409 @@
+"""YAML as nodes that know their line and column; every scalar stays the text that was written.
+
+The key decides what a value means, so `sentence: yes`, `seed: 012` and `eps: 1e-5` mean what they say, where
+YAML 1.1 would make them a truth value, an octal number and a text.
+"""
+
+import re
+from collections.abc import Iterator
+from collections.abc import Mapping as Settings
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from attncli.errors import UserError, nearest
+from attncli.settings import SPECS
+from attncli.settings.fields import Spec
+from attncli.settings.text import PATH_KEYS, is_vector_file
+from attncli.settings.validation import (
+    NO_PREVIOUS,
+    Given,
+    Overrides,
+    build_spec,
+    overridden,
+    replaced_by,
+    setting_errors,
+)
+
+MAX_DEPTH = 16
+NULLS = ("", "~", "null", "Null", "NULL")
+
+
+class Scalar(NamedTuple):
+    text: str | None
+    line: int
+    column: int
+
+
+class Sequence(NamedTuple):
+    items: list["Node"]
+    line: int
+    column: int
+
+
+class Mapping(NamedTuple):
+    items: list[tuple[Scalar, "Node"]]
+    line: int
+    column: int
+
+
+Node = Scalar | Sequence | Mapping
+
+
+def place(path: Path | str, node: Node) -> str:
+    """`configs/x.yaml:7:3`, as editors and compilers write a place in a file."""
+    return f"{path}:{node.line}:{node.column}"
+
+
+def read_yaml(path: Path) -> Node:
+    """The single document of a YAML file; UserError with the place for what is not plain YAML.
+
+    Aliases, tags and nesting beyond 16 levels are refused: a settings file needs none of them, and they can
+    make a small file expand without bound or construct objects.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        return _document(path, yaml.parse(text, Loader=yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise UserError(f"{where}: is not valid YAML: {error.problem}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise UserError(f"{path}:{line}: character U+{error.character:04X} is not allowed in YAML") from None
+
+
+def _document(path: Path, events: Iterator[yaml.Event]) -> Node:
+    for event in events:
+        if isinstance(event, yaml.DocumentStartEvent):
+            break
+    else:
+        raise UserError(f"{path}: is empty: it must hold `experiment: NAME` or `steps:`")
+    node = _node(path, next(events), events, depth=1)
+    for event in events:
+        if isinstance(event, yaml.DocumentStartEvent):
+            message = "a second document: a file holds one, use `steps:` for several experiments"
+            raise UserError("{}:{}:{}: {}".format(path, *_position(event), message))
+    return node
+
+
+def _position(event: yaml.Event) -> tuple[int, int]:
+    assert event.start_mark is not None, "the parser marks every event"
+    return event.start_mark.line + 1, event.start_mark.column + 1
+
+
+def _node(path: Path, event: yaml.Event, events: Iterator[yaml.Event], depth: int) -> Node:
+    line, column = _position(event)
+
+    def refuse(message: str) -> UserError:
+        return UserError(f"{path}:{line}:{column}: {message}")
+
+    if isinstance(event, yaml.AliasEvent):
+        raise refuse(f"alias *{event.anchor}: aliases are not allowed, write the value out")
+    if depth > MAX_DEPTH:
+        raise refuse(f"nested deeper than {MAX_DEPTH} levels")
+    assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+    if event.tag is not None:
+        raise refuse(f"tag {event.tag}: tags are not allowed, write the plain value")
+    if isinstance(event, yaml.ScalarEvent):
+        plain_null = event.style is None and event.value in NULLS
+        return Scalar(None if plain_null else event.value, line, column)
+    children = []
+    while not isinstance(following := next(events), yaml.CollectionEndEvent):
+        children.append(_node(path, following, events, depth + 1))
+    if isinstance(event, yaml.SequenceStartEvent):
+        return Sequence(children, line, column)
+    pairs = []
+    for key, value in zip(children[::2], children[1::2], strict=True):
+        if not isinstance(key, Scalar) or key.text is None:
+            raise UserError(f"{place(path, key)}: a key must be a word")
+        pairs.append((key, value))
+    return Mapping(pairs, line, column)
+
+
+KeyNodes = dict[str, tuple[Scalar, Node]]
+
+STRUCTURE = ("experiment", "steps", "defaults", "sweep")
+
+
+def _plain(node: Node) -> tuple[Any, str | None]:
+    """The value of a setting as text or a list of texts, or what is wrong with it."""
+    match node:
+        case Scalar():
+            return node.text, None
+        case Sequence():
+            texts = [item.text for item in node.items if isinstance(item, Scalar)]
+            return (
+                (texts, None) if len(texts) == len(node.items) else (None, "must be a list of plain values")
+            )
+        case Mapping():
+            return None, "must be a value, not a mapping"
+
+
+def _relative(path: Path, key: str, value: Any) -> Any:
+    """Paths in a file are relative to it; a model is a path where there is such a folder or file."""
+    if key == "model" and isinstance(value, str) and (path.parent / value).exists():
+        return str(path.parent / value)
+    is_path = key in PATH_KEYS and isinstance(value, str) and value != "-" and is_vector_file(value)
+    # Joined as text: a Path would make `./random` the name of a way to sample.
+    return f"{path.parent}/{value}" if is_path and not Path(value).is_absolute() else value
+
+
+class ConfigReader:
+    """Reads the settings of one file, and collects every error before any is reported."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.errors: list[str] = []
+
+    def error(self, node: Node, key: str, message: str) -> None:
+        """Collect what is wrong with a key at its place."""
+        self.errors.append(f"{place(self.path, node)}: {key}: {message}")
+
+    def keys(self, mapping: Mapping) -> KeyNodes:
+        """The keys of a mapping, each with its own node and that of its value."""
+        nodes: KeyNodes = {}
+        for key, value in mapping.items:
+            name = key.text or ""
+            if name in nodes:
+                self.error(key, name, f"duplicate key, first given on line {nodes[name][0].line}")
+            else:
+                nodes[name] = (key, value)
+        return nodes
+
+    def settings(self, nodes: KeyNodes, allowed: tuple[str, ...] = ()) -> dict[str, Given]:
+        """The settings among the keys; of the words of the file's structure only these may stand here."""
+        given = {}
+        for name, (key, node) in nodes.items():
+            if name in STRUCTURE:
+                if name not in allowed:
+                    beside = "`steps:` or `experiment:`" if name == "sweep" else "`steps:`"
+                    self.error(key, name, f"must stand at the top of the file, beside {beside}")
+                continue
+            value, problem = _plain(node)
+            if problem:
+                self.error(key, name, problem)
+            elif value is not None:
+                given[name] = Given(_relative(self.path, name, value), place(self.path, key))
+        return given
+
+    def swept_values(self, name: str, nodes: list[Node]) -> list[Given]:
+        """The values of a list to sweep over, each with its own place."""
+        given = []
+        for node in nodes:
+            value, problem = _plain(node)
+            if problem or value is None:
+                self.error(node, name, problem or "must be a value (got nothing)")
+            else:
+                given.append(Given(_relative(self.path, name, value), place(self.path, node)))
+        return given
+
+    def spec(self, spec_class: type[Spec], given: Settings[str, Given]) -> Spec | None:
+        """The validated settings of an experiment; None where something is wrong with them."""
+        try:
+            return build_spec(spec_class, given)
+        except UserError as error:
+            self.errors += error.lines
+            return None
+
+    def raise_errors(self) -> None:
+        """UserError with every error so far, in the order of the lines."""
+
+        def position(line: str) -> tuple[int, ...]:
+            place = re.match(r":(\d+):(\d+):", line.removeprefix(str(self.path)))
+            return tuple(map(int, place.groups())) if place else (0, 0)
+
+        if self.errors:
+            raise UserError(*sorted(dict.fromkeys(self.errors), key=position))
+
+
+MAX_POINTS = 100_000
+
+
+class Entry(NamedTuple):
+    """One experiment of a file: its settings, whether it starts its generator anew, and where it stands.
+
+    `starts` is true for the first entry of the file, and of each point of its grid.
+    """
+
+    spec: Spec
+    given: dict[str, Given]
+    reseed: bool
+    source: str
+    starts: bool
+
+
+class WrittenEntry(NamedTuple):
+    """An entry as it is written, before the grid's values join it."""
+
+    spec_class: type[Spec]
+    own: dict[str, Given]
+    source: str
+
+
+class Point(NamedTuple):
+    """One combination of swept values, and its name: `head_dim 8, causal true`."""
+
+    given: dict[str, Given]
+    label: str
+
+
+def _shown(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _grid(axes: Settings[str, list[Given]]) -> Iterator[Point]:
+    """Every combination, the last key's values changing first; one where nothing is swept."""
+    for values in product(*axes.values()):
+        given = dict(zip(axes, values, strict=True))
+        yield Point(given, ", ".join(f"{key} {_shown(value.value)}" for key, value in given.items()))
+
+
+class ConfigFile:
+    """The experiments of a YAML file."""
+
+    def __init__(self, path: Path, overrides: Overrides | None = None) -> None:
+        self.path = path
+        self.overrides = overrides or {}
+        self.reader = ConfigReader(path)
+        root = read_yaml(path)
+        if not isinstance(root, Mapping):
+            raise UserError(f"{place(path, root)}: must be a mapping with `experiment: NAME` or `steps:`")
+        self.keys = self.reader.keys(root)
+        self.has_steps = "steps" in self.keys
+
+    def single(self, experiment: str) -> dict[str, Given]:
+        """The settings of a file for one experiment, as `attn NAME --config FILE` wants them."""
+        for name, makes in (("steps", "holds"), ("sweep", "makes")):
+            if name in self.keys:
+                where = place(self.path, self.keys[name][0])
+                instead = f"run them with `attn batch {self.path}`"
+                raise UserError(f"{where}: {name}: {makes} several experiments: {instead}")
+        if "experiment" in self.keys:
+            key, node = self.keys["experiment"]
+            if not isinstance(node, Scalar) or node.text != experiment:
+                named = node.text if isinstance(node, Scalar) else "no name"
+                message = f"must be {experiment} for this command (got {named})"
+                raise UserError(f"{place(self.path, key)}: experiment: {message}")
+        given = self.reader.settings(self.keys, ("experiment",))
+        if self.reader.errors:
+            self.reader.spec(SPECS[experiment], given)
+        self.reader.raise_errors()
+        return given
+
+    def entries(self) -> list[Entry]:
+        """Every experiment of the file and its grid, validated; UserError with all that is wrong in it."""
+        defaults = self._defaults() if self.has_steps else {}
+        written = [entry for keys in self._keys_of_entries() if (entry := self._written(keys))]
+        axes = self._axes(written, defaults) if "sweep" in self.keys else {}
+        if "sweep" in self.keys and self.reader.errors:  # without its values the rest cannot be judged
+            for entry in written:
+                for key, value in entry.own.items():
+                    self.reader.errors += setting_errors(key, value, [entry.spec_class])
+            self.reader.raise_errors()
+        entries: list[Entry] = []
+        for point in _grid(axes):
+            of_point: list[Entry] = []
+            for one in written:
+                if complete := self._entry(one, defaults, point, of_point):
+                    of_point.append(complete)
+            entries += of_point
+        self.reader.raise_errors()
+        return entries
+
+    def _defaults(self) -> dict[str, Given]:
+        for name, (key, _) in self.keys.items():
+            if name not in STRUCTURE:
+                self.reader.error(key, name, "must stand in a step or under `defaults:`")
+            elif name == "experiment":
+                self.reader.error(key, name, "cannot be combined with steps: name it in each step")
+        if "defaults" not in self.keys:
+            return {}
+        key, node = self.keys["defaults"]
+        if not isinstance(node, Mapping):
+            self.reader.error(key, "defaults", "must be a mapping of settings")
+            return {}
+        given = self.reader.settings(self.reader.keys(node))
+        for name, value in given.items():
+            self.reader.errors += setting_errors(name, value, SPECS.values())
+        return given
+
+    def _axes(self, written: list[WrittenEntry], defaults: Settings[str, Given]) -> dict[str, list[Given]]:
+        """The swept keys with their values, minus those that an override replaces."""
+        key, node = self.keys["sweep"]
+        if not isinstance(node, Mapping) or not node.items:
+            self.reader.error(key, "sweep", "must be a mapping from settings to lists of values")
+            return {}
+        fixed = (
+            dict(defaults) if self.has_steps else {k: v for entry in written for k, v in entry.own.items()}
+        )
+        axes = {}
+        for name, (where, values) in self.reader.keys(node).items():
+            if name in fixed:
+                self.reader.error(where, name, f"is given at {fixed[name].where}, too: sweep it, or give it")
+            elif not isinstance(values, Sequence) or not values.items:
+                self.reader.error(where, name, "must be a list of values to sweep over")
+            else:
+                axes[name] = self.reader.swept_values(name, values.items)
+                for given in axes[name] if written else ():
+                    self.reader.errors += setting_errors(name, given, [entry.spec_class for entry in written])
+        axes = {name: given for name, given in axes.items() if name not in replaced_by(self.overrides)}
+        if (num_points := prod(map(len, axes.values()))) > MAX_POINTS:
+            self.reader.error(key, "sweep", f"makes {num_points:,} points, more than {MAX_POINTS:,}")
+        return axes
+
+    def _keys_of_entries(self) -> list[KeyNodes]:
+        if not self.has_steps:
+            return [self.keys]
+        key, node = self.keys["steps"]
+        if not isinstance(node, Sequence) or not node.items:
+            self.reader.error(key, "steps", "must be a list of experiments")
+            return []
+        for item in node.items:
+            if not isinstance(item, Mapping):
+                self.reader.error(item, "steps", "each step must be a mapping with `experiment: NAME`")
+        return [self.reader.keys(item) for item in node.items if isinstance(item, Mapping)]
+
+    def _written(self, keys: KeyNodes) -> WrittenEntry | None:
+        """An experiment and its own settings; None where it names no experiment, which is an error."""
+        own = self.reader.settings(keys, ("experiment",) if self.has_steps else ("experiment", "sweep"))
+        if "experiment" not in keys:
+            where = next((key for key, _ in keys.values()), Scalar(None, 1, 1))
+            self.reader.error(where, "experiment", f"must be given: one of {', '.join(SPECS)}")
+            return None
+        key, node = keys["experiment"]
+        name = node.text if isinstance(node, Scalar) else None
+        if name is None or name not in SPECS:
+            shown = repr(name) if name is not None else "no name"
+            hint = nearest(name or "", SPECS)
+            self.reader.error(key, "experiment", f"must be one of {', '.join(SPECS)} (got {shown}){hint}")
+            return None
+        return WrittenEntry(SPECS[name], own, place(self.path, key))
+
+    def _entry(
+        self, written: WrittenEntry, defaults: Settings[str, Given], point: Point, before: list[Entry]
+    ) -> Entry | None:
+        """The entry at one point of the grid; the point's values stand between the defaults and its own."""
+        spec_class, own, source = written
+        fields = spec_class.model_fields
+        shared = {key: value for key, value in {**defaults, **point.given}.items() if key in fields}
+        given = overridden(spec_class, shared | own, self.overrides)
+        if "embedding" in given and given["embedding"].value == "previous":
+            dims = [dim for entry in before if (dim := entry.spec.table_dim()) is not None]
+            if not dims:
+                self.reader.errors.append(given["embedding"].line("embedding", NO_PREVIOUS))
+                return None
+            given.setdefault("embed_dim", Given(str(dims[-1]), given["embedding"].where))
+        spec = self.reader.spec(spec_class, given)
+        source = f"{source} ({point.label})" if point.label else source
+        return Entry(spec, given, "seed" in own, source, not before) if spec else None

@@ -1,0 +1,249 @@
+"""The field types that several experiments share, and what every Spec says of its experiment."""
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from math import isfinite
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+MAX_SIZE = 10**9
+"""What any size or count may be: sums and products of some of them still fit into 64 bits."""
+
+Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
+Count = Annotated[int, Field(ge=0, le=MAX_SIZE)]
+
+BYTES_PER_WEIGHT = 80
+BYTES_PER_VECTOR_ENTRY = 80
+BYTES_PER_PARAMETER = 8
+BYTES_PER_TOP_KEY = 40
+"""What a number takes at the peak, from scores to a printed report, measured and rounded up."""
+
+SUMMARIES = ("mean", "min", "max")
+"""What a run keeps of a statistic of rows, for each head."""
+MOMENTS = ("mean", "variance", "min", "max")
+
+SCALES = ("sqrt", "fourth-root", "none")
+MAX_SCALE = 1e38
+"""float32 ends at 3.4e38."""
+
+
+def _scale(value: Any) -> Any:
+    if value in SCALES:
+        return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"must be one of {', '.join(SCALES)} or a number (got {value})") from None
+    if not isfinite(number):
+        raise ValueError(f"must be a finite number (got {value})")
+    if abs(number) > MAX_SCALE:
+        raise ValueError(f"must be between {-MAX_SCALE:g} and {MAX_SCALE:g} (got {value})")
+    return number
+
+
+Scale = Annotated[
+    Literal["sqrt", "fourth-root", "none"] | float,
+    BeforeValidator(_scale),
+    WithJsonSchema(
+        {"anyOf": [{"enum": list(SCALES)}, {"type": "number", "minimum": -MAX_SCALE, "maximum": MAX_SCALE}]}
+    ),
+]
+
+
+class Group(NamedTuple):
+    """The heading of help for a field that stands elsewhere than the others of its class."""
+
+    title: str
+
+
+class Contradiction(NamedTuple):
+    """Settings that are fine alone and make no sense together."""
+
+    key: str
+    message: str
+    keys: frozenset[str]
+
+
+def contradiction(key: str, message: str, *others: str) -> Contradiction:
+    """A contradiction that is reported at `key` and involves the other keys, too."""
+    return Contradiction(key, message, frozenset((key, *others)))
+
+
+Contradictions = Iterator[Contradiction]
+
+
+def in_group(group: str, *names: str) -> tuple[str, ...]:
+    """`group.name` for each name of a number; N stands for a place in a list, as in `sharpness.N.entropy`."""
+    return tuple(f"{group}.{name}" for name in names)
+
+
+class TextSource(NamedTuple):
+    """Where a text comes from: the setting `key` itself, a file, or that many random vectors."""
+
+    key: str
+    text: str | None
+    file: str | None = None
+    num_tokens: int | None = None
+
+
+class Spec(BaseModel):
+    """What the user asked of one experiment: validated, frozen, every default filled in; knows no torch."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    experiment: ClassVar[str]
+    # The module of the experiment; its run(spec, texts, session) gives the Report.
+    module: ClassVar[str]
+    # Command lines for help.
+    examples: ClassVar[tuple[str, ...]]
+    # Settings that a report leaves out while they have their defaults; a base's own count, too.
+    off_keys: ClassVar[frozenset[str]] = frozenset()
+    # What to type next, below a report: flags of the command, or values of its argument.
+    next_steps: ClassVar[tuple[str, ...]] = ()
+    # The setting whose value may stand on the command line without its flag.
+    argument: ClassVar[str | None] = None
+    # The heading of help for the fields of this class.
+    group: ClassVar[str] = "Options"
+    # The settings that the first line of a report shows, in this order.
+    heading_keys: ClassVar[tuple[str, ...]] = ("seed",)
+    # The name of the experiment in the title of a picture; its own where there is none.
+    title: ClassVar[str] = ""
+    # The statistic that a CSV file holds; none where that is what its tensors say.
+    main_table: ClassVar[str | None] = None
+    # The maps that a view that draws asks for, where it is a setting which are kept.
+    drawn_maps: ClassVar[str | None] = None
+
+    seed: int = Field(0, ge=0, lt=2**63, description="the generator's seed")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where it is computed")
+
+    @classmethod
+    def group_of(cls, key: str) -> str:
+        """The heading of help for a setting: its own, else that of the class that declares it."""
+        own = (data.title for data in cls.model_fields[key].metadata if isinstance(data, Group))
+        bases = (base for base in reversed(cls.__mro__) if issubclass(base, Spec))
+        return next(own, next(base.group for base in bases if key in base.model_fields))
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """What to type next, below a report of these settings."""
+        return cls.next_steps
+
+    def contradictions(self) -> Contradictions:
+        """Every impossible combination of settings that are each valid."""
+        yield from ()
+
+    def unused_keys(self) -> frozenset[str]:
+        """The settings that the others leave without effect: neither shown nor to be given."""
+        return frozenset()
+
+    def unreported_keys(self) -> frozenset[str]:
+        """The settings that a report leaves out: the unused ones, and those of off_keys that are off."""
+        off_keys = (key for base in type(self).__mro__ for key in vars(base).get("off_keys", ()))
+        return self.unused_keys() | {key for key in off_keys if not self.given(key)}
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        """The text that the experiment reads, and maybe a context."""
+        return ()
+
+    def word_tokenizer(self) -> str | None:
+        """How a text becomes tokens; None where a model's own tokenizer does it, or there is no text."""
+        return None
+
+    def sampled_counts(self) -> tuple[int, int]:
+        """The numbers of random queries and keys; zeros where there are texts instead."""
+        counts = [source.num_tokens or 0 for source in self.text_sources()] or [0]
+        return counts[0], counts[-1]
+
+    def table_dim(self) -> int | None:
+        """The size of the vectors of its words, which the next experiment may keep; None without any."""
+        return None
+
+    def model_source(self) -> str | None:
+        """The folder or hub id of the pretrained model that takes part; None where there is none."""
+        return None
+
+    def needed_bytes(self, num_queries: int, num_keys: int) -> int:
+        """About how much memory the experiment takes at its peak; 0 where it is checked later or small."""
+        return 0
+
+    def memory_advice(self, num_queries: int, num_keys: int) -> str:
+        """What to use where there is less memory than that."""
+        return "smaller sizes"
+
+    def num_weights(self, num_queries: int, num_keys: int) -> int:
+        """How many weights all heads have on all sequences."""
+        return 0
+
+    def chosen_engine(self, num_queries: int, num_keys: int) -> str:
+        """dense or streaming."""
+        return "dense"
+
+    def can_run_together(self) -> bool:
+        """Whether several texts gain by running together, and their report can be taken apart."""
+        return False
+
+    def reads_many_texts(self) -> bool:
+        """Whether it reads many texts, which run together; its report is about all of them."""
+        return False
+
+    def explanation(self) -> str | None:
+        """The module whose steps(spec, report) explains the computation; None where not asked to."""
+        return None
+
+    def row_statistics(self) -> tuple[str, ...]:
+        """The statistics of rows, and of keys, that its report will have: a run keeps SUMMARIES of each."""
+        return ()
+
+    def single_statistics(self) -> tuple[str, ...]:
+        """The names of all other numbers of its report."""
+        return ()
+
+    def conflicts(self, *keys: str) -> Contradictions:
+        """Each two of the keys that are both given."""
+        for first, second in combinations(self.given(*keys), 2):
+            yield contradiction(first, f"cannot be combined with {second}: give one of them", second)
+
+    def given(self, *keys: str) -> list[str]:
+        """Those of the keys that the user set to something else than their defaults, in this order."""
+        return [
+            key for key in keys if key in self.model_fields_set and getattr(self, key) != self._default(key)
+        ]
+
+    def _default(self, key: str) -> Any:
+        field = type(self).model_fields[key]
+        return field.get_default(call_default_factory=True, validated_data=self.__dict__)
+
+
+class ExplainSpec(Spec):
+    """Whether the computation is explained."""
+
+    group = "Output"
+    explained_by: ClassVar[str]
+
+    explain: bool = Field(
+        False,
+        description="explain the computation in steps, each with its why, its formula, shapes and numbers",
+    )
+
+    def explanation(self) -> str | None:
+        return self.explained_by if self.explain else None
+
+
+class ExplainRowSpec(ExplainSpec):
+    """Which row of the weights is explained, too."""
+
+    explained_keys: ClassVar[frozenset[str]] = frozenset({"token"})
+
+    token: Count | None = Field(
+        None, description="the query, from 0, whose row is explained (default: the last)"
+    )
+
+    def unused_keys(self) -> frozenset[str]:
+        return super().unused_keys() | (frozenset() if self.explain else self.explained_keys)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if not self.explain:
+            for key in self.given(*sorted(self.explained_keys)):
+                yield contradiction(key, "needs explain: it chooses what is explained", "explain")

@@ -1,0 +1,163 @@
+"""The settings of a model that writes, and of what is kept of its attention meanwhile."""
+
+import re
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from attncli.core.row_statistics import ROW_STATISTICS, WRITER_STATISTICS, WRITING
+from attncli.settings.fields import Contradictions, Count, Size, TextSource, contradiction, in_group
+from attncli.settings.heads import HeadsSpec
+from attncli.settings.models import ModelSpec
+from attncli.settings.text import FileName, Text
+
+if TYPE_CHECKING:
+    WriterStatistic = str
+else:
+    WriterStatistic = Literal[WRITER_STATISTICS]
+
+SENTENCE = "induction heads copy; inducti"
+TOKENS = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
+
+
+def _check_single(value: object, info: ValidationInfo) -> object:
+    """A number, where a list of them may be expected."""
+    if isinstance(value, str) and "," in value:
+        sweep = f"sweep: {{{info.field_name}: [{', '.join(value.split(','))}]}}"
+        raise ValueError(
+            f"must be one number: attn batch runs several, from a file with {sweep} (got {value})"
+        )
+    return value
+
+
+def _is_greedy(data: dict[str, Any]) -> bool:
+    return data.get("temperature") is None and data.get("top_p") is None
+
+
+class PromptSpec(ModelSpec):
+    """What the model reads before it writes."""
+
+    group = "Input"
+    argument = "sentence"
+
+    file: FileName | None = Field(None, description="a text file instead of the sentence; - reads stdin")
+    sentence: Text | None = Field(
+        default_factory=lambda data: SENTENCE if data["model"] is None and data["file"] is None else None,
+        description="the text that the model continues",
+    )
+    question: Text | None = Field(None, description="what is asked below the text, in the same prompt")
+    chat: bool = Field(False, description="the text as a user's message, in the model's own chat template")
+    needle: Text | None = Field(
+        None, description="a part of the prompt to look for: its text, or its tokens as FIRST:END"
+    )
+    needle_depth: float | None = Field(
+        None, ge=0, le=1, description="put the needle there into the text: 0 is its start, 1 its end"
+    )
+    lengths: Size | None = Field(
+        None, description="with needle_depth: cut the text, so that it has so many tokens with the needle"
+    )
+
+    _single = field_validator("needle_depth", "lengths", mode="before")(_check_single)
+
+    def needle_tokens(self) -> tuple[int, int] | None:
+        """The first token of the needle and the one after its last, where it is given so."""
+        match = TOKENS.fullmatch(self.needle or "")
+        return (int(match[1]), int(match[2])) if match else None
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return (TextSource("sentence", self.sentence, self.file),)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        yield from self.conflicts("sentence", "file")
+        if self.sentence is None and self.file is None:
+            yield contradiction("model", "needs sentence or file: a text to continue", "sentence", "file")
+        if self.chat and self.truncate:
+            yield contradiction("truncate", "cannot be combined with chat, whose end would be cut", "chat")
+        if self.needle_depth is not None and (self.needle is None or self.needle_tokens()):
+            yield contradiction("needle_depth", "needs needle to be a text to put in", "needle")
+        if self.lengths is not None and self.needle_depth is None:
+            yield contradiction("lengths", "needs needle_depth", "needle_depth")
+        tokens = self.needle_tokens()
+        if tokens is not None and tokens[0] >= tokens[1]:
+            yield contradiction("needle", f"must be FIRST:END with FIRST below END (got {self.needle})")
+
+
+class GenerateSpec(PromptSpec):
+    experiment = "generate"
+    title = "Attention while a model writes"
+    main_table = "heads"
+    module = "attncli.commands.generate"
+    model_module = module
+    default_model = HeadsSpec.default_model
+    drawn_maps = "heads"
+    needs_head = True
+    examples = (
+        "attn generate",
+        'attn generate --model ./my-model "The capital of France is"',
+        'attn generate --model ./my-model --file notes.txt --question "Who came?" --chat --greedy',
+        'attn generate --model ./my-model --file notes.txt --chat --needle "Ann came"',
+        "attn generate --model ./my-model --file notes.txt --layer 17 --head 3 -o page.html",
+    )
+    group = "Output"
+    heading_keys = ("file", "model", "layer", "head", "seed")
+    next_steps = ("--layer L --head H", "--show rows", "-o page.html")
+    off_keys = frozenset(
+        {"question", "chat", "needle", "needle_depth", "lengths", "prefill_chunk", "ascending", "top"}
+    )
+
+    max_new_tokens: Size = Field(24, description="write so many tokens at most")
+    temperature: float | None = Field(
+        None, gt=0, le=100, description="sample: the scores of the tokens are divided by it"
+    )
+    top_p: float | None = Field(
+        None, gt=0, le=1, description="sample among the likeliest tokens that have this probability together"
+    )
+    greedy: bool = Field(
+        default_factory=_is_greedy,
+        description="take the likeliest token each time (default without temperature and top_p)",
+    )
+    prefill_chunk: Size | None = Field(
+        None,
+        description="tokens of the prompt that go through the model at a time (default: all; 512 of a longer "
+        "prompt, where the model can)",
+    )
+    layer: Count | None = Field(None, description="only the heads of this layer")
+    head: Count | None = Field(None, description="with layer: this head alone")
+    top_k: Size = Field(3, description="keys named for each token that was written")
+    maps: Literal["none", "mean", "heads"] = Field(
+        "none",
+        description="keep whole rows of weights: their mean over the heads, or up to 128 keys those of each "
+        "head (default in pictures: heads)",
+    )
+    sort: WriterStatistic = Field(
+        default_factory=lambda data: "text_mass" if data.get("needle") is None else "retrieval",
+        description="the heads with the largest of this first (default: text_mass, with a needle retrieval): "
+        f"{', '.join(WRITER_STATISTICS)}",
+    )
+    ascending: bool = Field(False, description="the heads with the smallest first")
+    top: Size | None = Field(None, description="keep only the first N heads in the table of heads")
+
+    def row_statistics(self) -> tuple[str, ...]:
+        """Those of one layer; of all layers the table of heads has the means."""
+        if self.layer is None:
+            return ()
+        return tuple(name for name in (*ROW_STATISTICS, *WRITING) if self.needle or name != "needle_mass")
+
+    def single_statistics(self) -> tuple[str, ...]:
+        of_needle = {"needle_mass", "retrieval"} if self.needle is None else set()
+        counts = in_group("writing", "prompt_tokens", "new_tokens")
+        found = () if self.needle is None else in_group("needle", "tokens", "copied", "found")
+        return (*(name for name in WRITER_STATISTICS if name not in of_needle), *counts, *found)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        for key in self.given("temperature", "top_p"):
+            if self.greedy:
+                yield contradiction(key, "cannot be combined with greedy, which samples nothing", "greedy")
+        if not self.greedy and _is_greedy(self.__dict__):
+            yield contradiction("greedy", "needs temperature or top_p to be off", "temperature", "top_p")
+        if self.head is not None and self.layer is None:
+            yield contradiction("head", "needs layer", "layer")
+        if self.sort in ("needle_mass", "retrieval") and self.needle is None:
+            yield contradiction("sort", f"{self.sort} needs needle", "needle")

@@ -1,0 +1,215 @@
+"""The settings of the survey of a model's heads."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, create_model
+
+from attncli.core.row_statistics import (
+    HEAD_PATTERNS,
+    HEAD_STATISTICS,
+    PATTERNS,
+    ROW_STATISTICS,
+    STARTS_SPECIAL,
+)
+from attncli.settings.fields import Contradictions, Count, Group, Size, contradiction, in_group
+from attncli.settings.models import (
+    AblatedSpec,
+    RelationsSpec,
+    SurveyTextSpec,
+    WordsSpec,
+    check_head_of_model,
+    named_head,
+)
+
+if TYPE_CHECKING:
+    HeadStatistic = str
+else:
+    HeadStatistic = Literal[HEAD_STATISTICS]
+
+Head = Annotated[str, AfterValidator(check_head_of_model)]
+Named = Annotated[str, BeforeValidator(str), WithJsonSchema({"type": ["string", "integer"]})]
+
+if TYPE_CHECKING:
+
+    class PlacesSpec(SurveyTextSpec):
+        to: list[str]
+else:
+    # `from` cannot be written as the name of a field.
+    PlacesSpec = create_model(
+        "PlacesSpec",
+        __base__=SurveyTextSpec,
+        **{
+            "from": (
+                Annotated[list[Named], Group("Output")],
+                Field([], description="with to: only the queries at these tokens (texts, or positions)"),
+            ),
+            "to": (
+                Annotated[list[Named], Group("Output")],
+                Field(
+                    [],
+                    description="heads by the weight on these tokens (texts, or positions): from_to_weight, "
+                    "summed over them, mean over the queries",
+                ),
+            ),
+        },
+    )
+
+
+class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
+    experiment = "heads"
+    title = "What each head looks at"
+    drawn_maps = "self"
+    module = "attncli.commands.heads"
+    model_module = module
+    examples = (
+        "attn heads",
+        'attn heads --model ./my-model --sentence "the cat sat because it was tired" --from it --to cat',
+        "attn heads --model ./my-model --texts sentences.txt",
+        "attn heads --model ./my-model --texts sentences.txt --head 5:11 --examples 3 --sort induction",
+        "attn heads --model ./my-model --relations treebank.conllu",
+        "attn heads --model ./my-model --file book.txt --truncate --sort entropy --top 10",
+        "attn heads --model ./my-model --statistic previous_token --precision 2",
+        "attn heads --model ./my-model --file book.txt --skip-sink 1 -o heads.csv",
+    )
+    off_keys = frozenset(
+        {"texts", "text_group", "relations", "from", "to", "ascending", "table", "head", "num_examples"}
+    )
+    next_steps = ("--sort previous_token", "--to WORD", "--table", "-o page.html")
+    group = "Output"
+    heading_keys = ("file", "model", "seed")
+
+    skip_sink: Count = Field(0, description="leave out the first N keys, the other weights renormalised")
+    weighted: bool = Field(
+        False, description="weights times the norm of what each value adds to the output, renormalised"
+    )
+    rollout: bool = Field(False, description="also show how attention adds up over the layers")
+    maps: Literal["none", "self", "cross", "encoder"] = Field(
+        "none",
+        description="keep what each head looks at, of this kind of attention: weights up to 128 tokens, "
+        "beyond that maps of blocks of weights (default in pictures: self)",
+    )
+    full: Annotated[list[Head], AfterValidator(lambda names: list(dict.fromkeys(names)))] = Field(
+        [], description="heads whose whole weights are kept beyond 128 tokens, as LAYER:HEAD"
+    )
+    sort: HeadStatistic | None = Field(
+        default_factory=lambda data: "from_to_weight" if data["to"] else None,
+        description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
+    )
+    ascending: bool = Field(False, description="with sort: the smallest first")
+    top: Size | None = Field(None, description="show only the first N heads")
+    table: bool = Field(False, description="show every statistic of every head")
+    statistic: HeadStatistic | None = Field(
+        None, description="show one of them as a grid of layers and heads instead of the table"
+    )
+
+    head: Head | None = Field(
+        None, description="one head, as LAYER:HEAD, whose examples in texts are shown (with num_examples)"
+    )
+    num_examples: Size | None = Field(
+        None,
+        description="with head: show N texts, and the query in each, where sort is strongest, N where it is "
+        "weakest and N where it is typical",
+    )
+
+    explain: bool = Field(
+        False, description="is for one head: attn self --model FOLDER --layer L --head H --explain"
+    )
+
+    def chosen_head(self) -> tuple[int, int]:
+        """Layer and head of the setting `head`."""
+        _, layer, head = named_head(str(self.head))
+        return layer, head
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        if settings.get("relations"):
+            return "--show all", "-o relations.html"
+        return ("--show all", "-o examples.html") if settings.get("head") else cls.next_steps
+
+    def sought(self) -> dict[str, list[str]]:
+        """The tokens whose weights are asked for, of the queries and of the keys."""
+        return {"from": getattr(self, "from"), "to": self.to}
+
+    def reads_many_texts(self) -> bool:
+        return super().reads_many_texts() or self.relations is not None
+
+    def single_statistics(self) -> tuple[str, ...]:
+        if self.relations is not None:
+            return in_group("sentences", "num_sentences", "num_words", "num_relations")
+        if self.head is not None:
+            return in_group("head", "num_texts", "mean", "lower", "upper", "median")
+        of_model = in_group("model", "sink_rate", "sink_threshold")
+        if self.texts is not None:
+            of_model += in_group("texts", "num_texts", "num_tokens")
+        if self.statistic is not None:
+            return (self.statistic, *of_model)
+        asked = {
+            "value_norm": self.weighted,
+            "induction_stripe": self.probe,
+            "from_to_weight": self.sought()["to"],
+        }
+        of_patterns = dict.fromkeys((*(one.statistic for one in HEAD_PATTERNS.values()), *PATTERNS))
+        rows = (f"{name}.rows" for name in of_patterns if asked.get(name, True))
+        of_heads = (name for name in HEAD_STATISTICS if asked.get(name, True))
+        return (*of_heads, *rows, STARTS_SPECIAL, *of_model)
+
+    def unused_keys(self) -> frozenset[str]:
+        return super().unused_keys() | {"explain"}
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.explain:
+            message = (
+                "is for one head, not for a survey: attn self --model FOLDER --layer L --head H --explain"
+            )
+            yield contradiction("explain", message)
+        if self.ablate and self.weighted:
+            yield contradiction("ablate", "cannot be combined with weighted", "weighted")
+        if self.words and self.probe:
+            yield contradiction("words", "needs sentence, file or texts: a probe has no words", "probe")
+        for key in self.given("weighted", "rollout") if self.words else ():
+            yield contradiction("words", f"cannot be combined with {key}, which is about tokens", key)
+        if self.full and self.maps == "none":
+            yield contradiction("full", "needs maps: self, cross or encoder", "maps")
+        if self.rollout and (self.probe or self.texts):
+            yield contradiction("rollout", "needs sentence or file: it is about a text", "probe", "texts")
+        if self.texts and self.maps != "none":
+            yield contradiction("maps", "needs sentence or file: a map is of one text", "texts")
+        yield from self._contradictions_of_examples()
+        if self.ascending and self.sort is None:
+            yield contradiction("ascending", "needs sort", "sort")
+        if self.sought()["from"] and not self.sought()["to"]:
+            yield contradiction("from", "needs --to: without it every query's weights sum to 1", "to")
+        for key in ("sort", "top", "ascending", "table"):
+            if self.statistic and self.given(key):
+                yield contradiction(
+                    key, "cannot be combined with statistic, a grid of all heads", "statistic"
+                )
+        for key in ("sort", "statistic"):
+            if getattr(self, key) == "induction_stripe" and not self.probe:
+                yield contradiction(key, "induction_stripe needs probe: repeated", "sentence", "file")
+            if getattr(self, key) == "value_norm" and not self.weighted:
+                yield contradiction(key, "value_norm needs weighted", "weighted")
+            if getattr(self, key) == "from_to_weight" and not self.sought()["to"]:
+                yield contradiction(key, "from_to_weight needs to", "to")
+
+    def _contradictions_of_examples(self) -> Contradictions:
+        """One head on many texts: what has a number in every row."""
+        if (self.head is None) != (self.num_examples is None):
+            key, other = ("head", "examples, how many to show") if self.head else ("num_examples", "head")
+            yield contradiction(key, f"needs {other}", "num_examples", "head")
+        elif self.head is not None:
+            if self.texts is None:
+                yield contradiction("num_examples", "needs texts", "texts", "head")
+            if self.sort is None:
+                yield contradiction(
+                    "num_examples",
+                    "needs sort: a statistic of a row, as previous_token or entropy",
+                    "sort",
+                    "head",
+                )
+            elif self.sort not in (*ROW_STATISTICS, *PATTERNS):
+                yield contradiction("sort", f"{self.sort} is not a statistic of a row", "num_examples")
+            for key in self.given("weighted", "ascending", "top", "table", "statistic"):
+                yield contradiction(key, "cannot be combined with examples of one head", "num_examples")

@@ -1,0 +1,313 @@
+"""The settings of what looks into a pretrained model: which model, layer and heads, what it reads."""
+
+import re
+from functools import lru_cache
+from importlib import resources
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from attncli.settings.fields import Contradictions, Count, Group, Size, Spec, TextSource, contradiction
+from attncli.settings.text import FileName, Text
+
+GGUF = ".gguf"
+WEIGHTS = (".safetensors", ".bin", ".pt", ".h5")
+
+
+def local_model(model: str) -> Path | None:
+    """The folder or GGUF file; None for what could only be a model of the hub.
+
+    ValueError for a package that ships several.
+    """
+    path = Path(model)
+    if path.is_dir() or (path.suffix.lower() == GGUF and path.is_file()):
+        return path
+    return None if len(path.parts) > 1 else _of_package(model)
+
+
+@lru_cache(maxsize=64)
+def _of_package(name: str) -> Path | None:
+    """What an installed package's list of files says, none of whose code runs."""
+    try:
+        listed = files(name) if name.strip() else None
+    except (PackageNotFoundError, ValueError):
+        return None
+    paths = [Path(str(file.locate())) for file in listed or ()]
+    models = [path for path in paths if path.suffix.lower() == GGUF]
+    if not models:
+        configured = {path.parent for path in paths if path.name == "config.json"}
+        weighed = {path.parent for path in paths if path.suffix in WEIGHTS}
+        models = sorted(configured & weighed)
+    if len(models) > 1:
+        names = ", ".join(map(str, models))
+        raise ValueError(f"{name} ships several models: name one of {names}")
+    return models[0] if models else None
+
+
+def _looks_like_path(model: str) -> bool:
+    return model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
+
+
+def check_model(value: str) -> str:
+    """The setting as it is; ValueError for what is neither a model here nor could be a hub id."""
+    if local_model(value) is None and (_looks_like_path(value) or not value.strip()):
+        is_file = Path(value).is_file()
+        raise ValueError(
+            f"must be a folder or a .gguf file: {value}" if is_file else f"no such folder: {value}"
+        )
+    return value
+
+
+class ModelSpec(Spec):
+    """Which model, and whether it may come from the network."""
+
+    group = "Model"
+    off_keys = frozenset({"truncate", "dtype"})
+    # What is used without `model`: a folder that ships, or nothing.
+    default_model: ClassVar[str | None] = None
+    # What runs with a model: read(spec, texts, pretrained, generator) gives a Reading; report_each(specs,
+    # readings, pretrained, progress) a report for each of some readings of equal counts, whose settings
+    # differ in the texts; report_many(spec, pretrained, progress) one of many texts, where it reads them.
+    model_module: ClassVar[str]
+    # Whether the model is loaded with the head that predicts tokens, where it has one.
+    needs_head: ClassVar[bool] = False
+
+    model: Annotated[str, AfterValidator(check_model)] | None = Field(
+        None,
+        description="a pretrained model: a folder, a .gguf file, an installed package that ships one, "
+        "or a hub id with allow_download",
+    )
+    allow_download: bool = Field(False, description="let model be a hub id and fetch it")
+    truncate: bool = Field(False, description="cut a text that is longer than the model reads")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="what the model's numbers are held as: half precision takes half the memory"
+    )
+
+    def model_source(self) -> str | None:
+        return self.default_model if self.model is None else self.model
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.model is not None and not self.allow_download and local_model(self.model) is None:
+            message = f"no such folder: {self.model} (a hub id needs allow_download)"
+            yield contradiction("model", message, "allow_download")
+        if self.allow_download and self.model is None:
+            yield contradiction("allow_download", "needs model", "model")
+        for key in self.given("truncate", "dtype"):
+            if self.model_source() is None:
+                yield contradiction(key, "needs model", "model")
+
+
+class WordsSpec(ModelSpec):
+    """A model whose tokens may be merged into words."""
+
+    off_keys = frozenset({"words"})
+
+    words: Annotated[bool, Group("Model")] = Field(
+        False,
+        description="merge tokens into words: weights summed over a word's keys, averaged over its queries",
+    )
+
+
+PLACE = re.compile(r"(?:(encoder|decoder|cross):)?([0-9]{1,6}):([0-9]{1,6})")
+
+
+class NamedHead(NamedTuple):
+    """A head as it was named; its stack empty where the name has none."""
+
+    stack: str
+    layer: int
+    head: int
+
+
+def named_head(name: str) -> NamedHead:
+    """A head by its name; ValueError for what is no head's name."""
+    found = PLACE.fullmatch(name)
+    if found is None:
+        raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
+    return NamedHead(found[1] or "", int(found[2]), int(found[3]))
+
+
+def check_head(name: str) -> str:
+    """The name of a head in any stack; ValueError for what is none."""
+    named_head(name)
+    return name
+
+
+def check_head_of_model(name: str) -> str:
+    """The name of a head as LAYER:HEAD, without a stack; ValueError for what is none."""
+    if named_head(name).stack:
+        raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
+    return name
+
+
+def check_heads(names: list[str]) -> list[str]:
+    """The names of heads in any stack without repeats; ValueError for what is none."""
+    return list(dict.fromkeys(map(check_head, names)))
+
+
+def split_names(value: object) -> object:
+    """A text as the list of names that it holds, between commas."""
+    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+
+
+HeadNames = Annotated[list[str], BeforeValidator(split_names), AfterValidator(check_heads)]
+
+
+class AblatedSpec(ModelSpec):
+    """A model some of whose heads give nothing."""
+
+    off_keys = frozenset({"ablate"})
+
+    ablate: Annotated[HeadNames, Group("Model")] = Field(
+        [], description="take out these heads, as LAYER:HEAD: as if their columns of W_O were zero"
+    )
+
+
+# fmt: off
+NOT_WITH_RELATIONS = (
+    "sentence", "file", "texts", "probe", "context", "from", "to", "words", "skip_sink", "weighted",
+    "rollout", "maps", "full", "sort", "ascending", "top", "table", "statistic", "head", "num_examples",
+)
+# fmt: on
+"""The settings that are about a text or about other statistics."""
+
+
+def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
+    read = (data.get(key) for key in ("sentence", "file", "texts", "relations"))
+    return None if any(read) else "repeated"
+
+
+class ManyTextsSpec(Spec):
+    """A file of texts; `attncli.models.text_files.TextFile` reads it."""
+
+    group = "Input"
+
+    texts: FileName | None = Field(
+        None,
+        description="many texts, one per line, or JSON Lines (.jsonl) with text, id and group; - reads stdin",
+    )
+    text_group: str | None = Field(None, description="only the texts of this group")
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.text_group is not None and self.texts is None:
+            yield contradiction("text_group", "needs texts", "texts")
+
+    def reads_many_texts(self) -> bool:
+        return self.texts is not None
+
+
+class SurveyTextSpec(ManyTextsSpec, ModelSpec):
+    """What the model reads: a text, random tokens that come twice, or many texts."""
+
+    group = "Input"
+    argument = "sentence"
+    main_table = "heads"
+    default_model = str(resources.files("attncli") / "data" / "tiny-induction")
+
+    sentence: Text | None = Field(None, description="the text that the model reads")
+    file: FileName | None = Field(None, description="a text file instead of the sentence; - reads stdin")
+    probe: Literal["repeated"] | None = Field(
+        default_factory=_default_probe,
+        description="a synthetic text: repeated is [BOS] + r + r, r random tokens (default without a text)",
+    )
+    num_tokens: Size | None = Field(
+        default_factory=lambda data: 24 if data["probe"] else None,
+        description="tokens of r in the probe (default: 24)",
+    )
+    context: Text | None = Field(
+        None, description="the text for the encoder, where there is a decoder (default: the sentence)"
+    )
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return TextSource("sentence", self.sentence, self.file), TextSource("context", self.context)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        yield from self.conflicts("sentence", "file", "texts", "probe")
+        if self.num_tokens and not self.probe:
+            yield contradiction("num_tokens", "needs probe: a text has its own length", "sentence", "file")
+        if self.context and (self.probe or self.texts):
+            yield contradiction("context", "needs sentence or file", "probe", "texts")
+
+
+class RelationsSpec(ModelSpec):
+    """Sentences whose syntax is known."""
+
+    group = "Input"
+
+    relations: FileName | None = Field(
+        None,
+        description="a CoNLL-U file of parsed sentences: how often each head looks from a word to its "
+        "syntactic head, and back; - reads stdin",
+    )
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        for key in self.given(*NOT_WITH_RELATIONS) if self.relations is not None else ():
+            yield contradiction(key, "cannot be combined with relations", "relations")
+
+
+KEPT_KEYS = {"sentence", "file", "context", "context_file", "tokenizer", "top_k", "explain", "token", "head"}
+"""The settings of attention on sampled weights that a model leaves in effect."""
+
+
+def _first_of_model(data: dict[str, Any]) -> int | None:
+    return 0 if data["model"] is not None else None
+
+
+class LayerSpec(WordsSpec, AblatedSpec):
+    """Which layer of a model, where there is one."""
+
+    model_module = "attncli.commands.model_attention"
+    model_keys: ClassVar[frozenset[str]] = frozenset({"layer", "ablate", "words"})
+    # Whether it is about all heads of the layer, and about a second text.
+    shows_all_heads: ClassVar[bool] = True
+    reads_context: ClassVar[bool] = False
+
+    layer: Count | None = Field(
+        default_factory=_first_of_model,
+        description="the model's layer, from 0 (default: the first that attends)",
+    )
+
+    def unused_keys(self) -> frozenset[str]:
+        return super().unused_keys() | self._keys_of_the_other_source()
+
+    def _keys_of_the_other_source(self) -> frozenset[str]:
+        """The settings of a model where weights are sampled, those of sampling where there is a model."""
+        own = self.model_keys | LayerSpec.model_fields.keys()
+        if self.model is None:
+            return own - {*Spec.model_fields, "model"}
+        return frozenset(type(self).model_fields.keys() - own - KEPT_KEYS)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.model is None:
+            for key in self.given(*sorted(self.model_keys, reverse=True)):
+                yield contradiction(key, "needs model", "model")
+        else:
+            for name in self.ablate:
+                above = self.layer is not None and named_head(name).layer > self.layer
+                if above and named_head(name).stack != "cross":
+                    message = f"must be below the layer that is shown, {self.layer} (got {name})"
+                    yield contradiction("ablate", message, "layer")
+            for key in self.given(*sorted(self._keys_of_the_other_source())):
+                yield contradiction(key, "cannot be combined with model, which has its own", "model")
+            if self.words and self.given("explain"):
+                yield contradiction(
+                    "words", "cannot be combined with explain, which follows tokens", "explain"
+                )
+
+
+class HeadSpec(LayerSpec):
+    """Which head of the layer, too."""
+
+    model_keys = frozenset({"layer", "head", "ablate", "words"})
+    shows_all_heads = False
+
+    head: Count | None = Field(
+        default_factory=_first_of_model, description="the layer's head, from 0 (default: 0)"
+    )

@@ -1,0 +1,354 @@
+"""The settings of a text, and its tokens and word vectors, read before torch is needed."""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeGuard
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from attncli.errors import UserError
+from attncli.settings.fields import Contradictions, Size, Spec, TextSource, contradiction
+
+SENTENCE = "the cat walks on the street"
+CONTEXT = "die katze geht langsam über die straße"
+TOKENIZER_HELP = 'words: lower-case, without ,;.!?:"(); whitespace: split as it stands'
+PATH_KEYS = ("file", "texts", "relations", "context_file", "embedding")
+ALTERNATIVES = (
+    ("sentence", "file", "texts", "relations", "num_tokens"),
+    ("context", "context_file", "num_context_tokens"),
+)
+SAMPLED_EMBEDDINGS = ("random", "gaussian", "integers", "previous")
+SAMPLED_LINES = 20
+"""How many lines of a vector file say what size its vectors have."""
+
+
+def check_text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must hold at least one token (got an empty text)")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("must be valid UTF-8 text") from None
+    return value
+
+
+def check_file(value: str) -> str:
+    if value != "-" and not Path(value).exists():
+        raise ValueError(f"no such file: {value}")
+    if value != "-" and Path(value).is_dir():
+        raise ValueError(f"must be a text file (got the directory {value})")
+    return value
+
+
+def check_embedding(value: str) -> str:
+    if is_vector_file(value):
+        vector_file_dim(Path(value))
+    return value
+
+
+Text = Annotated[str, AfterValidator(check_text)]
+FileName = Annotated[str, AfterValidator(check_file)]
+"""The name of a text file, or - for stdin."""
+
+
+def is_vector_file(embedding: str) -> bool:
+    """Whether the setting `embedding` names a word-vector file rather than a way of sampling."""
+    return embedding not in SAMPLED_EMBEDDINGS
+
+
+def _trailing_numbers(fields: list[str]) -> int:
+    """How many numbers end a line; the rest is the word, which may hold blanks and look like a number."""
+    count = 0
+    for field in reversed(fields[1:]):
+        try:
+            float(field)
+        except ValueError:
+            break
+        count += 1
+    return count
+
+
+def vector_file_dim(path: Path) -> int:
+    """Numbers on a line of a GloVe file (`word v1 v2 ...`), so that embed_dim needs not be given.
+
+    A word may itself end in numbers, so the shortest of the first lines counts. ValueError where the file
+    cannot be read or its first lines are no word vectors.
+    """
+    if not path.exists():
+        raise ValueError(f"no such file: {path} (or one of random, gaussian, integers, previous)")
+    if not path.is_file():
+        raise ValueError(f"must be a word-vector file (got {path}, which is not one)")
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            fields = [line.rstrip().split(" ") for line in islice(lines, SAMPLED_LINES) if line.strip()]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"must be UTF-8 text (got {path}, byte {error.start} is not)") from None
+    except OSError as error:
+        raise ValueError(f"cannot be read: {path}: {error.strerror}") from None
+    if len(fields) > 1 and len(fields[0]) == 2 and len(fields[1]) != 2:
+        raise ValueError(f"{path}: the first line is a word2vec header, not a word and its vector: remove it")
+    dim = min(map(_trailing_numbers, fields), default=0)
+    if dim < 1:
+        raise ValueError(f"{path}: is not a word-vector file: its lines must be a word and numbers")
+    return dim
+
+
+def _default_embed_dim(data: dict[str, Any]) -> int:
+    embedding: str = data["embedding"]
+    return vector_file_dim(Path(embedding)) if is_vector_file(embedding) else 64
+
+
+class TextSpec(Spec):
+    """Tokens and their embeddings."""
+
+    group = "Input"
+    argument = "sentence"
+    heading_keys: ClassVar[tuple[str, ...]] = ("file", "batch_size", "embedding", "embed_dim", "seed")
+
+    num_tokens: Size | None = Field(None, description="use this many random vectors instead of a sentence")
+    batch_size: Size | None = Field(
+        None, description="sequences of random vectors, each processed independently"
+    )
+    file: FileName | None = Field(None, description="a text file instead of the sentence; - reads stdin")
+    sentence: Text | None = Field(
+        default_factory=lambda data: None if data["num_tokens"] or data["file"] else SENTENCE,
+        description="the text for the queries",
+    )
+    tokenizer: Literal["words", "whitespace", "model"] = Field("words", description=TOKENIZER_HELP)
+    embedding: Annotated[str, AfterValidator(check_embedding)] = Field(
+        default_factory=lambda data: "gaussian" if data["num_tokens"] else "random",
+        description="where vectors come from: random (a table, N(0,1)), gaussian (no vocabulary), integers "
+        "(0 to 9), previous (the table of the step before), or the path of a word-vector file",
+    )
+    unknown: Literal["error", "zero"] = Field(
+        "error", description="what to do with a word that the vector file lacks"
+    )
+    embed_dim: Size = Field(
+        default_factory=_default_embed_dim, description="size of an embedding (a vector file has its own)"
+    )
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return (TextSource("sentence", self.sentence, self.file, self.num_tokens),)
+
+    def word_tokenizer(self) -> str | None:
+        return None if self.tokenizer == "model" else self.tokenizer
+
+    def table_dim(self) -> int | None:
+        return None if self.embedding in ("gaussian", "integers") else self.embed_dim
+
+    def can_run_together(self) -> bool:
+        return self.batch_size is None and self.embedding != "previous"
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        for first, second in (("sentence", "file"), ("num_tokens", "sentence"), ("num_tokens", "file")):
+            yield from self.conflicts(first, second)
+        if self.batch_size and not self.num_tokens:
+            yield contradiction("batch_size", "needs num_tokens: only random vectors come in batches")
+        if self.num_tokens and self.embedding not in ("gaussian", "integers"):
+            message = (
+                f"must be gaussian or integers with num_tokens, which has no words (got {self.embedding!r})"
+            )
+            yield contradiction("embedding", message, "num_tokens")
+        if is_vector_file(self.embedding):
+            dim = vector_file_dim(Path(self.embedding))
+            if self.embed_dim != dim:
+                message = f"must be {dim}, as in {self.embedding}, or left out (got {self.embed_dim})"
+                yield contradiction("embed_dim", message, "embedding")
+        elif self.given("unknown"):
+            message = "needs embedding to be a word-vector file: sampled vectors know every word"
+            yield contradiction("unknown", message, "embedding")
+
+
+DROPPED = str.maketrans("", "", ',;.!?:"()')
+
+TOKENIZERS: dict[str, Callable[[str], list[str]]] = {
+    "words": lambda text: text.lower().translate(DROPPED).split(),
+    "whitespace": str.split,
+}
+
+
+def read_text(file: str) -> str:
+    """The UTF-8 text of a file, or of standard input for `-`."""
+    try:
+        if file == "-" and sys.stdin is None:
+            raise UserError("file: standard input is closed")
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"file: cannot be read: {file}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"file: is not UTF-8 text: {file} (byte {error.start})") from None
+
+
+def tokenize(text: str, tokenizer: str, *, key: str) -> list[str]:
+    """The tokens of a text; UserError that names the setting `key` where there are none."""
+    tokens = TOKENIZERS[tokenizer](text)
+    if not tokens:
+        raise UserError(
+            f"{key}: no tokens left after punctuation was removed (tokenizer: whitespace keeps it)"
+        )
+    return tokens
+
+
+SHOWN_UNKNOWN = 5
+BOM = b"\xef\xbb\xbf"
+
+
+class WordVectors(NamedTuple):
+    """Sorted words and the vector of each, of shape (word, dim)."""
+
+    words: tuple[str, ...]
+    table: np.ndarray
+
+
+def _numbers(fields: list[bytes]) -> np.ndarray | None:
+    """float32, infinite where too large for it; None where a field is not a number."""
+    try:
+        wide = np.array(fields, dtype=np.float64)
+    except ValueError:
+        return None
+    with np.errstate(over="ignore"):
+        return wide.astype(np.float32)
+
+
+def _vector(
+    path: Path, number: int, line: bytes, wanted: set[bytes], dim: int
+) -> tuple[bytes, np.ndarray] | None:
+    """The word of a line and its vector, if it is wanted; UserError where the vector is damaged."""
+    word, *fields = line.rsplit(b" ", dim)
+    if len(fields) != dim or word not in wanted:
+        # A wanted word comes first: if only numbers follow, their count is wrong; else the word is longer.
+        rest = line.split(b" ")[1:]
+        if _numbers(rest) is None and len(fields) == dim:
+            return None
+        raise UserError(f"{path}:{number}: holds {len(rest)} numbers where other lines hold {dim}")
+    vector = _numbers(fields)
+    if vector is None:
+        raise UserError(f"{path}:{number}: is not a word and {dim} numbers")
+    if not np.isfinite(vector).all():
+        raise UserError(f"{path}:{number}: holds a number that is not finite in float32")
+    return word, vector
+
+
+def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> dict[str, np.ndarray]:
+    """The vectors of the words that are in the file; UserError where one of them is damaged.
+
+    Words of the file may hold blanks themselves (`. . .`), so a line is split from the right.
+    """
+    missing = {word.encode() for word in words}
+    found: dict[str, np.ndarray] = {}
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            line = line.removeprefix(BOM) if number == 1 else line
+            if line.partition(b" ")[0] in missing:
+                read = _vector(path, number, line.rstrip(), missing, dim)
+                if read is not None:
+                    found[read[0].decode()] = read[1]
+                    missing.remove(read[0])
+                if not missing:
+                    break
+    return found
+
+
+def word_vectors(
+    path: Path, tokens: Iterable[str], found: Mapping[str, np.ndarray], dim: int, *, unknown: str
+) -> WordVectors:
+    """The vectors of the tokens' words; one that was not found is an error, or zeros with unknown="zero"."""
+    words = sorted(set(tokens))
+    missing = [word for word in words if word not in found]
+    if missing and unknown == "error":
+        shown = ", ".join(missing[:SHOWN_UNKNOWN]) + (", ..." if len(missing) > SHOWN_UNKNOWN else "")
+        raise UserError(f"embedding: {path} has no vector for {shown} (unknown zero would take zeros)")
+    zeros = np.zeros(dim, dtype=np.float32)
+    return WordVectors(tuple(words), np.stack([found.get(word, zeros) for word in words]))
+
+
+class Texts(NamedTuple):
+    """Tokens for the queries and, in cross-attention, for the keys and values; random ones are x0, x1, ...
+
+    With a pretrained model the texts themselves: its tokenizer comes later.
+    """
+
+    tokens: tuple[str, ...] = ()
+    context_tokens: tuple[str, ...] = ()
+    word_vectors: WordVectors | None = None
+    text: str | None = None
+    context: str | None = None
+    token_spelling: str | None = None
+    """How a model's vocabulary writes a blank, as `readable_token` takes it."""
+    others: tuple["Texts", ...] = ()
+    """Texts of the same counts that run together with this one."""
+
+    def together(self) -> tuple["Texts", ...]:
+        """This text and those that run together with it."""
+        return (self, *self.others)
+
+    def counts(self) -> tuple[int, int]:
+        """The numbers of queries and of keys."""
+        return len(self.tokens), len(self.context_tokens or self.tokens)
+
+
+def check_tokens(spec: Spec, key: str, text: str) -> None:
+    """UserError where the spec's tokenizer leaves no tokens of a text; a model's own comes later."""
+    if tokenizer := spec.word_tokenizer():
+        tokenize(text, tokenizer, key=key)
+
+
+def check_token(token: int | None, count: int) -> None:
+    """UserError where the token to explain is not among that many."""
+    if token is not None and token >= count:
+        raise UserError(f"token: must be below {count}, the number of tokens (got {token})")
+
+
+def read_tokens(spec: Spec) -> Texts:
+    """The tokens of a spec's texts; with a model the texts as they are. UserError for what cannot be read."""
+    sources, tokenizer = spec.text_sources(), spec.word_tokenizer()
+    if spec.model_source() is not None:
+        text, context = [*map(_text, sources), None][:2]
+        return Texts(text=text, context=context)
+    if tokenizer is None:
+        return Texts()
+    tokens, context_tokens = [*(_tokens(source, tokenizer) for source in sources), ()][:2]
+    check_token(getattr(spec, "token", None), len(tokens))
+    return Texts(tokens, context_tokens)
+
+
+def _text(source: TextSource) -> str | None:
+    return source.text if source.file is None else read_text(source.file)
+
+
+def _tokens(source: TextSource, tokenizer: str) -> tuple[str, ...]:
+    if source.num_tokens is not None:
+        return tuple(f"x{i}" for i in range(source.num_tokens))
+    text = _text(source)
+    assert text is not None, "without a file or a count there is a text"
+    return tuple(tokenize(text, tokenizer, key="file" if source.file is not None else source.key))
+
+
+def find_vectors(spec: TextSpec, tokens: Iterable[str]) -> dict[str, np.ndarray]:
+    """The vectors that the word-vector file of a spec has for these words."""
+    return find_word_vectors(Path(spec.embedding), tokens, spec.embed_dim)
+
+
+def with_vectors(spec: TextSpec, texts: Texts, found: Mapping[str, np.ndarray]) -> Texts:
+    """The texts with the vectors of their words; UserError for a word without one, unless that is zeros."""
+    words = (*texts.tokens, *texts.context_tokens)
+    vectors = word_vectors(Path(spec.embedding), words, found, spec.embed_dim, unknown=spec.unknown)
+    return texts._replace(word_vectors=vectors)
+
+
+def uses_vector_file(spec: Spec) -> TypeGuard[TextSpec]:
+    """Whether the tokens' vectors come from a word-vector file."""
+    return isinstance(spec, TextSpec) and is_vector_file(spec.embedding)
+
+
+def read_texts(spec: Spec) -> Texts:
+    """The tokens that a spec names, and vectors from a file; UserError for what cannot be read."""
+    texts = read_tokens(spec)
+    if not uses_vector_file(spec) or texts.text is not None:
+        return texts
+    return with_vectors(spec, texts, find_vectors(spec, (*texts.tokens, *texts.context_tokens)))

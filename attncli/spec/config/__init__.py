@@ -1,1 +1,0 @@
-"""Reading settings: YAML with its lines, flags and overrides, grids, and every error at its place."""

@@ -1,1 +1,0 @@
-"""The settings of experiments that look into a pretrained model."""

@@ -1,1 +1,0 @@
-"""Numbers that describe attention: each one formula with its source."""

@@ -1,0 +1,1 @@
+"""Attention with sampled weights: variants, averages, normalisation, scaling, mistakes, each explained."""

@@ -1,0 +1,419 @@
+"""softmax(query key^T scale) value in steps, for one query: self-, multi-head and cross-attention."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attncli.report import Cell, Report, Shape, Step, Terms
+from attncli.settings.attention import AttentionSpec
+from attncli.settings.text import SAMPLED_EMBEDDINGS, TextSpec
+from attncli.toys.explained_rows import (
+    MOST_DIMS,
+    MOST_PRODUCTS,
+    Columns,
+    ExplainedRow,
+    Numbers,
+    cell,
+    difference_step,
+    dot_product,
+    explained_row,
+    first_dims,
+    key_table,
+    largest_difference,
+    mask_step,
+    no_softmax_step,
+    part,
+    row_scores,
+    scale_step,
+    scores_step,
+    shapes_of,
+    softmax_step,
+    steps_after_scale,
+    terms,
+    weighted_sum_step,
+)
+
+SAMPLED = {
+    "gaussian": ("x ~ N(0, 1)", "Each number is sampled by itself, from a standard normal."),
+    "integers": ("x ∈ {0, …, 9}", "Each number is a whole one from 0 to 9."),
+}
+
+
+def token_steps(spec: TextSpec, row: ExplainedRow) -> tuple[Step, ...]:
+    """Tokens, and their embeddings where the report has them (a model keeps its own)."""
+    return (_tokens(spec, row), *([_embeddings(spec, row)] if "input" in row.tensors else []))
+
+
+def _table(row: ExplainedRow, title: str, axis: str, tokens: Sequence[str], ids: str, notable: int) -> Terms:
+    id_column = {"id": row.tensors[ids].values} if ids in row.tensors else {}
+    return terms(title, {axis: range(len(tokens)), "text": tokens, **id_column}, notable=[notable])
+
+
+def _tokens(spec: TextSpec, row: ExplainedRow) -> Step:
+    tables = [_table(row, "tokens", "token", row.report.tokens, "token_ids", row.token)]
+    if context := row.report.context_tokens:
+        tables.append(_table(row, "context tokens", "key", context, "context_token_ids", row.strongest))
+    formula, question = "text → tokens", "Why is the text cut up?"
+    parts = [
+        "A network computes with vectors, and each token gets one. Equal words are equal tokens at different "
+        "positions."
+    ]
+    if spec.num_tokens:
+        formula, question = "x0, x1, …", "Why can there be attention without a text?"
+        parts = ["It computes with vectors alone: here random ones stand for the tokens."]
+    elif "token_ids" in row.tensors:
+        formula = "text → tokens → ids"
+        parts.append("The id of a token is its row in the table of vectors.")
+    parts.append(f"What query {row.token} takes from every key that it sees is computed below.")
+    if row.place:
+        parts.append(f"It is explained in head {row.head}; the others do the same with their own numbers.")
+    if spec.batch_size:
+        parts.append("It is that of batch item 0: batch items never talk to each other.")
+    values = {"query explained": row.token}
+    return Step("Tokens", formula, " ".join(parts), (), values, tuple(tables), question)
+
+
+def _embeddings(spec: TextSpec, row: ExplainedRow) -> Step:
+    source, tokens = part(row.tensors["input"], batch=0), row.report.tokens
+    columns = {"token": range(len(tokens)), "text": tokens}
+    tables = [first_dims("input", columns, source, notable=[row.token])]
+    if "context" in row.tensors:
+        context = part(row.tensors["context"], batch=0)
+        columns = {"key": range(len(context)), "text": row.key_tokens}
+        tables.append(first_dims("context", columns, context, notable=[row.strongest]))
+    if spec.embedding in SAMPLED:
+        formula, prose = SAMPLED[spec.embedding]
+        question = "Why random vectors?"
+        prose += " Whatever is computed with them holds for the vectors of words as well."
+    else:
+        formula, question = "x_t = E[id_t]", "Why a vector, and not the id alone?"
+        prose = (
+            "Vectors can be near each other, ids cannot. A token's vector is its row of the table E: equal "
+            "words, equal vectors."
+        )
+        prose += (
+            " The table is read from the word-vector file."
+            if spec.embedding not in SAMPLED_EMBEDDINGS
+            else " The table is sampled from a standard normal; training would move it."
+        )
+    shapes = shapes_of(row.tensors, "input", "context")
+    values = {"mean square of the worked vector": float(np.square(source[row.token]).mean())}
+    return Step("Embeddings", formula, prose, shapes, values, tuple(tables), question)
+
+
+NAMES = ("query", "key", "value")
+
+
+def projection_step(spec: AttentionSpec, row: ExplainedRow) -> Step:
+    """One number of the query as a dot product, then the query, and key and value of a key it sees."""
+    head = "_h" if row.has_heads else ""
+    tables, values = [_first_dims(row)], {}
+    names: tuple[str, ...] = NAMES
+    if spec.model is not None:
+        formula = f"q{head}, k{head}, v{head} from the model"
+        question = "Why are they not the word's own vector?"
+        prose = (
+            "The model makes query, key and value of what the layers before handed on, with its own matrices "
+            "and whatever else it does to them (biases, norms, rotations); here they are as it uses them."
+        )
+    elif spec.projection == "none":
+        formula = "q_h = k_h = v_h = x[h's slice]" if row.has_heads else "q = k = v = x"
+        question = "Why are there usually projections?"
+        prose = (
+            "Without them the vectors themselves are query, key and value: a word can only look for what is "
+            "like itself."
+        )
+        if row.has_heads:
+            prose += " Each head sees its own slice of them."
+        names = ("input", "context", *NAMES)
+    else:
+        is_transposed = row.tensors["query_projection"].axes[-1] == "embed"
+        power, first = ("ᵀ", "row") if is_transposed else ("", "column")
+        formula = ",  ".join(f"{n[0]}{head} = x W_{n[0].upper()}{head}{power}" for n in NAMES)
+        question = "Why three vectors for each token?"
+        prose = (
+            "What a token looks for (query), what it is found by (key) and what it hands on (value) may "
+            "differ: three learned views of one vector. Below is the first number of the query, then how the "
+            "three begin."
+        )
+        if spec.experiment == "cross":
+            prose += " Queries come from the sentence, keys and values from the context."
+        source, matrix = row.of_query("input"), row.whole("query_projection")
+        matrix = matrix.T if is_transposed else matrix
+        reported = row.of_query(row.projected("query"))
+        values = {
+            "query dim 0 in the report": cell(reported[0]),
+            "largest difference over all dims": largest_difference(source @ matrix, reported),
+        }
+        title = f"dim 0 of query {row.token}{row.place}: its vector · {first} 0 of W_Q{head}"
+        factors = (f"x_{row.token}", source), (f"W_Q{head}", matrix[:, 0])
+        tables.insert(0, dot_product(title, *factors, axis="embed"))
+        names = ("input", "context", *(name for n in NAMES for name in (f"{n}_projection", n)))
+    shapes = shapes_of(row.tensors, *names)
+    return Step("Query, key and value", formula, prose, shapes, values, tuple(tables), question)
+
+
+def _first_dims(row: ExplainedRow) -> Terms:
+    """The first numbers of the explained query and of the key and value that it takes most from."""
+    key = row.strongest
+    beginnings = {
+        f"query of {row.token}": row.of_query(row.projected("query")),
+        f"key of {key}": row.whole(row.projected("key"))[key],
+        f"value of {key}": row.whole("value")[key],
+    }
+    sizes = [len(numbers) for numbers in beginnings.values()]
+    dims = range(min(MOST_DIMS, *sizes))
+    return terms(
+        f"all three{row.place}" + ("" if max(sizes) == len(dims) else f": the first {len(dims)} dims"),
+        {"vector": list(beginnings)} | {str(d): [part[d] for part in beginnings.values()] for d in dims},
+    )
+
+
+def qk_norm_and_rope_steps(spec: AttentionSpec, row: ExplainedRow) -> list[Step]:
+    """Steps from the projected query to the one that the scores multiply, where qk_norm or rope is on."""
+    if spec.model is not None:
+        return []
+    steps = []
+    query = row.of_query(row.projected("query"))
+    positions = spec.positions()
+    base = positions.rope_base if positions and positions.rope else None
+    if spec.qk_norm:
+        normalised = query / np.sqrt(np.square(query).mean() + spec.qk_norm_eps)
+        steps.append(_norm_step(row, query, normalised, spec.qk_norm_eps, is_last=base is None))
+        query = normalised
+    if base is not None:
+        steps.append(_rope_step(row, query, base))
+    return steps
+
+
+def _norm_step(row: ExplainedRow, query: Numbers, normalised: Numbers, eps: float, *, is_last: bool) -> Step:
+    squares = np.square(query)
+    table = terms(
+        f"query {row.token}{row.place}",
+        {"dim": range(len(query)), "projected": query, "squared": squares, "normalised": normalised},
+        totals=[("sum", "", squares.sum(), "")],
+        most=MOST_PRODUCTS,
+    )
+    values = {
+        "mean square": cell(squares.mean()),
+        "root of it and eps": cell(np.sqrt(squares.mean() + eps)),
+    } | (row.compared(normalised, "query") if is_last else {})
+    prose = (
+        "Each query and each key is divided by its root mean square: its length is √head_dim, whatever it "
+        "was, and scores cannot grow with it. Shown is the query; the keys go the same way."
+    )
+    shapes = shapes_of(row.tensors, "projected_query", "query")
+    formula, question = "q / √(Σ q² / n + eps)", "Why normalise query and key?"
+    return Step("Normalise query and key", formula, prose, shapes, values, (table,), question)
+
+
+def _rope_step(row: ExplainedRow, query: Numbers, base: float) -> Step:
+    pairs = len(query) // 2
+    angles = row.token * base ** (-np.arange(pairs) * 2 / len(query))
+    first, second = query[:pairs], query[pairs:]
+    cos, sin = np.cos(angles), np.sin(angles)
+    rotated = first * cos - second * sin, second * cos + first * sin
+    columns: Columns = {
+        "pair": range(pairs),
+        "angle": angles,
+        "cos": cos,
+        "sin": sin,
+        "dim n": first,
+        f"n + {pairs}": second,
+        "turned n": rotated[0],
+        f"turned n + {pairs}": rotated[1],
+    }
+    title = f"query {row.token}{row.place}: dims n and n + {pairs} are a point in a plane"
+    table = terms(title, columns, most=MOST_PRODUCTS)
+    values: dict[str, Cell] = {
+        "position": row.token,
+        "base": base,
+        "length before": cell(np.linalg.norm(query)),
+        "length after": cell(np.linalg.norm(np.concatenate(rotated))),
+    }
+    values |= row.compared(np.concatenate(rotated), "query")
+    prose = (
+        "Each pair of dims is turned by an angle that grows with the position, fast for the first pair and "
+        "slowly for the last. Keys are turned by theirs: a product of two depends on i - j alone."
+    )
+    shapes = shapes_of(row.tensors, "projected_query", "query")
+    formula = "(x cos a - y sin a, y cos a + x sin a),  a = position · base^(-2n / head_dim)"
+    question = "Why does a turn tell how far apart two words stand?"
+    return Step("Rotary positions", formula, prose, shapes, values, (table,), question)
+
+
+def _shape(name: str, axes: tuple[str, ...], tensor: Tensor) -> Shape:
+    return Shape(name, axes, tuple(tensor.shape), tensor.stride())
+
+
+def _of_first_item(row: ExplainedRow, name: str) -> Tensor:
+    """A tensor of the report for batch item 0, with its own strides."""
+    named = row.tensors[name]
+    place = tuple(0 if axis == "batch" else slice(None) for axis in named.axes)
+    return torch.from_numpy(named.values[place])
+
+
+def _wide_query(row: ExplainedRow) -> Tensor:
+    """The queries of all heads side by side for each token: input W_Q^T with all rows in one matrix."""
+    if "input" not in row.tensors:
+        return _of_first_item(row, "query").transpose(0, 1).reshape(len(row.report.tokens), -1)
+    source = _of_first_item(row, "input")
+    if "query_projection" not in row.tensors:
+        return source
+    return source @ _of_first_item(row, "query_projection").flatten(0, 1).mT
+
+
+def split_step(row: ExplainedRow) -> Step:
+    """One wide product is split by a view and a transpose: no number moves, only strides change."""
+    name = row.projected("query")
+    num_heads, num_tokens, dim = _of_first_item(row, name).shape
+    wide = _wide_query(row)
+    viewed = wide.view(num_tokens, num_heads, dim)
+    split = viewed.transpose(0, 1)
+    query = split[row.head, row.token].double().numpy()
+    shapes = (
+        _shape("wide query", ("token", "head·dim"), wide),
+        _shape(".view", ("token", "head", "dim"), viewed),
+        _shape(".transpose(0, 1)", ("head", "token", "dim"), split),
+    )
+    dims = range(min(MOST_DIMS, dim))
+    first_column, first_place = row.head * dim, row.token * wide.stride(0) + row.head * dim
+    table = terms(
+        f"query {row.token}{row.place}: where its numbers lie",
+        {
+            "dim": dims,
+            "column of the wide row": [first_column + d for d in dims],
+            "place in memory": [first_place + d for d in dims],
+            "number": query,
+        },
+    )
+    values = row.compared(query, name)
+    prose = (
+        "All heads' queries come from one wide product, a slice of each row for each head. View and "
+        "transpose then only relabel: a stride is how far the next number along an axis lies in memory, and "
+        "place = token · its stride + head · its stride + dim."
+    )
+    kv_heads = row.tensors["key"].values.shape[row.tensors["key"].axes.index("head")]
+    if kv_heads != num_heads:
+        serving = row.head // (num_heads // kv_heads)
+        prose += f" Here {num_heads} heads share {kv_heads} key/value heads: head {row.head} uses {serving}."
+        values["key/value head used"] = serving
+    formula, question = "(token, head·dim) → (head, token, dim)", "Why does splitting cost nothing?"
+    return Step("Split into heads", formula, prose, shapes, values, (table,), question)
+
+
+def _view_refused(heads: Tensor) -> str | None:
+    """torch's error for viewing transposed heads as wide rows; None where that works."""
+    num_heads, num_tokens, dim = heads.shape
+    try:
+        heads.transpose(0, 1).view(num_tokens, num_heads * dim)
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def _merge_step(row: ExplainedRow) -> Step:
+    heads = _of_first_item(row, "head_outputs").contiguous()
+    num_heads, num_tokens, dim = heads.shape
+    moved = heads.transpose(0, 1)
+    copied = moved.contiguous()
+    merged = copied.view(num_tokens, num_heads * dim)
+    unmoved = heads.view(num_tokens, num_heads * dim)
+    shapes = (
+        _shape("head_outputs", ("head", "token", "dim"), heads),
+        _shape(".transpose(0, 1)", ("token", "head", "dim"), moved),
+        _shape(".contiguous()", ("token", "head", "dim"), copied),
+        _shape(".view", ("token", "head·dim"), merged),
+    )
+    refused = _view_refused(heads)
+    question = f"Why {'a' if refused else 'no'} copy before the view?"
+    prose = (
+        "A head's rows lie together; a token's numbers must: after the transpose the strides no longer fall, "
+        "and one stride cannot step through a row, so .view alone fails and .contiguous() copies first."
+        if refused
+        else "With one head, or one token, the transpose moves nothing, and .view works without a copy."
+    )
+    if "output_projection" not in row.tensors and "input" not in row.tensors:
+        prose += " The model's own output layer mixes the heads then."
+    columns = [head * dim for head in range(num_heads)]
+    flat = [row.token * num_heads * dim + column for column in columns]
+    table = terms(
+        f"merged row of token {row.token}, at the first dim of each head; viewed without the transpose",
+        {
+            "column": columns,
+            "head": range(num_heads),
+            "merged": merged[row.token, columns].double().numpy(),
+            "unmoved": unmoved[row.token, columns].double().numpy(),
+            "is of token": [place % (num_tokens * dim) // dim for place in flat],
+            "of head": [place // (num_tokens * dim) for place in flat],
+        },
+    )
+    values: dict[str, Cell] = {"torch says to .view without .contiguous()": refused or "nothing: it works"}
+    name = "merged" if "merged" in row.tensors else "output" if row.tensors.keys() >= {"input"} else None
+    if name is not None:
+        difference = largest_difference(merged.double().numpy(), part(row.tensors[name], batch=0))
+        values[f"largest difference from {name} in the report"] = difference
+    formula = "(head, token, dim) → (token, head·dim)"
+    return Step("Merge the heads", formula, prose, shapes, values, (table,), question)
+
+
+def merge_steps(row: ExplainedRow) -> tuple[Step, ...]:
+    """The heads side by side, then one number of the output that unifies them."""
+    merge = _merge_step(row)
+    if "output_projection" not in row.tensors:
+        return (merge,)
+    merged, matrix = row.of_query("merged"), part(row.tensors["output_projection"])
+    bias, output = part(row.tensors["output_bias"]), row.of_query("output")
+    computed = matrix @ merged + bias
+    values = {
+        "bias dim 0": cell(bias[0]),
+        "sum and bias": cell(computed[0]),
+        "output dim 0 in the report": cell(output[0]),
+        "largest difference over all dims": largest_difference(computed, output),
+    }
+    title = f"dim 0 of output {row.token}: its merged row · row 0 of W_O"
+    product = dot_product(title, ("merged", merged), ("W_O", matrix[0]), axis="column")
+    prose = "Up to here no head knew of the others: the last matrix mixes what they found, back to embed_dim."
+    shapes = shapes_of(row.tensors, "merged", "output_projection", "output_bias", "output")
+    formula, question = "y = merged W_Oᵀ + b", "Why one more matrix?"
+    return merge, Step("Output projection", formula, prose, shapes, values, (product,), question)
+
+
+def steps(spec: AttentionSpec, report: Report) -> tuple[Step, ...]:
+    """From tokens to the output of the explained query; UserError where there is no such query."""
+    row = explained_row(spec, report)
+    first = token_steps(spec, row)
+    if "query" not in row.tensors:
+        return (*first, _weights_alone(row))
+    projections = [projection_step(spec, row), *([split_step(row)] if row.has_heads else [])]
+    last = [weighted_sum_step(row), *(merge_steps(row) if row.has_heads else ())]
+    return (*first, *projections, *_weights_steps(spec, row), *last)
+
+
+def _weights_steps(spec: AttentionSpec, row: ExplainedRow) -> list[Step]:
+    """From query and key to weights; of the second half of differential attention the softmax alone."""
+    half = row.of_half(0) if spec.differential else row
+    scores = row_scores(spec, half)
+    made = [*qk_norm_and_rope_steps(spec, half), scores_step(half, scores), scale_step(spec, half, scores)]
+    made += [*steps_after_scale(spec, half, scores), mask_step(spec, half, scores)]
+    made.append(softmax_step(half, scores.sink) if spec.softmax else no_softmax_step(half))
+    if spec.differential:
+        made += [softmax_step(row.of_half(1), scores.sink), difference_step(row, spec.lambda_init)]
+    return made
+
+
+def _weights_alone(row: ExplainedRow) -> Step:
+    """The only step of a model that exposes nothing but its weights."""
+    weights = row.of_query("weights")
+    table = key_table(row, "weights", {"weight": weights}, ("sum", "", weights.sum()))
+    prose = (
+        "This model hands over its weights alone: query, key and scores stay inside, so that the row cannot "
+        "be worked out term by term."
+    )
+    entropies = row.report.tensors_of("rows")["entropy"].values[..., row.token].ravel()
+    values = {"entropy": cell(entropies[row.head])}
+    shapes = shapes_of(row.tensors, "weights")
+    formula, question = "w_i = softmax(scores_i)", "Why is the row not worked out?"
+    return Step("Weights", formula, prose, shapes, values, (table,), question)

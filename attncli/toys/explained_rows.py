@@ -1,0 +1,468 @@
+"""What every explanation is made of: tables of terms, and the steps of the query row that is explained."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attncli.core.mechanisms import alibi_slopes, score_factor
+from attncli.report import Cell, NamedTensor, Report, Shape, Step, Terms
+from attncli.settings.attention import AttentionSpec
+from attncli.settings.fields import ExplainRowSpec
+from attncli.settings.text import check_token
+
+MOST_ROWS, FIRST_ROWS, LAST_ROWS = 12, 4, 2
+MOST_PRODUCTS = 6
+MOST_DIMS = 6
+
+Numbers = np.ndarray
+Columns = Mapping[str, Sequence[object] | Numbers]
+
+
+def cell(number: object) -> Cell:
+    """A number or text as a cell: None for infinity and NaN."""
+    if isinstance(number, str):
+        return number
+    if isinstance(number, int | np.integer):
+        return int(number)
+    # Any number of Python, numpy or torch: they share no type.
+    value = float(np.float64(number))  # type: ignore[arg-type]
+    return value if np.isfinite(value) else None
+
+
+def part(tensor: NamedTensor, **index: int) -> Numbers:
+    """A tensor at these indices of its axes, in float64; axes that it lacks are ignored."""
+    place = tuple(index.get(axis, slice(None)) for axis in tensor.axes)
+    return np.asarray(tensor.values[place], dtype=np.float64)
+
+
+def shapes_of(tensors: Mapping[str, NamedTensor], *names: str) -> tuple[Shape, ...]:
+    """The shapes of the named tensors, without those that are missing."""
+    there = {name: tensors[name] for name in names if name in tensors}
+    return tuple(Shape(name, tensor.axes, tensor.values.shape) for name, tensor in there.items())
+
+
+def terms(
+    title: str,
+    columns: Columns,
+    *,
+    notable: Sequence[int] = (),
+    totals: Sequence[Sequence[object]] = (),
+    most: int | None = None,
+) -> Terms:
+    """A table of columns: the first `most` rows, or of more than 12 the first, the last and the notable."""
+    count = len(next(iter(columns.values())))
+    rows: Sequence[int] = range(count if most is None else min(most, count))
+    if most is None and count > MOST_ROWS:
+        rows = sorted({*range(FIRST_ROWS), *notable, *range(count - LAST_ROWS, count)})
+    cells = tuple(tuple(cell(column[row]) for column in columns.values()) for row in rows)
+    sums = tuple(tuple(map(cell, total)) for total in totals)
+    return Terms(title, tuple(columns), cells, count, sums)
+
+
+def dot_product(
+    title: str, left: tuple[str, Numbers], right: tuple[str, Numbers], *, axis: str = "dim"
+) -> Terms:
+    """Σ left right: the first products, and the sum over all of them."""
+    products = left[1] * right[1]
+    columns = {axis: range(len(products)), left[0]: left[1], right[0]: right[1], "product": products}
+    return terms(title, columns, totals=[("sum", "", "", products.sum())], most=MOST_PRODUCTS)
+
+
+def first_dims(
+    title: str,
+    columns: Columns,
+    matrix: Numbers,
+    *,
+    notable: Sequence[int] = (),
+) -> Terms:
+    """The columns, then the first numbers of each row of a matrix."""
+    dims = range(min(MOST_DIMS, matrix.shape[1]))
+    left_out = f": the first {len(dims)} of {matrix.shape[1]} dims" if len(dims) < matrix.shape[1] else ""
+    return terms(f"{title}{left_out}", {**columns, **{str(d): matrix[:, d] for d in dims}}, notable=notable)
+
+
+def largest_difference(computed: Numbers, reported: Numbers) -> Cell:
+    """The largest difference between numbers computed here and the report's, where both are finite."""
+    both = np.isfinite(computed) & np.isfinite(reported)
+    return cell(np.abs(computed - reported)[both].max(initial=0.0))
+
+
+BIASES = ("bias", "position_bias")
+
+
+@dataclass(frozen=True)
+class ExplainedRow:
+    """One query of a report, in one head where there are several, in batch item 0 where there is a batch.
+
+    `half` is 0 or 1 in differential attention, whose two softmaxes take a half of query and key each.
+    """
+
+    report: Report
+    token: int
+    head: int = 0
+    half: int | None = None
+
+    @property
+    def tensors(self) -> Mapping[str, NamedTensor]:
+        """The tensors of the report."""
+        return self.report.tensors
+
+    @property
+    def key_tokens(self) -> Sequence[str]:
+        """The tokens of the keys."""
+        return self.report.context_tokens or self.report.tokens
+
+    @property
+    def place(self) -> str:
+        """`, head 2` where there are several heads, `, first half` in differential attention."""
+        head = f", head {self.head}" if self.has_heads else ""
+        return head if self.half is None else f"{head}, {('first', 'second')[self.half]} half"
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether there is a head axis."""
+        return "head" in self.tensors["weights"].axes
+
+    @property
+    def strongest(self) -> int:
+        """The key with the largest weight: the one whose numbers are written out."""
+        return int(self.of_query("weights").argmax())
+
+    def of_half(self, half: int) -> "ExplainedRow":
+        """The same row in one half of differential attention."""
+        return replace(self, half=half)
+
+    def name(self, name: str) -> str:
+        """The name of a tensor of this half."""
+        if self.half is None or name not in ("scores", "scaled_scores", "weights"):
+            return name
+        return f"second_{name}" if self.half else {"weights": "first_weights"}.get(name, name)
+
+    def projected(self, name: str) -> str:
+        """The tensor of query or key before anything normalised or rotated it."""
+        return f"projected_{name}" if f"projected_{name}" in self.tensors else name
+
+    def whole(self, name: str) -> Numbers:
+        """A tensor of this head and half, whole; a key/value head serves several query heads."""
+        tensor, weights = self.tensors[self.name(name)], self.tensors["weights"]
+        head = self.head
+        if "head" in tensor.axes:
+            num_heads = weights.values.shape[weights.axes.index("head")]
+            head //= num_heads // tensor.values.shape[tensor.axes.index("head")]
+        numbers = part(tensor, batch=0, head=head)
+        if self.half is not None and name in ("query", "key", "projected_query", "projected_key"):
+            numbers = np.split(numbers, 2, axis=-1)[self.half]
+        return numbers
+
+    def of_query(self, name: str) -> Numbers:
+        """The explained query's row of a tensor."""
+        return np.asarray(self.whole(name)[self.token])
+
+    def compared(self, computed: Numbers, name: str) -> dict[str, Cell]:
+        """The largest difference of numbers computed for the explained query from the report's."""
+        return {"largest difference from the report": largest_difference(computed, self.of_query(name))}
+
+
+def explained_row(spec: ExplainRowSpec, report: Report) -> ExplainedRow:
+    """The row and head that the spec asks for, else the last row of head 0; UserError for a missing token."""
+    check_token(spec.token, len(report.tokens))
+    token = len(report.tokens) - 1 if spec.token is None else spec.token
+    row = ExplainedRow(report, token)
+    return replace(row, head=getattr(spec, "head", None) or 0) if row.has_heads else row
+
+
+@dataclass(frozen=True)
+class RowScores:
+    """finished = (softcap(factor raw) + bias) / temperature for every key, hidden ones, too.
+
+    Masking comes later. `bias` names a tensor of the report; `sink` is the logit as the softmax takes it.
+    """
+
+    factor: float
+    softcap: float | None
+    bias: str | None
+    temperature: float
+    sink: float | None
+    raw: Numbers
+    scaled: Numbers
+    capped: Numbers
+    biased: Numbers
+    finished: Numbers
+
+    @property
+    def is_scale_alone(self) -> bool:
+        """Whether nothing follows the scale."""
+        return self.softcap is None and self.bias is None and self.temperature == 1
+
+
+def row_scores(spec: AttentionSpec, row: ExplainedRow) -> RowScores:
+    """The scores of a row, step by step: a model's layer has its own rule, which its report holds."""
+    query = row.of_query("query")
+    factor, softcap, temperature, sink = 0.0, spec.softcap, spec.temperature, spec.sink
+    if spec.model is not None:
+        rule = row.report.numbers("score_rule")
+        factor, softcap, sink = rule["scale"] or 0.0, rule["softcap"], rule["sink"]
+    else:
+        factor = score_factor(spec.scale, len(query))
+    bias = next((name for name in BIASES if name in row.tensors), None)
+    raw = np.asarray(row.whole("key") @ query)
+    scaled = raw * factor
+    capped = scaled if softcap is None else softcap * np.tanh(scaled / softcap)
+    biased = capped if bias is None else capped + row.of_query(bias)
+    sink = None if sink is None else sink / temperature
+    return RowScores(
+        factor, softcap, bias, temperature, sink, raw, scaled, capped, biased, biased / temperature
+    )
+
+
+def key_table(row: ExplainedRow, title: str, columns: Columns, *totals: tuple[object, ...]) -> Terms:
+    """One row per key: its position and text, then these columns."""
+    return terms(
+        f"{title} of query {row.token}{row.place}",
+        {"key": range(len(row.key_tokens)), "text": row.key_tokens, **columns},
+        notable=[row.token, row.strongest],
+        totals=totals,
+    )
+
+
+def scores_step(row: ExplainedRow, scores: RowScores) -> Step:
+    """One dot product written out, then the whole row."""
+    key, reported = row.strongest, row.of_query("scores")
+    left, right = (f"q_{row.token}", row.of_query("query")), (f"k_{key}", row.whole("key")[key])
+    product = dot_product(f"query {row.token} · key {key}{row.place}", left, right)
+    prose = (
+        "A score says how well a key fits a query: large where their vectors point the same way. Written out "
+        "is the key with the largest weight; the others go the same way."
+    )
+    if row.half is not None:
+        prose += " Differential attention does all this twice, with a half of query and key each."
+    values = {
+        f"score of key {key} in the report": cell(reported[key]),
+        "largest difference over visible keys": largest_difference(scores.raw, reported),
+    }
+    shapes = shapes_of(row.tensors, "query", "key", row.name("scores"))
+    tables = product, key_table(row, "scores", {"score": scores.raw})
+    return Step(
+        "Scores", "s_ij = q_i · k_j = Σ_d q_id k_jd", prose, shapes, values, tables, "Why a dot product?"
+    )
+
+
+def scale_step(spec: AttentionSpec, row: ExplainedRow, scores: RowScores) -> Step:
+    """The row of scores before and after its factor."""
+    head_dim = row.of_query("query").shape[-1]
+    values: dict[str, Cell] = {"head_dim": head_dim, "factor": scores.factor}
+    root = "A score is a sum of head_dim products: its variance grows with head_dim. "
+    scale = "model" if spec.model is not None else spec.scale if isinstance(spec.scale, str) else "number"
+    formula, prose = {
+        "sqrt": ("s / √head_dim", f"{root}Dividing by √head_dim prevents this, and softmax stays diffuse."),
+        "fourth-root": (
+            "(q · head_dim^-¼) · (k · head_dim^-¼)",
+            f"{root}Here query and key are each divided by the fourth root: the same, with smaller numbers "
+            "on the way.",
+        ),
+        "none": ("s", f"{root}Nothing is done about it here: the scores stay as they are."),
+        "number": ("factor · s", f"{root}The factor was chosen; 1 / √head_dim would keep the variance."),
+        "model": ("factor · s", f"{root}The factor is the model's own."),
+    }[scale]
+    if scale == "fourth-root":
+        values["factor on query and key each"] = head_dim**-0.25
+    if scores.is_scale_alone and not row.place:
+        for name in ("scores", "scaled_scores"):
+            said = f"variance of all visible {name.replace('_', ' ')}"
+            values[said] = cell(row.report.numbers(name)["variance"])
+    if scores.is_scale_alone:
+        values |= row.compared(scores.scaled, "scaled_scores")
+    table = key_table(row, "scores", {"score": scores.raw, "scaled": scores.scaled})
+    shapes = shapes_of(row.tensors, row.name("scores"), row.name("scaled_scores"))
+    return Step("Scale", formula, prose, shapes, values, (table,), "Why are scores scaled?")
+
+
+def steps_after_scale(spec: AttentionSpec, row: ExplainedRow, scores: RowScores) -> list[Step]:
+    """One step each for the soft cap, the bias and the temperature, where they are on."""
+    steps = []
+    if scores.softcap is not None:
+        table = key_table(row, "scaled scores", {"scaled": scores.scaled, "capped": scores.capped})
+        values = {"cap": cell(scores.softcap)}
+        if scores.bias is None and scores.temperature == 1:
+            values |= row.compared(scores.capped, "scaled_scores")
+        prose = (
+            "No score goes beyond the cap, so that no key wins by more than that; small ones stay nearly as "
+            "they are."
+        )
+        steps.append(Step("Soft cap", "c tanh(s / c)", prose, (), values, (table,), "Why bend the scores?"))
+    if scores.bias is not None:
+        steps.append(_bias_step(spec, row, scores, scores.bias))
+    if scores.temperature != 1:
+        table = key_table(row, "scores", {"score": scores.biased, "divided": scores.finished})
+        values = {"temperature": cell(scores.temperature)} | row.compared(scores.finished, "scaled_scores")
+        flatter = "more than 1 makes the row flatter" if scores.temperature > 1 else "less than 1, sharper"
+        prose = f"All that the softmax takes is divided by the temperature: {flatter}."
+        steps.append(Step("Temperature", "s / T", prose, (), values, (table,), "Why divide once more?"))
+    return steps
+
+
+def _bias_step(spec: AttentionSpec, row: ExplainedRow, scores: RowScores, name: str) -> Step:
+    """What is added to each score, whatever the words are."""
+    values: dict[str, Cell] = {}
+    formula, prose = (
+        "s_ij + b_ij",
+        "Products of vectors say nothing of order. So a number is added to each score that depends on the "
+        "positions alone, not on the words.",
+    )
+    columns: dict[str, Sequence[object] | Numbers] = {"score": scores.capped}
+    if spec.model is None:
+        columns["distance"] = [abs(row.token - j) for j in range(len(row.key_tokens))]
+        if "bias_table" in row.tensors:
+            prose += (
+                " Distances share buckets; each bucket has a number, sampled here and learned in a model."
+            )
+        else:
+            formula = "s_ij - slope |i - j|"
+            num_heads = len(row.tensors[name].values) if row.has_heads else 1
+            values["slope"] = cell(alibi_slopes(num_heads)[row.head].item())
+            prose = (
+                "Products of vectors say nothing of order. ALiBi: each score loses the head's slope times "
+                "the distance, so that near keys win."
+            )
+    columns |= {"bias": row.of_query(name), "sum": scores.biased}
+    if scores.temperature == 1:
+        values |= row.compared(scores.biased, "scaled_scores")
+    shapes = shapes_of(row.tensors, name, "bias_table")
+    table, question = key_table(row, "scores and bias", columns), "Why add what no word decides?"
+    return Step("Bias", formula, prose, shapes, values, (table,), question)
+
+
+def mask_step(spec: AttentionSpec, row: ExplainedRow, scores: RowScores) -> Step:
+    """Which keys the explained query sees; hidden scores become -infinity."""
+    everywhere = np.isneginf(row.whole("scaled_scores"))
+    hidden = everywhere[row.token]
+    values: dict[str, Cell] = {
+        "hidden in this row": int(hidden.sum()),
+        "hidden in the whole matrix": int(everywhere.sum()),
+        "scores in the whole matrix": everywhere.size,
+    }
+    shapes, positions = shapes_of(row.tensors, row.name("scaled_scores")), spec.positions()
+    if not everywhere.any():
+        prose = "The whole text is there before it is read: every query sees every key."
+        if positions and spec.model is None:
+            prose += " A decoder would hide the future: --causal."
+        return Step("Mask", "s_ij, for every j", prose, shapes, values, question="Why is nothing hidden?")
+    prose = (
+        "A hidden key gets a score of -∞, and so a weight of 0, whatever its score was. It is hidden before "
+        "the softmax, so that the weights that are left still sum to 1."
+    )
+    if positions and positions.window is not None:
+        prose += " The window hides what is too far away."
+    if not hidden.any():
+        prose += f" Query {row.token} sees every key; --token chooses an earlier one."
+    columns: Columns = {
+        "score": scores.finished,
+        "sees": ["no" if h else "yes" for h in hidden],
+        "masked": row.of_query("scaled_scores"),
+    }
+    table = key_table(row, "scores", columns)
+    formula, question = "s_ij where i sees j, else -∞", "Why -∞ before the softmax, and not 0 after it?"
+    return Step("Mask", formula, prose, shapes, values, (table,), question)
+
+
+MOST_WEIGHTED_DIMS = 2
+
+
+def softmax_step(row: ExplainedRow, sink: float | None) -> Step:
+    """The largest score subtracted, exponentials, their sum with that of the sink, the quotients."""
+    scores = row.of_query("scaled_scores")
+    everything = scores if sink is None else np.append(scores, sink)
+    # A query that sees nothing has no largest score; its weights are zeros.
+    largest = everything.max() if np.isfinite(everything.max()) else 0.0
+    shifted = scores - largest
+    exponentials = np.exp(shifted)
+    total = np.exp(everything - largest).sum()
+    weights = exponentials / total if total else exponentials
+    columns = {"score": scores, "minus the max": shifted, "exp": exponentials, "weight": weights}
+    values: dict[str, Cell] = {"largest score": cell(largest), "sum of exponentials": cell(total)}
+    prose = (
+        "An exponential is positive whatever the score, and over their sum it is a weight; a hidden key has "
+        "exp(-∞) = 0. Minus the largest score none overflows, and the quotients are the same."
+    )
+    if sink is not None:
+        share = np.exp(sink - largest)
+        values |= {"sink": sink, "exponential of the sink": cell(share)}
+        values["weight of the sink"] = cell(share / total)
+        prose += " The sink is a score outside the keys: it is in the sum, so that the keys get less than 1."
+    values["ln Σ exp(score)"] = cell(largest + np.log(total)) if total else None
+    values |= row.compared(weights, "weights")
+    sums = ("sum", "", "", "", exponentials.sum(), weights.sum())
+    table = key_table(row, "softmax", columns, sums)
+    shapes = shapes_of(row.tensors, row.name("scaled_scores"), row.name("weights"))
+    title = "Second softmax" if row.half else "Softmax"
+    formula = "w_ij = exp(s_ij - m) / Σ_k exp(s_ik - m),  m = max_k s_ik"
+    return Step(title, formula, prose, shapes, values, (table,), "Why exponentials?")
+
+
+def difference_step(row: ExplainedRow, lambda_init: float) -> Step:
+    """first - lambda second: what both halves attend to cancels."""
+    first, second = (row.of_half(half).of_query("weights") for half in (0, 1))
+    vectors = part(row.tensors["lambda_vectors"])
+    positive, negative = (np.exp(vectors[n] @ vectors[n + 1]) for n in (0, 2))
+    factor = positive - negative + lambda_init
+    weights = first - factor * second
+    columns = {"first": first, "second": second, "lambda · second": factor * second, "weight": weights}
+    sums = ("sum", "", *(column.sum() for column in columns.values()))
+    values: dict[str, Cell] = {
+        "exp(a · b)": cell(positive),
+        "exp(c · d)": cell(negative),
+        "lambda_init": lambda_init,
+        "lambda": cell(factor),
+    }
+    values |= row.compared(weights, "weights")
+    prose = (
+        "Lambda, of four learned vectors, says how much of the second softmax is taken off the first: what "
+        "both attend to cancels. A row sums to 1 - lambda and may be negative."
+    )
+    product = dot_product("a · b, of the vectors behind lambda", ("a", vectors[0]), ("b", vectors[1]))
+    table = key_table(row, "difference", columns, sums)
+    shapes = shapes_of(row.tensors, "first_weights", "second_weights", "lambda_vectors", "weights")
+    formula = "w = w1 - λ w2,  λ = exp(a · b) - exp(c · d) + lambda_init"
+    question = "Why take one softmax off another?"
+    return Step("Difference", formula, prose, shapes, values, (product, table), question)
+
+
+def no_softmax_step(row: ExplainedRow) -> Step:
+    """Scores as weights: hidden ones are zero."""
+    scores = row.of_query("scaled_scores")
+    weights = np.where(np.isneginf(scores), 0.0, scores)
+    prose = "No softmax: the scores are the weights, may be negative and sum to anything; hidden ones are 0."
+    table = key_table(row, "weights", {"score": scores, "weight": weights}, ("sum", "", "", weights.sum()))
+    shapes, question = shapes_of(row.tensors, "weights"), "Why is there usually a softmax?"
+    values = row.compared(weights, "weights")
+    return Step("No softmax", "w_ij = s_ij", prose, shapes, values, (table,), question)
+
+
+def weighted_terms(weights: Numbers, values: Numbers) -> tuple[dict[str, Numbers], tuple[object, ...]]:
+    """For the first dims the value and its product with the weight, and the row of their sums."""
+    columns = {"weight": weights}
+    sums: list[object] = [weights.sum()]
+    for dim in range(min(MOST_WEIGHTED_DIMS, values.shape[1])):
+        products = weights * values[:, dim]
+        columns |= {f"value dim {dim}": values[:, dim], f"times weight {dim}": products}
+        sums += ["", products.sum()]
+    return columns, ("sum", "", *sums)
+
+
+def weighted_sum_step(row: ExplainedRow) -> Step:
+    """Weights times values, and their sums: the output of the explained query."""
+    weights, values = row.of_query("weights"), row.whole("value")
+    name = "head_outputs" if "head_outputs" in row.tensors else "output"
+    output = row.of_query(name)
+    columns, sums = weighted_terms(weights, values)
+    shown = {f"{name} dim {dim} in the report": cell(output[dim]) for dim in range(min(2, len(output)))}
+    shown["largest difference over all dims"] = largest_difference(weights @ values, output)
+    prose = (
+        "A sum takes a little from many keys, and a gradient reaches each of them; the best key alone would "
+        "be a choice, which has none. Each dim is mixed by itself."
+    )
+    table = key_table(row, "weighted values", columns, sums)
+    shapes = shapes_of(row.tensors, "weights", "value", name)
+    question = "Why a sum, and not the best key's value?"
+    return Step("Weighted sum", "y_i = Σ_j w_ij v_j", prose, shapes, shown, (table,), question)

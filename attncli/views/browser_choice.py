@@ -1,0 +1,361 @@
+"""What a report has to browse, what is chosen of it, and the moves from one choice to the next."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from math import prod
+
+import numpy as np
+
+from attncli.report import PLACES, Report, Table
+from attncli.views import SCALES
+from attncli.views.colours import Shading, shading
+from attncli.views.matrices import ATTENTION_AXES, Matrix, matrices_of, place_names, whole_heads
+from attncli.views.texts import LabelledAxis, labelled_axes
+
+# The first of these is what one opens a report for.
+FIRST_NAMES = ("weights", "pooled_mean", "pooled_max")
+GROUPS = {"query": "rows", "key": "keys"}
+# The stacks of a survey whose rows belong to maps of that kind; any other maps belong to the text itself.
+STACKS = {"encoder": ("encoder",), "cross": ("cross",)}
+
+Place = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The maps of one name, by their place on the leading axes: layers and heads.
+
+    The last of these axes runs to the right; those before it run down. The whole weights of a head replace
+    its pooled map.
+    """
+
+    report: Report
+    name: str
+    axes: tuple[str, ...]
+    shape: Place
+    maps: Mapping[Place, Matrix] = field(repr=False)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows below each other: layers, batches; one where there are heads alone."""
+        return prod(self.shape[:-1])
+
+    @property
+    def num_columns(self) -> int:
+        """Maps side by side: heads."""
+        return self.shape[-1] if self.shape else 1
+
+    @property
+    def num_places(self) -> int:
+        """All maps."""
+        return prod(self.shape)
+
+    def place(self, number: int) -> Place:
+        """The place of that number, counted along the rows."""
+        return tuple(map(int, np.unravel_index(number, self.shape))) if self.shape else ()
+
+    def row_name(self, row: int) -> str:
+        """The layer, or the numbers on all axes but the last."""
+        return ".".join(map(str, self.place(row * self.num_columns)[:-1]))
+
+    def name_of(self, number: int) -> str:
+        """`layer 5, head 11`."""
+        return ", ".join(place_names(zip(self.axes, self.place(number), strict=True)))
+
+    @cached_property
+    def statistics(self) -> dict[str, np.ndarray]:
+        """The statistics of the heads, one number per place; NaN where there is none."""
+        return head_statistics(self.report, self.axes, self.shape)
+
+
+def grids(report: Report) -> list[Grid]:
+    """Everything to browse in a report, the weights first; nothing where no tensor has queries and keys."""
+    whole = whole_heads(report)
+    names = [
+        name
+        for name, tensor in report.tensors.items()
+        if tensor.axes[-2:] in ATTENTION_AXES and tensor.values.size and name not in whole.values()
+    ]
+    order = {name: i for i, name in enumerate(FIRST_NAMES)}
+    names.sort(key=lambda name: order.get(name, len(order)))
+    return [_grid(report, name, whole if name == "pooled_mean" else {}) for name in names]
+
+
+def _grid(report: Report, name: str, whole: Mapping[Place, str]) -> Grid:
+    tensor = report.tensors[name]
+    maps = {matrix.index: matrix for matrix in matrices_of(report, name, tensor)}
+    shared = next(iter(maps.values())).shared
+    shape = (1,) * len(shared) if shared else tensor.values.shape[:-2]
+    for place in maps.keys() & whole.keys():
+        (matrix,) = matrices_of(report, "weights", report.tensors[whole[place]])
+        maps[place] = replace(matrix, place=tuple(zip(PLACES, place, strict=True)))
+    return Grid(report, name, tensor.axes[:-2], shape, maps)
+
+
+def head_statistics(report: Report, axes: tuple[str, ...], shape: Place) -> dict[str, np.ndarray]:
+    """Each statistic as one number per head: from the survey's rows, else the mean over the queries."""
+    if axes == PLACES and report.table("heads"):
+        return _survey_statistics(report, shape)
+    part = tuple(map(slice, shape))
+    return {
+        name: np.asarray(np.ma.filled(np.ma.masked_invalid(tensor.values).mean(axis=-1), np.nan))[part]
+        for name, tensor in report.tensors_of("rows").items()
+        if tensor.axes == (*axes, "query")
+    }
+
+
+def _survey_statistics(report: Report, shape: Place) -> dict[str, np.ndarray]:
+    """The statistics of the heads whose maps the report holds; NaN for a map without a head."""
+    stacks = STACKS.get(str(report.spec.get("maps")), ("self", "decoder"))
+    heads = Table(row for row in report.table("heads") if row.get("stack", "self") in stacks)
+    found = {}
+    for name in heads[0] if heads else ():
+        for grid in heads.grids(name).values():
+            if name not in PLACES and not np.isnan(grid.values).all():
+                values = grid.values[: shape[0], : shape[1]]
+                missing = [(0, size - there) for size, there in zip(shape, values.shape, strict=True)]
+                found[name] = np.pad(values, missing, constant_values=np.nan)
+    return found
+
+
+def token_statistics(
+    report: Report, axes: tuple[str, ...], place: Place, axis: str, token: int
+) -> dict[str, float]:
+    """The statistics of one query's row of weights; of a key what all queries give it."""
+    return {
+        name: float(tensor.values[(*place, token)])
+        for name, tensor in report.tensors_of(GROUPS.get(axis, "")).items()
+        if tensor.axes == (*axes, axis) and token < tensor.values.shape[-1]
+    }
+
+
+KEPT_SHADINGS = 16
+
+Colouring = tuple[int, int, str, int]
+
+
+@lru_cache(maxsize=8)
+def _labels(axis: LabelledAxis) -> tuple[str, ...]:
+    return tuple(axis.labels())
+
+
+def _order(numbers: np.ndarray, *, descending: bool) -> list[int]:
+    """The places of the numbers from the smallest or the largest on; no number last."""
+    keys = -numbers.astype(np.float64) if descending else numbers
+    order: list[int] = np.argsort(np.where(np.isfinite(numbers), keys, np.inf), kind="stable").tolist()
+    return order
+
+
+class Choice:
+    """The state of the browser; no textual in it.
+
+    `is_ranked`: the heads are in the order of `statistic`. `is_received`: who looks at the chosen key,
+    instead of where the chosen query looks. `by_weight`: the bars are in the order of their numbers.
+    """
+
+    def __init__(
+        self,
+        grids: Sequence[Grid],
+        *,
+        scale: str = "linear",
+        skip_sink: int = 0,
+        sort: str | None = None,
+        smallest_first: bool = False,
+    ) -> None:
+        self.grids = grids
+        self.grid_number = self.number = 0
+        self.statistic, self.smallest_first = sort, smallest_first
+        self.is_ranked = sort is not None
+        self.scale = scale
+        self.num_sinks, self.skips = max(1, skip_sink), skip_sink > 0
+        self.is_received = self.by_weight = False
+        self.query = self.key = 0
+        self._shape = (1, 1)
+        self._shadings: dict[Colouring, Shading] = {}
+        self.settle()
+        if self.is_ranked:
+            self.number = self.ranking[0]
+
+    @property
+    def grid(self) -> Grid:
+        """The maps of one name."""
+        return self.grids[self.grid_number]
+
+    @property
+    def place(self) -> Place:
+        """The place of the chosen map among them."""
+        return self.grid.place(self.number)
+
+    @property
+    def matrix(self) -> Matrix:
+        """The chosen map."""
+        return self.grid.maps[self.place]
+
+    def settle(self) -> None:
+        """Keep every choice inside what there is; a token becomes the block that holds it, and back."""
+        grid = self.grid
+        self.number = min(self.number, grid.num_places - 1)
+        if self.statistic not in grid.statistics:
+            self.statistic = next(iter(grid.statistics), None)
+            self.is_ranked = self.is_ranked and self.statistic is not None
+        (old_rows, old_columns), (rows, columns) = self._shape, self.matrix.values.shape
+        self._shape = rows, columns
+        self.query = min(self.query * rows // old_rows, rows - 1)
+        self.key = min(self.key * columns // old_columns, columns - 1)
+
+    def step_grid(self, step: int) -> None:
+        """The next tensor, or that of the next report."""
+        self.grid_number = (self.grid_number + step) % len(self.grids)
+        self.settle()
+
+    def choose_head(self, number: int) -> None:
+        """That head, counted along the layers."""
+        self.number = number
+        self.settle()
+
+    def step_head(self, down: int, right: int) -> None:
+        """A layer up or down, a head left or right; in a ranking, from one rank to the next."""
+        if self.is_ranked:
+            ranking = self.ranking
+            rank = ranking.index(self.number) + down + right
+            self.choose_head(ranking[min(max(rank, 0), len(ranking) - 1)])
+            return
+        row, column = divmod(self.number, self.grid.num_columns)
+        row = min(max(row + down, 0), self.grid.num_rows - 1)
+        column = min(max(column + right, 0), self.grid.num_columns - 1)
+        self.choose_head(row * self.grid.num_columns + column)
+
+    @property
+    def ranking(self) -> list[int]:
+        """The numbers of the heads by the chosen statistic; those without one last."""
+        values = self.grid.statistics.get(self.statistic or "")
+        if values is None:
+            return list(range(self.grid.num_places))
+        return _order(values.ravel(), descending=not self.smallest_first)
+
+    def rank(self, step: int) -> None:
+        """Rank the heads by the chosen statistic; where they are ranked, by the one so many after it."""
+        if self.statistic is None:
+            return
+        if self.is_ranked:
+            names = list(self.grid.statistics)
+            self.statistic = names[(names.index(self.statistic) + step) % len(names)]
+        self.is_ranked = True
+
+    def toggle_ranking(self) -> None:
+        """The grid of layers and heads, or the ranking."""
+        self.is_ranked = not self.is_ranked and self.statistic is not None
+
+    def reverse(self) -> None:
+        """Rank the smallest first, or the largest."""
+        self.smallest_first = not self.smallest_first
+
+    @property
+    def labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The names of the queries and of the keys."""
+        rows, columns = labelled_axes(self.grid.report, self.matrix)
+        return _labels(rows), _labels(columns)
+
+    @property
+    def has_one_text(self) -> bool:
+        """Whether queries and keys are the same tokens, so that one is chosen as both."""
+        rows, columns = self.matrix.values.shape
+        return rows == columns and not self.grid.report.context_tokens
+
+    @property
+    def skip(self) -> int:
+        """The first keys that are excluded from the colours; one key at least stays."""
+        return min(self.num_sinks, self.matrix.values.shape[1] - 1) if self.skips else 0
+
+    @property
+    def colouring(self) -> Colouring:
+        """What the colours of the map follow from."""
+        return self.grid_number, self.number, self.scale, self.skip
+
+    @property
+    def shading(self) -> Shading:
+        """The places of the chosen map on the colour map; those of the last maps are kept."""
+        key = self.colouring
+        if key not in self._shadings:
+            while len(self._shadings) >= KEPT_SHADINGS:
+                del self._shadings[next(iter(self._shadings))]
+            self._shadings[key] = shading(
+                self.matrix.drawn, self.scale, skip_keys=self.skip, from_zero=self.matrix.is_weights
+            )
+        return self._shadings[key]
+
+    @property
+    def token(self) -> int:
+        """The chosen key where the question is who looks at it, else the chosen query."""
+        return self.key if self.is_received else self.query
+
+    @property
+    def token_labels(self) -> tuple[str, ...]:
+        """The labels of the axis of the chosen token."""
+        return self.labels[1 if self.is_received else 0]
+
+    @property
+    def bar_labels(self) -> tuple[str, ...]:
+        """The labels of the other axis: those of the bars."""
+        return self.labels[0 if self.is_received else 1]
+
+    def _bars(self, matrix: np.ndarray) -> np.ndarray:
+        return matrix[:, self.key] if self.is_received else matrix[self.query]
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The weights of the chosen query on every key; or of every query on the chosen key."""
+        return self._bars(self.matrix.values)
+
+    @property
+    def places(self) -> np.ndarray:
+        """The places of these numbers on the colour map; NaN for no number and for an excluded key."""
+        return self._bars(self.shading.places)
+
+    @property
+    def order(self) -> list[int]:
+        """The order of the bars: by position, or the largest number first (and no number last)."""
+        numbers = self.numbers
+        return _order(numbers, descending=True) if self.by_weight else list(range(len(numbers)))
+
+    @property
+    def token_statistics(self) -> dict[str, float]:
+        """The statistics of the chosen row, or of the chosen key; none of a block."""
+        axis = self.matrix.axes[1 if self.is_received else 0]
+        return token_statistics(self.grid.report, self.grid.axes, self.place, axis, self.token)
+
+    def choose_token(self, token: int) -> None:
+        """That token, as query and as key where they are one text."""
+        if self.is_received or self.has_one_text:
+            self.key = token
+        if not self.is_received or self.has_one_text:
+            self.query = token
+        self.settle()
+
+    def step_token(self, step: int, *, around: bool = False) -> None:
+        """So many tokens forward; `around`: from the last to the first."""
+        count, token = len(self.token_labels), self.token + step
+        self.choose_token(token % count if around else min(max(token, 0), count - 1))
+
+    def follow(self, token: int) -> None:
+        """Choose the token of a bar; where there are two texts, ask about it from its own."""
+        if not self.has_one_text:
+            self.turn()
+        self.choose_token(token)
+
+    def turn(self) -> None:
+        """Ask who looks at the token, or where it looks."""
+        self.is_received = not self.is_received
+
+    def toggle_order(self) -> None:
+        """The bars by position, or the largest number first."""
+        self.by_weight = not self.by_weight
+
+    def toggle_sink(self) -> None:
+        """Exclude the first keys from the colours, or include them."""
+        self.skips = not self.skips
+
+    def step_scale(self) -> None:
+        """The next of linear, log and row."""
+        self.scale = SCALES[(SCALES.index(self.scale) + 1) % len(SCALES)]

@@ -1,0 +1,507 @@
+"""The panels of the browser: the map of the chosen head, the heads, the statistics, the bars of a token."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from rich.cells import cell_len, set_cell_size
+from rich.color import Color
+from rich.segment import Segment
+from rich.style import Style
+from textual.events import Click
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from attncli.plain_text import plain_text
+from attncli.views.browser_choice import Choice
+from attncli.views.colours import LEVELS, NONE, Shading, level_colours, levels, shading
+from attncli.views.matrices import block_maximum
+from attncli.views.terminal import LOWER, NO_NUMBER, RAMP, UPPER
+from attncli.views.texts import bar, fixed, scalar, shortened
+
+BOLD, DIM, CHOSEN = Style(bold=True), Style(dim=True), Style(reverse=True, bold=True)
+
+
+@lru_cache
+def _colors(depth: str, is_diverging: bool) -> tuple[Color | None, ...]:
+    """The colour of each level, and none for no number."""
+    make = Color.from_rgb if depth == "truecolor" else Color.from_ansi
+    return (*(make(*colour) for colour in level_colours(depth, is_diverging)), None)
+
+
+@lru_cache(maxsize=16384)
+def _style(depth: str, is_diverging: bool, ink: int, ground: int) -> Style:
+    table = _colors(depth, is_diverging)
+    return Style(color=table[ink], bgcolor=table[ground])
+
+
+def mark(level: int) -> str:
+    """The character of a level: one of ten, the last for the largest."""
+    return NO_NUMBER if level == NONE else RAMP[level * len(RAMP) // LEVELS]
+
+
+@dataclass(frozen=True)
+class Tones:
+    """How a terminal of that colour depth shows the levels of a map."""
+
+    depth: str
+    is_diverging: bool
+
+    def cells(self, row: np.ndarray, cell_width: int) -> list[Segment]:
+        """A line of cells of that many characters, one cell per level."""
+        if self.depth == "none":
+            return [Segment("".join(mark(level) * cell_width for level in row.tolist()))]
+        return [
+            Segment(" " * (len(list(run)) * cell_width), _style(self.depth, self.is_diverging, NONE, level))
+            for level, run in groupby(row.tolist())
+        ]
+
+    def half_blocks(self, upper: np.ndarray, lower: np.ndarray) -> list[Segment]:
+        """Two rows of levels on one line, one character per column."""
+        pieces = []
+        for (above, below), run in groupby(zip(upper.tolist(), lower.tolist(), strict=True)):
+            shape, ink, ground = UPPER, above, below
+            if above == below:
+                shape, ink = " ", NONE
+            elif above == NONE:
+                shape, ink, ground = LOWER, below, NONE
+            style = _style(self.depth, self.is_diverging, ink, ground)
+            pieces.append(Segment(shape * len(list(run)), style))
+        return pieces
+
+    def chosen(self, level: int) -> Segment:
+        """The mark of what is chosen, two cells wide."""
+        if self.depth == "none" or level == NONE:
+            return Segment("[]", CHOSEN)
+        color = _colors(self.depth, self.is_diverging)[level]
+        contrast = Color.from_ansi(0 if level > LEVELS // 2 and not self.is_diverging else 15)
+        return Segment("[]", Style(color=contrast, bgcolor=color, bold=True))
+
+
+def fitted(text: str, width: int) -> str:
+    """The text in exactly that many cells: an ellipsis at the end of what was cut, or blanks."""
+    return set_cell_size(shortened(text, width), width) if width > 0 else ""
+
+
+class Panel(ScrollView, can_focus=False):
+    """Lines drawn when they are visible; line 0 is a heading that does not scroll.
+
+    A panel says how many lines it has, draws one, and takes a click on one.
+    """
+
+    def __init__(self, choice: Choice, *, depth: str, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.choice, self.depth = choice, depth
+
+    def tones(self, shading: Shading) -> Tones:
+        """How this terminal shows them."""
+        return Tones(self.depth, shading.is_diverging)
+
+    def heading(self) -> str:
+        """The first line."""
+        raise NotImplementedError
+
+    def num_lines(self) -> int:
+        """Lines below the heading."""
+        raise NotImplementedError
+
+    def line(self, number: int, width: int) -> list[Segment]:
+        """One line below the heading, in that width."""
+        raise NotImplementedError
+
+    def line_to_show(self) -> int | None:
+        """The line that must be visible."""
+        return None
+
+    def clicked(self, line: int, x: int) -> bool:
+        """Take a click on a line below the heading; whether anything was chosen."""
+        return False
+
+    def num_columns(self) -> int:
+        """Cells of the widest line; what is wider than the panel scrolls."""
+        return 0
+
+    def column_to_show(self) -> int | None:
+        """The cell of a line that must be visible."""
+        return None
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """Columns and lines below the heading."""
+        size = self.scrollable_content_region.size
+        return size.width, max(size.height - 1, 1)
+
+    def show(self) -> None:
+        """Draw again, after a choice: the chosen line scrolls into view."""
+        self.virtual_size = Size(self.num_columns(), self.num_lines() + 1)
+        width, height = self.room
+        line, column = self.line_to_show(), self.column_to_show()
+        y = None if line is None else min(max(round(self.scroll_target_y), line - height + 1), line)
+        x = None if column is None else min(max(round(self.scroll_target_x), column - width + 1), column)
+        self.scroll_to(x, y, animate=False, force=True)
+        self.refresh()
+
+    def on_resize(self) -> None:
+        """The same choice in another width."""
+        self.show()
+
+    def render_line(self, y: int) -> Strip:
+        """The heading, or the line that has been scrolled there."""
+        width, _ = self.room
+        if y == 0:
+            segments = [Segment(fitted(self.heading(), width), BOLD)]
+        else:
+            number = y - 1 + self.scroll_offset.y
+            segments = self.line(number, width) if number < self.num_lines() else []
+        return Strip(segments).adjust_cell_length(width)
+
+    def on_click(self, event: Click) -> None:
+        """Choose what is under the mouse."""
+        offset = event.get_content_offset(self)
+        if offset is not None and offset.y > 0:
+            line = offset.y - 1 + self.scroll_offset.y
+            if line < self.num_lines() and self.clicked(line, offset.x):
+                self.post_message(self.Chosen())
+
+    class Chosen(Message):
+        """Something was chosen with the mouse."""
+
+
+LONGEST_LABEL = 16
+MARK_EVERY = 10
+LABELLED_CELL_WIDTH, MOST_CELL_WIDTH = 5, 9
+POINTER, KEY_POINTER = "▸", "▾"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Cells of the labels, characters per cell of the map, rows and columns of numbers per cell.
+
+    `is_whole`: all of the map is visible, and the labels are positions.
+    """
+
+    label: int
+    cell_width: int
+    block: tuple[int, int]
+    rows_per_line: int
+    is_whole: bool
+
+
+def position_of(label: str) -> str:
+    """The position, or the positions of a block, without the token."""
+    return label.split()[0]
+
+
+def strongest(shading: Shading, block: tuple[int, int]) -> np.ndarray:
+    """Of each block the most prominent place: the highest, or the farthest from that of zero."""
+    highest = block_maximum(shading.places, block)
+    if not shading.is_diverging:
+        return highest
+    lowest = -block_maximum(-shading.places, block)
+    return np.where(highest - 0.5 >= 0.5 - lowest, highest, lowest)
+
+
+class HeadMap(Panel):
+    """Rows are queries and columns are keys, whichever of them is chosen.
+
+    `wants_whole` is None until the user asks for the whole map, or for lines.
+    """
+
+    wants_whole: bool | None = None
+    _drawn: tuple[object, Layout] | None = None
+
+    def toggle_whole(self) -> None:
+        """From the whole map to one line per query, or back."""
+        self.wants_whole = not self.layout_now.is_whole
+        self.show()
+
+    def _wanted_layout(self) -> Layout:
+        rows, columns = self.choice.matrix.values.shape
+        width, height = self.room
+        labels = self.choice.labels[0]
+        label_width = min(max(map(cell_len, labels)), LONGEST_LABEL, width // 3) + 2
+        is_wide = columns > width - label_width
+        if not (is_wide if self.wants_whole is None else self.wants_whole):
+            cell_width = min(max((width - label_width) // columns, 1), MOST_CELL_WIDTH)
+            return Layout(label_width, cell_width, (1, 1), 1, is_whole=False)
+        # Cells that stand for as few numbers as possible, so that all fit.
+        label_width = max(len(position_of(label)) for label in labels) + 2
+        rows_per_line = 1 if self.depth == "none" else 2
+        down, along = -(-rows // (height * rows_per_line)), -(-columns // max(width - label_width, 1))
+        return Layout(label_width, 1, (down, along), rows_per_line, is_whole=True)
+
+    def show(self) -> None:
+        """Find the colours of all cells once, not for every line."""
+        layout = self.layout_now = self._wanted_layout()
+        if self._drawn != (self.choice.colouring, layout):
+            self._drawn = self.choice.colouring, layout
+            shading = self.choice.shading
+            self._levels = levels(
+                shading.places if layout.block == (1, 1) else strongest(shading, layout.block)
+            )
+        super().show()
+
+    def heading(self) -> str:
+        """What a cell stands for, or the positions of the keys."""
+        layout = self.layout_now
+        if layout.block != (1, 1):
+            pooling = f"the largest of {layout.block[0]} × {layout.block[1]} per cell"
+            if not self.choice.is_received:
+                return " " * layout.label + pooling
+            column = layout.label + self.choice.key // layout.block[1]
+            if column > layout.label + len(pooling):
+                return fitted(" " * layout.label + pooling, column) + KEY_POINTER
+            return " " * column + f"{KEY_POINTER} {pooling}"
+        return " " * layout.label + self._key_marks()[self.scroll_offset.x :]
+
+    def _key_marks(self) -> str:
+        """The labels of the keys above wide cells, else the position of every tenth key."""
+        width, choice = self.layout_now.cell_width, self.choice
+        chosen = choice.key if choice.is_received else None
+        if width >= LABELLED_CELL_WIDTH:
+            labels = [label.strip() for label in choice.labels[1]]
+            if chosen is not None:
+                labels[chosen] = KEY_POINTER + labels[chosen]
+            return "".join(f"{fitted(label, width - 1)} " for label in labels)
+        positions = range(0, self._levels.shape[1], MARK_EVERY)
+        marks = "".join(fitted(str(i), MARK_EVERY * width) for i in positions)
+        return (
+            marks if chosen is None else marks[: chosen * width] + KEY_POINTER + marks[chosen * width + 1 :]
+        )
+
+    def num_lines(self) -> int:
+        """Lines of one or two rows."""
+        return -(-len(self._levels) // self.layout_now.rows_per_line)
+
+    def num_columns(self) -> int:
+        """Characters of the widest line."""
+        return self.layout_now.label + int(self._levels.shape[1]) * self.layout_now.cell_width
+
+    def line(self, number: int, width: int) -> list[Segment]:
+        """The label of a line's first query, and its cells."""
+        layout, tones = self.layout_now, self.tones(self.choice.shading)
+        first = number * layout.rows_per_line
+        chosen = not self.choice.is_received and number == self.line_to_show()
+        label = self._label(number, chosen)
+        skipped = self.scroll_offset.x // layout.cell_width
+        rows = self._levels[first : first + layout.rows_per_line, skipped:]
+        if layout.rows_per_line == 1:
+            return [label, *tones.cells(rows[0], layout.cell_width)]
+        lower = rows[1] if len(rows) > 1 else np.full_like(rows[0], NONE)
+        return [label, *tones.half_blocks(rows[0], lower)]
+
+    def _label(self, number: int, chosen: bool) -> Segment:
+        layout, choice = self.layout_now, self.choice
+        pointer = POINTER if chosen else " "
+        if not layout.is_whole:
+            name = choice.labels[0][number]
+        else:
+            row = choice.query if chosen else number * layout.rows_per_line * layout.block[0]
+            name = position_of(choice.labels[0][row])
+        return Segment(f"{pointer}{fitted(name, layout.label - 2)} ", CHOSEN if chosen else DIM)
+
+    def line_to_show(self) -> int | None:
+        """The chosen query's."""
+        if self.choice.is_received:
+            return None
+        return self.choice.query // (self.layout_now.block[0] * self.layout_now.rows_per_line)
+
+    def column_to_show(self) -> int | None:
+        """The chosen key's, or that of the key with the largest weight."""
+        layout, choice = self.layout_now, self.choice
+        places = np.nan_to_num(choice.shading.places[choice.query], nan=-1.0)
+        key = choice.key if choice.is_received else int(np.argmax(places))
+        return layout.label + int(key) // layout.block[1] * layout.cell_width
+
+    def clicked(self, line: int, x: int) -> bool:
+        """Choose the query of the line, or the key of the column where the question is who looks at it."""
+        layout, choice = self.layout_now, self.choice
+        query = line * layout.rows_per_line * layout.block[0]
+        key = (x - layout.label + self.scroll_offset.x) // layout.cell_width * layout.block[1]
+        token = key if choice.is_received else query
+        if not 0 <= token < len(choice.token_labels):
+            return False
+        choice.choose_token(token)
+        return True
+
+
+CELL = 2
+PRECISION = 4
+LARGEST_NUMBER = 9
+
+
+class HeadPicker(Panel):
+    """A grid of layers and heads, shaded by the chosen statistic; or a ranking by it, with its numbers."""
+
+    def heading(self) -> str:
+        """The statistic in the ranking; the numbers of the heads above the grid."""
+        choice = self.choice
+        if choice.is_ranked:
+            order = "smallest" if choice.smallest_first else "largest"
+            return f"{order} {plain_text(choice.statistic or '')}"
+        first, last = self._columns_seen()
+        margin = " " * (self._margin + 1)
+        return margin + "".join(f"{i:<{2 * CELL}}" for i in range(first, last, 2))
+
+    def num_lines(self) -> int:
+        """Layers, or heads in the ranking."""
+        grid = self.choice.grid
+        return grid.num_places if self.choice.is_ranked else grid.num_rows
+
+    @property
+    def _margin(self) -> int:
+        grid = self.choice.grid
+        return max(len(grid.row_name(row)) for row in (0, grid.num_rows - 1))
+
+    def _columns_seen(self) -> tuple[int, int]:
+        """The heads that fit beside each other, the chosen one among them."""
+        grid, room = self.choice.grid, max(1, (self.size.width - self._margin - 2) // CELL)
+        column = self.choice.number % grid.num_columns
+        first = column // room * room
+        return first, min(first + room, grid.num_columns)
+
+    def line(self, number: int, width: int) -> list[Segment]:
+        """A layer's heads, or one head with its number."""
+        choice = self.choice
+        if choice.is_ranked:
+            return self._ranked(choice.ranking[number], width)
+        grid = choice.grid
+        first, last = self._columns_seen()
+        start = number * grid.num_columns + first
+        values = grid.statistics.get(choice.statistic or "", np.full(grid.num_places, np.nan))
+        shaded = shading(values.reshape(1, -1))
+        tones, row = self.tones(shaded), levels(shaded.places)[0, start : start + last - first]
+        pieces = [Segment(f"{grid.row_name(number):>{self._margin}} ", DIM)]
+        chosen = choice.number - start
+        if not 0 <= chosen < len(row):
+            return pieces + tones.cells(row, CELL)
+        before, middle, after = row[:chosen], tones.chosen(int(row[chosen])), row[chosen + 1 :]
+        return [*pieces, *tones.cells(before, CELL), middle, *tones.cells(after, CELL)]
+
+    def _ranked(self, number: int, width: int) -> list[Segment]:
+        grid = self.choice.grid
+        values = grid.statistics[self.choice.statistic or ""]
+        value = fitted(scalar(float(values.ravel()[number]), PRECISION), LARGEST_NUMBER).strip()
+        name = fitted(grid.name_of(number), max(width - LARGEST_NUMBER - 1, 0))
+        style = CHOSEN if number == self.choice.number else None
+        return [Segment(f"{name} {value:>{LARGEST_NUMBER}}", style)]
+
+    def line_to_show(self) -> int:
+        """The chosen head's."""
+        choice = self.choice
+        if choice.is_ranked:
+            return choice.ranking.index(choice.number)
+        return choice.number // choice.grid.num_columns
+
+    def clicked(self, line: int, x: int) -> bool:
+        """Choose the head under the mouse."""
+        choice, grid = self.choice, self.choice.grid
+        if choice.is_ranked:
+            choice.choose_head(choice.ranking[line])
+            return True
+        first, last = self._columns_seen()
+        column = first + (x - self._margin - 1) // CELL
+        if not first <= column < last:
+            return False
+        choice.choose_head(line * grid.num_columns + column)
+        return True
+
+
+class StatisticsPanel(Panel):
+    """The statistics of the chosen head, then of the chosen row or key; a click on the former ranks by it."""
+
+    def heading(self) -> str:
+        """Which head."""
+        choice = self.choice
+        return choice.grid.name_of(choice.number) or "this map"
+
+    def _lines(self) -> list[tuple[str, float | None]]:
+        choice = self.choice
+        of_head = [(name, float(values[choice.place])) for name, values in choice.grid.statistics.items()]
+        of_token = choice.token_statistics
+        if not of_token:
+            return [*of_head]
+        kind = "key" if choice.is_received else "row"
+        return [*of_head, (f"{kind} {choice.token_labels[choice.token].strip()}", None), *of_token.items()]
+
+    def num_lines(self) -> int:
+        """Those of the head, then those of the row or key."""
+        return len(self._lines())
+
+    def line(self, number: int, width: int) -> list[Segment]:
+        """A name and a number."""
+        name, value = self._lines()[number]
+        if value is None:
+            return [Segment(fitted(name, width), BOLD)]
+        shown = scalar(value, PRECISION)
+        room = max(width - len(shown) - 1, 0)
+        is_chosen = number < len(self.choice.grid.statistics) and name == self.choice.statistic
+        style = BOLD if is_chosen else None
+        return [Segment(fitted(plain_text(name), room), style or DIM), Segment(f" {shown}", style)]
+
+    def clicked(self, line: int, x: int) -> bool:
+        """Rank by the statistic under the mouse."""
+        names = list(self.choice.grid.statistics)
+        if line >= len(names):
+            return False
+        self.choice.statistic = names[line]
+        return True
+
+
+NUMBER_WIDTH, SWATCH = 10, 2
+LONGEST_TOKEN, SHORTEST_LABEL = 24, 8
+
+
+class TokenBars(Panel):
+    """One line per token: its label, its number, and a bar in proportion to the largest."""
+
+    def heading(self) -> str:
+        """The token whose row it is, and the order."""
+        choice = self.choice
+        token = choice.token_labels[choice.token].strip()
+        question = f"who looks at {token}" if choice.is_received else f"where {token} looks"
+        return question + (", largest first" if choice.by_weight else "")
+
+    def num_lines(self) -> int:
+        """One per token of the other axis."""
+        return len(self.choice.numbers)
+
+    def show(self) -> None:
+        """Find the order and the longest bar once, not for every line."""
+        choice = self.choice
+        self._order = choice.order
+        sizes = np.where(np.isnan(choice.places), 0, np.nan_to_num(np.abs(choice.numbers.astype(np.float64))))
+        most = float(sizes.max(initial=0))
+        self._shares = sizes / most if most > 0 else sizes
+        self._levels = levels(choice.places)
+        super().show()
+
+    def line(self, number: int, width: int) -> list[Segment]:
+        """Label, number, bar."""
+        choice, token = self.choice, self._order[number]
+        label_width = min(max(SHORTEST_LABEL, width // 3), LONGEST_TOKEN)
+        shown = fixed(float(choice.numbers[token]), PRECISION)
+        is_chosen = choice.has_one_text and token == choice.token
+        pieces = [
+            Segment(fitted(choice.bar_labels[token], label_width), CHOSEN if is_chosen else None),
+            Segment(f"{shown:>{NUMBER_WIDTH}} ", None if self._shares[token] > 0 else DIM),
+        ]
+        # The bar has the colour of text, readable on any background; the colour of the map precedes it.
+        pieces += self.tones(choice.shading).cells(self._levels[token : token + 1], SWATCH)
+        room = max(width - label_width - NUMBER_WIDTH - SWATCH - 2, 0)
+        return [*pieces, Segment(" " + bar(float(self._shares[token]), room))]
+
+    def line_to_show(self) -> int:
+        """That of the largest number."""
+        if self.choice.by_weight:
+            return 0
+        return int(np.argmax(self._shares)) if len(self._shares) else 0
+
+    def clicked(self, line: int, x: int) -> bool:
+        """Follow the token under the mouse."""
+        self.choice.follow(self._order[line])
+        return True

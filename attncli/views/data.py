@@ -1,0 +1,403 @@
+"""Reports as tables for other programs: CSV, JSON Lines and Parquet, at full precision."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import prod
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from attncli.plain_text import plain_text
+from attncli.report import AXES, PLACES, Cell, NamedTensor, Numbers, Report, Row, Table, Tensors, plain
+from attncli.settings import SPECS
+from attncli.views import Display, NoSuchTable
+from attncli.views.matrices import first_position, tokens_of
+
+ColumnTypes = Mapping[str, str]
+Block = Mapping[str, list[Any]]
+Blocks = Iterable[Block]
+
+ENDS = re.compile('[,"\r\n]')
+# The names of types, and what pyarrow calls them.
+TYPES = {"integer": "int64", "number": "float64", "boolean": "bool_", "text": "string"}
+
+
+def write_csv_table(columns: ColumnTypes, blocks: Blocks, stream: IO[str]) -> None:
+    """A header, then one line per row; a cell is empty where there is no value.
+
+    Texts are written as they are, in quotes where they need them, so that equal cells are equal texts; a
+    terminal gets them with every character visible.
+    """
+    show = plain_text if stream.isatty() else str
+    stream.write(",".join(_quoted(name) for name in columns) + "\n")
+    for block in blocks:
+        cells = [_cells(block[name], kind, show) for name, kind in columns.items()]
+        stream.writelines(",".join(row) + "\n" for row in zip(*cells, strict=True))
+
+
+def _cells(cells: list[Any], kind: str, show: Callable[[str], str]) -> list[str]:
+    match kind:
+        case "text":
+            texts = {cell: _quoted(show(_text(cell))) for cell in set(cells) - {None}} | {None: ""}
+            return [texts[cell] for cell in cells]
+        case "boolean":
+            return ["" if cell is None else _text(cell) for cell in cells]
+    return ["" if cell is None else repr(cell) for cell in cells]
+
+
+def _text(cell: Any) -> str:
+    return str(cell).lower() if isinstance(cell, bool) else str(cell)
+
+
+def _quoted(text: str) -> str:
+    """The text as one cell (RFC 4180): in quotes where it would end the cell or the line, or is empty."""
+    return '"' + text.replace('"', '""') + '"' if not text or ENDS.search(text) else text
+
+
+def write_jsonl(columns: ColumnTypes, blocks: Blocks, stream: IO[str]) -> None:
+    """An object a row; what is not ASCII is escaped."""
+    for block in blocks:
+        rows = zip(*(block[name] for name in columns), strict=True)
+        lines = (json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
+        stream.writelines(lines)
+
+
+def write_parquet_table(columns: ColumnTypes, blocks: Blocks, stream: IO[bytes]) -> None:
+    """A row group a block, so that no more than a block is in memory; repeated texts as a dictionary."""
+    import pyarrow
+    from pyarrow import parquet
+
+    types = {name: getattr(pyarrow, TYPES[kind])() for name, kind in columns.items()}
+    schema = pyarrow.schema(list(types.items()))
+    with parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
+        for block in blocks:
+            arrays = [pyarrow.array(block[name], kind) for name, kind in types.items()]
+            writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
+
+
+WRITERS: dict[str, Callable[[ColumnTypes, Blocks, IO[Any]], None]] = {
+    "csv": write_csv_table,
+    "jsonl": write_jsonl,
+    "parquet": write_parquet_table,
+}
+SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+
+
+BLOCK = 2**16
+# The type that holds the cells of both; text where there is no such type.
+WIDER = {frozenset((kind,)): kind for kind in TYPES} | {frozenset(("integer", "number")): "number"}
+SINGULAR = {"scores": "score", "weights": "weight", "keys": "key"}
+
+
+class DataTable(NamedTuple):
+    """The type of each column, and the rows, made block by block when they are written."""
+
+    columns: Mapping[str, str]
+    blocks: Callable[[], Iterator[Block]]
+
+
+def _type_of(cells: Sequence[Any]) -> str | None:
+    """The type that holds every cell; None where all are empty."""
+    kinds = {type(cell) for cell in cells if cell is not None}
+    if kinds <= {int, float} and kinds:
+        return "integer" if kinds == {int} else "number"
+    return "boolean" if kinds == {bool} else "text" if kinds else None
+
+
+def table_of_rows(rows: Sequence[Row]) -> DataTable:
+    """One column per name, of a list of numbers one per place in it; empty columns are left out."""
+    cells = [_cells_by_column(row) for row in rows]
+    names = dict.fromkeys(name for row in cells for name in row)
+    columns = {name: [row.get(name) for row in cells] for name in names}
+    types = {name: kind for name, column in columns.items() if (kind := _type_of(column)) is not None}
+    return DataTable(types, lambda: iter([{name: columns[name] for name in types}] if types else []))
+
+
+def _cells_by_column(row: Row) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, cell in row.items():
+        items = (
+            {f"{name}_{i}": item for i, item in enumerate(cell)} if isinstance(cell, list) else {name: cell}
+        )
+        for column, item in items.items():
+            # An id stays exact, so that it matches the user's own.
+            found[column] = plain_text(item) if isinstance(item, str) and name != "id" else plain(item)
+    return found
+
+
+def table_of_tensors(report: Report, tensors: Mapping[str, NamedTensor]) -> DataTable:
+    """One row per place on the axes of the first, one column per tensor; the others may lack an axis.
+
+    Tokens are beside their places. A tensor with one axis more has one column per place on that axis.
+    """
+    first = next(iter(tensors.values()))
+    axes, shape = first.axes, first.values.shape
+    tokens = {axis: [plain_text(token) for token in tokens_of(report, axis)] for axis in axes}
+    columns: dict[str, str] = {}
+    for axis in axes:
+        columns |= {axis: "integer"} | ({f"{axis}_text": "text"} if tokens[axis] else {})
+    values = {}
+    for name, tensor in tensors.items():
+        for column, array in _spread(name, tensor, axes).items():
+            if array.dtype.kind != "f" or np.isfinite(array).any():
+                values[column] = np.broadcast_to(array, shape)
+                columns[column] = "number" if array.dtype.kind == "f" else "integer"
+
+    def blocks() -> Iterator[Block]:
+        for start in range(0, prod(shape), BLOCK):
+            rows = slice(start, min(start + BLOCK, prod(shape)))
+            places = np.unravel_index(np.arange(rows.start, rows.stop), shape)
+            block = {name: plain(array.flat[rows]) for name, array in values.items()}
+            for axis, place in zip(axes, places, strict=True):
+                block[axis] = (place + first_position(report, axis)).tolist()
+                if tokens[axis]:
+                    block[f"{axis}_text"] = [tokens[axis][i] for i in place]
+            yield block
+
+    return DataTable(columns, blocks)
+
+
+def stacked(parts: Sequence[tuple[Mapping[str, Cell], DataTable]]) -> DataTable:
+    """The tables one below the other, with the union of their columns; its own cells lead each row."""
+    names = dict.fromkeys(name for own, _ in parts for name in own)
+    kinds = {name: _type_of([own.get(name) for own, _ in parts]) for name in names}
+    columns = {name: kind for name, kind in kinds.items() if kind is not None}
+    for _, table in parts:
+        for name, kind in table.columns.items():
+            columns[name] = WIDER.get(frozenset((kind, columns.get(name, kind))), "text")
+
+    def blocks() -> Iterator[Block]:
+        for own, table in parts:
+            for block in table.blocks():
+                count = len(next(iter(block.values()), ()))
+                yield {name: block.get(name) or [own.get(name)] * count for name in columns}
+
+    return DataTable(columns, blocks)
+
+
+def _spread(name: str, tensor: NamedTensor, axes: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """The columns of a tensor, each ready to be repeated along the axes that it lacks."""
+    name = "_".join(SINGULAR.get(word, word) for word in name.split("_"))
+    parts = {name: tensor.values}
+    if tensor.axes[-1] not in axes:
+        parts = {f"{name}_{i}": tensor.values[..., i] for i in range(tensor.values.shape[-1])}
+    place = tuple(slice(None) if axis in tensor.axes else np.newaxis for axis in axes)
+    return {column: array[place] for column, array in parts.items()}
+
+
+MATRIX = ("query", "key")
+PLACE_TEXTS = ("module", "kind", "stack")
+"""Where a head is, beside its layer."""
+LONG_COLUMNS = ("name", "row", *(name for axis in AXES for name in (axis, f"{axis}_text")), "text", "value")
+TOLERANCE = 1e-5
+
+
+def main_table(report: Report) -> DataTable:
+    """The statistic that the Spec names, else the first of these that the report has.
+
+    A table before other statistics; the weights, with all that has their axes; the statistics of rows;
+    numbers of the same names, one row per group; tensors.
+    """
+    named = SPECS[report.experiment].main_table if report.experiment in SPECS else None
+    if named is not None and named in report.statistics:
+        return table_named(report, named)
+    first = next(iter(report.statistics), "")
+    if report.table(first):
+        return table_named(report, first)
+    matrices = {name: tensor for name, tensor in report.tensors.items() if tensor.axes[-2:] == MATRIX}
+    if matrices:
+        return table_of_tensors(report, _of_equal_axes(_with_scaled_scores(report, matrices)))
+    if rows := report.tensors_of("rows"):
+        return table_of_tensors(report, rows)
+    groups = _groups_of_same_names(report)
+    if len(groups) > 1 or not report.tensors:
+        return table_of_rows(groups)
+    return table_of_tensors(report, _of_equal_axes(report.tensors))
+
+
+def table_named(report: Report, name: str) -> DataTable:
+    """A tensor, a statistic, all single numbers (`statistics`), or every number in long form (`all`).
+
+    NoSuchTable for any other name.
+    """
+    tensors = _with_scaled_scores(report, report.tensors)
+    names = tuple(dict.fromkeys((*tensors, *report.statistics, "statistics", "all")))
+    if name not in names:
+        raise NoSuchTable(name, names)
+    if name == "all":
+        return _long_form(report)
+    if name in tensors:
+        return table_of_tensors(report, {name: tensors[name]})
+    if name == "statistics":
+        return table_of_rows(
+            [
+                {"statistic": f"{group}.{member}", "value": number}
+                for group, numbers in report.statistics.items()
+                if isinstance(numbers, Numbers)
+                for member, number in numbers.items()
+            ]
+        )
+    match report.statistics[name]:
+        case Tensors() as tensors:
+            return table_of_tensors(report, tensors)
+        case Numbers() as numbers:
+            return table_of_rows([numbers])
+        case table:
+            return table_of_rows(_layer_and_head_first(table))
+
+
+def _of_equal_axes(tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
+    """The weights last, and all that has their axes, or those of the first where there are no weights."""
+    like = tensors.get("weights", next(iter(tensors.values())))
+    return {
+        name: tensor
+        for name, tensor in sorted(tensors.items(), key=lambda item: item[0] == "weights")
+        if (tensor.axes, tensor.values.shape) == (like.axes, like.values.shape)
+    }
+
+
+def _groups_of_same_names(report: Report) -> list[Row]:
+    """A row for each group of numbers that has the names of the first; numbers by group are a column."""
+    groups = {name: group for name, group in report.statistics.items() if isinstance(group, Numbers)}
+    names = next(iter(groups.values())).keys() if groups else ()
+    kinds = {name: group for name, group in groups.items() if group.keys() == names}
+    by_kind = {name: group for name, group in groups.items() if group.keys() <= kinds.keys()}
+    return [
+        {"kind": kind, **group} | {name: column.get(kind) for name, column in by_kind.items()}
+        for kind, group in kinds.items()
+    ]
+
+
+def _layer_and_head_first(table: Table) -> list[Row]:
+    """The rows; of a survey with layer and head first, and without texts that follow from the layer."""
+    if not table or not {*PLACES, "stack"} <= table[0].keys():
+        return [*table]
+    num_layers = len({row["layer"] for row in table})
+    implied = {
+        name for name in PLACE_TEXTS if len({(row["layer"], row.get(name)) for row in table}) == num_layers
+    }
+    return [
+        {name: row[name] for name in PLACES}
+        | {name: cell for name, cell in row.items() if name not in implied}
+        for row in table
+    ]
+
+
+def _long_form(report: Report) -> DataTable:
+    """Every number as a row: its name, `statistics.scores.mean` or `tensors.weights`, its place, its value.
+
+    Of a table its row is `row`, a place in a list `rank`. `value` is a number; text is in `text`.
+    """
+    table = stacked(list(_long_parts(report)))
+    return table._replace(
+        columns={name: table.columns[name] for name in LONG_COLUMNS if name in table.columns}
+    )
+
+
+def _long_parts(report: Report) -> Iterator[tuple[dict[str, Cell], DataTable]]:
+    groups = {f"statistics.{name}": statistic for name, statistic in report.statistics.items()}
+    for group, members in {**groups, "tensors": Tensors(report.tensors)}.items():
+        match members:
+            case Tensors():
+                for name, tensor in members.items():
+                    yield {"name": f"{group}.{name}"}, table_of_tensors(report, {"value": tensor})
+            case Numbers():
+                for name, number in members.items():
+                    yield {"name": f"{group}.{name}"}, table_of_rows([{"value": number}])
+            case Table():
+                for name in dict.fromkeys(name for row in members for name in row):
+                    yield {"name": f"{group}.{name}"}, table_of_rows(_long_column(members, name))
+
+
+def _long_column(table: Table, name: str) -> list[Row]:
+    """The cells of one column, one row each."""
+    rows: list[Row] = []
+    for number, row in enumerate(table):
+        cell = row.get(name)
+        if isinstance(cell, list):
+            rows += [{"row": number, "rank": rank, "value": item} for rank, item in enumerate(cell)]
+        else:
+            rows.append({"row": number, ("text" if isinstance(cell, str) else "value"): cell})
+    return rows
+
+
+def _with_scaled_scores(report: Report, tensors: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
+    """The tensors, and after scores the scaled ones, where scaling only multiplied them by a factor."""
+    found: dict[str, NamedTensor] = {}
+    for name, tensor in tensors.items():
+        found[name] = tensor
+        if not name.endswith("scores"):
+            continue
+        scaled = f"{name.removesuffix('scores')}scaled_scores"
+        if scaled in tensors:
+            found.pop(scaled, None)  # an explanation has them in front
+            found[scaled] = tensors[scaled]
+        elif (factor := _scale(report, name, scaled)) is not None:
+            # In double precision, then rounded as scores are: a saved report gives the same.
+            product = (tensor.values.astype(np.float64) * factor).astype(np.float32)
+            found[scaled] = NamedTensor(tensor.axes, product)
+    return found
+
+
+def _scale(report: Report, name: str, scaled: str) -> float | None:
+    """The factor between the moments of both, to float32; None where something else happened to the scores.
+
+    A softcap or a bias changes smallest, mean and largest in different ways.
+    """
+    before, after = report.numbers(name), report.numbers(scaled)
+    pairs = [(before.get(moment), after.get(moment)) for moment in ("min", "mean", "max")]
+    if any(None in pair for pair in pairs):
+        return None
+    one, other = np.array(pairs, dtype=np.float64).T
+    largest = np.abs(one).argmax()
+    for after_scale in (other, other[::-1]):  # a negative factor makes the largest the smallest
+        factor = after_scale[largest] / one[largest] if one[largest] else 0.0
+        if factor and np.allclose(after_scale, one * factor, rtol=0, atol=TOLERANCE * np.abs(other).max()):
+            return float(factor)
+    return None
+
+
+def write_csv(reports: Iterable[Report], stream: IO[str], display: Display) -> None:
+    """One line per row at full precision; a cell is empty where there is no value."""
+    table = _table(reports, display)
+    write_csv_table(table.columns, table.blocks(), stream)
+
+
+def write_parquet(reports: Iterable[Report], stream: IO[bytes], display: Display) -> None:
+    """The table of csv, its columns int64, float64, bool or text."""
+    table = _table(reports, display)
+    write_parquet_table(table.columns, table.blocks(), stream)
+
+
+def _table(reports: Iterable[Report], display: Display) -> DataTable:
+    """The table of the only report; of several one below the other, after what distinguishes the reports.
+
+    All are read before the first is written, because a later one may have a column more.
+    """
+    labels: list[dict[str, Cell]] = []
+    tables = []
+    for number, report in enumerate(reports):
+        tables.append(table_named(report, *display.show) if display.show else main_table(report))
+        own: dict[str, Cell] = {"report": number, "experiment": report.experiment, "id": report.id}
+        labels.append(own | {name: _setting(value) for name, value in report.spec.items()})
+    known = {name for table in tables for name in table.columns}
+    names = _distinguishing(labels) - known if display.several else set()
+    own_cells = [{name: cell for name, cell in label.items() if name in names} for label in labels]
+    return stacked(list(zip(own_cells, tables, strict=True)))
+
+
+def _distinguishing(labels: Sequence[Mapping[str, Cell]]) -> set[str]:
+    """Report, experiment and id, and the settings that are not the same in all reports that have them."""
+    cells: dict[str, set[Cell]] = {}
+    for label in labels:
+        for name, cell in label.items():
+            cells.setdefault(name, set()).add(cell)
+    return {"report", "experiment", "id"} | {name for name, found in cells.items() if len(found) > 1}
+
+
+def _setting(value: Any) -> Cell:
+    """A setting as a cell; several values are separated by commas, as in `attn results`."""
+    if isinstance(value, list | tuple):
+        return ",".join(str(_setting(item)) for item in value)
+    return plain_text(value) if isinstance(value, str) else None if isinstance(value, Mapping) else value

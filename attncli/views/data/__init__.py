@@ -1,1 +1,0 @@
-"""Reports as data for other programs: tables (CSV, Parquet) and arrays (npz, safetensors)."""

@@ -1,0 +1,570 @@
+"""Reports as pictures in a terminal: a heatmap for each matrix, a line chart for each curve."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import NamedTuple, TextIO
+
+import numpy as np
+from rich.cells import cell_len
+
+from attncli.plain_text import plain_text
+from attncli.report import Report
+from attncli.views import TEXT_WIDTH, Display
+from attncli.views.colours import Shading, levels, palette, shading
+from attncli.views.matrices import (
+    KEY_AXES,
+    Matrix,
+    block_maximum,
+    block_mean,
+    chosen_parts,
+    compared_names,
+    matrices,
+    place_names,
+    scale_of,
+)
+from attncli.views.terminal import NO_NUMBER, RAMP, cell_lines, character_lines, curve_lines, half_block_lines
+from attncli.views.texts import (
+    BOLD,
+    DIM,
+    LabelledAxis,
+    ScreenLine,
+    beside,
+    heading,
+    joined,
+    labelled_axes,
+    range_ends,
+    styled,
+    text_columns,
+    text_line,
+    wrapped,
+)
+
+MOST_VERTICAL = 8
+TICK_CELLS = 10
+
+
+def label_width(axis: LabelledAxis, most: int | None, *, in_pairs: bool) -> int:
+    """Cells that the labels may take: of single rows, of blocks of rows, and of two rows on a line."""
+    labels = axis.labels(most) + (axis.labels(most, rows_per_line=2) if in_pairs else [])
+    return max([block_label_width(axis), *map(cell_len, labels)])
+
+
+def block_label_width(axis: LabelledAxis) -> int:
+    """Cells that the labels of blocks of rows take."""
+    return max(2 * axis.digits + 1, len(axis.name))
+
+
+def wide_enough(axis: LabelledAxis, most: int | None) -> int:
+    """Cells per column so that position and token each take one line above it, with a blank between."""
+    return max([axis.digits, *map(cell_len, axis.texts(most))]) + 1
+
+
+def most_above(cell_width: int) -> int:
+    """The cells of a token above columns of that width: read downwards above two, else across."""
+    return MOST_VERTICAL if cell_width == 2 else cell_width - 1
+
+
+def column_header(axis: LabelledAxis, block: int, cell_width: int) -> list[ScreenLine]:
+    """Positions and tokens above the columns: across, downwards, or the position of every tenth cell."""
+    if block * axis.step > 1 or cell_width == 1:
+        return [_ticks(axis, block, cell_width)]
+    positions = [str(axis.first + i) for i in range(axis.count)]
+    lines: list[list[str]]
+    if cell_width > 2:
+        lines = [positions, axis.texts(most_above(cell_width))] if axis.tokens else [positions]
+    else:
+        lines = _downwards(positions)
+        if axis.tokens:
+            words = _downwards([_vertical(plain_text(token)) for token in axis.tokens])
+            lines = [*words, [""] * axis.count, *lines]
+    padded = ("".join(text + " " * (cell_width - cell_len(text)) for text in line) for line in lines)
+    return [text_line(line.rstrip()) for line in padded]
+
+
+def _vertical(text: str) -> list[str]:
+    """The characters, each for a line of its own; an ellipsis where there are too many."""
+    characters = _whole_characters(text)
+    return characters if len(characters) <= MOST_VERTICAL else [*characters[: MOST_VERTICAL - 1], "…"]
+
+
+def _whole_characters(text: str) -> list[str]:
+    """Characters that take room, each with what combines with it: marks, and the rest of an emoji."""
+    found: list[str] = []
+    for character in text:
+        if found and cell_len(found[-1] + character) == cell_len(found[-1]):
+            found[-1] += character
+        else:
+            found.append(character)
+    return found
+
+
+def _downwards(texts: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Lines of characters that read downwards and end on the last line."""
+    height = max(map(len, texts), default=0)
+    columns = [[""] * (height - len(text)) + list(text) for text in texts]
+    return [[column[line] for column in columns] for line in range(height)]
+
+
+def _ticks(axis: LabelledAxis, block: int, cell_width: int) -> ScreenLine:
+    """The position of every tenth cell, beginning above it, as far as there is room."""
+    columns = -(-axis.count // block)
+    line = ""
+    for column in range(0, columns, TICK_CELLS // cell_width):
+        number = str(column * block * axis.step)
+        if column and column * cell_width + len(number) > columns * cell_width:
+            break
+        line += " " * (column * cell_width - len(line)) + number
+    return text_line(line)
+
+
+GAP = 2  # Columns between two maps.
+ROW_LABEL_WIDTH, COLUMN_LABEL_WIDTH = 20, 9
+LEAST_LABEL = 6
+MAX_WIDE = 24  # Rows and columns up to which cells are as wide as the words above them.
+MAX_SINGLE = 12  # Rows up to which each has a line of its own among several maps, too.
+MAX_DOUBLE = 40  # Rows up to which a cell is two characters wide and so about square.
+NATURAL = 1024  # Rows and columns that are drawn one by one where there is no screen to fit.
+MIN_PANEL = 24  # Columns of cells that one of several maps keeps at least.
+MIN_TITLED = 8  # Columns that the title of a map takes.
+MIN_THUMBNAIL = 5
+ATLAS_LINES = 48
+VECTOR_LINES = 20  # Lines of one map of vectors, which say less than tokens by tokens.
+LEAST_WIDTH = 72  # Columns of a screen that shows two pictures beside each other.
+LEAST_HALF = 56  # Columns that a pooled map keeps at least beside the other one.
+# Maps that were pooled before are pooled again in the same way.
+POOLED_NAMES = {"pooled_mean": ("mean",), "pooled_max": ("largest",)}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is drawn: matrices of one tensor, the axes they share, and how many first keys are left out.
+
+    `compared`: matrices of other tensors, which share their colours with these. `row_token_cells`: cells for
+    the token in the label of a row (None: as many as it needs).
+    """
+
+    matrices: Sequence[Matrix]
+    compared: Sequence[Matrix]
+    rows: LabelledAxis
+    columns: LabelledAxis
+    skipped: int
+    row_token_cells: int | None
+
+    @property
+    def name(self) -> str:
+        """The tensor's name and axes."""
+        first = self.matrices[0]
+        if len(self.matrices) == 1:
+            return first.title
+        axes = (*(axis for axis, _ in first.place), *first.axes)
+        return f"{first.name} ({' × '.join(axes)})"
+
+    @property
+    def poolings(self) -> tuple[str, ...]:
+        """The ways to reduce several numbers to one cell, one picture each."""
+        return POOLED_NAMES.get(self.matrices[0].name, ("mean", "largest"))
+
+    @property
+    def grid(self) -> tuple[int, int] | None:
+        """Rows and columns of an atlas, where the matrices differ on two axes or more."""
+        across = len({matrix.index[-1:] for matrix in self.matrices})
+        down = len(self.matrices) // across
+        return (down, across) if min(down, across) > 1 else None
+
+    @property
+    def row_names(self) -> list[str]:
+        """Of each matrix in an atlas its place on all leading axes but the last: `layer 5`."""
+        return [", ".join(place_names(matrix.place[:-1])) for matrix in self.matrices]
+
+    @property
+    def panel_titles(self) -> list[str]:
+        """Of each matrix its place on the axes on which they differ: `head 3`."""
+        places = zip(*(matrix.index for matrix in self.matrices), strict=True)
+        varying = [i for i, numbers in enumerate(places) if len(set(numbers)) > 1]
+        return [", ".join(place_names(matrix.place[i] for i in varying)) for matrix in self.matrices]
+
+
+def subject_of(
+    report: Report, matrices: Sequence[Matrix], compared: Sequence[Matrix], display: Display
+) -> Subject:
+    """The matrices of one tensor; the first keys are left out, in whole blocks where keys are pooled."""
+    rows, columns = labelled_axes(report, matrices[0])
+    skipped = min(-(-display.skip_sink // columns.step), columns.count) if columns.name in KEY_AXES else 0
+    row_token_cells = None
+    if display.width is not None:
+        row_token_cells = max(LEAST_LABEL, min(ROW_LABEL_WIDTH, display.width // 4))
+        # Fewer cells, where that lets every column have a cell of its own.
+        left = display.width - columns.count - rows.digits - 2
+        if left >= LEAST_LABEL:
+            row_token_cells = min(row_token_cells, left)
+    return Subject(matrices, compared, rows, columns, skipped, row_token_cells)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`block`: rows and columns of numbers per cell. `across`: maps side by side."""
+
+    block: tuple[int, int]
+    cell_width: int
+    rows_per_line: int
+    across: int = 1
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a cell stands for several numbers."""
+        return self.block != (1, 1)
+
+
+@dataclass(frozen=True)
+class Screen:
+    """The room for cells: columns beside the labels, lines, and whether a line can show two rows."""
+
+    columns: int
+    lines: int
+    has_halves: bool
+
+
+def plan_of(subject: Subject, display: Display) -> tuple[Plan, Display]:
+    """The plan, and the display for each picture: of half the width where two poolings fit side by side."""
+    if subject.grid is not None:
+        room = _screen(display, max(map(len, subject.row_names)) + 1)
+        return _plan_of_atlas(subject, subject.grid, room), display
+    if len(subject.matrices) > 1:
+        return _plan_of_several(subject, _screen(display, _label_width(subject, display))), display
+    plan = _plan_of_one(subject, display)
+    is_pair = plan.is_pooled and len(subject.poolings) == 2
+    if not is_pair or display.width is None or display.width < LEAST_WIDTH:
+        return plan, display
+    half = replace(display, width=(display.width - 2 * GAP) // 2)
+    halved = _plan_of_one(subject, half)
+    num_columns = subject.columns.count
+    is_wide = _ceil(num_columns, halved.block[1]) >= min(LEAST_HALF, num_columns)
+    return (halved, half) if is_wide else (plan, display)
+
+
+def _screen(display: Display, label_width: int) -> Screen:
+    """What a terminal of that width leaves beside labels, in as many lines as a map may take."""
+    if display.width is None:
+        return Screen(NATURAL, NATURAL, display.has_color)
+    return Screen(max(display.width - label_width, MIN_THUMBNAIL), display.map_lines, display.has_color)
+
+
+def _label_width(subject: Subject, display: Display) -> int:
+    most_single = MAX_WIDE if len(subject.matrices) == 1 else MAX_SINGLE
+    in_pairs = display.has_color and subject.rows.count > most_single
+    return label_width(subject.rows, subject.row_token_cells, in_pairs=in_pairs) + 1
+
+
+def _ceil(number: int, divisor: int) -> int:
+    return -(-number // divisor)
+
+
+def _plan_of_one(subject: Subject, display: Display) -> Plan:
+    # Pooled rows have positions alone for labels, which leaves more room.
+    with_tokens, with_positions = (
+        _plan_beside(subject, _screen(display, labels))
+        for labels in (_label_width(subject, display), block_label_width(subject.rows) + 1)
+    )
+    return with_positions if with_tokens.is_pooled and with_positions.block[0] > 1 else with_tokens
+
+
+def _plan_beside(subject: Subject, room: Screen) -> Plan:
+    """One map: wide cells for a few numbers, then two characters per cell, one, half-blocks; then pooled."""
+    rows, columns = subject.rows.count, subject.columns.count
+    wide = wide_enough(subject.columns, COLUMN_LABEL_WIDTH) if subject.columns.step == 1 else 2
+    if max(rows, columns) <= min(MAX_WIDE, room.lines) and wide > 2 and columns * wide <= room.columns:
+        return Plan((1, 1), wide, 1)
+    if rows <= min(MAX_DOUBLE, room.lines) and columns * 2 <= room.columns:
+        return Plan((1, 1), 2, 1)
+    return _dense_plan(rows, columns, room)
+
+
+def _dense_plan(rows: int, columns: int, room: Screen) -> Plan:
+    """One character per cell, one line per row while they are few; pooled where they do not fit."""
+    if columns <= room.columns and rows <= min(MAX_WIDE, room.lines):
+        return Plan((1, 1), 1, 1)
+    rows_per_line = 2 if room.has_halves else 1
+    is_square = rows == columns
+    lines = room.lines if is_square else min(room.lines, VECTOR_LINES)
+    most_rows = lines * rows_per_line
+    most_whole = (64 if is_square else 32 * rows_per_line) if room.lines > MAX_WIDE else 0
+    if columns <= room.columns and rows <= max(most_rows, most_whole):
+        return Plan((1, 1), 1, rows_per_line)
+    down, along = _ceil(rows, most_rows), _ceil(columns, room.columns)
+    if is_square:  # Blocks look square, too: a character is twice as tall as it is wide.
+        along = max(along, down if room.has_halves else _ceil(down, 2))
+        down = along if room.has_halves else 2 * along
+    return Plan((down, along), 1, 1 if _ceil(rows, down) <= min(MAX_WIDE, room.lines) else rows_per_line)
+
+
+def _plan_of_several(subject: Subject, room: Screen) -> Plan:
+    """Maps in lines that fill the width: whole where two or more fit beside each other, else pooled."""
+    rows, columns, count = subject.rows.count, subject.columns.count, len(subject.matrices)
+    for cell_width in (2, 1):
+        fitting = (room.columns + GAP) // (max(columns * cell_width, MIN_TITLED) + GAP)
+        rows_per_line = 2 if room.has_halves and cell_width == 1 and rows > MAX_SINGLE else 1
+        lines = _ceil(rows, rows_per_line) + 2
+        # Maps as narrow as that would not become more by pooling.
+        is_short = lines * _ceil(count, max(1, fitting)) <= room.lines or columns * cell_width <= MIN_PANEL
+        if fitting >= min(2, count) and is_short and lines <= room.lines:
+            return Plan((1, 1), cell_width, rows_per_line, _even(count, fitting))
+    least = max(MIN_TITLED, min(columns, MIN_PANEL))
+    across = _even(count, max(1, (room.columns + GAP) // (least + GAP)))
+    panel = replace(room, columns=(room.columns + GAP) // across - GAP)
+    return replace(_dense_plan(rows, columns, panel), across=across)
+
+
+def _even(count: int, fitting: int) -> int:
+    """As many beside each other as make the fewest lines of maps, shared out evenly."""
+    return _ceil(count, _ceil(count, min(count, fitting)))
+
+
+def _plan_of_atlas(subject: Subject, grid: tuple[int, int], room: Screen) -> Plan:
+    """Thumbnails of a grid of maps on one screen; more across than fit continue below."""
+    rows, columns, (down, across) = subject.rows.count, subject.columns.count, grid
+    lines = max(3, ATLAS_LINES // down - 1)
+    across = min(across, max(1, (room.columns + 1) // (MIN_THUMBNAIL + 1)))
+    width = (room.columns + 1) // across - 1
+    if rows <= lines and columns * 2 <= width:
+        return Plan((1, 1), 2, 1, across)
+    rows_per_line = 2 if room.has_halves else 1
+    block_rows, block_columns = _ceil(rows, lines * rows_per_line), _ceil(columns, width)
+    if rows == columns and down * (_ceil(rows, block_columns) // rows_per_line + 1) <= ATLAS_LINES:
+        block_rows = block_columns
+    return Plan((block_rows, block_columns), 1, rows_per_line, across)
+
+
+Lines = list[ScreenLine]
+TokenTexts = Mapping[tuple[str, int], str]
+BLANK = text_line("")
+
+
+def arranged(subject: Subject, plan: Plan, maps: list[Lines]) -> Lines:
+    """The maps with their labels and titles."""
+    if subject.grid is not None:
+        return _atlas(subject, plan, maps, *subject.grid)
+    columns = subject.columns if len(maps) == 1 else replace(subject.columns, tokens=())
+    header = column_header(columns, plan.block[1], plan.cell_width)
+    row_labels = subject.rows.labels(subject.row_token_cells, plan.block[0], plan.rows_per_line)
+    labels = [text_line(text) for text in ([""] * (len(header) - 1) + [subject.rows.name, *row_labels])]
+    if len(maps) == 1:
+        return beside([labels, [*header, *maps[0]]], 1)
+    titles = subject.panel_titles
+    panels = [[text_line(title), *header, *cells] for title, cells in zip(titles, maps, strict=True)]
+    lines: Lines = []
+    for start in range(0, len(panels), plan.across):
+        first, *others = panels[start : start + plan.across]
+        lines += beside([beside([[BLANK, *labels], first], 1), *others], GAP)
+    return lines
+
+
+def _atlas(subject: Subject, plan: Plan, maps: list[Lines], down: int, across: int) -> Lines:
+    """Thumbnails: one row per layer, one column per head; more heads than fit continue below."""
+    names, cells = subject.row_names, maps[0][0].cells
+    width = max(map(len, names))
+    # An odd number of rows in half-blocks leaves half a line blank.
+    is_apart = plan.rows_per_line == 2 and -(-subject.rows.count // plan.block[0]) % 2
+    lines: Lines = []
+    for first in range(0, across, plan.across):
+        heads = range(first, min(first + plan.across, across))
+        lines += [BLANK] if first else []
+        titles = _head_titles(subject, heads, cells)
+        lines += beside([[ScreenLine("", width)], *([title] for title in titles)], 1)
+        for start in range(0, down * across, across):
+            lines += [BLANK] if start and not is_apart else []
+            row = [maps[start + head] for head in heads]
+            lines += beside([[text_line(names[start].ljust(width))], *row], 1)
+    return lines
+
+
+def _head_titles(subject: Subject, heads: range, cells: int) -> Lines:
+    """`head 3`, or `3` above narrow thumbnails."""
+    places = [subject.matrices[head].place[-1] for head in heads]
+    titles = place_names(places)
+    if max(map(len, titles)) > cells:
+        titles = [str(number) for _, number in places]
+    return [text_line(title.ljust(cells)) for title in titles]
+
+
+def incomplete_tokens(subject: Subject, plan: Plan) -> TokenTexts:
+    """`token 12` and its text, for each that a label shortens or leaves out; none where cells are pooled."""
+    if plan.is_pooled:
+        return {}
+    rows, columns = subject.rows, subject.columns
+    row_places = rows.shortened_places(rows.token_room(subject.row_token_cells, plan.rows_per_line))
+    if subject.grid is not None and rows.tokens:
+        row_places = set(range(rows.count))
+    has_header = plan.cell_width > 1 and plan.across == 1
+    column_places = columns.shortened_places(most_above(plan.cell_width)) if has_header else set()
+    if rows.tokens == columns.tokens:
+        return _texts(rows, row_places | column_places)
+    if columns.tokens and not has_header:
+        column_places = set(range(columns.count))
+    return {**_texts(rows, row_places), **_texts(columns, column_places)}
+
+
+def sentences(tokens: TokenTexts) -> list[str]:
+    """`token 12 is self-contradictory`."""
+    return [f"{name} {place} is {text}" for (name, place), text in tokens.items()]
+
+
+def _texts(axis: LabelledAxis, places: set[int]) -> TokenTexts:
+    return {(axis.noun, place): plain_text(axis.tokens[place]) for place in sorted(places)}
+
+
+POOLINGS = {"mean": block_mean, "largest": block_maximum}
+BAR_CELLS = 20
+SCALES = {"linear": "linear", "log": "even in the logarithm, 0 as the least", "row": "each row by itself"}
+
+
+class Figure(NamedTuple):
+    """A title, a legend and a picture for each way of pooling; and the tokens that are not shown whole."""
+
+    lines: list[ScreenLine]
+    mentioned: TokenTexts
+
+
+def draw(
+    report: Report, matrices: Sequence[Matrix], display: Display, compared: Sequence[Matrix] = ()
+) -> Figure:
+    """The picture of one tensor's matrices, in the width of the display; `compared` share their colours."""
+    subject = subject_of(report, matrices, compared, display)
+    plan, part = plan_of(subject, display)
+    pictures = [
+        _picture(subject, plan, part, pool) for pool in (subject.poolings if plan.is_pooled else [""])
+    ]
+    lines = beside(pictures, 2 * GAP)
+    if len(pictures) > 1 and (display.width is None or max(line.cells for line in lines) > display.width):
+        lines = [*pictures[0], text_line(""), *pictures[1]]
+    return Figure(lines, incomplete_tokens(subject, plan))
+
+
+def _picture(subject: Subject, plan: Plan, display: Display, pool: str) -> list[ScreenLine]:
+    """Title, legend and maps of one way of pooling; of none where `pool` is empty."""
+    first = subject.matrices[0]
+    numbers, *compared = (
+        np.stack([_cells(matrix, subject.skipped, plan, pool) for matrix in each])
+        for each in (subject.matrices, subject.compared)
+        if each
+    )
+    found = shading(
+        numbers,
+        scale_of(display.scale_colors, first.axes),
+        from_zero=first.is_weights,
+        compared=compared,
+    )
+    title = subject.name + _pooling_note(subject, plan, pool)
+    maps = [_map_lines(places, plan, display, found.is_diverging) for places in found.places]
+    return [
+        *wrapped(title, display.width, BOLD, display.has_color),
+        *_legend(found, subject, plan, display),
+        *arranged(subject, plan, maps),
+    ]
+
+
+def _cells(matrix: Matrix, skipped: int, plan: Plan, pool: str) -> np.ndarray:
+    """The numbers of the cells in floating point, NaN for no number and for the first keys."""
+    values = matrix.drawn
+    no_number = values < 0 if np.issubdtype(values.dtype, np.integer) else ~np.isfinite(values)
+    numbers = np.where(no_number, np.nan, values).astype(np.float64)
+    numbers[:, :skipped] = np.nan
+    return POOLINGS[pool](numbers, plan.block) if pool else numbers
+
+
+def _pooling_note(subject: Subject, plan: Plan, pool: str) -> str:
+    """What a cell stands for, where that is more than one number of the tensor or of the text."""
+    steps = subject.rows.step, subject.columns.step
+    name = subject.matrices[0].name
+    down, along = (block * step for block, step in zip(plan.block, steps, strict=True))
+    if (down, along) == (1, 1):
+        return ""
+    nouns = "weights" if max(steps) > 1 else name if name in ("weights", "scores") else "numbers"
+    (kind,) = POOLED_NAMES.get(name, (pool,))
+    return f": each cell the {kind} of {down} × {along} {nouns}"
+
+
+def _map_lines(places: np.ndarray, plan: Plan, display: Display, is_diverging: bool) -> list[ScreenLine]:
+    if not display.has_color:
+        texts = character_lines(places, plan.cell_width)
+    elif plan.rows_per_line == 2:
+        texts = half_block_lines(levels(places), palette(display.colors, is_diverging))
+    else:
+        texts = cell_lines(levels(places), palette(display.colors, is_diverging), plan.cell_width)
+    return [ScreenLine(text, places.shape[1] * plan.cell_width) for text in texts]
+
+
+def _legend(found: Shading, subject: Subject, plan: Plan, display: Display) -> list[ScreenLine]:
+    """`0.0000 [bar] 1.0000  linear; one range for all 8 maps`, in as many lines as the width needs."""
+    if np.isnan(found.low):
+        return [styled("no numbers", DIM, display.has_color)]
+    needs_amounts = display.scale_colors == "log" and found.scale == "linear"
+    remarks = ["linear (log needs amounts)" if needs_amounts else SCALES[found.scale]]
+    if len(subject.matrices) > 1 and found.scale != "row":
+        remarks.append(f"one range for all {len(subject.matrices)} maps")
+    if subject.compared:
+        names = dict.fromkeys(matrix.name for matrix in (subject.matrices[0], *subject.compared))
+        remarks.append(f"one range for {' and '.join(names)}")
+    if skipped := subject.skipped * subject.columns.step:
+        remarks.append(f"without the first {skipped} keys" if skipped > 1 else "without the first key")
+    if np.isnan(found.places).any():
+        remarks.append(f"{NO_NUMBER} hidden or no number")
+    low, high = range_ends(found.low, found.high, display.precision, found.scale)
+    bar = _bar(found.is_diverging, plan, display)
+    lines = [joined([text_line(f"{low} "), bar, text_line(f" {high}")])]
+    separator = "  "
+    for remark in remarks:
+        addition = styled(separator + remark, DIM, display.has_color)
+        if lines[-1].cells + addition.cells > (display.width or TEXT_WIDTH):
+            lines.append(styled(remark, DIM, display.has_color))
+        else:
+            lines[-1] = joined([lines[-1], addition])
+        separator = "; "
+    return lines
+
+
+def _bar(is_diverging: bool, plan: Plan, display: Display) -> ScreenLine:
+    """The whole colour map from left to right, drawn as the cells are."""
+    if not display.has_color:
+        return text_line(f"[{RAMP}]")
+    rows = plan.rows_per_line
+    places = np.linspace(0, 1, BAR_CELLS)[np.newaxis].repeat(rows, axis=0)
+    (line,) = _map_lines(places, Plan((1, 1), 1, rows), display, is_diverging)
+    return line
+
+
+NOTHING = "No matrix and no curve to draw here; --format table shows the numbers."
+
+
+def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
+    """Heading, pictures, tokens that were shortened, notes."""
+    width = display.width or TEXT_WIDTH
+    title = heading(report) if display.title is None else plain_text(display.title)
+    yield from wrapped(title, width, BOLD, display.has_color)
+    found = {name: list(group) for name, group in groupby(matrices(report), key=lambda matrix: matrix.name)}
+    pictures: list[list[ScreenLine]] = []
+    incomplete: TokenTexts = {}
+    for name, group in found.items():
+        compared = [matrix for other in compared_names(report, name) for matrix in found[other]]
+        figure = draw(report, group, display, compared)
+        incomplete = {**incomplete, **figure.mentioned}
+        pictures.append(figure.lines)
+    pictures += curve_lines(report, display)
+    for lines in pictures or [[text_line(NOTHING)]]:
+        yield from (BLANK, *lines)
+    if incomplete:
+        yield BLANK
+        for line in text_columns(sentences(dict(sorted(incomplete.items()))), width):
+            yield styled(line, DIM, display.has_color)
+    yield BLANK
+    for note in report.notes:
+        yield from wrapped(plain_text(note), width, DIM, display.has_color)
+
+
+def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
+    """Each report under its heading, a blank line between reports."""
+    for number, report in enumerate(reports):
+        if number:
+            stream.write("\n")
+        for line in report_lines(chosen_parts(report, display.show or ("all",)), display):
+            stream.write(f"{line.text.rstrip(' ')}\n")

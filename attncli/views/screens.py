@@ -1,0 +1,591 @@
+"""The first screens of attention, of the lessons, and of what compares; their first and last lines."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.cells import cell_len
+
+from attncli.plain_text import plain_text
+from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table
+from attncli.settings import SPECS
+from attncli.settings.text import is_vector_file
+from attncli.views import Display
+from attncli.views.heatmap import draw
+from attncli.views.matrices import Matrix, curves_of, matrices, matrices_of, parts_of, place_names, tokens_of
+from attncli.views.sections import (
+    GAP,
+    Column,
+    Drawing,
+    Grid,
+    Paragraph,
+    Section,
+    TableLabels,
+    largest_keys,
+    number_columns,
+    statistic_tables,
+)
+from attncli.views.terminal import LABEL_CELLS, chart, ends_of
+from attncli.views.texts import (
+    ARROW,
+    NO_NUMBER,
+    bar,
+    first_note,
+    fixed,
+    heading,
+    is_in_heading,
+    scalar,
+    setting,
+    shortened,
+    text_of,
+    token_counts,
+    token_name,
+    wrap_cells,
+)
+
+NOTE_LINES = 3
+# Settings that usually have the value of another one.
+FOLLOWS = {"value_dim": "head_dim", "num_kv_heads": "num_heads"}
+USUAL = {"embedding": ("random", "gaussian")}
+SIZES = ("embed_dim", "num_heads", "head_dim")
+# They are elsewhere in the first lines.
+SHOWN_ELSEWHERE = ("file", "seed")
+# Of reports without a Spec.
+NEXT_STEPS = {
+    "diff": ("--show weights", "--show statistics", "-o page.html"),
+    "results": ("--statistic NAME", "--group-by layer", "-o summary.csv"),
+    "show": ("--show all", "--format heatmap", "-o page.html"),
+}
+
+
+def opening(report: Report, display: Display) -> Iterator[Paragraph]:
+    """The text on a line, and the sizes; the heading of a report that no experiment made."""
+    if report.experiment not in SPECS:
+        yield Paragraph(heading(report), "title")
+        return
+    width = display.width or 0
+    room = width - cell_len(f"{report.experiment}: ")
+    texts = [text_of(report, "sentence"), text_of(report, "context")]
+    if texts[1]:
+        room = (room - len(ARROW)) // 2
+    texts = [shortened(text, max(room, 1)) for text in texts if text]
+    yield Paragraph(": ".join(filter(None, (report.experiment, ARROW.join(texts)))), "title")
+    # On two lines where one is too short.
+    lines = [", ".join([*token_counts(report), *_settings(report)]), _untrained(report)]
+    whole = "   ".join(filter(None, lines))
+    for line in [whole] if cell_len(whole) <= width else filter(None, lines):
+        yield Paragraph(line, "line")
+
+
+def one_line(text: str, display: Display, style: str = "") -> Paragraph:
+    """A text, shortened to one line."""
+    return Paragraph(shortened(plain_text(text), display.width), style)
+
+
+def model_name(report: Report) -> str:
+    """The model's folder or id, the default one where the user named none."""
+    default = getattr(SPECS[report.experiment], "default_model", "")
+    return Path(str(report.spec.get("model") or default)).name
+
+
+def text_line(report: Report, display: Display) -> Paragraph:
+    """What the model read, on one line."""
+    spec = report.spec
+    if spec.get("probe"):
+        return Paragraph(f"probe: {spec.get('num_tokens')} random tokens, twice", "")
+    group = f", group {spec['text_group']}" if spec.get("text_group") else ""
+    texts = f"texts {spec['texts']}{group}" if spec.get("texts") else ""
+    text = texts or spec.get("sentence") or f"file {spec.get('file')}"
+    return one_line(" ".join(str(text).split()), display)
+
+
+def closing_notes(notes: Iterable[str]) -> Iterator[Paragraph]:
+    """Notes below a blank line."""
+    yield Paragraph("", "dim")
+    for note in notes:
+        yield Paragraph(plain_text(note), "note")
+
+
+def fitting_notes(report: Report, display: Display, num_lines: int = NOTE_LINES) -> Iterator[Paragraph]:
+    """The notes of a report that fit that many lines."""
+    for text in map(plain_text, report.notes):
+        num_lines -= len(wrap_cells(text, display.width or 0))
+        if num_lines >= 0:
+            yield Paragraph(text, "note")
+
+
+def _settings(report: Report) -> Iterator[str]:
+    """The sizes of the heading, and those of its settings that are not usual."""
+    spec = report.spec
+    for key in SPECS[report.experiment].heading_keys:
+        if (
+            key not in SHOWN_ELSEWHERE
+            and is_in_heading(spec, key)
+            and (key in SIZES or not _is_usual(report, key))
+        ):
+            yield key if spec[key] is True else f"{key} {setting(spec[key])}"
+
+
+def _is_usual(report: Report, key: str) -> bool:
+    """Whether a setting has its default, or follows from another one."""
+    value = report.spec[key]
+    default = SPECS[report.experiment].model_fields[key].default
+    return value in (default, *USUAL.get(key, ())) or value == report.spec.get(FOLLOWS.get(key, ""))
+
+
+def _untrained(report: Report) -> str:
+    spec = report.spec
+    projection, embedding = spec.get("projection"), spec.get("embedding")
+    if projection in ("linear", "uniform"):
+        return f"UNTRAINED (random weights, seed {spec.get('seed')})"
+    if projection == "none" and embedding is not None and not is_vector_file(embedding):
+        return f"UNTRAINED (random embeddings, seed {spec.get('seed')})"
+    return ""
+
+
+def next_steps(report: Report) -> Iterator[Paragraph]:
+    """What to type next, without flags that the report has already or cannot have."""
+    name = report.experiment
+    steps = SPECS[name].steps_after(report.spec) if name in SPECS else NEXT_STEPS.get(name, ())
+    if shown := [step for step in steps if _is_new(step, report)]:
+        yield Paragraph(f"Next, with attn {name}: {'  '.join(shown)}", "prose")
+
+
+def _is_new(step: str, report: Report) -> bool:
+    flag, _, value = step.partition(" ")
+    key = flag.removeprefix("--").replace("-", "_")
+    if flag == "--show":
+        return {*value.split(",")} <= {*parts_of(report), "all"}
+    if key == "explain" and (report.spec.get("engine") == "streaming" or report.spec.get("words")):
+        return False
+    spec = SPECS.get(report.experiment)
+    if spec is None or key not in spec.model_fields:
+        return True
+    # Some defaults follow from settings before them; a report may lack some.
+    settings: dict[str, Any] = {}
+    for name, field in spec.model_fields.items():
+        default = field.get_default(call_default_factory=True, validated_data=settings)
+        settings[name] = report.spec.get(name, default)
+        if name == key:
+            break
+    if value and report.spec.get(key) not in (None, [], default):
+        return False
+    if key in spec.off_keys and key not in report.spec:
+        return True
+    return key in report.spec and setting(report.spec[key]) != (value or "true")
+
+
+MOST_ROWS, FIRST_ROWS = 10, 8  # Rows up to which a matrix is whole, and the first of longer ones.
+COLUMN_WIDTHS = (9, 8, 7, 6, 5)  # Terminal cells of a token above a column, tried until all columns fit.
+CUT_WIDTH, CUT_LABEL = 7, 12  # Cells of tokens where not all columns fit.
+LEAST_WIDTH = 6  # Cells that a column takes at least, with the gap before it.
+MANY_KEYS = 50  # From here on weights are small enough for a decimal more.
+MOST_AT = ("most", "at")
+PLACE_NAMES = {"batch": "sequence"}
+PLURALS = {"query": "queries"}
+
+
+class MatrixPart:
+    """The rows and columns of a matrix that fit the display; of several of one size the same rows each."""
+
+    def __init__(
+        self,
+        report: Report,
+        matrices: Mapping[str, Matrix],
+        display: Display,
+        title: str,
+        most: int = MOST_ROWS,
+    ) -> None:
+        self.names, self.title = list(matrices), title
+        first = next(iter(matrices.values()))
+        self.axes = first.axes
+        self.width = display.width or 0
+        self.labels = TableLabels(report, display)
+        self.num_queries, self.num_keys = first.values.shape
+        self.precision = display.precision + (self.num_keys > MANY_KEYS)
+        self.rows = self.num_queries if self.num_queries <= most else min(most, FIRST_ROWS)
+        self.values = np.concatenate([matrix.drawn[: self.rows] for matrix in matrices.values()])
+        self.largest = largest_keys(self.values)
+        self.grid = self._whole() or self._cut()
+
+    def _whole(self) -> Grid | None:
+        """Every key, with as much of its token as there is room for; None where they do not fit."""
+        if self.num_keys * LEAST_WIDTH > self.width:
+            return None
+        for width in COLUMN_WIDTHS:
+            self.labels.column_width = width
+            grid = Grid(self.title, self._label(), self._columns())
+            if grid.fits(self.width):
+                return grid
+        return None
+
+    def _cut(self) -> Grid:
+        """The first keys that fit, and beside them the key that each query looks at most."""
+        self.labels.column_width = CUT_WIDTH
+        self.labels.row_width = min(CUT_LABEL, self.labels.row_width or 0)
+        label = self._label()
+        most = [
+            self.labels.place(self.axes[1], int(key)) if np.isfinite(row[key]) else NO_NUMBER
+            for key, row in zip(self.largest, self.values, strict=True)
+        ]
+        last = Column(MOST_AT, most, left=True)
+        first = Grid(self.title, label, self._columns()).first_group(self.width - last.width - GAP)
+        return replace(first, columns=[*first.columns, last])
+
+    def _label(self) -> Column:
+        label = self.labels.rows(self.axes[0], self.num_queries)
+        cells = [f"{name} {cell}".strip() for name in self.names for cell in label.cells[: self.rows]]
+        return replace(label, cells=cells)
+
+    def _columns(self) -> list[Column]:
+        headers = self.labels.columns(self.axes[1], self.num_keys)[: self.width // LEAST_WIDTH]
+        return number_columns(headers, self.values, self.precision)
+
+    def left_out(self, sizes: Mapping[str, int] | None = None) -> Iterator[str]:
+        """`queries 10-199`: what is not shown; `sizes` of the leading axes, of which place 0 is shown."""
+        num_columns = len(self.grid.columns) - (self.grid.columns[-1].header == MOST_AT)
+        shown = {name: (1, size) for name, size in (sizes or {}).items()}
+        shown |= {self.axes[0]: (self.rows, self.num_queries), self.axes[1]: (num_columns, self.num_keys)}
+        for axis, (first, count) in shown.items():
+            noun = PLACE_NAMES.get(axis, axis)
+            if first < count:
+                last = count - 1
+                yield (
+                    f"{noun} {first}" if first == last else f"{PLURALS.get(noun, f'{noun}s')} {first}-{last}"
+                )
+
+
+MAP_LINES = 12
+ROOM = 11  # Lines for the rows of the weights and the notes together.
+NAME_WIDTH = 16
+SUM_TOLERANCE, ALIKE = 5e-3, 1e-6
+SCORES = {"scores": "scores before scaling", "scaled_scores": "scores after scaling"}
+LINES_OF_WAYS = 2  # More than the variances of scores take.
+ROUNDING = 1e-4  # A larger difference between ways to average is a mistake.
+# What each way to average computes, and the name of its difference from the loop.
+WAYS = {
+    "loop": ("add up the vectors that a token sees", ""),
+    "matmul": ("weights @ vectors", "loop_vs_matmul"),
+    "softmax": ("softmax(0, or -inf where hidden) @ vectors", "loop_vs_softmax"),
+}
+
+
+def attention_screen(report: Report, display: Display) -> Iterator[Section]:
+    """Title, sizes, the weights of the first head, how to read a row, mean and variance of the scores."""
+    yield from opening(report, display)
+    yield from _weights(report, display)
+    if moments := [(name, numbers) for name in SCORES if (numbers := report.numbers(name))]:
+        label = Column(("",), [SCORES[name] for name, _ in moments], left=True)
+        columns = [
+            Column((key,), [written(numbers[key], display.precision) for _, numbers in moments])
+            for key, written in (("mean", fixed), ("variance", scalar))
+        ]
+        yield Grid("", label, columns)
+    yield from fitting_notes(report, display, _note_lines(report))
+
+
+def average_screen(report: Report, display: Display) -> Iterator[Section]:
+    """Title, sizes, the weights, and how far each way to average is from the loop."""
+    yield from opening(report, display)
+    yield from _weights(report, display)
+    if agreement := report.numbers("agreement"):
+        differences = [
+            scalar(agreement[name], display.precision) if name else NO_NUMBER for _, name in WAYS.values()
+        ]
+        columns = [
+            Column(("what it computes",), [formula for formula, _ in WAYS.values()], left=True),
+            Column(("difference from loop",), differences),
+        ]
+        title = f"three ways to the same {report.spec.get('aggregate')}"
+        yield Grid(title, Column(("way",), list(WAYS), left=True), columns)
+        if not any(number is not None and number > ROUNDING for number in agreement.values()):
+            yield Paragraph("They agree up to rounding.", "line")
+    yield from fitting_notes(report, display, _note_lines(report) - LINES_OF_WAYS)
+
+
+def _note_lines(report: Report) -> int:
+    """The lines that the rows of the weights leave to notes; a map of blocks leaves the usual number."""
+    return ROOM - min(len(report.tokens), MOST_ROWS) if "weights" in report.tensors else NOTE_LINES
+
+
+def _weights(report: Report, display: Display) -> Iterator[Section]:
+    """The first matrix of weights with a sentence about a row; of a long text the map of its blocks."""
+    if "weights" in report.tensors:
+        tensor = report.tensors["weights"]
+        matrix = next(matrices_of(report, "weights", tensor))
+        name = f"where each {token_name(report)} looks: weights (query × key)"
+        part = MatrixPart(report, {"": matrix}, display, ", ".join([name, *_place(tensor)]))
+        yield part.grid
+        yield Paragraph(_how_to_read(report, part), "line")
+        leading = dict(zip(tensor.axes[:-2], tensor.values.shape[:-2], strict=True))
+        if left_out := ", ".join(part.left_out(leading)):
+            yield Paragraph(
+                f"Not shown: {left_out}. See --show weights, --format heatmap or -o page.html.", "note"
+            )
+    elif "pooled_mean" in report.tensors:
+        tensor = report.tensors["pooled_mean"]
+        first = next(matrices_of(report, "pooled_mean", tensor))
+        figure = draw(report, [first], replace(display, map_lines=MAP_LINES))
+        title = ", ".join(["where each block of tokens looks", *_place(tensor)])
+        yield Drawing(title, [line.text.rstrip(" ") for line in figure.lines], figure.mentioned)
+        yield Paragraph("See --show weights for larger maps.", "note")
+
+
+def _place(tensor: NamedTensor) -> Iterator[str]:
+    """`head 0 of 8`: which matrix of several is shown."""
+    for axis, size in zip(tensor.axes[:-2], tensor.values.shape[:-2], strict=True):
+        if size > 1:
+            yield f"{PLACE_NAMES.get(axis, axis)} 0 of {size}"
+
+
+def _how_to_read(report: Report, part: MatrixPart) -> str:
+    """`Each row sums to 1: token 5, "street", takes most (0.20) from token 0, "the".`"""
+    query, row = part.rows - 1, part.values[-1]
+    key = int(part.largest[query])
+    is_distribution = (np.abs(np.nansum(part.values, axis=1) - 1) < SUM_TOLERANCE).all()
+    start = "Each row sums to 1: " if is_distribution else "In its row, "
+    own = token_name(report)
+    noun = f"context {own}" if report.context_tokens else own
+    number = fixed(row[key], part.precision)
+    names = _name(report, "query", query, own), _name(report, "key", key, noun)
+    seen = row[row > 0]
+    if len(seen) > 1 and np.ptp(seen) < ALIKE:
+        return f"{start}{names[0]} takes {number} from each {noun} that it sees."
+    return f"{start}{names[0]} takes most ({number}) from {names[1] if names[0] != names[1] else 'itself'}."
+
+
+def _name(report: Report, axis: str, place: int, noun: str) -> str:
+    """`token 5, "street",`."""
+    tokens = tokens_of(report, axis)
+    return f"{noun} {place}" + (f' "{shortened(plain_text(tokens[place]), NAME_WIDTH)}"' if tokens else "")
+
+
+MOST_SIZES, MOST_LOGITS = 4, 5
+BARS = 4, 20  # Cells of the longest bar, where many and where few factors stand side by side.
+CURVE_ROWS, CURVE_COLUMNS = 4, 60
+CURVE_TITLE = "softmax of rising logits: the weight of each"
+RAW = "raw scores vary by about head_dim"
+POINTS = {
+    "sqrt": f"{RAW}, divided by √head_dim by about 1",
+    "fourth-root": f"{RAW}, with query and key scaled by about 1",
+    "none": f"{RAW}, and nothing scales them",
+}
+# What each kind sets to mean 0 and standard deviation 1.
+NORMALISED = {"batch_norm": "feature0", "layer_norm": "example0"}
+BIASED = "Here std divides by n - 1, the norms by n: what they make 1 is a little more."
+SENTENCES = {
+    "batch_norm": "Batch norm gives each feature mean 0 and std 1 over the batch.",
+    "batch_norm_eval": "In eval mode it uses the running mean and variance instead of the batch's.",
+    "layer_norm": "Layer norm gives each example mean 0 and std 1 over its features.",
+    "rms_norm": "RMS norm divides each example by its root mean square; its mean stays.",
+}
+
+
+def scale_demo_screen(report: Report, display: Display) -> Iterator[Section]:
+    """The variances of each head_dim; the weights of a row by factor, as bars; the softmax curve."""
+    yield Paragraph(heading(report), "title")
+    yield _variances(report, display)
+    sharpness = _sharpness(report, display)
+    yield sharpness
+    yield from _curve(report, display)
+    factors = report.table("sharpness")[len(sharpness.columns) :]
+    left_out = [f"{len(factors)} factors"] if factors else []
+    left_out += [f"head_dim {row['head_dim']}" for row in _sizes(report)[MOST_SIZES:]]
+    if len(report.tensors["logits"].values) > MOST_LOGITS:
+        left_out.append(f"logits from {MOST_LOGITS} on")
+    if left_out:
+        yield Paragraph(f"Not shown: {', '.join(left_out)}. See --show statistics.", "note")
+
+
+def _sizes(report: Report) -> Sequence[Row]:
+    found = report.statistics["variance"]
+    return [found] if isinstance(found, Numbers) else report.table("variance")
+
+
+def _variances(report: Report, display: Display) -> Grid:
+    rows = _sizes(report)[:MOST_SIZES]
+    columns = [
+        Column((name.replace("_", " "),), [scalar(row[name], display.precision) for row in rows])
+        for name in rows[0]
+        if name != "head_dim"
+    ]
+    label = Column(("head_dim",), [str(row["head_dim"]) for row in rows], left=True)
+    return Grid(f"variance: {POINTS.get(str(report.spec.get('scale')), RAW)}", label, columns)
+
+
+def _sharpness(report: Report, display: Display) -> Grid:
+    """One column per factor, as many as fit: each weight as a number and a bar; the gradient's norm."""
+    table, precision = report.table("sharpness"), display.precision
+    logits = [fixed(logit, precision) for logit in report.tensors["logits"].values[:MOST_LOGITS]]
+    label = Column(("logit",), [*logits, "gradient norm"], left=True)
+    room = ((display.width or 0) - label.width) // len(table) - precision - 5
+    longest = min(max(room, BARS[0]), BARS[1])
+    columns = []
+    for row in table:
+        weights = np.array(row["softmax"], dtype=np.float64)[: len(logits)]
+        cells = [f"{fixed(weight, precision)} {bar(weight, longest)}" for weight in weights]
+        header = f"× {row['factor']:g}"
+        columns.append(Column((header,), [*cells, fixed(row["gradient_norm"], precision)], left=True))
+    title = "softmax(logits × factor) sharpens, and its gradient fades"
+    return Grid(title, label, columns).first_group(display.width)
+
+
+def _curve(report: Report, display: Display) -> Iterator[Section]:
+    for group in curves_of(report):
+        if not group.is_of_rows:
+            (curve,) = group.curves
+            columns = max(min((display.width or 0) - LABEL_CELLS, CURVE_COLUMNS), 10)
+            lines = chart(curve, ends_of(curve.y), columns, CURVE_ROWS, display)
+            yield Drawing(CURVE_TITLE, [line.text.rstrip() for line in lines])
+
+
+def norm_screen(report: Report, display: Display) -> Iterator[Section]:
+    """Mean and standard deviation of feature 0 and example 0, one row for the input and each kind."""
+    yield Paragraph(heading(report), "title")
+    kinds = [name for name in report.statistics if name in ("input", *SENTENCES)]
+    columns = []
+    for place, column in (("feature0", "feature 0"), ("example0", "example 0")):
+        bold = frozenset(i for i, name in enumerate(kinds) if NORMALISED.get(name) == place)
+        for statistic in ("mean", "std"):
+            cells = [fixed(report.numbers(name)[f"{place}_{statistic}"], display.precision) for name in kinds]
+            columns.append(Column((column, statistic), cells, emphasis=bold))
+    label = Column(("", ""), [name.replace("_", " ") for name in kinds], left=True)
+    size = f"{report.spec.get('batch_size')} examples of {report.spec.get('num_features')} features"
+    yield Grid(f"mean and standard deviation before and after ({size})", label, columns)
+    if report.spec.get("variance") == "biased":
+        yield Paragraph(BIASED, "line")
+    yield from (Paragraph(SENTENCES[name], "line") for name in kinds if name in SENTENCES)
+    texts = [
+        f"{name.replace('_', ' ')} {scalar(number, display.precision)}"
+        for name, number in report.numbers("agreement_with_torch").items()
+        if number is not None
+    ]
+    if texts:
+        yield Paragraph(f"Largest difference from torch's own layers: {', '.join(texts)}.", "line")
+    yield from fitting_notes(report, display)
+
+
+NOTES, NOTES_OF_SURVEYS = 2, 4
+# Of the matrix of a diff, where it says all, and where the rows or heads that changed follow.
+DIFF_ROWS, FEW_DIFF_ROWS = 8, 3
+MOST_CHANGED = 2
+# The statistics below the weights of a diff; all, as far as they fit, where there are none.
+DIFF_STATISTICS = ("scores.variance", "scaled_scores.variance", "entropy.mean", "max_weight.mean")
+MOST_STATISTICS, MOST_HEADS = 16, 10
+# Of each matrix of a mistake, where it is alone, and where a table follows.
+PITFALL_ROWS, FEW_PITFALL_ROWS = 6, 3
+MOST_LINES, MOST_FAILED = 18, 2
+
+
+def comparison_screen(report: Report, display: Display) -> Iterator[Section]:
+    """The settings that differ; the difference of the weights, of many heads that of the most changed."""
+    yield Paragraph(heading(report), "title")
+    count = NOTES if report.tensors else NOTES_OF_SURVEYS
+    notes = [] if report.table("by_head") else map(plain_text, report.notes[1:count])
+    for note in (first_note(report), *notes):
+        yield Paragraph(shortened(note, 2 * (display.width or 0)), "line")
+    left_out: list[str] = []
+    if "difference" in report.tensors:
+        part = _difference(report, display)
+        yield part.grid
+        yield Paragraph("Positive: B looks there more than A.", "line")
+        left_out += part.left_out()
+        changed = "by_head" if report.table("by_head") else "changed_rows"
+        is_whole = not report.table("by_head") and not left_out
+        statistics = {} if is_whole else {changed: Table(report.table(changed)[:MOST_CHANGED])}
+        rows = [row for row in report.table("side_by_side") if row["statistic"] in DIFF_STATISTICS]
+    else:
+        heads = "changed_heads" if report.table("changed_heads") else "heads_difference"
+        statistics = {heads: Table(report.table(heads)[:MOST_HEADS])}
+        rows = report.table("side_by_side")[: MOST_STATISTICS - len(statistics[heads])]
+    shown = {name: table for name, table in {**statistics, "side_by_side": Table(rows)}.items() if table}
+    counts = {f"rows of {name}": len(report.table(name)) - len(table) for name, table in shown.items()}
+    for grid in statistic_tables(replace(report, statistics=shown), display, TableLabels(report, display)):
+        first = grid.first_group(display.width)
+        counts[f"columns of {grid.title}"] = len(grid.columns) - len(first.columns)
+        yield first
+    left_out += [f"{count} {name}" for name, count in counts.items() if count]
+    if left_out:
+        yield Paragraph(f"Not shown: {', '.join(left_out)}. See --show all.", "note")
+
+
+def _difference(report: Report, display: Display) -> MatrixPart:
+    """B - A of the weights; of the head that changed most where there are several."""
+    found = list(matrices_of(report, "difference", report.tensors["difference"]))
+    heads = report.table("by_head")
+    place = tuple(
+        (axis, int(str(head[axis]))) for head in heads[:1] for axis in head if axis in ("batch", *PLACES)
+    )
+    matrix = next((matrix for matrix in found if matrix.place == place), found[0])
+    title = ", ".join(["weights of B minus those of A", *place_names(matrix.place)])
+    if not np.nan_to_num(matrix.values).any():
+        title += " (no weight changed)"
+    elif heads:
+        title += " (changed most)"
+    return MatrixPart(report, {"": matrix}, display, title, FEW_DIFF_ROWS if heads else DIFF_ROWS)
+
+
+def pitfalls_screen(report: Report, display: Display) -> Iterator[Section]:
+    """Two lines for each mistake; of one mistake the sentences, its numbers, and wrong and right rows."""
+    yield from opening(report, display)
+    if table := report.table("pitfalls"):
+        yield _mistakes(table, display)
+        return
+    for note in report.notes:
+        yield Paragraph(plain_text(note), "line")
+    wrong, right = report.numbers("wrong"), report.numbers("right")
+    for name in wrong:
+        numbers = [scalar(side[name], display.precision) for side in (wrong, right)]
+        yield Paragraph(f"{name.replace('_', ' ')}: {numbers[0]} wrong, {numbers[1]} right", "bold")
+    tables = {name: found for name, found in report.statistics.items() if isinstance(found, Table)}
+    yield _wrong_and_right(report, display, FEW_PITFALL_ROWS if tables else PITFALL_ROWS)
+    yield from statistic_tables(replace(report, statistics=tables), display, TableLabels(report, display))
+
+
+def _mistakes(table: Table, display: Display) -> Grid:
+    """Each mistake in words, and below it the number that exposes it."""
+    names, lines = [], []
+    for row in table:
+        wrong, right = (scalar(row[side], display.precision) for side in ("wrong", "right"))
+        statistic = plain_text(str(row["figure"])).replace("_", " ")
+        names += [plain_text(str(row["pitfall"])), ""]
+        lines += [plain_text(str(row["mistake"])), f"{statistic} {wrong}, not {right}"]
+    return Grid("", Column(("pitfall",), names, left=True), [Column(("what goes wrong",), lines, left=True)])
+
+
+def _wrong_and_right(report: Report, display: Display, rows: int) -> Grid:
+    """The first rows of the wrong matrix and of the right one."""
+    name, pair = next(reversed(report.pairs.items()), ("weights", ("weights",)))
+    found = {
+        matrix.name.removesuffix(name).strip("_"): matrix
+        for matrix in matrices(report)
+        if matrix.name in pair
+    }
+    part = MatrixPart(report, found, display, "", rows)
+    left_out = ", ".join(part.left_out())
+    axes = " × ".join(part.axes)
+    return replace(part.grid, title=f"{name} ({axes})" + (f" without {left_out}" if left_out else ""))
+
+
+def results_screen(report: Report, display: Display) -> Iterator[Section]:
+    """The first rows, without the groups where there is only one; a few failed runs; what is left out."""
+    yield one_line(f"results: {report.spec['store']}", display, "title")
+    for note in report.notes:
+        yield Paragraph(plain_text(note), "line")
+    summary, failed = report.table("summary"), report.table("failed")[:MOST_FAILED]
+    same = {name for name in report.spec["group_by"] if len({row[name] for row in summary}) == 1}
+    rows = [{name: cell for name, cell in row.items() if name not in same} for row in summary]
+    # A second table takes its rows, a blank line, title, header and rule.
+    most = MOST_LINES - bool(failed) * (len(failed) + 4)
+    shown = {"summary": Table(rows[:most]), "failed": Table(failed)}
+    statistics = {name: table for name, table in shown.items() if table}
+    part = replace(report, statistics=statistics, tensors={})
+    for grid in statistic_tables(part, display, TableLabels(report, display)):
+        yield grid.first_group(display.width)
+    left_out = {"rows": len(rows) - most, "failed runs": len(report.table("failed")) - len(failed)}
+    if counts := ", ".join(f"{count} {name}" for name, count in left_out.items() if count > 0):
+        yield Paragraph(
+            f"Not shown: {counts}; --statistic NAME, --group-by, --top N, or -o summary.csv.", "note"
+        )

@@ -1,0 +1,183 @@
+"""Pictures in a terminal: maps of half-blocks or characters, curves of braille dots."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from attncli.report import Report
+from attncli.views import Display
+from attncli.views.colours import NONE, Palette
+from attncli.views.matrices import Curve, curves_of
+from attncli.views.texts import BOLD, ScreenLine, beside, range_ends, scalar, styled, text_line
+
+UPPER, LOWER, BLANK = "▀", "▄", " "
+RAMP = " .:-=+*#%@"
+NO_NUMBER = "·"
+SHAPES = (UPPER, LOWER, NO_NUMBER)
+RESET = "\x1b[0m"
+SAME = NONE + 1  # No sequence: the colour is that of the cell before.
+
+
+def _sequences(parameters: Sequence[str]) -> list[str]:
+    """The escape sequence of each level, and an empty text for SAME."""
+    return [*(f"\x1b[{one}m" for one in parameters), ""]
+
+
+def _changes(levels: np.ndarray) -> np.ndarray:
+    """The levels, SAME where the cell before in the row has the same one."""
+    same = np.zeros(levels.shape, dtype=bool)
+    same[:, 1:] = levels[:, 1:] == levels[:, :-1]
+    return np.where(same, SAME, levels)
+
+
+def cell_lines(levels: np.ndarray, palette: Palette, cell_width: int) -> list[str]:
+    """One line per row, each cell `cell_width` characters in its colour; a dot for no number."""
+    sequences = _sequences([parameters for parameters, _ in palette.fills])
+    fills = [character * cell_width for _, character in palette.fills]
+    fills[NONE] = NO_NUMBER.ljust(cell_width)
+    changes = _changes(levels).tolist()
+    return [_joined(sequences, fills, *row) + RESET for row in zip(changes, levels.tolist(), strict=True)]
+
+
+def half_block_lines(levels: np.ndarray, palette: Palette) -> list[str]:
+    """One line per two rows, one character per column: upper and lower half each in its own colour.
+
+    No number is the terminal's own background, so the other half is drawn as the foreground; a dot where
+    neither half has a number.
+    """
+    if len(levels) % 2:
+        levels = np.vstack([levels, np.full(levels.shape[1], NONE)])
+    upper, lower = levels[::2], levels[1::2]
+    is_open = upper == NONE
+    shapes = is_open + (is_open & (lower == NONE)).astype(int)
+    inks, papers = _changes(np.where(is_open, lower, upper)), _changes(np.where(is_open, NONE, lower))
+    foregrounds, backgrounds = _sequences(palette.foregrounds), _sequences(palette.backgrounds)
+    # A background and the shape on it in one text: fewer pieces to join.
+    cells = [background + shape for shape in SHAPES for background in backgrounds]
+    places = (papers + shapes * len(backgrounds)).tolist()
+    return [_joined(foregrounds, cells, *row) + RESET for row in zip(inks.tolist(), places, strict=True)]
+
+
+def _joined(first: Sequence[str], second: Sequence[str], firsts: list[int], seconds: list[int]) -> str:
+    """Texts of the two lists by turns, each by its index."""
+    pairs = zip(map(first.__getitem__, firsts), map(second.__getitem__, seconds), strict=True)
+    return "".join(chain.from_iterable(pairs))
+
+
+def character_lines(places: np.ndarray, cell_width: int) -> list[str]:
+    """One line per row, without colour: the mark for the tenth of the map that a place is in.
+
+    A blank separates cells of more than two characters.
+    """
+    numbers = np.where(np.isnan(places), 0, places)
+    tenths = np.minimum((numbers * len(RAMP)).astype(int), len(RAMP) - 1)
+    marks = np.array(list(RAMP + NO_NUMBER))[np.where(np.isnan(places), len(RAMP), tenths)]
+    cells = np.repeat(marks, cell_width, axis=1)
+    if cell_width > 2:
+        cells[:, cell_width - 1 :: cell_width] = BLANK
+    return ["".join(row) for row in cells.tolist()]
+
+
+ACROSS, DOWN = 2, 4
+BRAILLE = 0x2800
+# The bit of each dot of a braille character, row by row from the top.
+DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
+INK = "\x1b[36m"
+ROWS, SMALL_ROWS = 11, 7
+MOST_COLUMNS = 100
+LABEL_CELLS = 13  # The numbers beside an axis, and the axis.
+SMALL_COLUMNS = 14, 30
+GAP = 2
+
+
+class Ends(NamedTuple):
+    """The least and the greatest number of an axis."""
+
+    low: float
+    high: float
+
+    def places(self, numbers: np.ndarray) -> np.ndarray:
+        """From 0 at the low end to 1 at the high end; in the middle where the two are equal."""
+        span = self.high - self.low
+        return (numbers - self.low) / span if span > 0 else np.full(len(numbers), 0.5)
+
+
+def ends_of(numbers: np.ndarray) -> Ends:
+    """The least and the greatest of the numbers."""
+    return Ends(float(numbers.min()), float(numbers.max()))
+
+
+def curve_lines(report: Report, display: Display) -> Iterator[list[ScreenLine]]:
+    """A line chart for each curve over points; those of a table's rows side by side with one y axis."""
+    for group in curves_of(report):
+        title = styled(group.title, BOLD, display.has_color)
+        if group.is_of_rows:
+            yield [title, *_small_charts(group.curves, display)]
+        else:
+            (curve,) = group.curves
+            width = min(display.width or MOST_COLUMNS, MOST_COLUMNS)
+            columns = max(width - LABEL_CELLS, MOST_COLUMNS // 4)
+            yield [title, *chart(curve, ends_of(curve.y), columns, ROWS, display)]
+
+
+def _small_charts(curves: list[Curve], display: Display) -> list[ScreenLine]:
+    ends = Ends(0.0, max(float(curve.y.max()) for curve in curves))
+    least, columns = SMALL_COLUMNS
+    if display.width is not None:
+        columns = max(least, min(columns, (display.width + GAP) // len(curves) - GAP - LABEL_CELLS))
+    charts = [[text_line(curve.label), *chart(curve, ends, columns, SMALL_ROWS, display)] for curve in curves]
+    lines: list[ScreenLine] = []
+    while charts:
+        across = _fitting(charts, display.width)
+        lines += beside(charts[:across], GAP)
+        charts = charts[across:]
+    return lines
+
+
+def _fitting(charts: list[list[ScreenLine]], width: int | None) -> int:
+    """How many of the charts fit beside each other; one at least."""
+    used, across = 0, 0
+    for lines in charts:
+        used += max(line.cells for line in lines) + (GAP if across else 0)
+        if width is not None and used > width and across:
+            break
+        across += 1
+    return across
+
+
+def chart(curve: Curve, ends: Ends, columns: int, rows: int, display: Display) -> list[ScreenLine]:
+    """The curve between its axes; `ends` are those of y, so that charts can share them."""
+    across = ends_of(curve.x)
+    lines = dotted_lines(across.places(curve.x), ends.places(curve.y), columns, rows)
+    labels = [""] * rows
+    labels[-1], labels[0] = range_ends(*ends, display.precision)
+    if rows % 2:
+        labels[rows // 2] = scalar((ends.low + ends.high) / 2, display.precision)
+    width = max(map(len, labels))
+    axis = [text_line(f"{label:>{width}} {'┤' if label else '│'}") for label in labels]
+    dots = [styled(line, INK, display.has_color) for line in lines]
+    left, right = (np.format_float_positional(end, 4, trim="-") for end in across)
+    middle = " " * max(1, columns - len(left) - len(right))
+    return [
+        *beside([axis, dots], 0),
+        text_line(f"{'':>{width}} └{'─' * columns}"),
+        text_line(f"{'':>{width}}  {left}{middle}{right}"),
+    ]
+
+
+def dotted_lines(x: np.ndarray, y: np.ndarray, columns: int, rows: int) -> list[str]:
+    """The polyline through points with places from 0 to 1, in that many characters."""
+    grid = np.zeros((rows * DOWN, columns * ACROSS), dtype=bool)
+    size = max(grid.shape)
+    along, up = x * (grid.shape[1] - 1), y * (grid.shape[0] - 1)
+    # Steps of less than a dot between each point and the next.
+    parts = np.concatenate([np.linspace(i, i + 1, 2 * size) for i in range(len(x) - 1)] or [np.zeros(1)])
+    positions = np.arange(len(x))
+    dots_along = np.rint(np.interp(parts, positions, along)).astype(int)
+    dots_up = np.rint(np.interp(parts, positions, up)).astype(int)
+    grid[grid.shape[0] - 1 - dots_up, dots_along] = True
+    cells = grid.reshape(rows, DOWN, columns, ACROSS).transpose(0, 2, 1, 3)
+    codes = BRAILLE + (cells * DOTS).sum(axis=(2, 3))
+    return ["".join(chr(code) if code > BRAILLE else " " for code in row) for row in codes.tolist()]

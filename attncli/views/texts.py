@@ -1,0 +1,353 @@
+"""What people read of a report: numbers, lines and blocks of text, labels of axes, its title and settings."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.cells import cell_len, chop_cells, set_cell_size
+
+from attncli.plain_text import plain_text, readable_token
+from attncli.report import PLACES, Report, Row, Table, Terms
+from attncli.settings import SPECS
+from attncli.views.matrices import Matrix, first_position, tokens_of
+
+NO_NUMBER = "·"
+WIDE = 1e7
+
+
+def fixed(value: Any, precision: int) -> str:
+    """A number with that many decimals; whole numbers as they are; very large ones with an exponent."""
+    if value is None:
+        return NO_NUMBER
+    if isinstance(value, bool | np.bool_):
+        return str(value).lower()
+    if isinstance(value, str | int):
+        return str(value)
+    if isinstance(value, np.integer):  # an index, where -1 means none
+        return str(value) if value >= 0 else NO_NUMBER
+    if not np.isfinite(value):
+        return NO_NUMBER
+    if abs(value) >= WIDE:
+        return f"{value:.{precision}e}"
+    text = f"{value:.{precision}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def range_ends(low: float, high: float, precision: int, scale: str = "linear") -> tuple[str, str]:
+    """The ends of a range; one that rounds to zero beside the other is 0, except on a log scale."""
+    least = 0.0 if scale == "log" else 0.5 * 10**-precision * max(abs(low), abs(high))
+    first, last = (scalar(0.0 if abs(end) < least else end, precision) for end in (low, high))
+    return first, last
+
+
+def scalar(value: Any, precision: int) -> str:
+    """A number of its own: as `fixed`, but with an exponent where it would round to zero."""
+    if isinstance(value, float) and value != 0 and abs(value) < 0.5 * 10**-precision:
+        return f"{value:.{precision}e}"
+    return fixed(value, precision)
+
+
+BOLD, DIM, RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+
+
+class ScreenLine(NamedTuple):
+    """A text, maybe with escape sequences, and the cells it takes on the screen."""
+
+    text: str
+    cells: int
+
+
+def text_line(text: str) -> ScreenLine:
+    """A line of plain text."""
+    return ScreenLine(text, cell_len(text))
+
+
+def styled(text: str, style: str, has_color: bool) -> ScreenLine:
+    """A line of plain text, bold, dim or coloured where there is any colour."""
+    return ScreenLine(f"{style}{text}{RESET}" if has_color else text, cell_len(text))
+
+
+def wrapped(text: str, width: int | None, style: str, has_color: bool) -> list[ScreenLine]:
+    """A text in as many lines as the width needs, bold or dim."""
+    lines = wrap_cells(text, width) if width is not None else [text]
+    return [styled(line, style, has_color) for line in lines]
+
+
+def wrap_cells(text: str, width: int) -> list[str]:
+    """The words of a text in lines of at most that many cells; longer words continue on the next line."""
+    lines: list[str] = []
+    for word in text.split(" "):
+        if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines += chop_cells(word, width) or [""]
+    return lines
+
+
+def text_columns(texts: Sequence[str], width: int) -> list[str]:
+    """Texts in as many columns as fit; those longer than half the width below, over several lines."""
+    short = [text for text in texts if cell_len(text) + 2 <= width // 2]
+    size = max(map(cell_len, short), default=0) + 2
+    across = max(1, width // size)
+    padded = [text + " " * (size - cell_len(text)) for text in short]
+    lines = ["".join(padded[i : i + across]).rstrip() for i in range(0, len(padded), across)]
+    for text in texts:
+        if cell_len(text) + 2 > width // 2:
+            lines += chop_cells(text, width)
+    return lines
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of that share of the width, to an eighth of a cell."""
+    eighths = round(share * width * 8)
+    return "█" * (eighths // 8) + EIGHTHS[eighths % 8]
+
+
+def joined(lines: Sequence[ScreenLine]) -> ScreenLine:
+    """One line after another on one."""
+    return ScreenLine("".join(line.text for line in lines), sum(line.cells for line in lines))
+
+
+def beside(blocks: Sequence[Sequence[ScreenLine]], gap: int) -> list[ScreenLine]:
+    """Blocks side by side with their tops level, `gap` cells apart."""
+    widths = [max((line.cells for line in block), default=0) for block in blocks]
+    rows = zip_longest(*blocks, fillvalue=ScreenLine("", 0))
+    return [_row(row, widths, gap) for row in rows]
+
+
+def _row(row: Sequence[ScreenLine], widths: Sequence[int], gap: int) -> ScreenLine:
+    pieces: list[ScreenLine] = []
+    missing = 0
+    for line, width in zip(row, widths, strict=True):
+        if line.text:
+            pieces += [ScreenLine(" " * missing, missing), line]
+            missing = 0
+        missing += width - (line.cells if line.text else 0) + gap
+    return joined(pieces)
+
+
+UNPOOLED = {"query_block": "query", "key_block": "key"}
+LEAST_TOKEN = 4
+
+
+def shortened(text: str, most: int | None) -> str:
+    """The text in at most that many cells, an ellipsis at the end of what was cut."""
+    if most is None or cell_len(text) <= most:
+        return text
+    return set_cell_size(text, most - 1).rstrip() + "…"
+
+
+def token_texts(tokens: tuple[str, ...], count: int, most: int | None = None) -> list[str]:
+    """The tokens as plain text of at most that many cells; empty where there are none."""
+    return [shortened(plain_text(token), most) for token in tokens] if tokens else [""] * count
+
+
+@dataclass(frozen=True)
+class LabelledAxis:
+    """An axis of a matrix: its name, the number of its places, and their tokens, if it has any.
+
+    `step`: the positions in the text that one place stands for, from the `first` position to the `last`
+    (-1: no position at all). `noun`: what its tokens are called.
+    """
+
+    name: str
+    count: int
+    tokens: tuple[str, ...]
+    step: int
+    first: int
+    last: int
+    noun: str
+
+    @property
+    def digits(self) -> int:
+        """Digits of the last position."""
+        return len(str(max(self.last, 0)))
+
+    def texts(self, most: int | None) -> list[str]:
+        """The tokens as plain text of at most that many cells; empty where there are none."""
+        return token_texts(self.tokens, self.count, most)
+
+    def shortened_places(self, most: int | None) -> set[int]:
+        """The places whose token is longer than that."""
+        texts = map(plain_text, self.tokens)
+        return {place for place, text in enumerate(texts) if shortened(text, most) != text}
+
+    def token_room(self, most: int | None, rows_per_line: int) -> int | None:
+        """The cells for one token where the labels of so many rows share a line."""
+        if rows_per_line == 1 or most is None:
+            return most
+        return max(LEAST_TOKEN, (most - self.digits - 3) // 2)
+
+    def labels(self, most: int | None = None, block: int = 1, rows_per_line: int = 1) -> list[str]:
+        """One label per line: `4 the`; `4 the, 5 cat` for two rows on a line; `8-15` for a block of rows."""
+        step = block * rows_per_line
+        starts = range(0, self.count, step)
+        if block > 1 or not self.tokens:
+            return [self._positions(start, step) for start in starts]
+        texts = self.texts(self.token_room(most, rows_per_line))
+        labels = [f"{i:>{self.digits}} {text}" for i, text in enumerate(texts, self.first)]
+        return [", ".join(labels[start : start + step]) for start in starts]
+
+    def _positions(self, place: int, num_places: int) -> str:
+        first = self.first + place * self.step
+        last = min(first + num_places * self.step - 1, self.last)
+        return f"{first:>{self.digits}}" + ("" if first == last else f"-{last}")
+
+
+def labelled_axes(report: Report, matrix: Matrix) -> tuple[LabelledAxis, LabelledAxis]:
+    """Rows and columns with their tokens; an axis of blocks counts the positions in them."""
+    (row_axis, column_axis), (num_rows, num_columns) = matrix.axes, matrix.values.shape
+    return (
+        _labelled_axis(report, row_axis, num_rows, matrix.rows),
+        _labelled_axis(report, column_axis, num_columns, matrix.columns),
+    )
+
+
+def _labelled_axis(report: Report, name: str, count: int, tokens: tuple[str, ...]) -> LabelledAxis:
+    noun = "context token" if name == "key" and report.context_tokens else "token"
+    num_positions = _num_positions(report, UNPOOLED[name]) if name in UNPOOLED else 0
+    step = -(-num_positions // count) or 1
+    first = first_position(report, name)
+    return LabelledAxis(name, count, tokens, step, first, first + (num_positions or count) - 1, noun)
+
+
+def _num_positions(report: Report, axis: str) -> int:
+    """How many queries or keys there were: there is a number, or a token, for each."""
+    for tensor in report.tensors_of("rows" if axis == "query" else "keys").values():
+        if tensor.axes[-1] == axis:
+            return int(tensor.values.shape[-1])
+    return len(tokens_of(report, axis))
+
+
+# For reports that no experiment made: weights from another tool.
+OTHER_KEYS = ("file", "array")
+OTHER_TITLES = {"diff": "A and B compared", "show": "Attention weights"}
+# Reports that compare, whose first note says what differs.
+COMPARISONS = ("diff", "pitfalls")
+ARROW = " -> "
+
+
+def heading(report: Report) -> str:
+    """`self: 6 tokens, embedding random, embed_dim 64, ...`"""
+    parts = _settings(report)
+    return f"{report.experiment}: {', '.join(parts)}" if parts else report.experiment
+
+
+def title(report: Report) -> str:
+    """`Self-attention, tiny-induction, layer 0, head 2: the cat walks on the street`"""
+    name = (SPECS[report.experiment].title if report.experiment in SPECS else "") or report.experiment
+    parts = [OTHER_TITLES.get(name, name)]
+    parts += [setting(report.spec[key]) for key in ("model", "pitfall") if report.spec.get(key)]
+    parts += [f"{key} {report.spec[key]}" for key in PLACES if report.spec.get(key) is not None]
+    text = ARROW.join(filter(None, (text_of(report, "sentence"), text_of(report, "context"))))
+    return ": ".join(filter(None, (", ".join(parts), text)))
+
+
+def subtitle(report: Report) -> str:
+    """The settings, after what differs in a comparison."""
+    lead = [first_note(report)] if report.experiment in COMPARISONS else []
+    return " ".join([*lead, ", ".join(_settings(report))])
+
+
+def nothing_to_draw(report: Report) -> str:
+    """A message that a report has neither matrix nor curve, and what to run instead."""
+    steps = SPECS[report.experiment].steps_after(report.spec)[:1] if report.experiment in SPECS else ()
+    hint = f": try attn {report.experiment} {steps[0]}" if steps else ": --format table shows its numbers"
+    return f"this report of {report.experiment} has no matrix and no curve to draw{hint}"
+
+
+def first_note(report: Report) -> str:
+    """`From A to B: causal false -> true.`"""
+    return " ".join(map(plain_text, report.notes[:1]))
+
+
+def text_of(report: Report, key: str) -> str:
+    """The `sentence` or `context` as it was given, else its tokens."""
+    spec = report.spec
+    tokens = report.tokens if key == "sentence" else report.context_tokens
+    if not tokens:
+        return ""
+    if spec.get("probe"):
+        return f"random tokens, {spec['probe']}"
+    if spec.get("num_tokens"):
+        return "random vectors" if key == "sentence" else ""
+    return plain_text(" ".join((spec.get(key) or " ".join(tokens)).split()))
+
+
+def _settings(report: Report) -> list[str]:
+    # The tokens of a summary are values of settings.
+    if report.experiment == "results":
+        return []
+    keys = SPECS[report.experiment].heading_keys if report.experiment in SPECS else OTHER_KEYS
+    settings = [f"{key} {setting(report.spec[key])}" for key in keys if is_in_heading(report.spec, key)]
+    return token_counts(report) + settings
+
+
+def token_counts(report: Report) -> list[str]:
+    """`6 tokens` and `3 context tokens`, of those that the report has."""
+    name = token_name(report)
+    sides = ((report.tokens, name), (report.context_tokens, f"context {name}"))
+    return [counted(len(tokens), name) for tokens, name in sides if tokens]
+
+
+def token_name(report: Report) -> str:
+    """What queries and keys are: tokens, or the words that they were merged into."""
+    return "word" if report.spec.get("words") else "token"
+
+
+def counted(count: int, name: str) -> str:
+    """`1 token`, `2 tokens`."""
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def is_in_heading(spec: Mapping[str, Any], key: str) -> bool:
+    """Whether a setting is there, and is not a switch in its usual position."""
+    value = spec.get(key)
+    return value is not None and (key, value) not in (("causal", False), ("softmax", True))
+
+
+def setting(value: Any) -> str:
+    """The value of a setting in a heading; the last part of a path."""
+    if isinstance(value, list):
+        return ",".join(map(setting, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return plain_text(str(value).rpartition("/")[2])
+
+
+def readable(report: Report) -> Report:
+    """The report with every token, in its steps as well, as `readable_token` has it."""
+    spelling = report.token_spelling
+    if spelling is None:
+        return report
+    written = report.table("written")
+    statistics = {"written": Table(_readable_row(row, spelling) for row in written)} if written else {}
+    return replace(
+        report,
+        statistics={**report.statistics, **statistics},
+        tokens=tuple(readable_token(token, spelling) for token in report.tokens),
+        context_tokens=tuple(readable_token(token, spelling) for token in report.context_tokens),
+        steps=tuple(
+            replace(step, tables=tuple(_readable_terms(table, spelling) for table in step.tables))
+            for step in report.steps
+        ),
+        token_spelling=None,
+    )
+
+
+def _readable_row(row: Row, spelling: str) -> Row:
+    return {**row, "token": readable_token(str(row["token"]), spelling)}
+
+
+def _readable_terms(table: Terms, spelling: str) -> Terms:
+    """Tokens are in the column `text`."""
+    if "text" not in table.columns:
+        return table
+    place = table.columns.index("text")
+    rows = tuple(
+        (*row[:place], readable_token(str(row[place]), spelling), *row[place + 1 :]) for row in table.rows
+    )
+    return replace(table, rows=rows)
