@@ -21,7 +21,6 @@ from attncli.measure.writing import WrittenRows
 from attncli.models.loading import load_pretrained
 from attncli.models.pretrained import Pretrained
 from attncli.models.writing import Decoding, write
-from attncli.settings.generate import GenerateSpec
 
 SIZES = ((6000, 32), (100, 200))
 STATUS = Path("/proc/self/status")
@@ -52,8 +51,7 @@ def plain(pretrained: Pretrained, ids: Int[Tensor, "1 token"], num_new: int) -> 
 
 def with_rows(pretrained: Pretrained, ids: Int[Tensor, "1 token"], num_new: int) -> list[int]:
     """The same, with the rows of every head."""
-    spec = GenerateSpec.model_validate({"max_new_tokens": num_new})
-    rows = WrittenRows(spec, ids[0], (), torch.tensor([0]), False)
+    rows = WrittenRows(ids[0], torch.tensor([0]))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     write(pretrained.whole, inputs, Decoding(num_new), rows.take)
     return [one.token for one in rows.tokens]

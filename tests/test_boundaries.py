@@ -24,7 +24,7 @@ ARROWS = {
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
     "views": {"settings", *LEAVES},
     "toys": {"settings", "core", "report_parts", *LEAVES},
-    "measure": {"models", "core", "settings", "report_parts", *LEAVES},
+    "measure": {"models", "core", *LEAVES} - {"report"},
     "models": {"core", *LEAVES} - {"report"},
     "settings": {"core", *LEAVES},
     "core": set(),
@@ -72,6 +72,12 @@ def test_rooms_import_along_the_arrows(path: Path) -> None:
         return
     ours = {name.split(".")[1] for name in imported_modules(path) if name.startswith("attncli.")}
     assert ours - {"__version__"} <= ARROWS[room] | {room}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_library_knows_neither_settings_nor_words_for_people(path: Path) -> None:
+    modules = {name.split(".")[0] for name in imported_modules(path)}
+    assert not {"pydantic", "rich", "typer"} & modules or room_of(path) not in ("core", "models", "measure")
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -5,10 +5,9 @@ from typing import cast
 
 import torch
 
-from attncli.commands.heads import SHIPPED_NOTE
+from attncli.commands.heads import SHIPPED_NOTE, read_survey_text
 from attncli.errors import UserError
-from attncli.measure.ablate import EFFECTS, LOWERED, Ablation, Predicted, predicted_reading
-from attncli.measure.heads import read_text
+from attncli.measure.ablate import EFFECTS, LOWERED, Predicted, ablated, predicted_reading
 from attncli.models.pretrained import Pretrained
 from attncli.models.readings import ManyTexts
 from attncli.models.text_files import TextFile
@@ -26,10 +25,13 @@ METHODS = {
 
 def read(spec: AblateSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Predicted:
     """What the model reads, and what is predicted of it; UserError for what does not fit."""
-    return predicted_reading(spec, read_text(spec, texts, pretrained, generator), pretrained, generator)
+    reading = read_survey_text(spec, texts, pretrained, generator)
+    key = "texts" if spec.texts else "file" if spec.file else "sentence"
+    return predicted_reading(
+        reading, pretrained, generator, answer=spec.answer, against=spec.against, key=key
+    )
 
 
-@torch.no_grad()
 def report_each(
     specs: Sequence[AblateSpec],
     readings: Sequence[Predicted],
@@ -43,7 +45,6 @@ def report_each(
     ]
 
 
-@torch.no_grad()
 def report_many(spec: AblateSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
     """The report of many texts: means over them, and how sure these are."""
     assert spec.texts is not None
@@ -61,9 +62,16 @@ def _report(
     pretrained: Pretrained,
     progress: Callable[[float], None] | None,
 ) -> Report:
-    ablation = Ablation(spec, readings, pretrained, progress)
-    ablation.run()
-    rows = ablation.rows()
+    found = ablated(
+        pretrained,
+        readings,
+        heads=spec.named_heads,
+        method=spec.method,
+        jointly=spec.jointly,
+        approximate=spec.approximate,
+        progress=progress,
+    )
+    rows = found.heads
     measured = [name for name in EFFECTS if name in rows[0]]
     sort = _sort(spec, measured, pretrained)
     if spec.sort != sort:
@@ -71,16 +79,15 @@ def _report(
     sign = -1 if sort not in LOWERED else 1
     ranked = sorted(rows, key=lambda row: (row[sort] is None, sign * (row[sort] or 0.0)))
     statistics: dict[str, Statistic] = {"heads": Table(ranked[: spec.top])}
-    if ablation.baseline:
-        statistics["baseline"] = Numbers(ablation.baseline)
-    statistics |= {name: Numbers(numbers) for name, numbers in ablation.together().items() if numbers}
+    single = {"baseline": found.baseline, "joint": found.joint, "approximation": found.approximation}
+    statistics |= {name: Numbers(numbers) for name, numbers in single.items() if numbers}
     grids = Table(rows).grids(sort)
     tensors = {f"{sort} {stack}".strip(): grid for stack, grid in grids.items()}
     read = Texts(token_spelling=pretrained.token_spelling)
     if spec.texts is None:
         text, context = readings[0].text, readings[0].context
         read = read._replace(tokens=text.tokens, context_tokens=context.tokens if context else ())
-    notes = [*_notes(spec, readings, len(rows), pretrained), *notes, *ablation.notes]
+    notes = [*_notes(spec, readings, len(rows), pretrained), *notes, *found.notes]
     return build_report(spec, read, tensors, statistics, notes)
 
 

@@ -79,7 +79,7 @@ def read_prompt(spec: GenerateSpec, texts: Texts, pretrained: Pretrained) -> Pro
     needle = _needle(spec, text, read)
     if not pretrained.has_decoder:
         return Prompt(read, needle=needle)
-    return Prompt(replace(read, tokens=(), ids=read.ids[:0]), read, needle)
+    return Prompt(replace(read, tokens=(), ids=read.ids[:0]), read, needle=needle)
 
 
 def _in_template(text: str, pretrained: Pretrained) -> str:
@@ -404,7 +404,16 @@ def report_each(
 
 def _report(spec: GenerateSpec, prompt: Prompt, pretrained: Pretrained, progress: Progress | None) -> Report:
     special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids), dtype=torch.long)
-    rows = WrittenRows(spec, prompt.prompt.ids, prompt.needle, special, pretrained.has_decoder)
+    rows = WrittenRows(
+        prompt.prompt.ids,
+        special,
+        needle=prompt.needle,
+        is_cross=pretrained.has_decoder,
+        layer=spec.layer,
+        head=spec.head,
+        top_k=spec.top_k,
+        keeps_heads=spec.maps == "heads",
+    )
     decoding = Decoding(spec.max_new_tokens, spec.temperature, spec.top_p, spec.seed, spec.prefill_chunk)
     ids = prompt.prompt.ids.unsqueeze(0).to(pretrained.model.device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

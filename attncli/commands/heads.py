@@ -1,29 +1,24 @@
 """The survey of a model's heads: what each does, measured on a text, on a probe or on many texts."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
 import torch
 
 from attncli.core.formulas import sink_rate
-from attncli.errors import UserError
-from attncli.measure.examples import report_examples
-from attncli.measure.heads import Survey, SurveyedText, found_texts, read, read_line
-from attncli.measure.patterns import HeadRow, pattern_rows, pattern_tables, strongest_rows
-from attncli.measure.relations import report_relations
-from attncli.measure.removal import AblatedHeads
-from attncli.measure.totals import INTERVALS_NOTE, HeadTotals, summary_tables
-from attncli.models.capture import capture
-from attncli.models.pretrained import Pretrained, Reading
-from attncli.models.readings import WORDS_NOTE, ManyTexts
-from attncli.models.text_files import TextFile
-from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table
+from attncli.measure.examples import Example, head_examples
+from attncli.measure.heads import HeadMaps, HeadOptions, Surveyed, check_reading, surveyed
+from attncli.measure.patterns import HeadPatterns, HeadRow, patterns_of_text
+from attncli.measure.relations import SentenceFile, relations, sentences_of
+from attncli.measure.totals import HeadTotals, interval_rows, summary_patterns
+from attncli.models.pretrained import Pretrained, Reading, words_of_characters
+from attncli.models.readings import WORDS_NOTE, ManyTexts, read_probe, read_text
+from attncli.models.text_files import TextFile, TextLine
+from attncli.report import Cell, NamedTensor, Numbers, Report, Statistic, Table, whole_head_name
 from attncli.report_parts import build_report, named
 from attncli.settings.heads import HeadsSpec
+from attncli.settings.models import SurveyTextSpec
 from attncli.settings.text import Texts
-
-__all__ = ["read", "report_each", "report_many"]
 
 SINK_THRESHOLD = 0.3
 PROBE_NOTE = "The probe is [BOS] + r + r, r random tokens: what looks back to a first copy is induction."
@@ -33,6 +28,64 @@ SHIPPED_NOTE = (
 )
 
 
+INTERVALS_NOTE = (
+    "Means over texts with 95 % intervals (Student's t): a head is named where its interval is above the "
+    "threshold."
+)
+HOW_NOTE = (
+    "to head: the word that a dependent looks at most is its head; from head: the word that looks at it most "
+    "is its head. Special tokens and the word itself do not count (Clark et al. 2019)."
+)
+BEST_NOTE = (
+    "95 % intervals are Wilson's; more: the head beyond the offset, where the two intervals do not overlap. "
+    "The best of {heads} heads was picked on these very words: expect a smaller share on others."
+)
+
+
+def options_of(spec: HeadsSpec) -> HeadOptions:
+    """What the settings ask of each head."""
+    sought = spec.sought()
+    return HeadOptions(
+        skip_sink=spec.skip_sink,
+        words=spec.words,
+        weighted=spec.weighted,
+        rollout=spec.rollout,
+        maps=spec.maps,
+        full=tuple(spec.full),
+        queries=tuple(sought["from"]),
+        keys=tuple(sought["to"]),
+    )
+
+
+def read_survey_text(
+    spec: SurveyTextSpec,
+    texts: Texts,
+    pretrained: Pretrained,
+    generator: torch.Generator,
+    *,
+    words: bool = False,
+) -> Reading:
+    """The text of the settings, or the probe; with a decoder the text for the encoder, too."""
+    if spec.probe:
+        return read_probe(pretrained, int(spec.num_tokens or 0), generator)
+    assert texts.text is not None
+    return read_text(
+        pretrained,
+        texts.text,
+        context=texts.context,
+        key="texts" if spec.texts else "file" if spec.file else "sentence",
+        truncate=spec.truncate,
+        words=words_of_characters if words else None,
+    )
+
+
+def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
+    """What the model reads, with a decoder also its encoder; UserError for what does not fit."""
+    reading = read_survey_text(spec, texts, pretrained, generator, words=spec.words)
+    check_reading(reading, pretrained, options_of(spec))
+    return reading
+
+
 def report_each(
     specs: Sequence[HeadsSpec],
     readings: Sequence[Reading],
@@ -40,56 +93,53 @@ def report_each(
     progress: Callable[[float], None] | None,
 ) -> list[Report]:
     """The survey of each of some texts of equal counts."""
-    if specs[0].rollout and pretrained.has_decoder:
-        raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout is for one stack")
-    survey, way_notes, ablated_notes = _surveyed(specs, readings, pretrained, progress)
-    reports = []
-    for text, (spec, reading, found) in enumerate(zip(specs, readings, found_texts(survey), strict=True)):
-        notes = [*way_notes, *reading.left_out_notes(), *ablated_notes]
-        reports.append(_report(spec, reading, found, survey, text, notes))
-    return reports
+    spec = specs[0]
+    found = surveyed(pretrained, readings, options_of(spec), ablate=spec.ablate, progress=progress)
+    return [_report(own, readings[text], found, text, pretrained) for text, own in enumerate(specs)]
 
 
 def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
     """The survey of many texts: means over them, and how sure these are; of one head examples."""
     if spec.relations is not None:
-        return report_relations(spec, pretrained, progress)
-    if spec.head is not None:
-        return report_examples(spec, pretrained, progress)
+        return _report_relations(spec, pretrained, progress)
     assert spec.texts is not None
-    totals = HeadTotals()
-    notes: dict[str, None] = {}
     with TextFile(spec.texts, spec.text_group) as file:
-        many = ManyTexts(file, lambda line: read_line(spec, line, pretrained), progress)
+        many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
+        if spec.head is not None:
+            return _report_examples(spec, many, pretrained)
+        totals = HeadTotals()
+        way_notes: dict[str, None] = {}
         for batch in many.batches():
-            readings = [reading for _, reading in batch]
-            survey, way_notes, ablated_notes = _surveyed([spec] * len(batch), readings, pretrained, None)
-            totals.add_survey(survey)
-            notes |= dict.fromkeys([*way_notes, *ablated_notes])
+            found = surveyed(
+                pretrained, [reading for _, reading in batch], options_of(spec), ablate=spec.ablate
+            )
+            way_notes |= dict.fromkeys(found.way.notes())
+            totals.add_survey(found.survey)
     totals.num_tokens = many.num_tokens
-    return report_of_totals(spec, totals, pretrained.name, [*many.notes(), *notes])
+    notes = [*many.notes(), *way_notes, *ablated_notes(spec.ablate)]
+    return report_of_totals(spec, totals, pretrained.name, notes)
 
 
-def _surveyed(
-    specs: Sequence[HeadsSpec],
-    readings: Sequence[Reading],
-    pretrained: Pretrained,
-    progress: Callable[[float], None] | None,
-) -> tuple[Survey, list[str], list[str]]:
-    """The survey of some texts of equal counts; notes on how the model ran, and on the ablated heads."""
-    with ExitStack() as hooks:
-        survey = Survey(specs, readings, pretrained, progress, hooks)
-        ablated = AblatedHeads(specs[0].ablate, pretrained, survey.take, hooks)
-        way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
-    ablated.check_all_found()
-    return survey, way.notes(), ablated.notes()
+def _read_line(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
+    """One of many texts."""
+    return read(spec, Texts(text=line.text), pretrained, torch.Generator())
+
+
+def ablated_notes(heads: Sequence[str]) -> list[str]:
+    """Which heads gave nothing meanwhile."""
+    if not heads:
+        return []
+    word, their = ("head", "its") if len(heads) == 1 else ("heads", "their")
+    return [f"Without {word} {', '.join(heads)}: as if {their} columns of W_O were zero."]
 
 
 def report_of_totals(spec: HeadsSpec, totals: HeadTotals, name: str, notes: Sequence[str]) -> Report:
     """The report of a survey of many texts."""
     heads = totals.heads()
     rows = [head.row() for head in heads]
-    statistics, tensors = _parts(spec, rows, summary_tables(heads, totals.stacks))
+    patterns = summary_patterns(heads, totals.stacks)
+    intervals = {"intervals": Table(interval_rows(heads, totals.stacks))}
+    statistics, tensors = _parts(spec, rows, _pattern_tables(patterns) | intervals)
     statistics["texts"] = Numbers(num_texts=totals.num_texts, num_tokens=totals.num_tokens)
     read = "1 text" if totals.num_texts == 1 else f"{totals.num_texts:,} texts"
     if totals.num_tokens is not None:
@@ -114,35 +164,47 @@ def _parts(
     return {"heads": Table(rows[: spec.top]), **some, "model": sinks}, {}
 
 
-def _report(
-    spec: HeadsSpec, whole: Reading, found: SurveyedText, survey: Survey, text: int, notes: Sequence[str]
-) -> Report:
-    reading = whole.in_words()
-    statistics, tensors = _parts(spec, found.rows, _patterns(found))
-    if survey.rolled:
-        tensors["rollout"] = named(survey.rolled[text], "query", "key")
-    spelling = None if spec.words else survey.pretrained.token_spelling
+def _pattern_tables(found: HeadPatterns) -> dict[str, Table]:
+    """What the heads do, by pattern, and how many rows of the text every pattern has."""
+    return {
+        "patterns": Table(found.patterns),
+        "strongest": Table(found.strongest),
+        "pattern_rows": Table(found.counts),
+    }
+
+
+def _report(spec: HeadsSpec, whole: Reading, surveyed: Surveyed, text: int, pretrained: Pretrained) -> Report:
+    reading, found = whole.in_words(), surveyed.texts[text]
+    patterns = patterns_of_text(found.rows, found.stacks, found.key_of)
+    statistics, tensors = _parts(spec, found.rows, _pattern_tables(patterns))
+    if surveyed.rollout:
+        tensors["rollout"] = named(surveyed.rollout[text], "query", "key")
+    spelling = None if spec.words else pretrained.token_spelling
     tokens, context = reading.text.tokens, () if reading.context is None else reading.context.tokens
-    if survey.maps:
-        maps = survey.maps[text]
-        tensors |= maps.tensors()
+    if surveyed.maps:
+        maps = surveyed.maps[text]
+        tensors |= _map_tensors(maps)
         tokens, context = maps.query.tokens, maps.key.tokens if spec.maps == "cross" else ()
     count = f"{len(whole.text.ids)} tokens"
     if spec.words:
         count += f" of {len(reading.text.ids)} words"
-    all_notes = [*_notes(spec, survey.pretrained.name, len(found.rows), count), *notes]
-    return build_report(spec, Texts(tokens, context, token_spelling=spelling), tensors, statistics, all_notes)
+    notes = [
+        *_notes(spec, pretrained.name, len(found.rows), count),
+        *surveyed.way.notes(),
+        *whole.left_out_notes(),
+        *ablated_notes(spec.ablate),
+    ]
+    return build_report(spec, Texts(tokens, context, token_spelling=spelling), tensors, statistics, notes)
 
 
-def _patterns(found: SurveyedText) -> dict[str, Table]:
-    """What the heads do, by pattern, and how many rows of the text every pattern has."""
-    patterns: list[Row] = []
-    strongest: list[Row] = []
-    for stack in found.stacks:
-        heads = [row for row in found.rows if row["stack"] == stack.name]
-        patterns += pattern_rows(heads, stack)
-        strongest += strongest_rows(heads, stack, found.key_of)
-    return pattern_tables(found.stacks, patterns, strongest)
+def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
+    """The maps of all heads, and the whole weights of those that were asked for."""
+    axes = ("query", "key") if maps.is_whole else ("query_block", "key_block")
+    every = {name: NamedTensor(("layer", "head", *axes), found) for name, found in maps.by_layer().items()}
+    return every | {
+        whole_head_name(*place): NamedTensor(("query", "key"), weights)
+        for place, weights in maps.in_full().items()
+    }
 
 
 def _notes(spec: HeadsSpec, name: str, num_heads: int, read: str) -> list[str]:
@@ -156,3 +218,94 @@ def _notes(spec: HeadsSpec, name: str, num_heads: int, read: str) -> list[str]:
         WEIGHTED_NOTE: spec.weighted,
     }
     return [note for note, applies in notes.items() if applies]
+
+
+def _report_examples(spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pretrained) -> Report:
+    """One row per example of a head, and the weights of its query on the tokens of its text."""
+    layer, head = spec.chosen_head()
+    found = head_examples(
+        pretrained,
+        many,
+        layer=layer,
+        head=head,
+        statistic=str(spec.sort),
+        count=int(spec.num_examples or 0),
+        options=options_of(spec),
+    )
+    about = Numbers(
+        num_texts=found.num_texts,
+        mean=found.mean,
+        lower=found.lower,
+        upper=found.upper,
+        median=found.median,
+    )
+    notes = [
+        f"{pretrained.name}, head {spec.head}: {spec.sort}, mean over {found.num_texts:,} texts.",
+        "Each example is another text, at its own strongest (weakest, nearest to the median) row.",
+        *([WORDS_NOTE] if spec.words else []),
+        *many.notes(),
+        *found.notes,
+    ]
+    tables: dict[str, Statistic] = {
+        "examples": Table(map(_example_row, found.examples)),
+        "head": about,
+        "example_weights": Table(row for example in found.examples for row in _token_rows(example)),
+    }
+    return build_report(spec, Texts(), {}, tables, notes)
+
+
+def _about_example(example: Example) -> dict[str, Cell]:
+    return {"kind": example.kind, "rank": example.rank, "text": example.text.label}
+
+
+def _example_row(example: Example) -> dict[str, Cell]:
+    """The example, its query, and the key that it looks at most."""
+    key = max(range(len(example.weights)), key=example.weights.__getitem__)
+    query_token, key_token = example.tokens[example.query], example.tokens[key]
+    of_query: dict[str, Cell] = {"value": example.value, "query": example.query, "query_token": query_token}
+    of_key: dict[str, Cell] = {"key": key, "key_token": key_token, "key_weight": example.weights[key]}
+    return _about_example(example) | of_query | of_key
+
+
+def _token_rows(example: Example) -> Iterable[dict[str, Cell]]:
+    for position, (token, weight) in enumerate(zip(example.tokens, example.weights, strict=True)):
+        yield {**_about_example(example), "position": position, "token": token, "weight": weight}
+
+
+def _report_relations(
+    spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
+) -> Report:
+    """The best head of each relation, and every head's share of every relation's words."""
+    assert spec.relations is not None
+    with SentenceFile(spec.relations) as file:
+        many = sentences_of(file, pretrained, truncate=spec.truncate, progress=progress)
+        found = relations(pretrained, many, ablate=spec.ablate)
+    about = Numbers(
+        num_sentences=many.num_read,
+        num_words=found.num_words,
+        num_relations=found.num_relations,
+        num_unaligned=found.num_unaligned,
+    )
+    num_heads = len(found.heads)
+    notes = [
+        f"{pretrained.name}: {num_heads} heads, on {found.num_relations:,} relations in {many.num_read:,} "
+        "sentences.",
+        HOW_NOTE,
+        BEST_NOTE.format(heads=f"{num_heads:,}"),
+        *_unaligned(found.num_unaligned),
+        *many.notes(),
+        *found.notes,
+        *ablated_notes(spec.ablate),
+    ]
+    tables: dict[str, Statistic] = {
+        "relations": Table(found.best),
+        "heads": Table(found.heads),
+        "intervals": Table(found.intervals),
+    }
+    return build_report(spec, Texts(), {}, {**tables, "sentences": about}, notes)
+
+
+def _unaligned(count: int) -> list[str]:
+    relations = "1 relation is" if count == 1 else f"{count:,} relations are"
+    why = "left out, of words without tokens of their own, or that were cut off."
+    return [f"{relations} {why}"] if count else []

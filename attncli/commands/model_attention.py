@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from attncli.commands.heads import ablated_notes
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer
 from attncli.core.summaries import moments
@@ -133,7 +134,7 @@ def report_each(
         ablated = AblatedHeads(spec.ablate, pretrained, chosen.take, hooks)
         way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
     layer = chosen.chosen()
-    notes = [*_notes(spec, pretrained, layer, way), *ablated.notes()]
+    notes = [*_notes(spec, pretrained, layer, way), *ablated_notes(spec.ablate)]
     if spec.words:
         notes.append(WORDS_NOTE)
         layer = replace(layer, attention=attention_between_words(layer, readings))

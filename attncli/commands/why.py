@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attncli.commands.heads import SHIPPED_NOTE
+from attncli.commands.heads import SHIPPED_NOTE, read_survey_text
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer
 from attncli.core.wanted import Wanted
 from attncli.errors import UserError
 from attncli.measure.ablate import answer_token
-from attncli.measure.heads import Survey, found_texts, read_text, survey_of
+from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
 from attncli.measure.removal import index_of_head, output_of
 from attncli.measure.why import (
     Direction,
@@ -62,7 +62,7 @@ def attribution(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Attr
     modules: list[str] = []
     outputs: list[Tensor] = []
     with ExitStack() as hooks:
-        survey = Survey([survey_of(spec)], [reading], pretrained, None, hooks)
+        survey = Survey(NOTHING_MORE, [reading], pretrained, None, hooks)
 
         def keep(layer: CapturedLayer) -> Tensor:
             output = survey.take(layer)
@@ -118,7 +118,7 @@ def read(spec: WhySpec, texts: Texts, pretrained: Pretrained, generator: torch.G
         raise UserError(
             f"dtype: must be float32 for why: rounded parts do not add up to the logit (got {name})"
         )
-    return read_text(spec, texts, pretrained, generator)
+    return read_survey_text(spec, texts, pretrained, generator)
 
 
 @torch.no_grad()

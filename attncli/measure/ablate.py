@@ -21,15 +21,14 @@ from attncli.core.summaries import (
     relative_change,
 )
 from attncli.errors import UserError
-from attncli.measure.heads import Survey, found_texts, survey_of
+from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
 from attncli.measure.patterns import HeadRow
-from attncli.measure.removal import HeadPlace, Removal, Removed, index_of_head, mean_outputs
+from attncli.measure.removal import HeadPlace, Removal, RemovalMethod, Removed, index_of_head, mean_outputs
 from attncli.memory import refuse_bytes
 from attncli.models.blocks import Blocks
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer
 from attncli.models.pretrained import Pretrained, Reading
-from attncli.settings.ablate import AblateSpec
 
 MASKED_SHARE = 0.15
 """Of the tokens of a text, as BERT was trained: Devlin et al. 2019 (1810.04805), 3.1."""
@@ -56,38 +55,52 @@ class Predicted(Reading):
 
 
 def predicted_reading(
-    spec: AblateSpec, reading: Reading, pretrained: Pretrained, generator: torch.Generator
+    reading: Reading,
+    pretrained: Pretrained,
+    generator: torch.Generator,
+    *,
+    answer: str | None = None,
+    against: str | None = None,
+    key: str = "text",
 ) -> Predicted:
-    """What is predicted of a text; UserError where that is nothing.
+    """What is predicted of a text; UserError, which names `key`, where that is nothing.
 
     Where tokens are predicted from those before: every token but the first; of the repeated probe the second
     copy without its first token, which nothing gives away. For an encoder a random share of the tokens is
     masked. With an answer, what comes after the text, or replaces its mask.
     """
     kind, name = pretrained.predicts, pretrained.name
-    if kind is None and spec.answer is not None:
+    if kind is None and answer is not None:
         raise UserError(f"answer: {name} has no head that predicts tokens")
     if kind is None:
-        return Predicted(reading.text, reading.context)
-    key = "texts" if spec.texts else "file" if spec.file else "sentence"
+        return Predicted(reading.text, reading.context, repeat=reading.repeat)
     ids = reading.text.ids
-    if spec.answer is not None:
-        target = answer_token(pretrained, spec.answer, "answer")
-        against = None if spec.against is None else answer_token(pretrained, spec.against, "against")
+    if answer is not None:
+        target = answer_token(pretrained, answer, "answer")
+        other = None if against is None else answer_token(pretrained, against, "against")
         mask = pretrained.tokenizer.mask_token_id
         place = torch.tensor([len(ids) - 1]) if kind == "next" else (ids == mask).nonzero().flatten()
         if len(place) != 1:
             token = pretrained.tokenizer.mask_token
             raise UserError(f"{key}: must hold one {token}, where the answer stands (got {len(place)})")
-        return Predicted(reading.text, reading.context, place, torch.tensor([target]), True, against)
+        return Predicted(
+            reading.text,
+            reading.context,
+            place,
+            torch.tensor([target]),
+            True,
+            other,
+            repeat=reading.repeat,
+        )
     if kind == "masked":
         return _masked(pretrained, reading, key, generator)
-    repeated = spec.num_tokens if spec.probe else None
+    repeated = reading.repeat
     first = 1 if repeated is None else len(ids) - repeated + 1
     if first >= len(ids):
         key, count = (key, len(ids)) if repeated is None else ("num_tokens", repeated)
         raise UserError(f"{key}: must be at least 2 tokens, so that one predicts another (got {count})")
-    return Predicted(reading.text, reading.context, torch.arange(first, len(ids)) - 1, ids[first:])
+    places = torch.arange(first, len(ids)) - 1
+    return Predicted(reading.text, reading.context, places, ids[first:], repeat=reading.repeat)
 
 
 def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch.Generator) -> Predicted:
@@ -103,7 +116,7 @@ def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch
     hidden = ids.clone()
     hidden[places] = mask
     text = replace(reading.text, tokens=pretrained.labels(hidden.tolist()), ids=hidden)
-    return Predicted(text, reading.context, places, ids[places])
+    return Predicted(text, reading.context, places, ids[places], repeat=reading.repeat)
 
 
 def answer_token(pretrained: Pretrained, text: str, key: str) -> int:
@@ -312,14 +325,19 @@ class Ablation:
 
     def __init__(
         self,
-        spec: AblateSpec,
         readings: Sequence[Predicted],
         pretrained: Pretrained,
+        *,
+        named: Sequence[str],
+        method: RemovalMethod,
+        jointly: bool,
+        approximate: bool,
         progress: Callable[[float], None] | None,
     ) -> None:
-        self.spec = spec
         self.readings = readings
         self.pretrained = pretrained
+        self.named, self.method = named, method
+        self.jointly, self.approximate = jointly, approximate
         self.progress = progress
         self.heads: list[HeadRow] = []
         self.chosen: list[int] = []
@@ -332,7 +350,7 @@ class Ablation:
 
     def run(self) -> None:
         """All texts. UserError for heads that are not there, and for what the model cannot do."""
-        if self.spec.approximate:
+        if self.approximate:
             if not self.readings[0].num_places:
                 name = self.pretrained.name
                 raise UserError(f"approximate: {name} has no head that predicts tokens, and so no loss")
@@ -340,16 +358,16 @@ class Ablation:
                 torch.cat(gate_gradients(self.pretrained, reading)) for reading in self.readings
             ]
         means: list[Tensor] = []
-        if self.spec.method == "mean":
+        if self.method == "mean":
             inputs = (self.pretrained.inputs([reading]) for reading in self.readings)
             means = mean_outputs(self.pretrained.whole, inputs)
-        removal = Removal(self.spec.method, means)
+        removal = Removal(self.method, means)
         for number, reading in enumerate(self.readings):
             self._run_text(reading, removal, number)
 
     def _run_text(self, reading: Predicted, removal: Removal, number: int) -> None:
         with ExitStack() as hooks:
-            survey = Survey([survey_of(self.spec)], [reading], self.pretrained, None, hooks)
+            survey = Survey(NOTHING_MORE, [reading], self.pretrained, None, hooks)
             run = TextRun(self.pretrained, reading, survey.take)
         self.notes |= dict.fromkeys(run.way.notes())
         rows = found_texts(survey)[0].rows
@@ -378,16 +396,16 @@ class Ablation:
         self.heads = [{name: row[name] for name in WHERE} for row in rows]
         self.patterns = [Counter() for _ in rows]
         self.chosen = list(range(len(rows)))
-        if names := self.spec.named_heads:
-            self.chosen = [index_of_head(self.heads, name, "heads", self.pretrained) for name in names]
-        elif self.spec.approximate:
-            order = self._approximate().argsort(descending=True, stable=True)
+        if self.named:
+            self.chosen = [index_of_head(self.heads, name, "heads", self.pretrained) for name in self.named]
+        elif self.approximate:
+            order = self._mean_gradients().argsort(descending=True, stable=True)
             spread = torch.linspace(0, len(order) - 1, min(SAMPLED_HEADS, len(order))).round().long()
             self.chosen = sorted(order[spread].tolist())
         together = [places[index] for index in self.chosen]
-        self.removed = [[place] for place in together] + ([together] if self.spec.jointly else [])
+        self.removed = [[place] for place in together] + ([together] if self.jointly else [])
 
-    def _approximate(self) -> Tensor:
+    def _mean_gradients(self) -> Tensor:
         """The mean of |d loss / d gate| over the texts, for each head."""
         return torch.stack(self.gradients).mean(dim=0)
 
@@ -399,7 +417,7 @@ class Ablation:
         """One for each head that was measured: where it is, what it looks at, and what is lost without it."""
         exact = dict(zip(self.chosen, self._exact(), strict=True))
         nothing: dict[str, float | None] = dict.fromkeys(exact[self.chosen[0]])
-        approximate = self._approximate().tolist() if self.gradients else []
+        approximate = self._mean_gradients().tolist() if self.gradients else []
         rows = []
         for index in range(len(self.heads)) if approximate else self.chosen:
             ((pattern, _),) = self.patterns[index].most_common(1)
@@ -415,13 +433,58 @@ class Ablation:
     def together(self) -> dict[str, dict[str, float]]:
         """The effects of all chosen heads at once; how well the approximation orders the heads."""
         joint: dict[str, float] = {}
-        if self.spec.jointly:
+        if self.jointly:
             (joint,) = _over_texts([found[-1:] for found in self.effects])
         if not self.gradients:
-            return {"joint": joint}
+            return {"joint": joint, "approximation": {}}
         losses = torch.tensor([effects["loss"] for effects in self._exact()], dtype=torch.float64).abs()
-        correlation = rank_correlation(self._approximate()[self.chosen], losses).item()
+        correlation = rank_correlation(self._mean_gradients()[self.chosen], losses).item()
         return {"joint": joint, "approximation": {"rank_correlation": correlation, "heads": len(losses)}}
+
+
+@dataclass(frozen=True)
+class HeadEffects:
+    """What is lost without heads, as rows of plain values, means over the texts with 95 % intervals.
+
+    `heads` has one row per head that was measured, `baseline` the numbers with all heads. `joint` is what is
+    lost without all named heads at once; `approximation` how well gradients order the heads.
+    """
+
+    heads: list[HeadRow]
+    baseline: Effects
+    joint: Effects
+    approximation: Effects
+    notes: tuple[str, ...] = ()
+
+
+@torch.no_grad()
+def ablated(
+    pretrained: Pretrained,
+    readings: Sequence[Predicted],
+    *,
+    heads: Sequence[str] = (),
+    method: RemovalMethod = "zero",
+    jointly: bool = False,
+    approximate: bool = False,
+    progress: Callable[[float], None] | None = None,
+) -> HeadEffects:
+    """What the model loses on some texts without each of the named heads, as 5:11, or of all heads.
+
+    `method` says what replaces a head's output (see `Removal`). With `jointly` also what is lost without all
+    of them at once. `approximate` orders every head by one backward pass and measures some of them. UserError
+    for heads that are not there, and for what the model cannot do; MemoryError.
+    """
+    ablation = Ablation(
+        readings,
+        pretrained,
+        named=heads,
+        method=method,
+        jointly=jointly,
+        approximate=approximate,
+        progress=progress,
+    )
+    ablation.run()
+    return HeadEffects(ablation.rows(), ablation.baseline, **ablation.together(), notes=tuple(ablation.notes))
 
 
 def _places(survey: Survey) -> Iterator[HeadPlace]:

@@ -1,6 +1,7 @@
 """The texts, and in them the queries, where a statistic of one head is strongest, weakest and typical."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import NamedTuple
@@ -15,16 +16,12 @@ from attncli.core.row_statistics import PATTERNS
 from attncli.core.summaries import RunningMoments, mean_interval
 from attncli.core.wanted import Wanted
 from attncli.errors import UserError
-from attncli.measure.heads import MarkedTexts, read_line
+from attncli.measure.heads import NOTHING_MORE, HeadOptions, MarkedTexts
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
-from attncli.models.readings import WORDS_NOTE, ManyTexts
-from attncli.models.text_files import TextFile, TextLine
-from attncli.report import Cell, Numbers, Report, Statistic, Table
-from attncli.report_parts import build_report
-from attncli.settings.heads import HeadsSpec
-from attncli.settings.text import Texts
+from attncli.models.readings import ManyTexts
+from attncli.models.text_files import TextLine
 
 DECIMALS = 5
 """The last bits of a number must not decide an order."""
@@ -38,31 +35,39 @@ class HeadWeights(NamedTuple):
     notes: Sequence[str] = ()
 
 
-def _weights(spec: HeadsSpec, readings: Sequence[Reading], pretrained: Pretrained) -> HeadWeights:
+@dataclass(frozen=True)
+class Sought:
+    """The head whose examples are sought, the statistic of its rows, and of which attention."""
+
+    layer: int
+    head: int
+    statistic: str
+    options: HeadOptions
+
+
+def _weights(sought: Sought, readings: Sequence[Reading], pretrained: Pretrained) -> HeadWeights:
     """The head on texts of equal counts, where the run of the model ends; UserError without such a head."""
-    texts = MarkedTexts(spec, readings, pretrained)
-    chosen, head = spec.chosen_head()
+    texts = MarkedTexts(sought.options, readings, pretrained)
     numbers: list[int] = []
     found: list[HeadWeights] = []
 
     def take(layer: CapturedLayer) -> None:
         numbers.append(layer.layer)
-        if layer.layer == chosen:
-            found.append(_weights_in(layer, head, texts))
+        if layer.layer == sought.layer:
+            found.append(_weights_in(layer, sought, texts))
             raise StopCapture
 
     way = capture(pretrained.model, pretrained.inputs(readings), take)
     if not found:
         known = f"{min(numbers)} to {max(numbers)}" if numbers else "none"
-        raise UserError(f"head: layer must be one of {known} (got {spec.head})")
+        raise UserError(f"head: layer must be one of {known} (got {sought.layer}:{sought.head})")
     return found[0]._replace(notes=way.notes())
 
 
-def _weights_in(layer: CapturedLayer, head: int, texts: MarkedTexts) -> HeadWeights:
-    num_heads = layer.attention.shape[1]
+def _weights_in(layer: CapturedLayer, sought: Sought, texts: MarkedTexts) -> HeadWeights:
+    num_heads, head, name = layer.attention.shape[1], sought.head, sought.statistic
     if head >= num_heads:
         raise UserError(f"head: layer {layer.layer} has {num_heads} heads (got {layer.layer}:{head})")
-    name = str(texts.spec.sort)
     rows = (name,) if name not in PATTERNS else ()
     found = attend(texts.attention(layer), Wanted(rows=rows, kept_heads=(head,)))
     assert found.kept_weights is not None
@@ -78,44 +83,69 @@ def _weights_in(layer: CapturedLayer, head: int, texts: MarkedTexts) -> HeadWeig
     return HeadWeights(weights, (weights * mask).sum(dim=-1).masked_fill(is_empty, torch.nan))
 
 
-def report_examples(
-    spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
-) -> Report:
-    """One row per example, and the weights of its query on the tokens of its text.
+@dataclass(frozen=True)
+class Example:
+    """A text and the query in it whose row is the strongest, weakest or most typical of the text.
 
-    Of every row of every text one number is kept; the texts that are shown are read once more.
+    `tokens` and `weights` are those of the text, as people write them, and of the row.
+    """
+
+    kind: str
+    rank: int
+    text: TextLine
+    query: int
+    value: float
+    tokens: list[str]
+    weights: list[float]
+
+
+@dataclass(frozen=True)
+class HeadExamples:
+    """A statistic of a head: its mean over texts with a 95 % interval, its median over rows, and examples."""
+
+    num_texts: int
+    mean: float
+    lower: float
+    upper: float
+    median: float
+    examples: list[Example]
+    notes: tuple[str, ...] = ()
+
+
+def head_examples(
+    pretrained: Pretrained,
+    many: ManyTexts[TextLine],
+    *,
+    layer: int,
+    head: int,
+    statistic: str,
+    count: int,
+    options: HeadOptions = NOTHING_MORE,
+) -> HeadExamples:
+    """`count` examples of each kind, among all rows of all texts, each of another text.
+
+    Of every row one number is kept; the texts that are shown are read once more. UserError for a head that
+    the model does not have, and for a model of two stacks.
     """
     if pretrained.has_decoder:
         raise UserError(f"head: {pretrained.name} has an encoder and a decoder: examples are for one stack")
-    assert spec.texts is not None
+    sought = Sought(layer, head, statistic, options)
     values: dict[int, np.ndarray] = {}
     moments: list[RunningMoments] = []
-    way_notes: dict[str, None] = {}
-    with TextFile(spec.texts, spec.text_group) as file:
-        many = ManyTexts(file, lambda line: read_line(spec, line, pretrained), progress)
-        for batch in many.batches():
-            found = _weights(spec, [reading for _, reading in batch], pretrained)
-            way_notes |= dict.fromkeys(found.notes)
-            moments.append(RunningMoments.of(found.values.nanmean(dim=-1)))
-            for (line, _), of_text in zip(batch, found.values, strict=True):
-                values[line.line] = of_text.float().numpy()
-        chosen, median = choose(dict(sorted(values.items())), int(spec.num_examples or 0))
-        lines = {line for rows in chosen.values() for line, _ in rows}
-        texts = {line.line: line for line in file if line.line in lines}
+    notes: dict[str, None] = {}
+    for batch in many.batches():
+        found = _weights(sought, [reading for _, reading in batch], pretrained)
+        notes |= dict.fromkeys(found.notes)
+        moments.append(RunningMoments.of(found.values.nanmean(dim=-1)))
+        for (line, _), of_text in zip(batch, found.values, strict=True):
+            values[line.line] = of_text.float().numpy()
+    chosen, median = choose(dict(sorted(values.items())), count)
+    lines = {line for rows in chosen.values() for line, _ in rows}
+    texts = {number: line for number, line in many.file.numbered() if number in lines}
+    examples = list(_examples(sought, chosen, texts, many, pretrained))
     total = reduce(add, moments)
     lower, upper = (end.item() for end in mean_interval(total.count, total.mean, total.squares))
-    num_texts, mean = int(total.count), total.mean.item()
-    about = Numbers(num_texts=num_texts, mean=mean, lower=lower, upper=upper, median=median)
-    notes = [
-        f"{pretrained.name}, head {spec.head}: {spec.sort}, mean over {num_texts:,} texts.",
-        "Each example is another text, at its own strongest (weakest, nearest to the median) row.",
-        *([WORDS_NOTE] if spec.words else []),
-        *many.notes(),
-        *way_notes,
-    ]
-    examples, weights = _tables(spec, chosen, texts, pretrained)
-    tables: dict[str, Statistic] = {"examples": examples, "head": about, "example_weights": weights}
-    return build_report(spec, Texts(), {}, tables, notes)
+    return HeadExamples(int(total.count), total.mean.item(), lower, upper, median, examples, tuple(notes))
 
 
 def choose(values: dict[int, np.ndarray], count: int) -> tuple[dict[str, list[tuple[int, int]]], float]:
@@ -141,28 +171,17 @@ def choose(values: dict[int, np.ndarray], count: int) -> tuple[dict[str, list[tu
     return chosen, median
 
 
-def _tables(
-    spec: HeadsSpec,
+def _examples(
+    sought: Sought,
     chosen: Mapping[str, Sequence[tuple[int, int]]],
     texts: Mapping[int, TextLine],
+    many: ManyTexts[TextLine],
     pretrained: Pretrained,
-) -> tuple[Table, Table]:
-    """One row per example; one per token of its text, with the weight of the query on it."""
-    examples, of_tokens = Table(), Table()
+) -> Iterator[Example]:
     for kind, places in chosen.items():
         for rank, (line, query) in enumerate(places):
-            reading = read_line(spec, texts[line], pretrained)
-            found = _weights(spec, [reading], pretrained)
-            weights: list[float] = found.weights[0, query].tolist()
+            reading = many.read(texts[line])
+            found = _weights(sought, [reading], pretrained)
             tokens = pretrained.written_tokens(reading.text.in_words())
-            key = int(np.argmax(weights))
-            example: dict[str, Cell] = {"kind": kind, "rank": rank, "text": texts[line].label}
-            value = found.values[0, query].item()
-            of_query: dict[str, Cell] = {"value": value, "query": query, "query_token": tokens[query]}
-            of_key: dict[str, Cell] = {"key": key, "key_token": tokens[key], "key_weight": weights[key]}
-            examples.append(example | of_query | of_key)
-            of_tokens += (
-                {**example, "position": position, "token": token, "weight": weight}
-                for position, (token, weight) in enumerate(zip(tokens, weights, strict=True))
-            )
-    return examples, of_tokens
+            weights: list[float] = found.weights[0, query].tolist()
+            yield Example(kind, rank, texts[line], query, found.values[0, query].item(), tokens, weights)

@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,85 +20,68 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.core.wanted import MAP_SIZE, Computed, Marks, Patterns, Wanted
 from attncli.errors import UserError, nearest
 from attncli.measure.patterns import HeadRow, Stack, pattern_of
+from attncli.measure.removal import AblatedHeads
 from attncli.memory import refuse_bytes
 from attncli.models.blocks import matrix_and_bias, output_projection, projection_of_heads
+from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import (
     ModelText,
     Pretrained,
     Reading,
-    WordsOfCharacters,
-    repeated_probe,
-    words_of_characters,
 )
 from attncli.models.readings import attention_between_words, texts_of_stack
-from attncli.models.text_files import TextLine
-from attncli.report import NamedTensor, whole_head_name
-from attncli.settings.heads import HeadsSpec
-from attncli.settings.models import SurveyTextSpec
-from attncli.settings.text import Texts
 
 BYTES_PER_ROLLED_WEIGHT = 40
 BYTES_PER_MERGED_WEIGHT = 8
 MAX_LISTED = 12
 
 
-def read_line(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
-    """One of many texts."""
-    return read(spec, Texts(text=line.text), pretrained, torch.Generator())
+@dataclass(frozen=True)
+class HeadOptions:
+    """Of which attention the statistics of heads are, and what is kept beside them.
+
+    The first `skip_sink` keys are left out, the other weights renormalised; `words` merges tokens into words;
+    `weighted` multiplies each weight by ||v W_O||. `rollout` adds attention up over the layers. `maps` keeps
+    what each head looks at (of self, cross or encoder attention), `full` names heads, as 24:4, whose weights
+    are kept beyond 128 tokens. The weight from the tokens `queries` to the tokens `keys`, named by text or
+    position, is measured where there are keys.
+    """
+
+    skip_sink: int = 0
+    words: bool = False
+    weighted: bool = False
+    rollout: bool = False
+    maps: str = "none"
+    full: tuple[str, ...] = ()
+    queries: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
 
-def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
-    """What the model reads, with a decoder also its encoder; UserError for what does not fit."""
-    whole = read_text(spec, texts, pretrained, generator, words=words_of_characters if spec.words else None)
+NOTHING_MORE = HeadOptions()
+
+
+def check_reading(whole: Reading, pretrained: Pretrained, options: HeadOptions) -> None:
+    """UserError for a text, in tokens, on which this cannot be measured."""
     reading = whole.in_words()
     fewest = min(count for count in reading.counts if count)
-    if spec.skip_sink >= fewest:
-        raise UserError(f"skip_sink: must be below {fewest}, the number of tokens (got {spec.skip_sink})")
-    _check_named_tokens(spec, reading, pretrained)
-    if spec.rollout:
-        refuse_bytes(spec.experiment, reading.counts[0] ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
-    if spec.words:
-        refuse_merged(spec, reading, pretrained, "fewer words, or leave words out")
-    return whole
+    if options.skip_sink >= fewest:
+        raise UserError(f"skip_sink: must be below {fewest}, the number of tokens (got {options.skip_sink})")
+    texts = [reading.text] if reading.context is None else [reading.text, reading.context]
+    for key, names in (("from", options.queries), ("to", options.keys)):
+        for name in names:
+            if not any(_positions_of(name, text, pretrained) for text in texts):
+                raise UserError(f"{key}: {_missing(name, texts, pretrained)}")
+    if options.rollout:
+        refuse_bytes("heads", reading.counts[0] ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
+    if options.words:
+        refuse_merged(reading, pretrained, "fewer words, or leave words out")
 
 
-def refuse_merged(spec: HeadsSpec, reading: Reading, pretrained: Pretrained, advice: str) -> None:
+def refuse_merged(reading: Reading, pretrained: Pretrained, advice: str) -> None:
     """UserError where the weights between words of a layer do not fit into memory."""
     num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
-    size = num_heads * max(reading.counts) ** 2 * BYTES_PER_MERGED_WEIGHT
-    refuse_bytes(spec.experiment, size, advice)
-
-
-def survey_of(spec: SurveyTextSpec) -> HeadsSpec:
-    """The settings of a survey, of what each head looks at, on a text that is read already."""
-    probe = {"probe": spec.probe, "num_tokens": spec.num_tokens}
-    return HeadsSpec.model_validate(probe if spec.probe else {"sentence": "read already"})
-
-
-def read_text(
-    spec: SurveyTextSpec,
-    texts: Texts,
-    pretrained: Pretrained,
-    generator: torch.Generator,
-    *,
-    words: WordsOfCharacters | None = None,
-) -> Reading:
-    """The text, or the probe; with a decoder the text for the encoder, too."""
-    if spec.probe:
-        probe = repeated_probe(pretrained, int(spec.num_tokens or 0), generator)
-        return Reading(probe, probe if pretrained.has_decoder else None)
-    assert texts.text is not None
-    key = "texts" if spec.texts else "file" if spec.file else "sentence"
-    text = pretrained.read(texts.text, key, truncate=spec.truncate, words=words)
-    if not pretrained.has_decoder:
-        if texts.context is not None:
-            raise UserError(f"context: {pretrained.name} has no decoder: it reads one text")
-        return Reading(text)
-    context = text
-    if texts.context is not None:
-        context = pretrained.read(texts.context, "context", truncate=spec.truncate, words=words)
-    return Reading(pretrained.shifted_right(text), context)
+    refuse_bytes("heads", num_heads * max(reading.counts) ** 2 * BYTES_PER_MERGED_WEIGHT, advice)
 
 
 def positions(names: Iterable[str], text: ModelText, pretrained: Pretrained) -> list[int]:
@@ -126,15 +110,6 @@ def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> list[int]:
             if ids[start : start + len(pieces)] == pieces:
                 found += range(start, start + len(pieces))
     return found
-
-
-def _check_named_tokens(spec: HeadsSpec, reading: Reading, pretrained: Pretrained) -> None:
-    """UserError for a token that is in no text, with those that are."""
-    texts = [reading.text] if reading.context is None else [reading.text, reading.context]
-    for key, names in spec.sought().items():
-        for name in names:
-            if not any(_positions_of(name, text, pretrained) for text in texts):
-                raise UserError(f"{key}: {_missing(name, texts, pretrained)}")
 
 
 def _missing(name: str, texts: list[ModelText], pretrained: Pretrained) -> str:
@@ -257,8 +232,8 @@ def one_key(
 class MarkedTexts:
     """Texts of equal counts, and what is measured of a layer on them; `whole` are in tokens, not in words."""
 
-    def __init__(self, spec: HeadsSpec, whole: Sequence[Reading], pretrained: Pretrained) -> None:
-        self.spec = spec
+    def __init__(self, options: HeadOptions, whole: Sequence[Reading], pretrained: Pretrained) -> None:
+        self.options = options
         self.whole = whole
         self.readings = [one.in_words() for one in whole]
         self.pretrained = pretrained
@@ -266,8 +241,8 @@ class MarkedTexts:
 
     def attention(self, layer: CapturedLayer) -> Attention:
         """The attention of a layer, between words and without the first keys where that was asked for."""
-        attention = attention_between_words(layer, self.whole) if self.spec.words else layer.attention
-        return without_first_keys(attention, self.spec.skip_sink)
+        attention = attention_between_words(layer, self.whole) if self.options.words else layer.attention
+        return without_first_keys(attention, self.options.skip_sink)
 
     def wanted(self, layer: CapturedLayer) -> Wanted:
         """What the statistics of the heads of a layer need."""
@@ -275,18 +250,20 @@ class MarkedTexts:
         return wanted_scores(
             None if layer.kind == "cross" else torch.stack(ids),
             self._marks(layer.stack_name),
-            first_key=self.spec.skip_sink,
-            repeat=self.spec.num_tokens if self.spec.probe else None,
-            asked=bool(self.spec.sought()["to"]),
+            first_key=self.options.skip_sink,
+            repeat=self.whole[0].repeat,
+            asked=bool(self.options.keys),
         )
 
     def _marks(self, stack: str) -> Marks:
         texts = [texts_of_stack(one, stack) for one in self.readings]
         marks = torch.zeros(3, len(texts), max(len(text.ids) for text in texts[0]), dtype=torch.bool)
-        asked = self.spec.sought()
         for number, (query, key) in enumerate(texts):
             marks[0, number, : len(key.ids)] = torch.isin(key.ids, self.special)
-            for mark, names, text in ((marks[1], asked["from"], query), (marks[2], asked["to"], key)):
+            for mark, names, text in (
+                (marks[1], self.options.queries, query),
+                (marks[2], self.options.keys, key),
+            ):
                 mark[number, positions(names, text, self.pretrained) if names else slice(None)] = True
         return Marks(*marks.to(self.pretrained.device))
 
@@ -302,16 +279,16 @@ class HeadMaps:
     every head, and the whole weights of the heads asked for.
     """
 
-    def __init__(self, spec: HeadsSpec, reading: Reading) -> None:
-        self.spec = spec
-        self.query, self.key = texts_of_stack(reading, spec.maps)
+    def __init__(self, options: HeadOptions, reading: Reading) -> None:
+        self.options = options
+        self.query, self.key = texts_of_stack(reading, options.maps)
         num_queries, num_keys = len(self.query.ids), len(self.key.ids)
         self.is_whole = max(num_queries, num_keys) <= WHOLE_TOKENS
-        self.asked = [tuple(map(int, name.split(":"))) for name in spec.full]
+        self.asked = [tuple(map(int, name.split(":"))) for name in options.full]
         self.maps: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
         self.full: dict[tuple[int, ...], Tensor] = {}
         size = len(self.asked) * num_queries * num_keys * BYTES_PER_KEPT_WEIGHT
-        refuse_bytes(spec.experiment, size, "fewer heads in full, or fewer tokens")
+        refuse_bytes("heads", size, "fewer heads in full, or fewer tokens")
 
     def wanted(self, layer: CapturedLayer, wanted: Wanted) -> Wanted:
         """The same with what is to be kept of this layer."""
@@ -336,23 +313,24 @@ class HeadMaps:
         return tuple(head for number, head in self.asked if number == layer.layer and head < num_heads)
 
     def _is_asked_for(self, layer: CapturedLayer) -> bool:
-        return self.spec.maps == ("encoder" if layer.stack == "encoder" else layer.kind)
+        return self.options.maps == ("encoder" if layer.stack == "encoder" else layer.kind)
 
-    def tensors(self) -> dict[str, NamedTensor]:
-        """The maps by layer and head; UserError for a head in `full` that the model does not have."""
+    def by_layer(self) -> dict[str, Float[np.ndarray, "layer head query key"]]:
+        """The maps by their names, NaN where a layer has no attention or fewer heads.
+
+        UserError for a head in `full` that the model does not have.
+        """
         self._check_heads()
-        axes = ("query", "key") if self.is_whole else ("query_block", "key_block")
-        found = {name: _by_layer(layers, axes) for name, layers in self.maps.items()}
-        return found | {
-            whole_head_name(*place): NamedTensor(("query", "key"), self.full[place].numpy())
-            for place in self.asked
-            if place in self.full
-        }
+        return {name: _by_layer(layers) for name, layers in self.maps.items()}
+
+    def in_full(self) -> dict[tuple[int, ...], Float[np.ndarray, "query key"]]:
+        """The whole weights of the heads that were asked for, by layer and head."""
+        return {place: self.full[place].numpy() for place in self.asked if place in self.full}
 
     def _check_heads(self) -> None:
         kept = next(iter(self.maps.values()), {})
         if not kept:
-            raise UserError(f"maps: the model has no {self.spec.maps}-attention")
+            raise UserError(f"maps: the model has no {self.options.maps}-attention")
         for layer, head in self.asked:
             if layer not in kept:
                 raise UserError(f"full: layer must be one of {min(kept)} to {max(kept)} (got {layer}:{head})")
@@ -360,14 +338,13 @@ class HeadMaps:
                 raise UserError(f"full: head must be below {len(kept[layer])} (got {layer}:{head})")
 
 
-def _by_layer(layers: dict[int, Tensor], axes: tuple[str, str]) -> NamedTensor:
-    """The maps of all layers as one tensor; NaN where a layer has no attention or fewer heads."""
+def _by_layer(layers: dict[int, Tensor]) -> Float[np.ndarray, "layer head query key"]:
     num_heads = max(map(len, layers.values()))
     shape = next(iter(layers.values())).shape[1:]
     stacked = np.full((max(layers) + 1, num_heads, *shape), np.nan, dtype=np.float32)
     for layer, maps in layers.items():
         stacked[layer, : len(maps)] = maps.numpy()
-    return NamedTensor(("layer", "head", *axes), stacked)
+    return stacked
 
 
 class SurveyedLayer(NamedTuple):
@@ -387,26 +364,26 @@ class Survey:
 
     def __init__(
         self,
-        specs: Sequence[HeadsSpec],
+        options: HeadOptions,
         whole: Sequence[Reading],
         pretrained: Pretrained,
         progress: Callable[[float], None] | None,
         hooks: ExitStack,
     ) -> None:
-        self.spec = specs[0]
+        self.options = options
         self.hooks = hooks
         self.progress = progress
         self.pretrained = pretrained
-        self.texts = MarkedTexts(self.spec, whole, pretrained)
+        self.texts = MarkedTexts(options, whole, pretrained)
         self.num_texts = len(whole)
         self._layers: list[SurveyedLayer] = []
         # Norms of values are measured by hooks while the model runs.
-        self._later = None if self.spec.weighted else DeferredLayers(self._measure)
+        self._later = None if options.weighted else DeferredLayers(self._measure)
         self.rolled: list[Tensor] = []
         self.wanted: dict[str, Wanted] = {}
         self.maps: list[HeadMaps] = []
-        if self.spec.maps != "none":
-            self.maps = [HeadMaps(*one) for one in zip(specs, self.texts.readings, strict=True)]
+        if options.maps != "none":
+            self.maps = [HeadMaps(options, reading) for reading in self.texts.readings]
 
     @property
     def layers(self) -> list[SurveyedLayer]:
@@ -423,7 +400,7 @@ class Survey:
         """The statistics of one layer, and its output where that is not of other weights."""
         attention = self.texts.attention(layer)
         norms = None
-        if self.spec.weighted:
+        if self.options.weighted:
             attention, norms = self._weighted(layer, attention)
         found = attend(attention, self._wanted(layer, attention))
         self._keep(layer, found, norms)
@@ -439,7 +416,7 @@ class Survey:
         """
         stack = layer.stack_name
         if stack not in self.wanted:
-            head_mean = self.spec.rollout and layer.kind == "self"
+            head_mean = self.options.rollout and layer.kind == "self"
             self.wanted[stack] = replace(self.texts.wanted(layer), head_mean=head_mean)
         has_values = isinstance(attention, AttentionLayer) and attention.value.shape[-1] > 0
         wanted = replace(self.wanted[stack], output=has_values and attention is layer.attention)
@@ -583,3 +560,48 @@ def found_texts(survey: Survey) -> list[SurveyedText]:
                 one_keys[stack.name, where["layer"], head] = key
         texts.append(SurveyedText(rows, list(stacks.values()), one_keys))
     return texts
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """What was found about the heads on some texts of equal counts, and how their attention came."""
+
+    survey: Survey
+    way: Way
+
+    @cached_property
+    def texts(self) -> list[SurveyedText]:
+        """The heads of each text."""
+        return found_texts(self.survey)
+
+    @property
+    def rollout(self) -> list[Float[Tensor, "query key"]]:
+        """How attention adds up over the layers, of each text, where that was asked for."""
+        return self.survey.rolled
+
+    @property
+    def maps(self) -> list[HeadMaps]:
+        """What each head looks at, of each text, where that was asked for."""
+        return self.survey.maps
+
+
+def surveyed(
+    pretrained: Pretrained,
+    readings: Sequence[Reading],
+    options: HeadOptions = NOTHING_MORE,
+    *,
+    ablate: Sequence[str] = (),
+    progress: Callable[[float], None] | None = None,
+) -> Surveyed:
+    """What each head does on some texts of equal counts; `ablate` names heads that give nothing meanwhile.
+
+    UserError for what the model cannot do, and for a head that it does not have; MemoryError.
+    """
+    if options.rollout and pretrained.has_decoder:
+        raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout is for one stack")
+    with ExitStack() as hooks:
+        survey = Survey(options, readings, pretrained, progress, hooks)
+        ablated = AblatedHeads(ablate, pretrained, survey.take, hooks)
+        way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
+    ablated.check_all_found()
+    return Surveyed(survey, way)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attncli.core.row_statistics import FIRST, HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, UNIFORM, HeadPattern
-from attncli.report import Row, Table
 
 MIN_ROWS = 5
 """Rows that a pattern must have to name a head: a mean over fewer says little."""
@@ -59,9 +58,9 @@ def pattern_of(head: HeadRow, stack: Stack) -> str:
     return max(found, key=lambda name: (name != FIRST, found[name]), default=UNNAMED)
 
 
-def pattern_rows(heads: Sequence[HeadRow], stack: Stack) -> list[Row]:
+def pattern_rows(heads: Sequence[HeadRow], stack: Stack) -> list[dict[str, Any]]:
     """For each pattern how many heads are above its threshold; None where it has too few rows."""
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     for name, (statistic, threshold) in stack.patterns().items():
         above = sum(stack.value(head, statistic) > threshold for head in heads)
         rows.append(
@@ -81,7 +80,7 @@ def pattern_rows(heads: Sequence[HeadRow], stack: Stack) -> list[Row]:
 
 def strongest_rows(
     heads: Sequence[HeadRow], stack: Stack, key_of: Callable[[HeadRow], int | None]
-) -> Iterator[Row]:
+) -> Iterator[dict[str, Any]]:
     """The heads with the largest numbers of each pattern with enough rows; ties in their order.
 
     `key` is the position of the one key for all.
@@ -109,15 +108,38 @@ def _rounded(value: float) -> float:
     return round(value, DECIMALS) if value == value else -1.0
 
 
-def pattern_tables(stacks: Sequence[Stack], patterns: list[Row], strongest: list[Row]) -> dict[str, Table]:
-    """What heads do, by pattern; for each stack whether texts begin with a special token, and the rows."""
+class HeadPatterns(NamedTuple):
+    """What heads do, as rows of plain values: one row per pattern, per strongest head, and per stack.
+
+    `counts` has how many rows of the texts each pattern of a stack has a key in.
+    """
+
+    patterns: list[dict[str, Any]]
+    strongest: list[dict[str, Any]]
+    counts: list[dict[str, Any]]
+
+
+def rows_by_stack(stacks: Sequence[Stack]) -> list[dict[str, Any]]:
+    """For each stack whether texts begin with a special token, and how many rows its patterns have."""
     known = {name for stack in stacks for name in stack.num_rows}
-    counts = Table(
+    return [
         {
             "stack": stack.name,
             STARTS_SPECIAL: stack.starts_special,
             **{name: stack.num_rows.get(name) for name in PATTERNS if name in known},
         }
         for stack in stacks
-    )
-    return {"patterns": Table(patterns), "strongest": Table(strongest), "pattern_rows": counts}
+    ]
+
+
+def patterns_of_text(
+    heads: Sequence[HeadRow], stacks: Sequence[Stack], key_of: Callable[[HeadRow], int]
+) -> HeadPatterns:
+    """What the heads do on one text."""
+    patterns: list[dict[str, Any]] = []
+    strongest: list[dict[str, Any]] = []
+    for stack in stacks:
+        own = [head for head in heads if head["stack"] == stack.name]
+        patterns += pattern_rows(own, stack)
+        strongest += strongest_rows(own, stack, key_of)
+    return HeadPatterns(patterns, strongest, rows_by_stack(stacks))

@@ -21,10 +21,6 @@ from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.readings import ManyTexts, attention_between_words
 from attncli.models.text_files import LineFile
-from attncli.report import Numbers, Report, Table
-from attncli.report_parts import build_report
-from attncli.settings.heads import HeadsSpec
-from attncli.settings.text import Texts
 
 if TYPE_CHECKING:
     from conllu import Token
@@ -255,79 +251,83 @@ class RelationCounter:
         self.counts.add(layer.layer, self.relations, found)
 
 
-HOW_NOTE = (
-    "to head: the word that a dependent looks at most is its head; from head: the word that looks at it most "
-    "is its head. Special tokens and the word itself do not count (Clark et al. 2019)."
-)
-BEST_NOTE = (
-    "95 % intervals are Wilson's; more: the head beyond the offset, where the two intervals do not overlap. "
-    "The best of {heads} heads was picked on these very words: expect a smaller share on others."
-)
+@dataclass(frozen=True)
+class HeadRelations:
+    """How often each head looks along each relation: rows of plain values, for a table or a data frame.
+
+    `best` has one row per relation with the head that finds the most words, `heads` one row per head,
+    `intervals` one row per relation, direction and head, with hits, words, the share and its 95 % interval.
+    """
+
+    best: list[dict[str, Any]]
+    heads: list[dict[str, Any]]
+    intervals: list[dict[str, Any]]
+    num_words: int
+    num_relations: int
+    num_unaligned: int
+    notes: tuple[str, ...] = ()
 
 
-def report_relations(
-    spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None
-) -> Report:
-    """The best head of each relation, and every head's share of every relation's words.
+def sentences_of(
+    file: SentenceFile,
+    pretrained: Pretrained,
+    *,
+    truncate: bool = False,
+    progress: Callable[[float], None] | None = None,
+) -> ManyTexts[ParsedSentence]:
+    """The sentences of a file as the model reads them.
 
-    Clark et al. 2019 (1906.04341), section 4.2 and table 1. UserError for a model of two stacks, and for a
-    tokenizer that does not tell where its tokens are in the text.
+    UserError for a model of two stacks, and for a tokenizer that does not tell where its tokens are.
     """
     name = pretrained.name
     if pretrained.has_decoder:
         raise UserError(f"relations: {name} has an encoder and a decoder: relations are for one stack")
     if not pretrained.tokenizer.is_fast:
         raise UserError(f"relations: the tokenizer of {name} does not say where its tokens stand in the text")
-    assert spec.relations is not None
 
     def read(sentence: ParsedSentence) -> Reading:
         text = pretrained.read(
-            sentence.text, "relations", truncate=spec.truncate, words=lambda _: sentence.of_character
+            sentence.text, "relations", truncate=truncate, words=lambda _: sentence.of_character
         )
-        refuse_merged(spec, Reading(text).in_words(), pretrained, "shorter sentences")
+        refuse_merged(Reading(text).in_words(), pretrained, "shorter sentences")
         return Reading(text)
 
+    return ManyTexts(file, read, progress, key="relations")
+
+
+def relations(
+    pretrained: Pretrained, many: ManyTexts[ParsedSentence], *, ablate: Sequence[str] = ()
+) -> HeadRelations:
+    """The best head of each relation, and every head's share of every relation's words.
+
+    Clark et al. 2019 (1906.04341), section 4.2 and table 1. `ablate` names heads, as 5:11, that give nothing
+    meanwhile. UserError where no relation is between two words that the model can tell apart.
+    """
     counts = RelationCounts()
-    way_notes: dict[str, None] = {}
-    with SentenceFile(spec.relations) as file:
-        many: ManyTexts[ParsedSentence] = ManyTexts(file, read, progress, key="relations")
-        for batch in many.batches():
-            sentences, readings = zip(*batch, strict=True)
-            counter = RelationCounter(sentences, readings, counts)
-            with ExitStack() as hooks:
-                ablated = AblatedHeads(spec.ablate, pretrained, counter.take, hooks)
-                way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
-            way_notes |= dict.fromkeys(way.notes())
-            ablated.check_all_found()
+    notes: dict[str, None] = {}
+    for batch in many.batches():
+        sentences, readings = zip(*batch, strict=True)
+        counter = RelationCounter(sentences, readings, counts)
+        with ExitStack() as hooks:
+            ablated = AblatedHeads(ablate, pretrained, counter.take, hooks)
+            way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
+        notes |= dict.fromkeys(way.notes())
+        ablated.check_all_found()
     if not counts.hits:
+        name = pretrained.name
         raise UserError(
-            f"relations: {file.label}: has no relation between two words that {name} can tell apart"
+            f"relations: {many.file.label}: has no relation between two words that {name} can tell apart"
         )
     every = list(_every_head(counts))
-    about = Numbers(
-        num_sentences=many.num_read,
+    return HeadRelations(
+        best=_best(every, counts),
+        heads=_head_rows(every),
+        intervals=every,
         num_words=counts.num_words,
         num_relations=counts.words[ALL],
         num_unaligned=counts.num_unaligned,
+        notes=tuple(notes),
     )
-    heads = _head_rows(every)
-    notes = [
-        f"{name}: {len(heads)} heads, on {counts.words[ALL]:,} relations in {many.num_read:,} sentences.",
-        HOW_NOTE,
-        BEST_NOTE.format(heads=f"{len(heads):,}"),
-        *_unaligned(counts.num_unaligned),
-        *many.notes(),
-        *way_notes,
-        *ablated.notes(),
-    ]
-    tables = {"relations": _best(every, counts), "heads": heads, "intervals": Table(every)}
-    return build_report(spec, Texts(), {}, {**tables, "sentences": about}, notes)
-
-
-def _unaligned(count: int) -> list[str]:
-    relations = "1 relation is" if count == 1 else f"{count:,} relations are"
-    why = "left out, of words without tokens of their own, or that were cut off."
-    return [f"{relations} {why}"] if count else []
 
 
 def _every_head(counts: RelationCounts) -> Iterator[dict[str, Any]]:
@@ -352,17 +352,17 @@ def _of_relation(hits: torch.Tensor, number: int) -> list[list[int]]:
     return found
 
 
-def _best(every: list[dict[str, Any]], counts: RelationCounts) -> Table:
+def _best(every: list[dict[str, Any]], counts: RelationCounts) -> list[dict[str, Any]]:
     """For each relation the head that finds the most words, and the offset of the most syntactic heads."""
     best: dict[str, dict[str, Any]] = {}
     for row in every:
         best[row["relation"]] = max(best.get(row["relation"], row), row, key=lambda one: one["hits"])
-    table = Table()
+    rows = []
     for name, row in best.items():
         # Of equal ones the nearest, the one before the word first.
         offset, found = min(counts.offsets[name].items(), key=lambda one: (-one[1], abs(one[0]), one[0]))
         lower, upper = share_interval(found, counts.words[name])
-        table.append(
+        rows.append(
             {
                 **{key: row[key] for key in ("relation", "words", "layer", "head", "direction")},
                 **{"share": row["mean"], "lower": row["lower"], "upper": row["upper"]},
@@ -370,14 +370,14 @@ def _best(every: list[dict[str, Any]], counts: RelationCounts) -> Table:
                 **{"offset_lower": lower, "offset_upper": upper},
             }
         )
-    return table
+    return rows
 
 
-def _head_rows(every: list[dict[str, Any]]) -> Table:
+def _head_rows(every: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row per head, with its share of each relation's words in each direction."""
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for row in every:
         layer, head = row["layer"], row["head"]
         own = rows.setdefault((layer, head), {"layer": layer, "head": head, "kind": "self", "stack": "self"})
         own[row["statistic"]] = row["mean"]
-    return Table(rows.values())
+    return list(rows.values())

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attncli.core.engines import attend
+from attncli.core.head_names import named_head
 from attncli.core.layer import AttentionLayer, repeat_heads
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.wanted import Wanted
@@ -20,7 +21,8 @@ from attncli.models.blocks import output_projection
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer
 from attncli.models.pretrained import Pretrained
-from attncli.settings.models import named_head
+
+RemovalMethod = Literal["zero", "mean", "sink"]
 
 
 class HeadPlace(NamedTuple):
@@ -42,7 +44,7 @@ class Removal:
     `means` are the mean outputs (head, value_dim) of the heads of each call, whose sizes may differ.
     """
 
-    method: Literal["zero", "mean", "sink"]
+    method: RemovalMethod
     means: Sequence[Float[Tensor, "_ _"]] = ()
 
     def applied(
@@ -187,10 +189,3 @@ class AblatedHeads:
         """UserError for a head of a layer that the model does not have."""
         if missing := [name for name in self.heads if name not in self.found]:
             raise UserError(f"ablate: {self.name} has no such layer (got {missing[0]})")
-
-    def notes(self) -> list[str]:
-        """Which heads were ablated."""
-        if not self.heads:
-            return []
-        heads, their = ("head", "its") if len(self.heads) == 1 else ("heads", "their")
-        return [f"Without {heads} {', '.join(self.heads)}: as if {their} columns of W_O were zero."]

@@ -14,19 +14,15 @@ from attncli.core.summaries import RunningMoments, mean_interval
 from attncli.measure.heads import Survey, head_numbers, stacks_of
 from attncli.measure.patterns import (
     NOT_FIRST,
+    HeadPatterns,
     HeadRow,
     Stack,
     pattern_of,
     pattern_rows,
-    pattern_tables,
+    rows_by_stack,
     strongest_rows,
 )
-from attncli.report import Row, Table
 
-INTERVALS_NOTE = (
-    "Means over texts with 95 % intervals (Student's t): a head is named where its interval is above the "
-    "threshold."
-)
 ROUNDING = 1e-4
 
 Where = Mapping[str, Any]
@@ -124,10 +120,10 @@ class HeadTotals:
             yield SurveyedHead(where, mean, lower, upper, texts)
 
 
-def summary_tables(heads: Sequence[SurveyedHead], stacks: Mapping[str, Stack]) -> dict[str, Table]:
-    """What heads do, by pattern; the rows of every stack's patterns; and every interval."""
-    patterns: list[Row] = []
-    strongest: list[Row] = []
+def summary_patterns(heads: Sequence[SurveyedHead], stacks: Mapping[str, Stack]) -> HeadPatterns:
+    """What heads do over the texts, by pattern, each strongest head with its interval."""
+    patterns: list[dict[str, Any]] = []
+    strongest: list[dict[str, Any]] = []
     for name, stack in stacks.items():
         own = [head for head in heads if head.where["stack"] == name]
         for row in pattern_rows([head.where | head.lower for head in own], stack):
@@ -138,11 +134,11 @@ def summary_tables(heads: Sequence[SurveyedHead], stacks: Mapping[str, Stack]) -
             head = by_place[row["layer"], row["head"]]
             statistic = stack.name_of(stack.patterns()[str(row["pattern"])].statistic)
             strongest.append({**row, "lower": head.lower[statistic], "upper": head.upper[statistic]})
-    tables = pattern_tables(list(stacks.values()), patterns, strongest)
-    return {**tables, "intervals": Table(_interval_rows(heads, stacks))}
+    return HeadPatterns(patterns, strongest, rows_by_stack(list(stacks.values())))
 
 
-def _interval_rows(heads: Sequence[SurveyedHead], stacks: Mapping[str, Stack]) -> Iterator[Row]:
+def interval_rows(heads: Sequence[SurveyedHead], stacks: Mapping[str, Stack]) -> Iterator[dict[str, Any]]:
+    """One row per head and statistic: its mean over the texts and the ends of its 95 % interval."""
     for head in heads:
         where = {name: head.where[name] for name in ("stack", "layer", "head")}
         unused = "" if stacks[where["stack"]].starts_special else NOT_FIRST

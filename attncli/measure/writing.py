@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -18,7 +18,6 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.core.wanted import Wanted
 from attncli.errors import UserError
 from attncli.models.layers import CannotShow, CapturedLayer
-from attncli.settings.generate import GenerateSpec
 
 MOST_KEYS_OF_HEADS = 128
 """Keys up to which the weights of each head are kept; beyond it is their mean over the heads."""
@@ -104,14 +103,19 @@ class WrittenRows:
     """Takes the layers of each token and keeps its rows, from cross-attention where there is any.
 
     `special_ids` are the tokenizer's own tokens, `needle` the places of the needle among the prompt's
-    `prompt_ids`.
+    `prompt_ids`. Only the heads of `layer`, and of these only `head`, are kept where one is named; `top_k`
+    keys are. With `keeps_heads` the weights of each head are kept up to 128 keys.
     """
 
-    spec: GenerateSpec
     prompt_ids: Int[Tensor, " token"]
-    needle: tuple[int, ...]
     special_ids: Int[Tensor, " special"]
-    is_cross: bool
+    _: KW_ONLY
+    needle: tuple[int, ...] = ()
+    is_cross: bool = False
+    layer: int | None = None
+    head: int | None = None
+    top_k: int = 3
+    keeps_heads: bool = False
     places: list[Place] = field(default_factory=list)
     tokens: list[TokenRows] = field(default_factory=list)
 
@@ -121,10 +125,10 @@ class WrittenRows:
         XLM predicts at a mask that it puts behind the text, DeepSeek V4 adds keys that sum up several tokens.
         """
         own = [layer for layer in layers if (layer.kind == "cross") == self.is_cross]
-        own = [layer for layer in own if self.spec.layer in (None, layer.layer)]
+        own = [layer for layer in own if self.layer in (None, layer.layer)]
         if not own:
             known = sorted({layer.layer for layer in layers})
-            raise UserError(f"layer: must be one of {', '.join(map(str, known))} (got {self.spec.layer})")
+            raise UserError(f"layer: must be one of {', '.join(map(str, known))} (got {self.layer})")
         num_tokens = len(self.keys_after(len(self.tokens))[0])
         for layer in own:
             if layer.attention.shape[-1] != num_tokens:
@@ -136,8 +140,8 @@ class WrittenRows:
                 for layer in own
             ]
             most = max(place.num_heads for place in self.places)
-            if self.spec.head is not None and self.spec.head >= most:
-                raise UserError(f"head: must be below {most} (got {self.spec.head})")
+            if self.head is not None and self.head >= most:
+                raise UserError(f"head: must be below {most} (got {self.head})")
         self.tokens.append(self._rows(token, own))
 
     @property
@@ -151,11 +155,11 @@ class WrittenRows:
     def _rows(self, token: int, layers: Sequence[CapturedLayer]) -> TokenRows:
         """The layers side by side: their rows end at one key."""
         found = weights_of([layer.attention for layer in layers])
-        heads = slice(None) if self.spec.head is None else slice(self.spec.head, self.spec.head + 1)
+        heads = slice(None) if self.head is None else slice(self.head, self.head + 1)
         each = [weights[heads] for weights, _ in found]
         weights = pad_sequence(each, batch_first=True, padding_value=torch.nan).unsqueeze(-2)
         seen = torch.stack([seen for _, seen in found]).unsqueeze(1)
-        num_keys, ranks = weights.shape[-1], self.spec.top_k
+        num_keys, ranks = weights.shape[-1], self.top_k
         keys = torch.arange(num_keys, device=weights.device)
         rows = Rows(weights, seen.sum(dim=-1, keepdim=True), keys[-1:], keys)
         prompted = self._prompted(weights)
@@ -163,7 +167,7 @@ class WrittenRows:
         ranking = weights.masked_fill(~seen.unsqueeze(-2), -torch.inf).nan_to_num(nan=-torch.inf)
         best = top_keys(ranking, ranks, unit=0.0)
         top = weights.gather(-1, best.clamp(min=0)).masked_fill(best < 0, torch.nan)
-        keeps = self.spec.maps == "heads" and num_keys <= MOST_KEYS_OF_HEADS
+        keeps = self.keeps_heads and num_keys <= MOST_KEYS_OF_HEADS
         return TokenRows(
             token,
             numbers,

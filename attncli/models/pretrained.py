@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 from unicodedata import category
@@ -210,10 +210,14 @@ class ModelText:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a model reads; with an encoder and a decoder the context goes to the encoder."""
+    """What a model reads; with an encoder and a decoder the context goes to the encoder.
+
+    `repeat` is |r| where the text is the repeated probe.
+    """
 
     text: ModelText
     context: ModelText | None = None
+    repeat: int | None = field(default=None, kw_only=True)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -222,7 +226,8 @@ class Reading:
 
     def in_words(self) -> "Reading":
         """The reading with words in the place of tokens, where they are wanted."""
-        return Reading(self.text.in_words(), None if self.context is None else self.context.in_words())
+        context = None if self.context is None else self.context.in_words()
+        return Reading(self.text.in_words(), context, repeat=self.repeat)
 
     def left_out_notes(self) -> list[str]:
         """What was cut off, where anything was."""

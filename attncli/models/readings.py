@@ -11,11 +11,42 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.core.rows import merged_into_words
 from attncli.errors import UserError
 from attncli.models.layers import CapturedLayer
-from attncli.models.pretrained import ModelText, Reading
+from attncli.models.pretrained import ModelText, Pretrained, Reading, WordsOfCharacters, repeated_probe
 
 WORDS_NOTE = (
     "Tokens are merged into words: weights are summed over the keys of a word, averaged over its queries."
 )
+
+
+def read_text(
+    pretrained: Pretrained,
+    text: str,
+    *,
+    context: str | None = None,
+    key: str = "text",
+    truncate: bool = False,
+    words: WordsOfCharacters | None = None,
+) -> Reading:
+    """A text as a model reads it; with a decoder the context, else the same text, goes to the encoder.
+
+    `words` are those that tokens are merged into where that is wanted. UserError, which names `key`, for a
+    text that has no tokens or more than the model reads, unless `truncate` cuts it.
+    """
+    read = pretrained.read(text, key, truncate=truncate, words=words)
+    if not pretrained.has_decoder:
+        if context is not None:
+            raise UserError(f"context: {pretrained.name} has no decoder: it reads one text")
+        return Reading(read)
+    of_encoder = read
+    if context is not None:
+        of_encoder = pretrained.read(context, "context", truncate=truncate, words=words)
+    return Reading(pretrained.shifted_right(read), of_encoder)
+
+
+def read_probe(pretrained: Pretrained, num_tokens: int, generator: torch.Generator) -> Reading:
+    """[BOS] + r + r with `num_tokens` random tokens r, on which induction heads show."""
+    probe = repeated_probe(pretrained, num_tokens, generator)
+    return Reading(probe, probe if pretrained.has_decoder else None, repeat=num_tokens)
 
 
 def texts_of_stack(reading: Reading, stack: str) -> tuple[ModelText, ModelText]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, create_model
 
+from attncli.core.head_names import named_head
 from attncli.core.row_statistics import (
     HEAD_PATTERNS,
     HEAD_STATISTICS,
@@ -19,7 +20,6 @@ from attncli.settings.models import (
     SurveyTextSpec,
     WordsSpec,
     check_head_of_model,
-    named_head,
 )
 
 if TYPE_CHECKING:

@@ -1,14 +1,14 @@
 """The settings of what looks into a pretrained model: which model, layer and heads, what it reads."""
 
-import re
 from functools import lru_cache
 from importlib import resources
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from attncli.core.head_names import named_head
 from attncli.settings.fields import Contradictions, Count, Group, Size, Spec, TextSource, contradiction
 from attncli.settings.text import FileName, Text
 
@@ -109,25 +109,6 @@ class WordsSpec(ModelSpec):
         False,
         description="merge tokens into words: weights summed over a word's keys, averaged over its queries",
     )
-
-
-PLACE = re.compile(r"(?:(encoder|decoder|cross):)?([0-9]{1,6}):([0-9]{1,6})")
-
-
-class NamedHead(NamedTuple):
-    """A head as it was named; its stack empty where the name has none."""
-
-    stack: str
-    layer: int
-    head: int
-
-
-def named_head(name: str) -> NamedHead:
-    """A head by its name; ValueError for what is no head's name."""
-    found = PLACE.fullmatch(name)
-    if found is None:
-        raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
-    return NamedHead(found[1] or "", int(found[2]), int(found[3]))
 
 
 def check_head(name: str) -> str:

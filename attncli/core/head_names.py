@@ -1,0 +1,22 @@
+"""Heads by their names: LAYER:HEAD, or STACK:LAYER:HEAD where a model has several stacks."""
+
+import re
+from typing import NamedTuple
+
+PLACE = re.compile(r"(?:(encoder|decoder|cross):)?([0-9]{1,6}):([0-9]{1,6})")
+
+
+class NamedHead(NamedTuple):
+    """A head as it was named; its stack empty where the name has none."""
+
+    stack: str
+    layer: int
+    head: int
+
+
+def named_head(name: str) -> NamedHead:
+    """A head by its name; ValueError for what is no head's name."""
+    found = PLACE.fullmatch(name)
+    if found is None:
+        raise ValueError(f"must name a layer and a head, as 5:11 (got {name})")
+    return NamedHead(found[1] or "", int(found[2]), int(found[3]))
