@@ -1,4 +1,8 @@
-"""The residual stream of the last token as a sum, and the direction of it that a logit reads."""
+"""What each head adds to the logit of the next token: direct logit attribution.
+
+The logit is a sum: what each head and each MLP adds to the residual stream of the last token, along the
+direction that W_U reads.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,9 +13,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attncli.core.engines import attend
+from attncli.core.layer import AttentionLayer
+from attncli.core.wanted import Wanted
 from attncli.errors import UserError
+from attncli.measure.ablate import answer_token
+from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
+from attncli.measure.patterns import HeadRow
+from attncli.measure.removal import index_of_head, output_of
 from attncli.models.blocks import BLOCK, output_projection, projection_of_heads
-from attncli.models.pretrained import Pretrained
+from attncli.models.capture import capture, check_computed_here, run_model
+from attncli.models.layers import CapturedLayer, StopCapture
+from attncli.models.pretrained import Pretrained, Reading
 
 ROUNDING = 1e-4
 """By how much two vectors may differ, relative to the largest entry: float32 is far below it."""
@@ -208,3 +221,143 @@ def _scale(gave: Float[Tensor, " embed"], unscaled: Float[Tensor, " embed"]) -> 
     """The number s with gave = s unscaled; None where there is none."""
     scale = (gave @ unscaled) / (unscaled @ unscaled)
     return float(scale) if close(unscaled * scale, gave) else None
+
+
+WHERE = ("layer", "module", "kind", "stack", "head", "pattern")
+
+
+@dataclass(frozen=True)
+class KeyContributions:
+    """p_ij v_j W_O . direction of one head at the last token, and its weights p_ij, for each token j."""
+
+    contribution: Float[Tensor, " key"]
+    weight: Float[Tensor, " key"]
+
+
+@dataclass(frozen=True)
+class LogitAttribution:
+    """What each part of a decoder adds to a logit, or to the difference of two, the last norm's scale frozen.
+
+    `heads` has one row per head with its `contribution`, `layers` one per layer (attention, mlp), `parts` the
+    sums over the model, which add up to `logit`. `ids` are the token of the logit and, where asked for, the
+    one that it is compared with. `keys` are those of `head`, one of the rows.
+    """
+
+    heads: list[HeadRow]
+    layers: list[HeadRow]
+    parts: dict[str, float]
+    ids: list[int]
+    head: HeadRow
+    keys: KeyContributions
+    notes: tuple[str, ...] = ()
+
+
+def check_splits(pretrained: Pretrained) -> None:
+    """UserError for a model whose logits cannot be a sum: of another kind, or rounded to half precision."""
+    if pretrained.has_decoder or pretrained.predicts != "next":
+        refuse(pretrained, "it does not predict the next token of one text")
+    dtype = pretrained.model.dtype
+    if torch.finfo(dtype).bits < 32:
+        name = str(dtype).removeprefix("torch.")
+        raise UserError(
+            f"dtype: must be float32 for why: rounded parts do not add up to the logit (got {name})"
+        )
+
+
+@torch.no_grad()
+def attribution(
+    pretrained: Pretrained,
+    reading: Reading,
+    *,
+    answer: str | None = None,
+    against: str | None = None,
+    head: str | None = None,
+) -> LogitAttribution:
+    """That of the answer's logit after a text, or of the most likely token's, minus that of `against`.
+
+    `head`, as 5:11, is split by tokens: by default the one that adds most. UserError for a model whose logits
+    are not such a sum, an answer of several tokens, and a head that is not there; MemoryError.
+    """
+    check_splits(pretrained)
+    model, inputs = pretrained.whole, pretrained.inputs([reading])
+    way = check_computed_here(model, inputs)
+    modules: list[str] = []
+    outputs: list[Tensor] = []
+    with ExitStack() as hooks:
+        survey = Survey(NOTHING_MORE, [reading], pretrained, None, hooks)
+
+        def keep(layer: CapturedLayer) -> Tensor:
+            output = survey.take(layer)
+            assert output is not None
+            modules.append(layer.module)
+            outputs.append(output[0, :, -1].double())
+            return output
+
+        with recorded_calls(model, len(reading.text.ids)) as calls:
+            logits = run_model(model, inputs, keep)["logits"][0, -1]
+    ids = [int(logits.argmax()) if answer is None else answer_token(pretrained, answer, "answer")]
+    if against is not None:
+        ids.append(answer_token(pretrained, against, "against"))
+    residual = residual_of(pretrained, calls, modules, outputs)
+    direction = direction_of(pretrained, calls, residual.last, logits, ids)
+    vector, blocks = direction.vector, residual.blocks
+    of_heads = [block.heads @ vector for block in blocks]
+    mlps = [float(block.mlp @ vector) for block in blocks]
+    numbers = torch.cat(of_heads).tolist()
+    rows = [
+        {name: row[name] for name in WHERE} | {"contribution": number}
+        for row, number in zip(found_texts(survey)[0].rows, numbers, strict=True)
+    ]
+    layers = [row["layer"] for row in rows if row["head"] == 0]
+    parts = {
+        "embedding": float(residual.embedding @ vector),
+        "heads": float(sum(own.sum() for own in of_heads)),
+        "mlps": sum(mlps),
+        "biases": sum(float(block.bias @ vector) for block in blocks) + direction.bias,
+    }
+    parts |= {
+        "sum": sum(parts.values()),
+        "logit": float(difference(logits[ids])),
+        "norm_scale": direction.scale,
+    }
+    if head is None:
+        chosen = max(rows, key=lambda row: abs(row["contribution"]))
+    else:
+        chosen = rows[index_of_head(rows, head, "head", pretrained)]
+    return LogitAttribution(
+        rows,
+        [
+            {"layer": layer, "attention": float(own.sum()), "mlp": mlp}
+            for layer, own, mlp in zip(layers, of_heads, mlps, strict=True)
+        ],
+        parts,
+        ids,
+        chosen,
+        _key_contributions(pretrained, reading, chosen, vector),
+        tuple(way.notes()),
+    )
+
+
+def _key_contributions(
+    pretrained: Pretrained, reading: Reading, head: HeadRow, vector: Float[Tensor, " embed"]
+) -> KeyContributions:
+    found: list[KeyContributions] = []
+
+    def keep(layer: CapturedLayer) -> Tensor:
+        if layer.module != head["module"]:
+            return output_of(layer)
+        attention, number = layer.attention, head["head"]
+        assert isinstance(attention, AttentionLayer)
+        weights = attend(attention, Wanted(kept_heads=(number,))).kept_weights
+        assert weights is not None
+        _, values = attention.expanded()
+        in_dim = attention.num_heads * values.shape[-1]
+        projection = output_projection(pretrained.whole, layer.module, in_dim)
+        assert projection is not None
+        columns = projection_of_heads(projection, attention.num_heads)[number].double()
+        weight = weights[0, 0, -1].double()
+        found.append(KeyContributions(weight * (values[0, number].double() @ (vector @ columns)), weight))
+        raise StopCapture
+
+    capture(pretrained.whole, pretrained.inputs([reading]), keep)
+    return found[0]
