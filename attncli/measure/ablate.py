@@ -23,9 +23,16 @@ from attncli.core.summaries import (
 from attncli.errors import UserError
 from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
 from attncli.measure.patterns import HeadRow
-from attncli.measure.removal import HeadPlace, Removal, RemovalMethod, Removed, index_of_head, mean_outputs
+from attncli.measure.removal import (
+    Blocks,
+    HeadPlace,
+    Removal,
+    RemovalMethod,
+    Removed,
+    index_of_head,
+    mean_outputs,
+)
 from attncli.memory import refuse_bytes
-from attncli.models.blocks import Blocks
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer
 from attncli.models.pretrained import Pretrained, Reading
