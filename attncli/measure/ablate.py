@@ -234,10 +234,6 @@ class TextRun:
         return output[:, places] if self.is_language_model and not self._keeps else output
 
 
-EFFECTS = ("loss", "kl", "probability", "logit_difference", "output_change", "approximate")
-"""In the order of reports."""
-LOWERED = ("probability", "logit_difference")
-"""Effects where a number below zero says that the head helps."""
 KEPT_PER_SCORE, KEPT_PER_ENTRY = 4, 30
 """Numbers that a layer keeps for the backward pass, per score of a head and per entry of a token's vector."""
 
