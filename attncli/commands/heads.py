@@ -8,9 +8,15 @@ import torch
 from attncli.core.formulas import sink_rate
 from attncli.measure.examples import Example, head_examples
 from attncli.measure.heads import HeadMaps, HeadOptions, Surveyed, check_reading, surveyed
-from attncli.measure.patterns import HeadPatterns, HeadRow, patterns_of_text
+from attncli.measure.patterns import (
+    HeadPatterns,
+    HeadRow,
+    HeadTotals,
+    interval_rows,
+    patterns_of_text,
+    summary_patterns,
+)
 from attncli.measure.relations import SentenceFile, relations, sentences_of
-from attncli.measure.totals import HeadTotals, interval_rows, summary_patterns
 from attncli.models.pretrained import Pretrained, Reading, words_of_characters
 from attncli.models.readings import WORDS_NOTE, ManyTexts, read_probe, read_text
 from attncli.models.text_files import TextFile, TextLine
@@ -114,7 +120,7 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
                 pretrained, [reading for _, reading in batch], options_of(spec), ablate=spec.ablate
             )
             way_notes |= dict.fromkeys(found.way.notes())
-            totals.add_survey(found.survey)
+            found.add_to(totals)
     totals.num_tokens = many.num_tokens
     notes = [*many.notes(), *way_notes, *ablated_notes(spec.ablate)]
     return report_of_totals(spec, totals, pretrained.name, notes)

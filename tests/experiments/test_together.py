@@ -275,7 +275,7 @@ NEEDS_WHAT_RUNS_ALONE = {"token", "lambda_init", "num_buckets", "max_distance", 
 
 @pytest.mark.parametrize("experiment", ["self", "multihead", "cross", "average"])
 def test_every_setting_is_tested_together_or_runs_alone(experiment: str) -> None:
-    """What it samples or reports may not allow several texts: a new one belongs into SETTINGS, or runs alone."""
+    """A new setting may sample or report what several texts cannot share: test it above, or run it alone."""
     assert spec_of(experiment).can_run_together()
     tested = {key for _, values in SETTINGS for key in values}
     rest = SPECS[experiment].model_fields.keys() - tested - OF_TEXTS - NEEDS_WHAT_RUNS_ALONE
