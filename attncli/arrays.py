@@ -119,26 +119,23 @@ def _stored(
     stream: IO[bytes], file: str, size: int, most_bytes: int | None, kinds: str = "fiub"
 ) -> np.ndarray:
     """The array of a .npy stream of `size` bytes; UserError where its dtype is not of these kinds."""
-    version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        header = np.lib.format.read_array_header_1_0(stream)
-    else:
-        header = np.lib.format.read_array_header_2_0(stream)
-    shape, in_columns, dtype = header
+    format = np.lib.format
+    is_first = format.read_magic(stream) == (1, 0)
+    header = format.read_array_header_1_0 if is_first else format.read_array_header_2_0
+    shape, _, dtype = header(stream)
     if dtype.hasobject:
         raise UserError(f"{file}: holds Python objects, which can run code when they are read: save numbers")
     if dtype.kind not in kinds:
         raise UserError(f"{file}: holds {dtype}: must be an array of real numbers")
+    # numpy's reader takes the memory that a header asks for before it looks for the bytes.
     needed = math.prod(shape) * dtype.itemsize
     if any(length < 0 for length in shape):
         raise ValueError("a negative size")
-    if needed > size:
+    if needed > size - stream.tell():
         raise UserError(f"{file}: is cut off: its header promises {needed} bytes")
     refuse_size(file, 2 * needed, most_bytes)
-    content = stream.read(needed)
-    if len(content) < needed:
-        raise UserError(f"{file}: is cut off: its header promises {needed} bytes")
-    return np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if in_columns else "C")
+    stream.seek(0)
+    return np.asarray(format.read_array(stream, allow_pickle=False))
 
 
 def _read_npy(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
@@ -159,6 +156,7 @@ def _read_npz(file: str, name: str | None, most_bytes: int | None, kinds: str = 
             return _stored(stream, file, info.file_size, most_bytes, kinds)
 
 
+# The package safetensors is an extra of attn, and gives numpy arrays, which are never bfloat16.
 def _safetensors_header(stream: IO[bytes], size: int) -> tuple[dict[str, dict[str, Any]], int]:
     """The entries of tensors and metadata, and where the bytes of the tensors begin."""
     length = int.from_bytes(stream.read(8), "little")

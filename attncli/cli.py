@@ -1,4 +1,4 @@
-"""The command line: every command by its name, and every way to end, each with its exit code."""
+"""The command line, the only file that knows Typer: every command by its name, and every way to end."""
 
 import gc
 import io
@@ -8,18 +8,22 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from inspect import Parameter as Keyword
+from inspect import Signature
+from keyword import iskeyword
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from attncli import __version__
-from attncli.commands.command import DONE, FAILED, HELP_NAMES, INTERRUPTED
-from attncli.commands.output import ClosedPipe
 from attncli.core.compiled import tile_pass_in_use
-from attncli.errors import UserError, WriteError
+from attncli.errors import DONE, FAILED, INTERRUPTED, ClosedPipe, UserError, WriteError
 from attncli.plain_text import plain_text
 from attncli.settings import EXPERIMENTS, load
+
+if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
+    from attncli.commands.command import Command, CommandGroup, Parameter
 
 HELP = """See attention at work: query, key, value, scores, weights and output, as tables and data.
 
@@ -53,6 +57,135 @@ COMMANDS = {
 }
 
 
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+# The headings of long help in their order; one that is not here is an experiment's own and leads.
+GROUPS = ("Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options")
+MAX_UNGROUPED = 22
+NAME_WIDTH = 30
+
+
+class CommandWithExamples(TyperCommand):
+    """A command whose help starts with examples and groups its options where there are many."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it; what was imported until now lives as long as the process, and is not collected."""
+        gc.freeze()
+        gc.enable()
+        return super().invoke(ctx)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Typer's, with advice to quote a sentence that was split into several arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            message = error.format_message()
+            has_sentence = any(parameter.name == "sentence" for parameter in self.params)
+            if has_sentence and message.startswith("Got unexpected extra argument"):
+                is_bare = any(_is_argument(one) and one.metavar == "TEXT" for one in self.params)
+                flag = "" if is_bare else "--sentence "
+                raise UserError(
+                    f'{message}: a text goes in quotes: attn {self.name} {flag}"the cat sleeps"'
+                ) from None
+            raise
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`[OPTIONS] FILE [REPORT]`: arguments by their names alone."""
+        pieces = ["[OPTIONS]"]
+        for one in filter(_is_argument, self.params):
+            name = one.metavar if one.required else f"[{one.metavar}]"
+            pieces.append(f"{name}{'...' if one.nargs == -1 else ''}")
+        return pieces
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The arguments; then the options, grouped where they would not fit on one screen."""
+        is_long = len(self.params) > MAX_UNGROUPED
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            flags, text = parameter.get_help_record(ctx) or ("", "")
+            if _is_argument(parameter):
+                sections.setdefault("Arguments", []).append((parameter.metavar or "", text))
+            else:
+                group = getattr(parameter, "rich_help_panel", None) if is_long else None
+                sections.setdefault(group or "Options", []).append((flags, text))
+        names = [name for title in sections.keys() - {"Arguments"} for name, _ in sections[title]]
+        width = min(max(map(len, names)), NAME_WIDTH)
+        for title in sorted(sections, key=_place):
+            (first, text), *others = sections[title]
+            # Padded, so that descriptions begin in the same column in every group.
+            padded = first if title == "Arguments" else first.ljust(width)
+            with formatter.section(title):
+                formatter.write_dl([(padded, text), *others], col_max=NAME_WIDTH)
+
+
+def _is_argument(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "argument")
+
+
+def _place(title: str) -> tuple[bool, int]:
+    return title != "Arguments", GROUPS.index(title) if title in GROUPS else -1
+
+
+def _name(parameter: "Parameter") -> str:
+    """Its name in a signature: `from_` for --from, a word of Python."""
+    return f"{parameter.name}_" if iskeyword(parameter.name) else parameter.name
+
+
+def _keyword(parameter: "Parameter") -> Keyword:
+    """The parameter in the signature of a function, as Typer reads it."""
+    if parameter.flags:
+        words = list(parameter.choices)
+        typed: Any = typer.Option(
+            *parameter.flags,
+            help=parameter.help,
+            metavar=parameter.metavar,
+            min=parameter.min,
+            autocompletion=(lambda: words) if words else None,
+            rich_help_panel=parameter.group,
+        )
+    else:
+        typed = typer.Argument(help=parameter.help, metavar=parameter.metavar)
+    return Keyword(
+        _name(parameter),
+        Keyword.KEYWORD_ONLY,
+        default=Keyword.empty if parameter.required else parameter.default,
+        annotation=Annotated[parameter.kind, typed],
+    )
+
+
+def _typer_command(command: "Command") -> Any:
+    """Typer's command; called without its required arguments it shows its help."""
+
+    def call(**values: Any) -> int | None:
+        passed = {
+            # Of a list that was not given Typer makes None.
+            one.name: values[_name(one)] or () if one.kind == list[str] else values[_name(one)]
+            for one in command.parameters
+            if one.is_passed
+        }
+        return command.run(**passed, **({"attn": run} if command.runs_commands else {}))
+
+    vars(call)["__signature__"] = Signature([_keyword(one) for one in command.parameters])
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(
+        command.name,
+        cls=CommandWithExamples,
+        help="\n".join((f"{command.summary}.\n\n\b\nExamples:", *(f"  {line}" for line in command.examples))),
+        no_args_is_help=any(one.required for one in command.parameters),
+        context_settings=HELP_NAMES,
+    )(call)
+    return typer.main.get_command(app)
+
+
+def _typer_group(group: "CommandGroup") -> TyperGroup:
+    return TyperGroup(
+        name=group.name,
+        help=f"{group.summary}.",
+        commands={command.name: _typer_command(command) for command in group.commands},
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+
+
 class LazyGroup(TyperGroup):
     """A group that knows its commands' names and summaries, and imports a command when it is called."""
 
@@ -66,7 +199,8 @@ class LazyGroup(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         row = COMMANDS[cmd_name]
-        return load(f"attncli.commands.{row.module}", "command")(cmd_name, row.summary)
+        command = load(f"attncli.commands.{row.module}", "command")(cmd_name, row.summary)
+        return _typer_group(command) if hasattr(command, "commands") else _typer_command(command)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The names and summaries, with nothing imported."""
@@ -170,7 +304,7 @@ def _ask_again(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def main() -> None:
-    """`attn`, as installed. Garbage collection is off until a command runs: see Command.invoke."""
+    """`attn`, as installed. Garbage collection is off until a command runs: see `invoke`."""
     gc.disable()
     signal.signal(signal.SIGTERM, _stop)
     sys.unraisablehook = _ask_again

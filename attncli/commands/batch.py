@@ -1,5 +1,6 @@
 """`attn batch`: the experiments of config files, shown as they come or kept in a store."""
 
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
@@ -7,8 +8,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import typer
 
 from attncli.commands.command import (
     COLOR,
@@ -37,7 +36,7 @@ from attncli.commands.output import (
     readable_rate,
     readable_seconds,
 )
-from attncli.errors import UserError
+from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
 from attncli.memory import available_bytes
 from attncli.plain_text import plain_text
 from attncli.runs.conditions import Expectations
@@ -74,8 +73,6 @@ if TYPE_CHECKING:
     from attncli.runs.conditions import Condition
 
 
-BROKEN, FINISHED_WITH_FAILURES = 1, 3
-
 EXAMPLES = (
     "attn batch lessons/causal.yaml",
     "attn batch lessons/*.yaml --format jsonl -o lessons.jsonl",
@@ -92,7 +89,7 @@ STORE_FLAGS = (
     SCHEDULER,
 )
 PARAMETERS = (
-    argument("files", "Config files, each with one experiment, steps or a sweep.", "FILE", nargs=-1),
+    argument("files", "Config files, each with one experiment, steps or a sweep.", "FILE", kind=list[str]),
     option(
         "sentences --file",
         "Run each experiment on every sentence of a file: one per line, or JSON Lines (.jsonl) with "
@@ -153,7 +150,7 @@ def run_files(
             refuse_unknown(conditions, plan.specs(), rows=of_store["rows"])
         if dry_run:
             for line in [*plan.lines(), *(lines_about(plan, store) if store is not None else ())]:
-                typer.echo(plain_text(line))
+                print(plain_text(line))
             return 0
         if store is None:
             return _show(plan, to, conditions, fail_fast=fail_fast, debug=debug)
@@ -172,7 +169,7 @@ def _refuse_flags(store: Path | None, of_store: dict[str, Any], view: str | None
 def print_errors(name: str, lines: list[str]) -> None:
     """Errors of a run, on standard error."""
     for line in lines:
-        typer.echo(plain_text(f"{name}: {line}"), err=True)
+        print(plain_text(f"{name}: {line}"), file=sys.stderr)
 
 
 def _show(
@@ -212,18 +209,18 @@ def _show(
         )
         to.write(checked(results))
     if failed:
-        typer.echo(f"{failed} of {len(plan)} experiments failed", err=True)
+        print(f"{failed} of {len(plan)} experiments failed", file=sys.stderr)
     return exit_code(expectations.unmet(), broken=broken, failed=failed)
 
 
 def exit_code(unmet: list[str], *, broken: int, failed: int) -> int:
     """1 where something expected does not hold, else 3 where a run failed, else 0."""
     for line in unmet:
-        typer.echo(plain_text(line), err=True)
+        print(plain_text(line), file=sys.stderr)
     if broken:
         runs = "1 run does" if broken == 1 else f"{broken:,} runs do"
-        typer.echo(f"{runs} not meet what is expected", err=True)
-    return BROKEN if broken or unmet else FINISHED_WITH_FAILURES if failed else 0
+        print(f"{runs} not meet what is expected", file=sys.stderr)
+    return FAILED if broken or unmet else SOME_FAILED if failed else DONE
 
 
 command = partial(Command, run=run_files, parameters=PARAMETERS, examples=EXAMPLES)
@@ -235,7 +232,7 @@ def chosen_executor(workers: int, scheduler: str | None) -> Executor:
         return partial(
             load_executor("cluster"),
             scheduler=scheduler,
-            on_wait=lambda line: typer.echo(plain_text(line), err=True),
+            on_wait=lambda line: print(plain_text(line), file=sys.stderr),
         )
     if workers:
         return partial(load_executor("workers"), workers=workers)
@@ -289,14 +286,15 @@ def keep(
                 driver.run(chosen_executor(workers, scheduler))
         except KeyboardInterrupt:
             line.clear()
-            typer.echo(
-                plain_text(f"interrupted: {_kept(path, driver)}; rerun the same command to resume"), err=True
+            print(
+                plain_text(f"interrupted: {_kept(path, driver)}; rerun the same command to resume"),
+                file=sys.stderr,
             )
             raise
         line.clear()
-        typer.echo(plain_text(_summary(path, driver, line)), err=True)
+        print(plain_text(_summary(path, driver, line)), file=sys.stderr)
         if weights and driver.done and not WeightFiles(path).folder.is_dir():
-            typer.echo("--weights: none was kept: these experiments have no matrix of weights", err=True)
+            print("--weights: none was kept: these experiments have no matrix of weights", file=sys.stderr)
         return exit_code(expectations.unmet(), broken=driver.broken, failed=driver.failed)
 
 

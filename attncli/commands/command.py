@@ -1,33 +1,39 @@
-"""Commands and their parameters as Typer's own objects, built from data; the flags that commands share."""
+"""Commands and their parameters as plain data; the flags that commands share, and those of settings."""
 
-import gc
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-import typer
 from pydantic.fields import FieldInfo
-from typer._coercion import TypeDescriptor
-from typer.core import TyperArgument, TyperCommand, TyperOption
-from typer.models import ArgumentInfo, OptionInfo
 
 from attncli.errors import UserError, nearest
 from attncli.settings.fields import Spec
 from attncli.settings.validation import Given
 from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
 
-# How a command ends: its exit code.
-DONE, FAILED, INTERRUPTED = 0, 1, 130
-# The headings of long help in their order; one that is not here is an experiment's own and leads.
-GROUPS = ("Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options")
-HELP_NAMES = {"help_option_names": ["-h", "--help"]}
-MAX_UNGROUPED = 22
-NAME_WIDTH = 30
 
-Parameter = TyperArgument | TyperOption
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """An option, or an argument where it has no `flags`; its value reaches the command's `run` by its name.
+
+    `kind` is str, int, bool (a switch) or list[str] (an option that may be repeated, or all other arguments);
+    `choices` are what a shell completes; `group` is its heading in long help.
+    """
+
+    name: str
+    flags: tuple[str, ...] = ()
+    help: str
+    metavar: str | None
+    kind: Any = str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    min: int | None = None
+    group: str | None = None
+    required: bool = False
+    is_passed: bool = True
 
 
 def option(
@@ -40,125 +46,57 @@ def option(
     choices: Iterable[str] = (),
     min: int | None = None,
     group: str | None = None,
-    expose_value: bool = True,
-) -> TyperOption:
-    """An option by its names, as `--output -o`; its value is None, or the default, where it is not given.
-
-    `kind` is str, int, bool (a flag) or list[str] (a repeatable one); `choices` are what a shell completes.
-    """
-    words = list(choices)
-    return TyperOption(
-        param_decls=names.split(),
-        type_descriptor=TypeDescriptor(kind, OptionInfo(min=min), None),
+    is_passed: bool = True,
+) -> Parameter:
+    """An option by its flags, as `--output -o`, after another name for its value where that has one."""
+    first, *others = names.split()
+    words = tuple(choices)
+    return Parameter(
+        name=first.partition("/")[0].lstrip("-").replace("-", "_"),
+        flags=tuple(others) if first.isidentifier() else (first, *others),
         help=help,
         metavar=metavar or "|".join(words) or None,
-        is_flag=kind is bool,
-        multiple=kind == list[str],
+        kind=kind,
         default=default,
-        show_default=True,
-        autocompletion=(lambda context, arguments, begun: words) if words else None,
+        choices=words,
         min=min,
-        rich_help_panel=group,
-        expose_value=expose_value,
+        group=group,
+        is_passed=is_passed,
     )
 
 
-def flag(name: str, help: str, *, group: str | None = None) -> TyperOption:
+def flag(name: str, help: str, *, group: str | None = None) -> Parameter:
     """A switch that is off unless it is given."""
     return option(name, help, kind=bool, default=False, group=group)
 
 
-def argument(name: str, help: str, metavar: str, *, required: bool = True, nargs: int = 1) -> TyperArgument:
-    """An argument; with nargs -1 as many as there are."""
-    return Argument(
-        param_decls=[name],
-        type_descriptor=TypeDescriptor(str if nargs == 1 else list[str], ArgumentInfo(), None),
-        help=help,
-        metavar=metavar,
-        required=required,
-        nargs=nargs,
-    )
+def argument(name: str, help: str, metavar: str, *, kind: Any = str, required: bool = True) -> Parameter:
+    """An argument; of the kind list[str] as many as there are."""
+    return Parameter(name=name, help=help, metavar=metavar, kind=kind, required=required)
 
 
-class Argument(TyperArgument):
-    """An argument that help shows by its name alone: `FILE`, `[REPORT]`, `FILE...`."""
+@dataclass(frozen=True)
+class Command:
+    """A command: `run` takes the values of its parameters by their names, and gives the exit code (None: 0).
 
-    def _usage_display_name(self) -> str:
-        name = self.display_name_raw
-        return (name if self.required else f"[{name}]") + ("" if self.nargs == 1 else "...")
-
-    def display_type_rich(self, ctx: Any) -> str:
-        """Nothing: the description says it."""
-        return ""
-
-
-class Command(TyperCommand):
-    """A command whose help starts with examples and groups its options where there are many.
-
-    Called without its required arguments it shows its help.
+    Where it `runs_commands`, `run` takes `attn`, too: what runs a command line and gives its exit code.
     """
 
-    def __init__(
-        self,
-        name: str,
-        summary: str,
-        run: Callable[..., int | None],
-        parameters: Sequence[Parameter],
-        examples: Sequence[str],
-    ) -> None:
-        super().__init__(
-            name,
-            callback=run,
-            params=list(parameters),
-            help="\n".join((f"{summary}.\n\n\b\nExamples:", *(f"  {line}" for line in examples))),
-            no_args_is_help=any(parameter.required for parameter in parameters),
-            rich_markup_mode=None,
-            context_settings=HELP_NAMES,
-        )
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run it; what was imported until now lives as long as the process, and is not collected."""
-        gc.freeze()
-        gc.enable()
-        return super().invoke(ctx)
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Typer's, with advice to quote a sentence that was split into several arguments."""
-        try:
-            return super().parse_args(ctx, args)
-        except typer.TyperException as error:
-            message = error.format_message()
-            has_sentence = any(parameter.name == "sentence" for parameter in self.params)
-            if has_sentence and message.startswith("Got unexpected extra argument"):
-                is_bare = any(isinstance(one, Argument) and one.metavar == "TEXT" for one in self.params)
-                flag = "" if is_bare else "--sentence "
-                raise UserError(
-                    f'{message}: a text goes in quotes: attn {self.name} {flag}"the cat sleeps"'
-                ) from None
-            raise
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """The arguments; then the options, grouped where they would not fit on one screen."""
-        is_long = len(self.params) > MAX_UNGROUPED
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            title = "Arguments"
-            if isinstance(parameter, TyperOption):
-                title = (parameter.rich_help_panel if is_long else None) or "Options"
-            if record := parameter.get_help_record(ctx):
-                sections.setdefault(title, []).append(record)
-        names = [name for title in sections.keys() - {"Arguments"} for name, _ in sections[title]]
-        width = min(max(map(len, names)), NAME_WIDTH)
-        for title in sorted(sections, key=_place):
-            (first, text), *others = sections[title]
-            # Padded, so that descriptions begin in the same column in every group.
-            padded = first if title == "Arguments" else first.ljust(width)
-            with formatter.section(title):
-                formatter.write_dl([(padded, text), *others], col_max=NAME_WIDTH)
+    name: str
+    summary: str
+    run: Callable[..., int | None]
+    parameters: Sequence[Parameter]
+    examples: Sequence[str]
+    runs_commands: bool = False
 
 
-def _place(title: str) -> tuple[bool, int]:
-    return title != "Arguments", GROUPS.index(title) if title in GROUPS else -1
+@dataclass(frozen=True)
+class CommandGroup:
+    """A command that has commands of its own."""
+
+    name: str
+    summary: str
+    commands: Sequence[Command]
 
 
 MAX_PRECISION = 15
@@ -200,7 +138,7 @@ SKIP_SINK = option(
 )
 DEBUG_HELP = "Show a traceback with an error."
 # Not passed to commands: main looks for it itself.
-DEBUG = option("--debug", DEBUG_HELP, kind=bool, default=False, expose_value=False)
+DEBUG = option("--debug", DEBUG_HELP, kind=bool, default=False, is_passed=False)
 
 FRESH = flag("--fresh", "Start the store over instead of resuming.")
 WORKERS = option(
@@ -305,13 +243,13 @@ def flag_name(key: str) -> str:
     return FLAGS.get(key, f"--{key.replace('_', '-')}")
 
 
-def setting_options(spec_class: type[Spec]) -> list[TyperOption]:
+def setting_options(spec_class: type[Spec]) -> list[Parameter]:
     """A flag for each setting, its value None where it is not given; those of every experiment come last."""
     shared_last = sorted(spec_class.model_fields, key=lambda key: key in Spec.model_fields)
     return [_option(spec_class, key) for key in shared_last]
 
 
-def _option(spec_class: type[Spec], key: str) -> TyperOption:
+def _option(spec_class: type[Spec], key: str) -> Parameter:
     field, group = spec_class.model_fields[key], spec_class.group_of(key)
     name, description = flag_name(key), f"{field.description}{default_text(field)}"
     if field.annotation is bool:

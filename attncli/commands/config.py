@@ -2,10 +2,7 @@
 
 import json
 
-import typer
-from typer.core import TyperGroup
-
-from attncli.commands.command import Command
+from attncli.commands.command import Command, CommandGroup
 from attncli.settings.schema import config_schema
 
 SCHEMA_SUMMARY = "Print the JSON Schema of config files, for editors"
@@ -16,16 +13,9 @@ SCHEMA_EXAMPLES = (
 
 
 def _schema() -> None:
-    typer.echo(json.dumps(config_schema(), indent=2))
+    print(json.dumps(config_schema(), indent=2))
 
 
-def command(name: str, summary: str) -> TyperGroup:
+def command(name: str, summary: str) -> CommandGroup:
     """`attn config` with its one command."""
-    schema = Command("schema", SCHEMA_SUMMARY, _schema, [], SCHEMA_EXAMPLES)
-    return TyperGroup(
-        name=name,
-        help=f"{summary}.",
-        commands={"schema": schema},
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
+    return CommandGroup(name, summary, [Command("schema", SCHEMA_SUMMARY, _schema, [], SCHEMA_EXAMPLES)])

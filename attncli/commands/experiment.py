@@ -11,13 +11,9 @@ from pathlib import Path
 from stat import S_ISFIFO, S_ISREG
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from attncli.commands.command import (
     DEBUG,
-    DONE,
     FRESH,
-    INTERRUPTED,
     OUTPUT_FLAGS,
     SCHEDULER,
     WORKERS,
@@ -33,8 +29,7 @@ from attncli.commands.command import (
     store_errors,
 )
 from attncli.commands.output import Destination, checked_path
-from attncli.errors import UserError
-from attncli.runs.store import is_store_name
+from attncli.errors import DONE, INTERRUPTED, UserError
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Spec
@@ -130,7 +125,7 @@ def run_experiment(
     if to.display.step is not None and not getattr(spec, "explain", False):
         raise UserError("--step: needs --explain, whose step it shows")
     if show_config:
-        typer.echo(resolved_yaml(spec, given), nl=False)
+        print(resolved_yaml(spec, given), end="")
         return DONE
     is_unfinished = False
 
@@ -193,6 +188,8 @@ def run_heads(
     **of_store: Any,
 ) -> int:
     """The survey of one text or of many; that of many may be kept in a store, or read from one."""
+    from attncli.runs.store import is_store_name
+
     kept = Path(shown["output"]) if is_store_name(shown["output"] or "") else None
     if errors := [*store_errors(kept, of_store)]:
         raise UserError(*errors)

@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager, redirect_stdout
 from functools import partial
 from importlib.resources import files
@@ -11,24 +11,11 @@ from importlib.resources.abc import Traversable
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
-import typer
-
-from attncli.cli import run as run_attn
-from attncli.commands.command import (
-    DEBUG,
-    DONE,
-    FAILED,
-    INTERRUPTED,
-    Command,
-    argument,
-    color_depth,
-    option,
-    width,
-)
+from attncli.commands.command import DEBUG, Command, argument, color_depth, option, width
 from attncli.commands.output import can_walk, pause, show
-from attncli.errors import UserError, WriteError
+from attncli.errors import DONE, FAILED, INTERRUPTED, UserError, WriteError
 from attncli.views import Display
 from attncli.views.sections import Paragraph
 from attncli.views.tables import Screen
@@ -38,6 +25,9 @@ NAME = re.compile(r"(?P<number>[0-9]+)-(?P<name>.+)\.md")
 LINK = re.compile(r"\[([^]]*)\]\(([^)]*)\)")
 PROMPT = "$ attn "
 INDENT = " " * 4
+
+Attn = Callable[[Sequence[str]], int]
+"""Runs a command line and gives its exit code."""
 
 
 class Prose(NamedTuple):
@@ -139,9 +129,9 @@ COPY = option("--copy", "Put the files that the lessons read into a folder.", "F
 class Captured(StringIO):
     """Captures standard output and looks like it, so that a terminal keeps its width and its colours."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._stream = stream
+        self._stream = sys.stdout
 
     def isatty(self) -> bool:
         """As of standard output."""
@@ -162,16 +152,16 @@ def no_input() -> Iterator[None]:
         sys.stdin = stdin
 
 
-def output_of(line: str) -> tuple[int, str]:
+def output_of(line: str, attn: Attn) -> tuple[int, str]:
     """The exit code and the output of a command; KeyboardInterrupt where it was interrupted."""
-    with no_input(), redirect_stdout(Captured(sys.stdout)) as out:
-        code = run_attn(shlex.split(line))
+    with no_input(), redirect_stdout(Captured()) as out:
+        code = attn(shlex.split(line))
     if code == INTERRUPTED:
         raise KeyboardInterrupt
     return code, out.getvalue()
 
 
-def screens_of(page: Lesson, display: Display, codes: list[int]) -> Iterator[tuple[str, str]]:
+def screens_of(page: Lesson, display: Display, codes: list[int], attn: Attn) -> Iterator[tuple[str, str]]:
     """Texts, each with what Enter does next (the last: nothing); a command runs when its turn comes."""
     text = StringIO()
     screen = Screen(text, display)
@@ -185,7 +175,7 @@ def screens_of(page: Lesson, display: Display, codes: list[int]) -> Iterator[tup
             continue
         text.write(f"\n{PROMPT}{part.line}\n")  # on one line, so that it can be copied
         yield text.getvalue(), "Enter: run it"
-        code, out = output_of(part.line)
+        code, out = output_of(part.line, attn)
         codes.append(code)
         yield "\n" + out.lstrip("\n"), "Enter: continue"
         text.seek(0)
@@ -196,14 +186,14 @@ def screens_of(page: Lesson, display: Display, codes: list[int]) -> Iterator[tup
     yield text.getvalue(), ""
 
 
-def run_lesson(page: Lesson) -> int:
+def run_lesson(page: Lesson, attn: Attn) -> int:
     """The whole lesson, in a temporary folder with the files it reads; 1 where one of its commands failed."""
     is_walked, is_terminal = can_walk(), sys.stdout.isatty()
     display = Display(width=width(is_terminal), colors=color_depth("auto", is_terminal))
     codes: list[int] = []
     with TemporaryDirectory() as folder, chdir(folder):
         copy_files(Path("lessons"))
-        for text, following in screens_of(page, display, codes):
+        for text, following in screens_of(page, display, codes, attn):
             if not is_walked:
                 sys.stdout.write(text)
             elif not show(text) or not following or not pause(following):
@@ -211,19 +201,19 @@ def run_lesson(page: Lesson) -> int:
     return FAILED if any(codes) else DONE
 
 
-def run(which: str | None, copy: str | None) -> int:
+def run(which: str | None, copy: str | None, attn: Attn) -> int:
     """A lesson, the list of all, or their files."""
     if copy is not None:
         if which is not None:
             raise UserError("--copy: is for the files of all lessons: give no lesson")
-        typer.echo(f"{copy}: {', '.join(copy_files(Path(copy)))}")
+        print(f"{copy}: {', '.join(copy_files(Path(copy)))}")
     elif which is not None:
-        return run_lesson(lesson(which))
+        return run_lesson(lesson(which), attn)
     else:
         for each in lessons():
-            typer.echo(f"{each.number:>2}  {each.title}")
-        typer.echo("\nNext: attn lesson 1")
+            print(f"{each.number:>2}  {each.title}")
+        print("\nNext: attn lesson 1")
     return DONE
 
 
-command = partial(Command, run=run, parameters=[LESSON, COPY, DEBUG], examples=EXAMPLES)
+command = partial(Command, run=run, parameters=[LESSON, COPY, DEBUG], examples=EXAMPLES, runs_commands=True)

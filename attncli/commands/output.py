@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from attncli.commands.command import MAX_DIGITS, checked_display, color_depth, refuse_unknown, width
-from attncli.errors import RunError, UserError, WriteError
+from attncli.errors import ClosedPipe, RunError, UserError, WriteError
 from attncli.plain_text import plain_text
 from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, Write, load_view
 
@@ -207,10 +207,6 @@ def walk_steps(reports: "Iterable[Report]", write: Write, stream: IO[str], displ
             write([report], text, replace(display, step=number))
             if not show(text.getvalue()):
                 return
-
-
-class ClosedPipe(Exception):
-    """The reader of standard output has gone: nothing is left to do."""
 
 
 class Destination:

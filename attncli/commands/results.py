@@ -1,13 +1,12 @@
 """`attn results` and `attn export`: a summary of a store, and its tidy table as a file."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import typer
 
 from attncli.commands.command import (
     COLOR,
@@ -64,7 +63,7 @@ def export_store(store: str, output: str | None, format: str | None, all: bool) 
 def note_earlier_runs(store: str, reader: "Reader") -> None:
     """Print on standard error that the last batch did not plan all runs, where it is so."""
     if earlier := reader.earlier_runs():
-        typer.echo(plain_text(f"{store}: {earlier}"), err=True)
+        print(plain_text(f"{store}: {earlier}"), file=sys.stderr)
 
 
 export_command = partial(

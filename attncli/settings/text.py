@@ -4,13 +4,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeGuard
 
-import numpy as np
 from pydantic import AfterValidator, Field
 
 from attncli.errors import UserError
 from attncli.settings.fields import Contradictions, Size, Spec, TextSource, contradiction
+
+if TYPE_CHECKING:  # help and usage errors are told without it
+    import numpy as np
 
 SENTENCE = "the cat walks on the street"
 CONTEXT = "die katze geht langsam über die straße"
@@ -202,11 +204,13 @@ class WordVectors(NamedTuple):
     """Sorted words and the vector of each, of shape (word, dim)."""
 
     words: tuple[str, ...]
-    table: np.ndarray
+    table: "np.ndarray"
 
 
-def _numbers(fields: list[bytes]) -> np.ndarray | None:
+def _numbers(fields: list[bytes]) -> "np.ndarray | None":
     """float32, infinite where too large for it; None where a field is not a number."""
+    import numpy as np
+
     try:
         wide = np.array(fields, dtype=np.float64)
     except ValueError:
@@ -217,8 +221,10 @@ def _numbers(fields: list[bytes]) -> np.ndarray | None:
 
 def _vector(
     path: Path, number: int, line: bytes, wanted: set[bytes], dim: int
-) -> tuple[bytes, np.ndarray] | None:
+) -> "tuple[bytes, np.ndarray] | None":
     """The word of a line and its vector, if it is wanted; UserError where the vector is damaged."""
+    import numpy as np
+
     word, *fields = line.rsplit(b" ", dim)
     if len(fields) != dim or word not in wanted:
         # A wanted word comes first: if only numbers follow, their count is wrong; else the word is longer.
@@ -234,7 +240,7 @@ def _vector(
     return word, vector
 
 
-def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> dict[str, np.ndarray]:
+def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> "dict[str, np.ndarray]":
     """The vectors of the words that are in the file; UserError where one of them is damaged.
 
     Words of the file may hold blanks themselves (`. . .`), so a line is split from the right.
@@ -255,9 +261,11 @@ def find_word_vectors(path: Path, words: Iterable[str], dim: int) -> dict[str, n
 
 
 def word_vectors(
-    path: Path, tokens: Iterable[str], found: Mapping[str, np.ndarray], dim: int, *, unknown: str
+    path: Path, tokens: Iterable[str], found: "Mapping[str, np.ndarray]", dim: int, *, unknown: str
 ) -> WordVectors:
     """The vectors of the tokens' words; one that was not found is an error, or zeros with unknown="zero"."""
+    import numpy as np
+
     words = sorted(set(tokens))
     missing = [word for word in words if word not in found]
     if missing and unknown == "error":
@@ -329,12 +337,12 @@ def _tokens(source: TextSource, tokenizer: str) -> tuple[str, ...]:
     return tuple(tokenize(text, tokenizer, key="file" if source.file is not None else source.key))
 
 
-def find_vectors(spec: TextSpec, tokens: Iterable[str]) -> dict[str, np.ndarray]:
+def find_vectors(spec: TextSpec, tokens: Iterable[str]) -> "dict[str, np.ndarray]":
     """The vectors that the word-vector file of a spec has for these words."""
     return find_word_vectors(Path(spec.embedding), tokens, spec.embed_dim)
 
 
-def with_vectors(spec: TextSpec, texts: Texts, found: Mapping[str, np.ndarray]) -> Texts:
+def with_vectors(spec: TextSpec, texts: Texts, found: "Mapping[str, np.ndarray]") -> Texts:
     """The texts with the vectors of their words; UserError for a word without one, unless that is zeros."""
     words = (*texts.tokens, *texts.context_tokens)
     vectors = word_vectors(Path(spec.embedding), words, found, spec.embed_dim, unknown=spec.unknown)

@@ -13,6 +13,7 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from attncli.errors import INTERRUPTED
 from attncli.plain_text import plain_text
 from attncli.views.browser_choice import Choice
 from attncli.views.browser_panels import HeadMap, HeadPicker, Panel, StatisticsPanel, TokenBars
@@ -20,7 +21,6 @@ from attncli.views.texts import heading, scalar
 
 WIDE = 120
 TOKENS_PER_PAGE = 10
-INTERRUPTED = 130
 HINTS = "arrows head  Tab token  w who looks  s rank  c scale  x sink  z map  ? help  q"
 
 # What a key does to the choice.

@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from attncli.runs.store import SCHEMA_VERSION, driving, open_store
 from attncli.views import SUFFIXES
 from tests.batch.stores import ATTN, ROOT, assert_same_figures, done_runs, tidy, write_batch
 from tests.conftest import Attn
+from tests.duckdb_reader import read_by_duckdb
 from tests.experiments.running import run
 
 
@@ -459,16 +459,6 @@ def test_a_limit_of_size_is_told_in_a_line_and_keeps_what_is_there(attn: Attn, t
     assert len(done_runs(store)) == 2000
 
 
-def read_by_duckdb(query: str) -> tuple[list[str], list[list[object]]]:
-    """The columns and rows of a query, by a process of its own: duckdb complains when tests end."""
-    script = (
-        "import duckdb, json, sys; r = duckdb.sql(sys.argv[1]); print(json.dumps([r.columns, r.fetchall()]))"
-    )
-    done = subprocess.run([sys.executable, "-c", script, query], capture_output=True, text=True, check=True)
-    columns, rows = json.loads(done.stdout)
-    return columns, rows
-
-
 @pytest.mark.parametrize("rows", [[], ["--rows"]])
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_exports_read_back_to_the_last_bit(attn: Attn, tmp_path: Path, suffix: str, rows: list[str]) -> None:
@@ -486,9 +476,8 @@ def test_exports_read_back_to_the_last_bit(attn: Attn, tmp_path: Path, suffix: s
     )
     kinds = dict.fromkeys(names, "BIGINT") | {"id": "VARCHAR", "statistic": "VARCHAR", "value": "DOUBLE"}
     cast = ", ".join(f"{name}::{kind} AS {name}" for name, kind in kinds.items())
-    columns, found = read_by_duckdb(f"SELECT * FROM (SELECT {cast} FROM {read}) {order}")
-    assert columns == names
-    assert [tuple(row) for row in found] == expected
+    columns, _, found = read_by_duckdb(f"SELECT * FROM (SELECT {cast} FROM {read}) {order}")
+    assert columns == names and found == expected
     assert len(names) == (8 if rows else 6) and len(expected) > 2000
 
 
@@ -497,8 +486,8 @@ def test_a_swept_setting_of_words_and_numbers_is_a_column_of_texts(attn: Attn, t
     config.write_text("experiment: self\nsweep: {scale: [sqrt, 0.5], causal: [true, false]}\n")
     assert attn(["batch", str(config), "-o", store]).code == 0
     assert attn(["export", store, "-o", str(table)]).code == 0
-    _, found = read_by_duckdb(f"SELECT DISTINCT scale, causal FROM '{table}' ORDER BY ALL")
-    assert [tuple(row) for row in found] == [(s, c) for s in ("0.5", "sqrt") for c in ("false", "true")]
+    *_, found = read_by_duckdb(f"SELECT DISTINCT scale, causal FROM '{table}' ORDER BY ALL")
+    assert found == [(s, c) for s in ("0.5", "sqrt") for c in ("false", "true")]
 
 
 def test_an_export_to_standard_output(attn: Attn, tmp_path: Path) -> None:

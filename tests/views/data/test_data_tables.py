@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pytest
 from pyarrow import csv as arrow_csv
@@ -13,6 +12,7 @@ from pyarrow import csv as arrow_csv
 from attncli.report import Report
 from attncli.views import Display, load_view
 from tests.conftest import Attn
+from tests.duckdb_reader import read_by_duckdb
 from tests.experiments.running import run
 
 MATRIX = ["query", "query_text", "key", "key_text"]
@@ -73,8 +73,7 @@ def written(view: str, reports: list[Report], path: Path, **display: Any) -> Pat
 
 
 def table(path: Path) -> tuple[list[str], list[str], list[tuple[Any, ...]]]:
-    found = duckdb.sql(f"FROM '{path}'")
-    return list(found.columns), [str(kind) for kind in found.types], found.fetchall()
+    return read_by_duckdb(f"FROM '{path}'")
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
