@@ -1,4 +1,4 @@
-"""What surrounds attention, as pure functions: averaging, positions, normalisation, scaling, and loops."""
+"""What surrounds attention, as pure functions: averaging, positions, normalisation, and loops."""
 
 import math
 from dataclasses import dataclass
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from attncli.core.layer import scale_factors
 
 Weights = Float[Tensor, "token token"]
 Vectors = Float[Tensor, "*batch token dim"]
@@ -167,27 +169,6 @@ def differential_lambda(vectors: Float[Tensor, "4 dim"], lambda_init: float) -> 
     """exp(q1 . k1) - exp(q2 . k2) + lambda_init for the learned vectors q1, k1, q2, k2 (equation 2)."""
     query1, key1, query2, key2 = vectors.double()
     return float((query1 @ key1).exp() - (query2 @ key2).exp()) + lambda_init
-
-
-def scale_factors(scale: str | float, head_dim: int) -> tuple[float, float]:
-    """The factor on query and key each, and the factor on their product.
-
-    sqrt: 1/sqrt(head_dim) on the product; fourth-root: head_dim^-1/4 on each, the same value with smaller
-    intermediates; none; or a number on the product. Vaswani et al. 2017 (1706.03762), section 3.2.1.
-    """
-    if isinstance(scale, str):
-        return {
-            "sqrt": (1.0, head_dim**-0.5),
-            "fourth-root": (head_dim**-0.25, 1.0),
-            "none": (1.0, 1.0),
-        }[scale]
-    return 1.0, scale
-
-
-def score_factor(scale: str | float, head_dim: int) -> float:
-    """What the scale multiplies a score by in total, whatever it is applied to."""
-    each, product = scale_factors(scale, head_dim)
-    return each * each * product
 
 
 def attend_by_loop(

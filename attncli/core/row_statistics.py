@@ -4,10 +4,7 @@ A leaf without torch, so that settings can be checked before torch is imported: 
 place, `module:function`.
 """
 
-from collections.abc import Callable
-from functools import cache
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class RowStatistic(NamedTuple):
@@ -73,7 +70,7 @@ WRITER_STATISTICS = (*ROW_STATISTICS, *WRITING, "retrieval")
 HEAD_STATISTICS = (
     *ROW_STATISTICS,
     *PATTERNS,
-    *(f"{name}_mul" for name in WITH_SHARE),
+    *map("{}_mul".format, WITH_SHARE),
     "one_key_mass",
     "value_norm",
 )
@@ -110,11 +107,3 @@ HEAD_PATTERNS = {
     "one key for all": HeadPattern("one_key_mass", 0.3),
     UNIFORM: HeadPattern("normalized_entropy", 0.9),
 }
-
-
-@cache
-def load_formula(place: str) -> Callable[..., Any]:
-    """The function that a table names."""
-    module, _, name = place.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
-    return function

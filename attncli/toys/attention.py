@@ -8,7 +8,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.engines import attend
-from attncli.core.layer import PLAIN, AttentionLayer, ScoreRules, Visibility, merge_heads, split_heads
+from attncli.core.layer import (
+    PLAIN,
+    AttentionLayer,
+    ScoreRules,
+    Visibility,
+    merge_heads,
+    score_factor,
+    split_heads,
+)
 from attncli.core.mechanisms import (
     alibi_bias,
     alibi_slopes,
@@ -17,7 +25,6 @@ from attncli.core.mechanisms import (
     relative_bias,
     rms_norm,
     rotate,
-    score_factor,
 )
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.summaries import merged_moments, moments

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attncli.core.formulas import softmax_gradient_norm
-from attncli.core.mechanisms import scale_factors
+from attncli.core.layer import scale_factors
 from attncli.core.summaries import moments
 from attncli.errors import RunError
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Table
