@@ -1,13 +1,16 @@
 """What surrounds attention, as pure functions: averaging, positions, normalisation, and loops."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.layer import scale_factors
+from attncli.core.engines import attend
+from attncli.core.layer import AttentionLayer, scale_factors
+from attncli.core.row_tiles import GivenWeights
+from attncli.core.wanted import Computed, Wanted
 
 Weights = Float[Tensor, "token token"]
 Vectors = Float[Tensor, "*batch token dim"]
@@ -169,6 +172,25 @@ def differential_lambda(vectors: Float[Tensor, "4 dim"], lambda_init: float) -> 
     """exp(q1 . k1) - exp(q2 . k2) + lambda_init for the learned vectors q1, k1, q2, k2 (equation 2)."""
     query1, key1, query2, key2 = vectors.double()
     return float((query1 @ key1).exp() - (query2 @ key2).exp()) + lambda_init
+
+
+def attend_differentially(
+    layer: AttentionLayer, factor: float, wanted: Wanted
+) -> tuple[Computed, Computed, Computed]:
+    """Attention of either half of query and key, and the first less `factor` (lambda) times the second.
+
+    Of the difference there is what is wanted of rows and keys, its weights and its output. Ye et al. 2024,
+    Differential transformer (2410.05258), equation 1.
+    """
+    halves = zip(layer.query.chunk(2, dim=-1), layer.key.chunk(2, dim=-1), strict=True)
+    first, second = (
+        attend(replace(layer, query=query, key=key), Wanted(weights=True, scores=True))
+        for query, key in halves
+    )
+    assert first.weights is not None and second.weights is not None
+    weights = first.weights - factor * second.weights
+    found = attend(GivenWeights(weights, layer.visibility.whole(layer.query.device)), wanted)
+    return first, second, replace(found, weights=weights, output=weights @ layer.expanded()[1])
 
 
 def attend_by_loop(
