@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from attncli.core.engines import attend
-from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
-from attncli.core.mechanisms import scale_factors
+from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, scale_factors
 from attncli.core.wanted import Wanted
 
 SEEING = ("causal", "window", "key_mask", "rule")

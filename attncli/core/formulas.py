@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -85,6 +86,14 @@ class Rows:
         if name not in self.shared:
             self.shared[name] = compute()
         return self.shared[name]
+
+
+@cache
+def load_formula(place: str) -> Callable[..., Any]:
+    """The function that a table names."""
+    module, _, name = place.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function
 
 
 def entropy(rows: Rows) -> Float[Tensor, "*batch query"]:

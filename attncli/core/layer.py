@@ -1,4 +1,4 @@
-"""The attention of one layer, sampled or captured: who sees whom, and the rules of its scores."""
+"""The attention of one layer, sampled or captured: who sees whom, the scale and the rules of its scores."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -199,6 +199,27 @@ class _RuleOfTexts:
     def __call__(self, queries: Queries, keys: Keys) -> Bool[Tensor, "#some query key"]:
         visible = self.rule(queries, keys)
         return visible if len(visible) == 1 else visible[self.texts]
+
+
+def scale_factors(scale: str | float, head_dim: int) -> tuple[float, float]:
+    """The factor on query and key each, and the factor on their product.
+
+    sqrt: 1/sqrt(head_dim) on the product; fourth-root: head_dim^-1/4 on each, the same value with smaller
+    intermediates; none; or a number on the product. Vaswani et al. 2017 (1706.03762), section 3.2.1.
+    """
+    if isinstance(scale, str):
+        return {
+            "sqrt": (1.0, head_dim**-0.5),
+            "fourth-root": (head_dim**-0.25, 1.0),
+            "none": (1.0, 1.0),
+        }[scale]
+    return 1.0, scale
+
+
+def score_factor(scale: str | float, head_dim: int) -> float:
+    """What the scale multiplies a score by in total, whatever it is applied to."""
+    each, product = scale_factors(scale, head_dim)
+    return each * each * product
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,16 @@
-"""What surrounds attention, as pure functions: averaging, positions, normalisation, scaling, and loops."""
+"""What surrounds attention, as pure functions: averaging, positions, normalisation, and loops."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from attncli.core.engines import attend
+from attncli.core.layer import AttentionLayer, scale_factors
+from attncli.core.row_tiles import GivenWeights
+from attncli.core.wanted import Computed, Wanted
 
 Weights = Float[Tensor, "token token"]
 Vectors = Float[Tensor, "*batch token dim"]
@@ -169,25 +174,23 @@ def differential_lambda(vectors: Float[Tensor, "4 dim"], lambda_init: float) -> 
     return float((query1 @ key1).exp() - (query2 @ key2).exp()) + lambda_init
 
 
-def scale_factors(scale: str | float, head_dim: int) -> tuple[float, float]:
-    """The factor on query and key each, and the factor on their product.
+def attend_differentially(
+    layer: AttentionLayer, factor: float, wanted: Wanted
+) -> tuple[Computed, Computed, Computed]:
+    """Attention of either half of query and key, and the first less `factor` (lambda) times the second.
 
-    sqrt: 1/sqrt(head_dim) on the product; fourth-root: head_dim^-1/4 on each, the same value with smaller
-    intermediates; none; or a number on the product. Vaswani et al. 2017 (1706.03762), section 3.2.1.
+    Of the difference there is what is wanted of rows and keys, its weights and its output. Ye et al. 2024,
+    Differential transformer (2410.05258), equation 1.
     """
-    if isinstance(scale, str):
-        return {
-            "sqrt": (1.0, head_dim**-0.5),
-            "fourth-root": (head_dim**-0.25, 1.0),
-            "none": (1.0, 1.0),
-        }[scale]
-    return 1.0, scale
-
-
-def score_factor(scale: str | float, head_dim: int) -> float:
-    """What the scale multiplies a score by in total, whatever it is applied to."""
-    each, product = scale_factors(scale, head_dim)
-    return each * each * product
+    halves = zip(layer.query.chunk(2, dim=-1), layer.key.chunk(2, dim=-1), strict=True)
+    first, second = (
+        attend(replace(layer, query=query, key=key), Wanted(weights=True, scores=True))
+        for query, key in halves
+    )
+    assert first.weights is not None and second.weights is not None
+    weights = first.weights - factor * second.weights
+    found = attend(GivenWeights(weights, layer.visibility.whole(layer.query.device)), wanted)
+    return first, second, replace(found, weights=weights, output=weights @ layer.expanded()[1])
 
 
 def attend_by_loop(

@@ -5,9 +5,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attncli.core.formulas import Rows
+from attncli.core.formulas import Rows, load_formula
 from attncli.core.layer import PLAIN, AttentionLayer, Visibility
-from attncli.core.row_statistics import ROW_STATISTICS, load_formula
+from attncli.core.row_statistics import ROW_STATISTICS
 from attncli.core.wanted import Computed, Moments, Wanted
 
 

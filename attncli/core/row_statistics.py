@@ -5,10 +5,7 @@ A leaf without torch, so that settings can be checked before torch is imported: 
 place, `module:function`.
 """
 
-from collections.abc import Callable
-from functools import cache
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class RowStatistic(NamedTuple):
@@ -74,7 +71,7 @@ WRITER_STATISTICS = (*ROW_STATISTICS, *WRITING, "retrieval")
 HEAD_STATISTICS = (
     *ROW_STATISTICS,
     *PATTERNS,
-    *(f"{name}_mul" for name in WITH_SHARE),
+    *map("{}_mul".format, WITH_SHARE),
     "one_key_mass",
     "value_norm",
 )
@@ -135,11 +132,3 @@ EFFECTS = {
     "output_change": Effect(),
     "approximate": Effect(),
 }
-
-
-@cache
-def load_formula(place: str) -> Callable[..., Any]:
-    """The function that a table names."""
-    module, _, name = place.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
-    return function

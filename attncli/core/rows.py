@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from attncli.core.formulas import received_mass, top_keys
+from attncli.core.formulas import load_formula, received_mass, top_keys
 from attncli.core.layer import AttentionLayer
-from attncli.core.row_statistics import ROW_STATISTICS, load_formula
+from attncli.core.row_statistics import ROW_STATISTICS
 from attncli.core.row_tiles import (
     NUM_BUFFERS,
     Block,

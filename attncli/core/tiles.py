@@ -1,4 +1,4 @@
-"""From a layer to one `Head` for each text and head, without a copy."""
+"""The engine for long rows: online softmax over tiles, one `Head` for each text and head, on some threads."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attncli.core.layer import AttentionLayer
 from attncli.core.row_statistics import ROW_STATISTICS
-from attncli.core.row_tiles import GivenWeights, Scratch, Source, run_jobs, torch_threads
+from attncli.core.row_tiles import Scratch, run_jobs, torch_threads
 from attncli.core.rows import PooledGrid, moments_of_heads
 from attncli.core.rows import attend as attend_by_rows
 from attncli.core.tile_rows import (
@@ -242,30 +242,6 @@ def _null_moments(num_heads: int, num_parts: int, like: Tensor) -> Tensor:
 def _null_columns(num_heads: int, num_keys: int, grid: PooledGrid, like: Tensor) -> dict[str, Tensor]:
     maps = {name: like.new_zeros(num_heads, *grid.counts) for name in ("pooled_mean", "pooled_max")}
     return {"received_mass": like.new_zeros(num_heads, num_keys), **maps}
-
-
-LEAST_KEYS = 1024
-"""Keys of a row from which tiles were measured to be faster than whole rows."""
-
-
-def suits(source: Source, wanted: Wanted) -> bool:
-    """Whether rows are long and nothing is wanted that takes them whole; or there is no key at all."""
-    if 0 in source.shape:
-        return True
-    if (
-        isinstance(source, GivenWeights)
-        or source.rules.bias is not None
-        or source.visibility.rule is not None
-    ):
-        return False
-    takes_whole_rows = (
-        wanted.weights
-        or wanted.scores
-        or wanted.kept_heads
-        or wanted.head_mean
-        or wanted.patterns is not None
-    )
-    return not takes_whole_rows and source.shape[3] >= LEAST_KEYS
 
 
 def attend(

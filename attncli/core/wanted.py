@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.formulas import Places
-from attncli.core.row_statistics import PATTERNS, load_formula
+from attncli.core.formulas import Places, load_formula
+from attncli.core.row_statistics import PATTERNS
 
 MAX_KEPT_ENTRIES = 2**21
 """Entries of patterns that stay from layer to layer: 8 MB, texts of some 600 tokens."""

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from attncli.core.engines import attend
-from attncli.core.formulas import PromptedRows, Rows, top_keys
+from attncli.core.formulas import PromptedRows, Rows, load_formula, top_keys
 from attncli.core.layer import AttentionLayer
-from attncli.core.row_statistics import OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING, load_formula
+from attncli.core.row_statistics import OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.wanted import Wanted
 from attncli.errors import UserError

@@ -8,18 +8,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.engines import attend
-from attncli.core.layer import PLAIN, AttentionLayer, ScoreRules, Visibility, merge_heads, split_heads
+from attncli.core.layer import (
+    PLAIN,
+    AttentionLayer,
+    ScoreRules,
+    Visibility,
+    merge_heads,
+    score_factor,
+    split_heads,
+)
 from attncli.core.mechanisms import (
     alibi_bias,
     alibi_slopes,
     attend_by_loop,
+    attend_differentially,
     differential_lambda,
     relative_bias,
     rms_norm,
     rotate,
-    score_factor,
 )
-from attncli.core.row_tiles import GivenWeights
 from attncli.core.summaries import merged_moments, moments
 from attncli.core.wanted import MAP_SIZE, Computed, Moments, Wanted
 from attncli.errors import RunError
@@ -173,38 +180,6 @@ def _position_notes(spec: PositionSpec, num_heads: int) -> Iterator[str]:
         yield f"Sliding window: a query sees {seen}; what is further reaches it through more layers."
 
 
-def attend_differentially(
-    spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes, factor: float
-) -> tuple[Tensor, dict[str, NamedTensor], dict[str, Statistic]]:
-    """The output, the tensors of both halves and of the whole, and the statistics; `factor` is lambda.
-
-    scores and scaled_scores are those of the first half, second_scores and second_scaled_scores the other's.
-    """
-    seen = layer.visibility.whole(layer.query.device)
-    everywhere = seen.unsqueeze(1).expand(layer.shape)
-    tensors: dict[str, Tensor] = {}
-    statistics: dict[str, Statistic] = {}
-    halves = zip(("", "second_"), layer.query.chunk(2, dim=-1), layer.key.chunk(2, dim=-1), strict=True)
-    weights = []
-    for prefix, query, key in halves:
-        half = attend(replace(layer, query=query, key=key), Wanted(weights=True, scores=True))
-        assert half.raw_scores is not None and half.scores is not None and half.weights is not None
-        weights.append(half.weights)
-        scores = {f"{prefix}scaled_scores": half.scores, f"{prefix}scores": half.raw_scores}
-        if spec.explain:
-            tensors |= scores | {f"{prefix or 'first_'}weights": half.weights}
-        else:
-            tensors[f"{prefix}scores"] = half.raw_scores
-        statistics |= {name: Numbers(moments(scores[name][everywhere])) for name in reversed(scores)}
-    difference = weights[0] - factor * weights[1]
-    tensors["weights"] = difference
-    statistics["differential"] = Numbers({"lambda_init": spec.lambda_init, "lambda": factor})
-    wanted = Wanted(rows=spec.measured_of_rows(), top_k=min(spec.top_k, layer.shape[3]), received_mass=True)
-    statistics |= row_tensors(attend(GivenWeights(difference, seen), wanted), lead, None)
-    named = {name: lead.named(tensor, "query", "key") for name, tensor in tensors.items()}
-    return lead.back(difference @ layer.expanded()[1]), named, statistics
-
-
 LARGEST_FLOAT32 = 3.4e38
 LEAST_FACTOR = 1e-20
 """Scores that were multiplied by less cannot be recovered from float32."""
@@ -268,7 +243,7 @@ def compute_attention(spec: AttentionSpec, vectors: Vectors, draws: Draws) -> Sa
         result = _streaming(spec, layer, lead, draws.progress)
     elif parameters.lambda_vectors is not None:
         factor = differential_lambda(parameters.lambda_vectors, spec.lambda_init)
-        result = SampledAttention(*attend_differentially(spec, layer, lead, factor))
+        result = _differential(spec, layer, lead, factor)
     else:
         result = _dense(spec, layer, lead)
     if not result.output.abs().max().isfinite():
@@ -307,19 +282,40 @@ def _overflow(spec: AttentionSpec) -> str:
 
 
 def _wanted(spec: AttentionSpec, layer: AttentionLayer) -> Wanted:
-    """The output and the statistics of scores, rows and keys."""
-    return Wanted(
-        rows=spec.measured_of_rows(),
-        top_k=min(spec.top_k, layer.shape[3]),
-        output=True,
-        score_moments=True,
-        received_mass=True,
-    )
+    """The statistics of rows and keys."""
+    return Wanted(rows=spec.measured_of_rows(), top_k=min(spec.top_k, layer.shape[3]), received_mass=True)
+
+
+def _differential(
+    spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes, factor: float
+) -> SampledAttention:
+    """scores and scaled_scores are of the first half, second_scores and second_scaled_scores of the other."""
+    *halves, found = attend_differentially(layer, factor, _wanted(spec, layer))
+    everywhere = layer.visibility.whole(layer.query.device).unsqueeze(1).expand(layer.shape)
+    tensors: dict[str, Tensor | None] = {}
+    statistics: dict[str, Statistic] = {}
+    for prefix, half in zip(("", "second_"), halves, strict=True):
+        assert half.raw_scores is not None and half.scores is not None
+        scores = {f"{prefix}scores": half.raw_scores, f"{prefix}scaled_scores": half.scores}
+        statistics |= {name: Numbers(moments(tensor[everywhere])) for name, tensor in scores.items()}
+        if spec.explain:
+            tensors |= dict(reversed(scores.items())) | {f"{prefix or 'first_'}weights": half.weights}
+        else:
+            tensors[f"{prefix}scores"] = half.raw_scores
+    tensors["weights"] = found.weights
+    statistics["differential"] = Numbers({"lambda_init": spec.lambda_init, "lambda": factor})
+    statistics |= row_tensors(found, lead, None)
+    return SampledAttention(lead.back(found.output), _of_pairs(tensors, lead), statistics)
+
+
+def _of_pairs(tensors: Mapping[str, Tensor | None], lead: LeadingAxes) -> dict[str, NamedTensor]:
+    """Matrices of a number for each query and key."""
+    return {name: lead.named(tensor, "query", "key") for name, tensor in tensors.items()}
 
 
 def _dense(spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes) -> SampledAttention:
-    wanted = _wanted(spec, layer) if spec.softmax else Wanted(score_moments=True)
-    found = attend(layer, replace(wanted, weights=True, scores=True))
+    wanted = replace(_wanted(spec, layer), output=True) if spec.softmax else Wanted()
+    found = attend(layer, replace(wanted, weights=True, scores=True, score_moments=True))
     weights, output = found.weights, found.output
     assert found.scores is not None and found.raw_scores is not None
     statistics = _score_statistics(spec, layer, lead, found)
@@ -329,15 +325,16 @@ def _dense(spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes) -> Sam
         weights = found.scores.masked_fill(found.scores == -torch.inf, 0.0)
         output = weights @ layer.expanded()[1]
     shown = {"scores": found.raw_scores, "weights": weights}
-    tensors = {"scaled_scores": found.scores, **shown} if spec.explain else shown
-    named = {name: lead.named(tensor, "query", "key") for name, tensor in tensors.items()}
-    return SampledAttention(lead.back(output), named, statistics, () if spec.softmax else (NO_SOFTMAX_NOTE,))
+    tensors = _of_pairs({"scaled_scores": found.scores, **shown} if spec.explain else shown, lead)
+    notes = () if spec.softmax else (NO_SOFTMAX_NOTE,)
+    return SampledAttention(lead.back(output), tensors, statistics, notes)
 
 
 def _streaming(
     spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes, progress: Progress | None
 ) -> SampledAttention:
-    found = attend(layer, replace(_wanted(spec, layer), pooled=MAP_SIZE), progress)
+    wanted = replace(_wanted(spec, layer), output=True, score_moments=True, pooled=MAP_SIZE)
+    found = attend(layer, wanted, progress)
     maps = {"pooled_mean": found.pooled_mean, "pooled_max": found.pooled_max}
     tensors = {name: lead.named(tensor, "query_block", "key_block") for name, tensor in maps.items()}
     statistics = _score_statistics(spec, layer, lead, found)

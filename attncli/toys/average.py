@@ -1,7 +1,7 @@
 """Averaging: attention whose scores are all zero, computed in three ways."""
 
-from collections.abc import Mapping
 from math import nan
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -24,10 +24,39 @@ from attncli.settings.lessons import AverageSpec
 from attncli.settings.text import Texts
 from attncli.toys.sources import Draws, embed
 
+Vectors = Float[Tensor, "*batch token dim"]
+Weights = Float[Tensor, "token token"]
 
-def _row_statistics(
-    spec: AverageSpec, vectors: Float[Tensor, "*batch token dim"], scores: Float[Tensor, "token token"] | None
-) -> dict[str, Tensors]:
+
+class Average(NamedTuple):
+    """The weights of an average, and each token's mean or sum over what it sees."""
+
+    weights: Weights
+    output: Vectors
+
+
+def average(
+    vectors: Vectors,
+    *,
+    method: str = "matmul",
+    over: str = "past",
+    aggregate: str = "mean",
+    softmax_twice: bool = False,
+) -> Average:
+    """By a loop, a matrix product, or a softmax of masked zeros, which may by mistake be applied twice."""
+    num_tokens, mean = vectors.shape[-2], aggregate == "mean"
+    visible = (causal_mask if over == "past" else full_mask)(num_tokens, num_tokens)
+    if method == "softmax":
+        weights = softmax_averaging_weights(visible)
+        weights = weights.softmax(dim=-1) if softmax_twice else weights
+    else:
+        weights = averaging_weights(visible, mean=mean)
+    if method == "loop":
+        return Average(weights, average_by_loop(vectors, visible.to(vectors.device), mean=mean))
+    return Average(weights, weights.to(vectors.device) @ vectors)
+
+
+def _row_statistics(spec: AverageSpec, vectors: Vectors, scores: Weights | None) -> dict[str, Tensors]:
     """The row statistics of attention whose scores are zero, or these scores if there are any."""
     lead = LeadingAxes.of(vectors, has_head=False)
     value = lead.layered(vectors)
@@ -41,14 +70,14 @@ def _row_statistics(
     return row_tensors(attend(layer, wanted), lead, None)
 
 
-def _agreement(
-    spec: AverageSpec, looped: Float[Tensor, "*batch token dim"], others: Mapping[str, Tensor | None]
-) -> Statistic:
-    """max |looped - other|, NaN where there is no other; per text where several run together."""
-    differences = {
-        name: torch.full_like(looped, nan) if other is None else (looped - other).abs()
-        for name, other in others.items()
-    }
+def _agreement(spec: AverageSpec, vectors: Vectors, by_matrix: Vectors) -> Statistic:
+    """The largest differences from the loop, NaN for sums by softmax; per text where several run together."""
+    looped, by_softmax = (
+        average(vectors, method=way, over=spec.over, aggregate=spec.aggregate).output
+        for way in ("loop", "softmax")
+    )
+    difference = (looped - by_softmax).abs() if spec.aggregate == "mean" else torch.full_like(looped, nan)
+    differences = {"loop_vs_matmul": (looped - by_matrix).abs(), "loop_vs_softmax": difference}
     if spec.batch_size is None and looped.dim() > 2:
         return Tensors({name: named(each.flatten(1).amax(dim=1)) for name, each in differences.items()})
     return Numbers((name, each.max().item()) for name, each in differences.items())
@@ -57,37 +86,32 @@ def _agreement(
 def run(spec: AverageSpec, texts: Texts, draws: Draws) -> Report:
     """Each token's mean (or sum) over what it sees: by a loop, a matrix product and a masked softmax."""
     (source,) = embed(spec, texts, draws)
-    vectors = source.vectors
-    *batch, num_tokens, _ = vectors.shape
-    visible = (causal_mask if spec.over == "past" else full_mask)(num_tokens, num_tokens)
-    mean = spec.aggregate == "mean"
-    weights = averaging_weights(visible, mean=mean)
-    softmax_weights = softmax_averaging_weights(visible)
+    vectors, is_mean = source.vectors, spec.aggregate == "mean"
+    found = average(
+        vectors,
+        method="matmul" if spec.method == "all" else spec.method,
+        over=spec.over,
+        aggregate=spec.aggregate,
+        softmax_twice=spec.softmax_twice,
+    )
     notes = ["Attention is message passing on a directed graph: a token takes from the tokens that it sees."]
     if spec.over == "past":
         notes.append("An encoder lets every token see all of them: over all.")
-    if spec.method == "softmax":
-        weights = softmax_weights
     if spec.softmax_twice:
-        weights, visible = weights.softmax(dim=-1), full_mask(num_tokens, num_tokens)
         notes.append(
             "A mistake: softmax of finished weights gives hidden zeros weight, too: the future leaks in."
         )
-
-    looped = average_by_loop(vectors, visible.to(vectors.device), mean=mean)
-    product = weights.to(vectors.device) @ vectors
     statistics: dict[str, Statistic] = {}
     if spec.method == "all":
-        by_softmax = softmax_weights.to(vectors.device) @ vectors
-        others = {"loop_vs_matmul": product, "loop_vs_softmax": by_softmax if mean else None}
-        statistics["agreement"] = _agreement(spec, looped, others)
-        if not mean:
+        statistics["agreement"] = _agreement(spec, vectors, found.output)
+        if not is_mean:
             notes.append("A softmax row sums to one, so that way averages and cannot sum.")
-    if mean:
-        statistics |= _row_statistics(spec, vectors, softmax_weights if spec.softmax_twice else None)
+    if is_mean:
+        once = average(vectors, method="softmax", over=spec.over).weights if spec.softmax_twice else None
+        statistics |= _row_statistics(spec, vectors, once)
     tensors = {
         "input": named(vectors, "token", "dim"),
-        "weights": named(weights.expand(*batch, -1, -1), "query", "key"),
-        "output": named(looped if spec.method == "loop" else product, "query", "dim"),
+        "weights": named(found.weights.expand(*vectors.shape[:-2], -1, -1), "query", "key"),
+        "output": named(found.output, "query", "dim"),
     }
     return build_report(spec, texts, tensors, statistics, notes)

@@ -4,7 +4,7 @@ from math import sqrt
 
 import numpy as np
 
-from attncli.core.mechanisms import score_factor
+from attncli.core.layer import score_factor
 from attncli.report import Cell, Report, Row, Shape, Step, Terms
 from attncli.settings.lessons import AverageSpec, NormSpec, ScaleDemoSpec
 from attncli.toys.explained_attention import token_steps

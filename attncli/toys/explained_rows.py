@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attncli.core.mechanisms import alibi_slopes, score_factor
+from attncli.core.layer import score_factor
+from attncli.core.mechanisms import alibi_slopes
 from attncli.report import Cell, NamedTensor, Report, Shape, Step, Terms
 from attncli.settings.attention import AttentionSpec
 from attncli.settings.fields import ExplainRowSpec

@@ -18,12 +18,12 @@ from attncli.toys.sources import Draws, embed, sample_linear
 
 @dataclass(frozen=True)
 class Start:
-    """What a wrong and a right computation both start from: the tokens, their vectors, a generator."""
+    """What a wrong and a right computation both start from; only merged_heads has several heads."""
 
-    spec: PitfallsSpec
     tokens: tuple[str, ...]
     vectors: Float[Tensor, "token dim"]
     generator: torch.Generator
+    num_heads: int = 1
 
     def projected_scores(self) -> Float[Tensor, "query key"]:
         """(x W_Q) (x W_K)^T / sqrt(d), with projections as torch.nn.Linear starts them."""
@@ -149,7 +149,7 @@ def _merged_wrongly(heads: Float[Tensor, "head token dim"]) -> Float[Tensor, "to
 
 def merged_heads(start: Start) -> Comparison:
     """view alone against transpose and view: split and merged again, the input must come back."""
-    num_heads, (count, embed_dim) = start.spec.num_heads, start.vectors.shape
+    num_heads, (count, embed_dim) = start.num_heads, start.vectors.shape
     # The same moves on the tokens' numbers show where each slice comes from.
     positions = torch.arange(count).float().unsqueeze(-1)
     heads = split_heads(start.vectors, num_heads)
@@ -267,7 +267,7 @@ def run(spec: PitfallsSpec, texts: Texts, draws: Draws) -> Report:
 
     def compared(name: str) -> Comparison:
         draws.generator.set_state(state)
-        return PITFALLS[name].compare(Start(spec, texts.tokens, source.vectors, draws.generator))
+        return PITFALLS[name].compare(Start(texts.tokens, source.vectors, draws.generator, spec.num_heads))
 
     if spec.pitfall is None:
         rows = Table(_line(name, compared(name)) for name in PITFALLS)

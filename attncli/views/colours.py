@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -119,10 +119,8 @@ NAMED_DIVERGING = (4, 12, 7, 9, 1)
 
 # The 256 colours from number 16 on: a cube with six steps per side, then greys.
 CUBE_STEPS = (0, 95, 135, 175, 215, 255)
-FIXED = np.array(
-    [(r, g, b) for r in CUBE_STEPS for g in CUBE_STEPS for b in CUBE_STEPS]
-    + [(8 + 10 * i,) * 3 for i in range(24)]
-)
+GREYS = range(8, 248, 10)
+FIXED = np.array([*product(CUBE_STEPS, repeat=3), *zip(GREYS, GREYS, GREYS, strict=True)])
 # Shades of one colour over the one before: a quarter, half, three quarters.
 SHADES = "░▒▓"
 

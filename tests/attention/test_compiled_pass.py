@@ -181,7 +181,7 @@ AFTER_A_FORK = """
 import os, torch
 torch.set_num_threads(1)
 from tests.attention.test_compiled_pass import WANTED, layer
-from attncli.core.engines import tiles
+from attncli.core import tiles
 made = layer(5, 80, 80, causal=True)
 mine = tiles.attend(made, WANTED).output
 child = os.fork()
@@ -199,7 +199,7 @@ def test_after_a_fork() -> None:
 
 SANITIZED = """
 import ctypes, sys
-from attncli import compiled
+from attncli.core import compiled
 library = ctypes.CDLL(sys.argv[1])
 compiled.tile_pass = lambda: library
 from tests.attention import test_compiled_pass as tests

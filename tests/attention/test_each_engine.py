@@ -526,7 +526,7 @@ def test_a_layer_is_computed_by_the_engine_that_can(monkeypatch: pytest.MonkeyPa
         layer = made(case, 23, torch.float64)
         assert engine_for(layer, Wanted()) == "rows", "short rows"
         with monkeypatch.context() as patch:
-            patch.setattr("attncli.core.tiles.LEAST_KEYS", 1)
+            patch.setattr("attncli.core.engines.LEAST_KEYS", 1)
             assert engine_for(layer, Wanted()) == ("rows" if case in BY_ROWS_ALONE else "tiles")
             whole_rows = [
                 Wanted(weights=True),

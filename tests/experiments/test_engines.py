@@ -19,7 +19,7 @@ from tests.experiments.running import run
 def by_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is streamed comes from either engine, however few keys there are."""
     least = 1 if request.param == "tiles" else 10**9
-    monkeypatch.setattr("attncli.core.tiles.LEAST_KEYS", least)
+    monkeypatch.setattr("attncli.core.engines.LEAST_KEYS", least)
 
 
 CASES = [

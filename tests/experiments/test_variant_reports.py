@@ -131,7 +131,7 @@ def test_dense_and_streaming_agree_in_float64(
     variant: str, sizes: tuple[int, int], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TileSizes, "suited_to", lambda *_: TileSizes(*sizes))
-    monkeypatch.setattr("attncli.core.tiles.LEAST_KEYS", 1)
+    monkeypatch.setattr("attncli.core.engines.LEAST_KEYS", 1)
     on = {key: ON[key] for key in (STREAMED if variant == "all of them" else [variant])}
     generator = torch.Generator().manual_seed(5)
     vectors = {

@@ -12,15 +12,13 @@ from attncli.core.layer import split_heads
 from attncli.core.mechanisms import (
     alibi_bias,
     alibi_slopes,
+    attend_differentially,
     differential_lambda,
     relative_bias,
     rms_norm,
     rotate,
 )
-from attncli.report_parts import LeadingAxes
-from attncli.settings import SPECS
-from attncli.settings.validation import Given, build_spec
-from attncli.toys.attention import attend_differentially
+from attncli.core.wanted import Wanted
 from tests.layers import attended, layer_of
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, Architecture, random_inputs
 
@@ -137,9 +135,9 @@ def test_differential_attention_of_diffllama() -> None:
         vectors = torch.stack([module.lambda_q1, module.lambda_k1, module.lambda_q2, module.lambda_k2])
         factor = differential_lambda(vectors, module.lambda_init)
         layer = layer_of(query, key, value, causal=True, scale=module.scaling)
-        spec = build_spec(SPECS["multihead"], {"differential": Given(True, "differential")})
-        output, _, _ = attend_differentially(spec, layer, LeadingAxes(False, True), factor)
-        normed = rms_norm(output, eps=module.config.rms_norm_eps) * (1 - module.lambda_init)
+        *_, difference = attend_differentially(layer, factor, Wanted())
+        assert difference.output is not None
+        normed = rms_norm(difference.output[0], eps=module.config.rms_norm_eps) * (1 - module.lambda_init)
         torch.testing.assert_close(normed.transpose(0, 1).flatten(1), merged[number], rtol=0, atol=1e-5)
 
 

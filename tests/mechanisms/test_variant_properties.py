@@ -16,6 +16,7 @@ from attncli.core.layer import merge_heads, split_heads
 from attncli.core.mechanisms import (
     alibi_bias,
     alibi_slopes,
+    attend_differentially,
     causal_mask,
     differential_lambda,
     distance_buckets,
@@ -26,10 +27,6 @@ from attncli.core.mechanisms import (
     rotate,
 )
 from attncli.core.wanted import Wanted
-from attncli.report_parts import LeadingAxes
-from attncli.settings import SPECS
-from attncli.settings.validation import Given, build_spec
-from attncli.toys.attention import attend_differentially
 from tests.layers import attended, layer_of, visible_keys
 
 seeds = st.integers(0, 2**32)
@@ -263,9 +260,9 @@ def test_differential_attention_is_its_formula(seed: int, count: int, factor: fl
     query, key, value = drawn(3, count, 2 * half, seed=seed)
     mask = (causal_mask if causal else full_mask)(count, count)
     layer = layer_of(query, key, value, causal=causal, scale=half**-0.5)
-    spec = build_spec(SPECS["self"], {"differential": Given(True, "differential")})
-    output, tensors, _ = attend_differentially(spec, layer, LeadingAxes(False, False), factor)
-    weights = torch.from_numpy(tensors["weights"].values)
+    *_, difference = attend_differentially(layer, factor, Wanted())
+    assert difference.weights is not None and difference.output is not None
+    weights, output = difference.weights[0, 0], difference.output[0, 0]
     for i in range(count):
         seen = [j for j in range(count) if mask[i, j]]
         exponentials = [

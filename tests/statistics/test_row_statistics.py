@@ -8,9 +8,16 @@ import scipy.special
 import scipy.stats
 import torch
 
-from attncli.core.formulas import KEYS_PER_RANK, Rows, received_mass, softmax_gradient_norm, top_keys
+from attncli.core.formulas import (
+    KEYS_PER_RANK,
+    Rows,
+    load_formula,
+    received_mass,
+    softmax_gradient_norm,
+    top_keys,
+)
 from attncli.core.mechanisms import causal_mask, full_mask
-from attncli.core.row_statistics import ROW_STATISTICS, load_formula
+from attncli.core.row_statistics import ROW_STATISTICS
 from attncli.core.row_tiles import NUM_BUFFERS, Scratch, blocks_of, tiles
 from attncli.core.summaries import moments
 from tests.layers import layer_of
