@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
-from importlib import import_module
 from itertools import islice
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
@@ -20,10 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.errors import RunError
-from attncli.runs.chunks import Chunk, ChunkResult, UnfinishedJob, run_chunk
-from attncli.runs.conditions import Expectations
 from attncli.runs.plan import Job, Plan, RunKeys
-from attncli.runs.report_values import FLOAT, Columns
+from attncli.runs.report_values import FLOAT, Columns, Expectations
+from attncli.runs.runner import Chunk, ChunkResult, UnfinishedJob, run_chunk
 from attncli.runs.store import Store
 from attncli.runs.threads import VARIABLE
 
@@ -237,25 +235,6 @@ def ended(status: int) -> str:
     return f"was killed by {named.get(-status, f'signal {-status}')}"
 
 
-# Loaded when asked for: the cluster needs an optional package.
-EXECUTORS = {
-    "serial": "attncli.runs.driver:run_here",
-    "workers": "attncli.runs.driver:run_in_workers",
-    "cluster": "attncli.runs.cluster:run_chunks",
-}
-
-
-def load_executor(name: str) -> Callable[..., Iterator[Any]]:
-    """The executor of that name: it pulls chunks as it needs them and yields each with its result.
-
-    A chunk whose worker died, or whose work raised, is tried again in halves; a chunk of one run that fails
-    every time comes back with Died.
-    """
-    module, _, function = EXECUTORS[name].partition(":")
-    run: Callable[..., Iterator[Any]] = getattr(import_module(module), function)
-    return run
-
-
 FEWEST_JOBS, MOST_JOBS = 16, 1024
 FIRST_JOBS = 16, 256
 SECONDS_OF_FIRST_CHUNK, SECONDS_A_CHUNK = 0.25, 1.0
@@ -263,8 +242,12 @@ MAX_GROWTH = 4
 JOBS_A_LOOKUP = 256
 JOBS_A_WINDOW = 4096
 
-# Chunks and the function that computes one -> each chunk with its result, in any order, or why it has none.
-Executor = Callable[[Iterable[Chunk], Callable[[Chunk], ChunkResult]], Iterator[tuple[Chunk, Any]]]
+Executor = Callable[[Iterable[Chunk], Work], Iterator[tuple[Chunk, Result]]]
+"""It pulls chunks as it needs them and yields each with its result, in any order.
+
+A chunk whose worker died, or whose work raised, is tried again in halves; a chunk of one run that fails every
+time comes back with Died.
+"""
 
 
 def _length(job: Job) -> int:

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from attncli.errors import RunError
-from attncli.runs.driver import EXECUTORS, Died, load_executor
+from attncli.runs.driver import Died, run_here, run_in_workers
 from tests import chunk_work
 from tests.chunk_work import KILLER, WRONG, Numbers, by_number, chunks_of
 
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def run_workers(work, chunks, workers: int = 2):
-    return list(load_executor("workers").run_chunks(iter(chunks), work, workers=workers))
+    return list(run_in_workers(iter(chunks), work, workers=workers))
 
 
 def is_alive(pid: int) -> bool:
@@ -45,7 +46,7 @@ def test_workers_give_every_result_once(workers: int) -> None:
 
 def test_serial_gives_every_result_in_order() -> None:
     chunks = chunks_of(20, 3)
-    results = list(load_executor("serial").run_chunks(chunks, chunk_work.squares))
+    results = list(run_here(chunks, chunk_work.squares))
     assert [chunk for chunk, _ in results] == chunks
     assert by_number(results) == {i: i**2 for i in range(20)}
 
@@ -80,8 +81,8 @@ def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("executor", ["serial", "workers"])
 def test_an_error_in_one_run_is_told_and_the_others_go_on(executor: str) -> None:
-    options = {"workers": 2} if executor == "workers" else {}
-    ran = load_executor(executor).run_chunks(chunks_of(20, 10), chunk_work.wrong_at_seven, **options)
+    run = partial(run_in_workers, workers=2) if executor == "workers" else run_here
+    ran = run(chunks_of(20, 10), chunk_work.wrong_at_seven)
     results = by_number(ran)
     died = results.pop(WRONG)
     assert isinstance(died, Died)
@@ -107,7 +108,7 @@ def test_chunks_are_pulled_as_they_are_needed() -> None:
             pulled += 1
             yield Numbers((pulled,))
 
-    results = load_executor("workers").run_chunks(endless(), chunk_work.squares, workers=2)
+    results = run_in_workers(endless(), chunk_work.squares, workers=2)
     for finished in range(1, 30):
         next(results)
         assert pulled <= finished + 4
@@ -139,11 +140,11 @@ def test_workers_that_cannot_start_are_an_error_not_a_loop(monkeypatch: pytest.M
 DRIVER = """
 import sys
 from pathlib import Path
-from attncli.runs.driver import load_executor
+from attncli.runs.driver import run_in_workers
 from tests.chunk_work import chunks_of, tells_and_sleeps
 folder = Path(sys.argv[1])
 try:
-    list(load_executor("workers").run_chunks(chunks_of(9, 1, folder), tells_and_sleeps, workers=2))
+    list(run_in_workers(chunks_of(9, 1, folder), tells_and_sleeps, workers=2))
 except KeyboardInterrupt:
     sys.exit(130)
 """
@@ -167,8 +168,3 @@ def test_workers_end_with_their_driver(stop: signal.Signals, status: int, tmp_pa
     finally:
         driver.kill()
         driver.wait()
-
-
-def test_the_table_names_modules_that_are_there() -> None:
-    for name in EXECUTORS:
-        assert callable(load_executor(name).run_chunks)
