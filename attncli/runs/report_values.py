@@ -1,7 +1,7 @@
 """The values of a report by column, and conditions on them, `NAME OP NUMBER`.
 
-The columns follow from the shapes of the statistics; conditions are parsed for --where, and checked in every run
-for --expect.
+The columns follow from the shapes of the statistics. Conditions are parsed for --where, and checked in every
+run for --expect.
 """
 
 import operator

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
+from multiprocessing import active_children, set_executable, spawn
 from pathlib import Path
 
 import pytest
@@ -115,26 +116,24 @@ def test_chunks_are_pulled_as_they_are_needed() -> None:
     results.close()
 
 
-def test_no_more_workers_than_chunks_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = []
-    begin = subprocess.Popen
-
-    def counted(*arguments, **options):
-        started.append(arguments)
-        return begin(*arguments, **options)
-
-    monkeypatch.setattr(subprocess, "Popen", counted)
-    assert by_number(run_workers(chunk_work.squares, chunks_of(6, 3), 20)) == {i: i**2 for i in range(6)}
-    assert len(started) == 2
-    assert run_workers(chunk_work.squares, [], 20) == [] and len(started) == 2
+def test_no_more_workers_than_chunks_are_started() -> None:
+    results = run_in_workers(iter(chunks_of(6, 3)), chunk_work.squares, workers=20)
+    first = next(results)
+    assert len(active_children()) == 2
+    assert by_number([first, *results]) == {i: i**2 for i in range(6)}
+    assert run_workers(chunk_work.squares, [], 20) == [] and not active_children()
 
 
-def test_workers_that_cannot_start_are_an_error_not_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(
-        RunError, match="workers: none could be started: the last one ended with exit status 1"
-    ):
-        run_workers(chunk_work.squares, chunks_of(3, 1))
+def test_workers_that_cannot_start_are_an_error_not_a_loop() -> None:
+    executable = spawn.get_executable()
+    set_executable("/bin/false")
+    try:
+        with pytest.raises(
+            RunError, match="workers: none could be started: the last one ended with exit status 1"
+        ):
+            run_workers(chunk_work.squares, chunks_of(3, 1))
+    finally:
+        set_executable(executable)
 
 
 DRIVER = """
