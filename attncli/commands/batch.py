@@ -39,8 +39,7 @@ from attncli.commands.output import (
 from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
 from attncli.memory import available_bytes
 from attncli.plain_text import plain_text
-from attncli.runs.conditions import Expectations
-from attncli.runs.driver import Driver, Executor, load_executor
+from attncli.runs.driver import Driver, Executor, run_here, run_in_workers
 from attncli.runs.plan import (
     Item,
     Plan,
@@ -51,6 +50,13 @@ from attncli.runs.plan import (
     num_together,
     num_workers,
     usable_cores,
+)
+from attncli.runs.report_values import (
+    Condition,
+    Expectations,
+    parse_conditions,
+    refuse_unknown,
+    values_of,
 )
 from attncli.runs.runner import run_jobs
 from attncli.runs.store import SUFFIXES as STORE_SUFFIXES
@@ -70,7 +76,6 @@ from attncli.views import SUFFIXES
 
 if TYPE_CHECKING:
     from attncli.report import Report
-    from attncli.runs.conditions import Condition
 
 
 EXAMPLES = (
@@ -129,8 +134,6 @@ def run_files(
     **flags: Any,
 ) -> int:
     """Validate every file and sentence, then run; failures are reported and the others still run."""
-    from attncli.runs.conditions import parse_conditions
-
     of_store = {parameter.name: flags.pop(parameter.name) for parameter in STORE_FLAGS}
     store = Path(output) if output is not None and is_store_name(output) else None
     _refuse_flags(store, of_store, flags["format"])
@@ -145,8 +148,6 @@ def run_files(
     with PromptFile(sentences) if sentences is not None else nullcontext() as prompts:
         plan = make_plan([Path(file) for file in files], overrides, prompts)
         if conditions:
-            from attncli.runs.conditions import refuse_unknown
-
             refuse_unknown(conditions, plan.specs(), rows=of_store["rows"])
         if dry_run:
             for line in [*plan.lines(), *(lines_about(plan, store) if store is not None else ())]:
@@ -173,11 +174,9 @@ def print_errors(name: str, lines: list[str]) -> None:
 
 
 def _show(
-    plan: Plan, to: Destination, conditions: "tuple[Condition, ...]", *, fail_fast: bool, debug: bool
+    plan: Plan, to: Destination, conditions: tuple[Condition, ...], *, fail_fast: bool, debug: bool
 ) -> int:
     """Write each report to the destination when it is ready."""
-    from attncli.runs.conditions import Expectations
-
     expectations = Expectations(conditions)
     failed = broken = 0
 
@@ -193,8 +192,6 @@ def _show(
         for item, report in results:
             yield replace(report, id=item.id)
             if conditions:
-                from attncli.runs.report_values import values_of
-
                 lines = expectations.broken(*values_of(report))
                 broken += bool(lines)
                 print_errors(str(item.source), lines)
@@ -229,15 +226,14 @@ command = partial(Command, run=run_files, parameters=PARAMETERS, examples=EXAMPL
 def chosen_executor(workers: int, scheduler: str | None) -> Executor:
     """The executor: a cluster, several processes, or this one."""
     if scheduler is not None:
+        from attncli.runs.cluster import run_in_cluster
+
         return partial(
-            load_executor("cluster"),
+            run_in_cluster,
             scheduler=scheduler,
             on_wait=lambda line: print(plain_text(line), file=sys.stderr),
         )
-    if workers:
-        return partial(load_executor("workers"), workers=workers)
-    run: Executor = load_executor("serial")
-    return run
+    return partial(run_in_workers, workers=workers) if workers else run_here
 
 
 def keep(
@@ -249,7 +245,7 @@ def keep(
     weights: bool,
     workers: int | None,
     scheduler: str | None,
-    conditions: "tuple[Condition, ...]",
+    conditions: tuple[Condition, ...],
     fail_fast: bool,
 ) -> int:
     """Run and keep what is not done yet; print a summary and return the exit code."""

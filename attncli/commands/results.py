@@ -24,7 +24,7 @@ from attncli.commands.output import Destination, checked_path, chosen_format, wr
 from attncli.errors import UserError
 from attncli.plain_text import plain_text
 from attncli.report import Table
-from attncli.runs.report_values import GROUP_SUMMARY
+from attncli.runs.report_values import GROUP_SUMMARY, parse_conditions
 
 if TYPE_CHECKING:
     from attncli.runs.results import Reader
@@ -110,8 +110,6 @@ def show_results(
     **flags: Any,
 ) -> None:
     """Count, mean, standard deviation, minimum and maximum of the statistics, by group."""
-    from attncli.runs.conditions import parse_conditions
-
     conditions = parse_conditions(where, "--where", numbers_only=False)
     if sort is not None:
         refuse_unknown("--sort", sort, GROUP_SUMMARY)

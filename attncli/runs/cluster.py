@@ -14,8 +14,8 @@ from typing import Any
 
 from attncli import __version__
 from attncli.errors import RunError, UserError
-from attncli.runs.chunks import Chunk
 from attncli.runs.driver import Died, Pending, Queue, Result, Work, attempted
+from attncli.runs.runner import Chunk
 
 SECONDS_TO_CONNECT = 15
 SECONDS_FOR_A_WORKER = 60
@@ -45,7 +45,7 @@ def work_there(work: Work, chunk: Chunk, expected: dict[str, str]) -> Result:
         return attempted(work, chunk)
 
 
-def run_chunks(
+def run_in_cluster(
     chunks: Iterable[Chunk],
     work: Work,
     *,

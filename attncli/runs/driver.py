@@ -2,28 +2,28 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
-from importlib import import_module
 from itertools import islice
-from multiprocessing import Pipe
-from multiprocessing.connection import wait
-from pathlib import Path
+from multiprocessing import parent_process
+from multiprocessing.context import SpawnContext, SpawnProcess
 from signal import Signals
+from threading import Thread
 from traceback import format_exception
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from attncli.errors import RunError
-from attncli.runs.chunks import Chunk, ChunkResult, UnfinishedJob, run_chunk
-from attncli.runs.conditions import Expectations
 from attncli.runs.plan import Job, Plan, RunKeys
-from attncli.runs.report_values import FLOAT, Columns
+from attncli.runs.report_values import FLOAT, Columns, Expectations
+from attncli.runs.runner import Chunk, ChunkResult, UnfinishedJob, run_chunk
 from attncli.runs.store import Store
 from attncli.runs.threads import VARIABLE
 
@@ -110,56 +110,91 @@ def run_here(chunks: Iterable[Chunk], work: Work) -> Iterator[tuple[Chunk, Resul
 CHUNKS_EACH = 2
 """One that it computes and one that waits, so that no worker is idle while its result is stored."""
 MAX_FAILED_STARTS = 3
-SECONDS_TO_DIE = 5
+
+
+class _Process(SpawnProcess):
+    """It is remembered, so that its exit status says how it ended, and imports no script that runs here."""
+
+    latest: ClassVar["_Process"]
+
+    def start(self) -> None:
+        """Ctrl-C is for this process, which ends its workers: it is blocked here, and stays so there."""
+        _Process.latest = self
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            sys.modules["__main__"] = main
+
+
+class _Context(SpawnContext):
+    Process = _Process
 
 
 class Worker:
-    """A process that computes chunks in the order in which they are sent."""
+    """A process that computes chunks in the order in which they are sent: a pool of one.
+
+    So a process that dies takes no other with it, and it is known which chunk it was computing.
+    """
 
     def __init__(self, work: Work) -> None:
-        self.pipe, theirs = Pipe()
-        self.sent: deque[Pending] = deque()
-        self.started = False
-        path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
-        command = [sys.executable, "-P", "-m", "attncli.runs.worker", str(theirs.fileno())]
-        try:
-            # A process group of its own: Ctrl-C is for this process, which then ends its workers.
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=2,
-                pass_fds=[theirs.fileno()],
-                env={VARIABLE: "1", **os.environ, "PYTHONPATH": path},
-                process_group=0,
-            )
-        finally:
-            theirs.close()
-        self._send(work)
+        self.work = work
+        self.sent: deque[tuple[Pending, Future[Result]]] = deque()
+        with _environment_of_workers():
+            self.pool = ProcessPoolExecutor(1, _Context(), initializer=_begin)
+            self.ready = self.pool.submit(os.getpid)
+        self.process = _Process.latest
 
     def send(self, pending: Pending) -> None:
         """Send it one more chunk."""
-        self.sent.append(pending)
-        self._send(pending.chunk)
-
-    def _send(self, message: Any) -> None:
-        with suppress(OSError):  # it has died, which its closed pipe shows when results are read
-            self.pipe.send(message)
-
-    def end(self) -> None:
-        """Kill it, if it is alive."""
-        self.pipe.close()
-        self.process.kill()
-        self.process.wait()
-
-    def status(self) -> int:
-        """The exit status of a worker whose pipe is closed; negative for a signal."""
         try:
-            return self.process.wait(timeout=SECONDS_TO_DIE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait()
-        finally:
-            self.pipe.close()
+            future = self.pool.submit(attempted, self.work, pending.chunk)
+        except BrokenProcessPool as error:  # it has died since its last result
+            future = Future()
+            future.set_exception(error)
+        self.sent.append((pending, future))
+
+    def end(self) -> int:
+        """Kill it, if it is alive; its exit status, negative for a signal."""
+        self.process.kill()
+        self.pool.shutdown(cancel_futures=True)
+        status = self.process.exitcode
+        assert status is not None, "its pool has waited for it"
+        return status
+
+
+ENVIRONMENT = {
+    VARIABLE: "1",  # torch's threads
+    "PYTHONSAFEPATH": "1",  # no modules of the folder where this runs
+    "PYTHONWARNINGS": "ignore:resource_tracker",  # where this is killed: it tells what it cleans up after us
+}
+
+
+@contextmanager
+def _environment_of_workers() -> Iterator[None]:
+    """What is in ENVIRONMENT for processes that start meanwhile, unless the environment has it."""
+    added = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def _begin() -> None:
+    """In a worker, first: what is printed is for people, and it ends with the process that started it."""
+    os.dup2(2, 1)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None, "a worker has one"
+    parent.join()
+    os._exit(0)
 
 
 def run_in_workers(chunks: Iterable[Chunk], work: Work, *, workers: int) -> Iterator[tuple[Chunk, Result]]:
@@ -168,7 +203,7 @@ def run_in_workers(chunks: Iterable[Chunk], work: Work, *, workers: int) -> Iter
     Each worker has one torch thread, unless OMP_NUM_THREADS says how many, and at most two chunks.
     Closing the iterator, or any exception, ends the workers at once. RunError if no worker can be started.
     """
-    pool = Pool(Queue(chunks), work)
+    pool = Workers(Queue(chunks), work)
     try:
         # No more than there are chunks: each takes a second of a core to start.
         for pending in islice(iter(pool.queue.take, None), workers):
@@ -180,7 +215,7 @@ def run_in_workers(chunks: Iterable[Chunk], work: Work, *, workers: int) -> Iter
             worker.end()
 
 
-class Pool:
+class Workers:
     """The living workers, and the chunks that none of them has."""
 
     def __init__(self, queue: Queue, work: Work) -> None:
@@ -202,29 +237,34 @@ class Pool:
         return any(worker.sent for worker in self.workers)
 
     def results(self) -> Iterator[tuple[Chunk, Result]]:
-        """Wait for messages of the workers; each finished chunk with its result."""
-        ready = wait([worker.pipe for worker in self.workers])
-        for worker in [worker for worker in self.workers if worker.pipe in ready]:
-            try:
-                message = worker.pipe.recv()
-            except (EOFError, OSError):
+        """Wait for a worker; each finished chunk with its result."""
+        busy = [worker for worker in self.workers if worker.sent]
+        wait([worker.sent[0][1] for worker in busy], return_when=FIRST_COMPLETED)
+        for worker in busy:
+            pending, future = worker.sent[0]
+            if not future.done():
+                continue
+            error = future.exception()
+            if isinstance(error, BrokenProcessPool):
                 yield from self._replace(worker)
                 continue
-            if worker.started:
-                yield from self.queue.finished(worker.sent.popleft(), message)
-            else:
-                worker.started, self.failed_starts = True, 0
+            worker.sent.popleft()
+            self.failed_starts = 0
+            # An error that is no Died is one of a result that cannot be sent.
+            yield from self.queue.finished(pending, Died.of(error) if error else future.result())
 
     def _replace(self, worker: Worker) -> Iterator[tuple[Chunk, Result]]:
         self.workers.remove(worker)
-        ending = ended(worker.status())
-        if not worker.started:
+        ending = ended(worker.end())
+        lost = [pending for pending, _ in worker.sent]
+        if worker.ready.exception() is not None:
             self.failed_starts += 1
             if self.failed_starts == MAX_FAILED_STARTS:
                 raise RunError(f"workers: none could be started: the last one {ending}")
-        elif worker.sent:
-            yield from self.queue.finished(worker.sent.popleft(), Died(f"its worker {ending}"))
-        for pending in reversed(worker.sent):
+        else:
+            self.failed_starts = 0
+            yield from self.queue.finished(lost.pop(0), Died(f"its worker {ending}"))
+        for pending in reversed(lost):
             self.queue.put_back(pending)
         self.start()
 
@@ -237,25 +277,6 @@ def ended(status: int) -> str:
     return f"was killed by {named.get(-status, f'signal {-status}')}"
 
 
-# Loaded when asked for: the cluster needs an optional package.
-EXECUTORS = {
-    "serial": "attncli.runs.driver:run_here",
-    "workers": "attncli.runs.driver:run_in_workers",
-    "cluster": "attncli.runs.cluster:run_chunks",
-}
-
-
-def load_executor(name: str) -> Callable[..., Iterator[Any]]:
-    """The executor of that name: it pulls chunks as it needs them and yields each with its result.
-
-    A chunk whose worker died, or whose work raised, is tried again in halves; a chunk of one run that fails
-    every time comes back with Died.
-    """
-    module, _, function = EXECUTORS[name].partition(":")
-    run: Callable[..., Iterator[Any]] = getattr(import_module(module), function)
-    return run
-
-
 FEWEST_JOBS, MOST_JOBS = 16, 1024
 FIRST_JOBS = 16, 256
 SECONDS_OF_FIRST_CHUNK, SECONDS_A_CHUNK = 0.25, 1.0
@@ -263,8 +284,12 @@ MAX_GROWTH = 4
 JOBS_A_LOOKUP = 256
 JOBS_A_WINDOW = 4096
 
-# Chunks and the function that computes one -> each chunk with its result, in any order, or why it has none.
-Executor = Callable[[Iterable[Chunk], Callable[[Chunk], ChunkResult]], Iterator[tuple[Chunk, Any]]]
+Executor = Callable[[Iterable[Chunk], Work], Iterator[tuple[Chunk, Result]]]
+"""It pulls chunks as it needs them and yields each with its result, in any order.
+
+A chunk whose worker died, or whose work raised, is tried again in halves; a chunk of one run that fails every
+time comes back with Died.
+"""
 
 
 def _length(job: Job) -> int:

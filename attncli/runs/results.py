@@ -15,8 +15,7 @@ import numpy as np
 
 from attncli.errors import RunError, UserError, nearest
 from attncli.report import PLACES, NamedTensor, Report, Statistic, Table
-from attncli.runs.conditions import Condition, listed
-from attncli.runs.report_values import FLOAT, GROUP_SUMMARY, Column, Columns
+from attncli.runs.report_values import FLOAT, GROUP_SUMMARY, Column, Columns, Condition, listed
 from attncli.runs.store import check_header, columns_of, connect_to_read
 
 RUNS_AT_ONCE = 1000

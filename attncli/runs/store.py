@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from attncli.errors import RunError, UserError, WriteError
-from attncli.runs.chunks import DONE, FAILED, Chunk, ChunkResult, Run
 from attncli.runs.plan import TEXT_KEYS, Item, Plan, RunKeys, resolved_settings
 from attncli.runs.report_values import Column, Columns
+from attncli.runs.runner import DONE, FAILED, Chunk, ChunkResult, Run
 
 APPLICATION_ID = 0x6174746E  # "attn" in the file's header
 SCHEMA_VERSION = 2

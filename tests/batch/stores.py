@@ -6,7 +6,7 @@ import sqlite3
 import sys
 from pathlib import Path
 
-from attncli.runs.chunks import Chunk, ChunkResult, run_chunk
+from attncli.runs.runner import Chunk, ChunkResult, run_chunk
 
 ROOT = Path(__file__).parent.parent.parent
 ATTN = [sys.executable, "-m", "attncli"]

@@ -11,7 +11,7 @@ import pytest
 
 from attncli.errors import RunError, UserError
 from attncli.runs import cluster
-from attncli.runs.driver import Died, load_executor
+from attncli.runs.driver import Died
 from tests import chunk_work
 from tests.chunk_work import KILLER, WRONG, by_number, chunks_of
 
@@ -36,7 +36,7 @@ def scheduler() -> Iterator[str]:
 
 
 def run_cluster(work, chunks, scheduler: str):
-    return list(load_executor("cluster").run_chunks(iter(chunks), work, scheduler=scheduler))
+    return list(cluster.run_in_cluster(iter(chunks), work, scheduler=scheduler))
 
 
 def test_every_result_once_from_both_workers(scheduler: str) -> None:
@@ -87,7 +87,7 @@ def test_distributed_is_an_optional_package(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_cluster_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "SECONDS_FOR_A_WORKER", 1)
     told: list[str] = []
-    run = load_executor("cluster").run_chunks
+    run = cluster.run_in_cluster
     with local_cluster(n_workers=0) as local, pytest.raises(RunError, match="has no workers"):
         list(run(chunks_of(3, 1), chunk_work.squares, scheduler=local.scheduler_address, on_wait=told.append))
     assert told == [f"scheduler: {local.scheduler_address} has no workers yet: waiting 1 s for one"]

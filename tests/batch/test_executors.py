@@ -6,12 +6,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
+from multiprocessing import active_children, set_executable, spawn
 from pathlib import Path
 
 import pytest
 
 from attncli.errors import RunError
-from attncli.runs.driver import EXECUTORS, Died, load_executor
+from attncli.runs.driver import Died, run_here, run_in_workers
 from tests import chunk_work
 from tests.chunk_work import KILLER, WRONG, Numbers, by_number, chunks_of
 
@@ -19,7 +21,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def run_workers(work, chunks, workers: int = 2):
-    return list(load_executor("workers").run_chunks(iter(chunks), work, workers=workers))
+    return list(run_in_workers(iter(chunks), work, workers=workers))
 
 
 def is_alive(pid: int) -> bool:
@@ -45,7 +47,7 @@ def test_workers_give_every_result_once(workers: int) -> None:
 
 def test_serial_gives_every_result_in_order() -> None:
     chunks = chunks_of(20, 3)
-    results = list(load_executor("serial").run_chunks(chunks, chunk_work.squares))
+    results = list(run_here(chunks, chunk_work.squares))
     assert [chunk for chunk, _ in results] == chunks
     assert by_number(results) == {i: i**2 for i in range(20)}
 
@@ -80,8 +82,8 @@ def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("executor", ["serial", "workers"])
 def test_an_error_in_one_run_is_told_and_the_others_go_on(executor: str) -> None:
-    options = {"workers": 2} if executor == "workers" else {}
-    ran = load_executor(executor).run_chunks(chunks_of(20, 10), chunk_work.wrong_at_seven, **options)
+    run = partial(run_in_workers, workers=2) if executor == "workers" else run_here
+    ran = run(chunks_of(20, 10), chunk_work.wrong_at_seven)
     results = by_number(ran)
     died = results.pop(WRONG)
     assert isinstance(died, Died)
@@ -107,43 +109,41 @@ def test_chunks_are_pulled_as_they_are_needed() -> None:
             pulled += 1
             yield Numbers((pulled,))
 
-    results = load_executor("workers").run_chunks(endless(), chunk_work.squares, workers=2)
+    results = run_in_workers(endless(), chunk_work.squares, workers=2)
     for finished in range(1, 30):
         next(results)
         assert pulled <= finished + 4
     results.close()
 
 
-def test_no_more_workers_than_chunks_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = []
-    begin = subprocess.Popen
-
-    def counted(*arguments, **options):
-        started.append(arguments)
-        return begin(*arguments, **options)
-
-    monkeypatch.setattr(subprocess, "Popen", counted)
-    assert by_number(run_workers(chunk_work.squares, chunks_of(6, 3), 20)) == {i: i**2 for i in range(6)}
-    assert len(started) == 2
-    assert run_workers(chunk_work.squares, [], 20) == [] and len(started) == 2
+def test_no_more_workers_than_chunks_are_started() -> None:
+    results = run_in_workers(iter(chunks_of(6, 3)), chunk_work.squares, workers=20)
+    first = next(results)
+    assert len(active_children()) == 2
+    assert by_number([first, *results]) == {i: i**2 for i in range(6)}
+    assert run_workers(chunk_work.squares, [], 20) == [] and not active_children()
 
 
-def test_workers_that_cannot_start_are_an_error_not_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(
-        RunError, match="workers: none could be started: the last one ended with exit status 1"
-    ):
-        run_workers(chunk_work.squares, chunks_of(3, 1))
+def test_workers_that_cannot_start_are_an_error_not_a_loop() -> None:
+    executable = spawn.get_executable()
+    set_executable("/bin/false")
+    try:
+        with pytest.raises(
+            RunError, match="workers: none could be started: the last one ended with exit status 1"
+        ):
+            run_workers(chunk_work.squares, chunks_of(3, 1))
+    finally:
+        set_executable(executable)
 
 
 DRIVER = """
 import sys
 from pathlib import Path
-from attncli.runs.driver import load_executor
+from attncli.runs.driver import run_in_workers
 from tests.chunk_work import chunks_of, tells_and_sleeps
 folder = Path(sys.argv[1])
 try:
-    list(load_executor("workers").run_chunks(chunks_of(9, 1, folder), tells_and_sleeps, workers=2))
+    list(run_in_workers(chunks_of(9, 1, folder), tells_and_sleeps, workers=2))
 except KeyboardInterrupt:
     sys.exit(130)
 """
@@ -167,8 +167,3 @@ def test_workers_end_with_their_driver(stop: signal.Signals, status: int, tmp_pa
     finally:
         driver.kill()
         driver.wait()
-
-
-def test_the_table_names_modules_that_are_there() -> None:
-    for name in EXECUTORS:
-        assert callable(load_executor(name).run_chunks)

@@ -20,8 +20,6 @@ from attncli.commands import batch as kept
 from attncli.runs import driver as workers
 from attncli.runs import plan as worth
 from attncli.runs import threads
-from attncli.runs.chunks import Chunk, ChunkResult
-from attncli.runs.conditions import Expectations
 from attncli.runs.driver import Driver
 from attncli.runs.plan import (
     Job,
@@ -35,6 +33,8 @@ from attncli.runs.plan import (
     seconds_of_run,
     usable_cores,
 )
+from attncli.runs.report_values import Expectations
+from attncli.runs.runner import Chunk, ChunkResult
 from attncli.runs.threads import SPINNING, SPINS, VARIABLE, one_torch_thread
 from attncli.settings import SPECS
 from attncli.settings.validation import Given
