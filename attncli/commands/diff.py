@@ -339,7 +339,8 @@ def compare(a: Report, b: Report) -> Report:
         raise UserError(f"diff: {without} has no weights to compare with those of the other side")
     tensors: dict[str, NamedTensor] = {}
     statistics: dict[str, Statistic] = {}
-    notes = [_changed_settings(a, b), *left_out_notes(places_of(a, tensor_a), places_of(b, tensor_b))]
+    about = _changed_settings(a, b)
+    notes = [*left_out_notes(places_of(a, tensor_a), places_of(b, tensor_b))]
     tokens: tuple[str, ...] = ()
     context_tokens: tuple[str, ...] = ()
     if tensor_a is not None and tensor_b is not None:
@@ -365,12 +366,12 @@ def compare(a: Report, b: Report) -> Report:
         raise UserError(f"diff: {a.experiment} and {b.experiment} have no weights and other statistics")
     if a.table("intervals") and b.table("intervals"):
         statistics["changed_heads"] = changed = changed_heads(a, b)
-        notes.insert(1, change_note(a, b, changed))
+        notes.insert(0, change_note(a, b, changed))
     statistics["heads_difference"] = heads_difference(a, b)
     statistics["side_by_side"] = _side_by_side(a, b)
     statistics = {name: value for name, value in statistics.items() if value}
     if not (tensors or statistics):
-        raise UserError(f"diff: {notes[0]} They share no weights and no single statistic to set side by side")
+        raise UserError(f"diff: {about} They share no weights and no single statistic to set side by side")
     return Report(
         "diff",
         {"a": dict(a.spec), "b": dict(b.spec)},
@@ -381,6 +382,7 @@ def compare(a: Report, b: Report) -> Report:
         statistics=statistics,
         notes=tuple(notes),
         token_spelling=a.token_spelling,
+        about=about,
     )
 
 
