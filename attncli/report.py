@@ -15,6 +15,7 @@ AXES = (
 )  # fmt: skip
 PLACES = ("layer", "head")
 """The axes on which a survey has its heads."""
+WRITTEN = "Written: "
 
 # Tensors that a report holds for its steps alone; of several sizes each has its number after the name.
 EXPLAINED = frozenset({
@@ -145,6 +146,8 @@ class Report:
     `metaspace`.
     `first_query` is the position of the first query among the tokens: where a model writes, the last of the
     prompt. `is_unfinished` tells that Ctrl-C ended it: it holds what there was until then.
+    `about` says in a sentence what was measured of what, `how_to_read` what the numbers mean; `written` is
+    the text that a model wrote. `notes` are whatever else one has to know.
     `id` is that of its sentence in a batch, which is no part of what was found: the JSON form is without it.
     """
 
@@ -160,6 +163,9 @@ class Report:
     token_spelling: str | None = None
     first_query: int = 0
     is_unfinished: bool = False
+    about: str = ""
+    how_to_read: str = ""
+    written: str | None = None
     id: str | None = None
 
     @property
@@ -176,11 +182,19 @@ class Report:
         pairs = {name: pair_names(name) for name in sorted(shared)}
         return {name: pair for name, pair in pairs.items() if set(pair) <= self.tensors.keys()}
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """All that the report says in words, in order; what was written on one line."""
+        written = [] if self.written is None else [f"{WRITTEN}{' '.join(self.written.split())}"]
+        return (*filter(None, (self.about, self.how_to_read)), *written, *self.notes)
+
     def fields(self) -> dict[str, Any]:
         """The report as its JSON form names it, with arrays still in it."""
         steps = {"steps": [asdict(step) for step in self.steps]} if self.steps else {}
         spelling = {"token_spelling": self.token_spelling} if self.token_spelling else {}
         more = {name: getattr(self, name) for name in ("first_query", "is_unfinished") if getattr(self, name)}
+        said = {name: getattr(self, name) for name in ("about", "how_to_read") if getattr(self, name)}
+        said |= {} if self.written is None else {"written": self.written}
         return {
             "schema_version": SCHEMA_VERSION,
             "experiment": self.experiment,
@@ -196,7 +210,8 @@ class Report:
             "statistics": self.statistics,
             "statistic_axes": self._statistic_axes(),
             **steps,
-            "notes": self.notes,
+            **said,
+            "notes": self.sentences,
         }
 
     def _statistic_axes(self) -> dict[str, dict[str, tuple[str, ...]]]:

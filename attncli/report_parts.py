@@ -44,6 +44,10 @@ def build_report(
     tensors: Mapping[str, NamedTensor],
     statistics: Mapping[str, Statistic],
     notes: Iterable[str],
+    *,
+    about: str = "",
+    how_to_read: str = "",
+    written: str | None = None,
 ) -> Report:
     """A report with the settings and versions that it came from, and its steps where asked to explain."""
     settings = spec.model_dump(mode="json", exclude=set(spec.unreported_keys()))
@@ -57,6 +61,9 @@ def build_report(
         statistics=statistics,
         notes=tuple(notes),
         token_spelling=texts.token_spelling,
+        about=about,
+        how_to_read=how_to_read,
+        written=written,
     )
     explanation = spec.explanation()
     return replace(report, steps=load(explanation, "steps")(spec, report)) if explanation else report

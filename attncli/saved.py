@@ -5,7 +5,7 @@ import re
 import reprlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar
@@ -20,6 +20,7 @@ from attncli.report import (
     AXES,
     PLACES,
     SCHEMA_VERSION,
+    WRITTEN,
     NamedTensor,
     Numbers,
     Report,
@@ -448,6 +449,9 @@ class SavedStep(Saved):
         return Step(**dict(self))
 
 
+ABOUT_FIRST = ("heads", "ablate", "why", "generate", "diff", "pitfalls")
+
+
 class SavedReport(Saved):
     """A whole report; the axes of the tensors among its statistics are listed separately."""
 
@@ -464,13 +468,33 @@ class SavedReport(Saved):
     statistics: dict[str, Annotated[Any, AfterValidator(_statistic)]]
     statistic_axes: dict[str, dict[str, Axes]]
     steps: Listed[Annotated[SavedStep, AfterValidator(SavedStep.restored)]] = ()
+    about: str = ""
+    how_to_read: str = ""
+    written: str | None = None
     notes: Listed[str]
 
     def restored(self) -> Report:
         """ValueError, with the place, for statistics and axes that do not match."""
         fields = dict(self) | {"statistics": with_axes(self.statistics, self.statistic_axes)}
         del fields["schema_version"], fields["statistic_axes"]
-        return Report(**fields)
+        report = Report(**fields | self._said() | {"notes": ()})
+        return replace(report, notes=tuple(note for note in self.notes if note not in report.sentences))
+
+    def _said(self) -> dict[str, str | None]:
+        """What the report is about, how to read it, and what was written.
+
+        Older reports have these among their notes alone.
+        """
+        if self.about or self.experiment not in ABOUT_FIRST:
+            return {}
+        about, second = [*self.notes[:2], "", ""][:2]
+        explains = self.experiment == "why" or "examples" in self.statistics
+        written = (note.removeprefix(WRITTEN) for note in self.notes if note.startswith(WRITTEN))
+        return {
+            "about": about,
+            "how_to_read": second if explains else "",
+            "written": next(written, None) if self.experiment == "generate" else None,
+        }
 
 
 # Peak bytes of memory per byte of JSON, measured on matrices of weights and rounded up.

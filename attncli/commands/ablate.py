@@ -88,8 +88,9 @@ def _report(
     if spec.texts is None:
         text, context = readings[0].text, readings[0].context
         read = read._replace(tokens=text.tokens, context_tokens=context.tokens if context else ())
-    notes = [*_notes(spec, readings, len(rows), pretrained), *notes, *found.notes]
-    return build_report(spec, read, tensors, statistics, notes)
+    notes = [*_notes(spec, readings, pretrained), *notes, *found.notes]
+    about = _about(readings, len(rows), pretrained)
+    return build_report(spec, read, tensors, statistics, notes, about=about)
 
 
 def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: Pretrained) -> str:
@@ -102,17 +103,18 @@ def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: Pretrained) -> 
     return spec.sort
 
 
-def _notes(
-    spec: AblateSpec, readings: Sequence[Predicted], num_heads: int, pretrained: Pretrained
-) -> list[str]:
+def _about(readings: Sequence[Predicted], num_heads: int, pretrained: Pretrained) -> str:
     counts = [len(reading.text.ids) for reading in readings]
     on = f"{counts[0]} tokens" if len(counts) == 1 else f"{len(counts):,} texts of {sum(counts):,} tokens"
     heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
-    measured = _measured(spec, readings, pretrained)
-    notes = [f"{pretrained.name}: {heads}, on {on}.", METHODS[spec.method], measured]
+    return f"{pretrained.name}: {heads}, on {on}."
+
+
+def _notes(spec: AblateSpec, readings: Sequence[Predicted], pretrained: Pretrained) -> list[str]:
+    notes = [METHODS[spec.method], _measured(spec, readings, pretrained)]
     if spec.model is None:
         notes.append(SHIPPED_NOTE)
-    if len(counts) > 1:
+    if len(readings) > 1:
         notes.append("Means over the texts, with 95 % intervals (Student's t).")
     return notes
 

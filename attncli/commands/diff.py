@@ -182,7 +182,8 @@ def compare(a: Report, b: Report) -> Report:
         raise UserError(f"diff: {without} has no weights to compare with those of the other side")
     tensors: dict[str, NamedTensor] = {}
     statistics: dict[str, Statistic] = {}
-    notes = [_changed_settings(a, b), *left_out_notes(places_of(a, tensor_a), places_of(b, tensor_b))]
+    about = _changed_settings(a, b)
+    notes = [*left_out_notes(places_of(a, tensor_a), places_of(b, tensor_b))]
     tokens: tuple[str, ...] = ()
     context_tokens: tuple[str, ...] = ()
     if tensor_a is not None and tensor_b is not None:
@@ -211,12 +212,12 @@ def compare(a: Report, b: Report) -> Report:
     if a.table("intervals") and b.table("intervals"):
         changed = changed_heads(a.table("intervals"), b.table("intervals"), *heads)
         statistics["changed_heads"] = Table(changed.rows)
-        notes.insert(1, _change_note(changed))
+        notes.insert(0, _change_note(changed))
     statistics["heads_difference"] = Table(head_differences(*heads))
     statistics["side_by_side"] = _side_by_side(a, b)
     statistics = {name: value for name, value in statistics.items() if value}
     if not (tensors or statistics):
-        raise UserError(f"diff: {notes[0]} They share no weights and no single statistic to set side by side")
+        raise UserError(f"diff: {about} They share no weights and no single statistic to set side by side")
     return Report(
         "diff",
         {"a": dict(a.spec), "b": dict(b.spec)},
@@ -227,6 +228,7 @@ def compare(a: Report, b: Report) -> Report:
         statistics=statistics,
         notes=tuple(notes),
         token_spelling=a.token_spelling,
+        about=about,
     )
 
 

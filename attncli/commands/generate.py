@@ -429,9 +429,17 @@ def _report(spec: GenerateSpec, prompt: Prompt, pretrained: Pretrained, progress
     if progress is not None:
         progress.write("\n\n")
     parts = ReportParts(spec, prompt, rows, pretrained)
-    notes = [*_notes(parts, how, is_unfinished=is_unfinished), *prompt.left_out_notes()]
+    num_prompt, num_new = len(prompt.prompt.ids), len(parts.written)
     read = Texts(parts.tokens(), parts.context_tokens(), token_spelling=pretrained.token_spelling)
-    report = build_report(spec, read, parts.tensors(), parts.statistics(), notes)
+    report = build_report(
+        spec,
+        read,
+        parts.tensors(),
+        parts.statistics(),
+        [*_notes(parts, how, is_unfinished=is_unfinished), *prompt.left_out_notes()],
+        about=f"{pretrained.name}: {num_prompt} tokens in the prompt, {num_new} new ones.",
+        written=pretrained.text_of(parts.written),
+    )
     return replace(report, first_query=parts.first_query, is_unfinished=is_unfinished)
 
 
@@ -456,9 +464,7 @@ def _on_token(
 
 def _notes(parts: ReportParts, how: Way, *, is_unfinished: bool) -> list[str]:
     spec, pretrained = parts.spec, parts.pretrained
-    num_prompt, num_new = len(parts.prompt.prompt.ids), len(parts.written)
-    notes = [f"{pretrained.name}: {num_prompt} tokens in the prompt, {num_new} new ones."]
-    notes.append(f"Written: {' '.join(pretrained.text_of(parts.written).split())}")
+    notes = []
     if is_unfinished:
         notes.append(f"Interrupted: it was to write {spec.max_new_tokens} tokens at most.")
     if spec.model is None:

@@ -34,6 +34,7 @@ SHIPPED_NOTE = (
 )
 
 
+EXAMPLES_NOTE = "Each example is another text, at its own strongest (weakest, nearest to the median) row."
 INTERVALS_NOTE = (
     "Means over texts with 95 % intervals (Student's t): a head is named where its interval is above the "
     "threshold."
@@ -150,8 +151,8 @@ def report_of_totals(spec: HeadsSpec, totals: HeadTotals, name: str, notes: Sequ
     read = "1 text" if totals.num_texts == 1 else f"{totals.num_texts:,} texts"
     if totals.num_tokens is not None:
         read += f" of {totals.num_tokens:,} tokens"
-    all_notes = [*_notes(spec, name, len(rows), read), INTERVALS_NOTE, *notes]
-    return build_report(spec, Texts(), tensors, statistics, all_notes)
+    all_notes = [*_notes(spec), INTERVALS_NOTE, *notes]
+    return build_report(spec, Texts(), tensors, statistics, all_notes, about=_about(name, len(rows), read))
 
 
 def _parts(
@@ -195,12 +196,14 @@ def _report(spec: HeadsSpec, whole: Reading, surveyed: Surveyed, text: int, pret
     if spec.words:
         count += f" of {len(reading.text.ids)} words"
     notes = [
-        *_notes(spec, pretrained.name, len(found.rows), count),
+        *_notes(spec),
         *surveyed.way.notes(),
         *whole.left_out_notes(),
         *ablated_notes(spec.ablate),
     ]
-    return build_report(spec, Texts(tokens, context, token_spelling=spelling), tensors, statistics, notes)
+    read = Texts(tokens, context, token_spelling=spelling)
+    about = _about(pretrained.name, len(found.rows), count)
+    return build_report(spec, read, tensors, statistics, notes, about=about)
 
 
 def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
@@ -213,10 +216,13 @@ def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:
     }
 
 
-def _notes(spec: HeadsSpec, name: str, num_heads: int, read: str) -> list[str]:
+def _about(name: str, num_heads: int, read: str) -> str:
+    return f"{name}: {num_heads} heads, on {read}."
+
+
+def _notes(spec: HeadsSpec) -> list[str]:
     keys = "key" if spec.skip_sink == 1 else f"{spec.skip_sink} keys"
     notes = {
-        f"{name}: {num_heads} heads, on {read}.": True,
         SHIPPED_NOTE: spec.model is None,
         PROBE_NOTE: spec.probe,
         f"Without the first {keys}, the other weights renormalised.": spec.skip_sink,
@@ -245,19 +251,21 @@ def _report_examples(spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pre
         upper=found.upper,
         median=found.median,
     )
-    notes = [
-        f"{pretrained.name}, head {spec.head}: {spec.sort}, mean over {found.num_texts:,} texts.",
-        "Each example is another text, at its own strongest (weakest, nearest to the median) row.",
-        *([WORDS_NOTE] if spec.words else []),
-        *many.notes(),
-        *found.notes,
-    ]
+    notes = [*([WORDS_NOTE] if spec.words else []), *many.notes(), *found.notes]
     tables: dict[str, Statistic] = {
         "examples": Table(map(_example_row, found.examples)),
         "head": about,
         "example_weights": Table(row for example in found.examples for row in _token_rows(example)),
     }
-    return build_report(spec, Texts(), {}, tables, notes)
+    return build_report(
+        spec,
+        Texts(),
+        {},
+        tables,
+        notes,
+        about=f"{pretrained.name}, head {spec.head}: {spec.sort}, mean over {found.num_texts:,} texts.",
+        how_to_read=EXAMPLES_NOTE,
+    )
 
 
 def _about_example(example: Example) -> dict[str, Cell]:
@@ -293,9 +301,8 @@ def _report_relations(
         num_unaligned=found.num_unaligned,
     )
     num_heads = len(found.heads)
+    read = f"{found.num_relations:,} relations in {many.num_read:,} sentences"
     notes = [
-        f"{pretrained.name}: {num_heads} heads, on {found.num_relations:,} relations in {many.num_read:,} "
-        "sentences.",
         HOW_NOTE,
         BEST_NOTE.format(heads=f"{num_heads:,}"),
         *_unaligned(found.num_unaligned),
@@ -308,7 +315,8 @@ def _report_relations(
         "heads": Table(found.heads),
         "intervals": Table(found.intervals),
     }
-    return build_report(spec, Texts(), {}, {**tables, "sentences": about}, notes)
+    statistics: dict[str, Statistic] = {**tables, "sentences": about}
+    return build_report(spec, Texts(), {}, statistics, notes, about=_about(pretrained.name, num_heads, read))
 
 
 def _unaligned(count: int) -> list[str]:

@@ -43,18 +43,26 @@ def _report(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Report:
     spec = spec.model_copy(update={"head": f"{found.head['layer']}:{found.head['head']}"})
     tensors = {"contribution": Table(found.heads).grids("contribution")[""]}
     texts = Texts(reading.text.tokens, token_spelling=pretrained.token_spelling)
-    return build_report(spec, texts, tensors, statistics, _notes(spec, found, reading, pretrained))
+    return build_report(
+        spec,
+        texts,
+        tensors,
+        statistics,
+        _notes(spec, found, reading),
+        about=f"{pretrained.name}: {len(found.heads)} heads, on {len(reading.text.ids)} tokens.",
+        how_to_read=_how_to_read(found, pretrained),
+    )
 
 
-def _notes(spec: WhySpec, found: LogitAttribution, reading: Reading, pretrained: Pretrained) -> list[str]:
+def _how_to_read(found: LogitAttribution, pretrained: Pretrained) -> str:
     labels = pretrained.labels(found.ids)
     shown = [pretrained.text_of([token]) or label for token, label in zip(found.ids, labels, strict=True)]
     what = f"the logit of {shown[0]!r}" + (f" minus that of {shown[1]!r}" if len(shown) > 1 else "")
-    notes = [
-        f"{pretrained.name}: {len(found.heads)} heads, on {len(reading.text.ids)} tokens.",
-        f"What each part adds to {what} at the last token, the scale of the last norm frozen.",
-        f"Head {spec.head} token by token: weight times value, through W_O and W_U.",
-    ]
+    return f"What each part adds to {what} at the last token, the scale of the last norm frozen."
+
+
+def _notes(spec: WhySpec, found: LogitAttribution, reading: Reading) -> list[str]:
+    notes = [f"Head {spec.head} token by token: weight times value, through W_O and W_U."]
     if spec.model is None:
         notes.append(SHIPPED_NOTE)
     return [*notes, *found.notes, *reading.left_out_notes()]

@@ -271,14 +271,14 @@ def run(spec: PitfallsSpec, texts: Texts, draws: Draws) -> Report:
 
     if spec.pitfall is None:
         rows = Table(_line(name, compared(name)) for name in PITFALLS)
-        note = "attn pitfalls NAME shows one, wrong beside right, and how to notice it."
-        return build_report(spec, texts, {}, {"pitfalls": rows}, [note])
+        about = "attn pitfalls NAME shows one, wrong beside right, and how to notice it."
+        return build_report(spec, texts, {}, {"pitfalls": rows}, [], about=about)
     pitfall, both = PITFALLS[spec.pitfall], compared(spec.pitfall)
-    notes = [pitfall.mistake, f"It shows in {pitfall.metric}. How to notice it: {pitfall.notice}"]
+    notes = [f"It shows in {pitfall.metric}. How to notice it: {pitfall.notice}"]
     if both.wrong[pitfall.metric] == both.right[pitfall.metric]:
         notes.append("Here the number is the same both ways: these settings do not expose the mistake.")
     statistics: dict[str, Statistic] = {"wrong": both.wrong, "right": both.right, **both.tables}
-    return build_report(spec, texts, both.tensors, statistics, notes)
+    return build_report(spec, texts, both.tensors, statistics, notes, about=pitfall.mistake)
 
 
 def _line(name: str, both: Comparison) -> Row:

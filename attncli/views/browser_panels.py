@@ -20,7 +20,7 @@ from attncli.plain_text import plain_text
 from attncli.views.browser_choice import Choice
 from attncli.views.colours import LEVELS, NONE, Shading, level_colours, levels, shading
 from attncli.views.matrices import block_maximum
-from attncli.views.terminal import LOWER, NO_NUMBER, RAMP, UPPER
+from attncli.views.terminal import NO_NUMBER, RAMP, SHAPES, half_blocks
 from attncli.views.texts import bar, fixed, scalar, shortened
 
 BOLD, DIM, CHOSEN = Style(bold=True), Style(dim=True), Style(reverse=True, bold=True)
@@ -60,18 +60,16 @@ class Tones:
             for level, run in groupby(row.tolist())
         ]
 
-    def half_blocks(self, upper: np.ndarray, lower: np.ndarray) -> list[Segment]:
-        """Two rows of levels on one line, one character per column."""
-        pieces = []
-        for (above, below), run in groupby(zip(upper.tolist(), lower.tolist(), strict=True)):
-            shape, ink, ground = UPPER, above, below
-            if above == below:
-                shape, ink = " ", NONE
-            elif above == NONE:
-                shape, ink, ground = LOWER, below, NONE
-            style = _style(self.depth, self.is_diverging, ink, ground)
-            pieces.append(Segment(shape * len(list(run)), style))
-        return pieces
+    def half_blocks(self, rows: np.ndarray) -> list[Segment]:
+        """One or two rows of levels on one line of half-blocks; blank where both halves are the same."""
+        parts = (part[0].tolist() for part in half_blocks(rows))
+        return [
+            Segment(
+                (" " if ink == paper else SHAPES[shape]) * len(list(run)),
+                _style(self.depth, self.is_diverging, ink, paper),
+            )
+            for (shape, ink, paper), run in groupby(zip(*parts, strict=True))
+        ]
 
     def chosen(self, level: int) -> Segment:
         """The mark of what is chosen, two cells wide."""
@@ -291,8 +289,7 @@ class HeadMap(Panel):
         rows = self._levels[first : first + layout.rows_per_line, skipped:]
         if layout.rows_per_line == 1:
             return [label, *tones.cells(rows[0], layout.cell_width)]
-        lower = rows[1] if len(rows) > 1 else np.full_like(rows[0], NONE)
-        return [label, *tones.half_blocks(rows[0], lower)]
+        return [label, *tones.half_blocks(rows)]
 
     def _label(self, number: int, chosen: bool) -> Segment:
         layout, choice = self.layout_now, self.choice

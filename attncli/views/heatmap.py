@@ -557,7 +557,7 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
         for line in text_columns(sentences(dict(sorted(incomplete.items()))), width):
             yield styled(line, DIM, display.has_color)
     yield BLANK
-    for note in report.notes:
+    for note in report.sentences:
         yield from wrapped(plain_text(note), width, DIM, display.has_color)
 
 

@@ -175,7 +175,7 @@ LEGEND = "value, text (its id or line): «query» and [key weight] of what it lo
 def examples_screen(report: Report, display: Display) -> Iterator[Section]:
     """What the head does on average; then some of its strongest, weakest and typical rows."""
     statistics, width = report.numbers("head"), display.width or 80
-    yield one_line(f"heads: {report.notes[0].rstrip('.')}", display, "title")
+    yield one_line(f"heads: {report.about.rstrip('.')}", display, "title")
     mean = statistics.get("mean")
     average = f"{fixed(mean, 2)} {half_width(mean, statistics.get('upper'))}".rstrip()
     median = fixed(statistics["median"], 2)
@@ -194,7 +194,7 @@ def examples_screen(report: Report, display: Display) -> Iterator[Section]:
         yield Drawing(TYPICAL if kind == "typical" else plain_text(kind), lines)
     left_out = len(report.table("examples")) - num_shown
     more = f" {left_out} more examples: --show all." if left_out else ""
-    yield from closing_notes([LEGEND, f"{report.notes[1]}{more}", *report.notes[2:]])
+    yield from closing_notes([LEGEND, f"{report.how_to_read}{more}", *report.notes])
 
 
 def _fitting(start: str, example: Row, tokens: Sequence[Row], width: int) -> str:
@@ -256,15 +256,14 @@ def heads_screen(report: Report, display: Display) -> Iterator[Section]:
     tensors = {name: tensor for name, tensor in report.tensors.items() if name == "rollout" or not heads}
     if tensors:
         yield from TensorTables(replace(report, tensors=tensors), display, labels).sections()
-    # The title says what the first note does.
-    if notes := [*report.notes[1:], *_few_rows(report)]:
+    if notes := [*report.notes, *_few_rows(report)]:
         yield from closing_notes(notes)
 
 
 def _title(report: Report, heads: Table) -> str:
-    """`heads: minilm, 6 layers × 12 heads, 17 tokens`; of some heads what the first note says of all."""
-    if _is_cut(report) and report.notes:
-        return plain_text(f"heads: {report.notes[0].rstrip('.')}")
+    """`heads: minilm, 6 layers × 12 heads, 17 tokens`; of some heads what the report is about."""
+    if _is_cut(report) and report.about:
+        return plain_text(f"heads: {report.about.rstrip('.')}")
     stacks = dict.fromkeys(str(row["stack"]) for row in heads)
     sizes = [_size(stack, [row for row in heads if row["stack"] == stack]) for stack in stacks]
     texts = report.numbers("texts").get("num_texts")
@@ -355,7 +354,7 @@ def _relations(report: Report, display: Display) -> Iterator[Section]:
     yield Grid("", Column(("", "relation"), names, left=True), columns)
     left_out = len(relations) - len(shown)
     rest = [f"{counted(left_out, 'relation')} with fewer words: --show all."] if left_out else []
-    yield from closing_notes([*rest, *report.notes[1:]])
+    yield from closing_notes([*rest, *report.notes])
 
 
 def _direction(row: Row) -> str:
@@ -391,8 +390,7 @@ TERMS = {"embedding": "embedding", "heads": "heads", "mlps": "MLPs", "biases": "
 def ablate_screen(report: Report, display: Display) -> Iterator[Section]:
     """The model, what it read and how well it did; the heads in order; a grid; what was removed."""
     width, heads, sort = display.width or 0, report.table("heads"), str(report.spec["sort"])
-    # The first note says how many heads there are.
-    yield one_line(f"ablate: {report.notes[0]}", display, "title")
+    yield one_line(f"ablate: {report.about}", display, "title")
     yield text_line(report, display)
     summary = list(_summary(report, display.precision))
     yield from (Paragraph(line, "") for line in summary)
@@ -402,7 +400,7 @@ def ablate_screen(report: Report, display: Display) -> Iterator[Section]:
     height = sum(len(drawing.lines) + 2 for drawing in drawings)
     if height > HIGHEST_GRID:
         drawings, height = [], 0
-    notes = [plain_text(note) for note in report.notes[1:]]
+    notes = [plain_text(note) for note in report.notes]
     has_second_header = any("_" in effect for effect in _effects(heads, sort))
     taken = OTHER_LINES + has_second_header + height
     taken += sum(-(-cell_len(line) // width) for line in (*summary, *notes))
@@ -499,14 +497,14 @@ def _tenth(value: float, largest: float) -> str:
 def why_screen(report: Report, display: Display) -> Iterator[Section]:
     """The sum; the heads and the MLPs that add most; the tokens whose values a head moved."""
     parts, precision = report.numbers("parts"), display.precision
-    yield one_line(f"why: {report.notes[0]}", display, "title")
+    yield one_line(f"why: {report.about}", display, "title")
     yield text_line(report, display)
-    yield Paragraph(plain_text(report.notes[1]), "note")
+    yield Paragraph(plain_text(report.how_to_read), "note")
     terms = " + ".join(f"{term} {fixed(parts[name], precision)}" for name, term in TERMS.items())
     yield Paragraph(f"logit {fixed(parts['logit'], precision)} = {terms}", "")
     yield _heads_and_mlps(report, precision)
     yield _keys(report, TableLabels(report, display), precision)
-    yield from closing_notes(report.notes[2:])
+    yield from closing_notes(report.notes)
 
 
 def _heads_and_mlps(report: Report, precision: int) -> Grid:
@@ -547,7 +545,6 @@ HEAD_ORDER = (
     *("retrieval", "needle_mass", "text_mass", "prompt_mass", "written_mass"),
     *("lookback_ratio", "sink_mass", "distance", "entropy", "special_mass"),
 )
-WRITTEN = "Written: "
 
 
 def generate_screen(report: Report, display: Display) -> Iterator[Section]:
@@ -558,12 +555,11 @@ def generate_screen(report: Report, display: Display) -> Iterator[Section]:
     prompt = report.spec.get("sentence") or f"file {report.spec.get('file')}"
     words = f"{prompt} {report.spec.get('question') or ''}".split()
     yield one_line(f"prompt: {' '.join(words)}", display)
-    text = next((note for note in report.notes if note.startswith(WRITTEN)), "").removeprefix(WRITTEN)
-    lines = wrap_cells(f"wrote: {plain_text(text)}", width)
+    lines = wrap_cells(f"wrote: {plain_text(' '.join((report.written or '').split()))}", width)
     if len(lines) > TEXT_LINES:
         lines = [*lines[: TEXT_LINES - 1], shortened(" ".join(lines[TEXT_LINES - 1 :]), width)]
     yield from (Paragraph(line, "") for line in lines)
-    notes = [plain_text(note) for note in report.notes[1:] if not note.startswith(WRITTEN)]
+    notes = [plain_text(note) for note in report.notes]
     room = LINES_OF_ALL - len(lines) - sum(len(wrap_cells(note, width)) for note in notes)
     room -= len(wrap_cells(_tokens_title(report, MOST_TOKENS), width)) - 1
     yield _tokens(report, labels, display, min(MOST_TOKENS, room))

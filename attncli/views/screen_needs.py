@@ -21,6 +21,7 @@ class Needs:
     """What must be there; and how the tables, single numbers and tensors have to be that are there.
 
     `tensors` have as many axes, or more; `num_axes` is how many every tensor has, where that matters.
+    `said` are the texts of the report that a screen shows.
     """
 
     must: tuple[str, ...] = ()
@@ -29,13 +30,13 @@ class Needs:
     tensors: Mapping[str, int] = field(default_factory=dict)
     num_axes: int | None = None
     spec: Columns = field(default_factory=dict)
-    notes: int = 0
+    said: tuple[str, ...] = ()
 
     def met_by(self, report: Report) -> bool:
         """Whether a report has all of it."""
         return (
             all(name in report.statistics or name in report.tensors for name in self.must)
-            and len(report.notes) >= self.notes
+            and all(getattr(report, name) for name in self.said)
             and _has(report.spec, self.spec)
             and all(self._has_part(report, name) for name in {*self.tables, *self.numbers})
             and all(_has_axes(report, name, axes) for name, axes in self.tensors.items())
@@ -125,7 +126,7 @@ NEEDS: dict[str, Needs] = {
                 **dict.fromkeys(("share", "lower", "upper", "offset_share", "offset_upper"), NUMBER),
             },
         },
-        notes=1,
+        said=("about",),
     ),
     "heads of examples": Needs(
         must=("head", "example_weights"),
@@ -142,7 +143,7 @@ NEEDS: dict[str, Needs] = {
             "example_weights": {"kind": TEXT, "rank": WHOLE, "token": ANY, "weight": NUMBER},
         },
         spec={"sort": TEXT},
-        notes=2,
+        said=("about", "how_to_read"),
     ),
     "generate": Needs(
         must=("writing", "written", "heads"),
@@ -156,7 +157,7 @@ NEEDS: dict[str, Needs] = {
         numbers={"approximation": ("rank_correlation", "heads")},
         num_axes=2,
         spec={"sort": TEXT},
-        notes=1,
+        said=("about",),
     ),
     "why": Needs(
         must=("parts", "heads", "layers", "keys"),
@@ -166,9 +167,9 @@ NEEDS: dict[str, Needs] = {
             "layers": {"layer": WHOLE, "mlp": NUMBER},
         },
         spec={"head": ANY},
-        notes=2,
+        said=("about", "how_to_read"),
     ),
-    "diff": Needs(tables={"side_by_side": {"statistic": TEXT}}, tensors={"difference": 2}, notes=1),
+    "diff": Needs(tables={"side_by_side": {"statistic": TEXT}}, tensors={"difference": 2}, said=("about",)),
     "results": Needs(must=("summary",), spec={"store": TEXT, "group_by": LIST}),
 }
 

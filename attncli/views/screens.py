@@ -32,7 +32,6 @@ from attncli.views.texts import (
     ARROW,
     NO_NUMBER,
     bar,
-    first_note,
     fixed,
     heading,
     is_in_heading,
@@ -467,7 +466,7 @@ def norm_screen(report: Report, display: Display) -> Iterator[Section]:
     yield from fitting_notes(report, display)
 
 
-NOTES, NOTES_OF_SURVEYS = 2, 4
+NOTES, NOTES_OF_SURVEYS = 1, 3
 # Of the matrix of a diff, where it says all, and where the rows or heads that changed follow.
 DIFF_ROWS, FEW_DIFF_ROWS = 8, 3
 MOST_CHANGED = 2
@@ -483,8 +482,8 @@ def comparison_screen(report: Report, display: Display) -> Iterator[Section]:
     """The settings that differ; the difference of the weights, of many heads that of the most changed."""
     yield Paragraph(heading(report), "title")
     count = NOTES if report.tensors else NOTES_OF_SURVEYS
-    notes = [] if report.table("by_head") else map(plain_text, report.notes[1:count])
-    for note in (first_note(report), *notes):
+    notes = [] if report.table("by_head") else map(plain_text, report.notes[:count])
+    for note in (plain_text(report.about), *notes):
         yield Paragraph(shortened(note, 2 * (display.width or 0)), "line")
     left_out: list[str] = []
     if "difference" in report.tensors:
@@ -533,7 +532,7 @@ def pitfalls_screen(report: Report, display: Display) -> Iterator[Section]:
     if table := report.table("pitfalls"):
         yield _mistakes(table, display)
         return
-    for note in report.notes:
+    for note in report.sentences:
         yield Paragraph(plain_text(note), "line")
     wrong, right = report.numbers("wrong"), report.numbers("right")
     for name in wrong:

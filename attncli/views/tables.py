@@ -113,7 +113,7 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
     long = _long_tokens(report, labels.row_width, mentioned)
     for line in ("", *text_columns(sentences(mentioned), display.width or TEXT_WIDTH), *long):
         yield Paragraph(line, "dim")
-    for note in report.notes:
+    for note in report.sentences:
         yield Paragraph(plain_text(note), "note")
 
 

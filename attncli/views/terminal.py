@@ -41,8 +41,8 @@ def cell_lines(levels: np.ndarray, palette: Palette, cell_width: int) -> list[st
     return [_joined(sequences, fills, *row) + RESET for row in zip(changes, levels.tolist(), strict=True)]
 
 
-def half_block_lines(levels: np.ndarray, palette: Palette) -> list[str]:
-    """One line per two rows, one character per column: upper and lower half each in its own colour.
+def half_blocks(levels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One line per two rows, one character per column: its place in SHAPES, its ink and its paper.
 
     No number is the terminal's own background, so the other half is drawn as the foreground; a dot where
     neither half has a number.
@@ -52,7 +52,13 @@ def half_block_lines(levels: np.ndarray, palette: Palette) -> list[str]:
     upper, lower = levels[::2], levels[1::2]
     is_open = upper == NONE
     shapes = is_open + (is_open & (lower == NONE)).astype(int)
-    inks, papers = _changes(np.where(is_open, lower, upper)), _changes(np.where(is_open, NONE, lower))
+    return shapes, np.where(is_open, lower, upper), np.where(is_open, NONE, lower)
+
+
+def half_block_lines(levels: np.ndarray, palette: Palette) -> list[str]:
+    """The lines of half-blocks: upper and lower half each in its own colour."""
+    shapes, *colours = half_blocks(levels)
+    inks, papers = map(_changes, colours)
     foregrounds, backgrounds = _sequences(palette.foregrounds), _sequences(palette.backgrounds)
     # A background and the shape on it in one text: fewer pieces to join.
     cells = [background + shape for shape in SHAPES for background in backgrounds]

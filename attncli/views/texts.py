@@ -225,7 +225,7 @@ def _num_positions(report: Report, axis: str) -> int:
 # For reports that no experiment made: weights from another tool.
 OTHER_KEYS = ("file", "array")
 OTHER_TITLES = {"diff": "A and B compared", "show": "Attention weights"}
-# Reports that compare, whose first note says what differs.
+# Reports that compare: what they are about is what differs.
 COMPARISONS = ("diff", "pitfalls")
 ARROW = " -> "
 
@@ -248,7 +248,7 @@ def title(report: Report) -> str:
 
 def subtitle(report: Report) -> str:
     """The settings, after what differs in a comparison."""
-    lead = [first_note(report)] if report.experiment in COMPARISONS else []
+    lead = [plain_text(report.about)] if report.experiment in COMPARISONS else []
     return " ".join([*lead, ", ".join(_settings(report))])
 
 
@@ -257,11 +257,6 @@ def nothing_to_draw(report: Report) -> str:
     steps = SPECS[report.experiment].steps_after(report.spec)[:1] if report.experiment in SPECS else ()
     hint = f": try attn {report.experiment} {steps[0]}" if steps else ": --format table shows its numbers"
     return f"this report of {report.experiment} has no matrix and no curve to draw{hint}"
-
-
-def first_note(report: Report) -> str:
-    """`From A to B: causal false -> true.`"""
-    return " ".join(map(plain_text, report.notes[:1]))
 
 
 def text_of(report: Report, key: str) -> str:

@@ -130,7 +130,7 @@ def test_an_answer_is_measured_after_the_text(model: PreTrainedModel) -> None:
 def test_means_over_texts_have_the_intervals_of_scipy(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("\n".join(LINES))
     report = attncli.run("ablate", texts=str(tmp_path / "lines.txt"))
-    assert "4 texts" in report.notes[0]
+    assert "4 texts" in report.about
     each = [effects(attncli.run("ablate", sentence=line), "loss") for line in LINES]
     for row in report.table("heads"):
         numbers = [one[row["layer"], row["head"]] for one in each]

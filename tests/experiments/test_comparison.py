@@ -77,7 +77,7 @@ def test_nothing_is_different_from_itself(experiment: str, settings: dict[str, A
     a = run(experiment, **settings)
     report = compare(a, a)
     assert ("weights_a" in report.tensors) == ("weights" in a.tensors)
-    assert report.tokens in ((), a.tokens) and report.notes[0] == "A and B have the same settings."
+    assert report.tokens in ((), a.tokens) and report.about == "A and B have the same settings."
     if "difference" in report.tensors:
         values = report.tensors["difference"].values
         assert not values[~np.isnan(values)].any()
@@ -111,7 +111,7 @@ def test_heads_and_the_figures_side_by_side() -> None:
     assert {row["head"]: row["mean_jensen_shannon"] for row in by_head} == pytest.approx(
         dict(enumerate(distances.mean(axis=-1)))
     )
-    assert report.notes[0] == "From A to B: causal false -> true."
+    assert report.about == "From A to B: causal false -> true."
     figures = {row["statistic"]: row for row in report.statistics["side_by_side"]}
     entropy = [side.statistics["rows"]["entropy"].values.mean() for side in (a, b)]
     assert figures["entropy.mean"]["a"] == pytest.approx(entropy[0])
@@ -123,7 +123,7 @@ def test_two_heads_of_a_model_and_two_checkpoints(tmp_path: Path) -> None:
     folders = [save_model(tmp_path / name, name) for name in ("GPT-2", "OPT")]
     settings = {"model": str(folders[0]), "sentence": "the cat walks"}
     report = compare(*(run("self", **settings, head=head) for head in (0, 1)))
-    assert report.notes[0] == "From A to B: head 0 -> 1."
+    assert report.about == "From A to B: head 0 -> 1."
     assert report.tensors["difference"].values.any()
     surveys = [run("heads", model=str(folder), sentence="the cat walks", maps="self") for folder in folders]
     report = compare(*surveys)
@@ -175,7 +175,7 @@ def test_what_one_side_has_alone_is_left_out_and_named() -> None:
         expected = other.tensors["weights"].values[:2] - one.tensors["weights"].values[:2]
         np.testing.assert_allclose(report.tensors["difference"].values, expected, atol=1e-7)
         line = f"In {side} alone, and left out where heads are compared: heads 2 to 4."
-        assert report.notes[1] == line
+        assert report.notes[0] == line
     assert len(report.statistics["by_head"]) == 2
 
 
@@ -225,7 +225,7 @@ def test_two_models_of_different_shape(tmp_path: Path) -> None:
         report = compare(a, b)
         found = [(row["layer"], row["head"]) for row in report.statistics["heads_difference"]]
         assert found == [(0, 0), (0, 1), (1, 0), (1, 1)]
-        assert report.notes[1:3] == (
+        assert report.notes[:2] == (
             "In A alone, and left out where heads are compared: layer 2.",
             "In B alone, and left out where heads are compared: heads 2 to 3.",
         )
@@ -250,7 +250,7 @@ def test_rows_that_are_no_distribution_have_no_distance() -> None:
 
 def test_sides_without_a_common_token_say_so() -> None:
     report = compare(run("self", sentence="a b"), run("self", sentence="c d e"))
-    assert report.notes[1:] == (GAP_NOTE, NO_SHARED_NOTE)
+    assert report.notes == (GAP_NOTE, NO_SHARED_NOTE)
     assert "changed_rows" not in report.statistics
 
 

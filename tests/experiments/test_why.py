@@ -183,7 +183,7 @@ def test_induction_heads_write_what_came_after_the_first_copy() -> None:
     best = report.table("heads")[0]
     assert best["layer"] == 1 and best["pattern"] == "induction"
     moved = report.tensors_of("keys")["contribution"].values
-    assert moved.argmax() == 25 and f"logit of {report.tokens[1]!r}" in report.notes[1]
+    assert moved.argmax() == 25 and f"logit of {report.tokens[1]!r}" in report.how_to_read
 
 
 def test_a_screen_and_a_page(attn: Attn, tmp_path: Path) -> None:

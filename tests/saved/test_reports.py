@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attncli.commands.diff import compare
 from attncli.errors import UserError
 from attncli.report import Report
 from attncli.saved import read_reports, reports_of
@@ -61,6 +62,33 @@ def test_what_is_read_is_written_with_the_same_bytes(case: str) -> None:
     assert back.statistics.keys() == report.statistics.keys()
     for view in TEXT_VIEWS:
         assert shown(view, [back], width=80) == shown(view, [report], width=80), view
+
+
+SAYING = ("heads", "ablate", "why", "generate", "pitfalls", "mistake", "diff")
+
+
+@pytest.mark.parametrize("case", SAYING)
+def test_a_report_that_says_everything_in_notes_is_shown_as_one_that_has_fields(case: str) -> None:
+    if case == "diff":
+        report = compare(run("heads"), run("heads", skip_sink=1))
+    else:
+        experiment, given_settings = ALL_CASES.get(case, ("pitfalls", {"pitfall": "late-mask"}))
+        report = run(experiment, **given_settings)
+    data = report.to_data()
+    said = [data.pop(name, None) for name in ("about", "how_to_read", "written")]
+    assert said[0] == data["notes"][0] and bool(said[1]) == (case == "why")
+    (old,) = reports_of(json.dumps(data), "x.json").reports
+    assert old.sentences == report.sentences and old.about and old.notes == report.notes
+    for view in TEXT_VIEWS:
+        if not view.startswith("json"):
+            assert shown(view, [old], width=80) == shown(view, [report], width=80), view
+
+
+def test_what_was_written_keeps_its_lines() -> None:
+    report = Report("generate", {}, {}, about="A model.", written="a\n  b", notes=("A note.",))
+    assert report.sentences == ("A model.", "Written: a b", "A note.")
+    (back,) = reports_of(json.dumps(report.to_data()), "x.json").reports
+    assert back.written == "a\n  b" and back.sentences == report.sentences and back.notes == ("A note.",)
 
 
 @pytest.mark.parametrize("path", sorted(LESSON_FILES.glob("*.yaml")), ids=lambda p: p.stem)

@@ -145,7 +145,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "keys": [_tensor_data(name, tensor) for name, tensor in report.tensors_of("keys").items()],
         "statistics": _sanitised(plain(statistics)),
         "steps": _sanitised(plain(report.fields().get("steps", []))),
-        "notes": [plain_text(note) for note in report.notes],
+        "notes": [plain_text(note) for note in report.sentences],
     }
 
 

@@ -298,7 +298,7 @@ def test_every_experiment_fits_a_phone_and_a_desk(opened: Opened, case: str) -> 
             page.wait_for_timeout(30)
             assert page.evaluate(fits), (width, value)
         assert page.evaluate(fits), width
-    for note in report.notes:
+    for note in report.sentences:
         assert page.locator("#notes").get_by_text(note).count() == 1
 
 

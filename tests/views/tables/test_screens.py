@@ -156,6 +156,7 @@ EVERY: list[tuple[str, dict[str, Any]]] = [
 def edited(report: Report) -> Iterator[tuple[str, Report]]:
     """A report with each of its parts taken away, or changed to what a saved one may hold as well."""
     yield "no notes", replace(report, notes=())
+    yield "nothing said", replace(report, about="", how_to_read="", written=None)
     yield "no spec", replace(report, spec={})
     for key in report.spec:
         yield f"spec {key}", replace(report, spec={k: v for k, v in report.spec.items() if k != key})
