@@ -1,8 +1,9 @@
-"""What is kept of the rows that chose each new token: for every head one number per statistic."""
+"""What a model reads before it writes, and the rows of every head that chose each new token."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -11,13 +12,133 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from attncli.core.engines import attend
-from attncli.core.formulas import PromptedRows, Rows, load_formula, top_keys
+from attncli.core.formulas import PromptedRows, Rows, load_formula, retrieval_score, top_keys
 from attncli.core.layer import AttentionLayer
 from attncli.core.row_statistics import OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.wanted import Wanted
 from attncli.errors import UserError
+from attncli.models.capture import Way
 from attncli.models.layers import CannotShow, CapturedLayer
+from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.writing import Decoding, OnToken, in_chat_template, write
+
+SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
+
+
+@dataclass(frozen=True)
+class Prompt(Reading):
+    """With a decoder the prompt goes to the encoder; `needle` are the places of the needle in the prompt."""
+
+    needle: tuple[int, ...] = ()
+
+    @property
+    def prompt(self) -> ModelText:
+        """What was given."""
+        return self.context or self.text
+
+
+def read_prompt(
+    pretrained: Pretrained,
+    text: str,
+    *,
+    max_new_tokens: int = 24,
+    question: str | None = None,
+    chat: bool = False,
+    needle: str | tuple[int, int] | None = None,
+    needle_depth: float | None = None,
+    length: int | None = None,
+    truncate: bool = False,
+    key: str = "text",
+) -> Prompt:
+    """The prompt as a model reads it: a text, with a question below it, in the model's chat template.
+
+    The needle is looked for in it, by its text or by its first token and the one after its last. With
+    `needle_depth` its text is put there first (0 is the start, 1 the end), into as much of the text as makes
+    `length` tokens with it. UserError, which names `key`, for what does not fit, and a needle that is not
+    there.
+    """
+    if needle_depth is not None:
+        assert isinstance(needle, str)
+        text = _with_needle(text, needle, needle_depth, length, key, pretrained)
+    if question is not None:
+        text = f"{text.rstrip()}\n\n{question}"
+    if chat:
+        text = in_chat_template(text, pretrained)
+    num_new = 0 if pretrained.has_decoder else max_new_tokens - 1
+    most = pretrained.most_tokens()
+    if most is not None and num_new >= most:
+        raise UserError(
+            f"max_new_tokens: must be at most {most} for {pretrained.name} (got {max_new_tokens})"
+        )
+    if isinstance(needle, str):
+        _check_spans(pretrained)
+    read = pretrained.read(
+        text, key, truncate=truncate, num_new=num_new, is_whole=chat, with_spans=isinstance(needle, str)
+    )
+    places = () if needle is None else _needle_places(needle, text, read)
+    if not pretrained.has_decoder:
+        return Prompt(read, needle=places)
+    return Prompt(replace(read, tokens=(), ids=read.ids[:0]), read, needle=places)
+
+
+def _needle_places(sought: str | tuple[int, int], text: str, read: ModelText) -> tuple[int, ...]:
+    """The places of the needle's tokens: those that hold a character of it where it first occurs."""
+    if isinstance(sought, tuple):
+        if sought[1] > len(read.ids):
+            got = f"(got {sought[0]}:{sought[1]})"
+            raise UserError(f"needle: must end at {len(read.ids)}, the number of tokens, or before {got}")
+        return tuple(range(*sought))
+    start = text.find(sought)
+    if start < 0:
+        raise UserError(f"needle: is not in the prompt as it stands (got {sought:.60})")
+    end = start + len(sought)
+    assert read.spans is not None
+    found = tuple(i for i, (first, last) in enumerate(read.spans) if max(first, start) < min(last, end))
+    # Special tokens cover no characters.
+    kept = [place for first, last in read.spans if first < last for place in (first, last)]
+    needle = text[max(start, min(kept, default=0)) : min(end, max(kept, default=0))]
+    if not found or (read.left_out and sought.strip() not in needle):
+        raise UserError("needle: is in the part of the text that was cut off")
+    return found
+
+
+def _check_spans(pretrained: Pretrained) -> None:
+    """UserError for a tokenizer that does not say which characters a token covers."""
+    if not pretrained.tokenizer.is_fast:
+        message = "does not say which characters a token covers: give token positions, as 12:20"
+        raise UserError(f"needle: {pretrained.name} {message}")
+
+
+def _spans(text: str, pretrained: Pretrained) -> Sequence[tuple[int, int]]:
+    """The characters of each token, without special ones."""
+    _check_spans(pretrained)
+    read = pretrained.encoded(
+        text, return_offsets_mapping=True, add_special_tokens=False, padding=False, truncation=False
+    )
+    spans: list[tuple[int, int]] = read["offset_mapping"]
+    return spans
+
+
+def _with_needle(
+    text: str, needle: str, depth: float, length: int | None, key: str, pretrained: Pretrained
+) -> str:
+    """The text, cut where asked for, with the needle after the sentence that ends at or before that share."""
+    text = text.strip()
+    if length is not None:
+        spans = _spans(text, pretrained)
+        room = length - len(_spans(needle, pretrained))
+        if not 0 < room <= len(spans):
+            needed = f"{len(spans)} tokens and the needle {length - room}"
+            raise UserError(f"lengths: the {key} has {needed}: {length} cannot be made of them")
+        text = text[: spans[room - 1][1]]
+    place = round(depth * len(text))
+    if place < len(text):
+        place = max((text.rfind(end, 0, place) + len(end) for end in SENTENCE_ENDS), default=0)
+        place = place if place > max(map(len, SENTENCE_ENDS)) else 0
+    parts = text[:place].rstrip(), needle, text[place:].lstrip()
+    return " ".join(filter(None, parts))
+
 
 MOST_KEYS_OF_HEADS = 128
 """Keys up to which the weights of each head are kept; beyond it is their mean over the heads."""
@@ -200,3 +321,83 @@ def _number(name: str, rows: Rows, prompted: PromptedRows) -> Float[Tensor, "lay
     numbers: Tensor = formula(rows if is_of_rows else prompted)
     # A copy: the weight on the first key is a view, which would keep all weights of the token.
     return numbers[..., 0].clone().cpu()
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What a model wrote after a prompt, and where each head looked meanwhile.
+
+    `is_unfinished` where Ctrl-C ended it.
+    """
+
+    prompt: Prompt
+    rows: WrittenRows
+    way: Way
+    is_unfinished: bool = False
+
+    @property
+    def tokens(self) -> list[int]:
+        """The new tokens."""
+        return [one.token for one in self.rows.tokens]
+
+    @cached_property
+    def retrieval(self) -> tuple[Float[Tensor, "layer head"], int]:
+        """The retrieval score of each head, and how many tokens were copied from the needle."""
+        strongest = torch.stack([one.strongest for one in self.rows.tokens], dim=-1)
+        ids, in_needle = self.rows.keys_after(len(self.tokens) - 1)
+        return retrieval_score(strongest, torch.tensor(self.tokens), ids, in_needle)
+
+
+def writing(
+    pretrained: Pretrained,
+    prompt: Prompt,
+    decoding: Decoding,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    top_k: int = 3,
+    keeps_heads: bool = False,
+    on_text: Callable[[str], None] | None = None,
+) -> Writing:
+    """The model continues a prompt; the rows of every head are kept, or of one layer, or of one head in it.
+
+    `on_text` gets what is written as it comes, whole characters alone; where it is given Ctrl-C ends the
+    writing, and what was written until then counts. With `keeps_heads` the weights of each head are kept, up
+    to 128 keys. UserError for what the model cannot do, and a layer or head that it lacks; MemoryError.
+    """
+    special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids), dtype=torch.long)
+    rows = WrittenRows(
+        prompt.prompt.ids,
+        special,
+        needle=prompt.needle,
+        is_cross=pretrained.has_decoder,
+        layer=layer,
+        head=head,
+        top_k=top_k,
+        keeps_heads=keeps_heads,
+    )
+    ids = prompt.prompt.ids.unsqueeze(0).to(pretrained.model.device)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    take = rows.take if on_text is None else _with_text(rows, pretrained, on_text)
+    try:
+        way = write(pretrained.whole, inputs, decoding, take, pretrained.tokenizer)
+    except KeyboardInterrupt:
+        if on_text is None or not rows.tokens:
+            raise
+        return Writing(prompt, rows, Way("interface"), is_unfinished=True)
+    return Writing(prompt, rows, way)
+
+
+def _with_text(rows: WrittenRows, pretrained: Pretrained, on_text: Callable[[str], None]) -> OnToken:
+    """Keeps the rows of each token, and hands over its text."""
+    shown = ""
+
+    def take(token: int, layers: Sequence[CapturedLayer]) -> None:
+        nonlocal shown
+        rows.take(token, layers)
+        text = pretrained.text_of([one.token for one in rows.tokens])
+        if not text.endswith("\ufffd"):
+            on_text(text[len(shown) :])
+            shown = text
+
+    return take

@@ -4,11 +4,19 @@ The prompt goes through fused attention, which makes no weights; of each layer t
 its token is chosen. A model that runs only with its own eager attention gives its weights (dense).
 """
 
+import os
+import resource
+import select
+import signal
+import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from time import monotonic
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +42,7 @@ from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.reference import FusedAttention
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
+from attncli.memory import readable_bytes
 from attncli.models.architectures import ROTATIONS_BY_LENGTH, WEIGHTS
 from attncli.models.capture import (
     Way,
@@ -46,7 +55,7 @@ from attncli.models.capture import (
     with_eager_attention,
 )
 from attncli.models.layers import CannotShow, CapturedLayer, Numbering, handing_over
-from attncli.models.pretrained import decoder_start
+from attncli.models.pretrained import Pretrained, decoder_start
 
 LONG_CHUNK = 512
 """Tokens of a long prompt at a time: what its layers compute then takes a few MB."""
@@ -357,3 +366,91 @@ class _EndOfText(StoppingCriteria):
         text = str(self.tokenizer.decode(self.written))
         is_over = any(string in text for string in self.strings)
         return torch.full((len(input_ids),), is_over, device=input_ids.device)
+
+
+RENDERED = "\x02"
+"""Stands before a prompt, since a reason is one line of text."""
+MOST_SECONDS, MOST_MEMORY, MOST_REASON, PIPE_BYTES = 5, 512 * 2**20, 300, 2**20
+MOST_COPIES, MOST_WRITTEN = 4, 10**6
+"""How often a template may repeat the text, and how many characters it may add."""
+
+
+def in_chat_template(text: str, pretrained: Pretrained) -> str:
+    """The text in the model's own chat template, which is a program: it is rendered in a process of its own,
+    which ends where it takes too long or too much. UserError for whatever goes wrong there.
+    """
+    if not pretrained.tokenizer.chat_template:
+        raise UserError(f"chat: {pretrained.name} has no chat template: leave chat out")
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # Of threads that may hold a lock: what follows takes none but Python's own.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process = os.fork()
+    if not process:
+        os.close(reading)
+        _render(text, pretrained, writing)
+    os.close(writing)
+    answer = _answer(reading, process)
+    if not answer.startswith(RENDERED):
+        raise UserError(f"chat: the chat template of {pretrained.name} fails: {answer}")
+    return answer.removeprefix(RENDERED)
+
+
+def _render(text: str, pretrained: Pretrained, writing: int) -> NoReturn:
+    """Write the whole prompt after a mark, or in one line why there is none, and end this process."""
+    code = 1
+    try:
+        _limit_memory()
+        try:
+            written = _rendered(text, pretrained).encode("utf-8", "surrogatepass")
+        except MemoryError:
+            written = f"it takes more than {readable_bytes(MOST_MEMORY)}".encode()
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(written)
+        code = 0
+    except BaseException:  # a mistake of ours: the process that waits says so
+        traceback.print_exc()
+    os._exit(code)
+
+
+def _limit_memory() -> None:
+    """Where the system says how much this process has, it may take but little more."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        most = int(statm.read_text().split()[0]) * resource.getpagesize() + MOST_MEMORY
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
+
+
+def _rendered(text: str, pretrained: Pretrained) -> str:
+    message = [{"role": "user", "content": text}]
+    try:
+        whole = pretrained.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # a program of somebody else may fail in any way
+        return " ".join(str(error).split())[:MOST_REASON] or type(error).__name__
+    assert isinstance(whole, str)
+    if len(whole) > len(text) * MOST_COPIES + MOST_WRITTEN:
+        return f"it makes {len(whole):,} characters of {len(text):,}"
+    return f"{RENDERED}{whole}"
+
+
+def _answer(reading: int, process: int) -> str:
+    """What a process writes until it ends; it is ended where it takes too long."""
+    parts: list[bytes] = []
+    end = monotonic() + MOST_SECONDS
+    is_done = False
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        try:
+            while not is_done and select.select([pipe], [], [], max(0.0, end - monotonic()))[0]:
+                parts.append(pipe.read(PIPE_BYTES))
+                is_done = not parts[-1]
+        finally:
+            if not is_done:
+                os.kill(process, signal.SIGKILL)
+            code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    if not is_done:
+        return f"it takes more than {MOST_SECONDS} s"
+    assert code != 1, "rendering failed: its traceback is above"
+    return b"".join(parts).decode("utf-8", "surrogatepass") or f"its process ended with {code}"

@@ -17,7 +17,6 @@ from transformers import (
     JambaForCausalLM,
 )
 
-from attncli.commands import generate as prompt
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
 from attncli.errors import UserError
 from attncli.measure import writing as rows
@@ -491,7 +490,7 @@ TEMPLATES = {
 def test_a_chat_template_that_fails_is_one_line(
     template: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prompt, "MOST_SECONDS", 2)
+    monkeypatch.setattr(writing, "MOST_SECONDS", 2)
     folder = save_writer(tmp_path, "GPT-2")
     (folder / "chat_template.jinja").write_text(template)
     ended = attn(["generate", "--model", str(folder), "--sentence", "the cat", "--chat"])
