@@ -5,8 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
-from attncli.runs.report_values import as_declared
-from attncli.runs.report_values import values_of
+from attncli.runs.report_values import as_declared, values_of
 from attncli.runs.runner import Session
 from attncli.settings import SPECS
 from attncli.settings.fields import SUMMARIES, Spec
