@@ -39,6 +39,7 @@ from attncli.settings.validation import Given, checked_spec, with_maps
 
 if TYPE_CHECKING:
     from attncli.report import Report
+    from attncli.settings.heads import HeadsSpec
 
 
 CONFIG = option("--config", "Read settings from a YAML file; flags override the file.", "FILE")
@@ -178,6 +179,10 @@ STORE = option(
 )
 
 
+DISPLAY_KEYS = ("sort", "ascending", "top", "table", "statistic")
+"""Settings that choose what is shown, without effect on what is stored."""
+
+
 def run_heads(
     name: str,
     config: str | None,
@@ -205,7 +210,6 @@ def keep_survey(
 ) -> int:
     """Survey every text that the store does not have yet; then write the summary of all."""
     from attncli.commands.batch import keep
-    from attncli.commands.stored_survey import kept_spec
     from attncli.models.text_files import TextFile
     from attncli.runs.plan import plan_of_texts
     from attncli.settings.heads import HeadsSpec
@@ -217,31 +221,34 @@ def keep_survey(
         advice = "-o FILE.json keeps relations" if spec.relations else "give --texts FILE"
         raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
     with errors_at(given), TextFile(spec.texts, spec.text_group) as file:
-        plan = plan_of_texts(kept_spec(spec), file)
+        # A run keeps every statistic of every head of one text, whatever is shown.
+        off = dict.fromkeys(("texts", "text_group", "probe", "num_tokens", "sort"))
+        unsorted = {key: HeadsSpec.model_fields[key].default for key in DISPLAY_KEYS if key != "sort"}
+        plan = plan_of_texts(spec.model_copy(update={**off, **unsorted}), "attn heads", file)
         code = keep(plan, path, rows=False, weights=False, conditions=(), fail_fast=False, **of_store)
-    to.write([survey_of_store(path, spec)])
+    to.write([_survey_of_store(path, spec, {})])
     return code
 
 
 def show_store(store: str, config: str | None, flags: dict[str, Any], to: Destination) -> int:
     """Write the survey that a store has kept, shown as the settings say."""
-    from attncli.commands.stored_survey import DISPLAY_KEYS
     from attncli.settings.heads import HeadsSpec
 
     given = given_settings("heads", config, flags)
     spec = checked_spec(HeadsSpec, {key: given[key] for key in given if key in DISPLAY_KEYS})
     choice = {key: given[key].value for key in given if key not in DISPLAY_KEYS}
-    to.write([survey_of_store(Path(store), spec, choice)])
+    to.write([_survey_of_store(Path(store), spec, choice)])
     return 0
 
 
-def survey_of_store(path: Path, spec: Any, choice: dict[str, Any] | None = None) -> "Report":
-    """The report of the chosen survey in a store; UserError where there is none, or several."""
-    from attncli.commands.stored_survey import store_report
+def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "Report":
+    """The survey with the chosen settings in a store; UserError where there is none, or several."""
+    from attncli.commands.heads import store_report
     from attncli.runs.results import reading
 
+    shown = {key: getattr(spec, key) for key in DISPLAY_KEYS}
     with reading(path) as reader:
-        return store_report(path, reader, spec, choice or {})
+        return store_report(path, reader, shown, choice)
 
 
 heads_command = partial(command, more=(STORE, FRESH, WORKERS, SCHEDULER), run_with=run_heads)

@@ -1,11 +1,16 @@
-"""The survey of a model's heads: what each does, measured on a text, on a probe or on many texts."""
+"""What each head of a model does: on a text, on a probe, on many texts or on those of a store."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from attncli.core.formulas import sink_rate
+from attncli.core.row_statistics import STARTS_SPECIAL
+from attncli.errors import UserError
 from attncli.measure.examples import Example, head_examples
 from attncli.measure.heads import HeadMaps, HeadOptions, Surveyed, check_reading, surveyed
 from attncli.measure.patterns import (
@@ -22,6 +27,8 @@ from attncli.models.readings import WORDS_NOTE, ManyTexts, read_probe, read_text
 from attncli.models.text_files import TextFile, TextLine
 from attncli.report import Cell, NamedTensor, Numbers, Report, Statistic, Table, whole_head_name
 from attncli.report_parts import build_report, named
+from attncli.runs.report_values import ROWS, Columns, stack_and_name
+from attncli.runs.results import Reader, differing_settings
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import SurveyTextSpec
 from attncli.settings.text import Texts
@@ -323,3 +330,83 @@ def _unaligned(count: int) -> list[str]:
     relations = "1 relation is" if count == 1 else f"{count:,} relations are"
     why = "left out, of words without tokens of their own, or that were cut off."
     return [f"{relations} {why}"] if count else []
+
+
+def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    """The number and the settings of the one survey in a store that has the chosen values.
+
+    UserError if there is none, or several. Runs that read many texts each are not texts of a survey.
+    """
+    surveys = {
+        number: settings
+        for number, settings in reader.settings_in_use().items()
+        if settings["experiment"] == "heads" and not any(map(settings.get, ("texts", "relations")))
+    }
+    if not surveys:
+        raise UserError(f"store: {path} has no survey of heads, text by text: attn results shows what it has")
+    chosen = {
+        number: settings
+        for number, settings in surveys.items()
+        if all(str(settings.get(key)) == str(value) for key, value in choice.items())
+    }
+    if len(chosen) != 1:
+        differing = differing_settings((chosen or surveys).values())
+        listed = "; ".join(f"{key} {', '.join(values)}" for key, values in differing.items())
+        if not chosen:
+            asked = ", ".join(f"{key} {value}" for key, value in choice.items())
+            raise UserError(f"store: {path} has no survey of {asked}{f'; it has {listed}' if listed else ''}")
+        flags = " and ".join(f"--{key.replace('_', '-')}" for key in differing)
+        raise UserError(f"store: {path} has {len(chosen)} surveys ({listed}): choose one by {flags}")
+    ((number, settings),) = chosen.items()
+    return number, settings
+
+
+def _totals(reader: Reader, settings: int) -> HeadTotals:
+    """The totals over the runs with these settings, each of which is a text."""
+    totals = HeadTotals()
+    for runs in reader.done():
+        kept = [place for place, run in enumerate(runs.runs) if run.settings == settings]
+        if kept:
+            _add(totals, runs.columns, runs.values[kept])
+    return totals
+
+
+def _add(totals: HeadTotals, columns: Columns, values: np.ndarray) -> None:
+    """Add runs with the same columns (run, column), each of which is a text."""
+    totals.num_texts += len(values)
+    starts_special: dict[str, bool] = {}
+    layers: dict[tuple[int, str], dict[int, dict[str, int]]] = {}
+    for place, (statistic, layer, head, *_) in enumerate(columns):
+        stack, name = stack_and_name(statistic)
+        if layer is not None and head is not None and "." not in name:
+            layers.setdefault((layer, stack), {}).setdefault(head, {})[name] = place
+        elif name == STARTS_SPECIAL:
+            starts_special[stack] = bool(values[:, place].all())
+        elif (counted := name.removesuffix(ROWS)) != name and "." not in counted:
+            totals.add_rows(stack, {counted: int(values[:, place].sum())})
+    for (layer, stack), heads in layers.items():
+        where = {"layer": layer, "kind": "cross" if stack == "cross" else "self", "stack": stack}
+        (names, *_), places = heads.values(), np.array([list(head.values()) for head in heads.values()])
+        totals.add_array(where, list(names), values[:, places], starts_special.get(stack))
+
+
+def store_report(path: Path, reader: Reader, shown: Mapping[str, Any], choice: Mapping[str, Any]) -> Report:
+    """The survey in a store, the one with the chosen settings where there are several, as `shown` says.
+
+    UserError if there is none, or if the choice is not clear.
+    """
+    number, settings = _settings_of_survey(path, reader, choice)
+    totals = _totals(reader, number)
+    left_out = {
+        "of the texts failed and": sum(failed.run.settings == number for failed in reader.failed()),
+        "of an earlier plan": reader.count_earlier(number),
+    }
+    notes = [
+        f"{count:,} {which} {'is' if count == 1 else 'are'} left out."
+        for which, count in left_out.items()
+        if count
+    ]
+    read = {"texts": str(path), "sentence": None, "context": None}
+    known = {key: value for key, value in settings.items() if key in HeadsSpec.model_fields}
+    complete = HeadsSpec.model_construct(**{**known, **read, **shown})
+    return report_of_totals(complete, totals, Path(str(complete.model_source())).name, notes)

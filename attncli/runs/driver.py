@@ -41,7 +41,7 @@ class Died:
     traceback: str = ""
 
     @classmethod
-    def of(cls, error: Exception) -> "Died":
+    def of(cls, error: BaseException) -> "Died":
         """`ValueError: what was wrong`, and where."""
         message = "; ".join(str(error).splitlines())
         name = type(error).__name__
@@ -294,7 +294,7 @@ time comes back with Died.
 
 def _length(job: Job) -> int:
     """About how many words the sentence has; blanks are quick to count."""
-    return job.prompt.sentence.count(" ") if job.prompt is not None else 0
+    return job.prompt.text.count(" ") if job.prompt is not None else 0
 
 
 @contextmanager

@@ -14,22 +14,13 @@ from typing import Any, NamedTuple
 from attncli.errors import UserError
 from attncli.file_digests import content_digest
 from attncli.models.folder import num_parameters, num_parameters_of_gguf
-from attncli.models.text_files import LineFile, TextFile
+from attncli.models.text_files import LineFile, TextFile, TextLine
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Spec
 from attncli.settings.models import local_model
 from attncli.settings.text import PATH_KEYS, check_tokens, is_vector_file
 from attncli.settings.validation import Given, Overrides, unknown_overrides
-
-
-class Prompt(NamedTuple):
-    """One line of the file; `id` is its name in the file, where it has one."""
-
-    line: int
-    sentence: str
-    context: str | None = None
-    id: str | None = None
 
 
 class CheckedPrompts(NamedTuple):
@@ -46,12 +37,12 @@ class PromptFile(LineFile):
     def __init__(self, name: str) -> None:
         super().__init__(name, f"--file {name}")
 
-    def __iter__(self) -> Iterator[Prompt]:
+    def __iter__(self) -> Iterator[TextLine]:
         """Every prompt, from the start; UserError at the first line that is not one."""
         for number, data in self.lines():
             yield self._prompt(number, data)
 
-    def check(self, check: Callable[[Prompt], None]) -> CheckedPrompts:
+    def check(self, check: Callable[[TextLine], None]) -> CheckedPrompts:
         """What the plan needs to know about the prompts; UserError with the bad lines.
 
         `check` raises a UserError for a prompt that the experiments cannot use.
@@ -67,7 +58,7 @@ class PromptFile(LineFile):
             except UserError as error:
                 raise UserError(*(f"{self.label}:{number}: {line}" for line in error.lines)) from None
             count += 1
-            characters += len(prompt.sentence)
+            characters += len(prompt.text)
             has_context = has_context or prompt.context is not None
             if prompt.id is not None and prompt.id.isdecimal():
                 numbers_as_ids.add(prompt.id)
@@ -85,22 +76,11 @@ class PromptFile(LineFile):
                 message = f"must be given: {number}, the number of this line, is the id of another"
                 raise UserError(f"{self.label}:{number}: id: {message}")
 
-    def _prompt(self, number: int, data: bytes) -> Prompt:
+    def _prompt(self, number: int, data: bytes) -> TextLine:
         fields = self.fields(number, data, ("sentence", "context"), ("id",))
         sentence = fields["sentence"]
         assert sentence is not None
-        return Prompt(number, sentence, fields.get("context"), fields.get("id"))
-
-
-@dataclass(frozen=True)
-class TextPrompts:
-    """The texts of a survey as prompts of a batch."""
-
-    file: TextFile
-
-    def __iter__(self) -> Iterator[Prompt]:
-        """Every text, from the start."""
-        return (Prompt(line.line, line.text, None, line.id) for line in self.file)
+        return TextLine(number, sentence, fields.get("id"), context=fields.get("context"))
 
 
 # Stands for the sentences to come, so that settings are validated once and not for each sentence.
@@ -170,14 +150,14 @@ class Job(NamedTuple):
     """A chain of experiments on one sentence (or on their own texts), and the place of its first run."""
 
     chain: Chain
-    prompt: Prompt | None
+    prompt: TextLine | None
     place: int
 
     def items(self) -> Chain:
         """The experiments, each with the sentence (and the context, where it reads one)."""
         if self.prompt is None:
             return self.chain
-        texts = {"sentence": self.prompt.sentence}
+        texts = {"sentence": self.prompt.text}
         if self.prompt.context is not None:
             texts["context"] = self.prompt.context
         return tuple(
@@ -188,7 +168,7 @@ class Job(NamedTuple):
     @property
     def label(self) -> str | None:
         """The id of its sentence, or the line if it has none; None without a file of sentences."""
-        return None if self.prompt is None else self.prompt.id or str(self.prompt.line)
+        return None if self.prompt is None else self.prompt.label
 
     def name(self, item: Item) -> str:
         """The name of a run in messages: `sweep.yaml:1:1 (head_dim 8), prompt 7`."""
@@ -208,7 +188,7 @@ class Plan:
 
     chains: tuple[Chain, ...]
     chains_with_context: tuple[Chain, ...] = ()
-    prompts: PromptFile | TextPrompts | None = None
+    prompts: PromptFile | TextFile | None = None
     num_prompts: int = 1
     mean_characters: float = 0.0
 
@@ -271,12 +251,12 @@ def make_plan(paths: Sequence[Path], overrides: Overrides, prompts: PromptFile |
     return Plan(tuple(chains(items)), with_context, prompts, checked.num_prompts, checked.mean_characters)
 
 
-def plan_of_texts(spec: Spec, file: TextFile) -> Plan:
+def plan_of_texts(spec: Spec, source: str, texts: TextFile) -> Plan:
     """The plan of one experiment on many texts; UserError with the bad lines."""
-    texts, num_texts = TextPrompts(file), file.count()
-    mean = sum(len(prompt.sentence) for prompt in texts) / num_texts
-    item = Item(_with(spec, {"sentence": PLACEHOLDER}), f"attn {spec.experiment}")
-    return Plan(tuple(chains([item])), (), texts, num_texts, mean)
+    num_texts = texts.count()
+    mean_characters = sum(len(line.text) for line in texts) / num_texts
+    item = Item(_with(spec, {"sentence": PLACEHOLDER}), source)
+    return Plan(tuple(chains([item])), (), texts, num_texts, mean_characters)
 
 
 def _refuse_what_reads_nothing(items: Sequence[Item]) -> None:
@@ -299,17 +279,17 @@ def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None
         raise UserError(*(f"{source}: reads many texts of its own: leave out --file" for source in sources))
 
 
-def _prompt_check(items: Sequence[Item]) -> Callable[[Prompt], None]:
+def _prompt_check(items: Sequence[Item]) -> Callable[[TextLine], None]:
     """The check that all experiments need: at least one token, and a context only where one is read."""
     by_tokenizer = {item.spec.word_tokenizer(): item.spec for item in items}
     reads_context = any("context" in type(item.spec).model_fields for item in items)
     readers = [name for name, spec in SPECS.items() if "context" in spec.model_fields]
 
-    def check(prompt: Prompt) -> None:
+    def check(prompt: TextLine) -> None:
         if prompt.context is not None and not reads_context:
             raise UserError(f"context: is read by {', '.join(readers)} alone")
         for spec in by_tokenizer.values():
-            check_tokens(spec, "sentence", prompt.sentence)
+            check_tokens(spec, "sentence", prompt.text)
             if prompt.context is not None:
                 check_tokens(spec, "context", prompt.context)
 
@@ -446,14 +426,14 @@ class RunKeys:
         return keys
 
 
-def _texts(spec: Spec, prompt: Prompt | None) -> list[str | None]:
+def _texts(spec: Spec, prompt: TextLine | None) -> list[str | None]:
     """Sentence, context and the id in the file: equal texts with different ids are two runs."""
     sentence, context = (getattr(spec, key, None) for key in TEXT_KEYS)
     if prompt is None:
         return [sentence, context]
     if prompt.context is not None and "context" in type(spec).model_fields:
         context = prompt.context
-    return [prompt.sentence, context, *([prompt.id] if prompt.id is not None else [])]
+    return [prompt.text, context, *([prompt.id] if prompt.id is not None else [])]
 
 
 # Measured on one core, and rounded: a factor of three or so does not matter here.

@@ -36,6 +36,20 @@ class Column(NamedTuple):
     token: int | None = None
 
 
+STACKS = {"encoder": "encoder.self.", "decoder": "decoder.self.", "cross": "decoder.cross."}
+"""What the names of a head's statistics begin with in a model of several stacks; in others it is nothing."""
+ROWS = ".rows"
+"""What the name of a statistic ends with where its value is the number of rows that the statistic is from."""
+
+
+def stack_and_name(statistic: str) -> tuple[str, str]:
+    """The stack of a statistic in a survey, and its name there; `self` in a model of one stack."""
+    for stack, prefix in STACKS.items():
+        if statistic.startswith(prefix):
+            return stack, statistic.removeprefix(prefix)
+    return "self", statistic
+
+
 Columns = tuple[Column, ...]
 Shape = tuple[Any, ...]
 """One of the functions below and its arguments, from which the columns of some values follow."""
@@ -225,7 +239,7 @@ def _rows_of_patterns(patterns: Table, heads: Table, num_reports: int) -> Iterat
     for row in patterns:
         if row["statistic"]:
             name = str(row["statistic"]).partition(" ")[0]
-            shape = (one_column, f"{prefixes[str(row['stack'])]}{name}.rows", None, None)
+            shape = (one_column, f"{prefixes[str(row['stack'])]}{name}{ROWS}", None, None)
             yield shape, np.full((num_reports, 1), row["rows"], dtype=np.float64)
 
 
@@ -236,7 +250,7 @@ def _stacks(stacks: Table, heads: Table, num_reports: int) -> Iterator[Leaf]:
     prefixes = _prefixes(heads)
     of_heads = {pattern.statistic for pattern in HEAD_PATTERNS.values()}
     for row in stacks:
-        numbers = {f"{name}.rows": row.get(name) for name in PATTERNS if name not in of_heads}
+        numbers = {f"{name}{ROWS}": row.get(name) for name in PATTERNS if name not in of_heads}
         for name, number in {STARTS_SPECIAL: row[STARTS_SPECIAL], **numbers}.items():
             if number is not None:
                 shape = (one_column, f"{prefixes[str(row['stack'])]}{name}", None, None)
@@ -244,10 +258,9 @@ def _stacks(stacks: Table, heads: Table, num_reports: int) -> Iterator[Leaf]:
 
 
 def _prefixes(heads: Table) -> dict[str, str]:
-    """The prefix of the names in each stack: its stack and kind where there are several."""
-    kinds = {str(row["stack"]): row["kind"] for row in heads}
-    stacks = {stack: "decoder" if stack == "cross" else stack for stack in kinds}
-    return {stack: f"{stacks[stack]}.{kind}." if len(kinds) > 1 else "" for stack, kind in kinds.items()}
+    """What the names of each stack begin with."""
+    stacks = {str(row["stack"]) for row in heads}
+    return {stack: STACKS[stack] if len(stacks) > 1 else "" for stack in stacks}
 
 
 def _survey(heads: Table, num_reports: int) -> Leaf:
@@ -286,7 +299,6 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }
 FOR_TEXTS = ("=", "==", "!=")
 FORM = re.compile(r"\s*([\w.\-]+)\s*(<=|>=|==|!=|<|>|=)\s*(.*?)\s*")
-STACK = re.compile(r"^(encoder|decoder)\.(self|cross)\.")
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
@@ -370,7 +382,7 @@ def _endings(*endings: str) -> str:
 
 def as_declared(name: str) -> str:
     """A statistic as a Spec names it: N for a place in a list, without the stack of a head in a survey."""
-    return NUMBER.sub("N", STACK.sub("", name))
+    return NUMBER.sub("N", stack_and_name(name)[1])
 
 
 def _declared(spec: Spec, rows: bool) -> Iterator[str]:

@@ -286,7 +286,13 @@ def run_jobs(
     """
     jobs = iter(jobs)
     while window := list(islice(jobs, num_together)):
-        for chain, result in _together([job.items() for job in window]):
+        chains = [job.items() for job in window]
+        results: dict[int, Outcome] = {}
+        if sum(len(chain) == 1 for chain in chains) > 1:
+            for bucket in _alone_in_buckets(chains):
+                results |= bucket
+        for place, chain in enumerate(chains):
+            result = results.pop(place, None)
             if result is None:
                 yield from _one_by_one((item for item in chain if not stopped()), on_failure, progress)
             elif stopped():
@@ -299,15 +305,11 @@ def run_jobs(
             return
 
 
-def _together(chains: Sequence[Chain]) -> Iterator[tuple[Chain, Report | UserError | None]]:
-    """Each chain with its outcome if it was computed together with others, or None if it has to run alone."""
+def _alone_in_buckets(chains: Sequence[Chain]) -> Iterator[dict[int, Outcome]]:
+    """The outcomes of the chains of one run, by their place; only the reports of one bucket are in memory."""
     alone = [place for place, chain in enumerate(chains) if len(chain) == 1]
-    results: dict[int, Report | UserError] = {}
-    if len(alone) > 1:
-        for bucket in run_in_buckets([chains[place][0].spec for place in alone]):
-            results |= {alone[number]: result for number, result in bucket.items()}
-    for place, chain in enumerate(chains):
-        yield chain, results.pop(place, None)
+    for bucket in run_in_buckets([chains[place][0].spec for place in alone]):
+        yield {alone[number]: outcome for number, outcome in bucket.items()}
 
 
 def _one_by_one(
@@ -405,24 +407,16 @@ def run_chunk(chunk: Chunk) -> ChunkResult:
 
 
 def _outcomes(chains: Sequence[Chain]) -> Iterator[dict[int, Outcome]]:
-    """The outcome of each run, by its number.
-
-    Chains of one run are computed in buckets: only the reports of one bucket are in memory.
-    """
+    """The outcome of each run, by its number; of one bucket or chain at a time."""
     firsts = list(accumulate(map(len, chains), initial=0))
-    alone = [i for i, chain in enumerate(chains) if len(chain) == 1]
-    for bucket in run_in_buckets([chains[i][0].spec for i in alone]):
-        yield {firsts[alone[place]]: outcome for place, outcome in bucket.items()}
+    for bucket in _alone_in_buckets(chains):
+        yield {firsts[place]: outcome for place, outcome in bucket.items()}
     for first, chain in zip(firsts, chains, strict=False):
         if len(chain) > 1:
-            yield dict(enumerate(_outcomes_of_chain(chain), start=first))
-
-
-def _outcomes_of_chain(chain: Chain) -> list[Outcome]:
-    outcomes: list[Outcome] = []
-    for report in run_items(chain, lambda _, error: outcomes.append(error)):
-        outcomes.append(report)
-    return outcomes
+            outcomes: list[Outcome] = []
+            for report in run_items(chain, lambda _, error, found=outcomes: found.append(error)):
+                outcomes.append(report)
+            yield dict(enumerate(outcomes, start=first))
 
 
 def _keep(chunk: Chunk, outcomes: Mapping[int, Outcome], result: ChunkResult) -> None:

@@ -436,7 +436,7 @@ class Store:
         spec, prompt = run.item.spec, run.job.prompt
         sentence, context = (getattr(spec, key, None) for key in TEXT_KEYS)
         if prompt is not None:
-            sentence, context = prompt.sentence, prompt.context or context
+            sentence, context = prompt.text, prompt.context or context
         about = (run.job.label, run.item.source, self._settings_of(run.item), sentence, context)
         return run.place, run.place, run.key, *about
 

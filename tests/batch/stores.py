@@ -62,6 +62,6 @@ def assert_same_figures(found: Figures, expected: Figures) -> None:
 
 def killed_by_thirteen(chunk: Chunk) -> ChunkResult:
     """Computes a chunk in a worker that does not survive the sentence that begins with 13."""
-    if any(job.prompt is not None and job.prompt.sentence.startswith("13") for job, _ in chunk.jobs):
+    if any(job.prompt is not None and job.prompt.text.startswith("13") for job, _ in chunk.jobs):
         os.kill(os.getpid(), signal.SIGKILL)
     return run_chunk(chunk)

@@ -136,6 +136,15 @@ def test_workers_that_cannot_start_are_an_error_not_a_loop() -> None:
         set_executable(executable)
 
 
+def test_workers_import_nothing_from_the_folder_where_they_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("multiprocessing", "signal", "selectors"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('of the user')")
+    monkeypatch.chdir(tmp_path)
+    assert by_number(run_workers(chunk_work.squares, chunks_of(4, 2))) == {i: i**2 for i in range(4)}
+
+
 DRIVER = """
 import sys
 from pathlib import Path

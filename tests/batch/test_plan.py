@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from attncli.errors import UserError
-from attncli.models.text_files import MAX_ERRORS
-from attncli.runs.plan import Plan, Prompt, PromptFile, RunKeys, chains, make_plan, plan_files
+from attncli.models.text_files import MAX_ERRORS, TextLine
+from attncli.runs.plan import Plan, PromptFile, RunKeys, chains, make_plan, plan_files
 from attncli.settings.validation import parse_overrides
 from tests.checkpoints import package_folder
 
@@ -128,7 +128,7 @@ def test_context_and_id_come_from_json_lines(tmp_path: Path) -> None:
     assert [(s.sentence, getattr(s, "context", None)) for s in specs] == [
         ("a", "b"), ("a", None), ("c", "z"), ("c", None),
     ]  # fmt: skip
-    assert [job.prompt for job in plan.jobs()] == [Prompt(1, "a", "b", "7"), Prompt(2, "c")]
+    assert [job.prompt for job in plan.jobs()] == [TextLine(1, "a", "7", context="b"), TextLine(2, "c")]
 
 
 ERRORS = [
@@ -216,8 +216,8 @@ class Stdin:
 def test_standard_input_is_text_or_json_lines(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr("sys.stdin", Stdin(data))
     with PromptFile("-") as prompts:
-        assert [prompt.sentence for prompt in prompts] == ["a b", "c"]
-        assert [prompt.sentence for prompt in prompts] == ["a b", "c"]
+        assert [prompt.text for prompt in prompts] == ["a b", "c"]
+        assert [prompt.text for prompt in prompts] == ["a b", "c"]
 
 
 def test_a_long_file_is_not_held_in_memory(tmp_path: Path) -> None:

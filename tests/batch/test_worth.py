@@ -246,7 +246,7 @@ def sizes_of_chunks(folder: Path, seconds_a_run: float, **options: float) -> lis
 
     def executor(chunks: Iterable[Chunk], work: object) -> Iterator[tuple[Chunk, ChunkResult]]:
         for chunk in chunks:
-            lengths = [len(job.prompt.sentence.split()) for job, _ in chunk.jobs if job.prompt is not None]
+            lengths = [len(job.prompt.text.split()) for job, _ in chunk.jobs if job.prompt is not None]
             assert lengths == sorted(lengths, reverse=True)
             sizes.append(len(chunk))
             errors = dict.fromkeys(range(len(chunk)), "x")
