@@ -24,24 +24,23 @@ from attncli.report import NamedTensor, Numbers, Report, Statistic
 from attncli.report_parts import LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossSpec, MultiheadSpec, SelfSpec
 from attncli.settings.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
-from attncli.settings.models import LayerSpec
 from attncli.settings.text import Texts, check_token
 
 
 class ChosenLayer:
-    """Takes the layers as the model hands them over, and ends the run at the one asked for.
+    """Takes the layers as the model hands them over, and ends the run at the one of this kind and number.
 
-    With an encoder and a decoder, self-attention is the encoder's. Where no layer was asked for, it is the
-    first one with attention: not all layers of a model have it.
+    With an encoder and a decoder, self-attention is the encoder's. Without a number it is the first one with
+    attention: not all layers of a model have it. `with_output`: what W_O makes of all heads is taken, too.
     """
 
-    def __init__(self, spec: LayerSpec, pretrained: Pretrained, hooks: ExitStack) -> None:
-        self.spec = spec
+    def __init__(
+        self, pretrained: Pretrained, hooks: ExitStack, *, kind: str, number: int | None, with_output: bool
+    ) -> None:
         self.pretrained = pretrained
         self.hooks = hooks
-        self.kind = "cross" if spec.reads_context else "self"
-        self.stack = "encoder" if pretrained.has_decoder and self.kind == "self" else None
-        self.number = spec.layer if "layer" in spec.model_fields_set else None
+        self.kind, self.number, self.with_output = kind, number, with_output
+        self.stack = "encoder" if pretrained.has_decoder and kind == "self" else None
         self.layer: CapturedLayer | None = None
         self.output: Tensor | None = None
         self.numbers: list[int] = []
@@ -61,7 +60,7 @@ class ChosenLayer:
 
     def _projection(self, layer: CapturedLayer) -> nn.Module | None:
         attention = layer.attention
-        if not self.spec.shows_all_heads or self.spec.words or not isinstance(attention, AttentionLayer):
+        if not self.with_output or not isinstance(attention, AttentionLayer):
             return None
         in_dim = attention.num_heads * attention.value.shape[-1]
         return output_projection(self.pretrained.model, layer.module, in_dim)
@@ -83,12 +82,9 @@ class ChosenLayer:
             raise UserError(f"model: {name} shows no {self.kind}-attention{where}")
         numbers = sorted(self.numbers)
         layers = f"{len(numbers)} layer{'s' * (len(numbers) > 1)} of {self.kind}-attention"
-        if numbers == list(range(len(numbers))):
-            raise UserError(
-                f"layer: must be below {len(numbers)} (got {self.spec.layer}): {name} has {layers}"
-            )
-        known = ", ".join(map(str, numbers))
-        raise UserError(f"layer: must be one of {known} (got {self.spec.layer}): {name} has {layers}")
+        is_whole = numbers == list(range(len(numbers)))
+        known = f"below {len(numbers)}" if is_whole else f"one of {', '.join(map(str, numbers))}"
+        raise UserError(f"layer: must be {known} (got {self.number}): {name} has {layers}")
 
 
 ModelAttentionSpec = SelfSpec | MultiheadSpec | CrossSpec
@@ -130,7 +126,13 @@ def report_each(
     needed = len(specs) * num_heads * num_queries * bytes_per_row
     refuse_bytes(spec.experiment, needed, "fewer tokens, or attn heads for statistics alone")
     with ExitStack() as hooks:
-        chosen = ChosenLayer(spec, pretrained, hooks)
+        chosen = ChosenLayer(
+            pretrained,
+            hooks,
+            kind="cross" if spec.reads_context else "self",
+            number=spec.layer if "layer" in spec.model_fields_set else None,
+            with_output=spec.shows_all_heads and not spec.words,
+        )
         ablated = AblatedHeads(spec.ablate, pretrained, chosen.take, hooks)
         way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
     layer = chosen.chosen()
