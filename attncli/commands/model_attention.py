@@ -197,10 +197,9 @@ def _tensors_and_statistics(
     text: int,
 ) -> tuple[dict[str, NamedTensor], dict[str, Statistic]]:
     """The part of one text, of all heads or of one."""
-    head = spec.head or 0
-    own = (text,) if spec.shows_all_heads else (text, head)
-    axes: tuple[str, ...] = ("head",) if spec.shows_all_heads else ()
-    attention = layer.attention
+    head, attention = spec.head or 0, layer.attention
+    lead = LeadingAxes(has_batch=False, has_head=spec.shows_all_heads)
+    own = slice(text, text + 1), slice(None) if lead.has_head else slice(head, head + 1)
     tensors: dict[str, NamedTensor] = {}
     statistics: dict[str, Statistic] = {}
     output = None
@@ -208,38 +207,32 @@ def _tensors_and_statistics(
         assert found.scores is not None and found.raw_scores is not None and found.output is not None
         if spec.explain:
             key, value = attention.expanded()
-            tensors["query"] = named(attention.query[own], *axes, "query", "dim")
-            tensors |= {
-                name: named(v[own], *axes, "key", "dim") for name, v in (("key", key), ("value", value))
-            }
+            tensors["query"] = lead.named(attention.query[own], "query", "dim")
+            tensors["key"] = lead.named(key[own], "key", "dim")
+            tensors["value"] = lead.named(value[own], "key", "dim")
         scores = {"scores": found.raw_scores[own], "scaled_scores": found.scores[own]}
         statistics = {name: Numbers(moments(tensor[tensor > -torch.inf])) for name, tensor in scores.items()}
         shown = scores if spec.explain else {"scores": scores["scores"]}
-        tensors |= {name: named(tensor, *axes, "query", "key") for name, tensor in shown.items()}
-        output = found.output[own]
+        tensors |= {name: lead.named(tensor, "query", "key") for name, tensor in shown.items()}
+        output = lead.back(found.output[own])
     assert found.weights is not None
-    tensors["weights"] = named(found.weights[own], *axes, "query", "key")
-    if output is not None and spec.shows_all_heads:
+    tensors["weights"] = lead.named(found.weights[own], "query", "key")
+    if output is not None and lead.has_head:
         tensors["head_outputs"] = named(output, "head", "query", "dim")
         output = None if projected is None else projected[text]
     if isinstance(attention, AttentionLayer) and spec.explain:
         statistics["score_rule"] = _score_rule(attention, head)
         if attention.rules.bias is not None:
-            tensors["bias"] = named(attention.rules.bias.expand(attention.shape)[own], *axes, "query", "key")
+            bias = attention.rules.bias.expand(attention.shape)
+            tensors["bias"] = lead.named(bias[own], "query", "key")
     if output is not None:
         tensors["output"] = named(output, "query", "dim")
-    lead = LeadingAxes(has_batch=False, has_head=bool(axes))
-    return tensors, statistics | row_tensors(_part(found, text, None if axes else head), lead, None)
-
-
-def _part(found: Computed, text: int, head: int | None) -> Computed:
-    """The rows and keys of one text, of all heads or of one, with their leading axes."""
-    own = (slice(text, text + 1), slice(None) if head is None else slice(head, head + 1))
-    others = {name: getattr(found, name) for name in ("top_keys", "top_weights", "received_mass")}
-    return Computed(
+    ranked = {name: getattr(found, name) for name in ("top_keys", "top_weights", "received_mass")}
+    part = Computed(
         rows={name: row[own] for name, row in found.rows.items()},
-        **{name: tensor[own] for name, tensor in others.items() if tensor is not None},
+        **{name: tensor[own] for name, tensor in ranked.items() if tensor is not None},
     )
+    return tensors, statistics | row_tensors(part, lead, None)
 
 
 def _score_rule(layer: AttentionLayer, head: int) -> Numbers:
