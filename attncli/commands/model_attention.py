@@ -24,24 +24,23 @@ from attncli.report import NamedTensor, Numbers, Report, Statistic
 from attncli.report_parts import LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossSpec, MultiheadSpec, SelfSpec
 from attncli.settings.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
-from attncli.settings.models import LayerSpec
 from attncli.settings.text import Texts, check_token
 
 
 class ChosenLayer:
-    """Takes the layers as the model hands them over, and ends the run at the one asked for.
+    """Takes the layers as the model hands them over, and ends the run at the one of this kind and number.
 
-    With an encoder and a decoder, self-attention is the encoder's. Where no layer was asked for, it is the
-    first one with attention: not all layers of a model have it.
+    With an encoder and a decoder, self-attention is the encoder's. Without a number it is the first one with
+    attention: not all layers of a model have it. `with_output`: what W_O makes of all heads is taken, too.
     """
 
-    def __init__(self, spec: LayerSpec, pretrained: Pretrained, hooks: ExitStack) -> None:
-        self.spec = spec
+    def __init__(
+        self, pretrained: Pretrained, hooks: ExitStack, *, kind: str, number: int | None, with_output: bool
+    ) -> None:
         self.pretrained = pretrained
         self.hooks = hooks
-        self.kind = "cross" if spec.reads_context else "self"
-        self.stack = "encoder" if pretrained.has_decoder and self.kind == "self" else None
-        self.number = spec.layer if "layer" in spec.model_fields_set else None
+        self.kind, self.number, self.with_output = kind, number, with_output
+        self.stack = "encoder" if pretrained.has_decoder and kind == "self" else None
         self.layer: CapturedLayer | None = None
         self.output: Tensor | None = None
         self.numbers: list[int] = []
@@ -61,7 +60,7 @@ class ChosenLayer:
 
     def _projection(self, layer: CapturedLayer) -> nn.Module | None:
         attention = layer.attention
-        if not self.spec.shows_all_heads or self.spec.words or not isinstance(attention, AttentionLayer):
+        if not self.with_output or not isinstance(attention, AttentionLayer):
             return None
         in_dim = attention.num_heads * attention.value.shape[-1]
         return output_projection(self.pretrained.model, layer.module, in_dim)
@@ -83,12 +82,9 @@ class ChosenLayer:
             raise UserError(f"model: {name} shows no {self.kind}-attention{where}")
         numbers = sorted(self.numbers)
         layers = f"{len(numbers)} layer{'s' * (len(numbers) > 1)} of {self.kind}-attention"
-        if numbers == list(range(len(numbers))):
-            raise UserError(
-                f"layer: must be below {len(numbers)} (got {self.spec.layer}): {name} has {layers}"
-            )
-        known = ", ".join(map(str, numbers))
-        raise UserError(f"layer: must be one of {known} (got {self.spec.layer}): {name} has {layers}")
+        is_whole = numbers == list(range(len(numbers)))
+        known = f"below {len(numbers)}" if is_whole else f"one of {', '.join(map(str, numbers))}"
+        raise UserError(f"layer: must be {known} (got {self.number}): {name} has {layers}")
 
 
 ModelAttentionSpec = SelfSpec | MultiheadSpec | CrossSpec
@@ -130,7 +126,13 @@ def report_each(
     needed = len(specs) * num_heads * num_queries * bytes_per_row
     refuse_bytes(spec.experiment, needed, "fewer tokens, or attn heads for statistics alone")
     with ExitStack() as hooks:
-        chosen = ChosenLayer(spec, pretrained, hooks)
+        chosen = ChosenLayer(
+            pretrained,
+            hooks,
+            kind="cross" if spec.reads_context else "self",
+            number=spec.layer if "layer" in spec.model_fields_set else None,
+            with_output=spec.shows_all_heads and not spec.words,
+        )
         ablated = AblatedHeads(spec.ablate, pretrained, chosen.take, hooks)
         way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
     layer = chosen.chosen()
@@ -195,10 +197,9 @@ def _tensors_and_statistics(
     text: int,
 ) -> tuple[dict[str, NamedTensor], dict[str, Statistic]]:
     """The part of one text, of all heads or of one."""
-    head = spec.head or 0
-    own = (text,) if spec.shows_all_heads else (text, head)
-    axes: tuple[str, ...] = ("head",) if spec.shows_all_heads else ()
-    attention = layer.attention
+    head, attention = spec.head or 0, layer.attention
+    lead = LeadingAxes(has_batch=False, has_head=spec.shows_all_heads)
+    own = slice(text, text + 1), slice(None) if lead.has_head else slice(head, head + 1)
     tensors: dict[str, NamedTensor] = {}
     statistics: dict[str, Statistic] = {}
     output = None
@@ -206,38 +207,32 @@ def _tensors_and_statistics(
         assert found.scores is not None and found.raw_scores is not None and found.output is not None
         if spec.explain:
             key, value = attention.expanded()
-            tensors["query"] = named(attention.query[own], *axes, "query", "dim")
-            tensors |= {
-                name: named(v[own], *axes, "key", "dim") for name, v in (("key", key), ("value", value))
-            }
+            tensors["query"] = lead.named(attention.query[own], "query", "dim")
+            tensors["key"] = lead.named(key[own], "key", "dim")
+            tensors["value"] = lead.named(value[own], "key", "dim")
         scores = {"scores": found.raw_scores[own], "scaled_scores": found.scores[own]}
         statistics = {name: Numbers(moments(tensor[tensor > -torch.inf])) for name, tensor in scores.items()}
         shown = scores if spec.explain else {"scores": scores["scores"]}
-        tensors |= {name: named(tensor, *axes, "query", "key") for name, tensor in shown.items()}
-        output = found.output[own]
+        tensors |= {name: lead.named(tensor, "query", "key") for name, tensor in shown.items()}
+        output = lead.back(found.output[own])
     assert found.weights is not None
-    tensors["weights"] = named(found.weights[own], *axes, "query", "key")
-    if output is not None and spec.shows_all_heads:
+    tensors["weights"] = lead.named(found.weights[own], "query", "key")
+    if output is not None and lead.has_head:
         tensors["head_outputs"] = named(output, "head", "query", "dim")
         output = None if projected is None else projected[text]
     if isinstance(attention, AttentionLayer) and spec.explain:
         statistics["score_rule"] = _score_rule(attention, head)
         if attention.rules.bias is not None:
-            tensors["bias"] = named(attention.rules.bias.expand(attention.shape)[own], *axes, "query", "key")
+            bias = attention.rules.bias.expand(attention.shape)
+            tensors["bias"] = lead.named(bias[own], "query", "key")
     if output is not None:
         tensors["output"] = named(output, "query", "dim")
-    lead = LeadingAxes(has_batch=False, has_head=bool(axes))
-    return tensors, statistics | row_tensors(_part(found, text, None if axes else head), lead, None)
-
-
-def _part(found: Computed, text: int, head: int | None) -> Computed:
-    """The rows and keys of one text, of all heads or of one, with their leading axes."""
-    own = (slice(text, text + 1), slice(None) if head is None else slice(head, head + 1))
-    others = {name: getattr(found, name) for name in ("top_keys", "top_weights", "received_mass")}
-    return Computed(
+    ranked = {name: getattr(found, name) for name in ("top_keys", "top_weights", "received_mass")}
+    part = Computed(
         rows={name: row[own] for name, row in found.rows.items()},
-        **{name: tensor[own] for name, tensor in others.items() if tensor is not None},
+        **{name: tensor[own] for name, tensor in ranked.items() if tensor is not None},
     )
+    return tensors, statistics | row_tensors(part, lead, None)
 
 
 def _score_rule(layer: AttentionLayer, head: int) -> Numbers:
