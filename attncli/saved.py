@@ -449,6 +449,7 @@ class SavedStep(Saved):
         return Step(**dict(self))
 
 
+# Of older reports of these the first note says what they are about.
 ABOUT_FIRST = ("heads", "ablate", "why", "generate", "diff", "pitfalls")
 
 

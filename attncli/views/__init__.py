@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
+from logging import ERROR, getLogger
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -38,15 +39,15 @@ PLOT = ("plot", "matplotlib")
 PARQUET = ("parquet", "pyarrow")
 VIEWS = {
     "table": View("tables", (".txt",), has_steps=True),
-    "json": View("json", (".json",), whole=True, spells_tokens=True),
-    "jsonl": View("json:write_lines", (".jsonl", ".ndjson"), whole=True, spells_tokens=True),
+    "json": View("whole_reports", (".json",), whole=True, spells_tokens=True),
+    "jsonl": View("whole_reports:write_lines", (".jsonl", ".ndjson"), whole=True, spells_tokens=True),
     "csv": View("data:write_csv", (".csv",), one_table=True),
     "parquet": View("data:write_parquet", (".parquet",), PARQUET, writes_bytes=True, one_table=True),
-    "npz": View("array_files:write_npz", (".npz",), None, True, True, whole=True, spells_tokens=True),
+    "npz": View("whole_reports:write_npz", (".npz",), None, True, True, whole=True, spells_tokens=True),
     "safetensors": View(
-        "array_files:write_safetensors", (".safetensors",), None, True, True, whole=True, spells_tokens=True
+        "whole_reports:write_safetensors", (".safetensors",), None, True, True, whole=True, spells_tokens=True
     ),
-    "md": View("markdown", (".md", ".markdown"), has_steps=True),
+    "md": View("tables:write_markdown", (".md", ".markdown"), has_steps=True),
     "heatmap": View("heatmap", draws=True, has_title=True),
     "html": View("page.html", (".html", ".htm"), draws=True, whole=True, has_title=True),
     "png": View("pictures:write_png", (".png",), PLOT, True, True, True, True, has_title=True),
@@ -58,7 +59,7 @@ SUFFIXES = {suffix: name for name, view in VIEWS.items() for suffix in view.suff
 TEXT_WIDTH = 80
 # What a terminal can show, from nothing to 24 bits per colour.
 COLOR_DEPTHS = ("none", "16", "256", "truecolor")
-# What --show takes; views/parts.py says what belongs to each.
+# What --show takes; views/matrices.py says what belongs to each.
 PARTS = ("weights", "scores", "rows", "output", "statistics", "all")
 # How the colours of a heatmap spread over its numbers.
 SCALES = ("linear", "log", "row")
@@ -114,6 +115,9 @@ Write = Callable[["Iterable[Report]", IO[Any], Display], None]
 def load_view(name: str) -> Write:
     """The function of a view, imported when it is used; it gets readable tokens unless it `spells_tokens`."""
     module, _, function = VIEWS[name].module.partition(":")
+    if VIEWS[name].extra == PLOT:
+        # Before the import: matplotlib logs about its caches and fonts.
+        getLogger("matplotlib").setLevel(ERROR)
     write: Write = getattr(import_module(f"{__name__}.{module}"), function or "write")
     if VIEWS[name].spells_tokens:
         return write

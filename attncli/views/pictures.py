@@ -1,26 +1,372 @@
 """A report as a PNG or SVG picture, drawn by matplotlib, as large as its numbers need."""
 
-import logging
 import warnings
-from collections.abc import Iterable, Mapping
-from itertools import islice
-from typing import IO, Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import count, islice
+from typing import IO, Any, NamedTuple
+from unicodedata import bidirectional
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from rich.cells import cell_len
 
 from attncli.plain_text import plain_text
-from attncli.report import Report
+from attncli.report import PLACES, NamedTensor, Report, Table
 from attncli.views import Display, NothingToDraw, Write
-from attncli.views.colours import VIRIDIS, colours
-from attncli.views.matrices import Curves
-from attncli.views.picture_maps import TITLE_HEIGHT, Maps, MapsBlock, Spreads, axes_at, fitted_lines, parts_of
-from attncli.views.texts import fixed, nothing_to_draw, subtitle, title
+from attncli.views.colours import VIRIDIS, Shading, colour_map, colours, shading
+from attncli.views.matrices import (
+    ATTENTION_AXES,
+    Curve,
+    Curves,
+    Matrix,
+    compared_names,
+    curves_of,
+    matrices_of,
+    place_names,
+    scale_of,
+)
+from attncli.views.texts import fixed, nothing_to_draw, shortened, subtitle, title, token_texts, wrap_cells
+
+CHARACTER, LABEL_HEIGHT = 0.068, 0.13
+TITLE_CHARACTER, TITLE_HEIGHT = 0.075, 0.2
+LONGEST_LABEL = 16
+LEFT_TO_RIGHT = "\u200e"
+
+
+def fitted_lines(text: str, width: float, size: float, most: int) -> list[str]:
+    """A text of that font size in at most that many lines of that width in inches; the rest is cut."""
+    cells = max(20, int(width / (TITLE_CHARACTER * size / 9)))
+    lines = wrap_cells(text, cells)
+    if len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], shortened(" ".join(lines[most - 1 :]), cells)]
+
+
+def labels(tokens: tuple[str, ...], size: int) -> list[str]:
+    """The position and the shortened token of each place; the position alone where there are no tokens."""
+    return [_label(place, text) for place, text in enumerate(token_texts(tokens, size, LONGEST_LABEL))]
+
+
+def _label(place: int, token: str) -> str:
+    """The position precedes a token that is written from right to left, too."""
+    is_leftward = any(bidirectional(character) in ("R", "AL") for character in token)
+    return f"{LEFT_TO_RIGHT if is_leftward else ''}{place} {token}".rstrip()
+
+
+def longest(texts: list[str]) -> float:
+    """The inches that the longest of the labels takes."""
+    return CHARACTER * max(map(cell_len, texts)) + 0.1
+
+
+def set_labels(axis: Axis, name: str, texts: list[str], length: float) -> None:
+    """Labels so far apart that they stay readable, and the name of the axis where there are any."""
+    if not texts:
+        axis.set_ticks([])
+        return
+    steps = (digit * 10**power for power in count() for digit in (1, 2, 5))
+    step = next(step for step in steps if step * length >= LABEL_HEIGHT * len(texts))
+    axis.set_ticks(range(0, len(texts), step), texts[::step])
+    axis.set_label_text(name.replace("_", " "))
+
+
+def axes_at(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+    """Axes at a place in inches from the upper left corner."""
+    total_width, total_height = figure.get_size_inches()
+    bottom = total_height - top - height
+    place = left / total_width, bottom / total_height, width / total_width, height / total_height
+    return figure.add_axes(place)
+
+
+MOST_MATRICES = 1600
+SPREADS = {"feature0": "feature 0 over the examples", "example0": "example 0 over its features"}
+# What the tensors of a comparison are called.
+NAMES = {
+    "weights_a": "weights of A",
+    "weights_b": "weights of B",
+    "difference": "weights of B minus those of A",
+}
+
+
+class Maps(NamedTuple):
+    """Matrices of one tensor, the first of `total`; `compared` are other tensors that share their colours."""
+
+    name: str
+    matrices: list[Matrix]
+    total: int
+    compared: list[np.ndarray]
+
+
+class Spreads(NamedTuple):
+    """The mean and the standard deviation of the same numbers in several named states."""
+
+    title: str
+    names: list[str]
+    means: np.ndarray
+    deviations: np.ndarray
+
+
+Part = Maps | Curves | Spreads
+
+
+def parts_of(report: Report) -> Iterator[list[Part]]:
+    """The maps of a report, compared ones together, or else the statistics of heads; means; and curves."""
+    maps = {name: tensor for name, tensor in report.tensors.items() if _is_drawn(name, tensor, report)}
+    maps = maps or dict(_of_heads(report.table("heads")))
+    while maps:
+        first = next(iter(maps))
+        names = [first, *(other for other in compared_names(report, first) if other in maps)]
+        yield [_maps(report, name, maps) for name in names]
+        maps = {name: tensor for name, tensor in maps.items() if name not in names}
+    for spreads in _spreads(report):
+        yield [spreads]
+    for curves in curves_of(report):
+        yield [curves]
+    if sharpness := report.table("sharpness"):
+        factors = np.array([row["factor"] for row in sharpness], dtype=np.float64)
+        norms = np.array([row["gradient_norm"] for row in sharpness], dtype=np.float64)
+        yield [Curves("gradient norm by factor", "factor", [Curve("", factors, norms)], is_of_rows=True)]
+
+
+def _maps(report: Report, name: str, drawn: Mapping[str, NamedTensor]) -> Maps:
+    tensor = drawn[name]
+    matrices = list(islice(matrices_of(report, name, tensor), MOST_MATRICES))
+    total = 1 if matrices[0].shared else int(np.prod(tensor.values.shape[:-2]))
+    compared = [drawn[other].values for other in compared_names(report, name) if other in drawn]
+    return Maps(NAMES.get(name, name.replace("_", " ")), matrices, total, compared)
+
+
+def _spreads(report: Report) -> Iterator[Spreads]:
+    """Of normalised data, a feature over the examples, and an example over its features."""
+    states = {
+        name: report.numbers(name) for name in report.statistics if "feature0_mean" in report.numbers(name)
+    }
+    for key, what in SPREADS.items() if states else ():
+        means, deviations = (
+            np.array([numbers[f"{key}_{statistic}"] for numbers in states.values()], dtype=np.float64)
+            for statistic in ("mean", "std")
+        )
+        yield Spreads(what, [name.replace("_", " ") for name in states], means, deviations)
+
+
+def _is_drawn(name: str, tensor: NamedTensor, report: Report) -> bool:
+    """Whether it is a map, an output or compared; of many heads the weights alone."""
+    if tensor.axes[-2:] in (*ATTENTION_AXES, PLACES):
+        return len(tensor.axes) == 2 or not name.endswith("scores") or "weights" not in report.tensors
+    return len(tensor.axes) == 2 and (name == "output" or bool(compared_names(report, name)))
+
+
+def _of_heads(heads: Table) -> Iterator[tuple[str, NamedTensor]]:
+    """Each statistic by layer and head, one grid per stack of the model."""
+    for name, cell in heads[0].items() if heads else ():
+        if isinstance(cell, float) or cell is None:
+            for stack, grid in heads.grids(name).items():
+                if not np.isnan(grid.values).all():
+                    yield f"{name} {stack}".strip(), grid
+
+
+NO_NUMBER = (190, 190, 190)
+# The font size of numbers in cells; inches of a character, of the gap beside it, and of its height.
+NUMBER_SIZE, NUMBER_CHARACTER, NUMBER_GAP, NUMBER_HEIGHT = 6, 0.053, 0.03, 0.12
+# How light red, green and blue are; above it black is easier to read than white.
+LUMINANCE, LIGHT = np.array([0.299, 0.587, 0.114]), 140
+MOST_DECADES = 5
+
+
+def image(shades: np.ndarray, is_diverging: bool) -> np.ndarray:
+    """Red, green and blue, from 0 to 255, of places on the map; grey for no number."""
+    table = np.concatenate([colour_map(is_diverging), [NO_NUMBER]]).astype(np.uint8)
+    is_number = ~np.isnan(shades)
+    levels = np.multiply(shades, 255, where=is_number, out=np.full(shades.shape, 256.0))
+    rgb: np.ndarray = table[levels.round().astype(np.int16)]
+    return rgb
+
+
+def draw_image(axes: Axes, rgb: np.ndarray, *, is_fine: bool) -> None:
+    """One colour per entry; entries smaller than a dot are averaged."""
+    axes.imshow(rgb, aspect="auto", interpolation="antialiased" if is_fine else "nearest")
+
+
+def draw_numbers(
+    axes: Axes, matrix: Matrix, rgb: np.ndarray, size: tuple[float, float], precision: int
+) -> None:
+    """The number in each cell, black or white, in a map of that width and height if all numbers fit."""
+    num_rows, num_columns = matrix.values.shape
+    room = size[0] / num_columns - NUMBER_GAP, size[1] / num_rows
+    if room[0] < NUMBER_CHARACTER or room[1] < NUMBER_HEIGHT:
+        return
+    texts = [[fixed(number, precision) for number in row] for row in matrix.drawn]
+    if max(len(text) for row in texts for text in row) * NUMBER_CHARACTER > room[0]:
+        return
+    is_light = rgb @ LUMINANCE > LIGHT
+    for (i, j), colour in np.ndenumerate(np.where(is_light, "black", "white")):
+        axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=NUMBER_SIZE, color=str(colour))
+
+
+def draw_bar(figure: Figure, shade: Shading, place: tuple[float, float, float, float]) -> None:
+    """The colour of each number; nothing where there is no number."""
+    if np.isnan(shade.low):
+        return
+    low, high = shade.low, shade.high
+    if low == high:  # All numbers are equal, and have the colour of the end away from zero.
+        low, high = min(low, 0.0), max(high, 0.0) or 1.0
+    is_log = shade.scale == "log" and low > 0
+    norm = LogNorm(low, high) if is_log else Normalize(low, high)
+    colours = ListedColormap(colour_map(shade.is_diverging) / 255)
+    number = FuncFormatter(lambda value, place: f"{value:.3g}")
+    bar = figure.colorbar(ScalarMappable(norm, colours), cax=axes_at(figure, *place), format=number)
+    bar.ax.minorticks_off()
+    if is_log:
+        bar.set_ticks(_log_ticks(low, high))
+        bar.ax.set_title("log", fontsize=7, pad=3)
+    if shade.scale == "row":
+        ends = ["-largest", "largest"] if shade.is_diverging else ["least", "most"]
+        first, last = (f"{end}\nof a row" for end in ends)
+        bar.set_ticks([low, high], labels=["0" if low == 0 else first, last])
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Both ends, and powers of ten between them, far enough from the ends and from each other."""
+    first, last = np.log10([low, high])
+    powers = np.arange(np.ceil(first), np.floor(last) + 1)
+    apart = (last - first) / 10
+    inner = powers[(powers - first > apart) & (last - powers > apart)]
+    return [low, *10.0 ** inner[:: len(inner) // MOST_DECADES + 1], high]
+
+
+BAR_GAP, BAR_WIDTH, BAR_LABELS = 0.12, 0.12, 0.55
+LARGEST_CELL, LEAST_MAP = 0.36, 0.4
+# The size of a panel by how many there are: few are read, many are compared.
+PANEL_SIZES = {1: 4.2, 4: 2.6, 9: 2.1, 16: 1.7}
+SMALLEST_PANEL, LARGEST_PANEL, WIDEST_ATLAS, TALLEST_ATLAS = 0.25, 1.1, 13.0, 26.0
+
+
+class MapsBlock:
+    """One matrix with its tokens, a grid of some with shared tokens, or an atlas of very many."""
+
+    def __init__(self, maps: Maps, display: Display) -> None:
+        self.maps, self.matrices = maps, maps.matrices
+        first = self.matrices[0]
+        self.shading = shading(
+            np.stack([matrix.drawn for matrix in self.matrices]),
+            scale_of(display.scale_colors, first.axes),
+            skip_keys=display.skip_sink if first.axes[1] == "key" else 0,
+            from_zero=first.is_weights,
+            compared=maps.compared,
+        )
+        self.precision = display.screen_precision
+        self.columns, self.rows = self._grid()
+        self.is_atlas = len(self.matrices) > max(PANEL_SIZES)
+        self.row_labels, self.column_labels = self._axis_labels(first)
+        self.panel_width, self.panel_height = self._panel(first)
+        self.gap = 0.0 if self.is_atlas else 0.12
+        self.panel_title = TITLE_HEIGHT if len(self.matrices) > 1 and not self.is_atlas else 0.0
+        self.left = longest(self.row_labels) + (0.0 if self.is_atlas else 0.15)
+        self.above = TITLE_HEIGHT * (2 if self.is_atlas else 1)
+        below = LABEL_HEIGHT if self.is_atlas else longest(self.column_labels) + 0.15
+        self.across = self.columns * (self.panel_width + self.gap) - self.gap
+        map_width = self.left + self.across + BAR_GAP + BAR_WIDTH + BAR_LABELS
+        self.width = max(map_width, TITLE_CHARACTER * len(self.title))
+        self.grid_height = self.rows * (self.panel_height + self.gap + self.panel_title) - self.gap
+        self.height = self.above + self.grid_height + below
+
+    @property
+    def title(self) -> str:
+        """What all panels are, and how many are left out."""
+        first, count, total = self.matrices[0], len(self.matrices), self.maps.total
+        if count == 1:
+            return replace(first, name=self.maps.name).title.replace("_", " ")
+        part = f": the first {count} of {total}" if total > count else ""
+        return f"{self.maps.name} ({' × '.join(first.axes)}){part}".replace("_", " ")
+
+    def _grid(self) -> tuple[int, int]:
+        """Columns and rows: those of the last leading axis where there are several, else about a square."""
+        count = len(self.matrices)
+        if len(self.matrices[0].place) > 1:
+            columns = self.matrices[-1].index[-1] + 1
+        else:
+            square = int(np.ceil(np.sqrt(count)))
+            columns = next((width for width in range(square, 2 * square) if count % width == 0), square)
+        return columns, -(-count // columns)
+
+    def _axis_labels(self, first: Matrix) -> tuple[list[str], list[str]]:
+        if not self.is_atlas:
+            num_rows, num_columns = first.values.shape
+            return labels(first.rows, num_rows), labels(first.columns, num_columns)
+        leftmost = self.matrices[:: self.columns]
+        if len(first.place) == 1:
+            return place_names(matrix.place[0] for matrix in leftmost), []
+        rows = [", ".join(place_names(matrix.place[:-1])) for matrix in leftmost]
+        return rows, [str(column) for column in range(self.columns)]
+
+    def _panel(self, first: Matrix) -> tuple[float, float]:
+        """The width and the height of a panel."""
+        num_rows, num_columns = first.values.shape
+        most = max(num_rows, num_columns)
+        if self.is_atlas:
+            size = min(LARGEST_PANEL, WIDEST_ATLAS / self.columns, TALLEST_ATLAS / self.rows)
+            size = max(size, SMALLEST_PANEL)
+            return size * max(0.2, num_columns / most), size * max(0.2, num_rows / most)
+        size = next(size for count, size in PANEL_SIZES.items() if len(self.matrices) <= count)
+        is_of_vectors = first.axes[1] == "dim"
+        cell = min(LARGEST_CELL, size / (num_rows if is_of_vectors else most))
+        width = min(size, LARGEST_CELL * num_columns) if is_of_vectors else max(LEAST_MAP, cell * num_columns)
+        return width, max(LEAST_MAP, cell * num_rows)
+
+    def draw(self, figure: Figure, left: float, top: float) -> None:
+        """The title, the panels, and the colour bar beside them, from that place in inches."""
+        total_width, total_height = figure.get_size_inches()
+        figure.text(left / total_width, 1 - top / total_height, self.title, va="top", fontsize=8)
+        left, top = left + self.left, top + self.above
+        draw = self._draw_atlas if self.is_atlas else self._draw_panels
+        draw(figure, left, top)
+        bar_height = max(0.8, min(self.grid_height, 3.0)) if self.rows > 1 else self.panel_height
+        place = (left + self.across + BAR_GAP, top + self.panel_title, BAR_WIDTH, bar_height)
+        draw_bar(figure, self.shading, place)
+
+    def _draw_panels(self, figure: Figure, left: float, top: float) -> None:
+        num_panels, size = len(self.matrices), (self.panel_width, self.panel_height)
+        for number, (matrix, places) in enumerate(zip(self.matrices, self.shading.places, strict=True)):
+            row, column = divmod(number, self.columns)
+            x = left + column * (self.panel_width + self.gap)
+            y = top + row * (self.panel_height + self.gap + self.panel_title) + self.panel_title
+            axes = axes_at(figure, x, y, *size)
+            rgb = image(places, self.shading.is_diverging)
+            draw_image(axes, rgb, is_fine=max(rgb.shape) > 100 * self.panel_height)
+            draw_numbers(axes, matrix, rgb, size, self.precision)
+            if num_panels > 1:
+                axes.set_title(", ".join(place_names(matrix.place)), loc="left", pad=3)
+            is_lowest = number + self.columns >= num_panels
+            set_labels(axes.yaxis, matrix.axes[0], self.row_labels if column == 0 else [], self.panel_height)
+            set_labels(axes.xaxis, matrix.axes[1], self.column_labels if is_lowest else [], self.panel_width)
+            axes.tick_params(axis="x", labelrotation=90)
+
+    def _draw_atlas(self, figure: Figure, left: float, top: float) -> None:
+        """All matrices as one image, with a margin between them."""
+        _, num_rows, num_columns = self.shading.places.shape
+        margin = max(1, round(0.06 * max(num_rows, num_columns)))
+        down, along = num_rows + margin, num_columns + margin
+        atlas = np.full((self.rows * down, self.columns * along, 3), 255, dtype=np.uint8)
+        for number, places in enumerate(self.shading.places):
+            row, column = divmod(number, self.columns)
+            y, x = row * down, column * along
+            atlas[y : y + num_rows, x : x + num_columns] = image(places, self.shading.is_diverging)
+        axes = axes_at(figure, left, top, self.across, self.rows * self.panel_height)
+        draw_image(axes, atlas, is_fine=num_rows > 150 * self.panel_height)
+        axes.spines[:].set_visible(False)
+        axes.set_yticks(np.arange(self.rows) * down + num_rows / 2, self.row_labels)
+        columns = np.arange(self.columns) * along + num_columns / 2
+        axes.set_xticks(columns if self.column_labels else [], self.column_labels)
+        axes.tick_params(length=0, labeltop=True, labelbottom=False)
+
 
 CHART_WIDTH, CHART_HEIGHT = 4.2, 3.0
 
@@ -169,10 +515,6 @@ def writer(kind: str, metadata: Mapping[str, str | None]) -> Write:
 
     def write(reports: Iterable[Report], stream: IO[Any], display: Display) -> None:
         """A character that no font has is an empty box, without a warning."""
-        # Before the import: matplotlib logs about its caches and fonts.
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)
-        import matplotlib
-
         for report in reports:
             with matplotlib.rc_context(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -1,5 +1,6 @@
-"""Reports as tables on a screen, drawn by rich from plain text without markup."""
+"""Reports as tables: on a screen, drawn by rich from plain text without markup, and as Markdown."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -227,3 +228,53 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
             screen.console.print()
         for section in sections(report, display):
             screen.draw(section)
+
+
+# What is markup anywhere, the middle of an address that GitHub would link, what begins a list or a rule.
+MARKUP = re.compile(r"[\\`*_\[\]<>|~&$#]|(?<=:)/(?=/)|(?<=www)\.|^[-+](?=[ -]|$)|(?<=[0-9])[.)](?= |$)")
+MOST_DIMS = 8
+
+
+def escaped(text: str) -> str:
+    """The text, escaped so that Markdown shows it as it is."""
+    return MARKUP.sub(lambda match: f"\\{match[0]}", text.strip())
+
+
+def _markdown_cell(column: Column, row: int) -> str:
+    text = escaped(column.cells[row])
+    return f"**{text}**" if row in column.emphasis else text
+
+
+def _markdown_table(grid: Grid) -> Iterator[str]:
+    """Every column, however many there are; the largest number of a row in bold."""
+    columns = [grid.label, *grid.columns]
+    rows = [[escaped(" ".join(column.header)) for column in columns]]
+    rows += [[":--" if column.left else "--:" for column in columns]]
+    rows += [[_markdown_cell(column, i) for column in columns] for i in range(len(grid.label.cells))]
+    yield from (f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def _markdown_blocks(section: Section) -> Iterator[str]:
+    """Blocks, which blank lines separate; a drawing is code, indented, so that nothing in it can end it."""
+    match section:
+        case Paragraph(text, style):
+            yield {"title": "# ", "step": "## "}.get(style, "") + escaped(text)
+        case Values(sentences, numbers):
+            values = {**sentences, **numbers}
+            yield "\n".join(f"- {escaped(f'{name}: {text}')}" for name, text in values.items())
+        case Grid(title):
+            yield f"### {escaped(title)}" if title else ""
+            yield "\n".join(_markdown_table(section))
+        case Drawing(title, lines):
+            yield escaped(title)
+            yield "\n".join(f"    {line}" for line in lines)
+
+
+def write_markdown(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
+    """Each report under its heading; tables whole, whatever the screen, but for vectors of many dims."""
+    whole = replace(display, width=None, colors="none", most_dims=MOST_DIMS)
+    for number, report in enumerate(reports):
+        blocks = (
+            block for section in sections(report, whole) for block in _markdown_blocks(section) if block
+        )
+        stream.write(("\n" if number else "") + "\n\n".join(blocks) + "\n")

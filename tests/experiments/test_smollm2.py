@@ -167,7 +167,7 @@ def test_the_heads_that_copy_from_the_needle_are_named(
     report = json.loads(ended.out)
     heads = report["statistics"]["heads"]
     assert {place(row) for row in heads[:6]} >= RETRIEVAL and heads[5]["retrieval"] > 0.5
-    assert "a sandwich and sit in Dolores Park" in report["written"]
+    assert "a sandwich and sit in Dolores Park" in " ".join(report["written"].split())
 
     tokenizer = pretrained.tokenizer
     model = AutoModelForCausalLM.from_pretrained(

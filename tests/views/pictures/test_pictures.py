@@ -16,8 +16,7 @@ from attncli.commands.diff import compare
 from attncli.report import NamedTensor, Report
 from attncli.views import Display, load_view
 from attncli.views.colours import COOLWARM, VIRIDIS, colours
-from attncli.views.picture_maps import NO_NUMBER
-from attncli.views.pictures import draw, settings
+from attncli.views.pictures import NO_NUMBER, draw, settings
 from tests.experiments.running import ROOT, run
 from tests.saved.test_reports import ALL_CASES
 from tests.views.test_views import HOSTILE, LESSON
