@@ -9,6 +9,19 @@ if TYPE_CHECKING:
     from attncli.api import NotebookReport, heads, run
     from attncli.core.attention_statistics import AttentionStatistics, attention_statistics
     from attncli.errors import UserError
+    from attncli.library import (
+        ablate,
+        examples,
+        generate,
+        layers,
+        relations,
+        survey,
+        survey_texts,
+        why,
+    )
+    from attncli.models.loading import open_model
+    from attncli.models.pretrained import words_of_characters
+    from attncli.models.readings import read_probe, read_text
     from attncli.report import Report
 
 
@@ -18,11 +31,33 @@ __all__ = [
     "NotebookReport",
     "Report",
     "UserError",
+    "ablate",
     "attention_statistics",
+    "examples",
+    "generate",
     "heads",
+    "layers",
+    "open_model",
+    "read_probe",
+    "read_text",
+    "relations",
     "run",
+    "survey",
+    "survey_texts",
+    "why",
+    "words_of_characters",
 ]
 
+_OF_MODELS = {
+    **dict.fromkeys(
+        ("ablate", "examples", "generate", "layers", "relations", "survey", "survey_texts", "why"), "library"
+    ),
+    "open_model": "models.loading",
+    "read_probe": "models.readings",
+    "read_text": "models.readings",
+    "words_of_characters": "models.pretrained",
+}
+"""These need the packages of the extra `models`."""
 _MODULES = {
     "AttentionStatistics": "core.attention_statistics",
     "NotebookReport": "api",
@@ -31,6 +66,7 @@ _MODULES = {
     "attention_statistics": "core.attention_statistics",
     "heads": "api",
     "run": "api",
+    **_OF_MODELS,
 }
 
 
@@ -40,9 +76,11 @@ limit_spinning()
 
 def __getattr__(name: str) -> Any:
     """A public name, imported when it is first asked for: `attn --help` needs none of them."""
-    if name in _MODULES:
-        return getattr(import_module(f"attncli.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _OF_MODELS:
+        import_module("attncli.models.folder").check_packages()
+    return getattr(import_module(f"attncli.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

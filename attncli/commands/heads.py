@@ -10,7 +10,7 @@ from attncli.measure.examples import Example, head_examples
 from attncli.measure.heads import HeadMaps, HeadOptions, Surveyed, check_reading, surveyed
 from attncli.measure.patterns import HeadPatterns, HeadRow, patterns_of_text
 from attncli.measure.relations import SentenceFile, relations, sentences_of
-from attncli.measure.totals import HeadTotals, interval_rows, summary_patterns
+from attncli.measure.totals import HeadTotals, head_totals, interval_rows, summary_patterns
 from attncli.models.pretrained import Pretrained, Reading, words_of_characters
 from attncli.models.readings import WORDS_NOTE, ManyTexts, read_probe, read_text
 from attncli.models.text_files import TextFile, TextLine
@@ -107,15 +107,7 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
         if spec.head is not None:
             return _report_examples(spec, many, pretrained)
-        totals = HeadTotals()
-        way_notes: dict[str, None] = {}
-        for batch in many.batches():
-            found = surveyed(
-                pretrained, [reading for _, reading in batch], options_of(spec), ablate=spec.ablate
-            )
-            way_notes |= dict.fromkeys(found.way.notes())
-            totals.add_survey(found.survey)
-    totals.num_tokens = many.num_tokens
+        totals, way_notes = head_totals(pretrained, many, options_of(spec), ablate=spec.ablate)
     notes = [*many.notes(), *way_notes, *ablated_notes(spec.ablate)]
     return report_of_totals(spec, totals, pretrained.name, notes)
 
@@ -247,7 +239,7 @@ def _report_examples(spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pre
         *found.notes,
     ]
     tables: dict[str, Statistic] = {
-        "examples": Table(map(_example_row, found.examples)),
+        "examples": Table(found.rows),
         "head": about,
         "example_weights": Table(row for example in found.examples for row in _token_rows(example)),
     }
@@ -256,15 +248,6 @@ def _report_examples(spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pre
 
 def _about_example(example: Example) -> dict[str, Cell]:
     return {"kind": example.kind, "rank": example.rank, "text": example.text.label}
-
-
-def _example_row(example: Example) -> dict[str, Cell]:
-    """The example, its query, and the key that it looks at most."""
-    key = max(range(len(example.weights)), key=example.weights.__getitem__)
-    query_token, key_token = example.tokens[example.query], example.tokens[key]
-    of_query: dict[str, Cell] = {"value": example.value, "query": example.query, "query_token": query_token}
-    of_key: dict[str, Cell] = {"key": key, "key_token": key_token, "key_weight": example.weights[key]}
-    return _about_example(example) | of_query | of_key
 
 
 def _token_rows(example: Example) -> Iterable[dict[str, Cell]]:

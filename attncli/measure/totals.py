@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.summaries import RunningMoments, mean_interval
-from attncli.measure.heads import Survey, head_numbers, stacks_of
+from attncli.measure.heads import NOTHING_MORE, HeadOptions, Survey, head_numbers, stacks_of, surveyed
 from attncli.measure.patterns import (
     NOT_FIRST,
     HeadPatterns,
@@ -22,6 +22,8 @@ from attncli.measure.patterns import (
     rows_by_stack,
     strongest_rows,
 )
+from attncli.models.pretrained import Pretrained
+from attncli.models.readings import ManyTexts
 
 ROUNDING = 1e-4
 
@@ -118,6 +120,28 @@ class HeadTotals:
             mean, lower, upper, texts = (dict(zip(layer.names, row, strict=True)) for row in numbers)
             where = {**layer.where, "head": head, "pattern": pattern_of(lower, stack)}
             yield SurveyedHead(where, mean, lower, upper, texts)
+
+
+def head_totals(
+    pretrained: Pretrained,
+    many: ManyTexts[Any],
+    options: HeadOptions = NOTHING_MORE,
+    *,
+    ablate: Sequence[str] = (),
+) -> tuple[HeadTotals, list[str]]:
+    """What each head does over many texts, and notes about how their attention came.
+
+    `ablate` names heads, as 5:11, that give nothing meanwhile. UserError for what the model cannot do, and
+    where no text could be read; MemoryError.
+    """
+    totals = HeadTotals()
+    notes: dict[str, None] = {}
+    for batch in many.batches():
+        found = surveyed(pretrained, [reading for _, reading in batch], options, ablate=ablate)
+        notes |= dict.fromkeys(found.way.notes())
+        totals.add_survey(found.survey)
+    totals.num_tokens = many.num_tokens
+    return totals, list(notes)
 
 
 def summary_patterns(heads: Sequence[SurveyedHead], stacks: Mapping[str, Stack]) -> HeadPatterns:
