@@ -23,7 +23,7 @@ ARROWS = {
         *("saved", "arrays", "report_parts", *LEAVES),
     },
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
-    "views": {"settings", *LEAVES},
+    "views": {"settings", "core", *LEAVES},
     "toys": {"settings", "core", "report_parts", *LEAVES},
     "measure": {"models", "core", *LEAVES} - {"report"},
     "models": {"core", *LEAVES} - {"report"},
@@ -64,6 +64,9 @@ def modules_imported_at_once(path: Path) -> set[str]:
     return {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
 
 
+# What the rooms without torch may import of core: tables of names.
+NAMES = {"attncli.core.row_statistics", "attncli.core.head_names"}
+
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -90,6 +93,13 @@ def test_typer_stays_in_cli_and_torch_out_of_the_outer_rooms(path: Path) -> None
     assert "torch" not in modules or room not in TORCH_FREE
     assert "rich" not in modules or room == "views"
     assert "textual" not in modules or path.stem in ("browser", "browser_panels")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_settings_and_views_know_only_the_names_of_what_is_measured(path: Path) -> None:
+    modules = {name for name in imported_modules(path) if name.count(".") == 2}
+    of_core = {name for name in modules if name.startswith("attncli.core.")}
+    assert of_core <= NAMES or room_of(path) not in ("settings", "views")
 
 
 def test_a_room_has_two_files_and_a_name_that_says_what_it_holds() -> None:
@@ -177,6 +187,11 @@ assert not {{"torch", "transformers", "matplotlib", "textual"}} & sys.modules.ke
         (["heads", "--model", "/nonexistent"], 2),
         (["heads", "--model", str(ROOT / "configs")], 2),
         (["heads", "--sort", "nonsense"], 2),
+        (["diff", "--help"], 0),
+        (["diff", "self"], 2),
+        (["diff", "self", "nonsense"], 2),
+        (["diff", "/nonexistent.json", "self"], 2),
+        (["diff", "self", "--set", "embed_dim=0"], 2),
         (["browse", "--help"], 0),
         (["browse"], 2),
         (["browse", "--nonsense"], 2),

@@ -6,8 +6,9 @@ from typing import cast
 import torch
 
 from attncli.commands.heads import SHIPPED_NOTE, read_survey_text
+from attncli.core.row_statistics import EFFECTS
 from attncli.errors import UserError
-from attncli.measure.ablate import EFFECTS, LOWERED, Predicted, ablated, predicted_reading
+from attncli.measure.ablate import Predicted, ablated, predicted_reading
 from attncli.models.pretrained import Pretrained
 from attncli.models.readings import ManyTexts
 from attncli.models.text_files import TextFile
@@ -76,7 +77,7 @@ def _report(
     sort = _sort(spec, measured, pretrained)
     if spec.sort != sort:
         spec = spec.model_copy(update={"sort": sort})
-    sign = -1 if sort not in LOWERED else 1
+    sign = 1 if EFFECTS[sort].falls else -1
     ranked = sorted(rows, key=lambda row: (row[sort] is None, sign * (row[sort] or 0.0)))
     statistics: dict[str, Statistic] = {"heads": Table(ranked[: spec.top])}
     single = {"baseline": found.baseline, "joint": found.joint, "approximation": found.approximation}

@@ -1,24 +1,18 @@
 """`attn diff`: two experiments or saved reports, aligned and compared."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
 from attncli.arrays import is_array_file
 from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, option
 from attncli.commands.output import Destination, ProgressLine, progress_line
 from attncli.commands.show import opened
-from attncli.core.row_statistics import HEAD_PATTERNS
-from attncli.core.summaries import jensen_shannon
 from attncli.errors import UserError, nearest
-from attncli.measure.differences import Alignment, align, align_positions
-from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Statistic, Table, Tensors
-from attncli.report_parts import versions
+from attncli.report import NamedTensor, Numbers, Report, Statistic, Table, Tensors
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Spec
@@ -33,12 +27,8 @@ from attncli.settings.validation import (
 )
 
 if TYPE_CHECKING:
-    from attncli.report import Report
+    from attncli.measure.differences import ChangedHeads, NamedWeights
 
-
-WHERE = ("stack", "layer", "head")
-ENDS = ("lower", "upper")
-NAMING = frozenset(pattern.statistic for pattern in HEAD_PATTERNS.values())
 STACKS = {
     "self": "self-attention",
     "cross": "cross-attention",
@@ -46,86 +36,6 @@ STACKS = {
     "decoder": "the decoder",
 }
 MAX_NAMED = 3
-
-
-def changed_heads(a: Report, b: Report) -> Table:
-    """The statistics that name heads, and shares of relations, whose 95 % intervals do not overlap.
-
-    The largest change comes first.
-    """
-    of_b = {_key(row): row for row in b.table("intervals")}
-    names_a, names_b = _names(a), _names(b)
-    found: list[dict[str, Any]] = []
-    for row in a.table("intervals"):
-        other = of_b.get(_key(row))
-        is_shown = row["statistic"] in NAMING or "relation" in row
-        if other is None or not is_shown or not _apart(row, other):
-            continue
-        mean_a, mean_b = float(str(row["mean"])), float(str(other["mean"]))
-        place = _place(row)
-        found.append(
-            {
-                **dict(zip(WHERE, place, strict=True)),
-                "statistic": row["statistic"],
-                "a": mean_a,
-                "b": mean_b,
-                "difference": mean_b - mean_a,
-                **{f"{end}_a": row[end] for end in ENDS},
-                **{f"{end}_b": other[end] for end in ENDS},
-                **({"pattern_a": names_a.get(place), "pattern_b": names_b.get(place)} if names_a else {}),
-            }
-        )
-    found.sort(key=lambda row: -abs(row["difference"]))
-    return Table(found)
-
-
-def change_note(a: Report, b: Report, changed: Table) -> str:
-    """How many heads changed, of those that both surveys have."""
-    shared = {_key(row) for row in a.table("intervals")} & {_key(row) for row in b.table("intervals")}
-    if not shared:
-        return "The two have no statistic of a head in common."
-    places = {place for place, _ in shared}
-    heads = {_place(row) for row in changed}
-    chance = " Of so many comparisons some differ by chance." if heads else ""
-    return f"{len(heads)} of {len(places)} heads changed beyond their 95 % intervals.{chance}"
-
-
-def _place(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in WHERE)
-
-
-def _key(row: Row) -> tuple[tuple[Any, ...], Any]:
-    return _place(row), row["statistic"]
-
-
-def _names(report: Report) -> dict[tuple[Any, ...], Any]:
-    return {_place(row): row["pattern"] for row in report.table("heads") if "pattern" in row}
-
-
-def _apart(a: Row, b: Row) -> bool:
-    """Whether one interval ends before the other begins; one without ends is apart from none."""
-    ends = [row[name] for row in (a, b) for name in ENDS]
-    if not all(isinstance(end, float) and end == end for end in ends):
-        return False
-    lower_a, upper_a, lower_b, upper_b = (float(str(end)) for end in ends)
-    return upper_a < lower_b or upper_b < lower_a
-
-
-def heads_difference(a: Report, b: Report) -> Table:
-    """B - A of every statistic of the heads that both surveys have."""
-    where = ("layer", "head", "stack", "kind")
-    of_b = {tuple(map(row.get, where)): row for row in b.table("heads")}
-    found = Table()
-    for row in a.table("heads"):
-        other = of_b.get(tuple(map(row.get, where)), {})
-        numbers = {
-            name: of_other - value
-            for name, value in row.items()
-            if isinstance(value, float) and isinstance(of_other := other.get(name), float)
-        }
-        if other:
-            found.append({name: row[name] for name in where} | numbers)
-    return found
 
 
 class Place(NamedTuple):
@@ -185,9 +95,6 @@ def _ranges(numbers: Iterable[int]) -> str:
     return ", ".join(" to ".join(map(str, ends)) for ends in found)
 
 
-MAX_CHANGED_ROWS = 10
-ROUNDING = 1e-6
-"""A distance below this is rounding between equal rows, not a change."""
 NO_DISTRIBUTION_NOTE = "Rows of weights that are not distributions have no Jensen-Shannon distance."
 NO_SHARED_NOTE = "A and B share no token: no row of one stands beside a row of the other."
 GAP_NOTE = "A token that one side lacks has no row there, and weight 0 as a key."
@@ -203,85 +110,19 @@ def _weights(report: Report, side: str) -> NamedTensor | None:
     return None
 
 
-def _aligned(axis: str, a: Report, b: Report, sizes: tuple[int, int]) -> Alignment:
-    """The queries, or the keys, of both sides."""
-    tokens = [
-        (side.context_tokens or side.tokens) if axis == "key" else side.tokens[side.first_query :]
-        for side in (a, b)
-    ]
-    if all(len(names) == size for names, size in zip(tokens, sizes, strict=True)) and all(sizes):
-        return align(*tokens)
-    return align_positions(axis, *sizes)
+def _named_weights(report: Report, weights: NamedTensor) -> "NamedWeights":
+    from attncli.measure.differences import NamedWeights
+
+    queries, keys = report.tokens[report.first_query :], report.context_tokens or report.tokens
+    return NamedWeights(weights.axes, weights.values, queries, keys)
 
 
-def _spread(values: np.ndarray, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """One side's weights at the places of both: NaN for a query that it lacks, 0 for such a key."""
-    columns = np.where(keys >= 0, values[..., keys], 0)
-    return np.where(queries[:, np.newaxis] >= 0, columns[..., queries, :], np.nan)
-
-
-def _compared_weights(
-    a: tuple[Report, NamedTensor], b: tuple[Report, NamedTensor]
-) -> tuple[dict[str, NamedTensor], Alignment, Alignment]:
-    (report_a, tensor_a), (report_b, tensor_b) = a, b
-    sizes = tuple(zip(tensor_a.axes, tensor_a.values.shape, tensor_b.values.shape, strict=False))[:-2]
-    if tensor_a.axes != tensor_b.axes or any(i != j for axis, i, j in sizes if axis not in PLACES):
-        sides = [
-            f"{' × '.join(t.axes)} ({' × '.join(map(str, t.values.shape))})" for t in (tensor_a, tensor_b)
-        ]
-        raise UserError(
-            f"diff: the weights of A are {sides[0]}, of B {sides[1]}: "
-            "all but layers, heads and tokens must agree"
-        )
-    shared = tuple(slice(min(i, j)) for _, i, j in sizes)
-    tensor_a, tensor_b = (replace(tensor, values=tensor.values[shared]) for tensor in (tensor_a, tensor_b))
-    shapes = tensor_a.values.shape, tensor_b.values.shape
-    query = _aligned("query", report_a, report_b, (shapes[0][-2], shapes[1][-2]))
-    key = _aligned("key", report_a, report_b, (shapes[0][-1], shapes[1][-1]))
-    weights_a = _spread(tensor_a.values.astype(np.float64), query.a, key.a)
-    weights_b = _spread(tensor_b.values.astype(np.float64), query.b, key.b)
-    tensors = {
-        "difference": NamedTensor(tensor_a.axes, weights_b - weights_a),
-        "weights_a": NamedTensor(tensor_a.axes, weights_a),
-        "weights_b": NamedTensor(tensor_a.axes, weights_b),
-    }
-    return tensors, query, key
-
-
-def _changed_rows(distance: NamedTensor, difference: np.ndarray) -> Table:
-    """The rows that moved furthest, each with the key that gained most and the key that lost most."""
-    flat = np.where(np.isnan(distance.values), -1, distance.values).ravel()
-    rows = Table()
-    for place in np.argsort(-flat, kind="stable")[:MAX_CHANGED_ROWS]:
-        if flat[place] < ROUNDING:
-            break
-        index = np.unravel_index(place, distance.values.shape)
-        moved = difference[index]
-        gained, lost = int(np.nanargmax(moved)), int(np.nanargmin(moved))
-        rows.append(
-            {
-                **dict(zip(distance.axes, map(int, index), strict=True)),
-                "jensen_shannon": float(distance.values[index]),
-                "gained_key": gained,
-                "gained": float(moved[gained]),
-                "lost_key": lost,
-                "lost": float(moved[lost]),
-            }
-        )
-    return rows
-
-
-def _by_head(distance: NamedTensor) -> Table:
-    """The mean and the largest distance of each head, the head that moved most first."""
-    rows: list[dict[str, Any]] = []
-    for index in np.ndindex(distance.values.shape[:-1]):
-        own = distance.values[index][~np.isnan(distance.values[index])]
-        if len(own):
-            place = dict(zip(distance.axes[:-1], index, strict=True))
-            numbers = {"mean_jensen_shannon": float(own.mean()), "max_jensen_shannon": float(own.max())}
-            rows.append({**place, **numbers})
-    rows.sort(key=lambda row: -row["mean_jensen_shannon"])
-    return Table(rows)
+def _change_note(changed: "ChangedHeads") -> str:
+    """How many heads changed, of those that both surveys have."""
+    if not changed.num_shared:
+        return "The two have no statistic of a head in common."
+    chance = " Of so many comparisons some differ by chance." if changed.num_changed else ""
+    return f"{changed.num_changed} of {changed.num_shared} heads changed beyond their 95 % intervals.{chance}"
 
 
 def _single_numbers(report: Report) -> Iterator[tuple[str, float]]:
@@ -330,9 +171,11 @@ def _setting(value: Any) -> str:
 def compare(a: Report, b: Report) -> Report:
     """B compared with A. UserError where their weights cannot be compared.
 
-    Jensen-Shannon distances are per row; see `jensen_shannon`. Without weights on both sides (norm,
-    scale-demo, a survey without maps) only the statistics are compared.
+    Without weights on both sides (norm, scale-demo, a survey without maps) only the statistics are compared.
     """
+    from attncli.measure.differences import changed_heads, head_differences, weight_differences
+    from attncli.report_parts import versions
+
     tensor_a, tensor_b = _weights(a, "A"), _weights(b, "B")
     if (tensor_a is None) != (tensor_b is None):
         without = "A" if tensor_a is None else "B"
@@ -343,15 +186,16 @@ def compare(a: Report, b: Report) -> Report:
     tokens: tuple[str, ...] = ()
     context_tokens: tuple[str, ...] = ()
     if tensor_a is not None and tensor_b is not None:
-        tensors, query, key = _compared_weights((a, tensor_a), (b, tensor_b))
-        distances = jensen_shannon(
-            torch.from_numpy(tensors["weights_a"].values), torch.from_numpy(tensors["weights_b"].values)
-        )
-        distance = NamedTensor(tensor_a.axes[:-1], distances.numpy())
-        statistics["rows"] = Tensors(jensen_shannon=distance)
-        statistics["changed_rows"] = _changed_rows(distance, tensors["difference"].values)
-        if distance.values.ndim > 1:
-            statistics["by_head"] = _by_head(distance)
+        found = weight_differences(_named_weights(a, tensor_a), _named_weights(b, tensor_b))
+        tensors = {
+            "difference": NamedTensor(found.axes, found.b - found.a),
+            "weights_a": NamedTensor(found.axes, found.a),
+            "weights_b": NamedTensor(found.axes, found.b),
+        }
+        statistics["rows"] = Tensors(jensen_shannon=NamedTensor(found.axes[:-1], found.distances))
+        statistics["changed_rows"] = Table(found.changed_rows)
+        statistics["by_head"] = Table(found.by_head)
+        query, key = found.query, found.key
         tokens = query.tokens
         is_cross = any(side.context_tokens or side.first_query for side in (a, b))
         context_tokens = key.tokens if is_cross else ()
@@ -359,14 +203,16 @@ def compare(a: Report, b: Report) -> Report:
             notes.append(GAP_NOTE)
         if not query.num_shared:
             notes.append(NO_SHARED_NOTE)
-        elif np.isnan(distance.values).all():
+        elif np.isnan(found.distances).all():
             notes.append(NO_DISTRIBUTION_NOTE)
     elif a.experiment != b.experiment:
         raise UserError(f"diff: {a.experiment} and {b.experiment} have no weights and other statistics")
+    heads = a.table("heads"), b.table("heads")
     if a.table("intervals") and b.table("intervals"):
-        statistics["changed_heads"] = changed = changed_heads(a, b)
-        notes.insert(1, change_note(a, b, changed))
-    statistics["heads_difference"] = heads_difference(a, b)
+        changed = changed_heads(a.table("intervals"), b.table("intervals"), *heads)
+        statistics["changed_heads"] = Table(changed.rows)
+        notes.insert(1, _change_note(changed))
+    statistics["heads_difference"] = Table(head_differences(*heads))
     statistics["side_by_side"] = _side_by_side(a, b)
     statistics = {name: value for name, value in statistics.items() if value}
     if not (tensors or statistics):
@@ -420,7 +266,7 @@ def spec_of(side: str, overrides: Overrides, draws: bool) -> Spec:
     return build_spec(spec_class, with_maps(spec_class, given, "what is drawn") if draws else given)
 
 
-def _reports(sides: list[tuple[str, Overrides]], draws: bool, progress: ProgressLine) -> "list[Report]":
+def _reports(sides: list[tuple[str, Overrides]], draws: bool, progress: ProgressLine) -> list[Report]:
     """Both sides, every setting checked before anything runs."""
     specs = {number: spec_of(*side, draws) for number, side in enumerate(sides) if not is_saved(side[0])}
     saved = {number: _saved(side) for number, (side, _) in enumerate(sides) if number not in specs}
@@ -432,7 +278,7 @@ def _reports(sides: list[tuple[str, Overrides]], draws: bool, progress: Progress
     ]
 
 
-def _saved(side: str) -> "Report":
+def _saved(side: str) -> Report:
     reports = opened(side).reports
     if len(reports) != 1:
         raise UserError(f"{side}: holds {len(reports)} reports: diff takes one on each side")

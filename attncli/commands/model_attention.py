@@ -15,7 +15,7 @@ from attncli.core.wanted import Computed, Wanted
 from attncli.errors import UserError
 from attncli.measure.removal import AblatedHeads
 from attncli.memory import refuse_bytes
-from attncli.models.blocks import output_projection
+from attncli.models.architectures import output_projection
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading, words_of_characters

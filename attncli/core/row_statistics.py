@@ -1,4 +1,5 @@
-"""What is measured of a row of attention weights, by name. Every list of these names is read from here.
+"""What is measured of a row of attention weights, and of a head, by name: every list of these names is read
+from here.
 
 A leaf without torch, so that settings can be checked before torch is imported: formulas are named by their
 place, `module:function`.
@@ -83,12 +84,12 @@ HEAD_STATISTICS = (
 STARTS_SPECIAL = "starts_special"
 """Whether the first key of a text is a special token, which decides what counts as weight on those."""
 
-UNIFORM = "uniform"
-FIRST = "first token"
+UNNAMED = "unnamed"
+"""What a head is called that no pattern names."""
 
 
 class HeadPattern(NamedTuple):
-    """The statistic of a pattern, and the number above which a head has it.
+    """The statistic of a pattern, the number above which a head has it, and the letter that stands for it.
 
     One key: Gu et al. 2024 (2410.10781) call a mean weight above 0.3 on the first a sink. Clark et al. 2019
     (1906.04341) count the heads of BERT on previous, next and special tokens, Olsson et al. 2022 (2209.11895)
@@ -97,18 +98,42 @@ class HeadPattern(NamedTuple):
 
     statistic: str
     threshold: float
+    letter: str
+    precedence: int = 1
+    """The highest names a head; of equal ones the largest statistic."""
 
 
 HEAD_PATTERNS = {
-    FIRST: HeadPattern("sink_mass", 0.3),
-    "previous token": HeadPattern("previous_token", 0.4),
-    "next token": HeadPattern("next_token", 0.4),
-    "current token": HeadPattern("current_token", 0.4),
-    "duplicate token": HeadPattern("duplicate_token", 0.4),
-    "induction": HeadPattern("induction", 0.4),
-    "special tokens": HeadPattern("special_mass", 0.4),
-    "one key for all": HeadPattern("one_key_mass", 0.3),
-    UNIFORM: HeadPattern("normalized_entropy", 0.9),
+    # Where a head parks weight that it does not need: names only what nothing else names.
+    "first token": HeadPattern("sink_mass", 0.3, "F", precedence=0),
+    "previous token": HeadPattern("previous_token", 0.4, "P"),
+    "next token": HeadPattern("next_token", 0.4, "N"),
+    "current token": HeadPattern("current_token", 0.4, "C"),
+    "duplicate token": HeadPattern("duplicate_token", 0.4, "D"),
+    "induction": HeadPattern("induction", 0.4, "I"),
+    "special tokens": HeadPattern("special_mass", 0.4, "S"),
+    "one key for all": HeadPattern("one_key_mass", 0.3, "K"),
+    "uniform": HeadPattern("normalized_entropy", 0.9, "U", precedence=2),
+}
+
+
+class Effect(NamedTuple):
+    """What a model loses without a head, as one number."""
+
+    is_difference: bool = False
+    """Without the head, minus with it: either sign occurs."""
+    falls: bool = False
+    """A number below zero says that the head helps."""
+
+
+# In the order in which reports name them.
+EFFECTS = {
+    "loss": Effect(is_difference=True),
+    "kl": Effect(),
+    "probability": Effect(is_difference=True, falls=True),
+    "logit_difference": Effect(is_difference=True, falls=True),
+    "output_change": Effect(),
+    "approximate": Effect(),
 }
 
 

@@ -23,9 +23,16 @@ from attncli.core.summaries import (
 from attncli.errors import UserError
 from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
 from attncli.measure.patterns import HeadRow
-from attncli.measure.removal import HeadPlace, Removal, RemovalMethod, Removed, index_of_head, mean_outputs
+from attncli.measure.removal import (
+    Blocks,
+    HeadPlace,
+    Removal,
+    RemovalMethod,
+    Removed,
+    index_of_head,
+    mean_outputs,
+)
 from attncli.memory import refuse_bytes
-from attncli.models.blocks import Blocks
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer
 from attncli.models.pretrained import Pretrained, Reading
@@ -227,10 +234,6 @@ class TextRun:
         return output[:, places] if self.is_language_model and not self._keeps else output
 
 
-EFFECTS = ("loss", "kl", "probability", "logit_difference", "output_change", "approximate")
-"""In the order of reports."""
-LOWERED = ("probability", "logit_difference")
-"""Effects where a number below zero says that the head helps."""
 KEPT_PER_SCORE, KEPT_PER_ENTRY = 4, 30
 """Numbers that a layer keeps for the backward pass, per score of a head and per entry of a token's vector."""
 

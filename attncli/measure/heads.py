@@ -22,7 +22,7 @@ from attncli.errors import UserError, nearest
 from attncli.measure.patterns import HeadRow, Stack, pattern_of
 from attncli.measure.removal import AblatedHeads
 from attncli.memory import refuse_bytes
-from attncli.models.blocks import matrix_and_bias, output_projection, projection_of_heads
+from attncli.models.architectures import matrix_and_bias, output_projection, projection_of_heads
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import (

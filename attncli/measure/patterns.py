@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from attncli.core.row_statistics import FIRST, HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, UNIFORM, HeadPattern
+from attncli.core.row_statistics import HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, UNNAMED, HeadPattern
 
 MIN_ROWS = 5
 """Rows that a pattern must have to name a head: a mean over fewer says little."""
 NUM_STRONGEST = 3
 DECIMALS = 5
-UNNAMED = "unnamed"
 NOT_FIRST = "special_mass - sink_mass"
 """The statistic behind special tokens where the first one is special: that has a pattern of its own."""
 
@@ -44,24 +43,20 @@ class Stack(NamedTuple):
 
 
 def pattern_of(head: HeadRow, stack: Stack) -> str:
-    """Uniform where it is that; else the pattern with the largest value above its threshold.
-
-    The first token, where a head parks weight that it does not need, names only what nothing else names.
-    """
-    found = {
-        name: value
-        for name, (statistic, threshold) in stack.patterns().items()
-        if stack.has_enough_rows(statistic) and (value := stack.value(head, statistic)) > threshold
+    """Of the patterns above their thresholds the one of the highest precedence, then of the largest value."""
+    ranks = {
+        name: (pattern.precedence, value)
+        for name, pattern in stack.patterns().items()
+        if stack.has_enough_rows(pattern.statistic)
+        and (value := stack.value(head, pattern.statistic)) > pattern.threshold
     }
-    if UNIFORM in found:
-        return UNIFORM
-    return max(found, key=lambda name: (name != FIRST, found[name]), default=UNNAMED)
+    return max(ranks, key=lambda name: ranks[name], default=UNNAMED)
 
 
 def pattern_rows(heads: Sequence[HeadRow], stack: Stack) -> list[dict[str, Any]]:
     """For each pattern how many heads are above its threshold; None where it has too few rows."""
     rows: list[dict[str, Any]] = []
-    for name, (statistic, threshold) in stack.patterns().items():
+    for name, (statistic, threshold, *_) in stack.patterns().items():
         above = sum(stack.value(head, statistic) > threshold for head in heads)
         rows.append(
             {
@@ -85,7 +80,7 @@ def strongest_rows(
 
     `key` is the position of the one key for all.
     """
-    for name, (statistic, _) in stack.patterns().items():
+    for name, (statistic, *_) in stack.patterns().items():
         if not stack.has_enough_rows(statistic):
             continue
         ranked = sorted(heads, key=lambda head: -_rounded(stack.value(head, statistic)))[:NUM_STRONGEST]

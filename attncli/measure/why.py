@@ -21,7 +21,7 @@ from attncli.measure.ablate import answer_token
 from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
 from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import index_of_head, output_of
-from attncli.models.blocks import BLOCK, output_projection, projection_of_heads
+from attncli.models.architectures import BLOCK, output_projection, projection_of_heads
 from attncli.models.capture import capture, check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading

@@ -1,6 +1,5 @@
 """A model that computes its attention itself: the weights that it returns, checked, as dense matrices."""
 
-import re
 from collections import deque
 from collections.abc import Iterator, Mapping, MutableMapping, MutableSet, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,6 +18,7 @@ from transformers.utils.generic import ModelOutput
 
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
+from attncli.models.architectures import WEIGHTS, WINDOW
 from attncli.models.layers import (
     CannotShow,
     CapturedLayer,
@@ -27,14 +27,6 @@ from attncli.models.layers import (
     StopCapture,
     run_by_interface,
 )
-
-OUTPUTS = {
-    "attentions": (None, "self"),
-    "encoder_attentions": ("encoder", "self"),
-    "decoder_attentions": ("decoder", "self"),
-    "cross_attentions": ("decoder", "cross"),
-}
-"""Stack and kind of the weights that a model returns, by the names of its outputs."""
 
 ROUNDING = 1e-3
 """By how much a row may sum to more than 1, or a weight be in the future."""
@@ -86,7 +78,7 @@ def configs_of(model: PreTrainedModel) -> list[PreTrainedConfig]:
 def returned_weights(outputs: ModelOutput | tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
     """The weights of each layer, and the name of the output that holds them; none of a tuple."""
     for name, values in outputs.items() if isinstance(outputs, ModelOutput) else ():
-        for weights in values if name in OUTPUTS and isinstance(values, tuple | list) else ():
+        for weights in values if name in WEIGHTS and isinstance(values, tuple | list) else ():
             if weights is not None:
                 yield name, weights
 
@@ -124,7 +116,7 @@ def run_eagerly(
     layers: list[CapturedLayer] = []
     known: MutableMapping[Tensor, None] = WeakIdKeyDictionary()
     for output, weights in returned_weights(outputs):
-        stack, kind = OUTPUTS[output]
+        stack, kind = WEIGHTS[output]
         name = sources.get(weights, output) if isinstance(weights, Tensor) else output
         fault = fault_of(weights)
         if not fault and weights in known:
@@ -159,8 +151,6 @@ def fault_of(weights: Any) -> str:
 TRIAL_TOKENS = 8
 TRIAL_SCORES = 2**26
 """Of all heads of a layer, up to which eager attention runs on a text longer than a window: 268 MB."""
-WINDOW = re.compile(r"window|chunk|local_att|radius|block_size")
-"""In the name of a setting: how many tokens are seen from one, or belong together."""
 TOLERANCE = 1e-4
 """By how much what attention gives a token may differ, relative to its length."""
 TOLERATED_STEPS = 8

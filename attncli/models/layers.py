@@ -1,12 +1,10 @@
 """What a running model hands over through transformers' interface: one layer's attention at a time."""
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -21,9 +19,7 @@ from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
 from attncli.core.reference import FusedAttention
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.wanted import Wanted
-
-CROSS = re.compile(r"cross|encoder_attn|encdec|encoder_decoder", re.IGNORECASE)
-STACK = re.compile(r"(?:^|\.)\w*?(encoder|decoder)(?:_attentions|\.|$)")
+from attncli.models.architectures import ARGUMENTS_WITHOUT_EFFECT, layer_kind, layer_number, layer_stack
 
 
 class CannotShow(Exception):
@@ -62,29 +58,6 @@ class CapturedLayer:
 
 Consumer = Callable[[CapturedLayer], Float[Tensor, "text head query value_dim"] | None]
 """Takes a layer and gives its output, or None where it has not computed it."""
-
-
-@cache
-def layer_number(module: str) -> int:
-    """The first number in a module's qualified name: 1 in `decoder.block.1.layer.0.SelfAttention`."""
-    number = re.search(r"(?<![A-Za-z0-9])\d+", module)
-    return int(number[0]) if number else 0
-
-
-@cache
-def layer_kind(module: str) -> str:
-    """`cross` where the last parts of a module's qualified name say so, else `self`."""
-    return "cross" if CROSS.search(".".join(module.split(".")[-2:])) else "self"
-
-
-@cache
-def layer_stack(module: str) -> str:
-    """`encoder` or `decoder`, by the first part of a module's name that ends so; empty where none does.
-
-    Weights whose module is not known have the name of the output that holds them: `encoder_attentions`.
-    """
-    part = STACK.search(module)
-    return part[1] if part else ""
 
 
 @dataclass
@@ -241,27 +214,6 @@ def _recognised(
 
 
 NAME = "attncli"
-WITHOUT_EFFECT = frozenset(
-    {
-        "cache_position",
-        "cu_seq_lens_k",
-        "cu_seq_lens_q",
-        "deterministic",
-        "dropout",
-        "input_ids",
-        "max_length_k",
-        "max_length_q",
-        "output_attentions",
-        "output_hidden_states",
-        "output_router_logits",
-        "position_embeddings",
-        "position_ids",
-        "return_dict",
-        "sliding_window",
-        "use_cache",
-    }
-)
-"""Arguments that no weight depends on: masks and positions are already in the layer."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +245,7 @@ def _attend_and_hand_over(
     receiver = _receiver.get()
     name = receiver.names[module]
     for argument, given in others.items():
-        if given is not None and argument not in WITHOUT_EFFECT:
+        if given is not None and argument not in ARGUMENTS_WITHOUT_EFFECT:
             raise CannotShow(f"{name} passes {argument} to its attention, which attn does not know")
     num_queries, num_keys = query.shape[2], key.shape[2]
     bias = position_bias

@@ -25,6 +25,7 @@ from transformers import (
 )
 
 from attncli.errors import UserError
+from attncli.models.architectures import UNTRAINED_PARTS, class_with_head, predicted_tokens
 from attncli.models.capture import tried_on_each_text, unchanged
 from attncli.models.folder import (
     SHIPPED_MODEL,
@@ -35,10 +36,7 @@ from attncli.models.folder import (
     panics_in_one_line,
     quiet_transformers,
 )
-from attncli.models.pretrained import Pretrained, class_with_head, predicted_tokens
-
-UNTRAINED_PARTS = ("pooler",)
-"""Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
+from attncli.models.pretrained import Pretrained
 
 MOST_REASON = 300
 MOST_BYTES_PER_BYTE, SPACIOUS_BYTES = 16, 2**30

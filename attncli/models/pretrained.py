@@ -10,22 +10,10 @@ from unicodedata import category
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    BatchEncoding,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-)
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from attncli.errors import UserError
+from attncli.models.architectures import BLANKS, POSITIONS, Predicts, predicted_tokens
 from attncli.models.folder import panics_in_one_line
 
 JOINING = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}-_")
@@ -133,41 +121,6 @@ def _has_more(of_character: Sequence[int], start: int, stop: int) -> bool:
     return (start > 0 and of_character[start - 1] == first) or of_character[stop] == last
 
 
-Predicts = Literal["next", "masked"]
-"""Which tokens a head predicts: the one after each, or those behind a mask."""
-
-NEXT = AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-MASKED = AutoModelForMaskedLM, MODEL_FOR_MASKED_LM_MAPPING_NAMES
-SEQUENCES = AutoModelForSeq2SeqLM, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
-
-
-def class_with_head(config: PreTrainedConfig) -> Any:
-    """transformers' class that loads this model with its head; None where there is none for its kind.
-
-    By the class that was saved; a model without a head may have one that is tied to its embeddings, and where
-    a kind has two (BERT), that is the masked one.
-    """
-    tables = (SEQUENCES,) if config.is_encoder_decoder else (MASKED, NEXT)
-    own = [table for table in tables if config.model_type in table[1]]
-    saved = {*(config.architectures or ())}
-    named = [table for table in own if saved & _classes(table[1][config.model_type])]
-    return next((table[0] for table in (*named, *own)), None)
-
-
-def _classes(names: str | tuple[str, ...]) -> set[str]:
-    return {names} if isinstance(names, str) else {*names}
-
-
-def predicted_tokens(model: PreTrainedModel) -> Predicts | None:
-    """What a model predicts, by its class; None for one without such a head."""
-    kinds: tuple[tuple[Any, Predicts], ...] = ((SEQUENCES, "next"), (NEXT, "next"), (MASKED, "masked"))
-    name = type(model).__name__
-    return next(
-        (kind for (_, names), kind in kinds if any(name in _classes(each) for each in names.values())), None
-    )
-
-
-SPELLINGS = {"Ġ": "byte-level", "▁": "metaspace"}
 FIRST_WORD_ID = 2**32
 """Above all ids of a vocabulary."""
 
@@ -280,7 +233,7 @@ class Pretrained:
         """How the vocabulary writes a blank: byte-level (`Ġ`), metaspace (`▁`) or not at all."""
         with self._tokenizer_errors():
             written = "".join(self.tokenizer.tokenize("a b"))
-        return next((name for mark, name in SPELLINGS.items() if mark in written), None)
+        return next((name for mark, name in BLANKS.items() if mark in written), None)
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
@@ -404,9 +357,7 @@ class Pretrained:
     def most_tokens(self) -> int | None:
         """How many tokens there are positions for; None where the model sets no limit."""
         for name, module in self.model.named_modules():
-            if isinstance(module, torch.nn.Embedding) and name.endswith(
-                ("position_embeddings", "embed_positions")
-            ):
+            if isinstance(module, torch.nn.Embedding) and name.endswith(POSITIONS):
                 unused = 0 if module.padding_idx is None else module.padding_idx + 1
                 return module.num_embeddings - unused - getattr(module, "offset", 0)
         most: int | None = getattr(self.model.config, "max_position_embeddings", None)

@@ -34,8 +34,8 @@ from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.reference import FusedAttention
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
+from attncli.models.architectures import ROTATIONS_BY_LENGTH, WEIGHTS
 from attncli.models.capture import (
-    OUTPUTS,
     Way,
     fault_of,
     guarded,
@@ -120,7 +120,7 @@ class LastRows:
     def take_returned(self, outputs: ModelOutput, sources: Mapping[Tensor, str]) -> None:
         """Keep the last rows of weights that eager attention returned, by the names of their modules."""
         for output, weights in returned_weights(outputs):
-            stack, kind = OUTPUTS[output]
+            stack, kind = WEIGHTS[output]
             name = sources.get(weights, output) if isinstance(weights, Tensor) else output
             if stack == "encoder":
                 continue
@@ -312,7 +312,7 @@ def _cache_options(model: PreTrainedModel, num_tokens: int, prefill_chunk: int |
         rope: Any = getattr(config, "rope_parameters", None) or {}
         rope_types = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
         is_of_keys = {type(layer) for layer in whole} <= {DynamicLayer, DummyLayer}
-        may_be_cut = is_of_keys and not has_decoder and not rope_types & {"dynamic", "longrope"}
+        may_be_cut = is_of_keys and not has_decoder and not rope_types & ROTATIONS_BY_LENGTH
     if prefill_chunk is not None and not may_be_cut:
         kind = model.config.model_type
         raise UserError(f"prefill_chunk: a prompt in pieces may be another one to {kind}: leave it out")

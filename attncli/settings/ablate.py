@@ -1,13 +1,17 @@
 """The settings of what a model loses without some of its heads, and of what each head adds to a logit."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from attncli.core.row_statistics import EFFECTS
 from attncli.settings.fields import Contradictions, Size, contradiction, in_group
 from attncli.settings.models import SurveyTextSpec, check_head, check_heads, split_names
 
-Effect = Literal["loss", "kl", "probability", "logit_difference", "output_change", "approximate"]
+if TYPE_CHECKING:
+    Effect = str
+else:
+    Effect = Literal[tuple(EFFECTS)]
 EVERY_HEAD = "all"
 
 

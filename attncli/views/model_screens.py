@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from rich.cells import cell_len
 
+from attncli.core.row_statistics import EFFECTS, HEAD_PATTERNS, UNNAMED
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Cell, NamedTensor, Report, Row, Table
 from attncli.views import Display
@@ -28,18 +29,7 @@ from attncli.views.sections import (
 )
 from attncli.views.texts import NO_NUMBER, counted, fixed, shortened, token_name, wrap_cells
 
-LETTERS = {
-    "first token": "F",
-    "previous token": "P",
-    "next token": "N",
-    "current token": "C",
-    "duplicate token": "D",
-    "induction": "I",
-    "special tokens": "S",
-    "one key for all": "K",
-    "uniform": "U",
-    "unnamed": NO_NUMBER,
-}
+LETTERS = {**{name: pattern.letter for name, pattern in HEAD_PATTERNS.items()}, UNNAMED: NO_NUMBER}
 SHORT_NAMES = {"special_mass - sink_mass": "special, not first"}
 REPEATED = ("duplicate token", "induction")
 MOST_TEXT = 80
@@ -391,9 +381,8 @@ OTHER_LINES = 9
 
 A header with names of two words has a second line.
 """
-EFFECTS = ("loss", "kl", "probability", "logit_difference", "output_change", "approximate")
-DIFFERENCES = ("loss", "probability", "logit_difference")
-FALLING = ("probability", "logit_difference")
+DIFFERENCES = frozenset(name for name, effect in EFFECTS.items() if effect.is_difference)
+FALLING = frozenset(name for name, effect in EFFECTS.items() if effect.falls)
 
 MOST_EFFECTS, MOST_KEYS = 6, 4
 TERMS = {"embedding": "embedding", "heads": "heads", "mlps": "MLPs", "biases": "biases"}

@@ -13,7 +13,7 @@ from attncli.core.layer import AttentionLayer
 from attncli.errors import UserError
 from attncli.measure.ablate import Predicted, TextRun
 from attncli.measure.removal import HeadPlace, Removal, mean_outputs
-from attncli.models.blocks import output_projection
+from attncli.models.architectures import output_projection
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, USUAL, Architecture, random_inputs

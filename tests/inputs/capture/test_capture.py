@@ -6,7 +6,8 @@ import torch
 from attncli.core import row_tiles as tile
 from attncli.core.layer import AttentionLayer
 from attncli.errors import UserError
-from attncli.models.layers import CapturedLayer, layer_kind, layer_number
+from attncli.models.architectures import layer_kind, layer_number
+from attncli.models.layers import CapturedLayer
 from tests.eager import (
     captured_layers,
     eager_weights,

@@ -17,8 +17,9 @@ from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
 from attncli.errors import UserError
 from attncli.models import capture as capture_module
 from attncli.models import layers as attention_interface
+from attncli.models.architectures import layer_stack
 from attncli.models.capture import Way, capture, run_model, with_eager_attention
-from attncli.models.layers import NAME, CapturedLayer, layer_stack
+from attncli.models.layers import NAME, CapturedLayer
 from tests.eager import captured_layers, eager_weights, whole_weights
 from tests.experiments.running import run
 from tests.model_folders import save_writer

@@ -1,0 +1,164 @@
+"""What is known of architectures: what their parts, arguments, outputs and settings are called.
+
+The one table of it. Nothing goes by the name of an architecture: a new one works where it hands its attention
+to transformers' AttentionInterface and calls its parts as another does.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
+from transformers.pytorch_utils import Conv1D
+
+OUTPUT_PROJECTIONS = (
+    *("{module}.o_proj", "{module}.out_proj", "{module}.c_proj", "{module}.out_lin", "{module}.Wo"),
+    *("{module}.o", "{module}.dense", "{module}.proj", "{module}.wo"),
+    "{parent}.output.dense",
+)
+"""W_O of an attention module: a part of it, or beside it (BERT); the first that is there."""
+BLOCK = re.compile(r"(?:[^.\d][^.]*\.)*\d+")
+"""The name of a block: `model.layers.5`, whose number is the first in it."""
+LAYER_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+")
+CROSS = re.compile(r"cross|encoder_attn|encdec|encoder_decoder", re.IGNORECASE)
+"""In the last parts of the name of a module of cross-attention."""
+STACK = re.compile(r"(?:^|\.)\w*?(encoder|decoder)(?:_attentions|\.|$)")
+"""In the name of a module, or of the output that holds its weights, of a model with two stacks."""
+WEIGHTS = {
+    "attentions": (None, "self"),
+    "encoder_attentions": ("encoder", "self"),
+    "decoder_attentions": ("decoder", "self"),
+    "cross_attentions": ("decoder", "cross"),
+}
+"""Stack and kind of the weights that a model returns, by the names of its outputs."""
+ARGUMENTS_WITHOUT_EFFECT = frozenset(
+    {
+        *("cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "deterministic", "dropout", "input_ids"),
+        *("max_length_k", "max_length_q", "output_attentions", "output_hidden_states"),
+        *("output_router_logits", "position_embeddings", "position_ids", "return_dict", "sliding_window"),
+        "use_cache",
+    }
+)
+"""What a model gives to its attention and no weight depends on: masks and positions are already in it."""
+WINDOW = re.compile(r"window|chunk|local_att|radius|block_size")
+"""In the name of a setting: how many tokens are seen from one, or belong together."""
+POSITIONS = ("position_embeddings", "embed_positions")
+"""The last part of the name of a table with a vector for each position."""
+ROTATIONS_BY_LENGTH = frozenset({"dynamic", "longrope"})
+"""Rotations that depend on how long the text is."""
+UNTRAINED_PARTS = ("pooler",)
+"""Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
+BLANKS = {"Ġ": "byte-level", "▁": "metaspace"}
+"""How a vocabulary writes the blank before a word."""
+
+Predicts = Literal["next", "masked"]
+"""Which tokens a head predicts: the one after each, or those behind a mask."""
+
+
+class LanguageHead(NamedTuple):
+    """A head that predicts tokens: transformers' class that loads it, and its classes by kind of model."""
+
+    auto_class: Any
+    class_names: Mapping[str, str | tuple[str, ...]]
+    predicts: Predicts
+    of_two_stacks: bool = False
+
+    def has(self, kind: str, names: set[str]) -> bool:
+        """Whether one of these is a class of this kind of model with this head."""
+        known = self.class_names[kind]
+        return bool(names & ({known} if isinstance(known, str) else {*known}))
+
+
+LANGUAGE_HEADS = (
+    LanguageHead(
+        AutoModelForSeq2SeqLM, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, "next", of_two_stacks=True
+    ),
+    LanguageHead(AutoModelForMaskedLM, MODEL_FOR_MASKED_LM_MAPPING_NAMES, "masked"),
+    LanguageHead(AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "next"),
+)
+"""A kind of model that has two (BERT) predicts what is masked."""
+
+
+def class_with_head(config: PreTrainedConfig) -> Any:
+    """transformers' class that loads this model with its head; None where there is none for its kind.
+
+    By the class that was saved; a model without a head may have one that is tied to its embeddings.
+    """
+    kind, saved = config.model_type, {*(config.architectures or ())}
+    heads = [head for head in LANGUAGE_HEADS if head.of_two_stacks == bool(config.is_encoder_decoder)]
+    own = [head for head in heads if kind in head.class_names]
+    named = [head for head in own if head.has(kind, saved)]
+    return next((head.auto_class for head in (*named, *own)), None)
+
+
+def predicted_tokens(model: PreTrainedModel) -> Predicts | None:
+    """What a model predicts, by its class; None for one without such a head."""
+    name = {type(model).__name__}
+    own = {head.predicts for head in LANGUAGE_HEADS if any(head.has(kind, name) for kind in head.class_names)}
+    kinds: tuple[Predicts, ...] = ("next", "masked")
+    return next((kind for kind in kinds if kind in own), None)
+
+
+@cache
+def layer_number(module: str) -> int:
+    """The first number in a module's qualified name: 1 in `decoder.block.1.layer.0.SelfAttention`."""
+    number = LAYER_NUMBER.search(module)
+    return int(number[0]) if number else 0
+
+
+@cache
+def layer_kind(module: str) -> str:
+    """`cross` where the last parts of a module's qualified name say so, else `self`."""
+    return "cross" if CROSS.search(".".join(module.split(".")[-2:])) else "self"
+
+
+@cache
+def layer_stack(module: str) -> str:
+    """`encoder` or `decoder`, by the first part of a module's name that ends so; empty where none does.
+
+    Weights whose module is not known have the name of the output that holds them: `encoder_attentions`.
+    """
+    part = STACK.search(module)
+    return part[1] if part else ""
+
+
+def output_projection(model: nn.Module, module: str, in_dim: int) -> nn.Module | None:
+    """The layer that projects the merged heads of an attention module; None where it is not found."""
+    parent, _, _ = module.rpartition(".")
+    modules = dict(model.named_modules())
+    for name in OUTPUT_PROJECTIONS:
+        layer = modules.get(name.format(module=module, parent=parent))
+        if isinstance(layer, nn.Linear | Conv1D) and _matrix(layer).shape[1] == in_dim:
+            return layer
+    return None
+
+
+def _matrix(layer: nn.Module) -> Float[Tensor, "out in"]:
+    assert isinstance(layer.weight, Tensor)
+    return layer.weight.mT if isinstance(layer, Conv1D) else layer.weight
+
+
+def matrix_and_bias(layer: nn.Module) -> tuple[Float[Tensor, "out in"], Float[Tensor, " out"] | None]:
+    """What W_O multiplies by, and adds."""
+    assert layer.bias is None or isinstance(layer.bias, Tensor)
+    return _matrix(layer), layer.bias
+
+
+def projection_of_heads(layer: nn.Module, num_heads: int) -> Float[Tensor, "head out value_dim"]:
+    """The columns of W_O that belong to each head."""
+    matrix = _matrix(layer).detach()
+    return matrix.reshape(len(matrix), num_heads, -1).transpose(0, 1)
