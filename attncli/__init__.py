@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         survey_texts,
         why,
     )
+    from attncli.measure.differences import changed_heads, head_differences
     from attncli.models.loading import open_model
     from attncli.models.pretrained import words_of_characters
     from attncli.models.readings import read_probe, read_text
@@ -33,8 +34,10 @@ __all__ = [
     "UserError",
     "ablate",
     "attention_statistics",
+    "changed_heads",
     "examples",
     "generate",
+    "head_differences",
     "heads",
     "layers",
     "open_model",
@@ -64,6 +67,8 @@ _MODULES = {
     "Report": "report",
     "UserError": "errors",
     "attention_statistics": "core.attention_statistics",
+    "changed_heads": "measure.differences",
+    "head_differences": "measure.differences",
     "heads": "api",
     "run": "api",
     **_OF_MODELS,
