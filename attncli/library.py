@@ -20,12 +20,11 @@ from attncli.core.row_statistics import PATTERNS, ROW_STATISTICS
 from attncli.errors import UserError, nearest
 from attncli.measure.ablate import HeadEffects, ablated, predicted_reading
 from attncli.measure.examples import HeadExamples, head_examples
-from attncli.measure.heads import HeadOptions, check_reading, surveyed
-from attncli.measure.patterns import HeadRow, patterns_of_text
+from attncli.measure.heads import HeadOptions, check_reading, head_totals, surveyed
+from attncli.measure.patterns import HeadRow, interval_rows, patterns_of_text, summary_patterns
 from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
-from attncli.measure.totals import head_totals, interval_rows, summary_patterns
 from attncli.measure.why import LogitAttribution, attribution
 from attncli.measure.writing import WrittenText, written
 from attncli.memory import refuse_bytes

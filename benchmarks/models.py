@@ -29,7 +29,7 @@ from transformers.modeling_utils import PreTrainedModel
 from attncli.core.compiled import SWITCH, tile_pass
 from attncli.core.engines import attend
 from attncli.core.wanted import Computed, Marks, Wanted
-from attncli.measure.heads import head_scores, wanted_scores
+from attncli.measure.patterns import head_scores, wanted_scores
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, DeferredLayers
 

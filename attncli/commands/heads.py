@@ -7,10 +7,16 @@ import torch
 
 from attncli.core.formulas import sink_rate
 from attncli.measure.examples import Example, head_examples
-from attncli.measure.heads import HeadMaps, HeadOptions, Surveyed, check_reading, surveyed
-from attncli.measure.patterns import HeadPatterns, HeadRow, patterns_of_text
+from attncli.measure.heads import HeadMaps, HeadOptions, Surveyed, check_reading, head_totals, surveyed
+from attncli.measure.patterns import (
+    HeadPatterns,
+    HeadRow,
+    HeadTotals,
+    interval_rows,
+    patterns_of_text,
+    summary_patterns,
+)
 from attncli.measure.relations import SentenceFile, relations, sentences_of
-from attncli.measure.totals import HeadTotals, head_totals, interval_rows, summary_patterns
 from attncli.models.pretrained import Pretrained, Reading, words_of_characters
 from attncli.models.readings import WORDS_NOTE, ManyTexts, read_probe, read_text
 from attncli.models.text_files import TextFile, TextLine

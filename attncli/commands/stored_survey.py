@@ -9,7 +9,7 @@ import numpy as np
 
 from attncli.core.row_statistics import STARTS_SPECIAL
 from attncli.errors import UserError
-from attncli.measure.totals import HeadTotals, Where
+from attncli.measure.patterns import HeadTotals, Where
 from attncli.report import Report
 from attncli.runs.report_values import Columns
 from attncli.runs.results import Reader, differing_settings

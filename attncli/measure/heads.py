@@ -15,22 +15,26 @@ from torch import Tensor, nn
 from attncli.core.engines import attend
 from attncli.core.formulas import roll_out, value_norms
 from attncli.core.layer import AttentionLayer, merge_heads
-from attncli.core.row_statistics import OF_KEYS, PATTERNS, ROW_STATISTICS, WITH_SHARE
 from attncli.core.row_tiles import GivenWeights
-from attncli.core.wanted import MAP_SIZE, Computed, Marks, Patterns, Wanted
+from attncli.core.wanted import MAP_SIZE, Computed, Marks, Wanted
 from attncli.errors import UserError, nearest
-from attncli.measure.patterns import HeadRow, Stack, pattern_of
+from attncli.measure.patterns import (
+    HeadRow,
+    HeadTotals,
+    Stack,
+    head_scores,
+    one_key,
+    pattern_of,
+    rows_of_patterns,
+    wanted_scores,
+)
 from attncli.measure.removal import AblatedHeads
 from attncli.memory import refuse_bytes
 from attncli.models.architectures import matrix_and_bias, output_projection, projection_of_heads
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, DeferredLayers
-from attncli.models.pretrained import (
-    ModelText,
-    Pretrained,
-    Reading,
-)
-from attncli.models.readings import attention_between_words, texts_of_stack
+from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.readings import ManyTexts, attention_between_words, texts_of_stack
 
 BYTES_PER_ROLLED_WEIGHT = 40
 BYTES_PER_MERGED_WEIGHT = 8
@@ -153,80 +157,6 @@ def weighted_by_values(layer: AttentionLayer, norms: Float[Tensor, "text head ke
     logs = norms.clamp(min=torch.finfo(torch.float32).tiny).log().to(layer.query.dtype).unsqueeze(2)
     bias = logs if layer.rules.bias is None else layer.rules.bias + logs
     return replace(layer, rules=replace(layer.rules, bias=bias, sink=None))
-
-
-def wanted_scores(
-    ids: Int[Tensor, "text token"] | None,
-    marks: Marks,
-    *,
-    first_key: int = 0,
-    repeat: int | None = None,
-    asked: bool = False,
-) -> Wanted:
-    """What `head_scores` needs. `ids` are the tokens of queries and keys; None in cross-attention, where
-    positions do not compare.
-
-    Keys before `first_key` are not in the patterns. `repeat` is |r| on the repeated probe; `asked` says that
-    the marks hold queries and keys that were asked for.
-    """
-    rows = tuple(name for name, known in ROW_STATISTICS.items() if ids is not None or not known.positional)
-    left_out = {*(() if asked else ("from_to_weight",)), *(() if repeat else ("induction_stripe",))}
-    names = tuple(name for name in PATTERNS if name not in left_out and (ids is not None or name in OF_KEYS))
-    if ids is None:
-        ids = torch.zeros_like(marks.special, dtype=torch.int64)
-    patterns = Patterns(names, ids.to(marks.special.device), marks, first_key=first_key, repeat=repeat or 0)
-    return Wanted(rows=rows, patterns=patterns, received_mass=True)
-
-
-def rows_of_patterns(found: Computed, wanted: Wanted) -> Int[Tensor, "text pattern"]:
-    """In how many rows that see a key each pattern has a key."""
-    assert wanted.patterns is not None
-    seeing = found.seeing
-    return (wanted.patterns.rows[..., : seeing.shape[-1]] & seeing.unsqueeze(1)).sum(dim=-1)
-
-
-def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
-    """Means over the rows of the row statistics, and how much weight falls on each detection pattern D.
-
-    mean_i sum_j D_ij p_ij over the rows where the pattern is not empty, NaN where it is in all; NAME_mul is
-    sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector. What does not compare in
-    cross-attention is NaN. The layers have the same shapes, and the same was wanted of them.
-    """
-    patterns = wanted.patterns
-    assert patterns is not None
-    sums, mass = (
-        torch.stack([getattr(found, name) for found in layers]) for name in ("sums", "pattern_mass")
-    )
-    nothing = torch.full_like(sums[..., 0], torch.nan)
-    scores = dict.fromkeys(ROW_STATISTICS, nothing) | {
-        name: torch.stack([found.rows[name] for found in layers]).nanmean(dim=-1) for name in wanted.rows
-    }
-    scores["sink_mass"] = scores.pop("sink_mass")  # beside that of the first four
-    num_rows = torch.stack([rows_of_patterns(found, wanted) for found in layers])
-    by_rows = (mass / num_rows.unsqueeze(2)).unbind(dim=-1)
-    by_mass = (mass / sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
-    shares = dict(zip(patterns.names, by_mass, strict=True))
-    on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
-    from_to, stripe = (on_patterns.pop(name) for name in ("from_to_weight", "induction_stripe"))
-    scores |= on_patterns | {f"{name}_mul": shares.get(name, nothing) for name in WITH_SHARE}
-    of_asked = {"from_to_weight": from_to} if "from_to_weight" in patterns.names else {}
-    return scores | of_asked | ({"induction_stripe": stripe} if patterns.repeat else {})
-
-
-def one_key(
-    layers: Sequence[Computed], wanted: Wanted
-) -> tuple[Float[Tensor, "layer text head"], Int[Tensor, "layer text head"]]:
-    """max_j mean_i p_ij over the keys that are neither the first nor special, and that key; NaN and -1 where
-    there is none.
-    """
-    assert wanted.patterns is not None
-    received = torch.stack([found.received_mass for found in layers if found.received_mass is not None])
-    num_rows = torch.stack([found.seeing.sum(dim=-1) for found in layers])
-    candidates = ~wanted.patterns.marks.special[:, : received.shape[-1]]
-    candidates[:, 0] = False
-    means = (received / num_rows[..., None, None]).masked_fill(~candidates.unsqueeze(1), -1.0)
-    mass, key = means.max(dim=-1)
-    return mass.masked_fill(mass < 0, torch.nan), key.masked_fill(mass < 0, -1)
 
 
 class MarkedTexts:
@@ -574,6 +504,16 @@ class Surveyed:
         """The heads of each text."""
         return found_texts(self.survey)
 
+    def add_to(self, totals: HeadTotals) -> None:
+        """Add these texts to totals over many."""
+        survey = self.survey
+        totals.num_texts += survey.num_texts
+        for layer, numbers in zip(survey.layers, head_numbers(survey), strict=True):
+            totals.add(layer.where, numbers.names, numbers.values.cpu())
+        for text in range(survey.num_texts):
+            for name, stack in stacks_of(survey, text).items():
+                totals.add_rows(name, stack.num_rows, starts_special=stack.starts_special)
+
     @property
     def rollout(self) -> list[Float[Tensor, "query key"]]:
         """How attention adds up over the layers, of each text, where that was asked for."""
@@ -605,3 +545,25 @@ def surveyed(
         way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
     ablated.check_all_found()
     return Surveyed(survey, way)
+
+
+def head_totals(
+    pretrained: Pretrained,
+    many: ManyTexts[Any],
+    options: HeadOptions = NOTHING_MORE,
+    *,
+    ablate: Sequence[str] = (),
+) -> tuple[HeadTotals, list[str]]:
+    """What each head does over many texts, and notes about how their attention came.
+
+    `ablate` names heads, as 5:11, that give nothing meanwhile. UserError for what the model cannot do, and
+    where no text could be read; MemoryError.
+    """
+    totals = HeadTotals()
+    notes: dict[str, None] = {}
+    for batch in many.batches():
+        found = surveyed(pretrained, [reading for _, reading in batch], options, ablate=ablate)
+        notes |= dict.fromkeys(found.way.notes())
+        found.add_to(totals)
+    totals.num_tokens = many.num_tokens
+    return totals, list(notes)

@@ -1,9 +1,102 @@
-"""What each head does, in a word: the pattern whose statistic is above its threshold."""
+"""What each head does, in a word: how much weight falls on each pattern, on one text and over many."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from attncli.core.row_statistics import HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, UNNAMED, HeadPattern
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attncli.core.row_statistics import (
+    HEAD_PATTERNS,
+    OF_KEYS,
+    PATTERNS,
+    ROW_STATISTICS,
+    STARTS_SPECIAL,
+    UNNAMED,
+    WITH_SHARE,
+    HeadPattern,
+)
+from attncli.core.summaries import RunningMoments, mean_interval
+from attncli.core.wanted import Computed, Marks, Patterns, Wanted
+
+
+def wanted_scores(
+    ids: Int[Tensor, "text token"] | None,
+    marks: Marks,
+    *,
+    first_key: int = 0,
+    repeat: int | None = None,
+    asked: bool = False,
+) -> Wanted:
+    """What `head_scores` needs. `ids` are the tokens of queries and keys; None in cross-attention, where
+    positions do not compare.
+
+    Keys before `first_key` are not in the patterns. `repeat` is |r| on the repeated probe; `asked` says that
+    the marks hold queries and keys that were asked for.
+    """
+    rows = tuple(name for name, known in ROW_STATISTICS.items() if ids is not None or not known.positional)
+    left_out = {*(() if asked else ("from_to_weight",)), *(() if repeat else ("induction_stripe",))}
+    names = tuple(name for name in PATTERNS if name not in left_out and (ids is not None or name in OF_KEYS))
+    if ids is None:
+        ids = torch.zeros_like(marks.special, dtype=torch.int64)
+    patterns = Patterns(names, ids.to(marks.special.device), marks, first_key=first_key, repeat=repeat or 0)
+    return Wanted(rows=rows, patterns=patterns, received_mass=True)
+
+
+def rows_of_patterns(found: Computed, wanted: Wanted) -> Int[Tensor, "text pattern"]:
+    """In how many rows that see a key each pattern has a key."""
+    assert wanted.patterns is not None
+    seeing = found.seeing
+    return (wanted.patterns.rows[..., : seeing.shape[-1]] & seeing.unsqueeze(1)).sum(dim=-1)
+
+
+def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
+    """Means over the rows of the row statistics, and how much weight falls on each detection pattern D.
+
+    mean_i sum_j D_ij p_ij over the rows where the pattern is not empty, NaN where it is in all; NAME_mul is
+    sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector. What does not compare in
+    cross-attention is NaN. The layers have the same shapes, and the same was wanted of them.
+    """
+    patterns = wanted.patterns
+    assert patterns is not None
+    sums, mass = (
+        torch.stack([getattr(found, name) for found in layers]) for name in ("sums", "pattern_mass")
+    )
+    nothing = torch.full_like(sums[..., 0], torch.nan)
+    scores = dict.fromkeys(ROW_STATISTICS, nothing) | {
+        name: torch.stack([found.rows[name] for found in layers]).nanmean(dim=-1) for name in wanted.rows
+    }
+    scores["sink_mass"] = scores.pop("sink_mass")  # beside that of the first four
+    num_rows = torch.stack([rows_of_patterns(found, wanted) for found in layers])
+    by_rows = (mass / num_rows.unsqueeze(2)).unbind(dim=-1)
+    by_mass = (mass / sums.sum(dim=-1, keepdim=True)).unbind(dim=-1)
+    shares = dict(zip(patterns.names, by_mass, strict=True))
+    on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
+    from_to, stripe = (on_patterns.pop(name) for name in ("from_to_weight", "induction_stripe"))
+    scores |= on_patterns | {f"{name}_mul": shares.get(name, nothing) for name in WITH_SHARE}
+    of_asked = {"from_to_weight": from_to} if "from_to_weight" in patterns.names else {}
+    return scores | of_asked | ({"induction_stripe": stripe} if patterns.repeat else {})
+
+
+def one_key(
+    layers: Sequence[Computed], wanted: Wanted
+) -> tuple[Float[Tensor, "layer text head"], Int[Tensor, "layer text head"]]:
+    """max_j mean_i p_ij over the keys that are neither the first nor special, and that key; NaN and -1 where
+    there is none.
+    """
+    assert wanted.patterns is not None
+    received = torch.stack([found.received_mass for found in layers if found.received_mass is not None])
+    num_rows = torch.stack([found.seeing.sum(dim=-1) for found in layers])
+    candidates = ~wanted.patterns.marks.special[:, : received.shape[-1]]
+    candidates[:, 0] = False
+    means = (received / num_rows[..., None, None]).masked_fill(~candidates.unsqueeze(1), -1.0)
+    mass, key = means.max(dim=-1)
+    return mass.masked_fill(mass < 0, torch.nan), key.masked_fill(mass < 0, -1)
+
 
 MIN_ROWS = 5
 """Rows that a pattern must have to name a head: a mean over fewer says little."""
@@ -138,3 +231,120 @@ def patterns_of_text(
         patterns += pattern_rows(own, stack)
         strongest += strongest_rows(own, stack, key_of)
     return HeadPatterns(patterns, strongest, rows_by_stack(stacks))
+
+
+ROUNDING = 1e-4
+"""By how much two means of float32 may differ."""
+
+Where = Mapping[str, Any]
+"""Layer, kind and stack, and the module where it is known."""
+
+
+class LayerTotals(NamedTuple):
+    """The statistics of the heads of a layer over texts: moments by head and statistic."""
+
+    where: Where
+    names: tuple[str, ...]
+    moments: RunningMoments
+
+
+class SurveyedHead(NamedTuple):
+    """A head, named by the lower ends of its intervals, with its statistics over texts.
+
+    By name the means, the two ends of the intervals, and how many texts have them.
+    """
+
+    where: HeadRow
+    mean: dict[str, float]
+    lower: dict[str, float]
+    upper: dict[str, float]
+    texts: dict[str, int]
+
+    def row(self) -> HeadRow:
+        """The head with its means."""
+        return {**self.where, **{name: mean for name, mean in self.mean.items() if name != NOT_FIRST}}
+
+
+@dataclass
+class HeadTotals:
+    """The totals of every layer so far, and for each stack the rows of its statistics, where known."""
+
+    num_texts: int = 0
+    num_tokens: int | None = None
+    layers: dict[tuple[Any, ...], LayerTotals] = field(default_factory=dict)
+    stacks: dict[str, Stack] = field(default_factory=dict)
+
+    def add_array(
+        self, where: Where, names: Sequence[str], values: np.ndarray, starts_special: bool | None
+    ) -> None:
+        """The same as `add` for what a store has kept, and whether all its texts begin with a special token.
+
+        Stores of before did not keep that (None). There the numbers tell, unless the first keys are left out:
+        no head has more weight on the first token than on special ones where it is one.
+        """
+        self.add(where, names, torch.from_numpy(values))
+        if starts_special is None:
+            lead = values[..., names.index("special_mass")] - values[..., names.index("sink_mass")]
+            starts_special = not (lead < -ROUNDING).any() and not np.isnan(lead).all()
+        self.add_rows(where["stack"], {}, starts_special=starts_special)
+
+    def add_rows(self, stack: str, num_rows: Mapping[str, int], *, starts_special: bool = True) -> None:
+        """Rows of a stack by statistic, and whether its texts begin with a special token."""
+        known = self.stacks.get(stack, Stack(stack, {}, True))
+        total = Counter(known.num_rows)
+        total.update(num_rows)
+        self.stacks[stack] = Stack(stack, total, known.starts_special and starts_special)
+
+    def add(self, where: Where, names: Sequence[str], values: Float[Tensor, "text head statistic"]) -> None:
+        """The statistics of one layer on some texts."""
+        if "special_mass" in names:
+            not_first = values[..., names.index("special_mass")] - values[..., names.index("sink_mass")]
+            names = (*names, NOT_FIRST)
+            values = torch.cat([values, not_first.unsqueeze(-1)], dim=-1)
+        key = (*where.values(), values.shape[1])
+        moments = RunningMoments.of(values)
+        if key in self.layers:
+            moments = self.layers[key].moments + moments
+        self.layers[key] = LayerTotals(where, tuple(names), moments)
+
+    def heads(self) -> list[SurveyedHead]:
+        """Every head in the order of the layers; NaN for what no text, or a single one, has."""
+        return [head for layer in self.layers.values() for head in self._heads(layer)]
+
+    def _heads(self, layer: LayerTotals) -> Iterator[SurveyedHead]:
+        moments, stack = layer.moments, self.stacks[layer.where["stack"]]
+        ends = mean_interval(moments.count, moments.mean, moments.squares)
+        means = moments.mean.where(moments.count > 0, float("nan"))
+        tables = [tensor.tolist() for tensor in (means, *ends, moments.count)]
+        for head, numbers in enumerate(zip(*tables, strict=True)):
+            mean, lower, upper, texts = (dict(zip(layer.names, row, strict=True)) for row in numbers)
+            where = {**layer.where, "head": head, "pattern": pattern_of(lower, stack)}
+            yield SurveyedHead(where, mean, lower, upper, texts)
+
+
+def summary_patterns(heads: Sequence[SurveyedHead], stacks: Mapping[str, Stack]) -> HeadPatterns:
+    """What heads do over the texts, by pattern, each strongest head with its interval."""
+    patterns: list[dict[str, Any]] = []
+    strongest: list[dict[str, Any]] = []
+    for name, stack in stacks.items():
+        own = [head for head in heads if head.where["stack"] == name]
+        for row in pattern_rows([head.where | head.lower for head in own], stack):
+            texts = (head.texts.get(str(row["statistic"]), 0) for head in own)
+            patterns.append({**row, "texts": max(texts, default=0) if row["statistic"] else None})
+        by_place = {(head.where["layer"], head.where["head"]): head for head in own}
+        for row in strongest_rows([head.where | head.mean for head in own], stack, lambda _: None):
+            head = by_place[row["layer"], row["head"]]
+            statistic = stack.name_of(stack.patterns()[str(row["pattern"])].statistic)
+            strongest.append({**row, "lower": head.lower[statistic], "upper": head.upper[statistic]})
+    return HeadPatterns(patterns, strongest, rows_by_stack(list(stacks.values())))
+
+
+def interval_rows(heads: Sequence[SurveyedHead], stacks: Mapping[str, Stack]) -> Iterator[dict[str, Any]]:
+    """One row per head and statistic: its mean over the texts and the ends of its 95 % interval."""
+    for head in heads:
+        where = {name: head.where[name] for name in ("stack", "layer", "head")}
+        unused = "" if stacks[where["stack"]].starts_special else NOT_FIRST
+        for name, mean in head.mean.items():
+            if name != unused:
+                ends = {"lower": head.lower[name], "upper": head.upper[name]}
+                yield {**where, "statistic": name, "mean": mean, **ends, "texts": head.texts[name]}

@@ -17,7 +17,7 @@ from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer
 from attncli.core.wanted import Wanted
 from attncli.errors import UserError
-from attncli.measure.ablate import answer_token
+from attncli.measure.ablate import WHERE, answer_token
 from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
 from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import index_of_head, output_of
@@ -223,9 +223,6 @@ def _scale(gave: Float[Tensor, " embed"], unscaled: Float[Tensor, " embed"]) -> 
     return float(scale) if close(unscaled * scale, gave) else None
 
 
-WHERE = ("layer", "module", "kind", "stack", "head", "pattern")
-
-
 @dataclass(frozen=True)
 class KeyContributions:
     """p_ij v_j W_O . direction of one head at the last token, and its weights p_ij, for each token j."""
@@ -305,7 +302,7 @@ def attribution(
     mlps = [float(block.mlp @ vector) for block in blocks]
     numbers = torch.cat(of_heads).tolist()
     rows = [
-        {name: row[name] for name in WHERE} | {"contribution": number}
+        {name: row[name] for name in (*WHERE, "pattern")} | {"contribution": number}
         for row, number in zip(found_texts(survey)[0].rows, numbers, strict=True)
     ]
     layers = [row["layer"] for row in rows if row["head"] == 0]

@@ -100,20 +100,6 @@ MAX_TOKENS_TOGETHER = 512
 OWN_KEYS = ("seed", "sentence", "file", "context", "context_file")
 """The settings that may differ among experiments that run together."""
 
-# fmt: off
-KEYS_TOGETHER = frozenset((
-    *OWN_KEYS, "num_tokens", "num_context_tokens", "tokenizer", "embedding", "unknown", "embed_dim", "device",
-    "projection", "projection_order", "head_dim", "value_dim", "num_heads", "num_kv_heads",
-    "output_projection", "scale", "softmax", "causal", "top_k", "engine", "method", "over", "aggregate",
-    "softmax_twice", "rope", "rope_base", "alibi", "window", "softcap", "sink", "temperature", "qk_norm",
-    "qk_norm_eps",
-))
-# fmt: on
-"""The settings that are tested for texts that run together.
-
-With any other setting each text runs alone: what that setting samples or reports may not allow several texts.
-"""
-
 Outcome = Report | UserError
 Part = TypeVar("Part")
 
@@ -131,7 +117,7 @@ def run_in_buckets(specs: Sequence[Spec]) -> Iterator[dict[int, Outcome]]:
     for group in by_settings.values():
         first = next(iter(group.values()))
         on_model = first.model_source() is not None and not first.reads_many_texts()
-        if len(group) > 1 and (on_model or _can_run_together(first)):
+        if len(group) > 1 and (on_model or first.can_run_together()):
             yield from _run_group(group, on_model=on_model)
         else:
             yield from ({i: _run_alone(spec)} for i, spec in group.items())
@@ -141,11 +127,6 @@ def _shared_settings(spec: Spec) -> tuple[Any, ...]:
     """What must be equal in experiments that run together."""
     shared = [value for key, value in spec.__dict__.items() if key not in OWN_KEYS]
     return (spec.experiment, *[tuple(value) if type(value) is list else value for value in shared])
-
-
-def _can_run_together(spec: Spec) -> bool:
-    untested = type(spec).model_fields.keys() - KEYS_TOGETHER
-    return spec.can_run_together() and not spec.given(*untested)
 
 
 def _run_group(specs: Mapping[int, Spec], *, on_model: bool) -> Iterator[dict[int, Outcome]]:

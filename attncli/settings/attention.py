@@ -303,7 +303,8 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
         return "engine streaming or smaller sizes"
 
     def can_run_together(self) -> bool:
-        return super().can_run_together() and self.model is None
+        samples_more = self.given("relative_bias", "differential")
+        return super().can_run_together() and self.model is None and not samples_more
 
     def needs_dense(self) -> dict[str, str]:
         """The settings that streaming cannot do, and what to say about each."""

@@ -140,7 +140,7 @@ class TextSpec(Spec):
         return None if self.embedding in ("gaussian", "integers") else self.embed_dim
 
     def can_run_together(self) -> bool:
-        return self.batch_size is None and self.embedding != "previous"
+        return self.batch_size is None and self.embedding != "previous" and not self.given("explain")
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()

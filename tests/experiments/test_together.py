@@ -15,6 +15,7 @@ from attncli.runs import runner as together
 from attncli.runs.runner import Session
 from attncli.settings import SPECS
 from attncli.settings.fields import Spec
+from attncli.settings.models import HeadSpec
 from attncli.settings.validation import Given, build_spec
 from attncli.toys.sources import KeptDraws
 from tests.experiments.running import run_together
@@ -268,15 +269,32 @@ def test_draws_are_the_same_whether_kept_or_forgotten(monkeypatch: pytest.Monkey
         assert_together_is_alone(specs)
 
 
-def test_under_a_setting_that_it_does_not_know_each_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+OF_TEXTS = {*together.OWN_KEYS, "num_tokens", "num_context_tokens", "tokenizer", "unknown", "device"}
+NEEDS_WHAT_RUNS_ALONE = {"token", "lambda_init", "num_buckets", "max_distance", *HeadSpec.model_fields}
+
+
+@pytest.mark.parametrize("experiment", ["self", "multihead", "cross", "average"])
+def test_every_setting_is_tested_together_or_runs_alone(experiment: str) -> None:
+    """A new setting may sample or report what several texts cannot share: test it above, or run it alone."""
+    assert spec_of(experiment).can_run_together()
+    tested = {key for _, values in SETTINGS for key in values}
+    rest = SPECS[experiment].model_fields.keys() - tested - OF_TEXTS - NEEDS_WHAT_RUNS_ALONE
+    assert rest == {"batch_size"}
+    given = {"explain": True, "relative_bias": True, "differential": True, "batch_size": 2}
+    for key in given.keys() & SPECS[experiment].model_fields.keys():
+        values = {key: given[key], **({"num_tokens": 3} if key == "batch_size" else {})}
+        assert not spec_of(experiment, **values).can_run_together(), key
+
+
+@pytest.mark.parametrize(("values", "expected"), [({}, [2]), ({"explain": True}, [])])
+def test_what_runs_alone_makes_no_bucket(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, object], expected: list[int]
+) -> None:
     sizes = []
     run_bucket = together._run_bucket
     monkeypatch.setattr(together, "_run_bucket", lambda s, t: sizes.append(len(s)) or run_bucket(s, t))
-    monkeypatch.setattr(together, "KEYS_TOGETHER", together.KEYS_TOGETHER - {"causal"})
-    assert_together_is_alone([spec_of("self", sentence=text, causal=True) for text in (CAT, "a b c d e f")])
-    assert sizes == []
-    assert_together_is_alone([spec_of("self", sentence=text) for text in (CAT, "a b c d e f")])
-    assert sizes == [2]
+    assert_together_is_alone([spec_of("self", sentence=text, **values) for text in (CAT, "a b c d e f")])
+    assert sizes == expected
 
 
 @dataclass(frozen=True)

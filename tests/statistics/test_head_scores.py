@@ -8,7 +8,7 @@ from attncli.core.formulas import roll_out, sink_rate
 from attncli.core.row_statistics import HEAD_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.wanted import Marks
-from attncli.measure.heads import head_scores, wanted_scores
+from attncli.measure.patterns import head_scores, wanted_scores
 from tests.naive_heads import NAMES, naive_figures, naive_mul_score, pattern
 
 PATTERNS = NAMES
