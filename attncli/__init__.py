@@ -9,6 +9,20 @@ if TYPE_CHECKING:
     from attncli.api import NotebookReport, heads, run
     from attncli.core.attention_statistics import AttentionStatistics, attention_statistics
     from attncli.errors import UserError
+    from attncli.library import (
+        ablate,
+        examples,
+        generate,
+        layers,
+        relations,
+        survey,
+        survey_texts,
+        why,
+    )
+    from attncli.measure.differences import changed_heads, head_differences
+    from attncli.models.loading import open_model
+    from attncli.models.pretrained import words_of_characters
+    from attncli.models.readings import read_probe, read_text
     from attncli.report import Report
 
 
@@ -18,19 +32,46 @@ __all__ = [
     "NotebookReport",
     "Report",
     "UserError",
+    "ablate",
     "attention_statistics",
+    "changed_heads",
+    "examples",
+    "generate",
+    "head_differences",
     "heads",
+    "layers",
+    "open_model",
+    "read_probe",
+    "read_text",
+    "relations",
     "run",
+    "survey",
+    "survey_texts",
+    "why",
+    "words_of_characters",
 ]
 
+_OF_MODELS = {
+    **dict.fromkeys(
+        ("ablate", "examples", "generate", "layers", "relations", "survey", "survey_texts", "why"), "library"
+    ),
+    "open_model": "models.loading",
+    "read_probe": "models.readings",
+    "read_text": "models.readings",
+    "words_of_characters": "models.pretrained",
+}
+"""These need the packages of the extra `models`."""
 _MODULES = {
     "AttentionStatistics": "core.attention_statistics",
     "NotebookReport": "api",
     "Report": "report",
     "UserError": "errors",
     "attention_statistics": "core.attention_statistics",
+    "changed_heads": "measure.differences",
+    "head_differences": "measure.differences",
     "heads": "api",
     "run": "api",
+    **_OF_MODELS,
 }
 
 
@@ -40,9 +81,11 @@ limit_spinning()
 
 def __getattr__(name: str) -> Any:
     """A public name, imported when it is first asked for: `attn --help` needs none of them."""
-    if name in _MODULES:
-        return getattr(import_module(f"attncli.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _OF_MODELS:
+        import_module("attncli.models.folder").check_packages()
+    return getattr(import_module(f"attncli.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,7 @@ os.environ |= {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "OMP_
 settings.register_profile("ci", derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-ROOMS_OF_TENSORS = ("core", "models", "measure", "toys", "commands", "report_parts")
+ROOMS_OF_TENSORS = ("core", "models", "measure", "library", "toys", "commands", "report_parts")
 install_import_hook([f"attncli.{room}" for room in ROOMS_OF_TENSORS], "beartype.beartype")
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import jensenshannon
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"((?:^[^`#\n][^\n]*\n)+)\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -101,9 +102,10 @@ def report(package: Path, *arguments: str) -> dict[str, Any]:
 def test_the_page_names_these_files_and_no_others() -> None:
     files = {
         "A statistic of a row": {"attncli/core/local_mass.py", "attncli/core/row_statistics.py"},
-        "An experiment": {
-            "attncli/settings/similarity.py",
-            "attncli/toys/similarity.py",
+        "An experiment": {"attncli/commands/similarity.py", "attncli/settings/__init__.py"},
+        "Something measured of a pair of heads": {
+            "attncli/measure/pairs.py",
+            "attncli/commands/pairs.py",
             "attncli/settings/__init__.py",
         },
         "A view": {"attncli/views/tsv.py", "attncli/views/__init__.py"},
@@ -192,6 +194,41 @@ def test_an_experiment_is_a_command(package: Path, tmp_path: Path) -> None:
     expected = ["--expect", "similarity.max < 1.5"]
     attn(package, "batch", str(config), "-o", str(store), "--workers", "1", *expected)
     assert "similarity.variance" in attn(package, "results", str(store))
+
+
+def test_a_pair_of_heads_is_measured_by_a_command_and_from_python(package: Path) -> None:
+    text = "to be or not to be"
+    script = f"""if True:
+        import json, attncli
+        from attncli.measure.pairs import head_distances
+        model = attncli.open_model()
+        weights = [layer.weights()[0].tolist() for layer in attncli.layers(model, {text!r})]
+        print(json.dumps([head_distances(model, attncli.read_text(model, {text!r})), weights]))
+    """
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, cwd=package, check=True, capture_output=True, text=True, timeout=120)
+    pairs, weights = json.loads(ended.stdout)
+    assert len(pairs) == 2 * 6 and pairs == sorted(pairs, key=lambda pair: pair["distance"])
+    for pair in pairs:
+        a, b = (np.array(weights[pair["layer"]][pair[key]]) for key in ("head", "other"))
+        expected = np.nanmean([jensenshannon(p, q) for p, q in zip(a, b, strict=True)])
+        assert abs(pair["distance"] - expected) < 1e-4
+    assert report(package, "pairs", "--sentence", text)["statistics"]["pairs"] == pairs
+    assert report(package, "pairs", "--sentence", text, "--top", "2")["statistics"]["pairs"] == pairs[:2]
+    rows = list(csv.DictReader(io.StringIO(attn(package, "pairs", text, "--format", "csv"))))
+    assert [float(row["distance"]) for row in rows] == [pair["distance"] for pair in pairs]
+    assert "distance" in attn(package, "pairs", text)
+
+
+def test_what_pairs_does_not_read_is_told_without_torch(package: Path) -> None:
+    script = """if True:
+        import sys
+        from attncli.cli import run
+        assert run(["pairs", "--texts", "attncli/errors.py"]) == 2 and "torch" not in sys.modules
+    """
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, cwd=package, check=True, capture_output=True, text=True, timeout=120)
+    assert ended.stderr == "--texts: is not for pairs, which reads one text\n"
 
 
 def test_a_view_is_a_format_and_a_suffix(package: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.same_text import assert_same_text
-from tools.refresh_outputs import PAGES, ROOT, refreshed
+from tools.refresh_outputs import PAGES, PYTHON_PAGE, ROOT, refreshed, refreshed_python
 
 MACHINE = re.compile(r"(?<= done now in ).*|(?<=; made with ).*")
 
@@ -17,6 +17,12 @@ def test_outputs_are_fresh(page: Path, terminal: bool) -> None:
     """Where this fails: python tools/refresh_outputs.py [PAGE ...]"""
     text = page.read_text()
     assert_same_text(MACHINE.sub("#", refreshed(text, terminal=terminal, quick=True)), MACHINE.sub("#", text))
+
+
+def test_what_python_prints_is_fresh() -> None:
+    """Where this fails: python tools/refresh_outputs.py docs/python.md"""
+    text = PYTHON_PAGE.read_text()
+    assert_same_text(refreshed_python(text), text)
 
 
 @pytest.mark.parametrize(

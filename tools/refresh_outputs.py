@@ -8,9 +8,13 @@ commands of a page share a new directory with a copy of configs/ in it, and in l
 
 A block marked `console slow` holds commands on SmolLM2, which lies in the folder `smollm2`: this tool runs
 them, tests do not.
+
+The blocks marked `python` of docs/python.md are one program. What each prints stands in a block marked `text`
+below it; `my-model` is the folder of the tiny model that comes with attn.
 """
 
 import fcntl
+import json
 import multiprocessing
 import os
 import re
@@ -30,6 +34,17 @@ ROOT = Path(__file__).parent.parent
 LESSONS = ROOT / "attncli" / "data" / "lessons"
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(LESSONS.glob("*.md"))]
 BLOCK = re.compile(r"(```console( slow)?\n)(.*?)(```)", re.DOTALL)
+PYTHON_PAGE = ROOT / "docs" / "python.md"
+PYTHON_BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n.*?```\n)?", re.DOTALL)
+RUN_BLOCKS = """
+import contextlib, io, json, sys
+names, outputs = {}, []
+for code in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, names)
+    outputs.append(printed.getvalue())
+print(json.dumps(outputs))
+"""
 CHECKPOINTS = ROOT / ".venv" / "checkpoints"
 LINES, COLUMNS = 24, 80
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -130,6 +145,29 @@ def refreshed(text: str, *, terminal: bool = True, quick: bool = False, slow: bo
         return BLOCK.sub(rerun, text)
 
 
+def refreshed_python(text: str) -> str:
+    """The page with what its Python prints now."""
+    with TemporaryDirectory() as folder:
+        Path(folder, "my-model").symlink_to(ROOT / "attncli" / "data" / "tiny-induction")
+        ended = subprocess.run(
+            [sys.executable, "-c", RUN_BLOCKS],
+            input=json.dumps(PYTHON_BLOCK.findall(text)),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+    outputs = iter(json.loads(ended.stdout))
+
+    def with_output(match: re.Match[str]) -> str:
+        output = "".join(f"{line.rstrip()}\n" for line in next(outputs).splitlines())
+        return f"```python\n{match[1]}```\n" + (f"\n```text\n{output}```\n" if output else "")
+
+    return PYTHON_BLOCK.sub(with_output, text)
+
+
 if __name__ == "__main__":
-    for page in [Path(name) for name in sys.argv[1:]] or PAGES:
-        page.write_text(refreshed(page.read_text(), slow=True))
+    for page in [path.resolve() for path in map(Path, sys.argv[1:])] or PAGES:
+        text = refreshed(page.read_text(), slow=True)
+        page.write_text(refreshed_python(text) if page == PYTHON_PAGE else text)

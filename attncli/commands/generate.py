@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import inf
 
 import torch
@@ -12,7 +11,7 @@ from attncli.errors import UserError
 from attncli.measure.writing import MOST_KEYS_OF_HEADS, Prompt, Writing, WrittenRows, read_prompt, writing
 from attncli.models.pretrained import Pretrained
 from attncli.models.writing import Decoding, settings_notes, start_token
-from attncli.report import Cell, NamedTensor, Numbers, Report, Row, Statistic, Table, Tensors
+from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table, Tensors
 from attncli.report_parts import build_report, named
 from attncli.settings.generate import GenerateSpec
 from attncli.settings.text import Texts
@@ -77,7 +76,7 @@ class ReportParts:
         num_prompt, num_new = len(self.prompt.prompt.ids), len(self.written)
         found: dict[str, Statistic] = {
             "heads": self._ranked(self._heads()),
-            "written": self._written(),
+            "written": Table(self.rows.token_rows(self.pretrained.labels(self.written), self.first_query)),
             "writing": Numbers(prompt_tokens=num_prompt, new_tokens=num_new),
         }
         if self.prompt.needle:
@@ -108,29 +107,11 @@ class ReportParts:
 
     def _heads(self) -> Table:
         """The means over the new tokens; no number where none of them has one."""
-        means = {name: torch.nanmean(numbers, dim=-1) for name, numbers in self._numbers.items()}
-        if self.prompt.needle:
-            means["retrieval"] = self.found.retrieval[0]
-        first = self.spec.head or 0
-        table = Table()
-        for index, place in enumerate(self.rows.places):
-            where = place._asdict()
-            num_heads = where.pop("num_heads")
-            for head in range(num_heads if self.spec.head is None else 1):
-                numbers = {name: float(of_heads[index, head]) for name, of_heads in means.items()}
-                table.append({**where, "head": first + head, **numbers})
-        return table
-
-    @cached_property
-    def _numbers(self) -> dict[str, Tensor]:
-        """Each statistic of the rows (layer, head, query), in the order of the layers."""
-        return {
-            name: torch.stack([one.statistics[name] for one in self.rows.tokens], dim=-1).double()
-            for name in self.rows.statistic_names
-        }
+        of_needle = {"retrieval": self.found.retrieval[0]} if self.prompt.needle else {}
+        return Table(self.rows.head_rows(**of_needle))
 
     def _rows(self) -> Tensors:
-        of_rows = {name: self._placed_rows(numbers, "query") for name, numbers in self._numbers.items()}
+        of_rows = {name: self._placed_rows(numbers, "query") for name, numbers in self.rows.numbers().items()}
         keys = torch.stack([one.top_keys for one in self.rows.tokens], dim=-2)
         weights = torch.stack([one.top_weights for one in self.rows.tokens], dim=-2)
         of_rows["top_keys"] = self._placed_rows(keys, "query", "rank")
@@ -148,35 +129,6 @@ class ReportParts:
         if self.spec.head is None:
             return named(tensor[0], "head", *axes)
         return named(tensor[0, 0], *axes)
-
-    def _written(self) -> Table:
-        """For each token, the position of the query that chose it and the keys that it looked at.
-
-        By the mean row of the heads; the first key, where sinks are, has a column of its own.
-        """
-        labels = self.pretrained.labels(self.written)
-        table = Table()
-        for number, (one, label) in enumerate(zip(self.rows.tokens, labels, strict=True)):
-            keys, weights = _top_beside_first(one.mean, self.spec.top_k)
-            row: dict[str, Cell | list[Cell]] = {
-                "token": label,
-                "position": self.first_query + number,
-                "first_key": float(one.mean[0]),
-                "keys": [*keys],
-                "weights": [*weights],
-            }
-            for name in ("prompt_mass", "written_mass", "needle_mass"):
-                if name in one.statistics:
-                    row[name] = float(torch.nanmean(one.statistics[name]))
-            table.append(row)
-        return table
-
-
-def _top_beside_first(row: Tensor, count: int) -> tuple[list[int | None], list[float | None]]:
-    """The keys of the largest weights without the first key; None where there are fewer."""
-    top = row[1:].topk(min(count, len(row) - 1))
-    missing = [None] * (count - len(top.indices))
-    return [*(top.indices + 1).tolist(), *missing], [*top.values.tolist(), *missing]
 
 
 def _by_query(rows: list[Tensor]) -> Tensor:

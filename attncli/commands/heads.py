@@ -12,7 +12,7 @@ from attncli.core.formulas import sink_rate
 from attncli.core.row_statistics import STARTS_SPECIAL
 from attncli.errors import UserError
 from attncli.measure.examples import Example, head_examples
-from attncli.measure.heads import HeadMaps, HeadOptions, Surveyed, check_reading, surveyed
+from attncli.measure.heads import HeadMaps, HeadOptions, Surveyed, check_reading, head_totals, surveyed
 from attncli.measure.patterns import (
     HeadPatterns,
     HeadRow,
@@ -121,15 +121,7 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
         if spec.head is not None:
             return _report_examples(spec, many, pretrained)
-        totals = HeadTotals()
-        way_notes: dict[str, None] = {}
-        for batch in many.batches():
-            found = surveyed(
-                pretrained, [reading for _, reading in batch], options_of(spec), ablate=spec.ablate
-            )
-            way_notes |= dict.fromkeys(found.way.notes())
-            found.add_to(totals)
-    totals.num_tokens = many.num_tokens
+        totals, way_notes = head_totals(pretrained, many, options_of(spec), ablate=spec.ablate)
     notes = [*many.notes(), *way_notes, *ablated_notes(spec.ablate)]
     return report_of_totals(spec, totals, pretrained.name, notes)
 
@@ -260,7 +252,7 @@ def _report_examples(spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pre
     )
     notes = [*([WORDS_NOTE] if spec.words else []), *many.notes(), *found.notes]
     tables: dict[str, Statistic] = {
-        "examples": Table(map(_example_row, found.examples)),
+        "examples": Table(found.rows),
         "head": about,
         "example_weights": Table(row for example in found.examples for row in _token_rows(example)),
     }
@@ -277,15 +269,6 @@ def _report_examples(spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pre
 
 def _about_example(example: Example) -> dict[str, Cell]:
     return {"kind": example.kind, "rank": example.rank, "text": example.text.label}
-
-
-def _example_row(example: Example) -> dict[str, Cell]:
-    """The example, its query, and the key that it looks at most."""
-    key = max(range(len(example.weights)), key=example.weights.__getitem__)
-    query_token, key_token = example.tokens[example.query], example.tokens[key]
-    of_query: dict[str, Cell] = {"value": example.value, "query": example.query, "query_token": query_token}
-    of_key: dict[str, Cell] = {"key": key, "key_token": key_token, "key_weight": example.weights[key]}
-    return _about_example(example) | of_query | of_key
 
 
 def _token_rows(example: Example) -> Iterable[dict[str, Cell]]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -98,10 +98,21 @@ class Example:
     tokens: list[str]
     weights: list[float]
 
+    def row(self) -> dict[str, Any]:
+        """The example, its query, and the key that it looks at most."""
+        key = max(range(len(self.weights)), key=self.weights.__getitem__)
+        about = {"kind": self.kind, "rank": self.rank, "text": self.text.label, "value": self.value}
+        of_query = {"query": self.query, "query_token": self.tokens[self.query]}
+        of_key = {"key": key, "key_token": self.tokens[key], "key_weight": self.weights[key]}
+        return about | of_query | of_key
+
 
 @dataclass(frozen=True)
 class HeadExamples:
-    """A statistic of a head: its mean over texts with a 95 % interval, its median over rows, and examples."""
+    """A statistic of a head: its mean over texts with a 95 % interval, its median over rows, and examples.
+
+    `rows` has one row per example: its query, and the key that it looks at most.
+    """
 
     num_texts: int
     mean: float
@@ -110,6 +121,11 @@ class HeadExamples:
     median: float
     examples: list[Example]
     notes: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The examples as plain values, for a table or a data frame."""
+        return [example.row() for example in self.examples]
 
 
 def head_examples(

@@ -34,7 +34,7 @@ from attncli.models.architectures import matrix_and_bias, output_projection, pro
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import ModelText, Pretrained, Reading
-from attncli.models.readings import attention_between_words, texts_of_stack
+from attncli.models.readings import ManyTexts, attention_between_words, texts_of_stack
 
 BYTES_PER_ROLLED_WEIGHT = 40
 BYTES_PER_MERGED_WEIGHT = 8
@@ -545,3 +545,25 @@ def surveyed(
         way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
     ablated.check_all_found()
     return Surveyed(survey, way)
+
+
+def head_totals(
+    pretrained: Pretrained,
+    many: ManyTexts[Any],
+    options: HeadOptions = NOTHING_MORE,
+    *,
+    ablate: Sequence[str] = (),
+) -> tuple[HeadTotals, list[str]]:
+    """What each head does over many texts, and notes about how their attention came.
+
+    `ablate` names heads, as 5:11, that give nothing meanwhile. UserError for what the model cannot do, and
+    where no text could be read; MemoryError.
+    """
+    totals = HeadTotals()
+    notes: dict[str, None] = {}
+    for batch in many.batches():
+        found = surveyed(pretrained, [reading for _, reading in batch], options, ablate=ablate)
+        notes |= dict.fromkeys(found.way.notes())
+        found.add_to(totals)
+    totals.num_tokens = many.num_tokens
+    return totals, list(notes)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -299,6 +299,50 @@ class WrittenRows:
             weights[..., 0, :].cpu() if keeps else None,
         )
 
+    def numbers(self) -> dict[str, Float[Tensor, "layer head query"]]:
+        """Each statistic of the rows, in the order of the layers, in float64."""
+        return {
+            name: torch.stack([one.statistics[name] for one in self.tokens], dim=-1).double()
+            for name in self.statistic_names
+        }
+
+    def head_rows(self, **means: Float[Tensor, "layer head"]) -> list[dict[str, Any]]:
+        """One row per head: the means of its statistics over the new tokens, and more numbers of each head.
+
+        NaN where none of the tokens has a number.
+        """
+        means = {name: torch.nanmean(of_rows, dim=-1) for name, of_rows in self.numbers().items()} | means
+        first = self.head or 0
+        table = []
+        for index, place in enumerate(self.places):
+            where = place._asdict()
+            num_heads = where.pop("num_heads")
+            for head in range(num_heads if self.head is None else 1):
+                numbers = {name: float(of_heads[index, head]) for name, of_heads in means.items()}
+                table.append({**where, "head": first + head, **numbers})
+        return table
+
+    def token_rows(self, labels: Sequence[str], first_query: int) -> list[dict[str, Any]]:
+        """For each token, the position of the query that chose it and the keys that it looked at.
+
+        By the mean row of the heads; the first key, where sinks are, has a column of its own.
+        """
+        table = []
+        for number, (one, label) in enumerate(zip(self.tokens, labels, strict=True)):
+            keys, weights = _top_beside_first(one.mean, self.top_k)
+            row: dict[str, Any] = {
+                "token": label,
+                "position": first_query + number,
+                "first_key": float(one.mean[0]),
+                "keys": keys,
+                "weights": weights,
+            }
+            for name in ("prompt_mass", "written_mass", "needle_mass"):
+                if name in one.statistics:
+                    row[name] = float(torch.nanmean(one.statistics[name]))
+            table.append(row)
+        return table
+
     def keys_after(self, num_written: int) -> tuple[Int[Tensor, " key"], Bool[Tensor, " key"]]:
         """The tokens at the keys after some were written, and which keys are in the needle."""
         written = [] if self.is_cross else [one.token for one in self.tokens[:num_written]]
@@ -321,6 +365,13 @@ def _number(name: str, rows: Rows, prompted: PromptedRows) -> Float[Tensor, "lay
     numbers: Tensor = formula(rows if is_of_rows else prompted)
     # A copy: the weight on the first key is a view, which would keep all weights of the token.
     return numbers[..., 0].clone().cpu()
+
+
+def _top_beside_first(row: Tensor, count: int) -> tuple[list[int | None], list[float | None]]:
+    """The keys of the largest weights without the first key; None where there are fewer."""
+    top = row[1:].topk(min(count, len(row) - 1))
+    missing = [None] * (count - len(top.indices))
+    return [*(top.indices + 1).tolist(), *missing], [*top.values.tolist(), *missing]
 
 
 @dataclass(frozen=True)
@@ -401,3 +452,40 @@ def _with_text(rows: WrittenRows, pretrained: Pretrained, on_text: Callable[[str
             shown = text
 
     return take
+
+
+@dataclass(frozen=True)
+class WrittenText:
+    """What a model wrote, and where each head looked as it chose each token.
+
+    `tokens` has one row per new token: the position of the query that chose it, and the keys that it looked
+    at, by the mean row of all heads. `heads` has one row per head: means of its statistics over the tokens.
+    `rows` has each statistic of each row, NaN where a layer has fewer heads.
+    """
+
+    text: str
+    tokens: list[dict[str, Any]]
+    heads: list[dict[str, Any]]
+    rows: dict[str, Float[Tensor, "layer head query"]]
+    notes: tuple[str, ...] = ()
+
+
+def written(pretrained: Pretrained, prompt: ModelText, decoding: Decoding, *, top_k: int = 3) -> WrittenText:
+    """The model continues a prompt; with a decoder the prompt goes to the encoder.
+
+    UserError where the model cannot write, or gives no weights of its tokens; MemoryError.
+    """
+    special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids), dtype=torch.long)
+    rows = WrittenRows(prompt.ids, special, is_cross=pretrained.has_decoder, top_k=top_k)
+    ids = prompt.ids.unsqueeze(0).to(pretrained.device)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    way = write(pretrained.whole, inputs, decoding, rows.take, pretrained.tokenizer)
+    new = [one.token for one in rows.tokens]
+    first_query = 0 if pretrained.has_decoder else len(prompt.ids) - 1
+    return WrittenText(
+        pretrained.text_of(new),
+        rows.token_rows(pretrained.labels(new), first_query),
+        rows.head_rows(),
+        rows.numbers(),
+        tuple(way.notes()),
+    )

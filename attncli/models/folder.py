@@ -10,6 +10,8 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from logging import CRITICAL
 from math import prod
@@ -40,8 +42,42 @@ LARGEST_HEADER, LARGEST_FILE = 100_000_000, 2**63
 REPEATED = re.compile(r"(^|_)(layers?|labels|depth)$")
 """Settings of so many parts, which are made one by one before any weight is read."""
 FEW_PARTS = 1000
+GGUF = ".gguf"
+WEIGHTS = (".safetensors", ".bin", ".pt", ".h5")
+SHIPPED_MODEL = str(Path(__file__).parents[1] / "data" / "tiny-induction")
+"""The folder of the tiny model that comes with the package; it learned to copy random characters."""
 
 _stderr_lock = threading.RLock()
+
+
+def local_model(model: str) -> Path | None:
+    """The folder or GGUF file; None for what could only be a model of the hub.
+
+    ValueError for a package that ships several.
+    """
+    path = Path(model)
+    if path.is_dir() or (path.suffix.lower() == GGUF and path.is_file()):
+        return path
+    return None if len(path.parts) > 1 else _of_package(model)
+
+
+@lru_cache(maxsize=64)
+def _of_package(name: str) -> Path | None:
+    """What an installed package's list of files says, none of whose code runs."""
+    try:
+        listed = distribution(name).files if name.strip() else None
+    except (PackageNotFoundError, ValueError):
+        return None
+    paths = [Path(str(file.locate())) for file in listed or ()]
+    models = [path for path in paths if path.suffix.lower() == GGUF]
+    if not models:
+        configured = {path.parent for path in paths if path.name == "config.json"}
+        weighed = {path.parent for path in paths if path.suffix in WEIGHTS}
+        models = sorted(configured & weighed)
+    if len(models) > 1:
+        names = ", ".join(map(str, models))
+        raise ValueError(f"{name} ships several models: name one of {names}")
+    return models[0] if models else None
 
 
 def check_packages() -> None:

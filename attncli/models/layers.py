@@ -49,6 +49,12 @@ class CapturedLayer:
         """encoder, decoder or cross; self in a model of one stack."""
         return self.kind if self.kind == "cross" or not self.stack else self.stack
 
+    def weights(self) -> Float[Tensor, "text head query key"]:
+        """p = softmax(scores) over the keys that each query sees; 0 on the others."""
+        weights = attend(self.attention, Wanted(weights=True)).weights
+        assert weights is not None
+        return weights
+
 
 Consumer = Callable[[CapturedLayer], Float[Tensor, "text head query value_dim"] | None]
 """Takes a layer and gives its output, or None where it has not computed it."""

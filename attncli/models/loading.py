@@ -1,9 +1,11 @@
 """A model and its tokenizer: from a folder or the hub (safetensors, no foreign code), or the caller's own."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import lru_cache
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,15 @@ from transformers import (
 from attncli.errors import UserError
 from attncli.models.architectures import UNTRAINED_PARTS, class_with_head, predicted_tokens
 from attncli.models.capture import tried_on_each_text, unchanged
-from attncli.models.folder import panics_in_one_line, quiet_transformers
+from attncli.models.folder import (
+    SHIPPED_MODEL,
+    check_gguf,
+    check_model_folder,
+    folder_of_gguf,
+    local_model,
+    panics_in_one_line,
+    quiet_transformers,
+)
 from attncli.models.pretrained import Pretrained
 
 MOST_REASON = 300
@@ -35,6 +45,72 @@ MOST_BYTES_PER_BYTE, SPACIOUS_BYTES = 16, 2**30
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:MOST_REASON] or type(error).__name__
+
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def open_model(
+    model: str | PathLike[str] | PreTrainedModel = SHIPPED_MODEL,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    allow_download: bool = False,
+) -> Pretrained:
+    """A model to measure, loaded once: a folder, a .gguf file or an installed package that ships one.
+
+    `allow_download` takes a name on the hub, too; without a name it is the tiny model that comes with attn.
+    `device` is auto (CUDA where there is one), cpu or cuda; `dtype` float32, bfloat16 or float16.
+
+    A loaded transformers model, with its tokenizer, stays where it is and is left as it was: device and dtype
+    are its own. UserError for what cannot be opened; MemoryError.
+    """
+    if not isinstance(model, str | PathLike):
+        name = short_name(getattr(model, "name_or_path", "") or type(model).__name__)
+        with borrowed(name, model, tokenizer) as pretrained:
+            return replace(pretrained, lent=model)
+    asked = fspath(model)
+    if dtype not in DTYPES:
+        raise UserError(f"dtype: must be one of {', '.join(DTYPES)} (got {dtype})")
+    source = _checked_source(asked, allow_download=allow_download)
+    pretrained = load_pretrained(
+        source, allow_download=allow_download, device=_device(device), dtype=dtype, with_head=True
+    )
+    return replace(pretrained, name=short_name(asked))
+
+
+def _checked_source(asked: str, *, allow_download: bool) -> str:
+    """UserError for what is neither a model here nor, where downloads are allowed, a name on the hub."""
+    try:
+        path = local_model(asked)
+    except ValueError as error:
+        raise UserError(f"model: {error}") from None
+    if path is not None:
+        (check_model_folder if path.is_dir() else check_gguf)(path)
+    elif not allow_download:
+        raise UserError(f"model: no such folder: {asked} (a hub id needs allow_download)")
+    return source_of(asked)
+
+
+def source_of(asked: str, tell: Callable[[str], None] | None = None) -> str:
+    """The folder of a model that a user names, made of a GGUF file where that is new; else a name on the hub.
+
+    `tell` gets a line when a folder was made.
+    """
+    path = local_model(asked)
+    if path is None:
+        return asked
+    return str(path if path.is_dir() else folder_of_gguf(path, tell))
+
+
+def _device(name: str) -> torch.device:
+    has_cuda = torch.cuda.is_available()
+    if name not in ("auto", "cpu", "cuda"):
+        raise UserError(f"device: must be one of auto, cpu, cuda (got {name})")
+    if name == "cuda" and not has_cuda:
+        raise UserError("device: cuda is not available here: use auto or cpu")
+    return torch.device("cuda" if name != "cpu" and has_cuda else "cpu")
 
 
 def load_pretrained(
@@ -192,6 +268,16 @@ def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
     with unchanged(model), tried_on_each_text(model, body):
         model.train(False)
         yield Pretrained(name, body, tokenizer, model if predicted_tokens(model) else None)
+
+
+@contextmanager
+def in_use(pretrained: Pretrained) -> Iterator[Pretrained]:
+    """The model while it is measured: a caller's own as it is by now, in evaluation mode."""
+    if pretrained.lent is None:
+        yield pretrained
+        return
+    with borrowed(pretrained.name, pretrained.lent, pretrained.tokenizer) as as_it_is:
+        yield as_it_is
 
 
 def _kind(model: Any) -> str:

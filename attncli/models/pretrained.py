@@ -197,13 +197,15 @@ class Reading:
 class Pretrained:
     """A model without its head (attention needs no logits), in evaluation mode, and its tokenizer.
 
-    `with_head` is the model with the head that predicts tokens, where that was asked for and is there.
+    `with_head` is the model with the head that predicts tokens, where that was asked for and is there. `lent`
+    is a caller's own model, which is measured as it then is, and left as it was.
     """
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     with_head: PreTrainedModel | None = None
+    lent: PreTrainedModel | None = None
 
     @property
     def whole(self) -> PreTrainedModel:

@@ -12,6 +12,7 @@ from attncli.core.rows import merged_into_words
 from attncli.errors import UserError
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading, WordsOfCharacters, repeated_probe
+from attncli.models.text_files import TextLine
 
 WORDS_NOTE = (
     "Tokens are merged into words: weights are summed over the keys of a word, averaged over its queries."
@@ -79,9 +80,12 @@ Text = TypeVar("Text", covariant=True)
 
 @runtime_checkable
 class NumberedTexts(Protocol[Text]):
-    """A file of texts, each with the number of its first line; `label` names it in messages."""
+    """A file of texts, each with the number of its first line."""
 
-    label: str
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        ...
 
     def count(self) -> int:
         """How many texts there are; UserError where one cannot be read, and where there is none."""
@@ -90,6 +94,24 @@ class NumberedTexts(Protocol[Text]):
     def numbered(self) -> Iterator[tuple[int, Text]]:
         """Every text, from the start."""
         ...
+
+
+@dataclass(frozen=True)
+class ListedTexts:
+    """Texts that are in memory, numbered from 1."""
+
+    texts: Sequence[str]
+    label: str = "texts"
+
+    def count(self) -> int:
+        """How many texts there are; UserError where there is none."""
+        if not self.texts:
+            raise UserError(f"{self.label}: holds no text")
+        return len(self.texts)
+
+    def numbered(self) -> Iterator[tuple[int, TextLine]]:
+        """Every text, from the start."""
+        return ((number, TextLine(number, text)) for number, text in enumerate(self.texts, start=1))
 
 
 def run_together(readings: Mapping[int, Reading]) -> Iterator[list[int]]:

@@ -8,13 +8,12 @@ from types import ModuleType
 import torch
 
 from attncli.errors import UserError
-from attncli.models.folder import folder_of_gguf
-from attncli.models.loading import borrowed, kept_pretrained, short_name
+from attncli.models.loading import borrowed, kept_pretrained, short_name, source_of
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.models.readings import run_together
 from attncli.report import Report
 from attncli.runs.threads import one_torch_thread, threads_of_idle_cores
-from attncli.settings.models import ModelSpec, local_model
+from attncli.settings.models import ModelSpec
 from attncli.settings.text import Texts, read_texts
 from attncli.toys.sources import Draws, Progress, choose_device
 
@@ -25,14 +24,10 @@ Outcome = Report | UserError
 
 
 def _pretrained(spec: ModelSpec, progress: Progress | None = None) -> Pretrained:
-    source = asked = spec.model_source()
-    assert source is not None and asked is not None, "without a model nothing runs here"
-    if (path := local_model(source)) is not None:
-        source = str(
-            path if path.is_dir() else folder_of_gguf(path, None if progress is None else progress.tell)
-        )
+    asked = spec.model_source()
+    assert asked is not None, "without a model nothing runs here"
     found = kept_pretrained(
-        source,
+        source_of(asked, None if progress is None else progress.tell),
         allow_download=spec.allow_download,
         device=choose_device(spec),
         dtype=spec.dtype,

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 from attncli.errors import UserError
 from attncli.file_digests import content_digest
-from attncli.models.folder import num_parameters, num_parameters_of_gguf
+from attncli.models.folder import local_model, num_parameters, num_parameters_of_gguf
 from attncli.models.text_files import LineFile, TextFile, TextLine
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Spec
-from attncli.settings.models import local_model
 from attncli.settings.text import PATH_KEYS, check_tokens, is_vector_file
 from attncli.settings.validation import Given, Overrides, unknown_overrides
 

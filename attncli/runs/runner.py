@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from attncli.errors import RunError, UserError
 from attncli.memory import refuse_bytes
-from attncli.models.folder import check_gguf, check_model_folder, check_packages
+from attncli.models.folder import check_gguf, check_model_folder, check_packages, local_model
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors
 from attncli.runs.plan import Chain, Item, Job
 from attncli.runs.report_values import FLOAT, Columns, OwnPart, value_tables
 from attncli.settings import load
 from attncli.settings.fields import Spec
-from attncli.settings.models import ModelSpec, local_model
+from attncli.settings.models import ModelSpec
 from attncli.settings.text import Texts, find_vectors, read_texts, read_tokens, uses_vector_file, with_vectors
 
 if TYPE_CHECKING:

@@ -5,28 +5,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from attncli.settings.fields import Spec
+    from settings.fields import Spec
 
 
 class Experiment(NamedTuple):
-    """A row of `attn --help`, which imports no pydantic; and the Spec, which says everything else."""
+    """A row of `attn --help`, which imports no pydantic; and the place of the Spec, which says the rest."""
 
     summary: str
     spec: str
 
 
 EXPERIMENTS = {
-    "average": Experiment("Average each token with its past, in three ways", "lessons.AverageSpec"),
-    "self": Experiment("Self-attention of one sentence, with one head", "attention.SelfSpec"),
-    "multihead": Experiment("Multi-head attention of one sentence", "attention.MultiheadSpec"),
-    "cross": Experiment("Cross-attention from a sentence to a context", "attention.CrossSpec"),
-    "scale-demo": Experiment("Why scores are scaled: variance and sharpness", "lessons.ScaleDemoSpec"),
-    "norm": Experiment("Batch, layer and RMS normalisation", "lessons.NormSpec"),
-    "heads": Experiment("What each head of a pretrained model does", "heads.HeadsSpec"),
-    "generate": Experiment("Where a model looks while it writes", "generate.GenerateSpec"),
-    "ablate": Experiment("What a model loses without each of its heads", "ablate.AblateSpec"),
-    "why": Experiment("What each head adds to the logit of the next token", "ablate.WhySpec"),
-    "pitfalls": Experiment("Classic mistakes, each next to the right way", "lessons.PitfallsSpec"),
+    "average": Experiment("Average each token with its past, in three ways", "settings.lessons:AverageSpec"),
+    "self": Experiment("Self-attention of one sentence, with one head", "settings.attention:SelfSpec"),
+    "multihead": Experiment("Multi-head attention of one sentence", "settings.attention:MultiheadSpec"),
+    "cross": Experiment("Cross-attention from a sentence to a context", "settings.attention:CrossSpec"),
+    "scale-demo": Experiment(
+        "Why scores are scaled: variance and sharpness", "settings.lessons:ScaleDemoSpec"
+    ),
+    "norm": Experiment("Batch, layer and RMS normalisation", "settings.lessons:NormSpec"),
+    "heads": Experiment("What each head of a pretrained model does", "settings.heads:HeadsSpec"),
+    "generate": Experiment("Where a model looks while it writes", "settings.generate:GenerateSpec"),
+    "ablate": Experiment("What a model loses without each of its heads", "settings.ablate:AblateSpec"),
+    "why": Experiment("What each head adds to the logit of the next token", "settings.ablate:WhySpec"),
+    "pitfalls": Experiment("Classic mistakes, each next to the right way", "settings.lessons:PitfallsSpec"),
 }
 
 
@@ -40,8 +42,7 @@ class Specs(Mapping[str, "type[Spec]"]):
     """The Spec of each experiment, imported when it is asked for."""
 
     def __getitem__(self, experiment: str) -> "type[Spec]":
-        module, _, name = EXPERIMENTS[experiment].spec.rpartition(".")
-        spec_class: type[Spec] = getattr(import_module(f"attncli.settings.{module}"), name)
+        spec_class: type[Spec] = load(f"attncli.{EXPERIMENTS[experiment].spec}", "")
         return spec_class
 
     def __iter__(self) -> Iterator[str]:

@@ -1,49 +1,14 @@
 """The settings of what looks into a pretrained model: which model, layer and heads, what it reads."""
 
-from functools import lru_cache
-from importlib import resources
-from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from attncli.core.head_names import named_head
+from attncli.models.folder import SHIPPED_MODEL, local_model
 from attncli.settings.fields import Contradictions, Count, Group, Size, Spec, TextSource, contradiction
 from attncli.settings.text import FileName, Text
-
-GGUF = ".gguf"
-WEIGHTS = (".safetensors", ".bin", ".pt", ".h5")
-
-
-def local_model(model: str) -> Path | None:
-    """The folder or GGUF file; None for what could only be a model of the hub.
-
-    ValueError for a package that ships several.
-    """
-    path = Path(model)
-    if path.is_dir() or (path.suffix.lower() == GGUF and path.is_file()):
-        return path
-    return None if len(path.parts) > 1 else _of_package(model)
-
-
-@lru_cache(maxsize=64)
-def _of_package(name: str) -> Path | None:
-    """What an installed package's list of files says, none of whose code runs."""
-    try:
-        listed = files(name) if name.strip() else None
-    except (PackageNotFoundError, ValueError):
-        return None
-    paths = [Path(str(file.locate())) for file in listed or ()]
-    models = [path for path in paths if path.suffix.lower() == GGUF]
-    if not models:
-        configured = {path.parent for path in paths if path.name == "config.json"}
-        weighed = {path.parent for path in paths if path.suffix in WEIGHTS}
-        models = sorted(configured & weighed)
-    if len(models) > 1:
-        names = ", ".join(map(str, models))
-        raise ValueError(f"{name} ships several models: name one of {names}")
-    return models[0] if models else None
 
 
 def _looks_like_path(model: str) -> bool:
@@ -187,7 +152,7 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
     group = "Input"
     argument = "sentence"
     main_table = "heads"
-    default_model = str(resources.files("attncli") / "data" / "tiny-induction")
+    default_model = SHIPPED_MODEL
 
     sentence: Text | None = Field(None, description="the text that the model reads")
     file: FileName | None = Field(None, description="a text file instead of the sentence; - reads stdin")

@@ -1,12 +1,12 @@
 """What `--model` may name beside a folder: a GGUF file, and a package whose code is not run."""
 
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from attncli.models import folder as gguf
-from attncli.settings import models as pretrained
 from tests.conftest import Attn
 from tests.model_folders import save_writer
 
@@ -18,7 +18,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    pretrained._of_package.cache_clear()
+    gguf._of_package.cache_clear()
     return folder
 
 
@@ -63,10 +63,10 @@ def test_what_is_no_gguf_is_one_line(site: Path, attn: Attn, monkeypatch: pytest
     assert damaged.code == 2 and damaged.err.startswith(f"--model: {path}: cannot be read as GGUF: ")
     assert damaged.err.count("\n") == 1
 
-    def none_installed(name: str) -> ModuleSpec | None:
-        return None
+    def without_gguf(name: str) -> ModuleSpec | None:
+        return None if name in gguf.GGUF_PACKAGES else find_spec(name)
 
-    monkeypatch.setattr(gguf, "find_spec", none_installed)
+    monkeypatch.setattr(gguf, "find_spec", without_gguf)
     missing = attn(["heads", "--model", str(path)])
     assert missing.err == '--model: a GGUF file needs: pip install "attncli[gguf]"\n'
 

@@ -1,0 +1,323 @@
+"""What is asked of an open model, from texts to rows: the doors of `measure` (docs/python.md).
+
+`text` is a text or what `read_text` and `read_probe` made of one; `texts` are many, or the name of a file of
+them. Every result has lists of plain dicts: `pandas.DataFrame(found.heads)` is a data frame.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from os import PathLike, fspath
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attncli.core.head_names import named_head
+from attncli.core.layer import AttentionLayer
+from attncli.core.row_statistics import PATTERNS, ROW_STATISTICS
+from attncli.errors import UserError, nearest
+from attncli.measure.ablate import HeadEffects, ablated, predicted_reading
+from attncli.measure.examples import HeadExamples, head_examples
+from attncli.measure.heads import HeadOptions, check_reading, head_totals, surveyed
+from attncli.measure.patterns import HeadRow, interval_rows, patterns_of_text, summary_patterns
+from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
+from attncli.measure.relations import relations as relations_of
+from attncli.measure.removal import RemovalMethod
+from attncli.measure.why import LogitAttribution, attribution
+from attncli.measure.writing import WrittenText, written
+from attncli.memory import refuse_bytes
+from attncli.models.capture import capture
+from attncli.models.layers import CapturedLayer, StopCapture
+from attncli.models.loading import in_use
+from attncli.models.pretrained import Pretrained, Reading, words_of_characters
+from attncli.models.readings import ListedTexts, ManyTexts, read_text
+from attncli.models.text_files import TextFile, TextLine
+from attncli.models.writing import Decoding
+
+Text = str | Reading
+Texts = str | PathLike[str] | Iterable[str]
+
+
+def _read(model: Pretrained, text: Text, key: str = "text") -> Reading:
+    return read_text(model, text, key=key) if isinstance(text, str) else text
+
+
+def layers(model: Pretrained, text: Text, *, numbers: Collection[int] = ()) -> list[CapturedLayer]:
+    """The attention of each layer on a text, in the order of the run, on the model's device.
+
+    `layer.attention` is an AttentionLayer: query (text, head, query, dim), key and value (text, kv_head, key,
+    dim), who sees whom, and how scores are made of them; for a model that computes its attention itself it
+    holds the weights alone. `layer.weights()` is (text, head, query, key). There is one text. `layer.layer`
+    counts from 0 in each stack, `layer.stack_name` is self, encoder, decoder or cross.
+
+    All layers are kept at once, or those with the `numbers`. UserError for numbers that the model lacks.
+    """
+    found: list[CapturedLayer] = []
+    reading = _read(model, text)
+
+    def keep(layer: CapturedLayer) -> None:
+        if numbers and layer.layer not in numbers:
+            return
+        if not found:
+            num_kept = (len(numbers) or model.num_layers) * (3 if model.has_decoder else 1)
+            refuse_bytes("layers", num_kept * _num_bytes(layer), "fewer tokens, or some of the layers")
+        found.append(_copied(layer))
+        if len(found) == len(numbers) and not model.has_decoder:
+            raise StopCapture
+
+    with in_use(model) as pretrained:
+        capture(pretrained.model, pretrained.inputs([reading]), keep)
+    missing = sorted({*numbers} - {layer.layer for layer in found})
+    if missing:
+        raise UserError(f"numbers: {model.name} has no such layer (got {missing[0]})")
+    return found
+
+
+def _num_bytes(layer: CapturedLayer) -> int:
+    attention = layer.attention
+    if isinstance(attention, AttentionLayer):
+        return attention.query.nbytes + attention.key.nbytes + attention.value.nbytes
+    return attention.weights.nbytes
+
+
+def _copied(layer: CapturedLayer) -> CapturedLayer:
+    """Some models reuse the memory."""
+    attention = layer.attention
+    if not isinstance(attention, AttentionLayer):
+        return layer
+    query, key, value = attention.query.clone(), attention.key.clone(), attention.value.clone()
+    return replace(layer, attention=replace(attention, query=query, key=key, value=value))
+
+
+@dataclass(frozen=True)
+class HeadSurvey:
+    """What each head does: `heads` has one row per head, with its pattern and every statistic.
+
+    Entropy is in nats, distance in tokens; most others are weights between 0 and 1. Over many texts these are
+    means, and `intervals` has one row per head and statistic, with the ends of its 95 % interval (Student's
+    t) and the number of texts. `patterns` has one row per pattern with the number of heads that show it,
+    `strongest` the heads that show each most. `rollout` is how attention adds up over the layers.
+    """
+
+    heads: list[HeadRow]
+    patterns: list[dict[str, Any]]
+    strongest: list[dict[str, Any]]
+    num_texts: int
+    num_tokens: int
+    intervals: list[dict[str, Any]] = field(default_factory=list)
+    rollout: Float[Tensor, "query key"] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def survey(
+    model: Pretrained,
+    text: Text,
+    *,
+    skip_sink: int = 0,
+    weighted: bool = False,
+    rollout: bool = False,
+    queries: Sequence[str] = (),
+    keys: Sequence[str] = (),
+    ablate: Sequence[str] = (),
+) -> HeadSurvey:
+    """What each head does on a text.
+
+    The first `skip_sink` keys are left out, the other weights renormalised; `weighted` multiplies each weight
+    by ||v W_O||. With `keys`, named by text or position, from_to_weight is the weight on them from the
+    `queries`. `ablate` names heads, as 5:11, that give nothing meanwhile. UserError for what cannot be
+    measured on this text, or of this model; MemoryError.
+    """
+    reading = _read(model, text)
+    options = HeadOptions(
+        skip_sink=skip_sink,
+        words=reading.text.words is not None,
+        weighted=weighted,
+        rollout=rollout,
+        queries=tuple(queries),
+        keys=tuple(keys),
+    )
+    check_reading(reading, model, options)
+    with in_use(model) as pretrained:
+        found = surveyed(pretrained, [reading], options, ablate=ablate)
+    (of_text,) = found.texts
+    patterns = patterns_of_text(of_text.rows, of_text.stacks, of_text.key_of)
+    return HeadSurvey(
+        of_text.rows,
+        patterns.patterns,
+        patterns.strongest,
+        num_texts=1,
+        num_tokens=len(reading.text.ids),
+        rollout=found.rollout[0] if rollout else None,
+        notes=(*found.way.notes(), *reading.left_out_notes()),
+    )
+
+
+@contextmanager
+def _many(
+    model: Pretrained, texts: Texts, options: HeadOptions, *, truncate: bool
+) -> Iterator[tuple[Pretrained, ManyTexts[TextLine]]]:
+    """The model in use, and the texts as it reads them."""
+
+    def read(line: TextLine) -> Reading:
+        words = words_of_characters if options.words else None
+        reading = read_text(model, line.text, key="texts", truncate=truncate, words=words)
+        check_reading(reading, model, options)
+        return reading
+
+    file: TextFile | ListedTexts
+    with ExitStack() as opened:
+        if isinstance(texts, str | PathLike):
+            file = opened.enter_context(TextFile(fspath(texts)))
+        else:
+            file = ListedTexts([*texts])
+        yield opened.enter_context(in_use(model)), ManyTexts(file, read)
+
+
+def survey_texts(
+    model: Pretrained,
+    texts: Texts,
+    *,
+    truncate: bool = False,
+    words: bool = False,
+    skip_sink: int = 0,
+    weighted: bool = False,
+    ablate: Sequence[str] = (),
+) -> HeadSurvey:
+    """What each head does over many texts: means with 95 % intervals.
+
+    Each text is read once, and those of equal counts run together. A text that the model cannot read is left
+    out, with a note; `truncate` cuts one that is too long, `words` merges tokens into words; the others are
+    as in `survey`. UserError where no text can be read; MemoryError.
+    """
+    options = HeadOptions(skip_sink=skip_sink, words=words, weighted=weighted)
+    with _many(model, texts, options, truncate=truncate) as (pretrained, many):
+        totals, notes = head_totals(pretrained, many, options, ablate=ablate)
+    heads = totals.heads()
+    patterns = summary_patterns(heads, totals.stacks)
+    return HeadSurvey(
+        [head.row() for head in heads],
+        patterns.patterns,
+        patterns.strongest,
+        totals.num_texts,
+        many.num_tokens,
+        list(interval_rows(heads, totals.stacks)),
+        notes=(*many.notes(), *notes),
+    )
+
+
+def examples(
+    model: Pretrained,
+    texts: Texts,
+    head: str,
+    statistic: str,
+    *,
+    count: int = 3,
+    truncate: bool = False,
+    words: bool = False,
+    skip_sink: int = 0,
+) -> HeadExamples:
+    """Texts, and in each the query, where a statistic of a head, as 5:11, is strongest, weakest and typical.
+
+    The statistic is one of a row, as entropy, or a pattern, as induction. UserError for one that is neither,
+    for a head that the model does not have, and for a model of two stacks.
+    """
+    known = (*ROW_STATISTICS, *PATTERNS)
+    if statistic not in known:
+        hint = nearest(statistic, known)
+        raise UserError(f"statistic: must be one of {', '.join(known)} (got {statistic}){hint}")
+    _, layer, number = named_head(head)
+    options = HeadOptions(skip_sink=skip_sink, words=words)
+    with _many(model, texts, options, truncate=truncate) as (pretrained, many):
+        found = head_examples(
+            pretrained, many, layer=layer, head=number, statistic=statistic, count=count, options=options
+        )
+    return replace(found, notes=(*many.notes(), *found.notes))
+
+
+def relations(
+    model: Pretrained,
+    sentences: str | PathLike[str],
+    *,
+    truncate: bool = False,
+    ablate: Sequence[str] = (),
+) -> HeadRelations:
+    """How often each head looks along each syntactic relation of a CoNLL-U file, with 95 % intervals.
+
+    UserError for a file that is no such file, and for a model of two stacks; see `HeadRelations`.
+    """
+    with SentenceFile(fspath(sentences)) as file, in_use(model) as pretrained:
+        many = sentences_of(file, pretrained, truncate=truncate)
+        found = relations_of(pretrained, many, ablate=ablate)
+    return replace(found, notes=(*many.notes(), *found.notes))
+
+
+def ablate(
+    model: Pretrained,
+    text: Text | Sequence[Text],
+    *,
+    heads: Sequence[str] = (),
+    method: RemovalMethod = "zero",
+    jointly: bool = False,
+    approximate: bool = False,
+    answer: str | None = None,
+    against: str | None = None,
+    seed: int = 0,
+) -> HeadEffects:
+    """What the model loses on a text, or on several, without each of some heads, as 5:11, or of all.
+
+    What is predicted: every token from those before it; for an encoder tokens masked at random, from the
+    `seed`; or the `answer` alone, and with `against` by how much its logit is above that of another token.
+    `method`: zero, mean or sink, what replaces a head's output (see `Removal`). `jointly` also takes out all
+    of them at once; `approximate` orders every head by one backward pass. UserError for heads that are not
+    there, and for what the model cannot do; MemoryError.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    texts = [text] if isinstance(text, Text) else text
+    with in_use(model) as pretrained:
+        readings = [
+            predicted_reading(_read(pretrained, one), pretrained, generator, answer=answer, against=against)
+            for one in texts
+        ]
+        return ablated(
+            pretrained, readings, heads=heads, method=method, jointly=jointly, approximate=approximate
+        )
+
+
+def why(
+    model: Pretrained,
+    text: Text,
+    *,
+    answer: str | None = None,
+    against: str | None = None,
+    head: str | None = None,
+) -> LogitAttribution:
+    """What each head adds to the logit of the next token, the likeliest or the `answer`.
+
+    With `against`, to how far it is above that token's. `head`, as 5:11, is split by tokens: by default the
+    one that adds most. UserError for a model whose logits are not such a sum; MemoryError.
+    """
+    with in_use(model) as pretrained:
+        return attribution(pretrained, _read(pretrained, text), answer=answer, against=against, head=head)
+
+
+def generate(
+    model: Pretrained,
+    text: str,
+    *,
+    max_new_tokens: int = 20,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    top_k: int = 3,
+) -> WrittenText:
+    """The model continues a text; where each head looked for each new token, at the `top_k` keys first.
+
+    The likeliest token each time, or one sampled at a temperature among the likeliest with `top_p` of the
+    probability. UserError for a model that cannot write; MemoryError.
+    """
+    decoding = Decoding(max_new_tokens, temperature, top_p, seed)
+    with in_use(model) as pretrained:
+        num_new = 0 if pretrained.has_decoder else max_new_tokens - 1
+        return written(pretrained, pretrained.read(text, "text", num_new=num_new), decoding, top_k=top_k)
