@@ -22,7 +22,7 @@ $(VENV)/.dev: $(VENV)/.runtime
 demo: $(VENV)/.runtime
 	$(BIN)/attn self "the cat walks on the street"
 
-# check leaves out the tests that start processes or load models: see tests/conftest.py.
+# check leaves out tests that start processes or load models, and most of long lists of cases: tests/conftest.py.
 check: QUICK := --quick
 check test: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -2,7 +2,9 @@
 
 import ast
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +28,8 @@ ROOT = Path(__file__).parents[1]
 # What a test file imports for models, for processes and the terminal browser; the fixture opens Chromium.
 SLOW_IMPORTS = {"transformers", "subprocess", "textual", "tools"}
 SLOW_FIXTURE = "browser"
+SECONDS_FOR_CASES = 0.5
+"""Of CPU, for the cases of one test in a quick run: the rest of a longer list waits for `make test`."""
 
 
 @cache
@@ -57,6 +61,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = [item for item in items if SLOW_FIXTURE in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
+
+
+seconds_of: Counter[str] = Counter()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.config.getoption("--quick") and seconds_of[item.nodeid.partition("[")[0]] > SECONDS_FOR_CASES:
+        pytest.skip(f"other cases of it took {SECONDS_FOR_CASES} s")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    begun = time.process_time()
+    yield
+    seconds_of[item.nodeid.partition("[")[0]] += time.process_time() - begun
 
 
 class Ended(NamedTuple):

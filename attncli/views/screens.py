@@ -162,10 +162,12 @@ def _is_new(step: str, report: Report) -> bool:
     spec = SPECS.get(report.experiment)
     if spec is None or key not in spec.model_fields:
         return True
-    # Some defaults follow from settings before them; a report may lack some.
+    # Some defaults follow from settings before them, or from a file; a report may lack either.
     settings: dict[str, Any] = {}
+    default = None
     for name, field in spec.model_fields.items():
-        default = field.get_default(call_default_factory=True, validated_data=settings)
+        if name == key or name not in report.spec:
+            default = field.get_default(call_default_factory=True, validated_data=settings)
         settings[name] = report.spec.get(name, default)
         if name == key:
             break

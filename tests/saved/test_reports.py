@@ -84,6 +84,11 @@ def test_a_report_that_says_everything_in_notes_is_shown_as_one_that_has_fields(
             assert shown(view, [old], width=80) == shown(view, [report], width=80), view
 
 
+def test_a_report_of_vectors_from_a_file_that_is_not_here_is_shown() -> None:
+    (report,) = reports_of(changed(spec__embedding="elsewhere/glove.txt"), "x.json").reports
+    assert "Next, with attn multihead: " in shown("table", [report], width=80)
+
+
 def test_what_was_written_keeps_its_lines() -> None:
     report = Report("generate", {}, {}, about="A model.", written="a\n  b", notes=("A note.",))
     assert report.sentences == ("A model.", "Written: a b", "A note.")
