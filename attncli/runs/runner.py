@@ -432,10 +432,14 @@ def _outcomes(chains: Sequence[Chain]) -> Iterator[dict[int, Outcome]]:
         yield {firsts[place]: outcome for place, outcome in bucket.items()}
     for first, chain in zip(firsts, chains, strict=False):
         if len(chain) > 1:
-            outcomes: list[Outcome] = []
-            for report in run_items(chain, lambda _, error, found=outcomes: found.append(error)):
-                outcomes.append(report)
-            yield dict(enumerate(outcomes, start=first))
+            yield dict(enumerate(_outcomes_of_chain(chain), start=first))
+
+
+def _outcomes_of_chain(chain: Chain) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    for report in run_items(chain, lambda _, error: outcomes.append(error)):
+        outcomes.append(report)
+    return outcomes
 
 
 def _keep(chunk: Chunk, outcomes: Mapping[int, Outcome], result: ChunkResult) -> None:
