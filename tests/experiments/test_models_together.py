@@ -114,8 +114,8 @@ def test_texts_of_equal_counts_run_at_once(
         sizes.append(len(inputs["input_ids"]))
         return capture(model, inputs, consume)
 
-    module = "survey.experiment" if experiment == "heads" else "model_attention.experiment"
-    monkeypatch.setattr(f"attncli.toys.{module}.capture", counted)
+    module = "measure.heads" if experiment == "heads" else "commands.model_attention"
+    monkeypatch.setattr(f"attncli.{module}.capture", counted)
     found = run_together(specs)
     assert [len(one.tokens) for one in found if isinstance(one, Report)] == [4, 5, 4, 4, 3]
     assert sorted(sizes) == [1, 1, 3]
