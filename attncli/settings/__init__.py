@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from settings.fields import Spec
+    from attncli.settings.fields import Spec
 
 
 class Experiment(NamedTuple):
