@@ -13,10 +13,10 @@ from attncli.report import Report
 from attncli.settings import SPECS
 from attncli.settings.fields import Spec
 from attncli.settings.validation import Given, build_spec
-from tests.experiments.running import ROOT, run, run_together
-from tests.experiments.test_together import assert_same
 from tests.model_folders import save_model
 from tests.pretended_device import CUDA, device_of, pretended_cuda
+from tests.running import ROOT, run, run_together
+from tests.toys.test_together import assert_same
 
 TINY = str(ROOT / "attncli" / "data" / "tiny-induction")
 SETTINGS = [

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.batch.stores import ROOT, assert_same_figures, tidy, write_batch
 from tests.conftest import Attn
 from tests.model_folders import save_model
+from tests.runs.stores import ROOT, assert_same_figures, tidy, write_batch
 
 # Python imports this first, in every process that is started from here, workers too.
 TAKEN_AWAY = """

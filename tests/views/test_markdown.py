@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 from attncli.plain_text import plain_text
 from attncli.report import NamedTensor, Numbers, Report, Shape, Step, Table, Tensors, Terms
-from tests.experiments.running import run
+from tests.running import run
 from tests.views.test_views import CASES, HOSTILE, shown
 
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])

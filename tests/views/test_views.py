@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from attncli.report import NamedTensor, Numbers, Report
 from attncli.views import VIEWS, Display, load_view
-from tests.experiments.running import run
+from tests.running import run
 from tests.same_text import assert_same_text
 
 GOLDEN = Path(__file__).parent / "tables" / "golden"

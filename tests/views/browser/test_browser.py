@@ -6,7 +6,7 @@ from textual.pilot import Pilot
 
 from attncli.views.browser import Browser
 from attncli.views.browser_panels import HeadMap, HeadPicker, StatisticsPanel, TokenBars
-from tests.experiments.running import run
+from tests.running import run
 from tests.views.browser.browsing import (
     HEADS,
     LAYERS,

@@ -10,7 +10,7 @@ from attncli.views.browser import KEYS, MOVES, Browser, HelpScreen
 from attncli.views.browser_choice import Choice, Grid, grids
 from attncli.views.browser_panels import HeadMap, TokenBars
 from attncli.views.colours import VIRIDIS, colours
-from tests.experiments.running import run
+from tests.running import run
 from tests.views.browser.browsing import (
     HOSTILE,
     WORDS,

@@ -13,7 +13,7 @@ from attncli.report import Report
 from attncli.views import Display, load_view
 from tests.conftest import Attn
 from tests.duckdb_reader import read_by_duckdb
-from tests.experiments.running import run
+from tests.running import run
 
 MATRIX = ["query", "query_text", "key", "key_text"]
 STATISTICS = ["entropy", "normalized_entropy", "max_weight", "sink_mass", "distance", "participation"]

@@ -13,7 +13,7 @@ from attncli.report import Report, Tensors
 from attncli.saved import read_array_report
 from attncli.views import Display, load_view
 from tests.conftest import Attn
-from tests.experiments.running import run
+from tests.running import run
 from tests.views.test_views import CASES, shown
 
 VIEWS_OF_ARRAYS = ("npz", "safetensors")

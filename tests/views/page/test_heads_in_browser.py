@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.experiments.running import run
+from tests.running import run
 from tests.views.page.pages import (
     SENTENCE,
     Opened,

@@ -14,7 +14,7 @@ import pytest
 
 from attncli.report import NamedTensor, Report
 from attncli.views.page.html import MAX_EXACT, SCRIPTS, SOURCES, STYLES, encoded
-from tests.experiments.running import run
+from tests.running import run
 from tests.views.page.pages import (
     NUM_HEADS,
     NUM_LAYERS,

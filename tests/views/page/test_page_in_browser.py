@@ -8,7 +8,7 @@ import pytest
 
 from attncli.plain_text import plain_text
 from attncli.report import NamedTensor, Report, Table
-from tests.experiments.running import run
+from tests.running import run
 from tests.views.page.pages import (
     SENTENCE,
     Opened,

@@ -17,8 +17,8 @@ from attncli.report import NamedTensor, Report
 from attncli.views import Display, load_view
 from attncli.views.colours import COOLWARM, VIRIDIS, colours
 from attncli.views.pictures import NO_NUMBER, draw, settings
-from tests.experiments.running import ROOT, run
-from tests.saved.test_reports import ALL_CASES
+from tests.running import ROOT, run
+from tests.test_saved import ALL_CASES
 from tests.views.test_views import HOSTILE, LESSON
 
 NORMS = ("input", "batch_norm", "batch_norm_eval", "layer_norm", "rms_norm")

@@ -18,7 +18,7 @@ from attncli.views import Display
 from attncli.views.model_screens import LETTERS, head_letters
 from attncli.views.screen_needs import suits
 from attncli.views.tables import SCREENS, sections
-from tests.experiments.running import run
+from tests.running import run
 from tests.same_text import assert_same_text
 from tests.views.test_views import HOSTILE, shown
 

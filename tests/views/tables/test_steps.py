@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 
 from attncli.report import Report, Shape, Step, Terms
-from tests.experiments.running import run
+from tests.running import run
 from tests.views.test_views import HOSTILE, shown
 
 SCREEN = 42

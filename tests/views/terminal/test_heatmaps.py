@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import CenteredNorm, Normalize
 
 from attncli.report import NamedTensor, Numbers, Report, Table, Tensors
-from tests.experiments.running import run
+from tests.running import run
 from tests.views.terminal.screens import cells_of, halves, width_of
 from tests.views.test_views import HOSTILE, LESSON, shown
 

@@ -1,0 +1,43 @@
+"""`attn diff` of two surveys: the heads whose intervals do not meet, by a naive loop."""
+
+from pathlib import Path
+
+from attncli.commands.diff import compare
+from attncli.core.row_statistics import HEAD_PATTERNS
+from tests.commands.test_models_together import SENTENCES
+from tests.running import run
+
+
+def test_the_heads_whose_intervals_do_not_meet(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
+    first.write_text("\n".join(SENTENCES))
+    second.write_text("\n".join(sentence[::-1] * 2 for sentence in SENTENCES))
+    a, b = run("heads", texts=str(first)), run("heads", texts=str(second))
+    found = compare(a, b)
+    expected = {}
+    naming = {pattern.statistic for pattern in HEAD_PATTERNS.values()}
+    for row in a.table("intervals"):
+        for other in b.table("intervals"):
+            same = all(row[name] == other[name] for name in ("stack", "layer", "head", "statistic"))
+            meet = row["lower"] <= other["upper"] and other["lower"] <= row["upper"]  # type: ignore[operator]
+            if same and row["statistic"] in naming and row["mean"] == row["mean"] and not meet:
+                difference = other["mean"] - row["mean"]  # type: ignore[operator]
+                expected[row["layer"], row["head"], row["statistic"]] = difference
+    changed = found.table("changed_heads")
+    assert {(row["layer"], row["head"], row["statistic"]): row["difference"] for row in changed} == expected
+    sizes = [abs(float(str(row["difference"]))) for row in changed]
+    assert sizes == sorted(sizes, reverse=True) and sizes
+    heads = {(row["layer"], row["head"]) for row in changed}
+    told = f"{len(heads)} of 8 heads changed beyond their 95 % intervals."
+    assert found.notes[0] == f"{told} Of so many comparisons some differ by chance."
+    patterns = {(row["layer"], row["head"]): row["pattern"] for row in b.table("heads")}
+    assert all(row["pattern_b"] == patterns[row["layer"], row["head"]] for row in changed)
+
+
+def test_a_survey_has_not_changed_from_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(SENTENCES))
+    survey = run("heads", texts=str(path))
+    found = compare(survey, survey)
+    assert not found.table("changed_heads")
+    assert found.notes[0] == "0 of 8 heads changed beyond their 95 % intervals."

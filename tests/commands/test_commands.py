@@ -1,0 +1,386 @@
+"""The command line as a user runs it: exit code, standard output, standard error."""
+
+import json
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+from attncli.cli import COMMANDS
+from attncli.commands.command import flag_name
+from attncli.settings import SPECS
+from attncli.views import SUFFIXES, VIEWS
+from tests.conftest import Attn
+from tests.running import LESSON_FILES, ROOT
+
+ATTN = [sys.executable, "-m", "attncli"]
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_spec_says_what_is_its_own(name: str) -> None:
+    spec = SPECS[name]
+    assert spec.experiment == name and find_spec(spec.module.partition(":")[0])
+    assert all(line.startswith("attn ") for line in spec.examples)
+    assert set(spec.heading_keys) <= {key for each in SPECS.values() for key in each.model_fields}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_that_leads_with_examples(attn: Attn, name: str) -> None:
+    overview, ended = attn(["--help"]), attn([name, "--help"])
+    assert (ended.code, ended.err) == (0, "")
+    assert f"  {name} " in overview.out and COMMANDS[name].summary in overview.out
+    assert f"attn {name}" in ended.out
+    if name != "config":
+        assert ended.out.index("Examples:") < ended.out.index("Options:")
+
+
+def test_long_help_has_groups_whose_descriptions_begin_in_one_column(attn: Attn) -> None:
+    out = attn(["self", "--help"]).out
+    found = re.findall(r"^(\S.*):$", out, re.MULTILINE)
+    found.remove("Arguments")
+    out = out[out.index("Input:") :]
+    assert found == ["Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options"]
+    groups = dict(zip(found, re.split(r"^\S.*:$", out, flags=re.MULTILINE)[1:], strict=True))
+    for flag, group in {"--softcap": "Variants", "--head ": "Model", "--top-k": "Output"}.items():
+        assert [title for title, text in groups.items() if flag in text] == [group]
+    columns = {match.end() for line in out.splitlines() if (match := re.match(r"  --?\w\S*( \S+)*  +", line))}
+    assert len(columns) == 1
+    assert re.findall(r"^(\S.*):$", attn(["norm", "--help"]).out, re.MULTILINE) == ["Options"]
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_setting_is_a_flag(attn: Attn, name: str) -> None:
+    out = attn([name, "--help"]).out
+    for key in SPECS[name].model_fields:
+        assert flag_name(key) in out
+
+
+def test_the_page_of_settings_is_fresh() -> None:
+    page = runpy.run_path(str(ROOT / "tools" / "settings_page.py"))["settings_page"]()
+    assert (ROOT / "docs" / "settings.md").read_text() == page, "run: python tools/settings_page.py"
+
+
+def test_bare_commands_show_something(attn: Attn) -> None:
+    for name in SPECS:
+        ended = attn([name])
+        assert ended.code == 0 and ended.err == "" and ended.out.startswith(f"{name}: "), ended
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["self", "--head-dim", "0"], "--head-dim: must be greater than 0 (got 0)"),
+        (["self", "--head-dim", "x"], "--head-dim: must be a whole number (got x)"),
+        (["self", "--scale", "1e999"], "--scale: must be a finite number (got 1e999)"),
+        (["self", "--sentence", " "], "--sentence: must hold at least one token (got an empty text)"),
+        (["self", "--sentence", ".,;"], "--sentence: no tokens left after punctuation was removed (tokenizer: whitespace keeps it)"),
+        (["self", "--file", "nowhere"], "--file: no such file: nowhere"),
+        (["self", "--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (["self", "--format", "jsn"], f"--format: must be one of {', '.join(VIEWS)} (got jsn) (did you mean 'json'?)"),
+        (["self", "--color", "yes"], "--color: must be one of auto, always, never, 16, 256, truecolor (got yes)"),
+        (["self", "--precision", "99"], "--precision: must be a whole number from 0 to 15 (got 99)"),
+        (["self", "-o", "nowhere/x.json"], "-o nowhere/x.json: no such directory: nowhere"),
+        (["self", "-o", "x.xyz"], f"-o x.xyz: the suffix must be one of {', '.join(SUFFIXES)}, or give --format"),
+        (["multihead", "--embed-dim", "16", "--num-heads", "3"], "--embed-dim (16) must be divisible by num_heads (3), or head_dim given"),
+        (["multihead", "--num-heads", "3"], "--num-heads: embed_dim (64) must be divisible by num_heads (3), or head_dim given"),
+        (["self", "--num-tokens", "3", "--sentence", "a"], "--num-tokens: cannot be combined with sentence: give one of them"),
+        (["average", "--aggregate", "sum", "--method", "softmax"], "--method: must be loop or matmul with aggregate sum: a softmax row sums to one, so it averages"),
+        (["scale-demo", "--logits", "1,x"], "--logits: must be a number (got x)"),
+        (["cross", "--file", "-", "--context-file", "-"], "--context-file: cannot read stdin, too: file does already"),
+        (["self", "--embedding", "previous"], "--embedding: previous needs a step before it that has a table of words: it keeps that step's vectors"),
+        (["self", "-o", ""], "-o: must be the name of a file (got an empty text)"),
+        (["multihead", "--projection", "none", "--num-heads", "3", "--head-dim", "21"], "--num-heads: embed_dim (64) must be divisible by num_heads (3)"),
+        (["slef"], "No such command 'slef'. Did you mean 'self'?"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_clear_line_and_exit_2(attn: Attn, arguments: list[str], message: str) -> None:
+    ended = attn(arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.splitlines() == [message]
+
+
+def test_an_unknown_flag_names_the_nearest(attn: Attn) -> None:
+    ended = attn(["self", "--hed-dim", "3"])
+    assert ended.code == 2 and "--head-dim" in ended.err and len(ended.err.splitlines()) == 1
+
+
+def test_several_bad_flags_are_told_at_once(attn: Attn) -> None:
+    assert len(attn(["self", "--head-dim", "0", "--seed", "-1", "--top-k", "x"]).err.splitlines()) == 3
+
+
+def test_hostile_text_in_an_error_is_plain(attn: Attn, tmp_path: Path) -> None:
+    vectors = tmp_path / "v.txt"
+    vectors.write_text("the 1 2\n")
+    ended = attn(["self", "--embedding", str(vectors), "--sentence", "the \x1b[31m\u202e"])
+    assert ended.code == 2 and "\x1b" not in ended.err and r"\x1b[31m\u202e" in ended.err
+
+
+def test_flags_override_the_file_and_the_file_overrides_defaults(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("experiment: self\nhead_dim: 5\nvalue_dim: 3\n")
+    ended = attn(["self", "--config", str(path), "--head-dim", "7", "--show-config"])
+    assert ended.code == 0
+    lines = dict(line.split(": ", 1) for line in ended.out.splitlines())
+    assert lines["head_dim"] == "7  # --head-dim"
+    assert lines["value_dim"] == f"3  # {path}:3:1"
+    assert lines["embed_dim"] == "64  # default"
+    assert yaml.safe_load(ended.out)["sentence"] == "the cat walks on the street"
+
+
+def test_a_config_for_another_command_is_refused(attn: Attn) -> None:
+    example = str(ROOT / "configs" / "example.yaml")
+    ended = attn(["norm", "--config", example])
+    assert ended.code == 2 and "experiment: must be norm for this command (got self)" in ended.err
+    lesson = str(LESSON_FILES / "causal.yaml")
+    ended = attn(["self", "--config", lesson])
+    assert ended.code == 2 and f"attn batch {lesson}" in ended.err
+
+
+def test_batch_prints_each_report_and_says_what_failed(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "steps: [{experiment: norm}, {experiment: self, scale: 1e38}, {experiment: norm, seed: 1}]"
+    )
+    ended = attn(["batch", str(path), "--format", "jsonl"])
+    assert ended.code == 3
+    assert [json.loads(line)["spec"]["seed"] for line in ended.out.splitlines()] == [0, 1]
+    first, last = ended.err.splitlines()
+    assert first.startswith(f"{path}:1:30: self: the scores overflow") and last == "1 of 3 experiments failed"
+
+
+def test_a_single_command_and_a_batch_of_one_give_the_same_report(attn: Attn) -> None:
+    example = str(ROOT / "configs" / "example.yaml")
+    single = json.loads(attn(["self", "--config", example, "--format", "json"]).out)
+    assert json.loads(attn(["batch", example, "--format", "json"]).out) == [single]
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl", "csv", "txt"])
+def test_output_files_appear_whole_with_the_view_of_their_suffix(
+    attn: Attn, tmp_path: Path, suffix: str
+) -> None:
+    path = tmp_path / f"x.{suffix}"
+    assert attn(["norm", "-o", str(path)]) == (0, "", "")
+    view = {"txt": "table"}.get(suffix, suffix)
+    assert path.read_text() == attn(["norm", "--format", view]).out
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_run_leaves_the_old_file_alone(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("old")
+    assert attn(["self", "--scale", "1e38", "-o", str(path)]).code == 1
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_links_are_followed_and_permissions_are_the_users(attn: Attn, tmp_path: Path) -> None:
+    target, link = tmp_path / "real.json", tmp_path / "link.json"
+    link.symlink_to(target)
+    assert attn(["norm", "-o", str(link)]).code == 0
+    assert link.is_symlink() and json.loads(target.read_text())["experiment"] == "norm"
+    fresh = tmp_path / "fresh"
+    fresh.touch()
+    assert target.stat().st_mode == fresh.stat().st_mode
+
+
+def test_devices_are_written_not_replaced(attn: Attn) -> None:
+    assert attn(["norm", "-o", "/dev/null", "--format", "json"]).code == 0
+    assert Path("/dev/null").is_char_device()
+    ended = attn(["norm", "-o", "/dev/full", "--format", "json"])
+    assert ended.code == 4 and ended.err == "-o /dev/full: cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["norm", "-o", "/proc/x.json"],
+        ["norm", "-o", f"{'x' * 300}.json"],
+        ["batch", "configs/sweep.yaml", "-o", "/proc/x.jsonl"],
+        ["batch", "configs/sweep.yaml", "-o", "/proc/x.db"],
+        ["diff", "self", "--set", "causal=true", "-o", "/proc/x.html"],
+        ["self", "-o", "/proc/x.png"],
+    ],
+)
+def test_what_cannot_be_written_is_exit_4(attn: Attn, command: list[str]) -> None:
+    ended = attn(command)
+    assert ended.code == 4 and ended.err.startswith(f"-o {command[-1]}: cannot be written: "), ended.err
+    assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "coloured"),
+    [
+        ([], {}, False),
+        (["--color", "always"], {"NO_COLOR": "1"}, True),
+        (["--color", "never"], {"FORCE_COLOR": "1"}, False),
+        ([], {"FORCE_COLOR": "1"}, True),
+        ([], {"FORCE_COLOR": "0"}, False),
+        ([], {"FORCE_COLOR": "0", "CLICOLOR_FORCE": "1"}, False),
+        ([], {"CLICOLOR_FORCE": "1"}, True),
+        ([], {"CLICOLOR_FORCE": "0"}, False),
+        ([], {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        ([], {"NO_COLOR": "", "FORCE_COLOR": "1"}, True),
+        ([], {"TERM": "dumb", "FORCE_COLOR": "1"}, True),
+    ],
+)
+def test_colour_is_decided_in_order(
+    attn: Attn,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    environment: dict[str, str],
+    coloured: bool,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert ("\x1b[" in attn(["self", *arguments]).out) is coloured
+
+
+def test_columns_is_honoured_and_a_pipe_has_no_width(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert max(map(len, attn(["self", "--show", "all"]).out.splitlines())) > 200
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, attn(["self"]).out.splitlines())) <= 60
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_closed_pipe_ends_quietly(view: str) -> None:
+    command = (
+        f"{sys.executable} -m attncli self --num-tokens 300 --format {view} | head -c 100 > {os.devnull}"
+    )
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_disk_is_one_line_and_exit_4() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*ATTN, "norm"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (4, "cannot write: No space left on device\n")
+
+
+def test_control_c_ends_with_130(tmp_path: Path) -> None:
+    pipe = tmp_path / "text"
+    os.mkfifo(pipe)
+    process = subprocess.Popen(
+        [*ATTN, "self", "--file", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (130, "")
+
+
+def test_a_text_comes_from_a_file_or_standard_input(tmp_path: Path, attn: Attn) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("The cat,\nthe dog.")
+    report = json.loads(attn(["self", "--file", str(path), "--format", "json"]).out)
+    assert report["tokens"] == ["the", "cat", "the", "dog"]
+    done = subprocess.run(
+        [*ATTN, "self", "--file", "-", "--format", "json"], input=b"a b", capture_output=True, check=True
+    )
+    assert json.loads(done.stdout)["tokens"] == ["a", "b"]
+
+
+def test_debug_shows_the_traceback_and_changes_no_exit_code(attn: Attn) -> None:
+    ended = attn(["self", "--head-dim", "0", "--debug"])
+    assert ended.code == 2 and "Traceback" in ended.err and "--head-dim: must be" in ended.err
+
+
+def test_without_arguments_help_is_readable(attn: Attn) -> None:
+    for arguments in ([], ["batch"], ["config"]):
+        ended = attn(arguments)
+        assert ended.code == 2 and ended.err.startswith("Usage: attn") and "\\n" not in ended.err
+
+
+def test_a_flag_replaces_the_text_of_the_file_whatever_its_kind(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("experiment: self\nsentence: from the file\n")
+    ended = attn(["self", "--config", str(path), "--num-tokens", "3", "--format", "json"])
+    assert json.loads(ended.out)["tokens"] == ["x0", "x1", "x2"]
+
+
+def test_an_output_file_keeps_its_permissions(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.touch(mode=0o600)
+    assert attn(["norm", "-o", str(path)]).code == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_colour_variable_colours_no_file(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    path = tmp_path / "x.txt"
+    assert attn(["self", "-o", str(path)]).code == 0 and "\x1b" not in path.read_text()
+    assert attn(["self", "-o", str(path), "--color", "always"]).code == 0 and "\x1b" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        ("self >&-", 4, "cannot write: standard output is closed\n"),
+        ("self 2>&- >&-", 1, ""),
+        ("self --file - <&-", 2, "--file: standard input is closed\n"),
+        ("--help | true", 0, ""),
+        ("self --show-config | true", 0, ""),
+    ],
+)
+def test_closed_streams_end_without_a_fuss(command: str, code: int, message: str) -> None:
+    line = f"{sys.executable} -m attncli {command}"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (code, message)
+
+
+def test_a_terminal_without_unicode_gets_plain_characters() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    arguments = ["self", "--sentence", "日本 cat"]
+    done = subprocess.run([*ATTN, *arguments], capture_output=True, env=environment, check=True)
+    assert b"\\u65e5\\u672c" in done.stdout and done.stdout.isascii()
+
+
+def test_termination_leaves_no_unfinished_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    process = subprocess.Popen([*ATTN, "self", "--num-tokens", "2000", "-o", str(path)])
+    while not list(tmp_path.glob(".x.csv.*")):
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(timeout=30) == 143
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("signal_name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_where_python_drops_what_is_raised_is_not_lost(signal_name: str, code: int) -> None:
+    program = f"""
+import signal, time, weakref
+from attncli import cli
+
+class Freed:
+    pass
+
+def command(**given):
+    freed = Freed()
+    reference = weakref.ref(freed, lambda _: signal.raise_signal(signal.{signal_name}))
+    del freed
+    time.sleep(30)
+
+cli.build_app = lambda: command
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_a_mistake_of_ours_is_one_line_too(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attncli.commands import output
+
+    def broken(self: object, reports: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(output.Destination, "write", broken)
+    ended = attn(["norm"])
+    assert ended.code == 1 and ended.err.startswith("internal error: ZeroDivisionError: oops")

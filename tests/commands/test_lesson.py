@@ -1,0 +1,92 @@
+"""`attn lesson`: the pages that ship, what they claim, and their files."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from attncli.cli import COMMANDS
+from attncli.commands.lesson import LESSONS, CommandLine, Prose, lessons
+from tests.conftest import Attn
+from tests.running import LESSON_FILES
+
+ALL = lessons()
+PAGES = {each.number: (Path(str(LESSONS)) / f"{each.number:02}-{each.name}.md").read_text() for each in ALL}
+NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?![\w.])")
+
+
+def test_they_are_listed_in_their_order(attn: Attn) -> None:
+    listed = attn(["lesson"]).out.splitlines()
+    assert [line.split()[0] for line in listed[: len(ALL)]] == [str(n) for n in range(1, len(ALL) + 1)]
+    assert listed[-1] == "Next: attn lesson 1" and len(listed) < 24 and max(map(len, listed)) <= 80
+    readme = (Path(str(LESSONS)) / "README.md").read_text()
+    assert re.findall(r"^(\d+)\. \[.*?\]\((.*?)\)", readme, re.MULTILINE) == [
+        (str(each.number), f"{each.number:02}-{each.name}.md") for each in ALL
+    ]
+
+
+@pytest.mark.parametrize("number", PAGES)
+def test_every_command_of_a_page_is_run_and_needs_no_shell(number: int) -> None:
+    blocks = re.findall(r"```console\n(.*?)```", PAGES[number], re.DOTALL)
+    written = [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    parts = ALL[number - 1].parts
+    commands = [part.line for part in parts if isinstance(part, CommandLine)]
+    assert written == [f"attn {line}" for line in commands] and commands
+    assert all(shlex.split(line)[0] in COMMANDS for line in commands)
+    assert not [line for line in commands if re.search(r"[|&;<>$`*?]", line)]
+    prose = " ".join(part.text for part in parts if isinstance(part, Prose))
+    assert "](" not in prose and "```" not in prose
+
+
+@pytest.mark.parametrize("number", PAGES)
+def test_every_number_that_a_lesson_quotes_is_in_its_own_output(number: int) -> None:
+    blocks = re.findall(r"```console\n(.*?)```", PAGES[number], re.DOTALL)
+    printed = [float(text) for block in blocks for text in NUMBER.findall(block)]
+    for part in ALL[number - 1].parts:
+        for text in NUMBER.findall(part.text) if isinstance(part, Prose) else ():
+            decimals = len(text.partition(".")[2])
+            assert any(f"{value:.{decimals}f}" == text for value in printed), (text, part.text)
+
+
+@pytest.mark.parametrize("which", ["1", "residual-stream", "4"])
+def test_a_pipe_gets_all_of_it_at_once(attn: Attn, which: str) -> None:
+    ended = attn(["lesson", which])
+    assert (ended.code, ended.err) == (0, "")
+    (found,) = (each for each in ALL if which in (str(each.number), each.name))
+    assert ended.out.startswith(f"\n══ Lesson {found.number}: {found.title} ")
+    assert f"\nNext: attn lesson {found.number + 1} " in ended.out
+    flat = ended.out.split()
+    for block in re.findall(r"```console\n(.*?)```", PAGES[found.number], re.DOTALL):
+        words = block.split()
+        assert words in [flat[i : i + len(words)] for i, word in enumerate(flat) if word == "$"]
+
+
+@pytest.mark.parametrize("which", ["0", "18", "01", "why", "../README", ""])
+def test_what_is_no_lesson(attn: Attn, which: str) -> None:
+    ended = attn(["lesson", which])
+    assert ended == (2, "", f"there is no lesson {which}: they go from 1 to 17 (attn lesson lists them)\n")
+
+
+def test_a_command_that_fails_is_told_and_the_lesson_goes_on(
+    attn: Attn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attncli.commands.lesson.copy_files", lambda folder: [])
+    ended = attn(["lesson", "1"])
+    assert ended.code == 1 and "Next: attn lesson 2" in ended.out
+    assert ended.err.count("lessons/bat-cave.json: ") == 1
+
+
+def test_the_files_come_into_a_folder_and_overwrite_none(attn: Attn, tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    ended = attn(["lesson", "--copy", str(folder)])
+    names = sorted(file.name for file in LESSON_FILES.iterdir())
+    assert (ended.code, ended.out) == (0, f"{folder}: {', '.join(names)}\n")
+    assert all((folder / name).read_bytes() == (LESSON_FILES / name).read_bytes() for name in names)
+    ended = attn(["lesson", "--copy", str(folder)])
+    assert ended == (2, "", f"{folder}: has {names[0]} already: name another folder\n")
+    assert attn(["lesson", "1", "--copy", "x"]).code == 2
+    (tmp_path / "file").touch()
+    assert attn(["lesson", "--copy", str(tmp_path / "file" / "x")]).err.endswith(
+        "cannot be written: Not a directory\n"
+    )

@@ -1,0 +1,125 @@
+"""What help, usage errors and toy experiments leave unimported."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.running import ROOT
+
+HEAVY = {"torch", "transformers", "matplotlib", "textual"}
+TORCH_FREE_COMMANDS: list[tuple[list[str], int]] = [
+    (["--help"], 0),
+    (["--version"], 0),
+    (["self", "--help"], 0),
+    (["self", "--show-config"], 0),
+    (["config", "schema"], 0),
+    (["nonsense"], 2),
+    (["self", "--nonsense"], 2),
+    (["self", "--head-dim", "0"], 2),
+    (["self", "--sentence", ""], 2),
+    (["self", "--sentence", "..."], 2),
+    (["self", "--file", "/nonexistent"], 2),
+    (["self", "--config", "/nonexistent"], 2),
+    (["self", "--num-tokens", "100000000000"], 2),
+    (["batch", "/nonexistent"], 2),
+    (["lesson"], 0),
+    (["lesson", "1"], 0),
+    (["lesson", "99"], 2),
+    (["show", "--help"], 0),
+    (["show", "/nonexistent"], 2),
+    (["show", "/nonexistent.npz"], 2),
+    (["self", "-o", "/nonexistent/x.png"], 2),
+    (["batch", "--help"], 0),
+    (["batch", "configs/sweep.yaml", "--dry-run"], 0),
+    (["batch", "configs/sweep.yaml", "--file", "README.md", "-o", "/tmp/none.db", "--dry-run"], 0),
+    (["batch", "configs/sweep.yaml", "--set", "embed_dim=3"], 2),
+    (["batch", "configs/sweep.yaml", "--expect", "nonsense"], 2),
+    (["batch", "configs/sweep.yaml", "--file", "/nonexistent"], 2),
+    (["batch", "configs/sweep.yaml", "-o", "README.md.db", "--format", "csv"], 2),
+    (["results", "--help"], 0),
+    (["results", "README.md"], 2),
+    (["export", "--help"], 0),
+    (["export", "README.md", "-o", "/tmp/tidy.csv"], 2),
+    (["heads", "--help"], 0),
+    (["heads", "--show-config"], 0),
+    (["heads", "--model", "/nonexistent"], 2),
+    (["heads", "--model", str(ROOT / "configs")], 2),
+    (["heads", "--sort", "nonsense"], 2),
+    (["diff", "--help"], 0),
+    (["diff", "self"], 2),
+    (["diff", "self", "nonsense"], 2),
+    (["diff", "/nonexistent.json", "self"], 2),
+    (["diff", "self", "--set", "embed_dim=0"], 2),
+    (["browse", "--help"], 0),
+    (["browse"], 2),
+    (["browse", "--nonsense"], 2),
+    (["self", "--model", str(ROOT / "configs")], 2),
+    (["self", "--model", str(ROOT / "configs"), "--embed-dim", "8"], 2),
+    (["self", "--embedding", "previous"], 2),
+    (
+        ["self", "--embedding", "attncli/data/lessons/files/made-up.50d.txt", "--sentence", "unheard of"],
+        2,
+    ),
+]
+CHECK = f"""
+import sys
+from attncli.cli import run
+sys.stdout = sys.stderr = open({os.devnull!r}, "w")
+for arguments, code in {TORCH_FREE_COMMANDS}:
+    ended = run(arguments)
+    imported = {HEAVY} & sys.modules.keys()
+    if ended != code or imported:
+        sys.stderr = sys.__stderr__
+        sys.exit(f"{{arguments}} ended with {{ended}}, imported: {{imported}}")
+"""
+
+
+def test_torch_stays_unimported() -> None:
+    """In one process: what the first does not import may not come of the last either."""
+    done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "late"),
+    [(["--version"], {"numpy", "pydantic"}), (["heads", "--help"], {"numpy", "sqlite3"})],
+    ids=str,
+)
+def test_help_and_version_import_little(arguments: list[str], late: set[str]) -> None:
+    script = (
+        f"import sys\nfrom attncli.cli import run\nrun({arguments})\nassert not {late} & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_completion_of_commands_and_choices_leaves_torch_unimported() -> None:
+    script = (
+        "import sys\n"
+        "from attncli.cli import run\n"
+        "try:\n    run([])\nexcept SystemExit:\n    pass\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    environment = {
+        **os.environ,
+        "_ATTN_COMPLETE": "complete_bash",
+        "COMP_WORDS": "attn self --projection ",
+        "COMP_CWORD": "3",
+    }
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["linear", "uniform", "none"], done
+
+
+def test_toy_experiments_need_no_transformers() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['transformers'] = None\n"
+        "from attncli.cli import run\n"
+        "assert [run([name, '--format', 'json']) for name in ('self', 'multihead', 'cross')] == [0, 0, 0]\n"
+        "assert run(['heads']) == 2\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == ['model: needs: pip install "attncli[models]"']

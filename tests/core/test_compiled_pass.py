@@ -1,0 +1,225 @@
+"""The pass in C against float64, against torch's, on threads, after a fork, and under the sanitizers."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attncli.core import compiled, reference, rows, tiles
+from attncli.core import row_tiles as row_softmax
+from attncli.core.layer import AttentionLayer
+from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.core.tile_sums import TileSizes
+from attncli.core.wanted import Computed, Wanted
+from tests.layers import layer_of
+
+ROOT = Path(__file__).parent.parent.parent
+ROWS = ("logsumexp", "sums", "previous_token", "output", "received_mass", "pooled_mean", "pooled_max")
+WANTED = Wanted(
+    rows=tuple(ROW_STATISTICS),
+    top_k=4,
+    previous_token=True,
+    output=True,
+    score_moments=True,
+    received_mass=True,
+    pooled=3,
+)
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+
+
+@pytest.fixture
+def torch_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv(compiled.SWITCH, "0")
+    compiled.tile_pass.cache_clear()
+    yield
+    compiled.tile_pass.cache_clear()
+
+
+def build_hook() -> Any:
+    spec = spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def layer(seed: int, num_queries: int, num_keys: int, factor: float = 1.0, **masks: Any) -> AttentionLayer:
+    """Scores of about `factor`: one text, two heads."""
+    generator = torch.Generator().manual_seed(seed)
+    query, key, value = (
+        torch.randn(1, 2, size, dim, generator=generator)
+        for size, dim in ((num_queries, 5), (num_keys, 5), (num_keys, 3))
+    )
+    return layer_of(query, key, value, scale=factor / 5**0.5, **masks)
+
+
+def assert_close(found: Computed, expected: Computed, tolerance: float) -> None:
+    numbers = {name: (getattr(found, name), getattr(expected, name)) for name in ROWS}
+    numbers |= {name: (found.rows[name], expected.rows[name]) for name in ROW_STATISTICS}
+    for moment in ("mean", "variance", "smallest", "largest"):
+        numbers[moment] = (getattr(found.moments, moment), getattr(expected.moments, moment))
+    for name, (one, other) in numbers.items():
+        torch.testing.assert_close(
+            one.double(),
+            other.double(),
+            rtol=tolerance,
+            atol=tolerance,
+            equal_nan=True,
+            msg=lambda m, n=name: f"{n}: {m}",
+        )
+
+
+@needs_compiler
+def test_it_is_installed() -> None:
+    assert compiled.tile_pass_in_use() == "compiled"
+
+
+@given(
+    seed=st.integers(0, 2**31),
+    num_queries=st.integers(1, 70),
+    more_keys=st.integers(0, 40),
+    causal=st.booleans(),
+    window=st.none() | st.integers(1, 50),
+    softcap=st.none() | st.floats(0.5, 30),
+    sizes=st.builds(TileSizes, queries=st.integers(1, 80), keys=st.integers(1, 150)),
+    factor=st.sampled_from([0.0, 1.0, 30.0]),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_shape_and_mask_is_that_of_float64(
+    seed: int,
+    num_queries: int,
+    more_keys: int,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    sizes: TileSizes,
+    factor: float,
+) -> None:
+    made = layer(
+        seed, num_queries, num_queries + more_keys, factor, causal=causal, window=window, softcap=softcap
+    )
+    tolerance, expected = 3e-5 * max(1.0, factor), reference.attend(made, WANTED)
+    assert_close(tiles.attend(made, WANTED, None, sizes), expected, tolerance)
+    assert_close(rows.attend(made, WANTED), expected, tolerance)
+
+
+@pytest.mark.parametrize("sizes", [TileSizes(7, 16), TileSizes(64, 128)], ids=str)
+def test_scores_of_ten_thousand(sizes: TileSizes) -> None:
+    """Whole numbers, so that float32 holds the scores exactly."""
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randint(-50, 51, (1, 2, 90, 4), generator=generator).float() for _ in range(2))
+    made = layer_of(query, key, torch.randn(1, 2, 90, 3, generator=generator), scale=1.0, causal=True)
+    found, expected = tiles.attend(made, WANTED, None, sizes), reference.attend(made, WANTED)
+    assert torch.equal(found.top_keys, expected.top_keys)
+    for name in ("entropy", "max_weight", "sink_mass", "distance", "participation"):
+        torch.testing.assert_close(
+            found.rows[name].double(), expected.rows[name].double(), rtol=2e-2, atol=2e-2, equal_nan=True
+        )
+    torch.testing.assert_close(found.output.double(), expected.output.double(), rtol=2e-2, atol=2e-2)
+
+
+def test_torch_gives_the_same(torch_alone: None) -> None:
+    assert compiled.tile_pass_in_use() == "torch"
+    made = layer(3, 61, 67, causal=True)
+    expected = reference.attend(made, WANTED)
+    assert_close(tiles.attend(made, WANTED, None, TileSizes(16, 32)), expected, 3e-5)
+    assert_close(rows.attend(made, WANTED), expected, 3e-5)
+
+
+@pytest.mark.parametrize("sink", [None, -3.0, 90.0])
+def test_whole_rows_are_those_of_torch(sink: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rows that see no key, and a sink below and far above their scores."""
+    hidden = torch.ones(1, 67, dtype=torch.bool)
+    hidden[:, :9] = False
+    rules = {} if sink is None else {"sink": torch.full((1, 2), sink)}
+    made = layer(6, 67, 67, 3.0, causal=True, key_mask=hidden, **rules)
+    found = rows.attend(made, WANTED)
+    monkeypatch.setattr(row_softmax, "tile_pass", lambda: None)
+    assert_close(found, rows.attend(made, WANTED), 1e-5)
+    assert found.rows["entropy"][..., :9].isnan().all() and not found.output[:, :, :9].any()
+
+
+def test_scores_that_overflow_are_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row whose scores are all -inf sees keys, and one with +inf has no weights."""
+    query = torch.tensor([[[[1e30], [-1e30], [1.0]]]])
+    made = layer_of(query, query.abs(), query, scale=1e20)
+    found = rows.attend(made, WANTED)
+    monkeypatch.setattr(row_softmax, "tile_pass", lambda: None)
+    assert found.output.isnan().all(dim=-1).tolist() == [[[True, True, True]]]
+    assert torch.equal(found.output.isnan(), rows.attend(made, WANTED).output.isnan())
+
+
+def test_any_number_of_threads_gives_the_same_bytes() -> None:
+    made = layer(4, 300, 300, causal=True)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            by_tiles = tiles.attend(made, WANTED, None, TileSizes(32, 64))
+            found.append((by_tiles, rows.attend(made, replace(WANTED, output=False))))
+    finally:
+        torch.set_num_threads(before)
+    (first, first_rows), *others = found
+    for other, other_rows in others:
+        assert torch.equal(first.output, other.output)
+        assert torch.equal(first.received_mass, other.received_mass)
+        assert torch.equal(first.rows["entropy"], other.rows["entropy"])
+        assert torch.allclose(first_rows.rows["entropy"], other_rows.rows["entropy"], atol=1e-6)
+
+
+AFTER_A_FORK = """
+import os, torch
+torch.set_num_threads(1)
+from tests.core.test_compiled_pass import WANTED, layer
+from attncli.core import tiles
+made = layer(5, 80, 80, causal=True)
+mine = tiles.attend(made, WANTED).output
+child = os.fork()
+if not child:
+    os._exit(0 if torch.equal(tiles.attend(made, WANTED).output, mine) else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_after_a_fork() -> None:
+    done = subprocess.run([sys.executable, "-c", AFTER_A_FORK], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+SANITIZED = """
+import ctypes, sys
+from attncli.core import compiled
+library = ctypes.CDLL(sys.argv[1])
+compiled.tile_pass = lambda: library
+from tests.core import test_compiled_pass as tests
+from attncli.core.tile_sums import TileSizes
+tests.test_any_shape_and_mask_is_that_of_float64()
+tests.test_scores_of_ten_thousand(TileSizes(7, 16))
+"""
+
+
+@needs_compiler
+def test_the_sanitizers_find_nothing(tmp_path: Path) -> None:
+    """Addresses and undefined behaviour, over the tests above."""
+    hook, library = build_hook(), tmp_path / "sanitized.so"
+    flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
+    command = ["cc", *hook.FLAGS, *flags, "-o", library, compiled.SOURCE, "-lm"]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("the compiler has no sanitizers")
+    runtime = subprocess.run(["cc", "-print-file-name=libasan.so"], capture_output=True, text=True)
+    environment = {**os.environ, "LD_PRELOAD": runtime.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
+    done = subprocess.run(
+        [sys.executable, "-c", SANITIZED, library], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

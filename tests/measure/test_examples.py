@@ -1,0 +1,121 @@
+"""Examples of one head against brute force over every row of every text."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attncli.report import Report
+from tests.commands.test_models_together import SENTENCES
+from tests.conftest import Attn
+from tests.model_folders import save_model
+from tests.running import run
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> str:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(SENTENCES))
+    return str(path)
+
+
+def rows_by_hand(model: Path, layer: int, head: int, statistic: str) -> dict[int, np.ndarray]:
+    """The statistic in each row of each text, from the weights of `attn self`."""
+    found = {}
+    for line, sentence in enumerate(SENTENCES, start=1):
+        report: Report = run("self", model=str(model), layer=layer, head=head, sentence=sentence)
+        weights = report.tensors["weights"].values.astype(np.float64)
+        values = np.full(len(weights), np.nan)
+        for i, row in enumerate(weights):
+            if statistic == "entropy":
+                values[i] = -sum(p * np.log(p) for p in row if p > 0)
+            elif statistic == "previous_token" and i > 0:
+                values[i] = row[i - 1]
+            elif statistic == "duplicate_token":
+                keys = [j for j in range(i) if report.tokens[j] == report.tokens[i]]
+                values[i] = sum(row[j] for j in keys) if keys else np.nan
+        if not np.isnan(values).all():
+            found[line] = values
+    return found
+
+
+@pytest.mark.parametrize("architecture", ["BERT", "GPT-2"])
+@pytest.mark.parametrize("statistic", ["previous_token", "entropy", "duplicate_token"])
+def test_examples_are_those_of_brute_force(
+    tmp_path: Path, texts: str, architecture: str, statistic: str
+) -> None:
+    model = save_model(tmp_path / "model", architecture)
+    report = run("heads", model=str(model), texts=texts, head="1:1", num_examples=3, sort=statistic)
+    values = rows_by_hand(model, 1, 1, statistic)
+    every = np.concatenate(list(values.values()))
+    median = np.nanmedian(every)
+    assert report.numbers("head")["median"] == pytest.approx(median, abs=1e-5)
+    means = [np.nanmean(of_text) for of_text in values.values()]
+    assert report.numbers("head")["mean"] == pytest.approx(np.mean(means), abs=1e-5)
+    best = {
+        "strongest": {line: np.nanmax(rows) for line, rows in values.items()},
+        "weakest": {line: np.nanmin(rows) for line, rows in values.items()},
+        "typical": {line: rows[np.nanargmin(abs(rows - median))] for line, rows in values.items()},
+    }
+    for kind, by_line in best.items():
+        found = [row for row in report.table("examples") if row["kind"] == kind]
+        assert len({row["text"] for row in found}) == len(found) == min(3, len(values))
+        sign = {"strongest": -1.0, "weakest": 1.0}.get(kind)
+        far = [abs(v - median) if sign is None else sign * v for v in by_line.values()]
+        got = [float(str(row["value"])) for row in found]
+        got_far = [abs(v - median) if sign is None else sign * v for v in got]
+        np.testing.assert_allclose(got_far, sorted(far)[: len(found)], atol=2e-5)
+        for row in found:
+            of_text = values[int(str(row["text"]))]
+            assert of_text[int(str(row["query"]))] == pytest.approx(row["value"], abs=1e-5)
+
+
+def test_an_example_has_its_tokens_and_the_weights_of_its_query(tmp_path: Path, texts: str) -> None:
+    model = save_model(tmp_path / "model", "BERT")
+    report = run("heads", model=str(model), texts=texts, head="0:1", num_examples=1, sort="max_weight")
+    row = report.table("examples")[0]
+    line, query = int(str(row["text"])), int(str(row["query"]))
+    whole = run("self", model=str(model), layer=0, head=1, sentence=SENTENCES[line - 1])
+    weights = whole.tensors["weights"].values[query]
+    first = len(weights)
+    keys = report.table("example_weights")[:first]
+    np.testing.assert_allclose([float(str(one["weight"])) for one in keys], weights, atol=1e-5)
+    assert [one["token"] for one in keys] == list(whole.tokens)
+    assert row["key"] == int(weights.argmax()) and row["query_token"] == whole.tokens[query]
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (["--head", "1:0"], "--head: needs examples, how many to show"),
+        (["--examples", "2", "--sort", "induction"], "--examples: needs head"),
+        (
+            ["--head", "1:0", "--examples", "2"],
+            "--examples: needs sort: a statistic of a row, as previous_token or entropy",
+        ),
+        (["--head", "x", "--examples", "2"], "--head: must name a layer and a head, as 5:11 (got x)"),
+        (
+            ["--head", "1:0", "--examples", "2", "--sort", "one_key_mass"],
+            "--sort: one_key_mass is not a statistic of a row",
+        ),
+        (
+            ["--head", "7:0", "--examples", "2", "--sort", "entropy"],
+            "--head: layer must be one of 0 to 1 (got 7:0)",
+        ),
+        (["--head", "1:9", "--examples", "2", "--sort", "entropy"], "--head: layer 1 has 4 heads (got 1:9)"),
+    ],
+)
+def test_what_is_refused(attn: Attn, texts: str, flags: list[str], error: str) -> None:
+    ended = attn(["heads", "--texts", texts, *flags])
+    assert (ended.code, ended.err) == (2, f"{error}\n")
+
+
+def test_the_screen_marks_query_and_keys(attn: Attn, texts: str) -> None:
+    ended = attn(["heads", "--texts", texts, "--head", "1:0", "--examples", "9", "--sort", "induction"])
+    lines = ended.out.splitlines()
+    assert ended.code == 0 and len(lines) <= 30 and max(map(len, lines)) <= 80
+    assert lines[0] == "heads: tiny-induction, head 1:0: induction, mean over 7 texts"
+    flags = ["--head", "1:0", "--examples", "2", "--sort", "induction", "--show", "all"]
+    whole = attn(["heads", "--texts", texts, *flags])
+    assert whole.code == 0 and "example_weights" in whole.out
+    assert any("«" in line and "[" in line for line in lines)

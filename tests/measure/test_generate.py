@@ -1,0 +1,572 @@
+"""What a model writes, and where it looked, against transformers' generate and its eager attention."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    JambaConfig,
+    JambaForCausalLM,
+)
+
+from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
+from attncli.errors import UserError
+from attncli.measure import writing as rows
+from attncli.measure.writing import WrittenRows
+from attncli.models import writing
+from attncli.report import Report
+from tests.conftest import Attn
+from tests.model_folders import GEMMAS, save_gemma, save_tokenizer, save_writer
+from tests.running import run
+from tools.tiny_architectures import ARCHITECTURES, GROUPED, VOCABULARY, Architecture
+
+DECODERS = ("GPT-2", "GPT-NeoX", "OPT", "Llama", "Mistral", "Qwen3", "Gemma 2", "GPT-OSS", "Phi-3", "BLOOM")
+WITH_ENCODER = ("T5", "BART", "Marian")
+SENTENCE = "the cat sat on the street because it was tired"
+NEW = 7
+
+
+class Oracle:
+    """transformers alone: greedy tokens, and the weights of the whole text at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        config = json.loads((folder / "config.json").read_text())
+        auto = AutoModelForSeq2SeqLM if config.get("is_encoder_decoder") else AutoModelForCausalLM
+        self.model = auto.from_pretrained(folder, attn_implementation="eager").eval()
+        self.is_cross = bool(self.model.config.is_encoder_decoder)
+
+    @torch.no_grad()
+    def written(self, ids: Tensor, count: int = NEW, **options: Any) -> list[int]:
+        mask = torch.ones_like(ids)
+        options = {"do_sample": False, **options}
+        found = self.model.generate(ids, attention_mask=mask, max_new_tokens=count, num_beams=1, **options)
+        tokens: list[int] = found[0].tolist()
+        return tokens[1:] if self.is_cross else tokens[ids.shape[1] :]
+
+    @torch.no_grad()
+    def rows(self, ids: Tensor, written: list[int]) -> Tensor:
+        """The rows (layer, head, query, key) of the queries that chose each token."""
+        given = torch.tensor([written[:-1]], dtype=torch.long)
+        if self.is_cross:
+            start = torch.cat([torch.tensor([[0]]), given], dim=1)
+            out = self.model(input_ids=ids, decoder_input_ids=start, output_attentions=True)
+            return torch.stack(out.cross_attentions)[:, 0]
+        out = self.model(torch.cat([ids, given], dim=1), output_attentions=True)
+        return torch.stack(out.attentions)[:, 0, :, ids.shape[1] - 1 :]
+
+
+def ids_of(report: Report, oracle: Oracle) -> list[int]:
+    found: list[int] = oracle.tokenizer.convert_tokens_to_ids(
+        [row["token"] for row in report.table("written")]
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("architecture", "chunk"),
+    [*((name, chunk) for name in DECODERS for chunk in (None, 4)), *((name, None) for name in WITH_ENCODER)],
+)
+def test_tokens_and_rows_are_those_of_transformers(
+    architecture: str, chunk: int | None, tmp_path: Path
+) -> None:
+    folder = save_writer(tmp_path, architecture)
+    oracle = Oracle(folder)
+    given = {"model": str(folder), "sentence": SENTENCE, "max_new_tokens": NEW, "prefill_chunk": chunk}
+    report = run("generate", **given, maps="heads", top_k=3)
+    ids = oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"]
+    written = oracle.written(ids)
+    assert ids_of(report, oracle) == written
+    expected = oracle.rows(ids, written)
+    assert report.tensors["weights"].axes == ("layer", "head", "query", "key")
+    found = torch.from_numpy(report.tensors["weights"].values)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    check_statistics(report, expected.double().numpy(), ids.shape[1], is_cross=oracle.is_cross)
+    assert report.first_query == (0 if oracle.is_cross else ids.shape[1] - 1)
+
+
+def check_statistics(report: Report, rows: np.ndarray, num_prompt: int, *, is_cross: bool) -> None:
+    """A loop over every layer, head and query."""
+    of_rows = {name: tensor.values for name, tensor in report.tensors_of("rows").items()}
+    by_head = {(row["layer"], row["head"]): row for row in report.table("heads")}
+    for layer, head in np.ndindex(rows.shape[:2]):
+        shares = []
+        for query, row in enumerate(rows[layer, head]):
+            position = report.first_query + query
+            place = (layer, head, query)
+            assert of_rows["entropy"][place] == pytest.approx(
+                -sum(p * np.log(p) for p in row if p > 0), abs=1e-5
+            )
+            assert of_rows["sink_mass"][place] == pytest.approx(row[0], abs=1e-5)
+            shares.append(row[1 : num_prompt - 1].sum())  # between [CLS] and [SEP]
+            assert of_rows["text_mass"][place] == pytest.approx(shares[-1], abs=1e-5)
+            assert of_rows["prompt_mass"][place] == pytest.approx(row[:num_prompt].sum(), abs=1e-5)
+            order = np.argsort(-row[: position + 1] if not is_cross else -row, kind="stable")[:3]
+            weights = of_rows["top_weights"][place]
+            np.testing.assert_allclose(
+                weights[~np.isnan(weights)], row[order][: (~np.isnan(weights)).sum()], atol=1e-5
+            )
+            if is_cross:
+                assert "distance" not in of_rows and "written_mass" not in of_rows
+                continue
+            distance = sum(p * (position - key) for key, p in enumerate(row))
+            assert of_rows["distance"][place] == pytest.approx(distance, abs=1e-4)
+            num_written = position + 1 - num_prompt
+            ratio = of_rows["lookback_ratio"][place]
+            if num_written:
+                a, b = row[:num_prompt].mean(), row[num_prompt : position + 1].mean()
+                assert ratio == pytest.approx(a / (a + b), abs=1e-5)
+            else:
+                assert np.isnan(ratio)
+        assert by_head[layer, head]["text_mass"] == pytest.approx(np.mean(shares), abs=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("default", [4, 4, 4]), ("dynamic", [12])])
+def test_a_long_prompt_goes_in_pieces_where_that_changes_nothing(
+    kind: str, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "LONG_CHUNK", 4)
+    oracle = Oracle(save_writer(tmp_path, "Llama"))
+    oracle.model.config.rope_parameters = {"rope_type": kind, "rope_theta": 10_000.0, "factor": 2.0}
+    ids = oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"]
+    written = oracle.written(ids)
+    lengths: list[int] = []
+    found: list[int] = []
+
+    def count(_model: Any, _inputs: Any, named: dict[str, Any]) -> None:
+        lengths.append(named["input_ids"].shape[1])
+
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    with oracle.model.register_forward_pre_hook(count, with_kwargs=True):
+        writing.write(oracle.model, inputs, writing.Decoding(NEW), lambda token, _layers: found.append(token))
+    assert found == written
+    _by_interface, _eagerly, *pieces = (length for length in lengths if length > 1)
+    assert pieces == expected
+
+
+@pytest.mark.parametrize("num_keys", [5, 11])
+def test_layers_that_are_alike_are_computed_together(num_keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows are the softmax of each alone; sinks, windows and masks go with their layers."""
+    drawn = torch.Generator().manual_seed(num_keys)
+    layers = []
+    for number in range(7):
+        query, key = (torch.randn(1, heads, n, 4, generator=drawn) for heads, n in ((6, 1), (3, num_keys)))
+        mask = torch.arange(num_keys).unsqueeze(0) != 2 if number == 3 else None
+        seen = Visibility(1, num_keys, True, window=3 if number % 3 == 1 else None, key_mask=mask)
+        sink = torch.randn(1, 6, generator=drawn) if number % 2 else None
+        layers.append(AttentionLayer(query, key, key, seen, 0.5, ScoreRules(sink=sink)))
+    for most in (2**20, 1):
+        monkeypatch.setattr(rows, "MOST_STACKED", most)
+        for layer, (row, seen_keys) in zip(layers, rows.weights_of(layers), strict=True):
+            scores = 0.5 * (layer.query @ layer.expanded()[0].mT)[0, :, 0]
+            scores = scores.masked_fill(~layer.visibility.whole(scores.device)[0, 0], -torch.inf)
+            sink = layer.rules.sink
+            more = scores if sink is None else torch.cat([scores, sink[0].unsqueeze(-1)], dim=-1)
+            torch.testing.assert_close(row, more.softmax(dim=-1)[:, :num_keys], rtol=0, atol=1e-6)
+            assert torch.equal(seen_keys, scores[0] > -torch.inf)
+
+
+def test_sampled_tokens_are_those_of_transformers_with_that_seed(tmp_path: Path) -> None:
+    folder = save_writer(tmp_path, "Llama")
+    oracle = Oracle(folder)
+    given = {"model": str(folder), "sentence": SENTENCE, "max_new_tokens": NEW, "temperature": 3.0}
+    ids = oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"]
+    texts = set()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        expected = oracle.written(ids, do_sample=True, temperature=3.0, top_p=0.9, top_k=0)
+        before = torch.random.get_rng_state()
+        assert ids_of(run("generate", **given, top_p=0.9, seed=seed), oracle) == expected
+        assert torch.equal(torch.random.get_rng_state(), before)
+        texts.add(tuple(expected))
+    assert len(texts) > 1
+
+
+@pytest.mark.parametrize(
+    ("architecture", "reason"),
+    [
+        ("BERT", "looks at later tokens"),
+        ("Mamba", "it has none"),
+        ("XLM", "transformer.attentions.0 has 13 keys where there are 12 tokens"),
+    ],
+)
+def test_what_does_not_write_is_refused_in_a_line(
+    architecture: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"emb_dim": 32, "n_layers": 2, "n_heads": 4, "vocab_size": VOCABULARY}
+    monkeypatch.setitem(ARCHITECTURES, "XLM", Architecture("XLMModel", sizes))
+    folder = save_writer(tmp_path, architecture)
+    with pytest.raises(UserError, match=reason) as raised:
+        run("generate", model=str(folder), sentence=SENTENCE)
+    assert len(raised.value.lines) == 1
+
+
+def save_with_settings(folder: Path, architecture: str, **settings: Any) -> Path:
+    """A model that writes by these settings of its generation_config.json, beside those that it has."""
+    path = save_writer(folder, architecture) / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings"),
+    [
+        ("Llama", {"repetition_penalty": 2.0}),
+        ("Llama", {"no_repeat_ngram_size": 1}),
+        ("Llama", {"suppress_tokens": [*range(4, 40)]}),
+        ("Llama", {"begin_suppress_tokens": [*range(4, 50)]}),
+        ("Llama", {"bad_words_ids": [[one] for one in range(5, 45)]}),
+        ("Llama", {"forced_eos_token_id": 9}),
+        ("Llama", {"eos_token_id": [*range(20, 61)], "min_new_tokens": 5}),
+        ("Llama", {"eos_token_id": [*range(20, 61)], "min_length": 14}),
+        ("Llama", {"sequence_bias": [[[11], 1e3]]}),
+        ("Mistral", {"watermarking_config": {"bias": 1e3}}),
+        ("T5", {"forced_bos_token_id": 9}),
+        ("BART", {"encoder_no_repeat_ngram_size": 1}),
+        ("Marian", {"encoder_repetition_penalty": 3.0}),
+    ],
+    ids=str,
+)
+def test_settings_of_the_model_that_choose_tokens_hold_and_are_named(
+    architecture: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """The tokens are transformers' own by the same file, and others than without; the rows are theirs."""
+    folder = save_with_settings(tmp_path, architecture, **settings)
+    oracle = Oracle(folder)
+    report = run("generate", model=str(folder), sentence=SENTENCE, max_new_tokens=NEW, maps="heads")
+    ids = oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"]
+    written = oracle.written(ids)
+    assert ids_of(report, oracle) == written
+    oracle.model.generation_config = GenerationConfig(pad_token_id=0, decoder_start_token_id=0)
+    assert oracle.written(ids) != written
+    found = torch.from_numpy(report.tensors["weights"].values)
+    torch.testing.assert_close(found, oracle.rows(ids, written), rtol=0, atol=1e-5)
+    (name,) = set(settings) - {"eos_token_id"}
+    (note,) = (note for note in report.notes if "generation_config.json" in note)
+    assert note.startswith(f"Tokens are chosen by the model's generation_config.json, too: {name}")
+
+
+@pytest.mark.parametrize("architecture", ["Llama", "Mistral", "Gemma 2", "GPT-OSS", "T5"])
+@pytest.mark.parametrize(
+    ("settings", "is_named"),
+    [
+        ({"use_cache": False}, False),
+        ({"cache_implementation": "static"}, False),
+        ({"cache_implementation": "quantized", "cache_config": {"nbits": 4}}, False),
+        ({"prompt_lookup_num_tokens": 3}, False),
+        ({"num_return_sequences": 3, "num_beams": 4}, True),
+        ({"return_dict_in_generate": True, "output_attentions": True, "output_logits": True}, False),
+        ({"prefill_chunk_size": 3, "max_length": 5, "max_new_tokens": 4}, False),
+        ({"penalty_alpha": 0.6, "top_k": 4}, True),
+        ({"dola_layers": "low"}, True),
+        ({"guidance_scale": 3.0}, True),
+        ({"token_healing": True}, True),
+        ({"max_time": 1e-9}, True),
+        ({"do_sample": True, "temperature": 9.0, "top_k": 3, "min_p": 0.5}, False),
+        ({"use_mtp": True, "num_assistant_tokens": 3}, False),
+    ],
+    ids=str,
+)
+def test_settings_of_the_model_that_say_how_to_search_are_left_out(
+    architecture: str, settings: dict[str, Any], is_named: bool, tmp_path: Path
+) -> None:
+    folder = save_with_settings(tmp_path, architecture, **settings)
+    oracle = Oracle(folder)
+    oracle.model.generation_config = GenerationConfig(pad_token_id=0, decoder_start_token_id=0)
+    long = f"{SENTENCE} and the cat walks"
+    report = run("generate", model=str(folder), sentence=long, max_new_tokens=NEW, maps="heads")
+    ids = oracle.tokenizer(long, return_tensors="pt")["input_ids"]
+    written = oracle.written(ids)
+    assert ids_of(report, oracle) == written
+    found = torch.from_numpy(report.tensors["weights"].values)
+    torch.testing.assert_close(found, oracle.rows(ids, written), rtol=0, atol=1e-5)
+    left_out = [note for note in report.notes if note.startswith("Left out of the model's generation_config")]
+    assert len(left_out) == is_named and not any("Tokens are chosen" in note for note in report.notes)
+
+
+def test_the_settings_of_a_caller_s_model_are_left_as_they_were(tmp_path: Path) -> None:
+    oracle = Oracle(save_with_settings(tmp_path, "Llama", repetition_penalty=1.5, num_beams=3))
+    before = oracle.model.generation_config
+    inputs = dict(oracle.tokenizer(SENTENCE, return_tensors="pt"))
+    inputs.pop("token_type_ids", None)
+    writing.write(oracle.model, inputs, writing.Decoding(NEW), lambda _token, _layers: None)
+    assert oracle.model.generation_config is before
+    assert (before.repetition_penalty, before.num_beams, before.max_new_tokens) == (1.5, 3, None)
+
+
+@pytest.mark.parametrize("ends", [{"stop_strings": ["{}"]}, {"eos_token_id": [2, None]}], ids=str)
+def test_a_model_ends_where_its_file_says(ends: dict[str, Any], tmp_path: Path) -> None:
+    oracle = Oracle(save_writer(tmp_path / "plain", "Llama"))
+    written = oracle.written(oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"])
+    last = next(one for number, one in enumerate(written) if number > 1 and one not in written[:number])
+    word = oracle.tokenizer.convert_ids_to_tokens(last)
+    ends = {"stop_strings": [word]} if "stop_strings" in ends else {"eos_token_id": [2, last]}
+    folder = save_with_settings(tmp_path / "ends", "Llama", **ends)
+    report = run("generate", model=str(folder), sentence=SENTENCE, max_new_tokens=NEW)
+    assert ids_of(report, oracle) == written[: written.index(last) + 1] != written
+
+
+@pytest.mark.parametrize("name", GEMMAS)
+@pytest.mark.parametrize("chunk", [None, 4])
+def test_keys_and_values_that_layers_share(name: str, chunk: int | None, tmp_path: Path) -> None:
+    """Gemma 3n and 4: of a prompt the layers that share read, in Gemma 4, the last token alone."""
+    oracle = Oracle(save_gemma(tmp_path, name))
+    given = {"model": str(tmp_path), "sentence": SENTENCE, "max_new_tokens": NEW, "prefill_chunk": chunk}
+    report = run("generate", **given, maps="heads")
+    ids = oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"]
+    written = oracle.written(ids)
+    assert ids_of(report, oracle) == written
+    found = torch.from_numpy(report.tensors["weights"].values)
+    torch.testing.assert_close(found, oracle.rows(ids, written), rtol=0, atol=1e-5)
+
+
+def test_pieces_of_a_prompt_are_refused_where_they_change_it(attn: Attn, tmp_path: Path) -> None:
+    """Jamba's layers of states begin anew with each piece, and it writes other tokens."""
+    sizes = {**GROUPED, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2}
+    torch.manual_seed(7)
+    model = JambaForCausalLM(JambaConfig(**sizes, use_mamba_kernels=False))
+    model.generation_config = GenerationConfig(pad_token_id=0)
+    model.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    command = ["generate", "--model", str(tmp_path), "--max-new-tokens", "2", SENTENCE]
+    assert attn(command).code == 0
+    ended = attn([*command, "--prefill-chunk", "4"])
+    line = "--prefill-chunk: a prompt in pieces may be another one to jamba: leave it out\n"
+    assert (ended.code, ended.out, ended.err) == (2, "", line)
+
+
+TINY = "induction heads copy; inducti"
+
+
+def test_the_screen_has_the_text_and_the_heads_that_look_back(attn: Attn) -> None:
+    """The shipped model copies: where it looks is the token that came after the first copy."""
+    ended = attn(["generate"])
+    assert (ended.code, ended.err) == (0, "")
+    assert "\nwrote: on heads copy; induction\n" in ended.out and "29 i   o " in ended.out
+    of_head = run("generate", layer=1, head=2)
+    keys = of_head.tensors_of("rows")["top_keys"]
+    assert keys.axes == ("query", "rank")
+    hits = [
+        of_head.tokens[key] == row["token"]
+        for key, row in zip(keys.values[:, 0], of_head.table("written"), strict=True)
+    ]
+    assert sum(hits) > 20
+
+
+def test_control_c_keeps_what_was_written(
+    attn: Attn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    take = WrittenRows.take
+
+    def interrupted(self: WrittenRows, *arguments: Any) -> None:
+        take(self, *arguments)
+        if len(self.tokens) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(WrittenRows, "take", interrupted)
+    path = tmp_path / "report.json"
+    assert attn(["generate", "-o", str(path)]).code == 130
+    report = json.loads(path.read_text())
+    assert report["is_unfinished"] and report["statistics"]["writing"]["new_tokens"] == 3
+    assert "".join(row["token"] for row in report["statistics"]["written"]) == "on▁"
+    assert attn(["show", str(path)]).code == 0
+    with pytest.raises(KeyboardInterrupt):  # of a batch, or in Python, nobody asked for a part
+        run("generate")
+
+
+def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
+    long = ["generate", "x" * 200]
+    refused = attn(long)
+    assert refused.code == 2
+    expected = "must be at most 105 tokens for tiny-induction beside 24 new ones (got 201): truncate cuts it"
+    assert refused.err == f"--sentence: {expected}\n"
+    cut = attn([*long, "--truncate", "--format", "json"])
+    assert json.loads(cut.out)["statistics"]["writing"]["prompt_tokens"] == 105
+    assert "--max-new-tokens: must be at most 128" in attn(["generate", "--max-new-tokens", "200"]).err
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--greedy", "--top-p", "0.5"], "--top-p: cannot be combined with greedy, which samples nothing"),
+        (["--head", "1"], "--head: needs layer"),
+        (["--layer", "9"], "--layer: must be one of 0, 1 (got 9)"),
+        (["--layer", "0", "--head", "4"], "--head: must be below 4 (got 4)"),
+        (["--sort", "retrieval"], "--sort: retrieval needs needle"),
+        (["--needle", "nothing"], "--needle: is not in the prompt as it stands (got nothing)"),
+        (["--needle", "3:99"], "--needle: must end at 30, the number of tokens, or before (got 3:99)"),
+        (["--chat"], "--chat: tiny-induction has no chat template: leave chat out"),
+        (["--needle", "x", "--needle-depth", "2"], "--needle-depth: must be at most 1 (got 2)"),
+        (["--lengths", "20"], "--lengths: needs needle_depth"),
+        (
+            ["--lengths", "500,2000"],
+            "--lengths: must be one number: attn batch runs several, from a file with "
+            "sweep: {lengths: [500, 2000]} (got 500,2000)",
+        ),
+        (["--model", "numpy"], "--model: no such folder: numpy (a hub id needs allow_download)"),
+    ],
+)
+def test_what_cannot_be_is_one_line(attn: Attn, flags: list[str], line: str) -> None:
+    ended = attn(["generate", *flags])
+    assert (ended.code, ended.err.splitlines()[0]) == (2, line)
+
+
+@pytest.mark.parametrize("needle", ["copy; ind", "17:26"])
+def test_retrieval_is_that_of_a_naive_loop(needle: str) -> None:
+    report = run("generate", needle=needle, maps="heads", sort="retrieval")
+    ids = [*report.tokens]
+    weights = report.tensors["weights"].values
+    places = range(17, 26)
+    written = [row["token"] for row in report.table("written")]
+    copied = [query for query, token in enumerate(written) if token in {ids[place] for place in places}]
+    assert report.numbers("needle")["copied"] == len(copied) > 0
+    for row in report.table("heads"):
+        rows = weights[row["layer"], row["head"]]
+        hits = [
+            query
+            for query in copied
+            if (key := int(rows[query].argmax())) in places and ids[key] == written[query]
+        ]
+        assert row["retrieval"] == pytest.approx(len(hits) / len(copied))
+        assert row["needle_mass"] == pytest.approx(rows[:, 17:26].sum(axis=1).mean(), abs=1e-6)
+    scores = [row["retrieval"] for row in report.table("heads")]
+    assert scores == sorted(scores, reverse=True) and scores[0] >= 0.5
+
+
+@pytest.mark.parametrize(
+    ("side", "place", "is_kept"),
+    [
+        ("left", 24, False), ("left", 25, True), ("left", 30, True), ("left", 38, True), ("left", 3, False),
+        ("right", 0, True), ("right", 13, True), ("right", 14, False), ("right", 30, False),
+    ],
+)  # fmt: skip
+def test_a_needle_is_at_its_tokens_after_a_cut(side: str, place: int, is_kept: bool, tmp_path: Path) -> None:
+    folder = save_writer(tmp_path, "Llama")
+    change(folder / "config.json", max_position_embeddings=17)
+    change(folder / "tokenizer_config.json", truncation_side=side)
+    names = [f"w{i}" for i in range(40)]
+    sentence, needle = " ".join(names), " ".join(names[place : place + 2])
+    oracle = AutoTokenizer.from_pretrained(folder)
+    kept = oracle.convert_ids_to_tokens(oracle(sentence, truncation=True, max_length=17)["input_ids"])
+    settings = {"sentence": sentence, "truncate": True, "needle": needle, "max_new_tokens": 1}
+    if not is_kept:
+        with pytest.raises(UserError, match="is in the part of the text that was cut off"):
+            run("generate", model=str(folder), **settings)
+        return
+    report = run("generate", model=str(folder), **settings)
+    assert list(report.tokens) == kept
+    (note,) = (note for note in report.notes if note.startswith("The needle is at "))
+    first, last = map(int, note.split()[4].rstrip(";").split("-"))
+    assert kept[first : last + 1] == needle.split()
+    which = "first" if side == "left" else "last"
+    assert f"Of the text the {which} 25 tokens are left out: the model reads 17." in report.notes
+
+
+def change(file: Path, **settings: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+TEMPLATES = {
+    "{{ raise_exception('no system\nmessage') }}": "no system message",
+    "{% for m in %}": "Expected an expression, got 'end of statement block'",
+    "{{ ''.__class__.__mro__ }}": "access to attribute '__class__' of 'str' object is unsafe.",
+    "{{ 1 + 'x' }}": "unsupported operand type(s) for +: 'int' and 'str'",
+    "{{ 'x' * 10**10 }}": "it takes more than 537 MB",
+    "{{ 'x' * 2 * 10**6 }}": "it makes 2,000,000 characters of 7",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "maximum recursion depth exceeded",
+    "{% for i in range(9**5) %}{% for j in range(9**5) %}{% endfor %}{% endfor %}": "it takes more than 2 s",
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_chat_template_that_fails_is_one_line(
+    template: str, attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "MOST_SECONDS", 2)
+    folder = save_writer(tmp_path, "GPT-2")
+    (folder / "chat_template.jinja").write_text(template)
+    ended = attn(["generate", "--model", str(folder), "--sentence", "the cat", "--chat"])
+    (line,) = ended.err.splitlines()
+    assert ended.code == 2
+    assert line.startswith(f"--chat: the chat template of {folder.name} fails: {TEMPLATES[template]}")
+
+
+def test_a_chat_template_writes_what_it_writes_in_transformers(tmp_path: Path) -> None:
+    folder = save_writer(tmp_path, "GPT-2")
+    template = "the {% for m in messages %}{{ m['content'] | tojson }} {{ m.role }}{% endfor %} street"
+    (folder / "chat_template.jinja").write_text(template)
+    message = [{"role": "user", "content": SENTENCE}]
+    expected = AutoTokenizer.from_pretrained(folder).apply_chat_template(message, tokenize=True)["input_ids"]
+    report = run("generate", model=str(folder), sentence=SENTENCE, chat=True, max_new_tokens=1)
+    assert AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids([*report.tokens]) == expected
+
+
+@pytest.mark.parametrize("depth", [0.0, 0.5, 1.0])
+def test_a_needle_is_put_between_two_sentences(depth: float, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a b c d. e f g h. i j k l. m n o p.")
+    file = str(tmp_path / "text.txt")
+    report = run("generate", file=file, needle="x y z", needle_depth=depth, lengths=30, max_new_tokens=1)
+    text = "".join(report.tokens).replace("▁", " ").removeprefix("<bos>")
+    expected = {
+        0.0: "x y z a b c d. e f g h. i j k l",
+        0.5: "a b c d. x y z e f g h. i j k l",
+        1.0: "a b c d. e f g h. i j k l x y z",
+    }
+    assert text == expected[depth]
+    assert report.numbers("needle")["tokens"] == 5
+
+
+def test_a_batch_sweeps_depth_and_length_and_draws_them(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("one two three four. " * 5)
+    (tmp_path / "sweep.yaml").write_text(
+        "experiment: generate\nfile: text.txt\nneedle: xq7\nquestion: four. x\nmax_new_tokens: 2\n"
+        "sweep: {needle_depth: [0, 1], lengths: [20, 40, 60]}\n"
+    )
+    store = str(tmp_path / "runs.db")
+    assert attn(["batch", str(tmp_path / "sweep.yaml"), "-o", store]).code == 0
+    asked = [
+        "results",
+        store,
+        "--statistic",
+        "needle.found",
+        "--group-by",
+        "needle_depth",
+        "--group-by",
+        "lengths",
+    ]
+    drawn = attn([*asked, "--format", "heatmap"]).out
+    assert "needle.found by needle_depth and lengths (row × column)" in drawn
+    assert "0 0.0" in drawn and "1 1.0" in drawn and "40" in drawn
+    rows = json.loads(attn([*asked, "--format", "json"]).out)
+    assert len(rows["statistics"]["summary"]) == 6 and not rows["tensors"]
+
+
+def test_a_screen_of_many_tokens_has_30_lines(attn: Attn) -> None:
+    """The title of the tokens has a second line where their number has three digits."""
+    shown = attn(["generate", "ab", "--max-new-tokens", "105"]).out
+    assert " of 105)" in shown
+    assert len(shown.splitlines()) <= 30
+
+
+@pytest.mark.parametrize("place", [[], ["--layer", "1"], ["--layer", "1", "--head", "2"]])
+@pytest.mark.parametrize("maps", ["none", "mean", "heads"])
+def test_every_row_of_statistics_is_shown_once(attn: Attn, maps: str, place: list[str]) -> None:
+    """Beside the weights where these are of the same heads; a mean over the heads stands alone."""
+    report = run(
+        "generate", max_new_tokens=2, **dict(zip(["layer", "head"], map(int, place[1::2]), strict=False))
+    )
+    ended = attn(["generate", "--max-new-tokens", "2", "--maps", maps, "--show", "all", *place])
+    assert (ended.code, ended.err) == (0, "")
+    lines = [line.split() for line in ended.out.splitlines()]
+    for entropies in report.tensors_of("rows")["entropy"].values.reshape(-1, 2):
+        for query, token, entropy in zip(("29", "30"), "io", entropies, strict=True):
+            cell = f"{entropy:.4f}"
+            assert sum(line[:2] == [query, token] and cell in line for line in lines) == 1, cell

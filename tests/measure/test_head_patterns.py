@@ -1,0 +1,170 @@
+"""The names of heads, the weights between named tokens, and cut texts, as a user meets them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AddedToken, AutoTokenizer
+
+from attncli.core.row_statistics import UNNAMED
+from attncli.measure.patterns import Stack, pattern_of, pattern_rows, strongest_rows
+from tests.conftest import Attn
+from tests.model_folders import save_model
+from tests.running import run
+
+SENTENCE = "the cat sat because the cat was tired"
+NOTHING = dict.fromkeys(
+    ("previous_token", "next_token", "current_token", "duplicate_token", "induction", "special_mass",
+     "sink_mass", "one_key_mass", "normalized_entropy"),
+    0.0,
+)  # fmt: skip
+
+
+def head(layer: int, number: int, **statistics: float) -> dict[str, Any]:
+    return {"layer": layer, "head": number, "stack": "self", **NOTHING, **statistics}
+
+
+def stack(*, starts_special: bool = False, **num_rows: int) -> Stack:
+    return Stack("self", dict.fromkeys(NOTHING, 9) | num_rows, starts_special)
+
+
+def test_a_head_is_named_by_its_largest_statistic_above_the_threshold() -> None:
+    assert pattern_of(head(0, 0, sink_mass=0.5, previous_token=0.6), stack()) == "previous token"
+    assert pattern_of(head(0, 0, sink_mass=0.31, previous_token=0.4), stack()) == "first token"
+    assert pattern_of(head(0, 0, sink_mass=0.3, previous_token=0.4), stack()) == UNNAMED
+    uniform = head(0, 0, sink_mass=0.95, normalized_entropy=0.91)
+    assert pattern_of(uniform, stack()) == "uniform", "which goes before all others"
+
+
+def test_special_tokens_are_those_after_the_first() -> None:
+    first = head(0, 0, sink_mass=0.6, special_mass=0.9)
+    assert pattern_of(first, stack(starts_special=True)) == "first token"
+    assert pattern_of(first, stack(starts_special=False)) == "special tokens"
+    rest = head(0, 0, sink_mass=0.1, special_mass=0.6)
+    assert pattern_of(rest, stack(starts_special=True)) == "special tokens"
+
+
+def test_a_pattern_on_fewer_than_five_rows_names_nobody() -> None:
+    heads = [{**head(0, 0, induction=0.9), "pattern": UNNAMED}]
+    for num_rows, name in ((4, UNNAMED), (5, "induction")):
+        few = stack(induction=num_rows)
+        assert pattern_of(heads[0], few) == name
+        (row,) = [row for row in pattern_rows(heads, few) if row["pattern"] == "induction"]
+        assert row["rows"] == num_rows and row["heads"] == (None if num_rows < 5 else 1)
+        named = {row["pattern"] for row in strongest_rows(heads, few, lambda _: 0)}
+        assert ("induction" in named) == (num_rows >= 5)
+
+
+def test_the_strongest_of_equal_heads_are_the_first() -> None:
+    heads = [head(0, number, previous_token=0.5 + 1e-9 * number) for number in range(5)]
+    found = [row["head"] for row in strongest_rows(heads, stack(), lambda _: 0)]
+    assert found == [0, 1, 2]
+
+
+def test_every_head_has_a_letter_on_the_first_screen(attn: Attn) -> None:
+    shown = attn(["heads"]).out
+    assert "layer 0   P  P  ·  U\nlayer 1   I  I  I  I\n" in shown and len(shown.splitlines()) <= 30
+    short = attn(["heads", "--sentence", "aba"]).out
+    assert "row only: use --probe repeated, no text" in short and "  I  " not in short
+
+
+@pytest.mark.parametrize("flags", [["--to", "cat"], ["--from", "tired", "--to", "cat", "--to", "2"]])
+def test_heads_are_ranked_by_the_weight_between_tokens(attn: Attn, tmp_path: Path, flags: list[str]) -> None:
+    folder = str(save_model(tmp_path, "BERT"))
+    common = ["heads", "--model", folder, "--sentence", SENTENCE]
+    rows = json.loads(attn([*common, *flags, "--format", "json"]).out)["statistics"]["heads"]
+    numbers = [row["from_to_weight"] for row in rows]
+    assert numbers == sorted(numbers, reverse=True) and len(rows) > 2
+    report = run("heads", model=folder, sentence=SENTENCE, maps="self")
+    words = report.tokens
+    queries = [i for i, word in enumerate(words) if word == "tired" or "--from" not in flags]
+    keys = {i for i, word in enumerate(words) if word == "cat" or (i == 2 and "2" in flags)}
+    for row in rows:
+        weights = report.tensors["weights"].values[row["layer"], row["head"]]
+        assert row["from_to_weight"] == pytest.approx(
+            weights[queries][:, sorted(keys)].sum(-1).mean(), abs=1e-6
+        )
+    assert "from_to_weight" in attn([*common, *flags, "--format", "csv"]).out.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            ["--to", "catt"],
+            "--to: no token of the text (got catt) (did you mean 'cat'?): its tokens are [CLS], the,",
+        ),
+        (["--to", "99"], "--to: must be below 10, the number of tokens (got 99)"),
+        (["--from", "cat"], "--from: needs --to: without it every query's weights sum to 1"),
+        (["--ascending"], "--ascending: needs sort"),
+        (["--sort", "from_to_weight"], "--sort: from_to_weight needs to"),
+    ],
+)
+def test_what_is_not_in_the_text_is_one_line(attn: Attn, tmp_path: Path, flags: list[str], said: str) -> None:
+    folder = str(save_model(tmp_path, "BERT"))
+    ended = attn(["heads", "--model", folder, "--sentence", SENTENCE, *flags])
+    assert ended.code == 2 and ended.err.startswith(said) and len(ended.err.splitlines()) == 1, ended.err
+
+
+@pytest.mark.parametrize("experiment", ["heads", "self"])
+def test_a_text_is_cut_where_asked_to(attn: Attn, tmp_path: Path, experiment: str) -> None:
+    folder, text = str(save_model(tmp_path, "BERT")), "the cat " * 300
+    command = [experiment, "--model", folder, "--sentence", text, "--format", "json"]
+    ended = attn(command)
+    assert ended.code == 2 and "must be at most 512 tokens" in ended.err
+    report = json.loads(attn([*command, "--truncate"]).out)
+    assert len(report["tokens"]) == 512 and report["tokens"][-1] == "[SEP]"
+    assert "Of the text the last 90 tokens are left out: the model reads 512." in report["notes"]
+
+
+def test_the_rows_of_a_pattern_are_those_where_it_is_a_number(attn: Attn, tmp_path: Path) -> None:
+    """Row 0 of a causal model sees one key: its normalized entropy is null."""
+    folder = str(save_model(tmp_path, "Llama"))
+    for words, flags, rows in ((3, (), 4), (4, (), 5), (4, ("--skip-sink", "1"), 4)):
+        command = ["heads", "--model", folder, "--sentence", " ".join(["cat"] * words), *flags]
+        patterns = json.loads(attn([*command, "--format", "json"]).out)["statistics"]["patterns"]
+        (uniform,) = [row for row in patterns if row["pattern"] == "uniform"]
+        assert uniform["rows"] == rows and (uniform["heads"] is None) == (rows < 5)
+
+
+@pytest.mark.parametrize("flags", [[], ["--skip-sink", "1"]])
+def test_a_short_text_with_special_tokens_is_said_to_be_short(
+    attn: Attn, tmp_path: Path, flags: list[str]
+) -> None:
+    command = ["heads", "--model", str(save_model(tmp_path, "BERT")), "cat", *flags]
+    (said,) = [line for line in attn(command).out.splitlines() if line.startswith("S special tokens")]
+    assert "  3 rows only: use a longer text" in said
+
+
+def test_special_tokens_are_those_that_the_tokenizer_marks_but_not_unknown_words(tmp_path: Path) -> None:
+    """w20 has no role; [UNK] has one, but stands for a word."""
+    folder = save_model(tmp_path, "BERT")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([AddedToken("w20", special=True)])
+    tokenizer.save_pretrained(folder)
+    assert AutoTokenizer.from_pretrained(folder).all_special_tokens == ["[UNK]", "[SEP]", "[PAD]", "[CLS]"]
+    sentence = "cat w20 nosuchword on street"
+    report = run("heads", model=str(folder), sentence=sentence, maps="self")
+    special = [report.tokens.index(token) for token in ("[CLS]", "w20", "[SEP]")]
+    assert "[UNK]" in report.tokens
+    for row in report.statistics["heads"]:
+        weights = report.tensors["weights"].values[row["layer"], row["head"]]
+        assert row["special_mass"] == pytest.approx(weights[:, special].sum(-1).mean(), abs=1e-5)
+    probe = run("heads", model=str(folder), probe="repeated", num_tokens=str(len(tokenizer) - 5)).tokens
+    assert not {"w20", "[UNK]", "[SEP]"} & {*probe}
+
+
+def test_the_screen_has_both_texts_and_one_blank_line_before_what_to_type_next(
+    attn: Attn, tmp_path: Path
+) -> None:
+    command = ["heads", "--model", str(save_model(tmp_path, "T5")), "--sentence", "the cat sat"]
+    with_context = attn([*command, "--context", "die\x1b katze   sat"]).out.splitlines()
+    place = with_context.index("the cat sat")
+    assert with_context[place + 1 : place + 3] == ["encoder reads: die\\x1b katze sat", ""]
+    lines = attn(command).out.splitlines()
+    assert "encoder reads" not in "".join(lines)
+    for shown in (lines, with_context):
+        assert shown[-1].startswith("Next, ") and shown[-2] == "" != shown[-3]
+    (note,) = [line for line in attn([*command, "--skip-sink", "1"]).out.splitlines() if "Without" in line]
+    assert note == "Without the first key, the other weights renormalised."

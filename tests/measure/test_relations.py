@@ -1,0 +1,246 @@
+"""Syntactic relations of heads, against loops over transformers' own eager weights."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import binomtest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModel, PreTrainedTokenizerFast
+
+from attncli.measure.relations import most_looked_at
+from tests.conftest import Attn
+from tests.eager import eager_weights
+from tests.measure.test_words import save_letters
+from tests.model_folders import save_model
+from tests.running import ROOT, run
+
+# Each word: its form, the word it depends on (0: none), the relation, and whether a blank follows.
+SENTENCES = [
+    [("the", 2, "det", True), ("cat", 3, "nsubj", True), ("sat", 0, "root", True), ("on", 6, "case", True),
+     ("a", 6, "det", True), ("mat", 3, "obl", False), (".", 3, "punct", True)],
+    [("a", 2, "det", True), ("dog", 3, "nsubj", True), ("saw", 0, "root", True), ("it", 3, "obj", True)],
+    [("cats", 2, "nsubj", True), ("run", 0, "root", True)],
+    [("we", 4, "nsubj", True), ("do", 4, "aux", True), ("not", 4, "advmod", True), ("see", 0, "root", True),
+     ("the", 7, "det", True), ("big", 7, "amod", True), ("dogs", 4, "obj", True)],
+]  # fmt: skip
+
+
+def conllu(sentences: list[list[tuple[str, int, str, bool]]]) -> str:
+    blocks = []
+    for sentence in sentences:
+        rows = [
+            f"{n}\t{form}\t_\t_\t_\t_\t{head}\t{relation}\t_\t{'_' if blank else 'SpaceAfter=No'}"
+            for n, (form, head, relation, blank) in enumerate(sentence, start=1)
+        ]
+        blocks.append("\n".join(["# a comment", *rows]) + "\n")
+    return "\n".join(blocks)
+
+
+def word_weights(folder: Path, forms: list[str]) -> list[torch.Tensor]:
+    """Of each layer the weights (head, word, word), without special tokens."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    pieces = [tokenizer(form, add_special_tokens=False)["input_ids"] for form in forms]
+    groups, ids = [], [2]
+    for of_word in pieces:
+        groups.append(range(len(ids), len(ids) + len(of_word)))
+        ids += of_word
+    found = eager_weights(AutoModel.from_pretrained(folder), {"input_ids": torch.tensor([[*ids, 3]])})
+    layers = []
+    for _, weights in sorted(found.items(), key=lambda item: item[0][2]):
+        merged = torch.zeros(len(weights), len(forms), len(forms), dtype=torch.float64)
+        for a, rows in enumerate(groups):
+            for b, columns in enumerate(groups):
+                for i in rows:
+                    for j in columns:
+                        merged[:, a, b] += weights[:, i, j].double() / len(rows)
+        layers.append(merged)
+    return layers
+
+
+def naive_hits(folder: Path) -> tuple[Counter[tuple[str, int, int, str]], Counter[str]]:
+    hits: Counter[tuple[str, int, int, str]] = Counter()
+    words: Counter[str] = Counter()
+    for sentence in SENTENCES:
+        for name in (relation for _, head, relation, _ in sentence if head):
+            words[name] += 1
+        for layer, weights in enumerate(word_weights(folder, [form for form, *_ in sentence])):
+            for head, of_head in enumerate(weights.tolist()):
+                for word, (_, other, name, _) in enumerate(sentence):
+                    if not other:
+                        continue
+                    rest = [n for n in range(len(sentence)) if n != word]
+                    looked_at = max(rest, key=lambda n: of_head[word][n])
+                    looks = max(rest, key=lambda n: of_head[n][word])
+                    hits[name, layer, head, "to_head"] += (
+                        looked_at == other - 1 and of_head[word][looked_at] > 0
+                    )
+                    hits[name, layer, head, "from_head"] += looks == other - 1 and of_head[looks][word] > 0
+    return hits, words
+
+
+@pytest.mark.parametrize("architecture", ["BERT", "GPT-2", "Mistral", "GPT-OSS"])
+def test_shares_of_every_head_are_those_of_a_naive_loop(tmp_path: Path, architecture: str) -> None:
+    folder = save_letters(tmp_path / "model", architecture)
+    file = tmp_path / "parsed.conllu"
+    file.write_text(conllu(SENTENCES))
+    report = run("heads", model=str(folder), relations=str(file))
+    hits, words = naive_hits(folder)
+    rows = report.table("intervals")
+    for row in rows:
+        name, place = row["relation"], (row["layer"], row["head"], row["direction"])
+        own = (
+            hits[(name, *place)] if name != "all relations" else sum(hits[(other, *place)] for other in words)
+        )
+        count = words[str(name)] if name != "all relations" else words.total()
+        assert (row["hits"], row["words"]) == (own, count), (name, place)
+        wilson = binomtest(own, count).proportion_ci(method="wilson")
+        assert (row["lower"], row["upper"]) == pytest.approx((wilson.low, wilson.high), abs=1e-12)
+    assert sum(hits.values()) > 0 and {row["relation"] for row in rows} == {"all relations", *words}
+    heads = report.table("heads")
+    assert len(heads) * 2 * (len(words) + 1) == len(rows)
+    assert heads[0]["det.from_head"] == hits["det", 0, 0, "from_head"] / words["det"]
+
+
+def test_the_best_head_stands_beside_the_best_offset_on_the_same_words(tmp_path: Path) -> None:
+    folder = save_letters(tmp_path / "model", "BERT")
+    file = tmp_path / "parsed.conllu"
+    file.write_text(conllu(SENTENCES))
+    report = run("heads", model=str(folder), relations=str(file))
+    offsets: dict[str, Counter[int]] = {}
+    for sentence in SENTENCES:
+        for word, (_, other, name, _) in enumerate(sentence, start=1):
+            for counted in (name, "all relations") if other else ():
+                offsets.setdefault(counted, Counter())[other - word] += 1
+    for row in report.table("relations"):
+        name = str(row["relation"])
+        most = max(offsets[name].values())
+        assert offsets[name][int(str(row["offset"]))] == most
+        assert row["offset_share"] == most / offsets[name].total() and row["words"] == offsets[name].total()
+        of_heads = [one["mean"] for one in report.table("intervals") if one["relation"] == name]
+        assert row["share"] == max(map(float, map(str, of_heads)))
+    assert report.table("relations")[0]["relation"] == "all relations"
+    assert report.numbers("sentences") == {
+        "num_sentences": 4, "num_words": 20, "num_relations": 16, "num_unaligned": 0
+    }  # fmt: skip
+
+
+def test_words_of_several_parts(tmp_path: Path) -> None:
+    """`al` is a + el, and stands in the text once; an empty node is no word."""
+    folder = save_letters(tmp_path / "model", "BERT")
+    file = tmp_path / "parsed.conllu"
+    file.write_text(
+        "1\tva\t_\t_\t_\t_\t0\troot\t_\t_\n"
+        "2-3\tal\t_\t_\t_\t_\t_\t_\t_\t_\n"
+        "2\ta\t_\t_\t_\t_\t4\tcase\t_\t_\n"
+        "3\tel\t_\t_\t_\t_\t4\tdet\t_\t_\n"
+        "4\tmar\t_\t_\t_\t_\t1\tobl\t_\tSpaceAfter=No\n"
+        "4.1\tnada\t_\t_\t_\t_\t_\t_\t1:dep\t_\n"
+        "5\tx\t_\t_\t_\t_\t4\tdep\t_\t_\n"
+    )
+    report = run("heads", model=str(folder), relations=str(file))
+    assert report.numbers("sentences") == {
+        "num_sentences": 1, "num_words": 4, "num_relations": 4, "num_unaligned": 0
+    }  # fmt: skip
+    offsets = {row["relation"]: row["offset"] for row in report.table("relations")}
+    assert offsets == {"all relations": 1, "case": 1, "det": 1, "obl": -2, "dep": -1}
+
+
+def test_ties_go_to_the_first_word_and_nobody_is_looked_at_without_weight() -> None:
+    weights = torch.tensor([[0.5, 0.3, 0.3 + 1e-7, 0.0], [0.0, 1.0, 0.0, 0.0]])
+    among = torch.tensor([[False, True, True, True], [True, False, True, True]])
+    assert most_looked_at(weights, among).tolist() == [1, -1]
+
+
+ROW = "1\ta\t_\t_\t_\t_\t0\troot\t_\t_\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "--relations: {}: holds no sentence"),
+        ("plain text\n", "--relations: {}:1: is not CoNLL-U: Invalid line format, line must contain"),
+        (f"{ROW}\n\n1\ta\t_\t_\t_\t_\t7\tdep\t_\t_\n", "{}:4: word 1: the head must be at most 1 (got 7)"),
+        ("1\ta\n", "{}:1: word 1 has no syntactic head, or no relation to it (columns 7 and 8)"),
+        (f"{ROW}3\tb\t_\t_\t_\t_\t1\tdep\t_\t_\n", "{}:1: word 2 is missing (found 3)"),
+        ("# x\n1\t \t_\t_\t_\t_\t0\troot\t_\t_\n", "{}:2: word 1 has no form (column 2)"),
+        (ROW, "{}: has no relation between two words that tiny-induction can tell apart"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_at_its_line(
+    attn: Attn, tmp_path: Path, text: str, message: str
+) -> None:
+    file = tmp_path / "bad.conllu"
+    file.write_text(text)
+    ended = attn(["heads", "--relations", str(file)])
+    assert ended.code in (1, 2) and message.format(file) in ended.err and ended.err.count("\n") == 1
+
+
+def test_other_texts_and_statistics_are_refused(attn: Attn) -> None:
+    file = str(ROOT / "configs" / "alice.conllu")
+    for flags in (["--sentence", "a"], ["--sort", "entropy"], ["--words"], ["--weighted"], ["--to", "a"]):
+        ended = attn(["heads", "--relations", file, *flags])
+        assert ended.code == 2 and ended.err == f"{flags[0]}: cannot be combined with relations\n"
+
+
+def test_the_screen_the_data_and_the_difference(attn: Attn, tmp_path: Path) -> None:
+    file = str(ROOT / "configs" / "alice.conllu")
+    shown = attn(["heads", "--relations", file]).out
+    assert "16 sentences of 161 words: alice.conllu" in shown and "95 % intervals are Wilson's" in shown
+    assert len(shown.splitlines()) <= 30
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path, ablated in zip(paths, ([], ["--ablate", "0:1"]), strict=True):
+        assert attn(["heads", "--relations", file, *ablated, "-o", str(path)]).code == 0
+    assert "changed beyond their 95 % intervals" in attn(["diff", *map(str, paths)]).out
+    table = attn(["heads", "--relations", file, "--format", "csv", "--show", "intervals"]).out
+    assert table.startswith("layer,head,statistic,relation,direction,hits,words,mean,lower,upper\n")
+    assert '"case.to_head"' in attn(["heads", "--relations", file, "--format", "html"]).out
+
+
+def test_words_that_share_a_token_are_left_out(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "ab": 1, "c": 2, "d": 3}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    save_model(tmp_path / "model", "GPT-2")
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(tmp_path / "model")
+    file = tmp_path / "parsed.conllu"
+    words = [
+        ("a", 2, "det", False),
+        ("b", 4, "nsubj", True),
+        ("c", 4, "advmod", True),
+        ("d", 0, "root", True),
+    ]
+    file.write_text(conllu([words]))
+    report = run("heads", model=str(tmp_path / "model"), relations=str(file))
+    assert [row["relation"] for row in report.table("relations")] == ["all relations", "advmod"]
+    assert report.numbers("sentences")["num_unaligned"] == 2
+    assert any(note.startswith("2 relations are left out") for note in report.notes)
+
+
+def test_a_special_token_that_is_part_of_a_word_belongs_to_it(tmp_path: Path) -> None:
+    """As a byte of a byte fallback; `all` is a relation like any other."""
+    folder = save_letters(tmp_path / "model", "BERT")
+    file = tmp_path / "parsed.conllu"
+    words = [("a[SEP]b", 2, "all", True), ("cat", 0, "root", True), ("sat", 2, "all", True)]
+    file.write_text(conllu([words]))
+    report = run("heads", model=str(folder), relations=str(file))
+    assert {row["relation"]: row["words"] for row in report.table("relations")} == {
+        "all relations": 2,
+        "all": 2,
+    }
+    assert report.numbers("sentences")["num_unaligned"] == 0
+
+
+@pytest.mark.parametrize("name", ["a b", "\x1b[31mred", "\u200bx"])
+def test_a_relation_is_a_plain_word(attn: Attn, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "parsed.conllu"
+    file.write_text(conllu([[("a", 2, name, True), ("b", 0, "root", True)]]))
+    ended = attn(["heads", "--relations", str(file)])
+    assert ended.code != 0 and "a relation is a word without blanks (got " in ended.err
+
+
+def test_two_blanks_in_a_form_are_no_columns(tmp_path: Path) -> None:
+    folder = save_letters(tmp_path / "model", "BERT")
+    file = tmp_path / "parsed.conllu"
+    file.write_text(conllu([[("a  b", 2, "dep", True), ("c", 0, "root", True)]]))
+    assert run("heads", model=str(folder), relations=str(file)).numbers("sentences")["num_words"] == 2

@@ -1,0 +1,697 @@
+"""The store of a batch as a user meets it: kept, gone on with, refused, full."""
+
+import json
+import os
+import resource
+import signal
+import sqlite3
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attncli.runs.store import SCHEMA_VERSION, driving, open_store
+from attncli.views import SUFFIXES
+from tests.conftest import Attn
+from tests.duckdb_reader import read_by_duckdb
+from tests.running import run
+from tests.runs.stores import ATTN, ROOT, assert_same_figures, done_runs, tidy, write_batch
+
+
+def test_a_batch_is_kept_and_nothing_is_repeated(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 20), tmp_path / "runs.db"
+    first = attn([*arguments, "-o", str(store)])
+    assert first.code == 0 and first.out == ""
+    assert f"{store} has 40 of 40 runs, 40 done now" in first.err
+    before = tidy(store)
+    again = attn([*arguments, "-o", str(store)])
+    assert again == (0, "", f"{store} has 40 of 40 runs, nothing was left to do\n")
+    assert tidy(store) == before
+    dry = attn([*arguments, "-o", str(store), "--dry-run"])
+    assert dry.out.endswith(f"= 40 runs\n{store} has 40 of them, 0 are left\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["prompts.txt", "runs.db", "sweep.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        ("UPDATE settings SET spec = '{' WHERE settings = 1", "settings"),
+        ("UPDATE settings SET spec = '[1]' WHERE settings = 1", "settings"),
+        ("UPDATE settings SET spec = x'ff' WHERE settings = 1", "settings"),
+        ("UPDATE runs SET figures = x'00'", "statistics"),
+        ("UPDATE runs SET figures = x'0000000000000000'", "statistics"),
+    ],
+)
+def test_a_damaged_store_is_one_line(damage: str, what: str, attn: Attn, tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    attn([*write_batch(tmp_path, 2), "-o", str(store)])
+    with sqlite3.connect(store) as connection:
+        connection.execute(damage)
+    connection.close()
+    assert attn(["results", str(store)]) == (
+        1, "", f"{store}: cannot be read: the {what} of its runs are damaged\n"
+    )  # fmt: skip
+
+
+def test_the_view_has_the_figures_of_single_runs(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 8), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store)])
+    connection = sqlite3.connect(store)
+    query = "SELECT sentence, spec, status, versions FROM runs JOIN settings USING (settings) "
+    rows = connection.execute(query + "JOIN environments USING (environment)").fetchall()
+    connection.close()
+    assert len(rows) == 16
+    figures = tidy(store)
+    for sentence, text, status, versions in rows:
+        spec = json.loads(text)
+        assert status == "done" and {"attncli", "torch"} <= json.loads(versions).keys()
+        report = run("multihead", sentence=sentence, embed_dim=8, num_heads=2, causal=spec["causal"])
+        entropy = report.statistics["rows"]["entropy"].values
+        for head in range(2):
+            found = [figures[next(k for k in figures if k[:2] == (sentence, text) and k[4:] == (head, name))]
+                     for name in ("entropy.mean", "entropy.min", "entropy.max")]  # fmt: skip
+            row = entropy[head]
+            np.testing.assert_allclose(found, [row.mean(), row.min(), row.max()], rtol=0, atol=1e-6)
+
+
+def test_the_view_reads_every_kind_of_number_exactly(tmp_path: Path) -> None:
+    from attncli.runs.store import create_file
+
+    store = tmp_path / "x.db"
+    create_file(store, rows=False, weights=False)
+    numbers = [0.0, -0.0, 1.0, -1.5, np.pi, 5e-324, -2.3e-310, 1.7976931348623157e308, 0.1, np.nan, np.inf]
+    numbers += np.random.default_rng().integers(0, 2**63, 200).view(np.float64).tolist()
+    connection = sqlite3.connect(store)
+    connection.execute("INSERT INTO settings VALUES (1, 'self', 0, '{}')")
+    connection.executemany(
+        "INSERT INTO columns VALUES (1, ?, 'x', NULL, NULL, NULL, NULL)", [(i,) for i in range(len(numbers))]
+    )
+    blob = np.array(numbers, "<f8").tobytes()
+    connection.execute(
+        "INSERT INTO runs (key, source, settings, status, shape, figures) VALUES (x'00', '', 1, 'done', 1, ?)",
+        (blob,),
+    )
+    found = [value for (value,) in connection.execute("SELECT value FROM tidy")]
+    connection.close()
+    expected = [number if np.isfinite(number) else None for number in numbers]
+    assert found == expected and str(found[1]) == "-0.0"
+
+
+def test_a_failed_run_is_told_kept_and_tried_again(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("a 1 2\nb 3 4\n")
+    (tmp_path / "x.yaml").write_text("experiment: self\nembedding: v.txt")
+    (tmp_path / "p.jsonl").write_text(
+        '{"sentence": "a b"}\n{"sentence": "a [/INST]\\u001b[31m", "id": "bad"}\n'
+    )
+    arguments = [
+        "batch",
+        str(tmp_path / "x.yaml"),
+        "--file",
+        str(tmp_path / "p.jsonl"),
+        "-o",
+        str(tmp_path / "r.db"),
+    ]
+    first = attn(arguments)
+    assert first.code == 3 and "x.yaml:1:1, bad: " in first.err and "1 done now" in first.err
+    assert "1 failed" in first.err and "\x1b" not in first.err
+    again = attn(arguments)
+    assert again.code == 3 and "0 done now" in again.err and "1 were there" in again.err
+    shown = attn(["results", str(tmp_path / "r.db"), "--format", "json"])
+    (failed,) = json.loads(shown.out)["statistics"]["failed"]
+    assert failed["id"] == "bad" and "[/inst]" in failed["error"]
+
+
+def test_steps_that_draw_on_are_kept_with_what_they_drew(attn: Attn, tmp_path: Path) -> None:
+    steps = "steps: [{experiment: norm}, {experiment: norm}, {experiment: norm, seed: 0}]"
+    (tmp_path / "x.yaml").write_text(steps)
+    assert attn(["batch", str(tmp_path / "x.yaml"), "-o", str(tmp_path / "r.db")]).code == 0
+    reports = json.loads(attn(["batch", str(tmp_path / "x.yaml"), "--format", "json"]).out)
+    connection = sqlite3.connect(tmp_path / "r.db")
+    query = "SELECT run, value FROM tidy WHERE statistic = 'input.feature0_mean' ORDER BY run"
+    found = connection.execute(query).fetchall()
+    connection.close()
+    # The third is what the first is: it stands in the store once.
+    assert found == [(i + 1, reports[i]["statistics"]["input"]["feature0_mean"]) for i in range(2)]
+
+
+def test_rows_and_weights_are_kept_where_asked_for(attn: Attn, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    arguments, store = write_batch(tmp_path, 9), tmp_path / "runs.db"
+    assert attn([*arguments, "-o", str(store), "--rows", "--weights"]).code == 0
+    connection = sqlite3.connect(store)
+    runs = connection.execute("SELECT lower(hex(key)), sentence, weights, run FROM runs").fetchall()
+    for key, sentence, file, number in runs:
+        weights = load_file(tmp_path / "runs.db-weights" / file)[key]
+        words = len(sentence.split())
+        assert weights.shape == (2, words, words)
+        np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-6)
+        query = "SELECT head, token, value FROM tidy WHERE run = ? AND statistic = 'max_weight'"
+        rows = connection.execute(query, (number,)).fetchall()
+        assert len(rows) == 2 * words
+        for head, token, value in rows:
+            assert abs(weights[head, token].max() - value) < 1e-6
+    connection.close()
+    orphan = tmp_path / "runs.db-weights" / "000099.safetensors"
+    orphan.write_bytes(b"of a crash")
+    (tmp_path / "runs.db-weights" / "notes.txt").write_text("mine")
+    assert attn([*arguments, "-o", str(store), "--rows", "--weights"]).code == 0
+    assert not orphan.exists() and (tmp_path / "runs.db-weights" / "notes.txt").exists()
+    assert attn([*arguments, "-o", str(store)]).err.splitlines() == [
+        f"--rows: {store} was created with it: give it again, or --fresh",
+        f"--weights: {store} was created with it: give it again, or --fresh",
+    ]
+    assert attn([*arguments, "-o", str(store), "--fresh"]).code == 0
+    assert not list((tmp_path / "runs.db-weights").glob("*.safetensors"))
+
+
+def test_experiments_without_weights_are_told(attn: Attn, tmp_path: Path) -> None:
+    line = "--weights: none was kept: these experiments have no matrix of weights\n"
+    for name, told in (("norm", True), ("self", False)):
+        (tmp_path / "x.yaml").write_text(f"experiment: {name}")
+        ended = attn(["batch", str(tmp_path / "x.yaml"), "-o", str(tmp_path / f"{name}.db"), "--weights"])
+        assert ended.code == 0 and ended.err.endswith(line) is told
+
+
+def test_fresh_begins_anew(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 3), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store)])
+    ended = attn([*write_batch(tmp_path, 2), "-o", str(store), "--fresh"])
+    assert "has 4 of 4 runs, 4 done now" in ended.err and len(done_runs(store)) == 4
+
+
+def foreign_database(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE precious (data)")
+    connection.commit()
+    connection.close()
+
+
+def other_version(path: Path) -> None:
+    from attncli.runs.store import create_file
+
+    create_file(path, rows=False, weights=False)
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    connection.close()
+
+
+@pytest.mark.parametrize("fresh", [[], ["--fresh"]])
+@pytest.mark.parametrize(
+    "make",
+    [foreign_database, lambda path: path.write_text("notes"), lambda path: path.touch()],
+    ids=["database", "text", "empty"],
+)
+def test_what_is_no_store_is_left_as_it_is(attn: Attn, tmp_path: Path, make, fresh: list[str]) -> None:
+    store = tmp_path / "runs.db"
+    make(store)
+    before = (store.read_bytes(), store.stat().st_mtime_ns)
+    arguments = write_batch(tmp_path, 2)
+    for command in ([*arguments, "-o", str(store), *fresh], ["results", str(store)], ["export", str(store)]):
+        line = f"{store}: is not an attn store: left unchanged, give another name\n"
+        assert attn(command) == (2, "", line)
+    assert (store.read_bytes(), store.stat().st_mtime_ns) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["prompts.txt", "runs.db", "sweep.yaml"]
+
+
+def test_a_store_of_another_version_is_left_as_it_is(attn: Attn, tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    other_version(store)
+    before = store.read_bytes()
+    arguments = write_batch(tmp_path, 2)
+    ended = attn([*arguments, "-o", str(store)])
+    assert ended.code == 2 and f"is a store of version {SCHEMA_VERSION + 1}" in ended.err
+    assert store.read_bytes() == before
+    assert attn([*arguments, "-o", str(store), "--fresh"]).code == 0
+
+
+def test_a_second_driver_is_refused_and_a_dead_one_is_not(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 2), tmp_path / "runs.db"
+    with driving(store):
+        line = f"{store}: is being written by another attn (process {os.getpid()}): wait for it\n"
+        assert attn([*arguments, "-o", str(store)]) == (1, "", line)
+        assert not store.exists()
+    (tmp_path / "runs.db-lock").write_text("99999")
+    assert attn([*arguments, "-o", str(store)]).code == 0
+    assert not (tmp_path / "runs.db-lock").exists()
+
+
+def test_a_lock_that_vanishes_while_it_is_taken_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before ends at any moment: it unlinks its lock after ours was opened, before it is looked at."""
+    lock, ended, stat = tmp_path / "runs.db-lock", [], Path.stat
+
+    def stat_of_a_moment_later(path: Path, **options: bool) -> os.stat_result:
+        if path == lock and not ended:
+            ended.append(lock.unlink())
+        return stat(path, **options)
+
+    with monkeypatch.context() as moment:
+        moment.setattr(Path, "exists", lambda path: True)
+        moment.setattr(Path, "stat", stat_of_a_moment_later)
+        with driving(tmp_path / "runs.db"):
+            assert ended and lock.read_text() == str(os.getpid())
+    assert not lock.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--fresh"], "--fresh: needs a store: -o FILE.db"),
+        (["--rows", "-o", "x.json"], "--rows: needs a store: -o FILE.db"),
+        (["--workers", "2"], "--workers: needs a store: -o FILE.db"),
+        (["-o", "x.db", "--format", "csv"], "--format: needs no store: attn export x.db -o FILE reads one"),
+        (["-o", "x.db", "--workers", "2", "--scheduler", "tcp://a:1"], "--workers: cannot be combined with --scheduler, which has its own"),
+        (["--expect", "entropy"], "--expect 'entropy': must be a name, one of < <= > >= = == !=, and a value"),
+        (["--expect", "entropy < low"], "--expect 'entropy < low': must end in a number (got low)"),
+        (["--set", "x"], "--set: must be KEY=VALUE (got 'x')"),
+        (["-o", "runs"], f"-o runs: the suffix must be one of .db, .sqlite, .sqlite3 (a store), {', '.join(SUFFIXES)}, or give --format"),
+        (["-o", "nowhere/x.db"], "-o nowhere/x.db: no such directory: nowhere"),
+    ],
+)  # fmt: skip
+def test_flags_that_cannot_be(attn: Attn, tmp_path: Path, flags: list[str], line: str) -> None:
+    ended = attn([*write_batch(tmp_path, 1), *flags])
+    assert ended == (2, "", f"{line}\n")
+
+
+def test_sentences_from_standard_input(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("experiment: self\nembed_dim: 4")
+    command = [*ATTN, "batch", "x.yaml", "--file", "-", "-o", "r.db"]
+    done = subprocess.run(
+        command, input="a b\nc d e\n", capture_output=True, text=True, cwd=tmp_path, env=environment()
+    )
+    assert (done.returncode, len(done_runs(tmp_path / "r.db"))) == (0, 2), done.stderr
+
+
+def test_what_is_read_but_once_is_refused_before_anything_is_made(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("experiment: self\nfile: '-'")
+    ended = attn(["batch", str(tmp_path / "x.yaml"), "-o", str(tmp_path / "r.db")])
+    assert ended == (2, "", "file: cannot be - in a batch: give the sentences with --file -\n")
+    assert not (tmp_path / "r.db").exists()
+
+
+def test_weights_on_a_full_disk(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 1000), tmp_path / "runs.db"
+    (tmp_path / "runs.db-weights").touch()
+    ended = attn([*arguments, "-o", str(store), "--weights"])
+    line = f"{store}-weights: cannot be written: Not a directory: what was finished is kept\n"
+    assert ended == (4, "", line) or ended == (4, "", line.replace("Not a directory", "File exists"))
+    assert done_runs(store) == []
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def test_expectations_hold_of_what_is_kept_too(attn: Attn, tmp_path: Path) -> None:
+    arguments = [*write_batch(tmp_path, 3), "-o", str(tmp_path / "runs.db")]
+    expected = ["--expect", "entropy.mean < 5", "--expect", "sink_mass.max <= 1.0001"]
+    assert attn([*arguments, *expected]).code == 0
+    for _ in range(2):
+        ended = attn([*arguments, *expected, "--expect", "sink_mass.max <= 0.99"])
+        # One word has all the weight, and so has the first of a causal row.
+        assert ended.code == 1
+        *told, _, last = ended.err.splitlines()
+        assert len(told) == 4 and all("expected sink_mass.max <= 0.99: got 1" in line for line in told)
+        assert "line 1: " in ended.err and last == "4 runs do not meet what is expected"
+
+
+@pytest.mark.parametrize(
+    ("settings", "flags", "condition", "line"),
+    [
+        ("experiment: multihead", [], "entropi.mean < 2", "no run will have entropi.mean (did you mean 'entropy.mean'?)"),
+        ("experiment: self\nsoftmax: false", [], "entropy.mean < 2", "no run will have entropy.mean; known: scores, scaled_scores (.mean .variance .min .max)"),
+        ("experiment: cross", [], "distance.mean < 2", "no run will have distance.mean"),
+        ("experiment: self", [], "entropy < 2", "no run will have entropy (did you mean 'entropy.min'?)"),
+        ("experiment: self", ["-o", "x.db", "--rows"], "entropi < 2", "no run will have entropi (did you mean 'entropy'?)"),
+        ("experiment: scale-demo", [], "sharpness.0.entrpy < 2", "no run will have sharpness.0.entrpy (did you mean 'sharpness.N.entropy'?)"),
+        ("steps: [{experiment: norm}, {experiment: self}]", [], "rms_norm.feature0 < 2", "no run will have rms_norm.feature0 (did you mean 'rms_norm.feature0_std'?)"),
+        ("experiment: norm\nkind: layer", [], "rms_norm.feature0_std < 2", "no run will have rms_norm.feature0_std"),
+    ],
+)  # fmt: skip
+def test_a_statistic_that_no_run_will_have_is_told_before_any_runs(
+    attn: Attn, tmp_path: Path, settings: str, flags: list[str], condition: str, line: str
+) -> None:
+    (tmp_path / "x.yaml").write_text(settings)
+    flags = [str(tmp_path / flag) if flag == "x.db" else flag for flag in flags]
+    for more in ([], ["--dry-run"]):
+        ended = attn(["batch", str(tmp_path / "x.yaml"), "--expect", condition, *flags, *more])
+        assert ended.code == 2 and ended.out == ""
+        assert ended.err.startswith(f"--expect '{condition}': {line}") and ended.err.count("\n") == 1
+    assert not (tmp_path / "x.db").exists()
+
+
+def test_names_that_some_run_will_have(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("steps: [{experiment: scale-demo}, {experiment: self}]")
+    conditions = ["sharpness.1.softmax.0 < 2", "entropy.max < 9", "entropy < 9"]
+    expected = [part for condition in conditions for part in ("--expect", condition)]
+    command = ["batch", str(tmp_path / "x.yaml"), "-o", str(tmp_path / "x.db"), "--rows"]
+    assert attn([*command, *expected]).code == 0
+    # Only the run itself shows that there is no tenth factor.
+    ended = attn([*command, "--expect", "sharpness.9.entropy < 2"])
+    assert ended.code == 1 and ended.err.endswith(
+        "no run has sharpness.9.entropy (did you mean 'sharpness.2.entropy'?)\n"
+    )
+
+
+def test_expectations_without_a_store(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("steps: [{experiment: norm}, {experiment: self}]")
+    ended = attn(["batch", str(tmp_path / "x.yaml"), "--expect", "entropy.mean > 100", "--format", "jsonl"])
+    assert ended.code == 1 and len(ended.out.splitlines()) == 2
+    assert f"{tmp_path}/x.yaml:1:30: expected entropy.mean > 100: got 1." in ended.err
+    assert "1 run does not meet what is expected" in ended.err
+
+
+def test_fail_fast_stops_at_the_first(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("experiment: self\nsweep: {scale: [1e38, 1], seed: [1, 2, 3]}")
+    command = ["batch", str(tmp_path / "x.yaml"), "--fail-fast"]
+    kept = attn([*command, "-o", str(tmp_path / "r.db")])
+    assert kept.code == 3 and "stopped by --fail-fast" in kept.err
+    shown = attn([*command, "--format", "jsonl"])
+    assert (shown.code, shown.out) == (3, "") and "1 of 6 experiments failed" in shown.err
+    whole = attn([*command[:2], "--format", "jsonl"])
+    assert (whole.code, len(whole.out.splitlines())) == (3, 3)
+    assert "3 of 6 experiments failed" in whole.err
+
+
+def started(command: list[str], folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*ATTN, *command], cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for_runs(store: Path, process: subprocess.Popen[str]) -> None:
+    for _ in range(3000):
+        if process.poll() is not None:
+            return
+        if store.exists() and len(done_runs(store)):
+            return
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    raise AssertionError("nothing was kept within 60 s")
+
+
+@pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
+def test_an_interrupted_batch_goes_on(attn: Attn, tmp_path: Path, workers: list[str]) -> None:
+    arguments, store = write_batch(tmp_path, 1000), tmp_path / "runs.db"
+    process = started([*arguments, "-o", str(store), *workers], tmp_path)
+    wait_for_runs(store, process)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 130, told
+    count = len(done_runs(store))
+    assert 0 < count < 2000
+    assert told == f"interrupted: {store} has {count:,} of 2,000 runs; rerun the same command to resume\n"
+    assert not (tmp_path / "runs.db-lock").exists()
+    ended = attn([*arguments, "-o", str(store)])
+    assert ended.code == 0 and f"{count:,} were there" in ended.err
+    assert len(set(done_runs(store))) == len(done_runs(store)) == 2000
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1000k", "none", str(folder)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("only root may mount a small disk here: the next test limits the file's size instead")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def assert_full(process: subprocess.CompletedProcess[str], store: Path) -> None:
+    assert process.returncode == 4, process.stderr
+    (line,) = process.stderr.splitlines()
+    assert line.startswith(f"{store}: cannot be written: ") and line.endswith("what was finished is kept")
+    assert 0 < len(done_runs(store)) < 2000
+
+
+def test_a_full_disk_is_told_in_a_line_and_keeps_what_is_there(
+    attn: Attn, tmp_path: Path, small_disk: Path
+) -> None:
+    arguments, store = write_batch(tmp_path, 1000), small_disk / "runs.db"
+    command = [*ATTN, *arguments, "-o", str(store)]
+    full = subprocess.run(command, capture_output=True, text=True, env=environment())
+    assert_full(full, store)
+    subprocess.run(["mount", "-o", "remount,size=50m", str(small_disk)], check=True)
+    assert attn([*arguments, "-o", str(store)]).code == 0
+    assert len(done_runs(store)) == 2000
+
+
+def test_a_limit_of_size_is_told_in_a_line_and_keeps_what_is_there(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 1000), tmp_path / "runs.db"
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, 700_000))
+
+    command = [*ATTN, *arguments, "-o", str(store)]
+    full = subprocess.run(command, capture_output=True, text=True, env=environment(), preexec_fn=limit)
+    assert_full(full, store)
+    assert attn([*arguments, "-o", str(store)]).code == 0
+    assert len(done_runs(store)) == 2000
+
+
+@pytest.mark.parametrize("rows", [[], ["--rows"]])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_exports_read_back_to_the_last_bit(attn: Attn, tmp_path: Path, suffix: str, rows: list[str]) -> None:
+    arguments, store = write_batch(tmp_path, 30), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store), *rows])
+    file = tmp_path / f"tidy.{suffix}"
+    assert attn(["export", str(store), "-o", str(file)]) == (0, "", "")
+    connection = sqlite3.connect(store)
+    cursor = connection.execute("SELECT * FROM tidy ORDER BY run, statistic, layer, head, value")
+    names, expected = [column[0] for column in cursor.description], cursor.fetchall()
+    connection.close()
+    order = "ORDER BY run, statistic COLLATE C, layer NULLS FIRST, head NULLS FIRST, value NULLS FIRST"
+    read = {"csv": f"read_csv('{file}', all_varchar = true)", "jsonl": f"read_json('{file}')"}.get(
+        suffix, f"'{file}'"
+    )
+    kinds = dict.fromkeys(names, "BIGINT") | {"id": "VARCHAR", "statistic": "VARCHAR", "value": "DOUBLE"}
+    cast = ", ".join(f"{name}::{kind} AS {name}" for name, kind in kinds.items())
+    columns, _, found = read_by_duckdb(f"SELECT * FROM (SELECT {cast} FROM {read}) {order}")
+    assert columns == names and found == expected
+    assert len(names) == (8 if rows else 6) and len(expected) > 2000
+
+
+def test_a_swept_setting_of_words_and_numbers_is_a_column_of_texts(attn: Attn, tmp_path: Path) -> None:
+    config, store, table = tmp_path / "x.yaml", str(tmp_path / "x.db"), tmp_path / "x.parquet"
+    config.write_text("experiment: self\nsweep: {scale: [sqrt, 0.5], causal: [true, false]}\n")
+    assert attn(["batch", str(config), "-o", store]).code == 0
+    assert attn(["export", store, "-o", str(table)]).code == 0
+    *_, found = read_by_duckdb(f"SELECT DISTINCT scale, causal FROM '{table}' ORDER BY ALL")
+    assert found == [(s, c) for s in ("0.5", "sqrt") for c in ("false", "true")]
+
+
+def test_an_export_to_standard_output(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 1), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store)])
+    done = subprocess.run([*ATTN, "export", str(store)], capture_output=True, text=True, env=environment())
+    assert done.stdout.splitlines()[0] == "run,id,causal,layer,head,statistic,value"
+    assert done.stdout.splitlines()[1].startswith("1,1,false,,,scores.mean,")
+    assert attn(["export", str(store), "--format", "parquet"]).err == "--format parquet: needs -o FILE\n"
+    assert "the suffix must be one of .csv" in attn(["export", str(store), "-o", "x.xyz"]).err
+
+
+def rows_of(attn: Attn, store: Path, *flags: str) -> list[dict[str, object]]:
+    ended = attn(["results", str(store), "--format", "json", *flags])
+    assert ended.code == 0, ended.err
+    return json.loads(ended.out)["statistics"].get("summary", [])
+
+
+def test_results_are_what_sql_says(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 30), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store)])
+    connection = sqlite3.connect(store)
+    query = (
+        "SELECT statistic, spec ->> 'causal', head, count(value), avg(value), min(value), max(value) "
+        "FROM tidy JOIN runs USING (run) JOIN settings USING (settings) "
+        "WHERE statistic IN ('entropy.mean', 'scores.max') GROUP BY 1, 2, 3"
+    )
+    expected = {row[:3]: row[3:] for row in connection.execute(query)}
+    flags = [
+        "--group-by",
+        "causal",
+        "--group-by",
+        "head",
+        "--statistic",
+        "entropy.mean",
+        "--statistic",
+        "scores.max",
+    ]
+    rows = rows_of(attn, store, *flags)
+    assert len(rows) == len(expected) == 6
+    for row in rows:
+        found = [row[name] for name in ("count", "mean", "min", "max")]
+        np.testing.assert_allclose(found, expected[row["statistic"], row["causal"], row["head"]], rtol=1e-12)
+    query = "SELECT count(*) FROM tidy WHERE statistic = 'entropy.mean' AND value < 0.5"
+    (row,) = rows_of(attn, store, "--where", "entropy.mean < 0.5", "--statistic", "entropy.mean")
+    assert row["count"] == connection.execute(query).fetchone()[0] > 0
+    (row,) = rows_of(
+        attn,
+        store,
+        "--where",
+        "causal = true",
+        "--where",
+        "head=1",
+        "--where",
+        "id = 4",
+        "--statistic",
+        "distance.max",
+    )
+    assert row["count"] == 1
+    assert rows_of(attn, store, "--where", "entropy.mean > 100") == []
+    connection.close()
+
+
+def test_the_deviation_is_that_of_all_values_however_they_came(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, store = write_batch(tmp_path, 29), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store)])
+    connection = sqlite3.connect(store)
+    values = [v for (v,) in connection.execute("SELECT value FROM tidy WHERE statistic = 'scores.max'") if v]
+    connection.close()
+    for runs_at_once in (1, 7, 1000):
+        monkeypatch.setattr("attncli.runs.results.RUNS_AT_ONCE", runs_at_once)
+        (row,) = rows_of(attn, store, "--statistic", "scores.max")
+        np.testing.assert_allclose(row["std"], statistics.stdev(values), rtol=1e-12)
+    (row,) = rows_of(attn, store, "--statistic", "scores.max", "--where", "run = 3")
+    assert row["count"] == 1 and row["std"] is None
+    ended = attn(
+        ["results", str(store), "--statistic", "scores.max", "--where", "run = 3", "--format", "csv"]
+    )
+    assert ended.out.splitlines()[0] == "statistic,experiment,count,mean,std,min,max"
+    assert ended.out.splitlines()[1].split(",")[4] == ""
+
+
+def test_rows_are_sorted_and_cut(attn: Attn, tmp_path: Path) -> None:
+    arguments, store = write_batch(tmp_path, 9), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store)])
+    flags = ["--group-by", "id", "--statistic", "entropy.mean", "--statistic", "scores.mean"]
+    rows = rows_of(attn, store, *flags)
+    for name in ("count", "mean", "std", "min", "max"):
+        numbers = sorted(row[name] for row in rows)
+        assert [row[name] for row in rows_of(attn, store, *flags, "--sort", name)] == numbers[::-1]
+        shown = rows_of(attn, store, *flags, "--sort", name, "--ascending", "--top", "3")
+        assert [row[name] for row in shown] == numbers[:3]
+    ended = attn(["results", str(store), *flags, "--top", "3"])
+    assert "The first 3 of 18 rows.\n" in ended.out
+    alone = [*flags, "--group-by", "causal", "--group-by", "head", "--sort", "std"]
+    assert {row["std"] for row in rows_of(attn, store, *alone)} == {None}
+
+
+def test_layers_and_heads_are_a_grid_of_means(attn: Attn, tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    (tmp_path / "x.yaml").write_text("experiment: heads")
+    (tmp_path / "p.txt").write_text("abcabc\nhello hello\n")
+    attn(["batch", str(tmp_path / "x.yaml"), "--file", str(tmp_path / "p.txt"), "-o", str(store)])
+    connection = sqlite3.connect(store)
+    query = (
+        "SELECT avg(value) FROM tidy WHERE statistic = 'induction' GROUP BY layer, head ORDER BY layer, head"
+    )
+    means = np.array(connection.execute(query).fetchall()).reshape(2, 4)
+    connection.close()
+    flags = ["--group-by", "head", "--group-by", "layer", "--statistic", "induction"]
+    report = json.loads(attn(["results", str(store), *flags, "--format", "json"]).out)
+    grid = report["tensors"]["mean of induction"]
+    assert grid["axes"] == ["layer", "head"] and len(report["statistics"]["summary"]) == 8
+    np.testing.assert_allclose(grid["values"], means, rtol=1e-12)
+    shown = attn(["results", str(store), *flags, "--statistic", "model.sink_rate"]).out
+    assert "mean of induction (layer × head)" in shown and "model.sink_rate" in shown
+    assert not any(line.startswith("induction") for line in shown.splitlines())
+    listed = attn(["results", str(store), *flags, "--sort", "mean"]).out
+    assert "layer × head" not in listed and listed.count("\ninduction ") == 8
+
+
+@pytest.mark.parametrize("name", ["1234567", "007", "1e3", "7"])
+def test_an_id_is_compared_as_it_is_written(attn: Attn, tmp_path: Path, name: str) -> None:
+    (tmp_path / "x.yaml").write_text("experiment: self")
+    lines = [
+        json.dumps({"sentence": "a b", "id": i}) for i in ("1234567", "1234568", "007", "1e3", "1000", 7)
+    ]
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    store = tmp_path / "runs.db"
+    attn(["batch", str(tmp_path / "x.yaml"), "--file", str(tmp_path / "p.jsonl"), "-o", str(store)])
+    flags = ["--group-by", "id", "--statistic", "entropy.mean", "--where"]
+    assert [row["id"] for row in rows_of(attn, store, *flags, f"id = {name}")] == [name]
+    assert len(rows_of(attn, store, *flags, f"id != {name}")) == 5
+
+
+def test_a_setting_that_is_a_word_here_and_a_number_there(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(
+        "experiment: self\nsweep: {scale: [0.25, sqrt, none], causal: [false, true]}"
+    )
+    store = tmp_path / "runs.db"
+    attn(["batch", str(tmp_path / "x.yaml"), "-o", str(store)])
+    flags = ["--group-by", "scale", "--group-by", "causal", "--statistic", "entropy.mean"]
+    ended = attn(["results", str(store), *flags])
+    assert ended.code == 0, ended.err
+    rows = [line.split()[1:3] for line in ended.out.splitlines() if line.startswith("entropy.mean")]
+    expected = [[scale, causal] for scale in ("0.2500", "sqrt", "none") for causal in ("false", "true")]
+    assert sorted(rows) == sorted(expected)
+    assert len(rows_of(attn, store, *flags, "--where", "causal = True")) == 3
+    assert len(rows_of(attn, store, *flags, "--where", "scale = 0.25")) == 2
+
+
+def test_an_expectation_is_told_as_it_was_written(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("experiment: self")
+    command = ["batch", str(tmp_path / "x.yaml"), "--format", "jsonl", "--expect"]
+    assert "expected entropy.mean < 1.00000001: got" in attn([*command, "entropy.mean<1.00000001"]).err
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--where", "entropi.mean < 2"], "--where entropi.mean: the store has no such name (did you mean 'entropy.mean'?)"),
+        (["--group-by", "casual"], "--group-by casual: the store has no such setting (did you mean 'causal'?)"),
+        (["--statistic", "entropy"], "--statistic entropy: the store has no such statistic (did you mean 'entropy.min'?); known: scores, scaled_scores (.mean .variance .min .max); entropy, "),
+        (["--group-by", "laier"], "--group-by laier: the store has no such setting (did you mean 'layer'?); known: layer, head, id, run, plan, experiment, "),
+        (["--sort", "median"], "--sort: must be one of count, mean, std, min, max (got median)"),
+        (["--ascending"], "--ascending: needs --sort count|mean|std|min|max"),
+        (["--where", "scale < sqrt"], "--where 'scale < sqrt': a text is compared with = or != (got <)"),
+        (["--where", "drop table"], "--where 'drop table': must be a name, one of < <= > >= = == !=, and a value"),
+    ],
+)  # fmt: skip
+def test_names_that_a_store_has_not(attn: Attn, tmp_path: Path, flags: list[str], line: str) -> None:
+    arguments, store = write_batch(tmp_path, 1), tmp_path / "runs.db"
+    attn([*arguments, "-o", str(store)])
+    ended = attn(["results", str(store), *flags])
+    assert ended.code == 2 and ended.err.startswith(line)
+
+
+def test_a_store_without_runs_is_refused_by_its_name(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with open_store(path, fresh=False, rows=False, weights=False):
+        pass
+    ended = attn(["results", str(path)])
+    assert ended.code == 2
+    assert ended.err == f"{path}: holds no run yet: rerun the same attn batch to resume\n"
+
+
+def test_executors_give_the_same_figures(attn: Attn, tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+
+    def local_cluster():
+        options = {"n_workers": 2, "threads_per_worker": 1, "silence_logs": 50}
+        return distributed.LocalCluster(host="127.0.0.1", dashboard_address="127.0.0.1:0", **options)
+
+    arguments = write_batch(tmp_path, 150)
+    stores = {name: tmp_path / f"{name}.db" for name in ("serial", "one", "two", "dask")}
+    assert attn([*arguments, "-o", str(stores["serial"])]).code == 0
+    assert attn([*arguments, "-o", str(stores["one"]), "--workers", "1"]).code == 0
+    assert attn([*arguments, "-o", str(stores["two"]), "--workers", "2"]).code == 0
+    with local_cluster() as cluster:
+        address = cluster.scheduler_address
+        assert attn([*arguments, "-o", str(stores["dask"]), "--scheduler", address]).code == 0
+    expected = tidy(stores["serial"])
+    for store in stores.values():
+        assert len(done_runs(store)) == 300
+        assert_same_figures(tidy(store), expected)

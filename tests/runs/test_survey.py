@@ -1,0 +1,180 @@
+"""A survey that keeps each text in a store, and one of what a batch of heads has kept."""
+
+import json
+import math
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, processors
+
+from tests.commands.test_models_together import SENTENCES
+from tests.conftest import Attn
+from tests.model_folders import save_model
+from tests.running import ROOT
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> str:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(SENTENCES))
+    return str(path)
+
+
+def survey(attn: Attn, *flags: str) -> dict[str, Any]:
+    ended = attn(["heads", *flags, "--format", "json"])
+    assert ended.code == 0, ended.err
+    report: dict[str, Any] = json.loads(ended.out)
+    return report
+
+
+def assert_same(got: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Every table, but for the modules, which a store does not keep."""
+    for name in ("heads", "patterns", "strongest", "pattern_rows", "intervals"):
+        rows = expected["statistics"][name]
+        assert len(got["statistics"][name]) == len(rows)
+        for own, row in zip(got["statistics"][name], rows, strict=True):
+            for key, cell in row.items():
+                if isinstance(cell, float):
+                    assert math.isclose(own[key], cell, rel_tol=1e-5, abs_tol=1e-6), (name, key)
+                elif key != "module":
+                    assert own[key] == cell, (name, key)
+
+
+@pytest.mark.parametrize("architecture", ["BERT", "T5"])
+def test_a_store_shows_the_same_survey(tmp_path: Path, attn: Attn, texts: str, architecture: str) -> None:
+    model = ["--model", str(save_model(tmp_path / "model", architecture))]
+    store = str(tmp_path / "s.db")
+    direct = survey(attn, *model, "--texts", texts)
+    assert_same(survey(attn, *model, "--texts", texts, "-o", store), direct)
+    assert_same(survey(attn, "--store", store), direct)
+    again = attn(["heads", *model, "--texts", texts, "-o", store, "--workers", "2"])
+    assert "nothing was left to do" in again.err and "8 texts" in again.out
+    top = survey(attn, "--store", store, "--sort", "entropy", "--top", "2")
+    assert (
+        top["statistics"]["heads"]
+        == survey(attn, "--store", store, "--sort", "entropy")["statistics"]["heads"][:2]
+    )
+
+
+TEMPLATES = {"first": "[CLS] $A", "last": "$A [SEP]", "both": "[CLS] $A [SEP]", "none": "$A"}
+LONGER = [sentence for sentence in SENTENCES if len(sentence.split()) > 2]
+MARKED = ["[CLS] the cat sat", "[SEP] it was tired", "[CLS] the street"]
+CASES = [
+    ("BERT", "last", 0, LONGER),
+    ("BERT", "last", 1, LONGER),
+    ("BERT", "both", 0, LONGER),
+    ("BERT", "both", 1, LONGER),
+    ("BERT", "first", 2, LONGER),
+    ("BERT", "none", 1, LONGER),
+    ("BERT", "last", 1, MARKED),
+    ("BERT", "last", 1, [*MARKED, "the cat sat"]),
+    ("Llama", "last", 1, LONGER),
+    ("T5", "last", 1, LONGER),
+]
+
+
+def templated(folder: Path, template: str) -> Path:
+    """The model with a tokenizer that puts special tokens there."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    special_tokens = [("[CLS]", 2), ("[SEP]", 3)]
+    tokenizer.post_processor = processors.TemplateProcessing(template, special_tokens=special_tokens)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize(("architecture", "template", "skip_sink", "lines"), CASES)
+def test_a_store_knows_whether_texts_begin_with_a_special_token(
+    tmp_path: Path, attn: Attn, architecture: str, template: str, skip_sink: int, lines: list[str]
+) -> None:
+    """The numbers do not tell where the first keys are left out; the direct survey looks at the tokens."""
+    model = templated(save_model(tmp_path / "model", architecture), TEMPLATES[template])
+    (tmp_path / "texts.txt").write_text("\n".join(lines))
+    store = str(tmp_path / "s.db")
+    asked = ["--model", str(model), "--texts", str(tmp_path / "texts.txt"), "--skip-sink", str(skip_sink)]
+    direct = survey(attn, *asked)
+    assert_same(survey(attn, *asked, "-o", store), direct)
+    assert_same(survey(attn, "--store", store), direct)
+
+
+def test_a_store_of_before_is_read_as_well_as_its_numbers_tell(
+    tmp_path: Path, attn: Attn, texts: str
+) -> None:
+    model = ["--model", str(save_model(tmp_path / "model", "BERT"))]
+    store = tmp_path / "s.db"
+    direct = survey(attn, *model, "--texts", texts, "-o", str(store))
+    with closing(sqlite3.connect(store)) as connection:
+        changed = connection.execute("UPDATE columns SET statistic = '-' WHERE statistic = 'starts_special'")
+        assert changed.rowcount > 0
+        connection.commit()
+    assert_same(survey(attn, "--store", str(store)), direct)
+
+
+def test_a_survey_of_what_a_batch_has_kept(tmp_path: Path, attn: Attn, texts: str) -> None:
+    store, config = str(tmp_path / "b.db"), tmp_path / "heads.yaml"
+    config.write_text("experiment: heads\n")
+    assert attn(["batch", str(config), "--file", texts, "-o", store]).code == 0
+    assert_same(survey(attn, "--store", store), survey(attn, "--texts", texts))
+    # The runs of both commands are the same.
+    assert "nothing was left to do" in attn(["heads", "--texts", texts, "-o", store]).err
+    config.write_text("experiment: heads\nsweep: {skip_sink: [0, 1]}\n")
+    assert attn(["batch", str(config), "--file", texts, "-o", store]).code == 0
+    ended = attn(["heads", "--store", store])
+    error = f"store: {store} has 2 surveys (skip_sink 0, 1): choose one by --skip-sink\n"
+    assert (ended.code, ended.err) == (2, error)
+    assert_same(survey(attn, "--store", store, "--skip-sink", "0"), survey(attn, "--texts", texts))
+    error = f"store: {store} has no survey of skip_sink 3; it has skip_sink 0, 1\n"
+    assert attn(["heads", "--store", store, "--skip-sink", "3"]).err == error
+
+
+def test_runs_that_read_many_texts_are_no_texts_of_a_survey(tmp_path: Path, attn: Attn, texts: str) -> None:
+    store, config = str(tmp_path / "r.db"), tmp_path / "heads.yaml"
+    config.write_text(f"experiment: heads\ntexts: {texts}\n")
+    assert attn(["batch", str(config), "-o", store]).code == 0
+    ended = attn(["heads", "--store", store])
+    assert ended.code == 2 and "has no survey of heads, text by text" in ended.err
+    ended = attn(["batch", str(config), "--file", texts, "-o", str(tmp_path / "s.db")])
+    assert ended.code == 2 and ended.err == f"{config}:1:1: reads many texts of its own: leave out --file\n"
+    ended = attn(["heads", "--relations", str(ROOT / "configs" / "alice.conllu"), "-o", store])
+    assert ended.code == 2 and ended.err.endswith("-o FILE.json keeps relations\n")
+
+
+def test_what_fails_is_left_out_and_said(tmp_path: Path, attn: Attn) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a cat sat\nthe cat sat\n" + "cat " * 500)
+    ended = attn(["heads", "--texts", str(path), "-o", str(tmp_path / "s.db")])
+    assert ended.code == 3 and "line 3: sentence: must be at most 128 tokens" in ended.err
+    assert "2 texts" in ended.out.splitlines()[0] and "1 of the texts failed and is left out." in ended.out
+
+
+def test_failures_of_others_are_not_of_this_survey(tmp_path: Path, attn: Attn) -> None:
+    """A sweep in which the shortest text is too short for one of the surveys; then a plan without a text."""
+    (tmp_path / "x.yaml").write_text("experiment: heads\nsweep: {skip_sink: [0, 3]}\n")
+    lines = ["a cat sat on it", "on", "the cat sat"]
+    store = tmp_path / "s.db"
+    arguments = ["batch", str(tmp_path / "x.yaml"), "--file", str(tmp_path / "p.txt"), "-o", str(store)]
+    (tmp_path / "p.txt").write_text("\n".join(lines))
+    assert attn(arguments).code == 3
+    whole = attn(["heads", "--store", str(store), "--skip-sink", "0"])
+    assert "3 texts" in whole.out and "left out" not in whole.out
+    part = attn(["heads", "--store", str(store), "--skip-sink", "3"])
+    assert "2 texts" in part.out and "1 of the texts failed and is left out." in part.out
+    (tmp_path / "p.txt").write_text("\n".join(lines[:2]))
+    assert attn(arguments).code == 3
+    fewer = attn(["heads", "--store", str(store), "--skip-sink", "0"])
+    assert "2 texts" in fewer.out and "1 of an earlier plan is left out." in fewer.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (["--workers", "2"], "--workers: needs a store: -o FILE.db"),
+        (["-o", "x.db"], "-o x.db: is a store, which keeps many texts: give --texts FILE"),
+        (["--store", "none.db"], "none.db: no such file"),
+    ],
+)
+def test_what_is_refused(attn: Attn, flags: list[str], error: str) -> None:
+    ended = attn(["heads", *flags])
+    assert (ended.code, ended.err) == (2, f"{error}\n")

@@ -1,0 +1,142 @@
+"""A driver killed at random moments: the store opens, nothing that was told is lost, and all is completed."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Attn
+from tests.runs.stores import (
+    ATTN,
+    ROOT,
+    assert_same_figures,
+    done_runs,
+    killed_by_thirteen,
+    tidy,
+    write_batch,
+)
+
+NUM_KILLS = 20
+NUM_WORKER_KILLS = 3
+NUM_SENTENCES = 400
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+# A driver that says on standard output how many runs it has told as finished; what it says is never more.
+TELLING = """
+import sys
+from attncli.runs import driver
+from attncli.cli import run
+
+take = driver.Driver._take
+
+def telling(self, *arguments):
+    take(self, *arguments)
+    print(self.kept + self.done, flush=True)
+
+driver.Driver._take = telling
+driver.MOST_JOBS = 8
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+# The same with chunks as they are; after each it waits for a line: the batch cannot end before a kill.
+WAITING = TELLING.replace("driver.MOST_JOBS = 8\n", "").replace(
+    "flush=True)", "flush=True)\n    sys.stdin.readline()"
+)
+
+
+def killed_after(command: list[str], seconds: float, *, from_start: bool) -> int:
+    """Run the batch and kill it some time after its start or first chunk; how many runs it had told of."""
+    process = subprocess.Popen(
+        [ATTN[0], "-c", TELLING, *command],
+        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        first = "" if from_start else process.stdout.readline()  # torch is there now
+        killer = threading.Timer(seconds, process.kill)
+        killer.start()
+        told = [first, *process.stdout]
+        killer.cancel()
+    return int(told[-1] or 0)
+
+
+def test_a_driver_killed_twenty_times(attn: Attn, tmp_path: Path) -> None:
+    arguments = write_batch(tmp_path, NUM_SENTENCES)
+    undisturbed, store = tmp_path / "whole.db", tmp_path / "runs.db"
+    assert attn([*arguments, "-o", str(undisturbed)]).code == 0
+    randomness = random.Random()
+    told = 0
+    prompts = Path(arguments[-1])
+    lines = prompts.read_text().splitlines()
+    for number in range(NUM_KILLS):
+        # Each time the lines stand in another order, and some are missing: the plan changes, too.
+        prompts.write_text("\n".join(randomness.sample(lines, NUM_SENTENCES - number % 3)))
+        from_start = number % 4 == 0
+        seconds = randomness.uniform(0, 1.5 if from_start else 0.15)
+        told = max(told, killed_after([*arguments, "-o", str(store)], seconds, from_start=from_start))
+        runs = done_runs(store) if store.exists() else []
+        assert len(set(runs)) == len(runs) >= told
+    prompts.write_text("\n".join(lines))
+    ended = attn([*arguments, "-o", str(store)])
+    assert ended.code == 0, ended.err
+    assert len(done_runs(store)) == 2 * NUM_SENTENCES
+    assert_same_figures(tidy(store), tidy(undisturbed))
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def test_a_worker_killed_mid_chunk_loses_nothing(attn: Attn, tmp_path: Path) -> None:
+    arguments = write_batch(tmp_path, 2 * NUM_SENTENCES)
+    undisturbed, store = tmp_path / "whole.db", tmp_path / "runs.db"
+    assert attn([*arguments, "-o", str(undisturbed)]).code == 0
+    process = subprocess.Popen(
+        [ATTN[0], "-c", WAITING, *arguments, "-o", str(store), "--workers", "2"],
+        env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    kills = 0
+    with process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        for line in process.stdout:
+            assert int(line) == len(done_runs(store))
+            # What a killed worker gave before is still to be read: then there may be none to kill.
+            if kills < NUM_WORKER_KILLS and (workers := children(process.pid)):
+                os.kill(random.choice(workers), signal.SIGKILL)
+                kills += 1
+                assert int(line) < 4 * NUM_SENTENCES
+            process.stdin.write("go on\n")
+            process.stdin.flush()
+        told = process.stderr.read()
+    assert process.returncode == 0 and kills, told
+    assert_same_figures(tidy(store), tidy(undisturbed))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_run_that_kills_its_worker_is_recorded_and_the_others_go_on(
+    attn: Attn, tmp_path: Path, workers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attncli.runs.driver.run_chunk", killed_by_thirteen)
+    arguments, store = write_batch(tmp_path, 30, "experiment: self\nembed_dim: 4"), tmp_path / "runs.db"
+    ended = attn([*arguments, "-o", str(store), "--workers", workers])
+    assert ended.code == 3
+    first, summary = ended.err.splitlines()
+    assert re.fullmatch(r".*sweep.yaml:1:1, line 14: its worker was killed by SIGKILL", first)
+    assert "has 29 of 30 runs" in summary and "1 failed" in summary
+    monkeypatch.undo()
+    again = attn([*arguments, "-o", str(store), "--workers", workers])
+    assert again.code == 0 and "has 30 of 30 runs, 1 done now" in again.err

@@ -1,0 +1,273 @@
+"""Saved reports open again: the same bytes, and one clear line for every damaged file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attncli.commands.diff import compare
+from attncli.errors import UserError
+from attncli.report import Report
+from attncli.saved import read_reports, reports_of
+from attncli.settings import SPECS
+from attncli.views import VIEWS
+from tests.running import LESSON_FILES, ROOT, run, run_file
+from tests.views.test_views import CASES, HOSTILE, shown
+
+TEXT_VIEWS = [view for view in VIEWS if view in ("table", "json", "jsonl", "csv", "heatmap")]
+MORE = {
+    "heads": ("heads", {}),
+    "pitfalls": ("pitfalls", {}),
+    "explained-average": ("average", {"explain": True, "num_tokens": 3, "embed_dim": 2}),
+    "explained-cross": ("cross", {"explain": True, "embed_dim": 2}),
+    "explained-norm": ("norm", {"explain": True}),
+    "explained-scale": ("scale-demo", {"explain": True}),
+    "heads-rollout": ("heads", {"statistic": "entropy", "rollout": True, "sentence": "a b a b"}),
+    "streamed": ("self", {"num_tokens": 1100, "engine": "streaming", "head_dim": 2, "embed_dim": 2}),
+    "one-token": ("self", {"sentence": "a", "explain": True}),
+    "explained-heads": ("multihead", {"num_tokens": 3, "embed_dim": 4, "num_heads": 2, "explain": True}),
+    "integers": ("average", {"embedding": "integers", "num_tokens": 3, "embed_dim": 2, "aggregate": "sum"}),
+    "generate": ("generate", {"max_new_tokens": 5, "maps": "heads", "needle": "copy"}),
+    "one head of generate": ("generate", {"max_new_tokens": 2, "maps": "mean", "layer": 1, "head": 2}),
+    "ablate": ("ablate", {"num_tokens": 4, "approximate": True}),
+    "why": ("why", {"sentence": "a b a"}),
+    "model": ("self", {"model": str(ROOT / "attncli" / "data" / "tiny-induction"), "sentence": "a b a"}),
+}
+ALL_CASES: dict[str, tuple[str, dict[str, Any]]] = {**CASES, **MORE}
+
+
+def small_report() -> str:
+    """A report with everything in it: heads, hidden scores, indices, tensors among the statistics."""
+    return shown("json", [run("multihead", num_heads=2, sentence="a b c", embed_dim=2, causal=True, top_k=2)])
+
+
+SMALL = small_report()
+
+
+def test_the_cases_have_every_experiment() -> None:
+    assert {experiment for experiment, _ in ALL_CASES.values()} == set(SPECS)
+
+
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_what_is_read_is_written_with_the_same_bytes(case: str) -> None:
+    experiment, given_settings = ALL_CASES[case]
+    report = run(experiment, **given_settings)
+    for saved in ("json", "jsonl"):
+        text = shown(saved, [report])
+        (back,) = reports_of(text, "x.json").reports
+        assert shown(saved, [back]) == text
+    assert back.statistics.keys() == report.statistics.keys()
+    for view in TEXT_VIEWS:
+        assert shown(view, [back], width=80) == shown(view, [report], width=80), view
+
+
+SAYING = ("heads", "ablate", "why", "generate", "pitfalls", "mistake", "diff")
+
+
+@pytest.mark.parametrize("case", SAYING)
+def test_a_report_that_says_everything_in_notes_is_shown_as_one_that_has_fields(case: str) -> None:
+    if case == "diff":
+        report = compare(run("heads"), run("heads", skip_sink=1))
+    else:
+        experiment, given_settings = ALL_CASES.get(case, ("pitfalls", {"pitfall": "late-mask"}))
+        report = run(experiment, **given_settings)
+    data = report.to_data()
+    said = [data.pop(name, None) for name in ("about", "how_to_read", "written")]
+    assert said[0] == data["notes"][0] and bool(said[1]) == (case == "why")
+    (old,) = reports_of(json.dumps(data), "x.json").reports
+    assert old.sentences == report.sentences and old.about and old.notes == report.notes
+    for view in TEXT_VIEWS:
+        if not view.startswith("json"):
+            assert shown(view, [old], width=80) == shown(view, [report], width=80), view
+
+
+def test_a_report_of_vectors_from_a_file_that_is_not_here_is_shown() -> None:
+    (report,) = reports_of(changed(spec__embedding="elsewhere/glove.txt"), "x.json").reports
+    assert "Next, with attn multihead: " in shown("table", [report], width=80)
+
+
+def test_what_was_written_keeps_its_lines() -> None:
+    report = Report("generate", {}, {}, about="A model.", written="a\n  b", notes=("A note.",))
+    assert report.sentences == ("A model.", "Written: a b", "A note.")
+    (back,) = reports_of(json.dumps(report.to_data()), "x.json").reports
+    assert back.written == "a\n  b" and back.sentences == report.sentences and back.notes == ("A note.",)
+
+
+@pytest.mark.parametrize("path", sorted(LESSON_FILES.glob("*.yaml")), ids=lambda p: p.stem)
+def test_a_batch_is_read_back_as_a_list_and_as_lines(path: Path) -> None:
+    reports = run_file(path)
+    for view in ("json", "jsonl"):
+        text = shown(view, reports, several=True)
+        saved = reports_of(text, "x.json")
+        assert saved.several == (view == "json" or len(reports) > 1)
+        assert shown(view, saved.reports, several=True) == text
+
+
+def changed(**fields: Any) -> str:
+    """The small report with other values at paths such as tensors__weights__axes."""
+    data = json.loads(SMALL)
+    for path, value in fields.items():
+        *above, last = path.split("__")
+        place = data
+        for name in above:
+            place = place[name]
+        place[last] = value
+    return json.dumps(data)
+
+
+def without(*path: str) -> str:
+    data = json.loads(SMALL)
+    place = data
+    for name in path[:-1]:
+        place = place[name]
+    del place[path[-1]]
+    return json.dumps(data)
+
+
+ROWS = [[[0.5, 0.5, 0.5]] * 3] * 2
+DAMAGED = {
+    "": "x: is empty: it holds no report",
+    " \n": "x: is empty: it holds no report",
+    "{": "x:1:2: is not valid JSON: it ends too soon",
+    SMALL[:300]: None,
+    "nothing": "x:1:1: is not valid JSON: expecting value",
+    '{"a": 1,\n "b" 2}': "x:2:6: is not valid JSON: expecting ':' delimiter",
+    '{"a": NaN}': "x:1:7: NaN is not JSON: a missing number is null",
+    '{"NaN": -Infinity}': "x:1:9: -Infinity is not JSON: a missing number is null",
+    '{"a": 1, "a": 2}': "x: holds 'a' twice in one object",
+    '{"a": ' + "9" * 5000 + "}": "x:1:7: holds a number of more than 4300 digits",
+    "[" * 100_000: "x: is nested too deeply for a report",
+    "3": "x: is not a saved report: it must be an object (got 3)",
+    "{}": "x: is not a saved report: schema_version is missing",
+    "[{}]": "x: report 0: is not a saved report: schema_version is missing",
+    "[] []": "x: holds a list after another document: give one list, or a report a line",
+    changed(schema_version=2): "x: schema_version: this attn reads version 1 (got 2)",
+    changed(schema_version=True): "x: schema_version: this attn reads version 1 (got True)",
+    without("tokens"): "x: tokens is missing",
+    changed(token=[]): "x: unknown name 'token' (did you mean 'tokens'?)",
+    changed(tokens="a b c"): "x: tokens: must be a list (got a text)",
+    changed(tokens=["a", 2, "c"]): "x: tokens[1]: must be text (got 2)",
+    changed(tokens=["a", "b"]): "x: tensors.input: has 3 along token, and there are 2 tokens",
+    changed(spec__seed=[1, "big"]).replace('"big"', "1e400"): "x: spec.seed[1]: is a number too large",
+    changed(experiment="\x1b[31m"): "x: experiment: must be a plain name",
+    changed(tensors__weights__axes=["query", "key"]): "x: tensors.weights: has 2 axes but values of more",
+    changed(tensors__weights__axes=["batch", "head", "query", "key"]): "x: tensors.weights: has 4 axes but values of 3",
+    changed(tensors__weights__axes=["head", "key", "query"]): "x: tensors.weights: axes must end in query, key (got head, key, query)",
+    changed(tensors__weights__axes=["head", "query", "query"]): "x: tensors.weights.axes: must name one axis or more, each once (got head, query, query)",
+    changed(tensors__weights__axes=["heads", "query", "key"]): None,
+    changed(tensors__weights__values=[[[0.5, "x", 0.5]] * 3] * 2): "x: tensors.weights: holds 'x' where a number belongs",
+    changed(tensors__weights__values=[[[0.5, True, 0.5]] * 3] * 2): "x: tensors.weights: holds True where a number belongs",
+    changed(tensors__weights__values=[[[0.5, 0.5]] * 3, [[0.5]] * 3]): "x: tensors.weights: has rows of unequal length",
+    changed(tensors__weights__values=[[[]], [[]]]): "x: tensors.weights: holds an empty list",
+    changed(tensors__weights__values=3): "x: tensors.weights: has 3 axes but values of 0",
+    changed(tensors__weights__values=[[[10**400] * 3] * 3] * 2): "x: tensors.weights: holds a number too large",
+    without("tensors", "weights", "axes"): "x: tensors.weights: axes is missing",
+    without("statistic_axes", "rows"): "x: statistic_axes: rows is missing, or is no group of tensors among the statistics",
+    without("statistic_axes", "rows", "entropy"): "x: statistic_axes.rows: entropy is missing, or unknown",
+    changed(statistics__rows__entropy=ROWS[0]): "x: statistics.rows.entropy: must have the axes head 2, query 3, as what it belongs to",
+    changed(statistics__rows__top_keys=[[[7, 0]] * 3] * 2): "x: statistics.rows.top_keys: names a key beyond the 3 keys",
+    changed(statistics__rows__top_keys=[[[0.5, 0]] * 3] * 2): "x: statistics.rows.top_keys: must hold whole numbers: indices of keys",
+    changed(statistics__scores__mean=[1]): "x: statistic_axes: scores is missing, or is no group of tensors among the statistics",
+    changed(statistics__scores=3): "x: statistics.scores: must be an object or a list, with something in it",
+    changed(statistics__heads=[{"a": 1}, {"b": 1}]): "x: statistics.heads: row 1 has other names than row 0, or none",
+    changed(statistics__heads=[{"a": 1}, {"a": "b"}]): "x: statistics.heads: row 1: a is of another kind than in row 0, or none of a cell",
+    changed(statistics__heads=[{"layer": 10**12, "head": 0, "entropy": 0.5}]): "x: statistics.heads: row 0: layer must be from 0 to 4095 (got 1000000000000)",
+    changed(statistics__heads=[{"layer": -1, "head": 0, "entropy": 0.5}]): "x: statistics.heads: row 0: layer must be from 0 to 4095 (got -1)",
+    changed(**{"statistics__\x1b[2J": {}}): r"x: statistics: has a name that is not plain: '\x1b[2J'",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DAMAGED, ids=lambda text: (DAMAGED[text] or text)[:60])
+def test_a_damaged_report_is_one_line_that_names_the_place(text: str) -> None:
+    with pytest.raises(UserError) as raised:
+        reports_of(text, "x")
+    (line,) = raised.value.lines
+    assert line == DAMAGED[text] or (DAMAGED[text] is None and line.startswith("x")), line
+    assert len(line) < 400
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "latin.json").write_bytes('{"a":\n "é"}'.encode("latin-1"))
+    (tmp_path / "large.json").write_text(SMALL)
+    expected = {
+        "nowhere.json": "no such file",
+        ".": "is a directory: give a file",
+        "latin.json": "is not UTF-8 text (byte 0xe9 in line 2)",
+    }
+    for name, message in expected.items():
+        with pytest.raises(UserError, match=r".") as raised:
+            read_reports(str(tmp_path / name))
+        assert str(raised.value) == f"{tmp_path / name}: {message}"
+    with pytest.raises(UserError, match=r"needs about .* GB of memory and 1e-06 GB are free"):
+        read_reports(str(tmp_path / "large.json"), most_bytes=1000)
+    with pytest.raises(UserError, match="is neither a file nor a pipe"):
+        read_reports("/dev/zero")
+
+
+def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("\ufeff" + SMALL, encoding="utf-8")
+    assert len(read_reports(str(path)).reports) == 1
+
+
+def opens_or_says_why(text: str) -> tuple[Report, ...]:
+    """The reports, or none where there is a clear line; every view shows what opens."""
+    try:
+        reports = reports_of(text, "x").reports
+    except UserError as error:
+        assert len(error.lines) == 1 and error.lines[0].startswith("x")
+        return ()
+    for view in TEXT_VIEWS:
+        assert "\x1b" not in shown(view, reports, width=80)
+    again = shown("jsonl", reports)
+    assert shown("jsonl", reports_of(again, "x").reports) == again
+    return reports
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_any_characters_changed_open_or_are_a_clear_line(data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(SMALL)))
+    stop = data.draw(st.integers(start, min(len(SMALL), start + 40)))
+    inside = data.draw(st.text(max_size=5) | st.sampled_from(["null", "[", "{}", "1e999", "-1", "0.5", ","]))
+    opens_or_says_why(SMALL[:start] + inside + SMALL[stop:])
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just(HOSTILE)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+)
+
+
+def places(data: Any) -> list[tuple[Any, Any]]:
+    """Every container of a document with a key or index into it."""
+    keys = list(data) if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
+    return [(data, key) for key in keys] + [found for key in keys for found in places(data[key])]
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_any_value_changed_opens_or_is_a_clear_line(data: st.DataObject) -> None:
+    report = json.loads(SMALL)
+    for _ in range(data.draw(st.integers(1, 2))):
+        found = places(report)
+        container, key = found[data.draw(st.integers(0, len(found) - 1))]
+        if data.draw(st.booleans()):
+            container[key] = data.draw(VALUES)
+        else:
+            del container[key]
+    opens_or_says_why(json.dumps(report))
+
+
+def test_steps_that_were_saved_before_they_had_questions() -> None:
+    data = run("self", explain=True).to_data()
+    for step in data["steps"]:
+        assert step.pop("question")
+    (report,) = reports_of(json.dumps(data), "old.json").reports
+    assert [step.question for step in report.steps] == [""] * 8
+    text = shown("table", [report], width=80)
+    assert "Why" not in text and f"\n\n{report.steps[4].prose[:40]}" in text

@@ -1,0 +1,212 @@
+"""What --explain prints for self-, multi-head and cross-attention: every term, recomputed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attncli.errors import UserError
+from attncli.report import Report
+from attncli.saved import reports_of
+from attncli.settings.attention import VARIANTS as VARIANT_KEYS
+from tests.conftest import Attn
+from tests.model_folders import save_model
+from tests.running import run
+from tests.toys.recomputed_steps import Recomputed
+
+LONG = " ".join(f"word{i % 50}" for i in range(200))
+SELF = ["Tokens", "Embeddings", "Query, key and value", "Scores", "Scale", "Mask", "Softmax", "Weighted sum"]
+HEADS = [*SELF[:3], "Split into heads", *SELF[3:], "Merge the heads", "Output projection"]
+
+SELF_CASES: list[dict[str, Any]] = [
+    {},
+    {"causal": True, "token": 2},
+    {"causal": True, "token": 0},
+    {"embed_dim": 7, "head_dim": 5, "value_dim": 3, "scale": "fourth-root", "seed": 3},
+    {"scale": "none", "projection": "uniform", "embed_dim": 11, "head_dim": 3, "value_dim": 1},
+    {"scale": 0.3, "projection": "none", "embed_dim": 5},
+    {"num_tokens": 5, "batch_size": 3, "embed_dim": 7, "causal": True, "token": 3},
+    {"num_tokens": 3, "embedding": "integers", "embed_dim": 2, "projection": "none", "scale": "none"},
+    {"sentence": "alone", "embed_dim": 3},
+    {"sentence": LONG, "causal": True, "token": 101, "embed_dim": 13},
+]
+HEAD_CASES: list[dict[str, Any]] = [
+    {},
+    {"num_heads": 6, "num_kv_heads": 2, "embed_dim": 42, "head": 5, "causal": True, "token": 1},
+    {"num_heads": 6, "num_kv_heads": 1, "embed_dim": 42, "head": 3, "value_dim": 5},
+    {"num_heads": 3, "embed_dim": 15, "projection": "none", "head": 2},
+    {"num_heads": 1, "embed_dim": 5},
+    {"num_heads": 3, "embed_dim": 15, "sentence": "alone"},
+    {"num_heads": 2, "embed_dim": 6, "projection": "uniform", "scale": "none", "head_dim": 5},
+    {"num_heads": 2, "embed_dim": 6, "num_tokens": 5, "batch_size": 3, "head": 1, "scale": "fourth-root"},
+]
+
+
+def explained(experiment: str, **settings: Any) -> Report:
+    report = run(experiment, explain=True, **settings)
+    for step in report.steps:
+        assert step.formula and step.prose
+    return report
+
+
+def settings_name(settings: dict[str, Any]) -> str:
+    return ",".join(f"{key}={str(value)[:8]}" for key, value in settings.items()) or "defaults"
+
+
+@pytest.mark.parametrize("settings", SELF_CASES, ids=settings_name)
+def test_every_term_of_self_attention(settings: dict[str, Any]) -> None:
+    report = explained("self", **settings)
+    token = settings.get("token", len(report.tokens) - 1)
+    assert Recomputed(report, token).check() == SELF
+
+
+@pytest.mark.parametrize("settings", HEAD_CASES, ids=settings_name)
+def test_every_term_of_multi_head_attention(settings: dict[str, Any]) -> None:
+    report = explained("multihead", **settings)
+    token = settings.get("token", len(report.tokens) - 1)
+    assert Recomputed(report, token, settings.get("head", 0)).check() == HEADS
+
+
+def test_every_term_of_cross_attention() -> None:
+    settings = {"sentence": "a b c", "context": "x a y z w", "embed_dim": 7, "head_dim": 5}
+    assert Recomputed(explained("cross", **settings), 2).check() == SELF
+    random = explained("cross", num_tokens=3, num_context_tokens=5, embed_dim=7, token=1)
+    assert Recomputed(random, 1).check() == SELF
+
+
+def test_without_softmax_and_without_output_projection() -> None:
+    titles = Recomputed(explained("self", softmax=False, causal=True, token=2), 2).check()
+    assert "No softmax" in titles and "Softmax" not in titles
+    bare = explained("multihead", output_projection=False, num_heads=2, embed_dim=6)
+    assert Recomputed(bare, 5).check() == HEADS[:-1]
+
+
+VARIANTS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"rope": True, "rope_base": 100.0}, ["Rotary positions"]),
+    ({"qk_norm": True, "causal": True}, ["Normalise query and key"]),
+    ({"qk_norm": True, "rope": True, "scale": "none"}, ["Normalise query and key", "Rotary positions"]),
+    ({"alibi": True, "causal": True}, ["Bias"]),
+    ({"relative_bias": True, "num_buckets": 4, "max_distance": 5}, ["Bias"]),
+    ({"window": 2, "causal": True}, ["Mask"]),
+    ({"window": 2}, ["Mask"]),
+    ({"softcap": 0.3}, ["Soft cap"]),
+    ({"sink": -0.5, "temperature": 0.5}, ["Temperature"]),
+    ({"temperature": 3.0, "alibi": True, "softcap": 0.2}, ["Soft cap", "Bias", "Temperature"]),
+    ({"differential": True, "lambda_init": 0.5}, ["Second softmax", "Difference"]),
+    (
+        {"differential": True, "rope": True, "qk_norm": True, "softcap": 0.4, "temperature": 2.0},
+        ["Rotary positions", "Soft cap", "Temperature", "Second softmax", "Difference"],
+    ),
+    ({"softmax": False, "alibi": True, "softcap": 2.0}, ["Soft cap", "Bias", "No softmax"]),
+]
+
+
+@pytest.mark.parametrize(("settings", "titles"), VARIANTS, ids=lambda value: str(value)[:40])
+def test_every_term_of_a_variant(settings: dict[str, Any], titles: list[str]) -> None:
+    one = explained("self", embed_dim=12, token=3, seed=4, **settings)
+    assert set(titles) <= set(Recomputed(one, 3).check())
+    heads = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8}
+    several = explained("multihead", embed_dim=12, token=4, head=3, **heads, **settings)
+    assert set(titles) <= set(Recomputed(several, 4, 3).check())
+
+
+def test_variants_of_cross_attention() -> None:
+    settings = {"sink": 0.3, "softcap": 0.5, "qk_norm": True, "temperature": 2.0}
+    titles = Recomputed(explained("cross", embed_dim=6, token=1, **settings), 1).check()
+    assert {"Soft cap", "Temperature", "Normalise query and key"} <= set(titles)
+
+
+def test_every_variant_is_tried() -> None:
+    assert set(VARIANT_KEYS) <= {key for settings, _ in VARIANTS for key in settings}
+
+
+@pytest.mark.parametrize("architecture", ["Llama", "Gemma 2", "GPT-OSS", "Mistral", "T5"])
+@pytest.mark.parametrize("experiment", ["self", "multihead"])
+def test_every_term_of_a_model(tmp_path: Path, experiment: str, architecture: str) -> None:
+    folder = save_model(tmp_path, architecture)
+    report = explained(experiment, model=str(folder), layer=1, head=3, token=4)
+    titles = Recomputed(report, 4, 3).check()
+    assert {"Gemma 2": "Soft cap", "T5": "Bias"}.get(architecture, "Softmax") in titles
+    assert ("Merge the heads" in titles) == (experiment == "multihead")
+    if architecture == "GPT-OSS":
+        softmax = next(step for step in report.steps if step.title == "Softmax")
+        share = softmax.values["weight of the sink"]
+        weights = report.tensors["weights"].values.reshape(-1, 8, 8)[3 if experiment == "multihead" else 0]
+        assert share == pytest.approx(1 - weights[4].sum(), abs=1e-6)
+
+
+def test_cross_attention_of_a_model(tmp_path: Path) -> None:
+    folder = save_model(tmp_path, "T5")
+    report = explained("cross", model=str(folder), context="the dog", token=0)
+    Recomputed(report, 0).check()
+
+
+def test_a_model_that_gives_weights_alone_says_so(tmp_path: Path) -> None:
+    folder = save_model(tmp_path, "BLOOM")
+    report = explained("multihead", model=str(folder), head=2, token=3)
+    last = report.steps[-1]
+    weights = report.tensors["weights"].values[2, 3]
+    assert [step.title for step in report.steps] == ["Tokens", "Weights"] and "alone" in last.prose
+    np.testing.assert_array_equal([row[2] for row in last.tables[0].rows], weights)
+    assert last.tables[0].totals[0][2] == pytest.approx(float(weights.sum(dtype=np.float64)))
+    assert last.values["entropy"] == pytest.approx(report.statistics["rows"]["entropy"].values[2, 3])
+
+
+def test_a_long_row_is_shown_in_part_and_totals_are_over_all() -> None:
+    report = explained("self", sentence=LONG, token=101)
+    softmax = report.steps[6].tables[0]
+    positions = [row[0] for row in softmax.rows]
+    strongest = int(report.tensors["weights"].values[101].argmax())
+    assert softmax.count == 200 and len(positions) < 12
+    assert {0, 1, 101, strongest, 198, 199} <= set(positions)
+    assert softmax.totals[0][-1] == pytest.approx(1)
+    assert sum(float(row[-1] or 0) for row in softmax.rows) < 0.9
+
+
+@pytest.mark.parametrize("experiment", ["self", "multihead", "cross", "average"])
+def test_a_token_that_is_not_there_is_one_clear_line(attn: Attn, experiment: str) -> None:
+    ended = attn([experiment, "--explain", "--token", "6"])
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == "--token: must be below 6, the number of tokens (got 6)\n"
+    ended = attn([experiment, "--explain", "--token", "-1"])
+    assert ended.err == "--token: must be at least 0 (got -1)\n"
+    ended = attn([experiment, "--token", "1"])
+    assert ended.err == "--token: needs explain: it chooses what is explained\n"
+
+
+def test_a_head_or_token_that_a_model_lacks_is_one_clear_line(tmp_path: Path) -> None:
+    folder = str(save_model(tmp_path, "Llama"))
+    with pytest.raises(UserError, match=r"head: must be below 4 \(got 4\)"):
+        run("multihead", model=folder, explain=True, head=4)
+    with pytest.raises(UserError, match=r"token: must be below 8, the number of tokens \(got 8\)"):
+        run("multihead", model=folder, explain=True, token=8)
+
+
+def test_a_head_that_is_not_there_is_one_clear_line(attn: Attn) -> None:
+    ended = attn(["multihead", "--explain", "--head", "8"])
+    assert (ended.code, ended.err) == (2, "--head: must be below 8, the number of heads (got 8)\n")
+    ended = attn(["multihead", "--head", "1"])
+    assert ended.err == "--head: needs explain: it chooses what is explained\n"
+
+
+def test_steps_come_back_from_json_as_they_were(attn: Attn) -> None:
+    report = explained("multihead", causal=True, token=2, sentence=LONG)
+    (back,) = reports_of(json.dumps(report.to_data()), "saved").reports
+    assert back.steps == report.steps
+    assert "steps" not in run("multihead").to_data()
+    shown = json.loads(attn(["multihead", "--explain", "--causal", "--format", "json"]).out)
+    assert shown["steps"][0]["title"] == "Tokens"
+
+
+def test_the_numbers_are_those_without_explain() -> None:
+    plain, explaining = run("multihead", causal=True), explained("multihead", causal=True)
+    for name, tensor in plain.tensors.items():
+        np.testing.assert_array_equal(tensor.values, explaining.tensors[name].values)
+
+
+def test_a_survey_of_heads_sends_on_to_one_head(attn: Attn) -> None:
+    ended = attn(["heads", "--explain"])
+    message = "is for one head, not for a survey: attn self --model FOLDER --layer L --head H --explain"
+    assert (ended.code, ended.err) == (2, f"--explain: {message}\n")

@@ -1,0 +1,319 @@
+"""Experiments that run together report what each reports alone."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attncli.errors import UserError
+from attncli.report import NamedTensor, Report, Tensors
+from attncli.runs import runner as together
+from attncli.runs.runner import Session
+from attncli.settings import SPECS
+from attncli.settings.fields import Spec
+from attncli.settings.models import HeadSpec
+from attncli.settings.validation import Given, build_spec
+from attncli.toys.sources import KeptDraws
+from tests.running import run_together
+
+VECTORS = "attncli/data/lessons/files/made-up.50d.txt"
+CAT = "the cat walks on the street"
+
+
+def spec_of(experiment: str, **values: object) -> Spec:
+    return build_spec(SPECS[experiment], {key: Given(value, key) for key, value in values.items()})
+
+
+def alone(spec: Spec) -> Report | UserError:
+    try:
+        return Session().run(spec, reseed=True)
+    except UserError as error:
+        return error
+
+
+def with_ranking_of(got: Report, expected: Report) -> Report:
+    """The first report, but with the keys of the other where the two that differ have equal weights.
+
+    A repeated word has equal weights but for the last bit, so that rounding decides which comes first.
+    """
+    ours, theirs = (report.statistics["rows"]["top_keys"] for report in (got, expected))
+    weights = expected.tensors["weights"].values if "weights" in expected.tensors else None
+    if weights is None or np.array_equal(ours.values, theirs.values):
+        return got
+    ranks = np.maximum(ours.values, 0), np.maximum(theirs.values, 0)
+    at_ours, at_theirs = (np.take_along_axis(weights, keys, axis=-1) for keys in ranks)
+    np.testing.assert_allclose(at_ours, at_theirs, atol=1e-6)
+    assert ((ours.values < 0) == (theirs.values < 0)).all()
+    rows = Tensors(got.statistics["rows"] | {"top_keys": theirs})
+    return replace(got, statistics={**got.statistics, "rows": rows})
+
+
+def assert_same(got: object, expected: object, where: str = "", tolerance: float = 1e-6) -> None:
+    """Equal within 1e-6 of the largest number that they stand beside; everything else exactly."""
+    assert type(got) is type(expected) or isinstance(got, Mapping), where
+    if isinstance(expected, Report):
+        assert list(got.tensors) == list(expected.tensors)
+        if "top_keys" in expected.statistics.get("rows", {}):
+            got = with_ranking_of(got, expected)
+        for name, value in expected.fields().items():
+            assert_same(got.fields()[name], value, name, tolerance)
+    elif isinstance(expected, NamedTensor):
+        assert got.axes == expected.axes, where
+        assert got.values.dtype == expected.values.dtype, where
+        assert_same(got.values, expected.values, where, tolerance)
+    elif isinstance(expected, np.ndarray):
+        assert got.shape == expected.shape, where
+        finite = np.abs(expected[np.isfinite(expected)])
+        largest = max(1.0, float(finite.max())) if finite.size else 1.0
+        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * largest, err_msg=where)
+    elif isinstance(expected, Mapping):
+        assert list(got) == list(expected), where
+        if set(expected) == {"mean", "variance", "min", "max"}:  # of float32 scores, exact to their last bits
+            largest = max(1, abs(expected["min"]), abs(expected["max"]))
+            close = pytest.approx(expected, rel=tolerance, abs=tolerance * largest, nan_ok=True)
+            assert got == close, where
+            return
+        for name, value in expected.items():
+            assert_same(got[name], value, f"{where}.{name}", tolerance)
+    elif isinstance(expected, list | tuple):
+        for i, (one, other) in enumerate(zip(got, expected, strict=True)):
+            assert_same(one, other, f"{where}[{i}]", tolerance)
+    elif isinstance(expected, float):
+        assert got == pytest.approx(expected, rel=tolerance, abs=tolerance, nan_ok=True), where
+    elif isinstance(expected, UserError):
+        assert got.lines == expected.lines and type(got) is type(expected)
+    else:
+        assert got == expected, where
+
+
+def assert_together_is_alone(specs: list[Spec]) -> None:
+    for got, spec in zip(run_together(specs), specs, strict=True):
+        assert_same(got, alone(spec))
+
+
+SENTENCES = [
+    CAT,
+    "a b a b a b",
+    "one two three four five six",
+    "a a a a a a",
+    "x",
+    "y",
+    "x y",
+    "a b c d e f g",
+]
+SETTINGS = [
+    ("self", {}),
+    ("self", {"causal": True, "scale": "fourth-root", "head_dim": 7, "value_dim": 5}),
+    ("self", {"projection": "uniform", "embed_dim": 12, "scale": 0.01}),
+    ("self", {"projection": "none"}),
+    ("self", {"softmax": False}),
+    ("self", {"embedding": "gaussian", "projection_order": ["key", "query", "value"]}),
+    ("self", {"explain": True}),
+    ("self", {"engine": "streaming"}),
+    ("multihead", {}),
+    ("multihead", {"rope": True, "rope_base": 100, "window": 3, "softcap": 0.5, "qk_norm": True}),
+    ("multihead", {"alibi": True, "sink": 1.0, "temperature": 0.5, "causal": True}),
+    ("self", {"rope": True, "sink": -1.0, "qk_norm": True, "qk_norm_eps": 0.1}),
+    ("self", {"alibi": True, "window": 2, "causal": True}),
+    ("self", {"relative_bias": True}),
+    ("multihead", {"differential": True, "head_dim": 8}),
+    ("multihead", {"explain": True, "num_heads": 2}),
+    ("average", {"explain": True}),
+    ("cross", {"sink": 0.5, "softcap": 2.0}),
+    ("multihead", {"causal": True, "num_heads": 6, "num_kv_heads": 2, "embed_dim": 18, "top_k": 2}),
+    ("multihead", {"projection": "none", "num_heads": 4, "output_projection": False, "top_k": 0}),
+    ("multihead", {"projection": "uniform", "embed_dim": 12, "num_heads": 3, "head_dim": 5, "value_dim": 7}),
+    ("multihead", {"softmax": False, "embedding": "integers", "scale": 0.01, "top_k": 9}),
+    ("average", {}),
+    ("average", {"over": "all", "method": "softmax", "embed_dim": 3}),
+    ("average", {"aggregate": "sum", "method": "loop"}),
+    ("average", {"method": "softmax", "softmax_twice": True}),
+    ("heads", {}),
+]
+
+
+@pytest.mark.parametrize(("experiment", "values"), SETTINGS, ids=str)
+def test_sentences_together_are_as_alone(experiment: str, values: dict[str, object]) -> None:
+    assert_together_is_alone([spec_of(experiment, sentence=text, **values) for text in SENTENCES])
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"scale": "none", "embed_dim": 5}, {"embedding": "gaussian"}], ids=str
+)
+def test_cross_attention_together(values: dict[str, object]) -> None:
+    contexts = ["c a d e f", "f e d a c", "q"]
+    specs = [spec_of("cross", sentence=s, context=c, **values) for s in SENTENCES for c in contexts]
+    assert_together_is_alone(specs)
+
+
+@pytest.mark.parametrize("experiment", ["self", "multihead", "average"])
+def test_random_vectors_of_several_seeds_together(experiment: str) -> None:
+    specs = [spec_of(experiment, num_tokens=n, seed=seed) for seed in (3, 0, 3) for n in (5, 7)]
+    assert_together_is_alone(specs)
+    batches = [spec_of(experiment, num_tokens=5, batch_size=3, seed=seed) for seed in (3, 0)]
+    assert_together_is_alone(batches)
+
+
+def test_all_experiments_mixed_in_any_order() -> None:
+    specs = [
+        spec_of(name, **({"sentence": text} if "sentence" in kind.model_fields else {}))
+        for text in (CAT, "a b c d e f")
+        for name, kind in SPECS.items()
+    ]
+    assert_together_is_alone(specs)
+    for got, expected in zip(run_together(specs[::-1]), run_together(specs)[::-1], strict=True):
+        assert_same(got, expected)
+
+
+words = st.text(st.sampled_from("abc"), min_size=1, max_size=2)
+sentences = st.lists(words, min_size=1, max_size=6).map(" ".join)
+items = st.fixed_dictionaries(
+    {
+        "sentence": sentences,
+        "seed": st.integers(0, 2),
+        "causal": st.booleans(),
+        "num_kv_heads": st.sampled_from([1, 2]),
+    }
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(items, min_size=1, max_size=40))
+def test_any_sentences_with_repeated_words_and_any_seeds(chosen: list[dict[str, object]]) -> None:
+    assert_together_is_alone([spec_of("multihead", num_heads=2, embed_dim=6, **item) for item in chosen])
+
+
+def test_a_bucket_has_32_at_most_and_long_texts_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    run_bucket = together._run_bucket
+    monkeypatch.setattr(together, "_run_bucket", lambda s, t: sizes.append(len(s)) or run_bucket(s, t))
+    run_together([spec_of("self", sentence=f"w{i} b", embed_dim=4) for i in range(70)])
+    assert sizes == [32, 32, 6]
+    sizes.clear()
+    run_together([spec_of("multihead", num_tokens=400, seed=seed, embed_dim=8) for seed in range(2)])
+    run_together([spec_of("self", num_tokens=600, seed=seed, embed_dim=8) for seed in range(2)])
+    assert sizes == [1, 1, 1, 1]
+
+
+def test_a_bad_text_is_told_and_spoils_no_other() -> None:
+    known = spec_of("self", embedding=VECTORS, sentence="the cat walks")
+    unknown = spec_of("self", embedding=VECTORS, sentence="the platypus walks")
+    outcomes = run_together(
+        [known, unknown, known, spec_of("self", embedding=VECTORS, sentence="on the cat")]
+    )
+    assert isinstance(outcomes[1], UserError) and "platypus" in str(outcomes[1])
+    assert_same(outcomes[1], alone(unknown))
+    for i in (0, 2):
+        assert_same(outcomes[i], alone(known))
+    zeros = [
+        spec_of("self", embedding=VECTORS, sentence=s, unknown="zero") for s in ("the platypus", "the cat")
+    ]
+    assert_together_is_alone(zeros)
+
+
+def test_a_damaged_line_spoils_the_texts_that_need_it(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.txt"
+    path.write_text("the 1 2 3\ncat 1 nan 3\ndog 3 2 1\n")
+    specs = [spec_of("self", embedding=str(path), sentence=s) for s in ("the dog", "the cat", "dog the")]
+    outcomes = run_together(specs)
+    assert [isinstance(outcome, UserError) for outcome in outcomes] == [False, True, False]
+    for outcome, spec in zip(outcomes, specs, strict=True):
+        assert_same(outcome, alone(spec))
+
+
+def test_scores_that_overflow_spoil_their_own_sentence_alone(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.txt"
+    path.write_text("small 1 2\nlarge 1e30 1e30\n")
+    specs = [
+        spec_of("self", embedding=str(path), sentence=text, scale=1e10, head_dim=2)
+        for text in ("small small", "small large", "small small")
+    ]
+    outcomes = run_together(specs)
+    assert [isinstance(outcome, UserError) for outcome in outcomes] == [False, True, False]
+    for outcome, spec in zip(outcomes, specs, strict=True):
+        assert_same(outcome, alone(spec))
+
+
+def test_files_and_texts_without_a_token(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(CAT)
+    specs = [spec_of("self", file=str(path)), spec_of("self", sentence="..."), spec_of("self", sentence=CAT)]
+    path_gone = spec_of("self", file=str(path))
+    assert_together_is_alone(specs)
+    path.unlink()
+    outcomes = run_together([path_gone, specs[2]])
+    assert isinstance(outcomes[0], UserError) and isinstance(outcomes[1], Report)
+
+
+def test_nothing_and_one() -> None:
+    assert run_together([]) == []
+    assert_together_is_alone([spec_of("self")])
+
+
+def test_draws_are_the_same_whether_kept_or_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attncli.toys import sources as draws_together
+
+    specs = [
+        spec_of("self", sentence=text, seed=seed)
+        for seed in (0, 1)
+        for text in (CAT, "a b c d e f", "a a b b c c")
+    ]
+    monkeypatch.setattr(draws_together, "KEPT", KeptDraws(max_bytes=0))
+    assert_together_is_alone(specs)
+    monkeypatch.setattr(draws_together, "KEPT", KeptDraws())
+    for _ in range(2):
+        assert_together_is_alone(specs)
+
+
+OF_TEXTS = {*together.OWN_KEYS, "num_tokens", "num_context_tokens", "tokenizer", "unknown", "device"}
+NEEDS_WHAT_RUNS_ALONE = {"token", "lambda_init", "num_buckets", "max_distance", *HeadSpec.model_fields}
+
+
+@pytest.mark.parametrize("experiment", ["self", "multihead", "cross", "average"])
+def test_every_setting_is_tested_together_or_runs_alone(experiment: str) -> None:
+    """A new setting may sample or report what several texts cannot share: test it above, or run it alone."""
+    assert spec_of(experiment).can_run_together()
+    tested = {key for _, values in SETTINGS for key in values}
+    rest = SPECS[experiment].model_fields.keys() - tested - OF_TEXTS - NEEDS_WHAT_RUNS_ALONE
+    assert rest == {"batch_size"}
+    given = {"explain": True, "relative_bias": True, "differential": True, "batch_size": 2}
+    for key in given.keys() & SPECS[experiment].model_fields.keys():
+        values = {key: given[key], **({"num_tokens": 3} if key == "batch_size" else {})}
+        assert not spec_of(experiment, **values).can_run_together(), key
+
+
+@pytest.mark.parametrize(("values", "expected"), [({}, [2]), ({"explain": True}, [])])
+def test_what_runs_alone_makes_no_bucket(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, object], expected: list[int]
+) -> None:
+    sizes = []
+    run_bucket = together._run_bucket
+    monkeypatch.setattr(together, "_run_bucket", lambda s, t: sizes.append(len(s)) or run_bucket(s, t))
+    assert_together_is_alone([spec_of("self", sentence=text, **values) for text in (CAT, "a b c d e f")])
+    assert sizes == expected
+
+
+@dataclass(frozen=True)
+class WiderReport(Report):
+    more: str = ""
+
+
+def test_a_new_field_of_reports_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As are those that are set by no experiment that runs together yet."""
+    load = together.load_experiment
+
+    def load_wider(spec: Spec) -> Callable[..., Report]:
+        run = load(spec)
+        return lambda *arguments: WiderReport(
+            **{**vars(run(*arguments)), "first_query": 2, "token_spelling": "metaspace", "more": "kept"}
+        )
+
+    monkeypatch.setattr(together, "load_experiment", load_wider)
+    specs = [spec_of("self", sentence=sentence) for sentence in ("the cat", "the dog")]
+    for found, sentence in zip(run_together(specs), ("the cat", "the dog"), strict=True):
+        assert isinstance(found, WiderReport) and found.tokens == tuple(sentence.split())
+        assert (found.more, found.first_query, found.token_spelling) == ("kept", 2, "metaspace")
