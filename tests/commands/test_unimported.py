@@ -85,7 +85,7 @@ def test_torch_stays_unimported() -> None:
 @pytest.mark.parametrize(
     ("arguments", "late"),
     [(["--version"], {"numpy", "pydantic"}), (["heads", "--help"], {"numpy", "sqlite3"})],
-    ids=str,
+    ids=["version", "help"],
 )
 def test_help_and_version_import_little(arguments: list[str], late: set[str]) -> None:
     script = (
