@@ -150,8 +150,8 @@ def test_a_batch_as_typed_starts_workers_where_they_are_worth_it(
     arguments = write_batch(tmp_path, 20)
     assert attn([*arguments, "-o", str(tmp_path / "expected.db")]).code == 0
     started = []
-    start = workers.Pool.start
-    monkeypatch.setattr(workers.Pool, "start", lambda pool: started.append(pool) or start(pool))
+    make = workers.Worker
+    monkeypatch.setattr(workers, "Worker", lambda *about: started.append(about) or make(*about))
     monkeypatch.setattr(worth, "SECONDS_A_RUN", seconds_a_run)
     monkeypatch.setattr(kept, "usable_cores", lambda: 2)
     assert attn([*arguments, "-o", str(tmp_path / "found.db")]).code == 0
