@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.row_statistics import EFFECTS, HEAD_PATTERNS, UNNAMED
+from attncli.core.row_statistics import EFFECTS, HEAD_PATTERNS, UNNAMED, Effect
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Cell, NamedTensor, Report, Row, Table
 from attncli.views import Display
@@ -29,7 +29,6 @@ from attncli.views.sections import (
 )
 from attncli.views.texts import NO_NUMBER, counted, fixed, shortened, token_name, wrap_cells
 
-LETTERS = {**{name: pattern.letter for name, pattern in HEAD_PATTERNS.items()}, UNNAMED: NO_NUMBER}
 SHORT_NAMES = {"special_mass - sink_mass": "special, not first"}
 REPEATED = ("duplicate token", "induction")
 MOST_TEXT = 80
@@ -39,6 +38,13 @@ MOST_LAYERS = 12
 LETTERS_TITLE = "largest statistic above its threshold; U overrides the rest, F comes last"
 
 
+def pattern_letter(pattern: object) -> str:
+    """What stands for a pattern in a grid of heads; ? for one that is not known."""
+    if pattern == UNNAMED:
+        return NO_NUMBER
+    return HEAD_PATTERNS[str(pattern)].letter if pattern in HEAD_PATTERNS else "?"
+
+
 def pattern_grid(
     title: str, patterns: Sequence[Row], report: Report, labels: TableLabels, width: int | None
 ) -> Grid:
@@ -46,7 +52,7 @@ def pattern_grid(
 
     Over many texts also how much was measured, and how sure the numbers are.
     """
-    letters = [f"{LETTERS.get(str(row['pattern']), '?')} {row['pattern']}" for row in patterns]
+    letters = [f"{pattern_letter(row['pattern'])} {row['pattern']}" for row in patterns]
     label = Column(("", ""), [plain_text(text) for text in letters], left=True)
     columns = [Column(("", "heads"), [_head_count(row) for row in patterns])]
     if report.table("intervals"):
@@ -135,7 +141,7 @@ def head_letters(title: str, heads: Sequence[Row], width: int | None) -> Iterato
     Many layers go across where each has fewer heads, so that they stay on one screen.
     """
     letters: dict[Any, str] = {
-        (row["layer"], row["head"]): LETTERS.get(str(row.get("pattern")), "?") for row in heads
+        (row["layer"], row["head"]): pattern_letter(row.get("pattern")) for row in heads
     }
     layers, numbers = (sorted(set(places)) for places in zip(*letters, strict=True))
     is_wide = len(layers) > max(len(numbers), MOST_LAYERS)
@@ -380,11 +386,14 @@ OTHER_LINES = 9
 
 A header with names of two words has a second line.
 """
-DIFFERENCES = frozenset(name for name, effect in EFFECTS.items() if effect.is_difference)
-FALLING = frozenset(name for name, effect in EFFECTS.items() if effect.falls)
 
 MOST_EFFECTS, MOST_KEYS = 6, 4
 TERMS = {"embedding": "embedding", "heads": "heads", "mlps": "MLPs", "biases": "biases"}
+
+
+def _effect(name: object) -> Effect:
+    """What is known of an effect; a saved report may be sorted by one that is not."""
+    return EFFECTS.get(str(name), Effect())
 
 
 def ablate_screen(report: Report, display: Display) -> Iterator[Section]:
@@ -430,7 +439,7 @@ def _numbers(numbers: Row, precision: int, *, signed: bool = False) -> str:
 
 def _number(name: str, value: object, precision: int, signed: bool = True) -> str:
     """A number with its sign where it is a difference."""
-    is_more = _effect_of(name) in DIFFERENCES and isinstance(value, float) and value > 0
+    is_more = _effect(_effect_of(name)).is_difference and isinstance(value, float) and value > 0
     return ("+" if signed and is_more else "") + fixed(value, precision)
 
 
@@ -451,7 +460,7 @@ def _ranked(rows: Sequence[Row], count: int, sort: str, display: Display) -> Gri
         for name in _effects(rows, sort)
     ]
     shown = f"the first {len(rows)} of {count} heads" if len(rows) < count else counted(count, "head")
-    order = "lowest" if sort in FALLING else "largest"
+    order = "lowest" if _effect(sort).falls else "largest"
     title = f"{shown} by {sort}, {order} first"
     return Grid(title, label, [_patterns(rows), *columns]).first_group(display.width)
 
@@ -472,7 +481,7 @@ def _effects(rows: Sequence[Row], sort: str) -> list[str]:
 
 def _tenths(name: str, tensor: NamedTensor, sort: str, width: int) -> Drawing:
     """A digit for each head: tenths of the largest effect. The longer side is horizontal."""
-    values = -tensor.values if sort in FALLING else tensor.values
+    values = -tensor.values if _effect(sort).falls else tensor.values
     largest = np.nanmax(values, initial=0.0)
     is_wide = values.shape[0] >= values.shape[1]
     across, down = ("layer", "head") if is_wide else ("head", "layer")

@@ -11,13 +11,13 @@ import pytest
 from rich.cells import cell_len
 
 from attncli.commands.diff import compare
+from attncli.core.row_statistics import HEAD_PATTERNS, UNNAMED
 from attncli.report import NamedTensor, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.validation import build_spec
 from attncli.views import Display
-from attncli.views.model_screens import LETTERS, head_letters
-from attncli.views.screen_needs import suits
-from attncli.views.tables import SCREENS, sections
+from attncli.views.model_screens import head_letters, pattern_letter
+from attncli.views.tables import SCREENS, sections, suits
 from tests.running import run
 from tests.same_text import assert_same_text
 from tests.views.test_views import HOSTILE, shown
@@ -340,7 +340,7 @@ def test_a_store_of_many_statistics_fits_a_screen(num_rows: int, num_failed: int
 @pytest.mark.parametrize("num_layers", [12, 14, 30])
 def test_a_model_of_many_layers_has_them_across(num_layers: int) -> None:
     """Each letter stands at its layer and head, whichever goes across: 30 layers of 9 heads fit a screen."""
-    patterns = [*LETTERS]
+    patterns = [*HEAD_PATTERNS, UNNAMED]
     heads = [
         {"layer": layer, "head": head, "pattern": patterns[(3 * layer + head) % len(patterns)]}
         for layer in range(num_layers)
@@ -353,6 +353,6 @@ def test_a_model_of_many_layers_has_them_across(num_layers: int) -> None:
     assert np.shape(cells) == ((9, num_layers) if is_wide else (num_layers, 9))
     for head in heads:
         place = (head["head"], head["layer"]) if is_wide else (head["layer"], head["head"])
-        assert cells[place[0]][place[1]] == LETTERS[head["pattern"]]
+        assert cells[place[0]][place[1]] == pattern_letter(head["pattern"])
     named = {line.split()[1] for line in drawing.lines[1:]}
     assert named == {str(place) for place in range(len(cells))}
