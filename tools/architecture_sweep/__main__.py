@@ -98,7 +98,7 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     for spec in SPECS.values():
-        import_module(spec.module)
+        import_module(spec.module.partition(":")[0])
     lines = chosen.results.read_text().splitlines() if chosen.results.exists() else []
     done = {json.loads(line)["name"]: line for line in lines}
     names = list(dict.fromkeys(chosen.only or ())) or [name for name in architectures() if name not in done]
