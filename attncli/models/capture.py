@@ -431,7 +431,7 @@ def guarded(consume: Consumer) -> Consumer:
             return consume(layer)
         except (CannotShow, StopCapture, UserError):
             raise
-        except Exception as error:
+        except Exception as error:  # any of them passes; only which side it came from is noted
             _raise_if_memory(error)
             raise _ConsumerError from error
 

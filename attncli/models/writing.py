@@ -185,7 +185,7 @@ class Decoding:
     def config(self, of_model: GenerationConfig) -> GenerationConfig:
         """What transformers' generate is to do, by these settings and those of the model's that hold."""
         config = deepcopy(of_model)
-        for name in vars(GenerationConfig()):  # type: ignore[no-untyped-call]
+        for name in vars(GenerationConfig()):  # type: ignore[no-untyped-call] # transformers does not type it
             if not name.startswith("_") and name not in SETTINGS_KEPT and name not in SETTINGS_THAT_CHOOSE:
                 setattr(config, name, None)
         config.max_new_tokens, config.num_beams, config.use_cache = self.max_new_tokens, 1, True
@@ -333,7 +333,7 @@ def _cache_options(model: PreTrainedModel, num_tokens: int, prefill_chunk: int |
 def _without_window(layer: Any) -> Any:
     """A layer of a cache that keeps all keys, in the place of one that keeps those of a window."""
     if type(layer) is DynamicSlidingWindowLayer:
-        return DynamicLayer()  # type: ignore[no-untyped-call]
+        return DynamicLayer()  # type: ignore[no-untyped-call] # transformers does not type it
     if type(layer) is LinearAttentionAndSlidingWindowAttentionLayer:
         return LinearAttentionAndFullAttentionLayer(number_of_states=layer.number_of_states)
     return layer

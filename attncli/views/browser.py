@@ -86,8 +86,7 @@ class Browser(App[None], inherit_bindings=False):
     """
 
     ENABLE_COMMAND_PALETTE = False
-    # Textual declares it as no class variable.
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012 - Textual types it so
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key, f"move({key!r})", show=False, priority=True) for key in MOVES),
         Binding("z", "whole", show=False),
