@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import json
+import posixpath
+import re
 import zlib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
@@ -192,16 +194,9 @@ def _sanitised(value: Any) -> Any:
 
 
 SOURCES = files("attncli.views.page")
-# In the order in which they build on one another.
-SCRIPTS = [
-    f"{folder}/{name}.js"
-    for folder, names in (
-        ("values", "arrays numbers labels colours shades ticks"),
-        ("parts", "elements overview map lines head_keys tokens tables cards charts curves steps"),
-        ("page", "report rankings matrix heads selection controls page"),
-    )
-    for name in names.split()
-]
+# A module's imports and exports as its source has them: each on lines of their own, by their own names.
+IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n', re.MULTILINE)
+EXPORT = re.compile(r"^export (?=(?:async |const |let |class |function ))", re.MULTILINE)
 # Later files override earlier ones.
 STYLES = ("base.css", "maps.css", "tokens.css", "cards.css", "tables.css", "charts.css", "layout.css")
 REPORTS = "<!-- reports -->\n"
@@ -211,10 +206,25 @@ def _source(name: str) -> str:
     return (SOURCES / name).read_text(encoding="utf-8")
 
 
+def modules() -> dict[str, str]:
+    """The sources of the page's modules, each after those that it imports."""
+    found: dict[str, str] = {}
+
+    def add(path: str) -> None:
+        source = _source(f"scripts/{path}")
+        for address in IMPORT.findall(source):
+            name = posixpath.normpath(f"{posixpath.dirname(path)}/{address}")
+            if name not in found:
+                add(name)
+        found[path] = source
+
+    add("page/page.js")
+    return found
+
+
 def _script() -> str:
-    """The page's own script: its files as one, in a scope of its own."""
-    parts = "\n".join(_source(f"scripts/{name}") for name in SCRIPTS)
-    return f'(() => {{\n"use strict";\n{parts}\n}})();\n'
+    """The page's modules as one, which needs no import: a browser loads none from a file on disk."""
+    return "\n".join(EXPORT.sub("", IMPORT.sub("", source)) for source in modules().values())
 
 
 def _style() -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from attncli.report import NamedTensor, Report
-from attncli.views.page.html import MAX_EXACT, SCRIPTS, SOURCES, STYLES, encoded
+from attncli.views.page.html import IMPORT, MAX_EXACT, SOURCES, STYLES, encoded, modules
 from tests.running import run
 from tests.views.page.pages import (
     NUM_HEADS,
@@ -166,7 +166,7 @@ def test_texts_are_in_the_page_as_json_alone() -> None:
     scripts = [attributes for tag, attributes in elements.tags if tag == "script"]
     assert [attributes.get("type") for attributes in scripts] == ["application/json"] * 2 + [
         "application/json",
-        None,
+        "module",
     ]
     (data,) = reports_in(page)
     assert data["tokens"] == [*HOSTILE[:3], r"\u2028", r"a\u202eb", "&lt;"]
@@ -189,8 +189,7 @@ def test_the_policy_lets_this_script_and_this_style_run_and_nothing_else() -> No
 
 
 def test_the_scripts_make_no_markup_and_fetch_nothing() -> None:
-    for name in SCRIPTS:
-        source = (SOURCES / "scripts" / name).read_text(encoding="utf-8")
+    for source in modules().values():
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|XMLHttp|https?:(?!//www\.w3\.org/2000/svg)",
             source,
@@ -198,9 +197,26 @@ def test_the_scripts_make_no_markup_and_fetch_nothing() -> None:
 
 
 def test_all_files_of_the_page_are_in_it() -> None:
-    for folder, names in (("scripts", SCRIPTS), ("styles", STYLES)):
+    for folder, names in (("scripts", modules()), ("styles", STYLES)):
         root = Path(str(SOURCES / folder))
         assert {file.relative_to(root).as_posix() for file in root.rglob("*.*")} == set(names)
+
+
+def test_modules_import_what_others_export_and_nothing_twice() -> None:
+    """As one script they share a scope: each name is declared once, and before a module that needs it."""
+    exported: dict[str, str] = {}
+    imported: set[str] = set()
+    declared: list[str] = []
+    for name, source in modules().items():
+        for statement in IMPORT.finditer(source):
+            where = (Path("/", name).parent / statement[1]).resolve().relative_to("/").as_posix()
+            words = re.findall(r"\w+", statement[0].partition("}")[0])[1:]
+            assert all(exported[word] == where for word in words), (name, where)
+            assert all(len(re.findall(rf"\b{word}\b", source)) > 1 for word in words), (name, words)
+            imported |= {*words}
+        exported |= dict.fromkeys(re.findall(r"^export (?:async )?\w+ (\w+)", source, re.M), name)
+        declared += re.findall(r"^(?:export )?(?:async )?(?:function|class|const|let) (\w+)", source, re.M)
+    assert exported.keys() == imported and len(declared) == len(set(declared))
 
 
 def test_several_reports_are_one_page() -> None:

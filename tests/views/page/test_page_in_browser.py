@@ -1,5 +1,6 @@
 """The page in a real Chromium: what a person sees and does, offline, and no text of the user's obeyed."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from attncli.plain_text import plain_text
 from attncli.report import NamedTensor, Report, Table
+from attncli.views.page.html import SOURCES
 from tests.running import run
 from tests.views.page.pages import (
     SENTENCE,
@@ -398,3 +400,27 @@ def test_without_scripts_a_line_says_so(opened: Opened, browser: Any, tmp_path: 
     page.goto(path.as_uri())
     assert page.locator("noscript").count() == 1 and "allow scripts" in page.locator("body").inner_text()
     context.close()
+
+
+def test_the_sources_are_modules_that_a_browser_loads_as_they_are(browser: Any) -> None:
+    """Not joined to one script: from a server, each file with its own imports, whatever their order."""
+    page, errors = browser.new_page(), []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    text = page_of(sentence_report())
+    start = text.index('<script type="module">')
+    entry = '<script type="module" src="/page/page.js"></script>'
+    document = re.sub(r"<meta http-equiv[^>]*>", "", text[:start]) + entry
+
+    def answer(route: Any) -> None:
+        name = route.request.url.removeprefix("http://page.test/")
+        if not name:
+            route.fulfill(body=document, content_type="text/html; charset=utf-8")
+        else:
+            source = (SOURCES / "scripts" / name).read_text(encoding="utf-8")
+            route.fulfill(body=source, content_type="text/javascript; charset=utf-8")
+
+    page.route("http://page.test/**", answer)
+    page.goto("http://page.test/")
+    page.wait_for_selector("html[data-drawn]")
+    assert errors == [] and page.locator("#map .map-numbers span").count() == 36
+    page.close()

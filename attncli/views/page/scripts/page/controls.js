@@ -1,30 +1,12 @@
 // What a person chooses with lists, buttons and keys.
 
+import { chosen, matrix, overview, sides } from "./chosen.js";
+import { fillSorts, placesOf, soughtRanking } from "./rankings.js";
+import { clearSelection, showSources } from "./selection.js";
+import { arrangeOverview, choose, compareWith, redraw, run, showReport, showTensor } from "./show.js";
+import { byId } from "../parts/elements.js";
+
 const THEMES = ["automatic", "light", "dark"];
-
-function fillSortAndLayer() {
-  const { tensor } = chosen;
-  fillSorts();
-  const numLayers = tensor.axes[0] === "layer" ? tensor.shape[0] : 0;
-  fillSelect(
-    byId("layer"),
-    [["", "all"], ...Array.from({ length: numLayers }, (_, i) => [i, i])],
-    chosen.layer,
-  );
-  byId("layer-choice").hidden = numLayers < 2;
-  const hasTokens = tensor.axes.at(-2) === "query" && tensor.axes.at(-1) === "key";
-  byId("sought").hidden = !hasTokens || !tokensAlong(chosen.report, "key").length;
-  const tokens = [...chosen.report.tokens, ...chosen.report.context_tokens];
-  byId("known-tokens").replaceChildren(...[...new Set(tokens)].map((value) => make("option", { value })));
-}
-
-function fillSorts() {
-  const sorts = rankings().map(({ name, label }) => [name, label]);
-  fillSelect(byId("sort"), [["", chosen.tensor.leading.join(", ")], ...sorts], chosen.sort);
-  byId("sort-choice").hidden = !sorts.length;
-  byId("order").hidden = !chosen.sort;
-  byId("order").textContent = chosen.isAscending ? "Smallest first" : "Largest first";
-}
 
 // The first in the new order is chosen.
 function sortBy(name) {
@@ -54,7 +36,7 @@ function choseLayer(value) {
   return choose(isShown ? chosen.number : shown[0].number);
 }
 
-function listen() {
+export function listen() {
   const onChange = (id, change) =>
     byId(id).addEventListener("change", ({ target }) => run(change(target.value)));
   onChange("report", (value) => showReport(Number(value)));

@@ -1,9 +1,15 @@
 // Which maps are looked at together: the chosen one, the one it is compared with, or all heads of its layer.
 
+import { beside, chosen, comparedMap, matrix, overview, sides } from "./chosen.js";
+import { isSameSize, matrixOf } from "./matrix.js";
+import { byId, make } from "../parts/elements.js";
+import { placeText } from "../values/labels.js";
+import { colourOf, headInk } from "../values/shades.js";
+
 const COMPARED_COLOURS = ["looked", "pin-3"];
 
 // The matrices whose lines the tokens show, each with an ink where there are several.
-function views() {
+export function views() {
   if (chosen.areAllHeads) return headsOfLayer().filter(({ isOn }) => isOn);
   if (beside && isSameSize(beside, matrix))
     return [
@@ -14,7 +20,7 @@ function views() {
 }
 
 // The heads that differ from the chosen one in nothing but the head; none where each token is not one cell.
-function headsOfLayer() {
+export function headsOfLayer() {
   const { tensor, number } = chosen;
   if (tensor.leading.at(-1) !== "head" || !matrix.isAttention || tensor.axes.at(-1) !== "key") return [];
   const numHeads = tensor.leadingShape.at(-1);
@@ -31,7 +37,10 @@ function headsOfLayer() {
     }));
 }
 
-function showHeadKeys(source) {
+// Of several heads only where a query looks, or who looks at a key: more could not be told apart.
+export const ofOwnSide = (source) => ({ ...source, [source.side === "query" ? "key" : "query"]: null });
+
+export function showHeadKeys(source) {
   const heads = chosen.tensor.count > 1 ? headsOfLayer() : [];
   sides.showHeads(heads, {
     layer: placeText(matrix.place.slice(0, -1)),
@@ -40,25 +49,8 @@ function showHeadKeys(source) {
   });
 }
 
-function toggleAllHeads() {
-  chosen.areAllHeads = !chosen.areAllHeads;
-  showSources();
-}
-
-function switchHeads(heads) {
-  for (const head of heads) if (!chosen.offHeads.delete(head)) chosen.offHeads.add(head);
-  showSources();
-}
-
-// A map beside the chosen one; null for none.
-function compareWith(number) {
-  chosen.compared = number;
-  byId("compare").value = number ?? "";
-  return showMatrix();
-}
-
 // Both maps, under their names, where two are compared.
-function showCompared() {
+export function showCompared() {
   const isCompared = beside !== null;
   byId("parts").classList.toggle("compared", isCompared);
   byId("readout").classList.toggle("of-two", isCompared);

@@ -1,7 +1,11 @@
 // One matrix of a report as the map, the tokens and the cards show it.
 
+import { chosen } from "./chosen.js";
+import { skippedOf } from "./report.js";
+import { axisLabels, matrixTitle, shortPlace } from "../values/labels.js";
+
 // The whole weights of a head where the page has them, else the map of that number; and its number there.
-async function mapAt(number) {
+export async function mapAt(number) {
   const { report, tensor } = chosen;
   const full = report.full.get(shortPlace(tensor.place(number)));
   if (!full) return [tensor, number];
@@ -9,7 +13,7 @@ async function mapAt(number) {
   return [full, 0];
 }
 
-function matrixOf([shown, index], number, shading) {
+export function matrixOf([shown, index], number, shading) {
   const { report, tensor } = chosen;
   const place = tensor.place(number);
   const values = shown.matrix(index);
@@ -35,4 +39,4 @@ function matrixOf([shown, index], number, shading) {
   };
 }
 
-const isSameSize = (one, other) => one.rows === other.rows && one.columns === other.columns;
+export const isSameSize = (one, other) => one.rows === other.rows && one.columns === other.columns;

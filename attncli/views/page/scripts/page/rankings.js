@@ -1,7 +1,13 @@
 // The statistics by which maps may be sorted.
 
+import { chosen } from "./chosen.js";
+import { byId, fillSelect, make } from "../parts/elements.js";
+import { PLACES, words } from "../parts/tables.js";
+import { shortPlace, tokensAlong } from "../values/labels.js";
+import { isNumber } from "../values/numbers.js";
+
 // The survey's rows about the heads that the maps show: an encoder's, a decoder's, or those across.
-function surveyed({ statistics, settings }) {
+export function surveyed({ statistics, settings }) {
   const rows = Array.isArray(statistics.heads) ? statistics.heads : [];
   const stacks = ["encoder", "cross"].includes(settings.maps) ? [settings.maps] : ["self", "decoder"];
   return rows.filter(({ stack = "self" }) => stacks.includes(stack));
@@ -9,7 +15,7 @@ function surveyed({ statistics, settings }) {
 
 // A name, a label, and the number of a map at a place: those of the survey, else means of the statistics of
 // rows; and the weight from and to the tokens that are named on the page.
-function rankings() {
+export function rankings() {
   const sought = soughtRanking();
   return sought ? [...computedRankings(), sought] : computedRankings();
 }
@@ -45,7 +51,7 @@ const weightLabel = ({ from, to }) =>
 
 // As --from and --to: the weights of the queries on the keys, summed over these, mean over the queries; a
 // query that sees no key at all does not count.
-function soughtRanking() {
+export function soughtRanking() {
   const { tensor, sought } = chosen;
   const [queries, keys] = ["from", "to"].map((side, i) => placesOf(sought[side], tensor.axes.at(i - 2)));
   if (!keys.length || (sought.from.length && !queries.length)) return null;
@@ -61,7 +67,7 @@ function soughtRanking() {
 }
 
 // Where the tokens stand that are named: by position, by their text, or as a word of several pieces.
-function placesOf(names, axis) {
+export function placesOf(names, axis) {
   const tokens = tokensAlong(chosen.report, axis);
   return [...new Set(names.flatMap((name) => placesOfName(name, tokens)))].sort((one, other) => one - other);
 }
@@ -83,4 +89,28 @@ function piecesFrom(start, name, tokens) {
       return Array.from({ length: end + 1 - start }, (_, i) => start + i);
   }
   return [];
+}
+
+export function fillSortAndLayer() {
+  const { tensor } = chosen;
+  fillSorts();
+  const numLayers = tensor.axes[0] === "layer" ? tensor.shape[0] : 0;
+  fillSelect(
+    byId("layer"),
+    [["", "all"], ...Array.from({ length: numLayers }, (_, i) => [i, i])],
+    chosen.layer,
+  );
+  byId("layer-choice").hidden = numLayers < 2;
+  const hasTokens = tensor.axes.at(-2) === "query" && tensor.axes.at(-1) === "key";
+  byId("sought").hidden = !hasTokens || !tokensAlong(chosen.report, "key").length;
+  const tokens = [...chosen.report.tokens, ...chosen.report.context_tokens];
+  byId("known-tokens").replaceChildren(...[...new Set(tokens)].map((value) => make("option", { value })));
+}
+
+export function fillSorts() {
+  const sorts = rankings().map(({ name, label }) => [name, label]);
+  fillSelect(byId("sort"), [["", chosen.tensor.leading.join(", ")], ...sorts], chosen.sort);
+  byId("sort-choice").hidden = !sorts.length;
+  byId("order").hidden = !chosen.sort;
+  byId("order").textContent = chosen.isAscending ? "Smallest first" : "Largest first";
 }

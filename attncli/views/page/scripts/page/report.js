@@ -1,6 +1,15 @@
 // What a report says beside its maps, and how its maps are shaded.
 
-function readReport(index) {
+import { chosen, sources } from "./chosen.js";
+import { surveyed } from "./rankings.js";
+import { fillStatistics } from "../parts/cards.js";
+import { byId, make, makeToken } from "../parts/elements.js";
+import { PLACES } from "../parts/tables.js";
+import { Tensor } from "../values/arrays.js";
+import { endsOf, shadingOf } from "../values/colours.js";
+import { shortPlace, tokensAlong } from "../values/labels.js";
+
+export function readReport(index) {
   const data = JSON.parse(sources[index].textContent);
   for (const kind of ["tensors", "rows", "keys"]) data[kind] = data[kind].map((tensor) => new Tensor(tensor));
   data.matrices = data.tensors.filter((tensor) => tensor.isMatrix && tensor.shape.every((size) => size > 0));
@@ -11,7 +20,7 @@ function readReport(index) {
 }
 
 // How many columns have no colour: those of skipped keys, or the blocks that hold one.
-function skippedOf({ axes, columns }) {
+export function skippedOf({ axes, columns }) {
   const axis = axes.at(-1);
   if (axis === "key") return Math.min(chosen.skip, columns - 1);
   if (axis !== "key_block") return 0;
@@ -20,14 +29,15 @@ function skippedOf({ axes, columns }) {
 }
 
 // The tensors that are looked at beside this one, with the same colours.
-const comparedWith = ({ compared }) => chosen.report.matrices.filter(({ name }) => compared.includes(name));
+export const comparedWith = ({ compared }) =>
+  chosen.report.matrices.filter(({ name }) => compared.includes(name));
 
 // As chosen, else as suits: weights of blocks differ by orders of magnitude.
-const scaleOf = ({ axes }) => chosen.scale ?? (axes.at(-1) === "key_block" ? "log" : "linear");
+export const scaleOf = ({ axes }) => chosen.scale ?? (axes.at(-1) === "key_block" ? "log" : "linear");
 
 // The shading of maps that are looked at together, each a tensor and a number: by their own ends, or by those
 // of all maps; with those of what is compared with them.
-function shadingOfMaps(maps) {
+export function shadingOfMaps(maps) {
   const [[tensor]] = maps;
   const ends = maps.flatMap(([shown, number]) =>
     [shown, ...comparedWith(shown)].map((each) =>
@@ -42,7 +52,7 @@ function shadingOfMaps(maps) {
   return shadingOf(joined, scaleOf(tensor), tensor.is_weights);
 }
 
-function noteOf(shown) {
+export function noteOf(shown) {
   const notes = [];
   if (shown.axes.at(-1) === "key_block") notes.push("Each cell is a block of tokens.");
   if (chosen.report.full.size && shown.axes.at(-1) === "key_block") {
@@ -53,7 +63,7 @@ function noteOf(shown) {
 }
 
 // What the survey found about the chosen head.
-function showHeadStatistics(place) {
+export function showHeadStatistics(place) {
   const heads = chosen.tensor.axes.includes("layer") ? surveyed(chosen.report) : [];
   const row = heads.find((other) => `${other.layer}:${other.head}` === shortPlace(place));
   byId("head-statistics").hidden = !row;
@@ -61,7 +71,7 @@ function showHeadStatistics(place) {
   if (row) fillStatistics(byId("head-statistics"), Object.entries(row).filter(isStatistic));
 }
 
-function showNotes(report) {
+export function showNotes(report) {
   const { environment, settings, left_out } = report;
   const lines = [
     ...report.notes,

@@ -1,5 +1,14 @@
 // The tokens that are selected or looked at, and what is said of them.
 
+import { beside, chosen, comparedMap, map, matrix, sides } from "./chosen.js";
+import { ofOwnSide, showHeadKeys, views } from "./heads.js";
+import { isSameSize } from "./matrix.js";
+import { showCards } from "../parts/cards.js";
+import { byId } from "../parts/elements.js";
+import { PIN_COLOURS } from "../parts/tokens.js";
+import { axisLabels, labelText, placeText } from "../values/labels.js";
+import { largestIn, weightText } from "../values/numbers.js";
+
 // Tokens that are selected, then the one that is looked at, each with its row, its column, or both.
 function chosenSources() {
   const tokens = chosen.pins.map((token) => ({ ...token, isPinned: true }));
@@ -14,7 +23,7 @@ function chosenSources() {
 
 const isSame = (one, other) => one.index === other.index && (matrix.isSelf || one.side === other.side);
 
-function showSources() {
+export function showSources() {
   if (!matrix.isAttention) {
     byId("readout").textContent = "";
     return;
@@ -28,9 +37,6 @@ function showSources() {
   showCards(byId("cards"), shownMatrices(), list, chosen.report, pin);
   byId("readout").textContent = list.length ? said((shown) => readoutOf(list, shown)) : "";
 }
-
-// Of several heads only where a query looks, or who looks at a key: more could not be told apart.
-const ofOwnSide = (source) => ({ ...source, [source.side === "query" ? "key" : "query"]: null });
 
 // The chosen matrix, and the one that it is compared with where tokens are the same.
 const shownMatrices = () => (beside && isSameSize(beside, matrix) ? [matrix, beside] : [matrix]);
@@ -58,19 +64,13 @@ function readoutOf(list, shown) {
   return cellText(shown, largestIn(shown.column(last.key)), last.key, " looks most at ");
 }
 
-const largestIn = (numbers) =>
-  numbers.reduce(
-    (best, value, i) => (value > numbers[best] || numbers[best] !== numbers[best] ? i : best),
-    0,
-  );
-
 function cellText({ values, columns, decimals, rowLabels, columnLabels }, row, column, verb = " → ") {
   const value = weightText(values[row * columns + column], decimals);
   return `${labelText(rowLabels[row])}${verb}${labelText(columnLabels[column])}: ${value}`;
 }
 
 // A cell of a small map, without choosing it.
-function readThumbnail(cell) {
+export function readThumbnail(cell) {
   const { report, tensor } = chosen;
   byId("thumbnail-readout").textContent = cell
     ? `${placeText(cell.place)}: ${cellText(
@@ -90,7 +90,7 @@ function readThumbnail(cell) {
 let frame = 0;
 
 // At most once a frame, however fast the pointer moves.
-function look(token) {
+export function look(token) {
   chosen.looked = token;
   if (!token && !byId("tokens").hidden) chosen.looked = focusedToken();
   cancelAnimationFrame(frame);
@@ -103,7 +103,7 @@ function focusedToken() {
 }
 
 // A cell of one of the two maps; the other one shows it as well.
-function lookAtCell(cell, from = matrix) {
+export function lookAtCell(cell, from = matrix) {
   const isShared = beside && isSameSize(beside, matrix);
   if (isShared) (from === matrix ? comparedMap : map).mark(...(cell ?? [null, null]));
   if (matrix.isAttention && (isShared || from === matrix)) look(cell && { side: "query", index: cell[0] });
@@ -118,7 +118,7 @@ function lookAtCell(cell, from = matrix) {
 }
 
 // Select a token, in a colour of its own; one that is selected already no longer is.
-function pin({ side, index }) {
+export function pin({ side, index }) {
   if (!matrix.isAttention) return;
   const token = { side, index };
   const others = chosen.pins.filter((other) => !isSame(other, token));
@@ -130,7 +130,17 @@ function pin({ side, index }) {
   showSources();
 }
 
-function clearSelection() {
+export function clearSelection() {
   chosen.pins = [];
   if (matrix) showSources();
+}
+
+export function toggleAllHeads() {
+  chosen.areAllHeads = !chosen.areAllHeads;
+  showSources();
+}
+
+export function switchHeads(heads) {
+  for (const head of heads) if (!chosen.offHeads.delete(head)) chosen.offHeads.add(head);
+  showSources();
 }

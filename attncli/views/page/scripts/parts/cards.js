@@ -1,9 +1,14 @@
 // A card for each token that is looked at or selected: where it looks, who looks at it, its row's statistics.
 
+import { make, makeToken } from "./elements.js";
+import { tableOf, words } from "./tables.js";
+import { labelText, placeText } from "../values/labels.js";
+import { scalar, weightText } from "../values/numbers.js";
+
 const MOST_IN_A_LIST = 8;
 
 // Of each of the matrices, the chosen one first.
-function showCards(container, matrices, sources, statistics, onUnpin) {
+export function showCards(container, matrices, sources, statistics, onUnpin) {
   const cards = sources.flatMap((source) =>
     matrices.map((matrix) => cardOf(matrix, source, statistics, onUnpin, matrices.length > 1)),
   );
@@ -100,7 +105,7 @@ function statisticsOf({ query, key }, { rows, keys }, { place }) {
   return fillStatistics(make("dl", { class: "statistics" }), pairs);
 }
 
-function fillStatistics(list, pairs) {
+export function fillStatistics(list, pairs) {
   const lines = pairs.map(([name, value]) =>
     make("div", {}, make("dt", { text: words(name) }), make("dd", { text: scalar(value) })),
   );

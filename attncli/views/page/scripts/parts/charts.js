@@ -1,5 +1,10 @@
 // Numbers as lines between two axes, with the numbers at the pointer or at the arrow keys' place.
 
+import { make, moved } from "./elements.js";
+import { endsOf } from "../values/colours.js";
+import { isNumber, rangeEnds, scalar } from "../values/numbers.js";
+import { axisOf, tickText } from "../values/ticks.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 const [CHART_WIDTH, CHART_HEIGHT] = [480, 120];
 const MOST_POINTS = 1000;
@@ -16,7 +21,7 @@ function makeSvg(tag, attributes) {
 
 // Lines over the same places, each a name and numbers; then the name of the horizontal axis, where each number
 // stands on it, what stands there, and whether these places are counted.
-function chartOf(title, lines, { name, places, labels, isCounted }) {
+export function chartOf(title, lines, { name, places, labels, isCounted }) {
   const each = lines.map(({ numbers }) => endsOf(numbers, numbers.length, 0));
   const [low, high] = [Math.min(...each.map((ends) => ends.low)), Math.max(...each.map((ends) => ends.high))];
   const vertical = axisOf(low, high, STEPS_UP);

@@ -1,7 +1,12 @@
 // Which numbers of a report are drawn as lines.
 
+import { chartOf } from "./charts.js";
+import { tableOf, words } from "./tables.js";
+import { axisLabels, labelText } from "../values/labels.js";
+import { scalar } from "../values/numbers.js";
+
 // Every tensor of one axis, and every list of numbers in the rows of a statistic.
-async function showCurves(container, report, tensors) {
+export async function showCurves(container, report, tensors) {
   await Promise.all(tensors.map((tensor) => tensor.load()));
   // Of a curve's points the first tensor says where they stand, the others how high.
   const points = tensors.filter(({ axes }) => axes[0] === "point");
@@ -23,7 +28,7 @@ async function showCurves(container, report, tensors) {
 }
 
 // The statistics of the rows of one map, where the page has blocks of weights and no row by itself.
-function showRowCurves(container, report, matrix) {
+export function showRowCurves(container, report, matrix) {
   const shown =
     matrix.axes[0] === "query_block" ? report.rows.filter(({ axes }) => axes.at(-1) === "query") : [];
   container.replaceChildren(

@@ -1,8 +1,8 @@
 // Elements of the page. Every text becomes a text node: nothing is ever read as markup.
 
-const byId = (id) => document.getElementById(id);
+export const byId = (id) => document.getElementById(id);
 
-function make(tag, attributes = {}, ...children) {
+export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "text") element.textContent = value;
@@ -14,17 +14,17 @@ function make(tag, attributes = {}, ...children) {
 }
 
 // A token or another text of the user's: in its own direction, whatever stands around it.
-const makeToken = (text) => make("bdi", { class: "word", text });
+export const makeToken = (text) => make("bdi", { class: "word", text });
 
-function fillSelect(select, choices, chosen) {
+export function fillSelect(select, choices, chosen) {
   select.replaceChildren(...choices.map(([value, text]) => make("option", { value, text })));
   select.value = chosen;
 }
 
-const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+export const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 // Where an arrow key, Home or End leads among so many things in rows of so many; null for another key.
-function moved(event, index, count, perRow) {
+export function moved(event, index, count, perRow) {
   if (event.ctrlKey || event.altKey || event.metaKey) return null;
   if (event.key === "Home") return 0;
   if (event.key === "End") return count - 1;
@@ -35,14 +35,14 @@ function moved(event, index, count, perRow) {
 }
 
 // How many elements of a list stand in its first row.
-function columnsOf(elements) {
+export function columnsOf(elements) {
   const top = elements[0].offsetTop;
   const wrapped = elements.findIndex((element) => element.offsetTop > top + 2);
   return wrapped < 0 ? elements.length : wrapped;
 }
 
 // The element above or below another one, in rows that may be of different lengths.
-function inNextRow(elements, index, isDown) {
+export function inNextRow(elements, index, isDown) {
   const { offsetTop, offsetLeft } = elements[index];
   const below = (other) => (isDown ? 1 : -1) * (other.offsetTop - offsetTop);
   const others = elements.filter((other) => below(other) > 2);

@@ -1,6 +1,9 @@
 // A button for each head of a layer: its colour, and where in it the token looks that is looked at.
 
-class HeadKeys {
+import { make, makeToken } from "./elements.js";
+import { fixed, largestIn } from "../values/numbers.js";
+
+export class HeadKeys {
   constructor(container, onSwitch) {
     this.list = make("div", { class: "head-keys", role: "group", "aria-label": "Heads of the layer" });
     const all = make("button", { type: "button", text: "All on" });

@@ -1,5 +1,7 @@
 // Lines between queries and keys, on a canvas between their lists.
 
+import { colourOf, FAINTEST, inkOf, signsOf, sizesOf, strengthsOf } from "../values/shades.js";
+
 // How high the lines of all views at a token are together, in pixels; over what share of the width they turn.
 const STRAND = 16;
 const TURNS = 0.6;
@@ -7,7 +9,7 @@ const TURNS = 0.6;
 const FAINTEST_OF_MANY = 0.12;
 
 // A pen with the pixels of the screen, and the middles of the elements on both sides.
-function penOn(canvas, lists) {
+export function penOn(canvas, lists) {
   const ratio = window.devicePixelRatio || 1;
   const [width, height] = [canvas.clientWidth, canvas.clientHeight];
   canvas.width = width * ratio;
@@ -38,10 +40,10 @@ function line({ context, width, from, to }, i, j, colour, strength, lane) {
 const laneOf = (k, views) => (k + 0.5) / views.length;
 
 // Numbers of both signs have their own inks where they are those of one head.
-const signsOfViews = (views) => (views.length === 1 ? signsOf(views[0].matrix) : null);
+export const signsOfViews = (views) => (views.length === 1 ? signsOf(views[0].matrix) : null);
 
 // Every line of every view: a view is a matrix with an ink.
-function drawAll(pen, views) {
+export function drawAll(pen, views) {
   pen.context.lineWidth = views.length > 2 ? 1 : 1.5;
   const signs = signsOfViews(views);
   const strengths = strengthsOf(
@@ -59,7 +61,7 @@ function drawAll(pen, views) {
 }
 
 // Solid lines to where a token looks, broken ones from who looks at it.
-function drawSources(pen, views, sources) {
+export function drawSources(pen, views, sources) {
   const signs = signsOfViews(views);
   const isLog = views.some(({ matrix }) => matrix.isLog);
   pen.context.lineWidth = views.length > 2 ? 1.5 : 2;

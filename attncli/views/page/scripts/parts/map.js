@@ -1,4 +1,10 @@
-// One matrix as a map: a cell a number, labels on two sides; the pointer or arrow keys look at a cell.
+// One matrix as a map: a cell a number, labels on two sides; the pointer or arrow keys look at a cell
+// (`onCell`), a click or Enter picks its row (`onPick`).
+
+import { ARROWS, make, makeToken } from "./elements.js";
+import { isLight, paint } from "../values/colours.js";
+import { shortened } from "../values/labels.js";
+import { fixed } from "../values/numbers.js";
 
 const LABEL_PIXELS = 15;
 const MOST_ROWS_WITH_LABELS = 40;
@@ -9,10 +15,8 @@ const SHARE_BESIDE_TOKENS = 0.58;
 const SHARE_BESIDE_MAP = 0.49;
 const isWide = matchMedia("(min-width: 700px)");
 
-class MatrixMap {
-  constructor(container, { onCell, onPick }) {
-    this.onCell = onCell;
-    this.onPick = onPick;
+export class MatrixMap {
+  constructor(container) {
     this.corner = make("div", { class: "map-corner quiet" });
     this.top = make("div", { class: "map-top", "aria-hidden": "true" });
     this.left = make("div", { class: "map-left", "aria-hidden": "true" });

@@ -1,16 +1,19 @@
-// Every matrix of a tensor as a small map: arrow keys, a click or a tap choose one, the pointer reads it.
+// Every matrix of a tensor as a small map: arrow keys, a click or a tap choose one (`onChoose`), with shift
+// compare it (`onCompare`), the pointer reads it (`onRead`).
+
+import { inNextRow, make, moved } from "./elements.js";
+import { endsOf, paint } from "../values/colours.js";
+import { placeText, shortPlace } from "../values/labels.js";
+import { isNumber, shortScalar } from "../values/numbers.js";
 
 // More maps than that stand beside the chosen one, where there is room.
 const FEW_MAPS = 24;
 // Of more columns a small map shows no single cells.
 const MOST_PIXELATED = 64;
 
-class Overview {
-  constructor(container, { onChoose, onCompare, onRead }) {
+export class Overview {
+  constructor(container) {
     this.container = container;
-    this.onChoose = onChoose;
-    this.onCompare = onCompare;
-    this.onRead = onRead;
     this.items = [];
     this.setSize("medium");
     container.addEventListener("click", (event) => this.onClick(event));

@@ -1,6 +1,11 @@
 // A computation followed by hand: each step with its formula, shapes, prose, terms and single numbers.
 
-function showSteps(container, steps) {
+import { fillStatistics } from "./cards.js";
+import { make, makeToken } from "./elements.js";
+import { words } from "./tables.js";
+import { fixed } from "../values/numbers.js";
+
+export function showSteps(container, steps) {
   container.replaceChildren(
     ...steps.map((step, i) => stepOf(step, `${i + 1} of ${steps.length}: ${step.title}`)),
   );

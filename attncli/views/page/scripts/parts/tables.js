@@ -1,9 +1,12 @@
 // Statistics as tables: mappings of numbers with the same names share one, a list of mappings has its own.
 
-const PLACES = ["layer", "head"];
-const words = (name) => name.replaceAll("_", " ");
+import { make, makeToken } from "./elements.js";
+import { scalar } from "../values/numbers.js";
 
-function showTables(container, statistics, onPlace) {
+export const PLACES = ["layer", "head"];
+export const words = (name) => name.replaceAll("_", " ");
+
+export function showTables(container, statistics, onPlace) {
   const shared = new Map();
   const tables = [];
   for (const [name, value] of Object.entries(statistics)) {
@@ -31,7 +34,7 @@ function flattened(row) {
 }
 
 // Rows under buttons that sort by their column; where rows are places, a row chooses its head.
-function tableOf(title, mappings, onPlace) {
+export function tableOf(title, mappings, onPlace) {
   const rows = mappings.map(flattened);
   const names = Object.keys(rows[0] ?? {});
   const body = make("tbody");

@@ -1,14 +1,19 @@
-// Queries and keys: lines, or shades, from a token to where it looks and from who looks at it.
+// Queries and keys: lines, or shades, from a token to where it looks and from who looks at it. A token is
+// looked at (`onLook`) and selected (`onPin`), heads are switched on and off (`onAllHeads`, `onSwitchHeads`).
+
+import { columnsOf, make, makeToken, moved } from "./elements.js";
+import { HeadKeys } from "./head_keys.js";
+import { drawAll, drawSources, penOn, signsOfViews } from "./lines.js";
+import { fixed } from "../values/numbers.js";
+import { bandsOf, colourOf, FAINTEST, inkOf, sizesOf, strengthsOf } from "../values/shades.js";
 
 const MOST_TOKENS_WITH_LINES = 64;
 // One after the other for tokens that are selected.
-const PIN_COLOURS = ["pin-0", "pin-1", "pin-2", "pin-3", "pin-4", "pin-5"];
+export const PIN_COLOURS = ["pin-0", "pin-1", "pin-2", "pin-3", "pin-4", "pin-5"];
 
-class TokenSides {
-  constructor(container, { onLook, onPin, onAllHeads, onSwitchHeads }) {
+export class TokenSides {
+  constructor(container) {
     this.container = container;
-    this.onLook = onLook;
-    this.onPin = onPin;
     this.switch = make("button", { type: "button" });
     this.allHeads = make("button", { type: "button" });
     this.clear = make("button", { type: "button", text: "Clear selection" });
@@ -17,10 +22,10 @@ class TokenSides {
     this.sides = make("div", { class: "sides" });
     this.sides.append(this.lists.query.box, this.canvas, this.lists.key.box);
     container.append(make("div", { class: "controls" }, this.switch, this.allHeads, this.clear));
-    this.headKeys = new HeadKeys(container, onSwitchHeads);
+    this.headKeys = new HeadKeys(container, (heads) => this.onSwitchHeads(heads));
     container.append(this.sides);
     this.switch.addEventListener("click", () => this.toggle());
-    this.allHeads.addEventListener("click", onAllHeads);
+    this.allHeads.addEventListener("click", () => this.onAllHeads());
     this.sides.addEventListener("pointerleave", () => this.onLook(null));
     new ResizeObserver(() => this.drawLines()).observe(this.sides);
   }

@@ -28,7 +28,7 @@ async function unpacked(base64, type) {
 }
 
 // Numbers with a name for each axis; they are unpacked when they are first looked at.
-class Tensor {
+export class Tensor {
   constructor(data) {
     Object.assign(this, { decimals: 4, ...data });
     this.leading = this.axes.slice(0, -2);

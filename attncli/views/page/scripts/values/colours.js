@@ -1,8 +1,11 @@
 // Numbers as places on a colour map: even between the ends, even in the logarithm, or even in each row.
 
+import { make } from "../parts/elements.js";
+import { rangeEnds } from "./numbers.js";
+
 let maps = {};
 
-function readMaps(start) {
+export function readMaps(start) {
   maps = { viridis: coloursOf(start.viridis), coolwarm: coloursOf(start.coolwarm) };
 }
 
@@ -15,7 +18,7 @@ function coloursOf(hexadecimal) {
 }
 
 // Least, most, and least above zero of all numbers but those of the first `skip` columns.
-function endsOf(values, columns, skip) {
+export function endsOf(values, columns, skip) {
   let [low, high, above] = [Infinity, -Infinity, Infinity];
   for (let i = 0, j = 0; i < values.length; i++) {
     const value = values[i];
@@ -31,7 +34,7 @@ function endsOf(values, columns, skip) {
 
 // The shading of numbers between ends, as attn's other views do it. A logarithm needs amounts; weights begin
 // at 0, their logarithm at a tenth of the most or below.
-function shadingOf({ low, high, above }, scale, areWeights) {
+export function shadingOf({ low, high, above }, scale, areWeights) {
   if (low > high) return { kind: "linear", low: NaN, high: NaN, map: maps.viridis };
   if (low < 0 && high > 0) {
     const size = Math.max(-low, high);
@@ -98,7 +101,7 @@ function pixelsOf(values, columns, shading, skip) {
 }
 
 // A pixel a number: CSS makes it as large as it should be.
-function paint(canvas, values, columns, shading, skip) {
+export function paint(canvas, values, columns, shading, skip) {
   canvas.width = columns;
   canvas.height = values.length / columns;
   const pixels = pixelsOf(values, columns, shading, skip);
@@ -108,11 +111,11 @@ function paint(canvas, values, columns, shading, skip) {
 }
 
 // Whether black is easier to read than white on a colour.
-function isLight(pixel) {
+export function isLight(pixel) {
   return 0.299 * (pixel & 255) + 0.587 * ((pixel >> 8) & 255) + 0.114 * ((pixel >> 16) & 255) > 140;
 }
 
-function showLegend(element, shading, decimals) {
+export function showLegend(element, shading, decimals) {
   const bar = make("canvas", { class: "legend-bar", role: "img", "aria-label": "colours from low to high" });
   bar.width = 256;
   bar.height = 1;

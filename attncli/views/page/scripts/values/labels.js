@@ -1,7 +1,7 @@
 // What stands at each index of an axis: a position and, where the axis has tokens, its token.
 
 // The tokens along an axis, if that many are known.
-function tokensAlong(report, axis) {
+export function tokensAlong(report, axis) {
   const side = axis.split("_")[0];
   if (side === "key") return report.context_tokens.length ? report.context_tokens : report.tokens;
   if (side === "query") return report.tokens.slice(report.first_query);
@@ -9,7 +9,7 @@ function tokensAlong(report, axis) {
   return side === "token" || side === "row" ? report.tokens : [];
 }
 
-function axisLabels(report, axis, count) {
+export function axisLabels(report, axis, count) {
   const tokens = tokensAlong(report, axis);
   if (axis.endsWith("_block") && tokens.length > count) return blockLabels(tokens, count);
   const areTokens = tokens.length === count && !axis.endsWith("_block");
@@ -31,17 +31,17 @@ function blockLabels(tokens, count) {
 }
 
 const MOST_SHOWN = 24;
-const shortened = (text) => {
+export const shortened = (text) => {
   const characters = Array.from(text);
   return characters.length > MOST_SHOWN ? `${characters.slice(0, MOST_SHOWN - 1).join("")}…` : text;
 };
-const labelText = ({ position, token }) => (token ? `${position} ${shortened(token)}` : position);
+export const labelText = ({ position, token }) => (token ? `${position} ${shortened(token)}` : position);
 
-const placeText = (place) => place.map(([axis, index]) => `${axis} ${index}`).join(", ");
+export const placeText = (place) => place.map(([axis, index]) => `${axis} ${index}`).join(", ");
 // 5:11 for layer 5, head 11.
-const shortPlace = (place) => place.map(([, index]) => index).join(":");
+export const shortPlace = (place) => place.map(([, index]) => index).join(":");
 
-function matrixTitle(tensor, place) {
+export function matrixTitle(tensor, place) {
   const axes = tensor.axes.slice(-2).join(" × ").replaceAll("_", " ");
   const where = tensor.shared.length ? `the same for every ${tensor.shared.join(" and ")}` : placeText(place);
   return `${tensor.name} (${axes})${where ? `, ${where}` : ""}`;

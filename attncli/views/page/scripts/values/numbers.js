@@ -3,10 +3,10 @@
 const NO_NUMBER = "·";
 const TOO_WIDE = 1e7;
 
-const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
 // Decimals of the exact value; a tie goes to the even digit.
-function fixed(value, decimals = 4) {
+export function fixed(value, decimals = 4) {
   if (typeof value === "string" || typeof value === "boolean") return String(value);
   if (!isNumber(value)) return NO_NUMBER;
   if (Math.abs(value) >= TOO_WIDE) return value.toExponential(decimals);
@@ -30,23 +30,30 @@ function towardsZero(value, decimals) {
 }
 
 // A number of its own: tiny ones with an exponent.
-function scalar(value, decimals = 4) {
+export function scalar(value, decimals = 4) {
   if (!isNumber(value) || value === 0) return fixed(value, decimals);
   return Math.abs(value) < 0.5 * 10 ** -decimals ? value.toExponential(decimals) : fixed(value, decimals);
 }
 
 // As short as fits below a small map.
-const shortScalar = (value) =>
+export const shortScalar = (value) =>
   isNumber(value) && value !== 0 && Math.abs(value) < 5e-5 ? value.toExponential(0) : scalar(value);
 
 // The ends of a range; one that rounds to zero beside the other one is zero, but in a logarithm.
-function rangeEnds(low, high, { decimals = 4, isLog = false } = {}) {
+export function rangeEnds(low, high, { decimals = 4, isLog = false } = {}) {
   const least = isLog ? 0 : 0.5 * 10 ** -decimals * Math.max(Math.abs(low), Math.abs(high));
   return [low, high].map((end) => scalar(Math.abs(end) < least ? 0 : end, decimals));
 }
 
 // A weight to its decimals, and what is left of it where those are all zero.
-function weightText(value, decimals = 4) {
+export function weightText(value, decimals = 4) {
   const text = fixed(value, decimals);
   return isNumber(value) && value !== 0 && Number(text) === 0 ? `${text} (${value.toExponential(0)})` : text;
 }
+
+// The place of the largest number; of one that is a number, where there is any.
+export const largestIn = (numbers) =>
+  numbers.reduce(
+    (best, value, i) => (value > numbers[best] || numbers[best] !== numbers[best] ? i : best),
+    0,
+  );

@@ -1,12 +1,12 @@
 // Weights as strengths from 0 to 1: of the bands behind tokens and of the lines between them.
 
 // Below the first nothing is drawn; the second is how opaque the strongest band is.
-const FAINTEST = 0.02;
+export const FAINTEST = 0.02;
 const OPAQUE = 0.6;
 const GOLDEN_ANGLE = 137.508; // degrees, so that neighbours are far apart and all heads differ
 
 // Bands of equal size: one below the other, or from left to right.
-function bandsOf(shares, colours, direction) {
+export function bandsOf(shares, colours, direction) {
   const size = 100 / shares.length;
   const stops = shares.map(
     (share, i) => `rgb(${colours[i]} / ${(OPAQUE * share).toFixed(3)}) ${i * size}% ${(i + 1) * size}%`,
@@ -17,10 +17,10 @@ function bandsOf(shares, colours, direction) {
 const rootStyle = () => getComputedStyle(document.documentElement);
 
 // The three numbers of a colour that the style names.
-const colourOf = (name) => rootStyle().getPropertyValue(`--${name}`).trim();
+export const colourOf = (name) => rootStyle().getPropertyValue(`--${name}`).trim();
 
 // The three numbers of a head's own colour: the same in every layer.
-function headInk(head) {
+export function headInk(head) {
   const [hue, saturation] = [(215 + head * GOLDEN_ANGLE) % 360, 0.75];
   const lightness = (rootStyle().colorScheme === "dark" ? 0.66 : 0.4) + (head % 2 ? 0.04 : -0.04);
   const reach = saturation * Math.min(lightness, 1 - lightness);
@@ -32,21 +32,21 @@ function headInk(head) {
 }
 
 // The inks of numbers of both signs, in the colours of their map; null where all have one sign.
-const signsOf = ({ shading }) =>
+export const signsOf = ({ shading }) =>
   shading.isDiverging ? { less: colourOf("negative"), more: colourOf("positive") } : null;
 
 // The ink of a number: by its sign, else that of its source.
-const inkOf = (value, ink, signs) => (signs ? (value < 0 ? signs.less : signs.more) : ink);
+export const inkOf = (value, ink, signs) => (signs ? (value < 0 ? signs.less : signs.more) : ink);
 
 // The size of each number; 0 for the first `skip` of each row of `columns`.
-function sizesOf(numbers, { skip = 0, columns = numbers.length }) {
+export function sizesOf(numbers, { skip = 0, columns = numbers.length }) {
   return Float64Array.from(numbers, (value, i) =>
     i % columns < skip || value !== value ? 0 : Math.abs(value),
   );
 }
 
 // From 0 to 1 by the largest size in all lists, even in the logarithm where that is asked for.
-function strengthsOf(lists, isLog) {
+export function strengthsOf(lists, isLog) {
   let [least, largest] = [Infinity, 0];
   for (const sizes of lists) {
     for (const size of sizes) {

@@ -3,7 +3,7 @@
 const STEPS = [1, 2, 5, 10];
 
 // About so many steps from the last round number below a range to the first one above it.
-function axisOf(low, high, most, leastStep = 0) {
+export function axisOf(low, high, most, leastStep = 0) {
   const size = high - low || Math.abs(high) || 1;
   const power = 10 ** Math.floor(Math.log10(size / most));
   const step = Math.max(leastStep, STEPS.map((n) => n * power).find((each) => each >= 0.999 * (size / most)));
@@ -14,7 +14,7 @@ function axisOf(low, high, most, leastStep = 0) {
 }
 
 // A tick with the decimals of its step; very large and very small ones with an exponent.
-function tickText(value, step) {
+export function tickText(value, step) {
   const size = Math.abs(value);
   if (size >= 1e6 || (step < 1e-4 && size > step / 2)) return Number(value.toPrecision(6)).toExponential();
   return (size < step / 2 ? 0 : value).toFixed(Math.max(0, Math.ceil(-Math.log10(step) - 1e-6)));

@@ -1,0 +1,162 @@
+// Drawing anew what is chosen: a report, a tensor, a matrix.
+
+import { beside, chosen, map, matrix, overview, setMatrices, sides } from "./chosen.js";
+import { headsOfLayer, showCompared } from "./heads.js";
+import { mapAt, matrixOf } from "./matrix.js";
+import { fillSortAndLayer, rankings } from "./rankings.js";
+import {
+  comparedWith,
+  noteOf,
+  readReport,
+  scaleOf,
+  shadingOfMaps,
+  showHeadStatistics,
+  showNotes,
+  skippedOf,
+} from "./report.js";
+import { showSources } from "./selection.js";
+import { showCurves, showRowCurves } from "../parts/curves.js";
+import { byId, fillSelect } from "../parts/elements.js";
+import { showSteps } from "../parts/steps.js";
+import { showTables, words } from "../parts/tables.js";
+import { showLegend } from "../values/colours.js";
+import { placeText, shortPlace } from "../values/labels.js";
+
+const MOST_TOKENS = 4096;
+
+export async function showReport(index) {
+  const report = readReport(index);
+  Object.assign(chosen, { report, ...startOf(report), pins: [], looked: null });
+  byId("heading").textContent = report.title;
+  byId("settings-line").textContent = report.subtitle;
+  document.title = report.title;
+  showTables(byId("tables"), report.statistics, showHead);
+  showSteps(byId("steps"), report.steps);
+  showNotes(report);
+  await Promise.all([...report.rows, ...report.keys].map((tensor) => tensor.load()));
+  const curves = report.tensors.filter(({ shape }) => shape.length === 1);
+  await showCurves(byId("curves"), report, curves);
+  if (chosen.report !== report) return; // another one was chosen meanwhile
+  const { matrices } = report;
+  for (const id of ["matrix", "controls"]) byId(id).hidden = !matrices.length;
+  byId("overview").hidden = true;
+  byId("row-curves").replaceChildren();
+  const names = matrices.map((tensor, i) => [i, `${tensor.name} (${tensor.axes.map(words).join(" × ")})`]);
+  const isFirst = ({ name }) => name === "weights" || name === "pooled_mean";
+  const first = Math.max(0, matrices.findIndex(isFirst));
+  fillSelect(byId("tensor"), names, first);
+  if (matrices.length) await showTensor(first);
+}
+
+export async function showTensor(index) {
+  const { report } = chosen;
+  const tensor = report.matrices[index];
+  await Promise.all([tensor, ...comparedWith(tensor)].map((each) => each.load()));
+  if (chosen.report !== report) return;
+  byId("scale").value = scaleOf(tensor);
+  const isAlike = chosen.tensor && String(chosen.tensor.leadingShape) === String(tensor.leadingShape);
+  if (!isAlike) Object.assign(chosen, { number: 0, ...startOf(report) });
+  chosen.tensor = tensor;
+  byId("skip").value = chosen.skip;
+  byId("skip").parentElement.hidden = !tensor.axes.at(-1).startsWith("key");
+  byId("overview").hidden = tensor.count < 2;
+  document.querySelector(".workspace").classList.remove("beside");
+  byId("range").parentElement.hidden = tensor.count < 2;
+  if (tensor.count > 1) {
+    overview.show(tensor, (place) => report.full.has(shortPlace(place)));
+    fillSortAndLayer();
+    paintOverview();
+    arrangeOverview();
+    const isShown = overview.shown.some(({ number }) => number === chosen.number);
+    if (!isShown || (!isAlike && chosen.sort))
+      chosen.number = overview.shown[0].number;
+    overview.mark(chosen.number);
+  }
+  await showMatrix();
+}
+
+// How the maps of a report are shown at first: in the order that the survey was asked for.
+function startOf({ settings, statistics }) {
+  const [first] = Array.isArray(statistics.heads) ? statistics.heads : [];
+  const sort = first && Object.hasOwn(first, settings.sort) ? settings.sort : "";
+  for (const id of ["from", "to"]) byId(id).value = "";
+  const sought = { from: [], to: [] };
+  return { sort, isAscending: settings.ascending === "true", sought, layer: "", compared: null };
+}
+
+function paintOverview() {
+  const { tensor, range } = chosen;
+  const ofAll = range === "all" ? shadingOfMaps([[tensor, 0]]) : null;
+  overview.paint((number) => ofAll ?? shadingOfMaps([[tensor, number]]), skippedOf(tensor));
+}
+
+export function arrangeOverview() {
+  const ranking = rankings().find(({ name }) => name === chosen.sort);
+  const shown = overview.arrange(ranking, chosen.isAscending, chosen.layer);
+  byId("shown").textContent = `${shown.length} of ${overview.items.length}`;
+  const choices = shown.map(({ number, place }) => [number, placeText(place)]);
+  fillSelect(byId("compare"), [["", "none"], ...choices], chosen.compared ?? "");
+  return shown;
+}
+
+// The chosen matrix, and the one that it is compared with in the same colours.
+async function showMatrix() {
+  const { report, tensor, number } = chosen;
+  const other = chosen.compared;
+  const maps = await Promise.all([number, ...(other === null ? [] : [other])].map(mapAt));
+  if (chosen.tensor !== tensor || chosen.number !== number || chosen.compared !== other) return;
+  const shading = shadingOfMaps(maps);
+  setMatrices(matrixOf(maps[0], number, shading), other === null ? null : matrixOf(maps[1], other, shading));
+  byId("matrix-title").textContent = matrix.title;
+  byId("matrix-note").textContent = noteOf(maps[0][0]);
+  showHeadStatistics(matrix.place);
+  showRowCurves(byId("row-curves"), report, matrix);
+  for (const id of ["previous", "next", "compare-choice"]) byId(id).hidden = tensor.count < 2;
+  showLegend(byId("legend"), shading, matrix.decimals);
+  showCompared();
+  map.show(matrix, beside !== null);
+  const hasTokens = matrix.isAttention && Math.max(matrix.rows, matrix.columns) <= MOST_TOKENS;
+  byId("tokens").hidden = !hasTokens;
+  byId("cards").hidden = !matrix.isAttention;
+  if (hasTokens) sides.show({ query: matrix.rowLabels, key: matrix.columnLabels });
+  if (headsOfLayer().length < 2) chosen.areAllHeads = false;
+  const kept = (token) => token.index < (token.side === "query" ? matrix.rows : matrix.columns);
+  chosen.pins = matrix.isAttention ? chosen.pins.filter(kept) : [];
+  chosen.looked = null;
+  showSources();
+}
+
+export async function choose(number) {
+  chosen.number = number;
+  overview.mark(number);
+  await showMatrix();
+}
+
+// The head of a row of the survey, if the tensor shows heads.
+function showHead({ layer, head }) {
+  const item = overview.items.find(({ place }) => shortPlace(place) === `${layer}:${head}`);
+  if (!item || byId("overview").hidden) return;
+  run(choose(item.number));
+  byId("matrix").scrollIntoView({ block: "start" });
+}
+
+// A map beside the chosen one; null for none.
+export function compareWith(number) {
+  chosen.compared = number;
+  byId("compare").value = number ?? "";
+  return showMatrix();
+}
+
+export function redraw() {
+  if (chosen.tensor.count > 1) paintOverview();
+  return showMatrix();
+}
+
+// What goes wrong is told on the page.
+export function run(promise) {
+  Promise.resolve(promise).catch((error) => {
+    byId("problem").hidden = false;
+    byId("problem").textContent = `This page could not be drawn: ${error.message}`;
+    throw error;
+  });
+}
