@@ -11,7 +11,6 @@ from rich.cells import cell_len
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table
 from attncli.settings import SPECS
-from attncli.settings.text import is_vector_file
 from attncli.views import Display
 from attncli.views.heatmap import draw
 from attncli.views.matrices import Matrix, curves_of, matrices, matrices_of, parts_of, place_names, tokens_of
@@ -41,6 +40,7 @@ from attncli.views.texts import (
     text_of,
     token_counts,
     token_name,
+    untrained,
     wrap_cells,
 )
 
@@ -72,7 +72,7 @@ def opening(report: Report, display: Display) -> Iterator[Paragraph]:
     texts = [shortened(text, max(room, 1)) for text in texts if text]
     yield Paragraph(": ".join(filter(None, (report.experiment, ARROW.join(texts)))), "title")
     # On two lines where one is too short.
-    lines = [", ".join([*token_counts(report), *_settings(report)]), _untrained(report)]
+    lines = [", ".join([*token_counts(report), *_settings(report)]), untrained(report)]
     whole = "   ".join(filter(None, lines))
     for line in [whole] if cell_len(whole) <= width else filter(None, lines):
         yield Paragraph(line, "line")
@@ -132,16 +132,6 @@ def _is_usual(report: Report, key: str) -> bool:
     value = report.spec[key]
     default = SPECS[report.experiment].model_fields[key].default
     return value in (default, *USUAL.get(key, ())) or value == report.spec.get(FOLLOWS.get(key, ""))
-
-
-def _untrained(report: Report) -> str:
-    spec = report.spec
-    projection, embedding = spec.get("projection"), spec.get("embedding")
-    if projection in ("linear", "uniform"):
-        return f"UNTRAINED (random weights, seed {spec.get('seed')})"
-    if projection == "none" and embedding is not None and not is_vector_file(embedding):
-        return f"UNTRAINED (random embeddings, seed {spec.get('seed')})"
-    return ""
 
 
 def next_steps(report: Report) -> Iterator[Paragraph]:

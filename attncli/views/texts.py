@@ -11,6 +11,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from attncli.plain_text import plain_text, readable_token
 from attncli.report import PLACES, Report, Row, Table, Terms
 from attncli.settings import SPECS
+from attncli.settings.text import is_vector_file
 from attncli.views.matrices import Matrix, first_position, tokens_of
 
 NO_NUMBER = "·"
@@ -247,9 +248,22 @@ def title(report: Report) -> str:
 
 
 def subtitle(report: Report) -> str:
-    """The settings, after what differs in a comparison."""
+    """The settings, after what differs in a comparison and whether they are of random weights."""
     lead = [plain_text(report.about)] if report.experiment in COMPARISONS else []
+    if warning := untrained(report):
+        return " ".join([*lead, f"{warning}; {', '.join(_settings(report, without='seed'))}"])
     return " ".join([*lead, ", ".join(_settings(report))])
+
+
+def untrained(report: Report) -> str:
+    """`UNTRAINED (random weights, seed 0)`; empty where no weights or embeddings were sampled."""
+    spec = report.spec
+    projection, embedding = spec.get("projection"), spec.get("embedding")
+    if projection in ("linear", "uniform"):
+        return f"UNTRAINED (random weights, seed {spec.get('seed')})"
+    if projection == "none" and embedding is not None and not is_vector_file(embedding):
+        return f"UNTRAINED (random embeddings, seed {spec.get('seed')})"
+    return ""
 
 
 def nothing_to_draw(report: Report) -> str:
@@ -272,12 +286,16 @@ def text_of(report: Report, key: str) -> str:
     return plain_text(" ".join((spec.get(key) or " ".join(tokens)).split()))
 
 
-def _settings(report: Report) -> list[str]:
+def _settings(report: Report, without: str = "") -> list[str]:
     # The tokens of a summary are values of settings.
     if report.experiment == "results":
         return []
     keys = SPECS[report.experiment].heading_keys if report.experiment in SPECS else OTHER_KEYS
-    settings = [f"{key} {setting(report.spec[key])}" for key in keys if is_in_heading(report.spec, key)]
+    settings = [
+        f"{key} {setting(report.spec[key])}"
+        for key in keys
+        if key != without and is_in_heading(report.spec, key)
+    ]
     return token_counts(report) + settings
 
 

@@ -253,6 +253,24 @@ def test_titles_say_what_is_seen(experiment: str, given: dict[str, Any], title: 
     assert texts(figure_of(report, title="$x$ \x1b"))[0] == r"$x$ \x1b"
 
 
+@pytest.mark.parametrize(
+    ("given", "warning"),
+    [
+        ({}, "UNTRAINED (random weights, seed 7); "),
+        ({"projection": "none"}, "UNTRAINED (random embeddings, seed 7); "),
+        ({"model": MODEL, "layer": 0, "head": 0}, ""),
+    ],
+)
+def test_pictures_and_pages_say_once_that_weights_are_random(given: dict[str, Any], warning: str) -> None:
+    report = run("self", sentence="a b", seed=7, **given)
+    settings_line = texts(figure_of(report))[1].replace("\n", " ")
+    assert settings_line.startswith(f"{warning}{len(report.tokens)} tokens, ")
+    assert settings_line.count("UNTRAINED") == bool(warning) and settings_line.count("seed 7") == 1
+    stream = io.StringIO()
+    load_view("html")([report], stream, Display())
+    assert f'"subtitle":"{settings_line}"' in stream.getvalue()
+
+
 def test_a_long_sentence_is_cut_to_two_lines() -> None:
     title = texts(figure_of(run("self", sentence="日本語 " * 200, embed_dim=2)))[0]
     assert title.count("\n") == 1 and title.endswith("…")
