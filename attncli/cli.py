@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from inspect import Parameter as Keyword
 from inspect import Signature
 from keyword import iskeyword
+from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -144,24 +145,40 @@ def _keyword(parameter: "Parameter") -> Keyword:
         )
     else:
         typed = typer.Argument(help=parameter.help, metavar=parameter.metavar)
+    kind, default = parameter.kind, parameter.default
+    if _has_one_value(parameter):
+        kind, default = GenericAlias(list, (kind,)), None if default is None else [default]
     return Keyword(
         _name(parameter),
         Keyword.KEYWORD_ONLY,
-        default=Keyword.empty if parameter.required else parameter.default,
-        annotation=Annotated[parameter.kind, typed],
+        default=Keyword.empty if parameter.required else default,
+        annotation=Annotated[kind, typed],
     )
+
+
+def _has_one_value(parameter: "Parameter") -> bool:
+    """Whether it is an option that takes one value; Typer reads it as a list, to see a second."""
+    return bool(parameter.flags) and parameter.kind not in (bool, list[str])
+
+
+def _passed(parameter: "Parameter", value: Any) -> Any:
+    """The value as `run` takes it; UserError where an option was given two that differ."""
+    if parameter.kind == list[str]:
+        return value or ()  # Of a list that was not given Typer makes None.
+    if not _has_one_value(parameter):
+        return value
+    values = list(dict.fromkeys(value or ()))
+    if len(values) > 1:
+        said = ", ".join(map(str, values))
+        raise UserError(f"{'/'.join(parameter.flags)}: takes one value (got {said}): give one")
+    return values[0] if values else None
 
 
 def _typer_command(command: "Command") -> Any:
     """Typer's command; called without its required arguments it shows its help."""
 
     def call(**values: Any) -> int | None:
-        passed = {
-            # Of a list that was not given Typer makes None.
-            one.name: values[_name(one)] or () if one.kind == list[str] else values[_name(one)]
-            for one in command.parameters
-            if one.is_passed
-        }
+        passed = {one.name: _passed(one, values[_name(one)]) for one in command.parameters if one.is_passed}
         return command.run(**passed, **({"attn": run} if command.runs_commands else {}))
 
     vars(call)["__signature__"] = Signature([_keyword(one) for one in command.parameters])

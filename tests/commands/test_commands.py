@@ -112,6 +112,30 @@ def test_an_unknown_flag_names_the_nearest(attn: Attn) -> None:
     assert ended.code == 2 and "--head-dim" in ended.err and len(ended.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["self", "a", "-o", "a.html", "--output", "b.png"],
+            "--output/-o: takes one value (got a.html, b.png)",
+        ),
+        (["self", "--seed", "1", "--seed", "2", "--seed", "1"], "--seed: takes one value (got 1, 2)"),
+        (["self", "--color", "auto", "--color", "never"], "--color: takes one value (got auto, never)"),
+        (["batch", "x.yaml", "--workers", "1", "--workers", "2"], "--workers: takes one value (got 1, 2)"),
+        (["export", "x.db", "-o", "a.csv", "-o", "b.csv"], "--output/-o: takes one value (got a.csv, b.csv)"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_a_second_value_of_a_flag_is_refused_before_anything_is_written(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    """The last one would win without a word; the same value again changes nothing."""
+    monkeypatch.chdir(tmp_path)
+    assert attn(arguments) == (2, "", f"{message}: give one\n") and not [*tmp_path.iterdir()]
+    once, twice = attn(["self", "a b", "--seed", "1"]), attn(["self", "a b", "--seed", "1", "--seed", "1"])
+    assert once == twice and once.code == 0
+
+
 def test_several_bad_flags_are_told_at_once(attn: Attn) -> None:
     assert len(attn(["self", "--head-dim", "0", "--seed", "-1", "--top-k", "x"]).err.splitlines()) == 3
 

@@ -18,6 +18,7 @@ TORCH_FREE_COMMANDS: list[tuple[list[str], int]] = [
     (["nonsense"], 2),
     (["self", "--nonsense"], 2),
     (["self", "--head-dim", "0"], 2),
+    (["self", "--head-dim", "1", "--head-dim", "2"], 2),
     (["self", "--sentence", ""], 2),
     (["self", "--sentence", "..."], 2),
     (["self", "--file", "/nonexistent"], 2),
