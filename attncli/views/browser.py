@@ -17,7 +17,7 @@ from attncli.errors import INTERRUPTED
 from attncli.plain_text import plain_text
 from attncli.views.browser_choice import Choice
 from attncli.views.browser_panels import HeadMap, HeadPicker, Panel, StatisticsPanel, TokenBars
-from attncli.views.texts import heading, scalar
+from attncli.views.texts import heading, range_ends
 
 WIDE = 120
 TOKENS_PER_PAGE = 10
@@ -158,7 +158,7 @@ class Browser(App[None], inherit_bindings=False):
     def _state(self) -> str:
         """The tensor, its head, and the range of the colours; of weights it fits on 80 columns."""
         choice, shading = self.choice, self.choice.shading
-        ends = f"{scalar(shading.low, 4)} to {scalar(shading.high, 4)}"
+        ends = " to ".join(range_ends(shading.low, shading.high, 4, shading.scale))
         parts = [plain_text(choice.matrix.title_without_axes), f"{shading.scale} scale {ends}"]
         if shading.scale != choice.scale:
             parts[-1] += f" ({choice.scale} needs amounts)"

@@ -252,10 +252,20 @@ class Choice:
         self.smallest_first = not self.smallest_first
 
     @property
+    def axes(self) -> tuple[LabelledAxis, LabelledAxis]:
+        """The queries and the keys of the chosen map."""
+        return labelled_axes(self.grid.report, self.matrix)
+
+    @property
     def labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The names of the queries and of the keys."""
-        rows, columns = labelled_axes(self.grid.report, self.matrix)
+        rows, columns = self.axes
         return _labels(rows), _labels(columns)
+
+    @property
+    def positions(self) -> tuple[str, ...]:
+        """The names of the queries without their tokens."""
+        return _labels(replace(self.axes[0], tokens=()))
 
     @property
     def has_one_text(self) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
-from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 from textual.events import Click
 from textual.geometry import Size
 from textual.message import Message
@@ -18,66 +18,61 @@ from textual.strip import Strip
 
 from attncli.plain_text import plain_text
 from attncli.views.browser_choice import Choice
-from attncli.views.colours import LEVELS, NONE, Shading, level_colours, levels, shading
+from attncli.views.colours import Palette, Shading, levels, palette, shading
+from attncli.views.heatmap import ticks
 from attncli.views.matrices import block_maximum
-from attncli.views.terminal import NO_NUMBER, RAMP, SHAPES, half_blocks
+from attncli.views.terminal import SHAPES, cell_texts, character_lines, half_blocks
 from attncli.views.texts import bar, fixed, scalar, shortened
 
 BOLD, DIM, CHOSEN = Style(bold=True), Style(dim=True), Style(reverse=True, bold=True)
 
 
-@lru_cache
-def _colors(depth: str, is_diverging: bool) -> tuple[Color | None, ...]:
-    """The colour of each level, and none for no number."""
-    make = Color.from_rgb if depth == "truecolor" else Color.from_ansi
-    return (*(make(*colour) for colour in level_colours(depth, is_diverging)), None)
-
-
 @lru_cache(maxsize=16384)
-def _style(depth: str, is_diverging: bool, ink: int, ground: int) -> Style:
-    table = _colors(depth, is_diverging)
-    return Style(color=table[ink], bgcolor=table[ground])
-
-
-def mark(level: int) -> str:
-    """The character of a level: one of ten, the last for the largest."""
-    return NO_NUMBER if level == NONE else RAMP[level * len(RAMP) // LEVELS]
+def _style(parameters: str) -> Style:
+    """The style that an escape sequence with those parameters asks for."""
+    ((_, _, style),) = Text.from_ansi(f"\x1b[{parameters}m.").spans
+    assert isinstance(style, Style)
+    return style
 
 
 @dataclass(frozen=True)
 class Tones:
-    """How a terminal of that colour depth shows the levels of a map."""
+    """How a terminal of that colour depth shows the places of a map: in the characters of a heatmap."""
 
     depth: str
     is_diverging: bool
 
-    def cells(self, row: np.ndarray, cell_width: int) -> list[Segment]:
-        """A line of cells of that many characters, one cell per level."""
+    @property
+    def palette(self) -> Palette:
+        """What a heatmap writes in these colours."""
+        return palette(self.depth, self.is_diverging)
+
+    def cells(self, places: np.ndarray, cell_width: int) -> list[Segment]:
+        """A line of cells of that many characters, one cell per place."""
         if self.depth == "none":
-            return [Segment("".join(mark(level) * cell_width for level in row.tolist()))]
+            return [Segment(line) for line in character_lines(places[np.newaxis], cell_width)]
+        texts, fills = cell_texts(self.palette, cell_width), self.palette.fills
         return [
-            Segment(" " * (len(list(run)) * cell_width), _style(self.depth, self.is_diverging, NONE, level))
-            for level, run in groupby(row.tolist())
+            Segment(texts[level] * len(list(run)), _style(fills[level][0]))
+            for level, run in groupby(levels(places).tolist())
         ]
 
-    def half_blocks(self, rows: np.ndarray) -> list[Segment]:
-        """One or two rows of levels on one line of half-blocks; blank where both halves are the same."""
-        parts = (part[0].tolist() for part in half_blocks(rows))
+    def half_blocks(self, places: np.ndarray) -> list[Segment]:
+        """One or two rows of places on one line of half-blocks."""
+        inks, papers = self.palette.foregrounds, self.palette.backgrounds
+        parts = (part[0].tolist() for part in half_blocks(levels(places)))
         return [
-            Segment(
-                (" " if ink == paper else SHAPES[shape]) * len(list(run)),
-                _style(self.depth, self.is_diverging, ink, paper),
-            )
+            Segment(SHAPES[shape] * len(list(run)), _style(f"{inks[ink]};{papers[paper]}"))
             for (shape, ink, paper), run in groupby(zip(*parts, strict=True))
         ]
 
-    def chosen(self, level: int) -> Segment:
-        """The mark of what is chosen, two cells wide."""
-        if self.depth == "none" or level == NONE:
+    def chosen(self, place: float) -> Segment:
+        """The mark of what is chosen, two cells wide, in black or white on its colour."""
+        if self.depth == "none" or np.isnan(place):
             return Segment("[]", CHOSEN)
-        color = _colors(self.depth, self.is_diverging)[level]
-        contrast = Color.from_ansi(0 if level > LEVELS // 2 and not self.is_diverging else 15)
-        return Segment("[]", Style(color=contrast, bgcolor=color, bold=True))
+        (level,) = levels(np.array([place])).tolist()
+        contrast = "30" if place > 0.5 and not self.is_diverging else "97"
+        return Segment("[]", _style(f"1;{contrast};{self.palette.backgrounds[level]}"))
 
 
 def fitted(text: str, width: int) -> str:
@@ -170,7 +165,6 @@ class Panel(ScrollView, can_focus=False):
 
 
 LONGEST_LABEL = 16
-MARK_EVERY = 10
 LABELLED_CELL_WIDTH, MOST_CELL_WIDTH = 5, 9
 POINTER, KEY_POINTER = "▸", "▾"
 
@@ -187,11 +181,6 @@ class Layout:
     block: tuple[int, int]
     rows_per_line: int
     is_whole: bool
-
-
-def position_of(label: str) -> str:
-    """The position, or the positions of a block, without the token."""
-    return label.split()[0]
 
 
 def strongest(shading: Shading, block: tuple[int, int]) -> np.ndarray:
@@ -227,7 +216,7 @@ class HeadMap(Panel):
             cell_width = min(max((width - label_width) // columns, 1), MOST_CELL_WIDTH)
             return Layout(label_width, cell_width, (1, 1), 1, is_whole=False)
         # Cells that stand for as few numbers as possible, so that all fit.
-        label_width = max(len(position_of(label)) for label in labels) + 2
+        label_width = max(map(len, self.choice.positions)) + 2
         rows_per_line = 1 if self.depth == "none" else 2
         down, along = -(-rows // (height * rows_per_line)), -(-columns // max(width - label_width, 1))
         return Layout(label_width, 1, (down, along), rows_per_line, is_whole=True)
@@ -238,9 +227,7 @@ class HeadMap(Panel):
         if self._drawn != (self.choice.colouring, layout):
             self._drawn = self.choice.colouring, layout
             shading = self.choice.shading
-            self._levels = levels(
-                shading.places if layout.block == (1, 1) else strongest(shading, layout.block)
-            )
+            self._places = shading.places if layout.block == (1, 1) else strongest(shading, layout.block)
         super().show()
 
     def heading(self) -> str:
@@ -257,7 +244,7 @@ class HeadMap(Panel):
         return " " * layout.label + self._key_marks()[self.scroll_offset.x :]
 
     def _key_marks(self) -> str:
-        """The labels of the keys above wide cells, else the position of every tenth key."""
+        """The labels of the keys above wide cells, else the positions of some, as above a heatmap."""
         width, choice = self.layout_now.cell_width, self.choice
         chosen = choice.key if choice.is_received else None
         if width >= LABELLED_CELL_WIDTH:
@@ -265,19 +252,18 @@ class HeadMap(Panel):
             if chosen is not None:
                 labels[chosen] = KEY_POINTER + labels[chosen]
             return "".join(f"{fitted(label, width - 1)} " for label in labels)
-        positions = range(0, self._levels.shape[1], MARK_EVERY)
-        marks = "".join(fitted(str(i), MARK_EVERY * width) for i in positions)
-        return (
-            marks if chosen is None else marks[: chosen * width] + KEY_POINTER + marks[chosen * width + 1 :]
-        )
+        marks = ticks(choice.axes[1], 1, width).text
+        if chosen is None:
+            return marks
+        return marks[: chosen * width].ljust(chosen * width) + KEY_POINTER + marks[chosen * width + 1 :]
 
     def num_lines(self) -> int:
         """Lines of one or two rows."""
-        return -(-len(self._levels) // self.layout_now.rows_per_line)
+        return -(-len(self._places) // self.layout_now.rows_per_line)
 
     def num_columns(self) -> int:
         """Characters of the widest line."""
-        return self.layout_now.label + int(self._levels.shape[1]) * self.layout_now.cell_width
+        return self.layout_now.label + int(self._places.shape[1]) * self.layout_now.cell_width
 
     def line(self, number: int, width: int) -> list[Segment]:
         """The label of a line's first query, and its cells."""
@@ -286,7 +272,7 @@ class HeadMap(Panel):
         chosen = not self.choice.is_received and number == self.line_to_show()
         label = self._label(number, chosen)
         skipped = self.scroll_offset.x // layout.cell_width
-        rows = self._levels[first : first + layout.rows_per_line, skipped:]
+        rows = self._places[first : first + layout.rows_per_line, skipped:]
         if layout.rows_per_line == 1:
             return [label, *tones.cells(rows[0], layout.cell_width)]
         return [label, *tones.half_blocks(rows)]
@@ -298,7 +284,7 @@ class HeadMap(Panel):
             name = choice.labels[0][number]
         else:
             row = choice.query if chosen else number * layout.rows_per_line * layout.block[0]
-            name = position_of(choice.labels[0][row])
+            name = choice.positions[row]
         return Segment(f"{pointer}{fitted(name, layout.label - 2)} ", CHOSEN if chosen else DIM)
 
     def line_to_show(self) -> int | None:
@@ -371,12 +357,12 @@ class HeadPicker(Panel):
         start = number * grid.num_columns + first
         values = grid.statistics.get(choice.statistic or "", np.full(grid.num_places, np.nan))
         shaded = shading(values.reshape(1, -1))
-        tones, row = self.tones(shaded), levels(shaded.places)[0, start : start + last - first]
+        tones, row = self.tones(shaded), shaded.places[0, start : start + last - first]
         pieces = [Segment(f"{grid.row_name(number):>{self._margin}} ", DIM)]
         chosen = choice.number - start
         if not 0 <= chosen < len(row):
             return pieces + tones.cells(row, CELL)
-        before, middle, after = row[:chosen], tones.chosen(int(row[chosen])), row[chosen + 1 :]
+        before, middle, after = row[:chosen], tones.chosen(float(row[chosen])), row[chosen + 1 :]
         return [*pieces, *tones.cells(before, CELL), middle, *tones.cells(after, CELL)]
 
     def _ranked(self, number: int, width: int) -> list[Segment]:
@@ -474,7 +460,6 @@ class TokenBars(Panel):
         sizes = np.where(np.isnan(choice.places), 0, np.nan_to_num(np.abs(choice.numbers.astype(np.float64))))
         most = float(sizes.max(initial=0))
         self._shares = sizes / most if most > 0 else sizes
-        self._levels = levels(choice.places)
         super().show()
 
     def line(self, number: int, width: int) -> list[Segment]:
@@ -488,7 +473,7 @@ class TokenBars(Panel):
             Segment(f"{shown:>{NUMBER_WIDTH}} ", None if self._shares[token] > 0 else DIM),
         ]
         # The bar has the colour of text, readable on any background; the colour of the map precedes it.
-        pieces += self.tones(choice.shading).cells(self._levels[token : token + 1], SWATCH)
+        pieces += self.tones(choice.shading).cells(choice.places[token : token + 1], SWATCH)
         room = max(width - label_width - NUMBER_WIDTH - SWATCH - 2, 0)
         return [*pieces, Segment(" " + bar(float(self._shares[token]), room))]
 

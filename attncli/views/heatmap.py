@@ -68,7 +68,7 @@ def most_above(cell_width: int) -> int:
 def column_header(axis: LabelledAxis, block: int, cell_width: int) -> list[ScreenLine]:
     """Positions and tokens above the columns: across, downwards, or the position of every tenth cell."""
     if block * axis.step > 1 or cell_width == 1:
-        return [_ticks(axis, block, cell_width)]
+        return [ticks(axis, block, cell_width)]
     positions = [str(axis.first + i) for i in range(axis.count)]
     lines: list[list[str]]
     if cell_width > 2:
@@ -106,7 +106,7 @@ def _downwards(texts: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[column[line] for column in columns] for line in range(height)]
 
 
-def _ticks(axis: LabelledAxis, block: int, cell_width: int) -> ScreenLine:
+def ticks(axis: LabelledAxis, block: int, cell_width: int) -> ScreenLine:
     """The position of every tenth cell, beginning above it, as far as there is room."""
     columns = -(-axis.count // block)
     line = ""

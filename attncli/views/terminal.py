@@ -32,11 +32,17 @@ def _changes(levels: np.ndarray) -> np.ndarray:
     return np.where(same, SAME, levels)
 
 
+def cell_texts(palette: Palette, cell_width: int) -> list[str]:
+    """The characters of a cell of each level, for the palette's fills; a dot for no number."""
+    texts = [character * cell_width for _, character in palette.fills]
+    texts[NONE] = NO_NUMBER.ljust(cell_width)
+    return texts
+
+
 def cell_lines(levels: np.ndarray, palette: Palette, cell_width: int) -> list[str]:
-    """One line per row, each cell `cell_width` characters in its colour; a dot for no number."""
+    """One line per row, each cell `cell_width` characters in its colour."""
     sequences = _sequences([parameters for parameters, _ in palette.fills])
-    fills = [character * cell_width for _, character in palette.fills]
-    fills[NONE] = NO_NUMBER.ljust(cell_width)
+    fills = cell_texts(palette, cell_width)
     changes = _changes(levels).tolist()
     return [_joined(sequences, fills, *row) + RESET for row in zip(changes, levels.tolist(), strict=True)]
 

@@ -1,5 +1,7 @@
 """The browser on screens: colours, sizes, every kind of report, hostile tokens, help and the way out."""
 
+import re
+
 import numpy as np
 import pytest
 from rich.cells import cell_len
@@ -9,7 +11,8 @@ from attncli.report import NamedTensor, Report, Table
 from attncli.views.browser import KEYS, MOVES, Browser, HelpScreen
 from attncli.views.browser_choice import Choice, Grid, grids
 from attncli.views.browser_panels import HeadMap, TokenBars
-from attncli.views.colours import VIRIDIS, colours
+from attncli.views.colours import VIRIDIS, colours, levels, palette
+from attncli.views.terminal import cell_lines, character_lines
 from tests.running import run
 from tests.views.browser.browsing import (
     HOSTILE,
@@ -84,6 +87,28 @@ def test_every_depth_of_colour_shows_the_map(depth: str, monkeypatch: pytest.Mon
         assert (marks <= set("  .:-=+*#%@") and "@" in marks) == (depth == "none")
 
     driven(survey(WORDS * 4), steps, depth=depth)  # so many that the bars scroll
+
+
+@pytest.mark.parametrize("depth", ["none", "16", "256", "truecolor"])
+def test_cells_are_those_of_a_heatmap(depth: str) -> None:
+    """Mixtures of 16 colours, characters with a blank between wide cells, a dot for no number."""
+    choice = after(survey(), "x")
+    places = choice.shading.places
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press("x")
+        await pilot.pause()
+        panel = app.query_one(HeadMap)
+        width = panel.layout_now.cell_width
+        if depth == "none":
+            expected = character_lines(places, width)
+        else:
+            lines = cell_lines(levels(places), palette(depth, False), width)
+            expected = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
+        cells = [panel.render_line(1 + row).text[panel.layout_now.label :] for row in range(len(places))]
+        assert [line.rstrip() for line in cells] == [line.rstrip() for line in expected]
+
+    driven(survey(), steps, size=(100, 30), depth=depth)
 
 
 def test_a_larger_map_is_made_to_fit_and_says_so() -> None:
