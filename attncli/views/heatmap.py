@@ -23,10 +23,11 @@ from attncli.views.matrices import (
     place_names,
     scale_of,
 )
-from attncli.views.terminal import NO_NUMBER, RAMP, cell_lines, character_lines, curve_lines, half_block_lines
+from attncli.views.terminal import RAMP, cell_lines, character_lines, curve_lines, half_block_lines
 from attncli.views.texts import (
     BOLD,
     DIM,
+    NO_NUMBER,
     LabelledAxis,
     ScreenLine,
     beside,

@@ -14,7 +14,6 @@ from attncli.core.row_statistics import EFFECTS, HEAD_PATTERNS, UNNAMED, Effect
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Cell, NamedTensor, Report, Row, Table
 from attncli.views import Display
-from attncli.views.screens import closing_notes, model_name, one_line, text_line
 from attncli.views.sections import (
     GAP,
     Column,
@@ -24,8 +23,12 @@ from attncli.views.sections import (
     Section,
     TableLabels,
     TensorTables,
+    closing_notes,
     heads_grid,
+    model_name,
+    one_line,
     split_header,
+    text_line,
 )
 from attncli.views.texts import NO_NUMBER, counted, fixed, shortened, token_name, wrap_cells
 

@@ -1,9 +1,7 @@
-"""The first screens of attention, of the lessons, and of what compares; their first and last lines."""
+"""The first screens of attention, of the lessons, and of what compares; their first lines and notes."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.cells import cell_len
@@ -13,7 +11,7 @@ from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table
 from attncli.settings import SPECS
 from attncli.views import Display
 from attncli.views.heatmap import draw
-from attncli.views.matrices import Matrix, curves_of, matrices, matrices_of, parts_of, place_names, tokens_of
+from attncli.views.matrices import Matrix, curves_of, matrices, matrices_of, place_names, tokens_of
 from attncli.views.sections import (
     GAP,
     Column,
@@ -24,6 +22,7 @@ from attncli.views.sections import (
     TableLabels,
     largest_keys,
     number_columns,
+    one_line,
     statistic_tables,
 )
 from attncli.views.terminal import LABEL_CELLS, chart, ends_of
@@ -51,12 +50,6 @@ USUAL = {"embedding": ("random", "gaussian")}
 SIZES = ("embed_dim", "num_heads", "head_dim")
 # They are elsewhere in the first lines.
 SHOWN_ELSEWHERE = ("file", "seed")
-# Of reports without a Spec.
-NEXT_STEPS = {
-    "diff": ("--show weights", "--show statistics", "-o page.html"),
-    "results": ("--statistic NAME", "--group-by layer", "-o summary.csv"),
-    "show": ("--show all", "--format heatmap", "-o page.html"),
-}
 
 
 def opening(report: Report, display: Display) -> Iterator[Paragraph]:
@@ -76,35 +69,6 @@ def opening(report: Report, display: Display) -> Iterator[Paragraph]:
     whole = "   ".join(filter(None, lines))
     for line in [whole] if cell_len(whole) <= width else filter(None, lines):
         yield Paragraph(line, "line")
-
-
-def one_line(text: str, display: Display, style: str = "") -> Paragraph:
-    """A text, shortened to one line."""
-    return Paragraph(shortened(plain_text(text), display.width), style)
-
-
-def model_name(report: Report) -> str:
-    """The model's folder or id, the default one where the user named none."""
-    default = getattr(SPECS[report.experiment], "default_model", "")
-    return Path(str(report.spec.get("model") or default)).name
-
-
-def text_line(report: Report, display: Display) -> Paragraph:
-    """What the model read, on one line."""
-    spec = report.spec
-    if spec.get("probe"):
-        return Paragraph(f"probe: {spec.get('num_tokens')} random tokens, twice", "")
-    group = f", group {spec['text_group']}" if spec.get("text_group") else ""
-    texts = f"texts {spec['texts']}{group}" if spec.get("texts") else ""
-    text = texts or spec.get("sentence") or f"file {spec.get('file')}"
-    return one_line(" ".join(str(text).split()), display)
-
-
-def closing_notes(notes: Iterable[str]) -> Iterator[Paragraph]:
-    """Notes below a blank line."""
-    yield Paragraph("", "dim")
-    for note in notes:
-        yield Paragraph(plain_text(note), "note")
 
 
 def fitting_notes(report: Report, display: Display, num_lines: int = NOTE_LINES) -> Iterator[Paragraph]:
@@ -132,40 +96,6 @@ def _is_usual(report: Report, key: str) -> bool:
     value = report.spec[key]
     default = SPECS[report.experiment].model_fields[key].default
     return value in (default, *USUAL.get(key, ())) or value == report.spec.get(FOLLOWS.get(key, ""))
-
-
-def next_steps(report: Report) -> Iterator[Paragraph]:
-    """What to type next, without flags that the report has already or cannot have."""
-    name = report.experiment
-    steps = SPECS[name].steps_after(report.spec) if name in SPECS else NEXT_STEPS.get(name, ())
-    if shown := [step for step in steps if _is_new(step, report)]:
-        yield Paragraph(f"Next, with attn {name}: {'  '.join(shown)}", "prose")
-
-
-def _is_new(step: str, report: Report) -> bool:
-    flag, _, value = step.partition(" ")
-    key = flag.removeprefix("--").replace("-", "_")
-    if flag == "--show":
-        return {*value.split(",")} <= {*parts_of(report), "all"}
-    if key == "explain" and (report.spec.get("engine") == "streaming" or report.spec.get("words")):
-        return False
-    spec = SPECS.get(report.experiment)
-    if spec is None or key not in spec.model_fields:
-        return True
-    # Some defaults follow from settings before them, or from a file; a report may lack either.
-    settings: dict[str, Any] = {}
-    default = None
-    for name, field in spec.model_fields.items():
-        if name == key or name not in report.spec:
-            default = field.get_default(call_default_factory=True, validated_data=settings)
-        settings[name] = report.spec.get(name, default)
-        if name == key:
-            break
-    if value and report.spec.get(key) not in (None, [], default):
-        return False
-    if key in spec.off_keys and key not in report.spec:
-        return True
-    return key in report.spec and setting(report.spec[key]) != (value or "true")
 
 
 MOST_ROWS, FIRST_ROWS = 10, 8  # Rows up to which a matrix is whole, and the first of longer ones.

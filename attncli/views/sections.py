@@ -1,14 +1,16 @@
 """What a report shows to people, as sections of texts and tables that are not laid out yet."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
+from pathlib import Path
 
 import numpy as np
 from rich.cells import cell_len
 
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Cell, NamedTensor, Numbers, Report, Row, Shape, Step, Table, Tensors, Terms
+from attncli.settings import SPECS
 from attncli.views import Display
 from attncli.views.heatmap import draw
 from attncli.views.matrices import Matrix, first_position, matrices, place_names, tokens_of
@@ -140,6 +142,35 @@ def split_header(name: str) -> tuple[str, str]:
 
 
 Section = Paragraph | Values | Grid | Drawing
+
+
+def one_line(text: str, display: Display, style: str = "") -> Paragraph:
+    """A text, shortened to one line."""
+    return Paragraph(shortened(plain_text(text), display.width), style)
+
+
+def model_name(report: Report) -> str:
+    """The model's folder or id, the default one where the user named none."""
+    default = getattr(SPECS[report.experiment], "default_model", "")
+    return Path(str(report.spec.get("model") or default)).name
+
+
+def text_line(report: Report, display: Display) -> Paragraph:
+    """What the model read, on one line."""
+    spec = report.spec
+    if spec.get("probe"):
+        return Paragraph(f"probe: {spec.get('num_tokens')} random tokens, twice", "")
+    group = f", group {spec['text_group']}" if spec.get("text_group") else ""
+    texts = f"texts {spec['texts']}{group}" if spec.get("texts") else ""
+    text = texts or spec.get("sentence") or f"file {spec.get('file')}"
+    return one_line(" ".join(str(text).split()), display)
+
+
+def closing_notes(notes: Iterable[str]) -> Iterator[Paragraph]:
+    """Notes below a blank line."""
+    yield Paragraph("", "dim")
+    for note in notes:
+        yield Paragraph(plain_text(note), "note")
 
 
 # Columns that hold a position, and its axis.

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich import box
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Numbers, Report, Table
+from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heatmap import sentences
 from attncli.views.matrices import chosen_parts, missing_parts, parts_of
@@ -21,7 +22,6 @@ from attncli.views.screens import (
     attention_screen,
     average_screen,
     comparison_screen,
-    next_steps,
     norm_screen,
     pitfalls_screen,
     results_screen,
@@ -39,7 +39,7 @@ from attncli.views.sections import (
     statistic_tables,
     step_sections,
 )
-from attncli.views.texts import NO_NUMBER, heading, shortened, text_columns
+from attncli.views.texts import NO_NUMBER, heading, setting, shortened, text_columns
 
 ANY = (str, int, float, type(None))
 MAYBE = (int, float, type(None))
@@ -235,6 +235,48 @@ def _is_wrong_and_right(report: Report) -> bool:
     shapes = [report.tensors[name].values.shape for name in names if name in report.tensors]
     is_pair = len(shapes) == len(names) and len({*shapes}) == 1 and len(shapes[0]) > 1
     return is_pair and report.numbers("wrong").keys() <= report.numbers("right").keys()
+
+
+# Of reports without a Spec.
+NEXT_STEPS = {
+    "diff": ("--show weights", "--show statistics", "-o page.html"),
+    "results": ("--statistic NAME", "--group-by layer", "-o summary.csv"),
+    "show": ("--show all", "--format heatmap", "-o page.html"),
+}
+
+
+def next_steps(report: Report) -> Iterator[Paragraph]:
+    """What to type next, without flags that the report has already or cannot have."""
+    name = report.experiment
+    steps = SPECS[name].steps_after(report.spec) if name in SPECS else NEXT_STEPS.get(name, ())
+    if shown := [step for step in steps if _is_new(step, report)]:
+        yield Paragraph(f"Next, with attn {name}: {'  '.join(shown)}", "prose")
+
+
+def _is_new(step: str, report: Report) -> bool:
+    flag, _, value = step.partition(" ")
+    key = flag.removeprefix("--").replace("-", "_")
+    if flag == "--show":
+        return {*value.split(",")} <= {*parts_of(report), "all"}
+    if key == "explain" and (report.spec.get("engine") == "streaming" or report.spec.get("words")):
+        return False
+    spec = SPECS.get(report.experiment)
+    if spec is None or key not in spec.model_fields:
+        return True
+    # Some defaults follow from settings before them, or from a file; a report may lack either.
+    settings: dict[str, Any] = {}
+    default = None
+    for name, setting_field in spec.model_fields.items():
+        if name == key or name not in report.spec:
+            default = setting_field.get_default(call_default_factory=True, validated_data=settings)
+        settings[name] = report.spec.get(name, default)
+        if name == key:
+            break
+    if value and report.spec.get(key) not in (None, [], default):
+        return False
+    if key in spec.off_keys and key not in report.spec:
+        return True
+    return key in report.spec and setting(report.spec[key]) != (value or "true")
 
 
 FirstScreen = Callable[[Report, Display], Iterator[Section]]

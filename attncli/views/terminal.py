@@ -10,13 +10,21 @@ from attncli.report import Report
 from attncli.views import Display
 from attncli.views.colours import NONE, Palette
 from attncli.views.matrices import Curve, curves_of
-from attncli.views.texts import BOLD, ScreenLine, beside, range_ends, scalar, styled, text_line
+from attncli.views.texts import (
+    BOLD,
+    NO_NUMBER,
+    RESET,
+    ScreenLine,
+    beside,
+    range_ends,
+    scalar,
+    styled,
+    text_line,
+)
 
 UPPER, LOWER, BLANK = "▀", "▄", " "
 RAMP = " .:-=+*#%@"
-NO_NUMBER = "·"
 SHAPES = (UPPER, LOWER, NO_NUMBER)
-RESET = "\x1b[0m"
 SAME = NONE + 1  # No sequence: the colour is that of the cell before.
 
 

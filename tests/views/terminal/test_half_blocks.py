@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from attncli.views.colours import levels, palette
-from attncli.views.terminal import NO_NUMBER, RAMP, cell_lines, character_lines, half_block_lines
+from attncli.views.terminal import RAMP, cell_lines, character_lines, half_block_lines
+from attncli.views.texts import NO_NUMBER
 from tests.views.terminal.screens import Color, cells_of, halves
 
 PLACES = arrays(
