@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BeforeValidator, Field
 
 SCHEMA_VERSION = 1
 
@@ -50,8 +51,16 @@ class NamedTensor:
         assert len(self.axes) == self.values.ndim, f"{self.axes} for {self.values.shape}"
 
 
+def _checked_cell(value: object) -> object:
+    if type(value) not in (str, int, float, type(None)):
+        raise ValueError("must be a number, a text or null")
+    return value
+
+
+# Annotations are checked where a saved report is read, and nowhere else.
+Count = Annotated[int, Field(strict=True, ge=0)]
 Number = int | float | None
-Cell = str | Number
+Cell = Annotated[str | Number, BeforeValidator(_checked_cell)]
 """What stands in a table: text, a number, or None for no number (a hidden score)."""
 
 
@@ -61,8 +70,14 @@ class Shape:
 
     name: str
     axes: tuple[str, ...]
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...] | None = None
+    sizes: tuple[Count, ...]
+    strides: tuple[Count, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if {len(self.sizes), len(self.strides or self.sizes)} != {len(self.axes)}:
+            raise ValueError(
+                f"must have a size (and a stride, where there are any) for {len(self.axes)} axes"
+            )
 
 
 @dataclass(frozen=True)
@@ -76,8 +91,12 @@ class Terms:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    count: int
+    count: Count
     totals: tuple[tuple[Cell, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.columns) for row in (*self.rows, *self.totals)):
+            raise ValueError(f"must have a cell for each of {len(self.columns)} columns in every row")
 
 
 @dataclass(frozen=True)
@@ -161,7 +180,7 @@ class Report:
     notes: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     token_spelling: str | None = None
-    first_query: int = 0
+    first_query: Count = 0
     is_unfinished: bool = False
     about: str = ""
     how_to_read: str = ""

@@ -5,13 +5,14 @@ import re
 import reprlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from types import NoneType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError
+from pydantic import AfterValidator, ConfigDict, StrictBool, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
 from pydantic_core import ErrorDetails
 
 from attncli.arrays import NoSuchArray, read_stored, read_text, refuse_size, report_beside_arrays
@@ -24,12 +25,9 @@ from attncli.report import (
     NamedTensor,
     Numbers,
     Report,
-    Shape,
     Statistic,
-    Step,
     Table,
     Tensors,
-    Terms,
 )
 from attncli.settings.validation import expectation
 
@@ -327,12 +325,6 @@ def _plain_name(name: str) -> str:
     return name
 
 
-def _step_cell(value: Any) -> Any:
-    if type(value) not in (str, int, float, NoneType):
-        raise ValueError("must be a number, a text or null")
-    return value
-
-
 def _known_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
     for axis in axes:
         if axis not in AXES:
@@ -375,110 +367,49 @@ def _table(rows: list[Any]) -> Table:
     return Table(rows)
 
 
-T = TypeVar("T")
-Listed = Annotated[tuple[T, ...], Strict(False)]
-"""A tuple, which is a list in JSON; everything else is strict."""
-Axes = Annotated[Listed[str], AfterValidator(_known_axes)]
-Count = Annotated[int, Field(ge=0)]
-StepCell = Annotated[Any, AfterValidator(_step_cell)]
+Axes = Annotated[tuple[str, ...], AfterValidator(_known_axes)]
+EXACT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
-class Saved(BaseModel):
-    """An object with exactly these names, and values of exactly these types."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-class SavedTensor(Saved):
-    """A tensor with its axes."""
+@checked(frozen=True, config=EXACT)
+class SavedTensor(NamedTensor):
+    """A tensor as JSON has it: lists, with null for no number; or what a file of arrays held."""
 
     axes: Axes
     values: Any
 
-    def restored(self) -> NamedTensor:
-        """ValueError where the values are not a rectangular array of numbers."""
-        return NamedTensor(self.axes, as_array(self.values, len(self.axes)))
-
-
-class SavedShape(Saved):
-    """A tensor that a step is about."""
-
-    name: str
-    axes: Listed[str]
-    sizes: Listed[Count]
-    strides: Listed[Count] | None
-
-    def restored(self) -> Shape:
-        """ValueError where there is not one size (and stride) per axis."""
-        if {len(self.sizes), len(self.strides or self.sizes)} != {len(self.axes)}:
-            raise ValueError(
-                f"must have a size (and a stride, where there are any) for {len(self.axes)} axes"
-            )
-        return Shape(**dict(self))
-
-
-class SavedTerms(Saved):
-    """A table of a step."""
-
-    title: str
-    columns: Listed[str]
-    rows: Listed[Listed[StepCell]]
-    count: Count
-    totals: Listed[Listed[StepCell]]
-
-    def restored(self) -> Terms:
-        """ValueError where a row does not have one cell per column."""
-        if any(len(row) != len(self.columns) for row in (*self.rows, *self.totals)):
-            raise ValueError(f"must have a cell for each of {len(self.columns)} columns in every row")
-        return Terms(**dict(self))
-
-
-class SavedStep(Saved):
-    """A step of a computation."""
-
-    title: str
-    formula: str
-    prose: str
-    shapes: Listed[Annotated[SavedShape, AfterValidator(SavedShape.restored)]]
-    values: dict[str, StepCell]
-    tables: Listed[Annotated[SavedTerms, AfterValidator(SavedTerms.restored)]]
-    question: str = ""
-
-    def restored(self) -> Step:
-        """The step as a report holds it."""
-        return Step(**dict(self))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", as_array(self.values, len(self.axes)))
 
 
 # Of older reports of these the first note says what they are about.
 ABOUT_FIRST = ("heads", "ablate", "why", "generate", "diff", "pitfalls")
 
 
-class SavedReport(Saved):
-    """A whole report; the axes of the tensors among its statistics are listed separately."""
+@checked(frozen=True, kw_only=True, config=EXACT)
+class SavedReport(Report):
+    """A report as JSON has it: the axes of the tensors among its statistics stand beside these.
+
+    What has no default here is always there: `field()` takes that of a Report away.
+    """
 
     schema_version: int
     experiment: Annotated[str, AfterValidator(_plain_name)]
-    spec: dict[str, Any]
-    environment: dict[str, str]
-    tokens: Listed[str]
-    context_tokens: Listed[str]
+    tokens: tuple[str, ...] = field()
+    context_tokens: tuple[str, ...] = field()
     token_spelling: Literal["byte-level", "metaspace"] | None = None
-    first_query: Count = 0
-    is_unfinished: bool = False
-    tensors: dict[str, Annotated[SavedTensor, AfterValidator(SavedTensor.restored)]]
-    statistics: dict[str, Annotated[Any, AfterValidator(_statistic)]]
-    statistic_axes: dict[str, dict[str, Axes]]
-    steps: Listed[Annotated[SavedStep, AfterValidator(SavedStep.restored)]] = ()
-    about: str = ""
-    how_to_read: str = ""
-    written: str | None = None
-    notes: Listed[str]
+    is_unfinished: StrictBool = False
+    tensors: Mapping[str, SavedTensor] = field()
+    statistics: Mapping[str, Annotated[Any, AfterValidator(_statistic)]] = field()
+    statistic_axes: Mapping[str, Mapping[str, Axes]]
+    notes: tuple[str, ...] = field()
+    id: None = field(default=None, init=False)
 
     def restored(self) -> Report:
-        """ValueError, with the place, for statistics and axes that do not match."""
-        fields = dict(self) | {"statistics": with_axes(self.statistics, self.statistic_axes)}
-        del fields["schema_version"], fields["statistic_axes"]
-        report = Report(**fields | self._said() | {"notes": ()})
+        """The report itself; ValueError, with the place, for statistics and axes that do not match."""
+        statistics = with_axes(self.statistics, self.statistic_axes)
+        values = {part.name: getattr(self, part.name) for part in fields(Report)}
+        report = Report(**values | self._said() | {"statistics": statistics, "notes": ()})
         return replace(report, notes=tuple(note for note in self.notes if note not in report.sentences))
 
     def _said(self) -> dict[str, str | None]:
@@ -498,6 +429,7 @@ class SavedReport(Saved):
         }
 
 
+SAVED = TypeAdapter(SavedReport)
 # Peak bytes of memory per byte of JSON, measured on matrices of weights and rounded up.
 BYTES_PER_BYTE = 5
 DEEPEST, LARGEST_WHOLE = 22, 2**63 - 1
@@ -573,7 +505,7 @@ def to_report(data: Any, document: str) -> Report:
     try:
         _refuse_other_forms(data)
         _refuse_names_and_numbers(data)
-        report = SavedReport.model_validate(data).restored()
+        report = SAVED.validate_python(data).restored()
         check_sizes(report)
     except ValidationError as failure:
         raise UserError(f"{document}: {_line(failure.errors(include_url=False)[0])}") from None
@@ -616,8 +548,8 @@ def _line(error: ErrorDetails) -> str:
     path = error["loc"]
     if error["type"] == "missing":
         return f"{_place(path[:-1])}{path[-1]} is missing"
-    if error["type"] == "extra_forbidden":
-        hint = nearest(str(path[-1]), SavedReport.model_fields)
+    if error["type"] == "unexpected_keyword_argument":
+        hint = nearest(str(path[-1]), (part.name for part in fields(SavedReport)))
         return f"{_place(path[:-1])}unknown name {reprlib.repr(path[-1])}{hint}"
     got = "" if error["type"] == "value_error" else f" {_got(error['input'])}"
     return f"{_place(path)}{expectation(error)}{got}"

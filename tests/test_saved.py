@@ -271,3 +271,33 @@ def test_steps_that_were_saved_before_they_had_questions() -> None:
     assert [step.question for step in report.steps] == [""] * 8
     text = shown("table", [report], width=80)
     assert "Why" not in text and f"\n\n{report.steps[4].prose[:40]}" in text
+
+
+EXPLAINED = json.dumps(run("self", explain=True, sentence="a b", embed_dim=2).to_data()["steps"])
+DAMAGED_STEPS = {
+    "title": (3, "steps[2].title: must be text (got 3)"),
+    "shapes": ("a", "steps[2].shapes: must be a list (got a text)"),
+    "shapes__0": (3, "steps[2].shapes[0]: must be an object (got 3)"),
+    "shapes__0__sizes": ([1], "steps[2].shapes[0]: must have a size (and a stride, where there are any) for 2 axes"),
+    "shapes__0__sizes__1": (-2, "steps[2].shapes[0].sizes[1]: must be at least 0 (got -2)"),
+    "shapes__0__strides": ([True, 1], "steps[2].shapes[0].strides[0]: must be a whole number (got true or false)"),
+    "values__x": ([1], "steps[2].values.x: must be a number, a text or null"),
+    "tables__0__count": ("2", "steps[2].tables[0].count: must be a whole number (got a text)"),
+    "tables__0__rows__0": ([1], "steps[2].tables[0]: must have a cell for each of 4 columns in every row"),
+    "tables__0__rows__0__1": (True, "steps[2].tables[0].rows[0][1]: must be a number, a text or null"),
+    "tables__0__rowz": ([], "steps[2].tables[0]: unknown name 'rowz'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", DAMAGED_STEPS)
+def test_a_damaged_step_is_one_line_that_names_the_place(path: str) -> None:
+    value, line = DAMAGED_STEPS[path]
+    *above, last = (int(part) if part.isdecimal() else part for part in path.split("__"))
+    steps = json.loads(EXPLAINED)
+    place = steps[2]
+    for part in above:
+        place = place[part]
+    place[last] = value
+    with pytest.raises(UserError) as raised:
+        reports_of(changed(steps=steps), "x")
+    assert raised.value.lines == (f"x: {line}",)

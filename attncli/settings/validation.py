@@ -71,7 +71,7 @@ MESSAGES = {
     **dict.fromkeys(("float_parsing", "float_type"), "must be a number"),
     **dict.fromkeys(("bool_parsing", "bool_type"), "must be true or false"),
     **dict.fromkeys(("list_type", "tuple_type"), "must be a list"),
-    **dict.fromkeys(("dict_type", "model_type"), "must be an object"),
+    **dict.fromkeys(("dict_type", "mapping_type", "dataclass_type"), "must be an object"),
 }
 
 
