@@ -1,6 +1,5 @@
 """Files from elsewhere: text, and arrays (.npy, .npz, .safetensors), of which nothing can run code."""
 
-import json
 import math
 import stat
 import struct
@@ -12,11 +11,12 @@ import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from attncli.errors import UserError, nearest
+from attncli.models.folder import safetensors_header
 
 STDIN = "-"
 
@@ -65,7 +65,6 @@ def read_text(file: str, *, most_bytes: int | None = None, bytes_each: int = 1) 
         raise UserError(f"{name}: is not UTF-8 text ({wrong})") from None
 
 
-LARGEST_HEADER = 100_000_000
 MOST_NAMED = 20
 # safetensors: a dtype is stored little-endian; bfloat16 as the upper half of a float32.
 SAFETENSORS = {
@@ -157,19 +156,10 @@ def _read_npz(file: str, name: str | None, most_bytes: int | None, kinds: str = 
 
 
 # The package safetensors is an extra of attn, and gives numpy arrays, which are never bfloat16.
-def _safetensors_header(stream: IO[bytes], size: int) -> tuple[dict[str, dict[str, Any]], int]:
-    """The entries of tensors and metadata, and where the bytes of the tensors begin."""
-    length = int.from_bytes(stream.read(8), "little")
-    if not 2 <= length <= min(size - 8, LARGEST_HEADER):
-        raise ValueError("no header")
-    header: dict[str, dict[str, Any]] = json.loads(stream.read(length))
-    return header, 8 + length
-
-
 def _read_safetensors(file: str, name: str | None, most_bytes: int | None) -> np.ndarray:
     size = Path(file).stat().st_size
     with Path(file).open("rb") as stream:
-        header, begin = _safetensors_header(stream, size)
+        header, begin = safetensors_header(stream, size)
         entries = {key: entry for key, entry in header.items() if key != METADATA}
         chosen = entries[_chosen(file, entries, name)]
         kind, shape, (start, end) = chosen["dtype"], tuple(chosen["shape"]), chosen["data_offsets"]
@@ -234,7 +224,7 @@ def report_beside_arrays(file: str, *, most_bytes: int | None = None) -> str | N
                     return str(found) if found.dtype.kind == "U" else None
             case ".safetensors":
                 with Path(file).open("rb") as stream:
-                    header, _ = _safetensors_header(stream, Path(file).stat().st_size)
+                    header, _ = safetensors_header(stream, Path(file).stat().st_size)
                 text = header.get(METADATA, {}).get(REPORT)
                 return text if isinstance(text, str) else None
     return None

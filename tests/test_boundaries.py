@@ -28,7 +28,7 @@ ARROWS = {
     "core": set(),
     "report_parts": {"settings", "core", "report"},
     "saved": {"arrays", "settings", *LEAVES},
-    "arrays": {"errors", "report"},
+    "arrays": {"errors", "models"},
     "file_digests": {"errors"},
     "memory": {"errors"},
     "plain_text": set(),

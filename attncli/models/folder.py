@@ -9,7 +9,8 @@ import struct
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stderr
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -39,9 +40,15 @@ READ = frozenset({".json", ".safetensors", ".txt", ".jinja", ".gguf", ".model", 
 SHARDED = "model.safetensors.index.json"
 LFS = b"version https://git-lfs"
 LARGEST_HEADER, LARGEST_FILE = 100_000_000, 2**63
-REPEATED = re.compile(r"(^|_)(layers?|labels|depth)$")
+REPEATED = re.compile(r"(^|_)(layers?|depth)$")
 """Settings of so many parts, which are made one by one before any weight is read."""
 FEW_PARTS = 1000
+LABELS, MOST_LABELS = "num_labels", 1_000_000
+"""Each is given a name before any weight is read; other labels are sizes of weights."""
+MOST_BYTES_PER_BYTE, SPACIOUS_BYTES = 16, 2**30
+"""What a byte of a file may become (four weights of float32), and what tables of positions may take."""
+MOST_PER_TENSOR, SPACIOUS_TENSORS = 8, 10_000
+"""What a tensor of a file may become, and what a model may make beside these."""
 GGUF = ".gguf"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".h5")
 SHIPPED_MODEL = str(Path(__file__).parents[1] / "data" / "tiny-induction")
@@ -136,11 +143,13 @@ def check_model_folder(folder: Path) -> None:
         raise UserError(f"model: {folder}: has no weights: model.safetensors is missing")
     if folder / SHARDED in files and folder / "model.safetensors" not in files:
         _check_shards(folder / SHARDED)
-    num_tensors = sum(map(_checked_tensors, weights))
+    num_tensors = sum(len(_checked_sizes(path)) for path in weights)
     for key, count in _counts(config):
-        if REPEATED.search(key) and count > max(FEW_PARTS, num_tensors):
-            most = f"must be at most {max(FEW_PARTS, num_tensors)} for weights of {num_tensors} tensors"
-            raise UserError(f"model: {folder / 'config.json'}: {key} {most} (got {count!s:.20})")
+        most = MOST_LABELS if key == LABELS else max(FEW_PARTS, num_tensors)
+        if count > most and (key == LABELS or REPEATED.search(key)):
+            reason = "" if key == LABELS else f" for weights of {num_tensors} tensors"
+            wrong = f"{key} must be at most {most}{reason} (got {count!s:.20})"
+            raise UserError(f"model: {folder / 'config.json'}: {wrong}")
     _check_adapter(folder)
     if not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
         raise UserError(f"model: {folder}: has no tokenizer: tokenizer.json is missing")
@@ -204,28 +213,58 @@ def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
             yield key, value
 
 
-def _checked_tensors(path: Path) -> int:
-    """How many tensors a safetensors file holds; UserError for a damaged one.
+def safetensors_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
+    """What a safetensors file of that size says of its tensors, by name, and where their bytes begin.
 
-    Its header: its length (8 bytes, little-endian), then JSON with offsets.
+    Its length (8 bytes, little-endian), then JSON with offsets. EOFError where the file is too short, else
+    ValueError or RecursionError for a damaged one.
     """
+    length = int.from_bytes(file.read(8), "little")
+    if not 2 <= length <= min(size - 8, LARGEST_HEADER):
+        raise EOFError
+    header = json.loads(file.read(length))
+    if not isinstance(header, dict):
+        raise ValueError("no object")
+    return header, 8 + length
+
+
+def _checked_sizes(path: Path) -> list[int]:
+    """How many numbers each tensor of a safetensors file has; UserError for a damaged file."""
     size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(len(LFS))
-        if start == LFS:
-            raise UserError(f"model: {path}: is a Git LFS pointer, not the weights: run git lfs pull")
-        length = int.from_bytes(start[:8], "little")
-        if not 2 <= length <= min(size - 8, LARGEST_HEADER):
-            raise UserError(f"model: {path}: is not a safetensors file, or is cut off")
-        file.seek(8)
-        header = file.read(length)
-    ends = _ends_of_tensors(header)
-    if ends is None:
-        raise UserError(f"model: {path}: is not a safetensors file: its header is damaged")
-    promised = 8 + length + max(ends, default=0)
+    try:
+        with path.open("rb") as file:
+            if file.read(len(LFS)) == LFS:
+                raise UserError(f"model: {path}: is a Git LFS pointer, not the weights: run git lfs pull")
+            file.seek(0)
+            header, begin = safetensors_header(file, size)
+        sizes, ends = _sizes_and_ends(header)
+    except EOFError:
+        raise UserError(f"model: {path}: is not a safetensors file, or is cut off") from None
+    except OSError as error:
+        raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise UserError(f"model: {path}: is not a safetensors file: its header is damaged") from None
+    promised = begin + max(ends, default=0)
     if promised != size:
         raise UserError(f"model: {path}: is cut off: its header promises {promised} bytes")
-    return len(ends)
+    return sizes
+
+
+def _sizes_and_ends(header: Mapping[str, Any]) -> tuple[list[int], list[int]]:
+    """How many numbers each tensor has, and where it ends; ValueError where the header does not say so."""
+    sizes, ends = [], []
+    for name, entry in header.items():
+        match entry:
+            case _ if name == "__metadata__":
+                continue
+            case {"shape": [*shape], "data_offsets": [int(), int() as end]} if 0 <= end <= LARGEST_FILE:
+                if not all(isinstance(length, int) and length >= 0 for length in shape):
+                    raise ValueError(name)
+                sizes.append(prod(shape))
+                ends.append(end)
+            case _:
+                raise ValueError(name)
+    return sizes, ends
 
 
 def num_parameters(folder: Path) -> int:
@@ -240,40 +279,55 @@ def num_parameters(folder: Path) -> int:
         for path in folder.glob("*.safetensors")
         if path.is_file() and not path.name.startswith("consolidated")
     ]
-    return sum(map(_num_parameters, [whole] if whole.is_file() else shards))
+    return sum(sum(_checked_sizes(path)) for path in ([whole] if whole.is_file() else shards))
 
 
-def _num_parameters(path: Path) -> int:
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(length, LARGEST_HEADER)))
-        return sum(prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
-    except OSError as error:
-        raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise UserError(f"model: {path}: is not a safetensors file: its header is damaged") from None
+@contextmanager
+def bounded_building(config: Path, *, size: int, num_tensors: int) -> Iterator[None]:
+    """UserError for a config that asks for far more than the weights can be: of `size` bytes in their files.
+
+    A model is built without memory (on the meta device), but what its files lack is then made of memory.
+    """
+    from torch import Tensor, nn
+    from torch.nn.modules.module import (
+        register_module_buffer_registration_hook,
+        register_module_parameter_registration_hook,
+    )
+
+    most_bytes = SPACIOUS_BYTES + MOST_BYTES_PER_BYTE * size
+    most_tensors = SPACIOUS_TENSORS + MOST_PER_TENSOR * num_tensors
+    taken = count = 0
+
+    def add(_module: nn.Module, _name: str, tensor: Tensor | None) -> None:
+        nonlocal taken, count
+        if tensor is None or not tensor.is_meta:
+            return
+        taken, count = taken + tensor.nbytes, count + 1
+        if taken > most_bytes:
+            sizes = (
+                f"more than {most_bytes / 1e6:,.0f} MB of weights, and its files hold {size / 1e6:,.1f} MB"
+            )
+            raise UserError(f"model: {config}: describes {sizes}")
+        if count > most_tensors:
+            counts = f"more than {most_tensors} tensors, and its files hold {num_tensors}"
+            raise UserError(f"model: {config}: describes {counts}")
+
+    with ExitStack() as hooks:
+        hooks.callback(register_module_parameter_registration_hook(add).remove)
+        hooks.callback(register_module_buffer_registration_hook(add).remove)
+        yield
 
 
-def _ends_of_tensors(text: bytes) -> list[int] | None:
-    """Where each tensor ends, after a header; None where this is not one."""
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(header, dict):
-        return None
-    ends = []
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-        match offsets:
-            case [int(), int() as end] if 0 <= end <= LARGEST_FILE:
-                ends.append(end)
-            case _:
-                return None
-    return ends
+def building_of_folder(folder: Path) -> AbstractContextManager[None]:
+    """Building bounded by what the weights of a folder can be; not for a model of the hub."""
+    files = [*folder.glob("*.safetensors")] if folder.is_dir() else []
+    if not files:
+        return nullcontext()
+    return bounded_building(
+        folder / "config.json",
+        size=sum(file.stat().st_size for file in files),
+        num_tensors=sum(len(_checked_sizes(file)) for file in files),
+    )
 
 
 GGUF_PACKAGES = ("gguf", "accelerate")
@@ -281,6 +335,9 @@ MAGIC = b"GGUF"
 NUMBERS = dict(enumerate("BbHhIif?")) | dict(zip((10, 11, 12), "Qqd", strict=True))
 TEXT, ARRAY = 8, 9
 """The types of values in a GGUF header: numbers as `struct` has them, texts, and arrays of any of them."""
+MOST_AXES, MOST_ITEMS, NUMBERS_PER_BYTE = 8, 4_000_000, 8
+"""Of a tensor; in all arrays of a header, each of which its reader makes an object; in a file, a bit each."""
+BLOCK, BLOCK_COUNT = re.compile(r"(?:^|\.)blk\.([0-9]+)\."), ".block_count"
 
 
 def check_gguf(path: Path) -> None:
@@ -294,46 +351,101 @@ def check_gguf(path: Path) -> None:
         raise UserError(f"model: {path}: is not a GGUF file")
 
 
+@dataclass(frozen=True)
+class GgufHeader:
+    """What a GGUF file says: the numbers of each tensor, of how many blocks; settings that are no arrays."""
+
+    sizes: tuple[int, ...]
+    num_blocks: int
+    settings: Mapping[str, str | int | float]
+
+
 def num_parameters_of_gguf(path: Path) -> int:
     """How many numbers a GGUF file holds, however few bits each takes, from its header.
 
-    https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. UserError for a damaged file.
+    UserError for a damaged file.
+    """
+    return sum(_gguf_header(path).sizes)
+
+
+def _gguf_header(path: Path) -> GgufHeader:
+    """https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. UserError for a damaged file.
+
+    Its own reader believes every count, and goes on beyond the end of the file.
     """
     check_gguf(path)
     try:
+        size = path.stat().st_size
         with path.open("rb") as file:
-            *_, num_tensors, num_values = _numbers(file, "4sIQQ")
-            for _ in range(num_values):
-                _skip(file, TEXT)  # its name
-                _skip(file, *_numbers(file, "I"))
-            return sum(_tensor_size(file) for _ in range(num_tensors))
-    except (OSError, OverflowError, KeyError, struct.error):
+            header = _Header(file, size)
+            tensors, settings = header.read()
+    except (OSError, ValueError, KeyError, struct.error, RecursionError):
         raise UserError(f"model: {path}: is not a GGUF file: its header is damaged") from None
+    if sum(tensors.values()) > NUMBERS_PER_BYTE * size:
+        raise UserError(f"model: {path}: is cut off: its header promises {sum(tensors.values())} numbers")
+    blocks = {found[1] for name in tensors if (found := BLOCK.search(name))}
+    return GgufHeader(tuple(tensors.values()), len(blocks), settings)
 
 
-def _numbers(file: BinaryIO, form: str) -> tuple[Any, ...]:
-    form = f"<{form}"
-    return struct.unpack(form, file.read(struct.calcsize(form)))
+class _Header:
+    """A GGUF header as it is read; ValueError, KeyError or struct.error where it is damaged."""
 
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self._size, self._num_items = file, size, 0
+        version = int.from_bytes(file.read(8)[4:], "little")
+        self._order = "<" if version & 0xFFFF else ">"
 
-def _skip(file: BinaryIO, kind: int, count: int = 1) -> None:
-    """Leave out values of one type; those of variable length one by one."""
-    if kind == TEXT:
-        for _ in range(count):
-            (length,) = _numbers(file, "Q")
-            file.seek(length, io.SEEK_CUR)
-    elif kind == ARRAY:
-        for _ in range(count):
-            _skip(file, *_numbers(file, "IQ"))
-    else:
-        file.seek(count * struct.calcsize(f"<{NUMBERS[kind]}"), io.SEEK_CUR)
+    def read(self) -> tuple[dict[str, int], dict[str, str | int | float]]:
+        """The sizes of the tensors, and the settings that are no arrays."""
+        num_tensors, num_values = self._numbers("QQ")
+        values = [self._value() for _ in range(num_values)]
+        settings = {name: value for name, value in values if value is not None}
+        return dict(self._tensor() for _ in range(num_tensors)), settings
 
+    def _numbers(self, form: str) -> tuple[Any, ...]:
+        form = self._order + form
+        return struct.unpack(form, self._file.read(struct.calcsize(form)))
 
-def _tensor_size(file: BinaryIO) -> int:
-    _skip(file, TEXT)
-    (num_axes,) = _numbers(file, "I")
-    *shape, _kind, _offset = _numbers(file, f"{num_axes}QIQ")
-    return prod(shape)
+    def _skip(self, length: int) -> None:
+        if length > self._size - self._file.tell():
+            raise ValueError("beyond the end")
+        self._file.seek(length, io.SEEK_CUR)
+
+    def _text(self) -> str:
+        (length,) = self._numbers("Q")
+        if length > self._size - self._file.tell():
+            raise ValueError("beyond the end")
+        return self._file.read(length).decode()
+
+    def _value(self) -> tuple[str, str | int | float | None]:
+        name, (kind,) = self._text(), self._numbers("I")
+        if kind == TEXT:
+            return name, self._text()
+        if kind == ARRAY:
+            self._skip_values(*self._numbers("IQ"))
+            return name, None
+        return name, self._numbers(NUMBERS[kind])[0]
+
+    def _skip_values(self, kind: int, count: int) -> None:
+        """Leave out values of one type; those of variable length one by one."""
+        self._num_items += count
+        if self._num_items > MOST_ITEMS:
+            raise ValueError("too many items")
+        if kind == TEXT:
+            for _ in range(count):
+                self._skip(*self._numbers("Q"))
+        elif kind == ARRAY:
+            for _ in range(count):
+                self._skip_values(*self._numbers("IQ"))
+        else:
+            self._skip(count * struct.calcsize(f"<{NUMBERS[kind]}"))
+
+    def _tensor(self) -> tuple[str, int]:
+        name, (num_axes,) = self._text(), self._numbers("I")
+        if num_axes > MOST_AXES:
+            raise ValueError("too many axes")
+        *shape, _kind, _offset = self._numbers(f"{num_axes}QIQ")
+        return name, prod(shape)
 
 
 def folder_of_gguf(path: Path, tell: Callable[[str], None] | None) -> Path:
@@ -369,6 +481,15 @@ def _make(path: Path, folder: Path) -> None:
 
 def convert(path: Path, folder: Path) -> None:
     """Write a GGUF file's model as float32 safetensors, with its tokenizer; UserError for a damaged file."""
+    header = _gguf_header(path)
+    counts = {key: count for key, count in header.settings.items() if key.endswith(BLOCK_COUNT)}
+    key = f"{header.settings.get('general.architecture')}{BLOCK_COUNT}"
+    if key not in counts:  # transformers would take the count of another model
+        raise UserError(f"model: {path}: is not a GGUF file of a model: {key:.200} is missing")
+    for key, count in counts.items():
+        if not isinstance(count, int) or count > header.num_blocks:
+            wrong = f"must be at most {header.num_blocks}, the blocks of its tensors (got {count!s:.20})"
+            raise UserError(f"model: {path}: {key:.200} {wrong}")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
@@ -376,11 +497,15 @@ def convert(path: Path, folder: Path) -> None:
     options = {"gguf_file": path.name, "local_files_only": True}
     try:
         # Its own progress goes nowhere: attn reports one line.
-        with redirect_stderr(io.StringIO()):
+        size, num_tensors = 4 * sum(header.sizes), len(header.sizes)
+        building = bounded_building(path, size=size, num_tensors=num_tensors)
+        with panics_in_one_line(), building, redirect_stderr(io.StringIO()):
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
                 path.parent, dtype=torch.float32, **options
             )
             tokenizer = AutoTokenizer.from_pretrained(path.parent, **options)
+    except UserError:
+        raise
     except Exception as error:  # a damaged file may fail in any way
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"model: {path}: cannot be read as GGUF: {reason:.200}") from None

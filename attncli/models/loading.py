@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from os import PathLike, fspath
@@ -10,11 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_buffer_registration_hook,
-    register_module_parameter_registration_hook,
-)
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -29,6 +24,7 @@ from attncli.models.architectures import UNTRAINED_PARTS, class_with_head, predi
 from attncli.models.capture import tried_on_each_text, unchanged
 from attncli.models.folder import (
     SHIPPED_MODEL,
+    building_of_folder,
     check_gguf,
     check_model_folder,
     folder_of_gguf,
@@ -39,8 +35,6 @@ from attncli.models.folder import (
 from attncli.models.pretrained import Pretrained
 
 MOST_REASON = 300
-MOST_BYTES_PER_BYTE, SPACIOUS_BYTES = 16, 2**30
-"""What a byte of a file may become (four weights of float32), and what tables of positions may take."""
 
 
 def _one_line(error: Exception) -> str:
@@ -134,7 +128,7 @@ def load_pretrained(
         head = class_with_head(config) if with_head else None
         # Eager from the start: some choose parts as they are built.
         options |= {"config": config, "dtype": getattr(torch, dtype), "attn_implementation": "eager"}
-        with _bounded_building(Path(model)), _without_warnings():
+        with building_of_folder(Path(model)), _without_warnings():
             loaded, wrong = _loaded(head or AutoModel, model, options, device)
             if head is not None and wrong:
                 head = None
@@ -158,31 +152,6 @@ def _without_warnings() -> Iterator[None]:
     """Torch and transformers warn of what an old or damaged config makes them build."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
-
-
-@contextmanager
-def _bounded_building(folder: Path) -> Iterator[None]:
-    """UserError for a config that asks for far more than the weights of its folder can be.
-
-    A model is built without memory (on the meta device), but what its files lack is then made of memory.
-    """
-    files = [*folder.glob("*.safetensors")] if folder.is_dir() else []
-    size = sum(file.stat().st_size for file in files)
-    most = SPACIOUS_BYTES + MOST_BYTES_PER_BYTE * size
-    taken = 0
-
-    def count(_module: nn.Module, _name: str, tensor: Tensor | None) -> None:
-        nonlocal taken
-        taken += tensor.nbytes if tensor is not None and tensor.is_meta else 0
-        if taken > most:
-            sizes = f"more than {most / 1e6:,.0f} MB of weights, and its files hold {size / 1e6:,.1f} MB"
-            raise UserError(f"model: {folder / 'config.json'}: describes {sizes}")
-
-    with ExitStack() as hooks:
-        if files:  # a model of the hub is where transformers puts it
-            hooks.callback(register_module_parameter_registration_hook(count).remove)
-            hooks.callback(register_module_buffer_registration_hook(count).remove)
         yield
 
 

@@ -167,7 +167,7 @@ BROKEN: dict[Callable[[Path], None], str] = {
     device_as_vocabulary: "vocab.txt: is a pipe or a device, not a file",
     broken_link: "generation_config.json: is a broken link, not a file",
     endless_layers: "num_hidden_layers must be at most 1000 for weights of 39 tensors (got 1000000000)",
-    endless_labels: "num_labels must be at most 1000 for weights of 39 tensors (got 1000000000)",
+    endless_labels: "num_labels must be at most 1000000 (got 1000000000)",
     shard_outside: "index.json: names ../other.safetensors, which is no file of its folder",
     shard_missing: "index.json: names model-00002-of-00002.safetensors, which is no file of its folder",
     shard_number: "index.json: names 5, which is no file of its folder",

@@ -1,0 +1,303 @@
+"""Model files that somebody damaged or made to do harm: one line, soon, and without much memory."""
+
+import json
+import random
+import resource
+import signal
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGUFWriter
+from transformers import AlbertConfig, AlbertModel
+
+from attncli.cli import run
+from attncli.errors import UserError
+from attncli.models.folder import check_gguf, check_model_folder, folder_of_gguf
+from attncli.models.loading import load_pretrained
+from tests.model_folders import save_model, save_tokenizer
+
+WIDTH, HIDDEN, BLOCKS = 16, 24, 2
+TOKENS = [*"abcdefgh", "ab", "cd", "Ġ", "<s>", "</s>", "<unk>"]
+
+
+def save_gguf(path: Path) -> bytes:
+    """A Llama of two blocks in one file."""
+    writer = GGUFWriter(path, "llama")
+    writer.add_context_length(64)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(BLOCKS)
+    writer.add_feed_forward_length(HIDDEN)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(TOKENS)
+    writer.add_token_types([1] * 11 + [3] * 3)
+    writer.add_token_merges(["a b", "c d"])
+    writer.add_bos_token_id(11)
+    writer.add_eos_token_id(12)
+    writer.add_unk_token_id(13)
+    shapes = {
+        "attn_norm": (WIDTH,), "attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH // 2, WIDTH),
+        "attn_v": (WIDTH // 2, WIDTH), "attn_output": (WIDTH, WIDTH), "ffn_norm": (WIDTH,),
+        "ffn_gate": (HIDDEN, WIDTH), "ffn_up": (HIDDEN, WIDTH), "ffn_down": (WIDTH, HIDDEN),
+    }  # fmt: skip
+    numbers = np.random.default_rng(0)
+    tensors: dict[str, tuple[int, ...]] = {"token_embd": (len(TOKENS), WIDTH), "output_norm": (WIDTH,)}
+    tensors |= {f"blk.{i}.{name}": shape for i in range(BLOCKS) for name, shape in shapes.items()}
+    for name, shape in tensors.items():
+        writer.add_tensor(f"{name}.weight", numbers.standard_normal(shape).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path.read_bytes()
+
+
+FORMS = dict(enumerate("BbHhIif?")) | dict(zip((10, 11, 12), "Qqd", strict=True))
+
+
+def sections(content: bytes) -> list[tuple[str, int, int]]:
+    """Name, start and stop of everything in a GGUF file; of the items of an array the first."""
+    found = [("magic", 0, 4), ("version", 4, 8)]
+    place = 8
+
+    def number(form: str, name: str) -> int:
+        nonlocal place
+        start, place = place, place + struct.calcsize(form)
+        found.append((name, start, place))
+        return int(struct.unpack_from(f"<{form}", content, start)[0])
+
+    def text(name: str) -> str:
+        nonlocal place
+        length = number("Q", f"length of {name}")
+        start, place = place, place + length
+        found.append((name, start, place))
+        return content[start:place].decode()
+
+    def value(kind: int, name: str) -> None:
+        if kind == 8:
+            text(name)
+        elif kind == 9:
+            kind, count = number("I", f"kind of items of {name}"), number("Q", f"count of {name}")
+            for index in range(count):
+                value(kind, f"item of {name}")
+                del found[len(found) if index == 0 else -2 if kind == 8 else -1 :]
+        else:
+            number(FORMS[kind], name)
+
+    num_tensors, num_values = number("Q", "count of tensors"), number("Q", "count of values")
+    for _ in range(num_values):
+        key = text("key")
+        value(number("I", f"kind of {key}"), key)
+    for _ in range(num_tensors):
+        name = text("tensor")
+        for _ in range(number("I", f"axes of {name}")):
+            number("Q", f"size of {name}")
+        number("I", f"kind of {name}")
+        number("Q", f"offset of {name}")
+    return [*found, ("data", place, len(content))]
+
+
+LARGE = (0, 9, 10**9, 10**12, 2**64 - 1)
+
+
+def damaged_sections(content: bytes) -> Iterator[tuple[str, bytes]]:
+    for name, start, stop in sections(content):
+        if "blk.0.attn" in name or "ffn" in name:
+            continue  # as the others
+        for value in LARGE if stop - start in (1, 4, 8) else ():
+            if value < 256 ** (stop - start):
+                changed = value.to_bytes(stop - start, "little")
+                yield f"{name} = {value}", content[:start] + changed + content[stop:]
+        yield f"{name} of ones", content[:start] + b"\xff" * (stop - start) + content[stop:]
+        yield f"without {name}", content[:start] + content[stop:]
+
+
+def cut_off(content: bytes) -> Iterator[tuple[str, bytes]]:
+    drawn = random.Random(5)
+    for place in (0, 3, 4, 8, 24, len(content) - 1, *(drawn.randrange(len(content)) for _ in range(60))):
+        yield f"cut at {place}", content[:place]
+
+
+def flipped(content: bytes) -> Iterator[tuple[str, bytes]]:
+    drawn = random.Random(7)
+    _, header, _ = sections(content)[-1]
+    for _ in range(90):
+        place, bit = drawn.randrange(header), drawn.randrange(8)
+        yield f"bit {bit} of {place}", bytes([
+            *content[:place], content[place] ^ 1 << bit, *content[place + 1 :]
+        ])  # fmt: skip
+
+
+class TooSlow(BaseException):
+    """An alarm that nothing catches."""
+
+
+@contextmanager
+def bounded(seconds: int, num_bytes: int) -> Iterator[None]:
+    """TooSlow after some seconds of processor time; MemoryError for more memory than now and these bytes."""
+
+    def ring(_signal: int, _frame: FrameType | None) -> None:
+        raise TooSlow
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    handler = signal.signal(signal.SIGPROF, ring)
+    resource.setrlimit(resource.RLIMIT_AS, (size + num_bytes, before[1]))
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, handler)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def opened(path: Path) -> str:
+    """The line that refuses a GGUF file; empty for one that opens."""
+    try:
+        check_gguf(path)
+        folder = folder_of_gguf(path, None)
+        check_model_folder(folder)
+        load_pretrained(str(folder), allow_download=False, device=torch.device("cpu"))
+    except UserError as error:
+        (line,) = error.lines
+        assert "\n" not in line and line.startswith("model: ") and len(line) < 600
+        return line
+    return ""
+
+
+@pytest.fixture
+def gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that opens, in whose cache nothing is yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "tiny.gguf"
+    save_gguf(path)
+    assert opened(path) == ""
+    return path
+
+
+@pytest.mark.parametrize("damage", [damaged_sections, cut_off, flipped], ids=lambda damage: damage.__name__)
+def test_a_damaged_gguf_opens_or_is_one_line(
+    damage: Callable[[bytes], Iterator[tuple[str, bytes]]], gguf: Path
+) -> None:
+    content = gguf.read_bytes()
+    num_refused = 0
+    for name, changed in damage(content):
+        gguf.write_bytes(changed)
+        try:
+            with bounded(seconds=10, num_bytes=2**30):
+                num_refused += opened(gguf) != ""
+        except BaseException as error:
+            pytest.fail(f"{name}: {error!r}")
+    assert num_refused > 30
+
+
+def with_value(content: bytes, kind: int, value: bytes) -> bytes:
+    """The file with one more value in its header."""
+    (count,) = struct.unpack_from("<Q", content, 16)
+    key = b"x.y"
+    more = struct.pack("<Q", len(key)) + key + struct.pack("<I", kind) + value
+    return content[:16] + struct.pack("<Q", count + 1) + more + content[24:]
+
+
+HEADERS: dict[str, tuple[int, bytes]] = {
+    "endless-bytes": (9, struct.pack("<IQ", 0, 10**12)),
+    "endless-texts": (9, struct.pack("<IQ", 8, 10**12)),
+    "nested": (9, struct.pack("<IQ", 9, 1) * 100_000),
+    "many-bytes": (9, struct.pack("<IQ", 0, 5_000_000) + bytes(5_000_000)),
+    "unknown": (77, b""),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_header_that_would_be_read_for_hours_is_one_line(name: str, gguf: Path) -> None:
+    gguf.write_bytes(with_value(gguf.read_bytes(), *HEADERS[name]))
+    with bounded(seconds=10, num_bytes=2**28):
+        assert opened(gguf) == f"model: {gguf}: is not a GGUF file: its header is damaged"
+
+
+def test_a_gguf_has_no_more_blocks_than_its_tensors(gguf: Path) -> None:
+    content = gguf.read_bytes()
+    ((start, stop),) = [(a, b) for name, a, b in sections(content) if name == "llama.block_count"]
+    gguf.write_bytes(content[:start] + (10**9).to_bytes(4, "little") + content[stop:])
+    with bounded(seconds=10, num_bytes=2**28):
+        reason = "llama.block_count must be at most 2, the blocks of its tensors (got 1000000000)"
+        assert opened(gguf) == f"model: {gguf}: {reason}"
+
+
+def changed_json(path: Path, **settings: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+def test_more_labels_than_tensors_are_no_harm(tmp_path: Path) -> None:
+    """LXMERT's own defaults: 9,500 answers, 1,600 objects."""
+    folder = save_model(tmp_path, "BERT")
+    changed_json(folder / "config.json", num_qa_labels=9500, num_object_labels=1600, num_labels=20_000)
+    check_model_folder(folder)
+    load_pretrained(str(folder), allow_download=False, device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("key", "count", "said"),
+    [
+        ("num_hidden_layers", 10**9, "num_hidden_layers must be at most 1000"),
+        ("num_labels", 10**12, "num_labels must be at most 1000000 (got 1000000000000)"),
+    ],
+)
+def test_a_config_of_endless_parts_is_one_line(
+    key: str, count: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save_model(tmp_path, "BERT")
+    changed_json(folder / "config.json", **{key: count})
+    with bounded(seconds=10, num_bytes=2**28):
+        assert run(["heads", "--model", str(folder)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_parts_that_no_setting_s_name_tells_are_counted(tmp_path: Path) -> None:
+    config = AlbertConfig(
+        hidden_size=8, embedding_size=8, num_attention_heads=2, intermediate_size=8, vocab_size=99
+    )
+    AlbertModel(config).save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    changed_json(tmp_path / "config.json", inner_group_num=10**9)
+    check_model_folder(tmp_path)
+    with bounded(seconds=60, num_bytes=2**30), pytest.raises(UserError, match=r"more than \d+ tensors, and"):
+        load_pretrained(str(tmp_path), allow_download=False, device=torch.device("cpu"))
+
+
+def nested(inner: str, key: str, depth: int) -> str:
+    return f'{{"type": "Sequence", "{key}": [' * depth + inner + "]}" * depth
+
+
+BOMB = '{"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}'
+DEEP = nested('{"type": "Whitespace"}', "pretokenizers", 10_000)
+TOKENIZERS = {
+    "normalizer": (BOMB, "retry-limit-in-match over"),
+    "pre_tokenizer": (DEEP, "cannot be loaded: maximum recursion"),
+}
+
+
+@pytest.mark.parametrize("part", TOKENIZERS)
+def test_a_tokenizer_that_would_take_forever_is_one_line(
+    part: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = save_model(tmp_path, "BERT") / "tokenizer.json"
+    content, said = TOKENIZERS[part]
+    file = json.loads(path.read_text()) | {part: "@"}
+    path.write_text(json.dumps(file).replace('"@"', content))
+    with bounded(seconds=20, num_bytes=2**29):
+        assert run(["heads", "--model", str(tmp_path), "--sentence", "a" * 5000 + "b"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert said in line
