@@ -313,11 +313,17 @@ def _summary(path: Path, driver: Driver, line: ProgressLine) -> str:
         parts.append("nothing was left to do")
     if driver.kept and now:
         parts.append(f"{driver.kept:,} were there")
+    parts.extend(_repeats(driver.plan, driver.num_runs))
     if driver.failed:
         parts.append(f"{driver.failed:,} failed")
     if driver.stopped:
         parts.append("stopped by --fail-fast")
     return ", ".join(parts)
+
+
+def _repeats(plan: Plan, num_runs: int) -> list[str]:
+    """How many runs of a plan are equal to one before, so that the store has them once."""
+    return [f"{len(plan) - num_runs:,} repeat another"] if len(plan) > num_runs else []
 
 
 def lines_about(plan: Plan, path: Path) -> Iterator[str]:
@@ -330,5 +336,5 @@ def lines_about(plan: Plan, path: Path) -> Iterator[str]:
         connection.execute("PRAGMA query_only = OFF")  # the plan goes into a temporary table
         note_planned(connection, plan, _keys(plan))
         num_runs, num_done = count_planned(connection)
-    repeated = f", {len(plan) - num_runs:,} repeat another" if len(plan) > num_runs else ""
-    yield f"{path} has {num_done:,} of them, {num_runs - num_done:,} are left{repeated}"
+    counts = [f"{path} has {num_done:,} of them", f"{num_runs - num_done:,} are left"]
+    yield ", ".join([*counts, *_repeats(plan, num_runs)])

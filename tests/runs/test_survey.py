@@ -112,6 +112,20 @@ def test_a_store_of_before_is_read_as_well_as_its_numbers_tell(
     assert_same(survey(attn, "--store", str(store)), direct)
 
 
+def test_equal_lines_are_one_run_which_is_said_and_ids_keep_them_apart(tmp_path: Path, attn: Attn) -> None:
+    store, lines, named = str(tmp_path / "s.db"), tmp_path / "t.txt", tmp_path / "t.jsonl"
+    lines.write_text("the cat\nthe dog sat\nthe cat\n")
+    ended = attn(["heads", "--texts", str(lines), "-o", store])
+    assert f"{store} has 2 of 2 runs" in ended.err and ended.err.endswith(", 1 repeat another\n")
+    again = attn(["heads", "--texts", str(lines), "-o", store])
+    assert again.err == f"{store} has 2 of 2 runs, nothing was left to do, 1 repeat another\n"
+    rows = [{"text": text, "id": number} for number, text in enumerate(lines.read_text().splitlines())]
+    named.write_text("\n".join(map(json.dumps, rows)))
+    store = str(tmp_path / "named.db")
+    assert_same(survey(attn, "--texts", str(named), "-o", store), survey(attn, "--texts", str(lines)))
+    assert "repeat" not in attn(["heads", "--texts", str(named), "-o", store]).err
+
+
 def test_a_survey_of_what_a_batch_has_kept(tmp_path: Path, attn: Attn, texts: str) -> None:
     store, config = str(tmp_path / "b.db"), tmp_path / "heads.yaml"
     config.write_text("experiment: heads\n")
