@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md prints, put into a copy of the package: each addition works through the command line.
+"""What docs/adding.md prints, put into a copy of the package: each addition works through the command line.
 
 Nothing but the files that the page names is touched.
 """
@@ -37,8 +37,8 @@ class Addition(NamedTuple):
 
 def additions() -> list[Addition]:
     found: list[Addition] = []
-    page = (ROOT / "CONTRIBUTING.md").read_text()
-    for section in page.split("\n### ")[1:]:
+    page = (ROOT / "docs" / "adding.md").read_text()
+    for section in page.split("\n## ")[1:]:
         heading, _, text = section.partition("\n")
         for match in BLOCK.finditer(text):
             said = match[1].replace("\n", " ")
