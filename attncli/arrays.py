@@ -57,6 +57,9 @@ def read_text(file: str, *, most_bytes: int | None = None, bytes_each: int = 1) 
             name, content = file, Path(file).read_bytes()
         except OSError as error:
             raise UserError(f"{file}: cannot be read: {error.strerror}") from None
+    if content.startswith(b"SQLite format 3\0"):
+        wanted = "attn results, export and heads --store show a store"
+        raise UserError(f"{name}: is a database, not a report: {wanted}")
     try:
         return content.decode("utf-8-sig"), name
     except UnicodeDecodeError as error:

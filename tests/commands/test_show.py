@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -223,3 +224,11 @@ def test_a_list_of_mistakes_is_no_picture(attn: Attn, saved: Path) -> None:
         "--format png: this report of pitfalls has no matrix and no curve to draw: try attn pitfalls late-mask\n"
     )
     assert attn(["pitfalls", "late-mask", "-o", "x.png"]).code == 0
+
+
+def test_a_store_is_not_shown_as_text_but_named(tmp_path: Path, attn: Attn) -> None:
+    store = tmp_path / "runs.db"
+    sqlite3.connect(store).execute("CREATE TABLE store (plan)").connection.close()
+    ended = attn(["show", str(store)])
+    wanted = "is a database, not a report: attn results, export and heads --store show a store"
+    assert (ended.code, ended.err) == (2, f"{store}: {wanted}\n")
