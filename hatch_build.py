@@ -23,7 +23,7 @@ class CompiledPass(BuildHookInterface):  # type: ignore[type-arg]
         if self.target_name != "wheel":
             return
         folder = Path(self.root, "attncli", "core")
-        library = folder / _compiled(folder).library_name()
+        library = folder / _processor(folder).library_name()
         if library.exists() or built(folder / "tile_pass.c", library):
             build_data["artifacts"].append(f"/attncli/core/{library.name}")
             # It is no module of one version of Python: any that runs here can load it.
@@ -31,8 +31,8 @@ class CompiledPass(BuildHookInterface):  # type: ignore[type-arg]
             build_data["pure_python"] = False
 
 
-def _compiled(folder: Path) -> Any:
-    spec = spec_from_file_location("compiled", folder / "compiled.py")
+def _processor(folder: Path) -> Any:
+    spec = spec_from_file_location("processor", folder / "processor.py")
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)

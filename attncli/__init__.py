@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from attncli.runs.threads import limit_spinning
+from attncli.core.processor import limit_spinning
 
 if TYPE_CHECKING:
     from attncli.api import NotebookReport, heads, run
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     )
     from attncli.measure.differences import changed_heads, head_differences
     from attncli.models.loading import open_model
-    from attncli.models.pretrained import words_of_characters
-    from attncli.models.readings import read_probe, read_text
+    from attncli.models.pretrained import read_probe, read_text, words_of_characters
     from attncli.report import Report
 
 
@@ -56,8 +55,8 @@ _OF_MODELS = {
         ("ablate", "examples", "generate", "layers", "relations", "survey", "survey_texts", "why"), "library"
     ),
     "open_model": "models.loading",
-    "read_probe": "models.readings",
-    "read_text": "models.readings",
+    "read_probe": "models.pretrained",
+    "read_text": "models.pretrained",
     "words_of_characters": "models.pretrained",
 }
 """These need the packages of the extra `models`."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 from attncli.errors import UserError, nearest
 from attncli.models.folder import check_packages
 from attncli.report import Report
-from attncli.runs.runner import MODEL_RUNS, Session, module_of
-from attncli.settings import SPECS, load
+from attncli.runs.runner import Session, modules_of, run_loaded
+from attncli.settings import SPECS
 from attncli.settings.fields import Spec
 from attncli.settings.heads import HeadsSpec
 from attncli.settings.models import ModelSpec
@@ -104,8 +104,9 @@ def run(
     """
     if model is None or isinstance(model, str | PathLike):
         spec = _checked(experiment, {"model": model, "tokenizer": tokenizer, **settings})
-        # Imported here, and not by load_experiment, which would switch off the caller's garbage collection.
-        load(module_of(spec), "run")
+        # Imported here, and not by the runner, which would switch off the caller's garbage collection.
+        for module in modules_of(spec):
+            import_module(module)
         return NotebookReport.of(Session().run(spec, reseed=True))
     return _run_loaded(experiment, model, tokenizer, settings)
 
@@ -152,4 +153,4 @@ def _run_loaded(
     name = getattr(model, "name_or_path", "") or type(model).__name__
     named = cast(ModelSpec, spec.model_copy(update={"model": name}))
     check_packages()
-    return NotebookReport.of(import_module(MODEL_RUNS).run_loaded(named, model, tokenizer))
+    return NotebookReport.of(run_loaded(named, model, tokenizer))

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attncli import __version__
-from attncli.core.compiled import tile_pass_in_use
+from attncli.core.processor import tile_pass_in_use
 from attncli.errors import DONE, FAILED, INTERRUPTED, ClosedPipe, UserError, WriteError
 from attncli.plain_text import plain_text
 from attncli.settings import EXPERIMENTS, load

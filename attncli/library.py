@@ -31,9 +31,8 @@ from attncli.memory import refuse_bytes
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
-from attncli.models.pretrained import Pretrained, Reading, words_of_characters
-from attncli.models.readings import ListedTexts, ManyTexts, read_text
-from attncli.models.text_files import TextFile, TextLine
+from attncli.models.pretrained import Pretrained, Reading, read_text, words_of_characters
+from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
 from attncli.models.writing import Decoding
 
 Text = str | Reading

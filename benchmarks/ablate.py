@@ -27,10 +27,9 @@ from transformers.utils import logging
 from attncli.models.loading import kept_pretrained
 from attncli.models.pretrained import Pretrained, repeated_probe
 from attncli.report import Report
-from attncli.runs.model_runs import run
+from attncli.runs.runner import Session
 from attncli.settings.ablate import AblateSpec
 from attncli.settings.text import Texts
-from attncli.toys.sources import Draws
 
 VOCABULARY = 49152
 SMOLLM2 = LlamaConfig(
@@ -58,7 +57,7 @@ def random_model(folder: Path) -> None:
 
 def all_at_once(spec: AblateSpec) -> Report:
     """`attn ablate` without the import and the load."""
-    return run(spec, Texts(), Draws(spec.seed))
+    return Session().run_texts(spec, Texts(), reseed=True)
 
 
 @torch.no_grad()
@@ -92,9 +91,7 @@ def peak_bytes() -> int:
 def compare(folder: Path, length: int, rounds: int) -> None:
     """A line for each round, and the medians."""
     spec = AblateSpec.model_validate({"model": str(folder), "num_tokens": length})
-    pretrained = kept_pretrained(
-        str(folder), allow_download=False, device=torch.device("cpu"), with_head=True
-    )
+    pretrained = kept_pretrained(str(folder), allow_download=False, device="cpu", with_head=True)
     ids = repeated_probe(pretrained, length, torch.Generator().manual_seed(spec.seed)).ids
     first = len(ids) - length + 1
     pretrained.with_head(ids.unsqueeze(0))  # type: ignore[misc]

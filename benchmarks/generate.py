@@ -62,9 +62,7 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
-    pretrained = load_pretrained(
-        asked.folder, allow_download=False, device=torch.device("cpu"), with_head=True
-    )
+    pretrained = load_pretrained(asked.folder, allow_download=False, device="cpu", with_head=True)
     pretrained.whole.generation_config.eos_token_id = None
     config = pretrained.whole.config
     per_token = config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 2 * 4

@@ -26,9 +26,9 @@ from torch import Tensor
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 from transformers.modeling_utils import PreTrainedModel
 
-from attncli.core.compiled import SWITCH, tile_pass
 from attncli.core.engines import attend
-from attncli.core.wanted import Computed, Marks, Wanted
+from attncli.core.layer import Computed, Marks, Wanted
+from attncli.core.processor import SWITCH, tile_pass
 from attncli.measure.patterns import head_scores, wanted_scores
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, DeferredLayers

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from attncli.core.engines import attend
+from attncli.core.layer import Wanted
 from attncli.core.row_tiles import GivenWeights
-from attncli.core.wanted import Wanted
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from attncli.core.engines import attend
-from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, scale_factors
-from attncli.core.wanted import Wanted
+from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, Wanted, scale_factors
 
 SEEING = ("causal", "window", "key_mask", "rule")
 

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tiny_architectures import ARCHITECTURES, Architecture, random_inputs
 
 from attncli.core.engines import attend
-from attncli.core.wanted import Wanted
+from attncli.core.layer import Wanted
 from attncli.errors import UserError
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer

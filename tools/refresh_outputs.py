@@ -54,7 +54,8 @@ IMPORTED = [
     "attncli.cli",
     "attncli.commands.experiment",
     "attncli.toys.attention",
-    "attncli.runs.model_runs",
+    "attncli.runs.runner",
+    "attncli.models.loading",
     "transformers.models.gpt2.modeling_gpt2",
 ]
 

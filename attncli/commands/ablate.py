@@ -5,15 +5,15 @@ from typing import cast
 
 import torch
 
-from attncli.commands.heads import SHIPPED_NOTE, read_survey_text
+from attncli.commands.heads import SHIPPED_NOTE
 from attncli.core.row_statistics import EFFECTS
 from attncli.errors import UserError
 from attncli.measure.ablate import Predicted, ablated, predicted_reading
 from attncli.models.pretrained import Pretrained
-from attncli.models.readings import ManyTexts
-from attncli.models.text_files import TextFile
+from attncli.models.text_files import ManyTexts, TextFile
 from attncli.report import Numbers, Report, Statistic, Table
 from attncli.report_parts import build_report
+from attncli.runs.runner import read_survey_text
 from attncli.settings.ablate import AblateSpec
 from attncli.settings.text import Texts
 

@@ -36,6 +36,7 @@ from attncli.commands.output import (
     readable_rate,
     readable_seconds,
 )
+from attncli.core.processor import one_torch_thread
 from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
 from attncli.memory import available_bytes
 from attncli.plain_text import plain_text
@@ -70,7 +71,6 @@ from attncli.runs.store import (
     open_store,
     refuse_without_safetensors,
 )
-from attncli.runs.threads import one_torch_thread
 from attncli.settings.validation import parse_overrides
 from attncli.views import SUFFIXES
 

@@ -22,15 +22,18 @@ from attncli.measure.patterns import (
     summary_patterns,
 )
 from attncli.measure.relations import SentenceFile, relations, sentences_of
-from attncli.models.pretrained import Pretrained, Reading, words_of_characters
-from attncli.models.readings import WORDS_NOTE, ManyTexts, read_probe, read_text
-from attncli.models.text_files import TextFile, TextLine
+from attncli.models.pretrained import (
+    WORDS_NOTE,
+    Pretrained,
+    Reading,
+)
+from attncli.models.text_files import ManyTexts, TextFile, TextLine
 from attncli.report import Cell, NamedTensor, Numbers, Report, Statistic, Table, whole_head_name
 from attncli.report_parts import build_report, named
 from attncli.runs.report_values import ROWS, Columns, stack_and_name
 from attncli.runs.results import Reader, differing_settings
+from attncli.runs.runner import read_survey_text
 from attncli.settings.heads import HeadsSpec
-from attncli.settings.models import SurveyTextSpec
 from attncli.settings.text import Texts
 
 SINK_THRESHOLD = 0.3
@@ -68,28 +71,6 @@ def options_of(spec: HeadsSpec) -> HeadOptions:
         full=tuple(spec.full),
         queries=tuple(sought["from"]),
         keys=tuple(sought["to"]),
-    )
-
-
-def read_survey_text(
-    spec: SurveyTextSpec,
-    texts: Texts,
-    pretrained: Pretrained,
-    generator: torch.Generator,
-    *,
-    words: bool = False,
-) -> Reading:
-    """The text of the settings, or the probe; with a decoder the text for the encoder, too."""
-    if spec.probe:
-        return read_probe(pretrained, int(spec.num_tokens or 0), generator)
-    assert texts.text is not None
-    return read_text(
-        pretrained,
-        texts.text,
-        context=texts.context,
-        key="texts" if spec.texts else "file" if spec.file else "sentence",
-        truncate=spec.truncate,
-        words=words_of_characters if words else None,
     )
 
 

@@ -9,17 +9,21 @@ from torch import Tensor, nn
 
 from attncli.commands.heads import ablated_notes
 from attncli.core.engines import attend
-from attncli.core.layer import AttentionLayer
+from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.summaries import moments
-from attncli.core.wanted import Computed, Wanted
 from attncli.errors import UserError
 from attncli.measure.removal import AblatedHeads
 from attncli.memory import refuse_bytes
 from attncli.models.architectures import output_projection
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture
-from attncli.models.pretrained import Pretrained, Reading, words_of_characters
-from attncli.models.readings import WORDS_NOTE, attention_between_words
+from attncli.models.pretrained import (
+    WORDS_NOTE,
+    Pretrained,
+    Reading,
+    attention_between_words,
+    words_of_characters,
+)
 from attncli.report import NamedTensor, Numbers, Report, Statistic
 from attncli.report_parts import LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossSpec, MultiheadSpec, SelfSpec

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from attncli.commands.heads import SHIPPED_NOTE, read_survey_text
+from attncli.commands.heads import SHIPPED_NOTE
 from attncli.measure.why import LogitAttribution, attribution, check_splits
 from attncli.models.pretrained import Pretrained, Reading
 from attncli.report import Numbers, Report, Statistic, Table, Tensors
 from attncli.report_parts import build_report, named
+from attncli.runs.runner import read_survey_text
 from attncli.settings.ablate import WhySpec
 from attncli.settings.text import Texts
 

@@ -8,9 +8,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attncli.core.engines import attend
-from attncli.core.layer import AttentionLayer, scale_factors
+from attncli.core.layer import AttentionLayer, Computed, Wanted, scale_factors
 from attncli.core.row_tiles import GivenWeights
-from attncli.core.wanted import Computed, Wanted
 
 Weights = Float[Tensor, "token token"]
 Vectors = Float[Tensor, "*batch token dim"]

@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attncli.core.compiled import tile_pass
 from attncli.core.formulas import Rows, Softmax
 from attncli.core.layer import AttentionLayer, SeenKeys
+from attncli.core.processor import tile_pass
 
 Found = TypeVar("Found")
 

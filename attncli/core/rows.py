@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attncli.core.formulas import load_formula, received_mass, top_keys
-from attncli.core.layer import AttentionLayer
+from attncli.core.layer import AttentionLayer, Computed, Moments, Wanted
 from attncli.core.row_statistics import ROW_STATISTICS
 from attncli.core.row_tiles import (
     NUM_BUFFERS,
@@ -29,7 +29,6 @@ from attncli.core.row_tiles import (
     torch_threads,
 )
 from attncli.core.summaries import merged_moments
-from attncli.core.wanted import Computed, Moments, Wanted
 
 
 class Part(Protocol):

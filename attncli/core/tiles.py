@@ -10,7 +10,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from attncli.core.layer import AttentionLayer
+from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.row_statistics import ROW_STATISTICS
 from attncli.core.row_tiles import Scratch, run_jobs, torch_threads
 from attncli.core.rows import PooledGrid, moments_of_heads
@@ -27,7 +27,6 @@ from attncli.core.tile_rows import (
 )
 from attncli.core.tile_scores import LOG2_E, Head, KeptKeys
 from attncli.core.tile_sums import SAFE_BITS, TileSizes, no_sums, sum_rows
-from attncli.core.wanted import Computed, Wanted
 
 
 def each_head(layer: AttentionLayer) -> Iterator[Head]:

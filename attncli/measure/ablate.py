@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attncli.core.engines import attend_with_gradients
 from attncli.core.layer import AttentionLayer
-from attncli.core.reference import attend_with_gradients
 from attncli.core.summaries import (
     mean_divergence,
     mean_interval,

@@ -12,16 +12,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.engines import attend
+from attncli.core.layer import Wanted
 from attncli.core.row_statistics import PATTERNS
 from attncli.core.summaries import RunningMoments, mean_interval
-from attncli.core.wanted import Wanted
 from attncli.errors import UserError
 from attncli.measure.heads import NOTHING_MORE, HeadOptions, MarkedTexts
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
-from attncli.models.readings import ManyTexts
-from attncli.models.text_files import TextLine
+from attncli.models.text_files import ManyTexts, TextLine
 
 DECIMALS = 5
 """The last bits of a number must not decide an order."""

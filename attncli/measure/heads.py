@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from attncli.core.engines import attend
 from attncli.core.formulas import roll_out, value_norms
-from attncli.core.layer import AttentionLayer, merge_heads
+from attncli.core.layer import MAP_SIZE, AttentionLayer, Computed, Marks, Wanted, merge_heads
 from attncli.core.row_tiles import GivenWeights
-from attncli.core.wanted import MAP_SIZE, Computed, Marks, Wanted
 from attncli.errors import UserError, nearest
 from attncli.measure.patterns import (
     HeadRow,
@@ -33,8 +32,8 @@ from attncli.memory import refuse_bytes
 from attncli.models.architectures import matrix_and_bias, output_projection, projection_of_heads
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, DeferredLayers
-from attncli.models.pretrained import ModelText, Pretrained, Reading
-from attncli.models.readings import ManyTexts, attention_between_words, texts_of_stack
+from attncli.models.pretrained import ModelText, Pretrained, Reading, attention_between_words, texts_of_stack
+from attncli.models.text_files import ManyTexts
 
 BYTES_PER_ROLLED_WEIGHT = 40
 BYTES_PER_MERGED_WEIGHT = 8

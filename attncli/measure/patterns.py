@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attncli.core.layer import Computed, Marks, Patterns, Wanted
 from attncli.core.row_statistics import (
     HEAD_PATTERNS,
     OF_KEYS,
@@ -21,7 +22,6 @@ from attncli.core.row_statistics import (
     HeadPattern,
 )
 from attncli.core.summaries import RunningMoments, mean_interval
-from attncli.core.wanted import Computed, Marks, Patterns, Wanted
 
 
 def wanted_scores(

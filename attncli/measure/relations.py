@@ -18,9 +18,8 @@ from attncli.measure.heads import refuse_merged
 from attncli.measure.removal import AblatedHeads
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
-from attncli.models.pretrained import Pretrained, Reading
-from attncli.models.readings import ManyTexts, attention_between_words
-from attncli.models.text_files import LineFile
+from attncli.models.pretrained import Pretrained, Reading, attention_between_words
+from attncli.models.text_files import LineFile, ManyTexts
 
 if TYPE_CHECKING:
     from conllu import Token

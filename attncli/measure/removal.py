@@ -13,9 +13,8 @@ from transformers import PreTrainedModel
 
 from attncli.core.engines import attend
 from attncli.core.head_names import named_head
-from attncli.core.layer import AttentionLayer, repeat_heads
+from attncli.core.layer import AttentionLayer, Wanted, repeat_heads
 from attncli.core.row_tiles import GivenWeights
-from attncli.core.wanted import Wanted
 from attncli.errors import UserError
 from attncli.models.architectures import BLOCK, output_projection
 from attncli.models.capture import check_computed_here, run_model

@@ -14,8 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attncli.core.engines import attend
-from attncli.core.layer import AttentionLayer
-from attncli.core.wanted import Wanted
+from attncli.core.layer import AttentionLayer, Wanted
 from attncli.errors import UserError
 from attncli.measure.ablate import WHERE, answer_token
 from attncli.measure.heads import NOTHING_MORE, Survey, found_texts

@@ -14,11 +14,9 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 from transformers.utils.generic import ModelOutput
 
-from attncli.core.engines import attend
-from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
-from attncli.core.reference import FusedAttention
+from attncli.core.engines import FusedAttention, attend
+from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, Wanted
 from attncli.core.row_tiles import GivenWeights
-from attncli.core.wanted import Wanted
 from attncli.models.architectures import ARGUMENTS_WITHOUT_EFFECT, layer_kind, layer_number, layer_stack
 
 

@@ -69,7 +69,7 @@ def open_model(
         raise UserError(f"dtype: must be one of {', '.join(DTYPES)} (got {dtype})")
     source = _checked_source(asked, allow_download=allow_download)
     pretrained = load_pretrained(
-        source, allow_download=allow_download, device=_device(device), dtype=dtype, with_head=True
+        source, allow_download=allow_download, device=device, dtype=dtype, with_head=True
     )
     return replace(pretrained, name=short_name(asked))
 
@@ -108,13 +108,14 @@ def _device(name: str) -> torch.device:
 
 
 def load_pretrained(
-    model: str, *, allow_download: bool, device: torch.device, dtype: str = "float32", with_head: bool = False
+    model: str, *, allow_download: bool, device: str, dtype: str = "float32", with_head: bool = False
 ) -> Pretrained:
     """The model of a local folder or, where downloads are allowed, of a hub id.
 
     UserError where transformers cannot load it, and where its weights are not all there: those would be
     random. A head whose weights are not all there is left out.
     """
+    where = _device(device)
     quiet_transformers()
     options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": not allow_download}
     try:
@@ -129,10 +130,10 @@ def load_pretrained(
         # Eager from the start: some choose parts as they are built.
         options |= {"config": config, "dtype": getattr(torch, dtype), "attn_implementation": "eager"}
         with building_of_folder(Path(model)), _without_warnings():
-            loaded, wrong = _loaded(head or AutoModel, model, options, device)
+            loaded, wrong = _loaded(head or AutoModel, model, options, where)
             if head is not None and wrong:
                 head = None
-                loaded, wrong = _loaded(AutoModel, model, options, device)
+                loaded, wrong = _loaded(AutoModel, model, options, where)
     except (UserError, MemoryError):
         raise
     except Exception as error:  # a damaged config may fail in any way; the reason is given in one line

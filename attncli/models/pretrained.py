@@ -12,9 +12,12 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
+from attncli.core.row_tiles import GivenWeights
+from attncli.core.rows import merged_into_words
 from attncli.errors import UserError
 from attncli.models.architectures import BLANKS, POSITIONS, Predicts, predicted_tokens
 from attncli.models.folder import panics_in_one_line
+from attncli.models.layers import CapturedLayer
 
 JOINING = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}-_")
 """Marks inside words, between two letters: don't, well-known."""
@@ -392,3 +395,55 @@ def repeated_probe(pretrained: Pretrained, length: int, generator: torch.Generat
     if most is not None and len(ids) > most:
         raise UserError(f"num_tokens: must be at most {(most - 1) // 2} for {pretrained.name} (got {length})")
     return ModelText(pretrained.labels(ids), torch.tensor(ids))
+
+
+WORDS_NOTE = (
+    "Tokens are merged into words: weights are summed over the keys of a word, averaged over its queries."
+)
+
+
+def read_text(
+    pretrained: Pretrained,
+    text: str,
+    *,
+    context: str | None = None,
+    key: str = "text",
+    truncate: bool = False,
+    words: WordsOfCharacters | None = None,
+) -> Reading:
+    """A text as a model reads it; with a decoder the context, else the same text, goes to the encoder.
+
+    `words` are those that tokens are merged into where that is wanted. UserError, which names `key`, for a
+    text that has no tokens or more than the model reads, unless `truncate` cuts it.
+    """
+    read = pretrained.read(text, key, truncate=truncate, words=words)
+    if not pretrained.has_decoder:
+        if context is not None:
+            raise UserError(f"context: {pretrained.name} has no decoder: it reads one text")
+        return Reading(read)
+    of_encoder = read
+    if context is not None:
+        of_encoder = pretrained.read(context, "context", truncate=truncate, words=words)
+    return Reading(pretrained.shifted_right(read), of_encoder)
+
+
+def read_probe(pretrained: Pretrained, num_tokens: int, generator: torch.Generator) -> Reading:
+    """[BOS] + r + r with `num_tokens` random tokens r, on which induction heads show."""
+    probe = repeated_probe(pretrained, num_tokens, generator)
+    return Reading(probe, probe if pretrained.has_decoder else None, repeat=num_tokens)
+
+
+def texts_of_stack(reading: Reading, stack: str) -> tuple[ModelText, ModelText]:
+    """The texts of queries and keys: an encoder reads the context, cross-attention looks at it."""
+    text, context = reading.text, reading.context or reading.text
+    sides = {"self": (text, text), "cross": (text, context), "encoder": (context, context)}
+    return sides["self" if stack == "decoder" else stack]
+
+
+def attention_between_words(layer: CapturedLayer, readings: Sequence[Reading]) -> GivenWeights:
+    """The weights of a layer between the words of the texts that were read together."""
+    sides = zip(*(texts_of_stack(reading, layer.stack_name) for reading in readings), strict=True)
+    queries, keys = (
+        torch.tensor([text.words.of_token for text in texts if text.words is not None]) for texts in sides
+    )
+    return merged_into_words(layer.attention, queries, keys)

@@ -1,20 +1,26 @@
-"""Files with a text in each line: each line checked once, then read as needed."""
+"""Files with a text in each line: each line checked once, then read as needed; texts that run together."""
 
 import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from attncli.errors import UserError, nearest
+
+if TYPE_CHECKING:  # a plan counts texts without torch
+    from attncli.models.pretrained import Reading
 
 MAX_ERRORS = 20
 MAX_GROUPS_NAMED = 10
 
 Lines = TypeVar("Lines", bound="LineFile")
+Text = TypeVar("Text", covariant=True)
 
 
 class LineFile:
@@ -203,3 +209,126 @@ class TextFile(LineFile):
         text = fields["text"]
         assert text is not None
         return TextLine(number, text, fields.get("id"), fields.get("group"))
+
+
+MAX_TEXTS = 32
+MAX_WEIGHTS = 2**17
+"""Weights of a head in texts that run together: 8 texts of 128 tokens, whose matrices may all be asked for.
+
+Products of matrices with a thousand rows gain nothing from more of them.
+"""
+TEXTS_PER_WINDOW = 2048
+"""Texts whose tokens are in memory: of a thousand sentences some dozen have the same count of tokens."""
+
+
+@runtime_checkable
+class NumberedTexts(Protocol[Text]):
+    """A file of texts, each with the number of its first line."""
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        ...
+
+    def count(self) -> int:
+        """How many texts there are; UserError where one cannot be read, and where there is none."""
+        ...
+
+    def numbered(self) -> Iterator[tuple[int, Text]]:
+        """Every text, from the start."""
+        ...
+
+
+@dataclass(frozen=True)
+class ListedTexts:
+    """Texts that are in memory, numbered from 1."""
+
+    texts: Sequence[str]
+    label: str = "texts"
+
+    def count(self) -> int:
+        """How many texts there are; UserError where there is none."""
+        if not self.texts:
+            raise UserError(f"{self.label}: holds no text")
+        return len(self.texts)
+
+    def numbered(self) -> Iterator[tuple[int, TextLine]]:
+        """Every text, from the start."""
+        return ((number, TextLine(number, text)) for number, text in enumerate(self.texts, start=1))
+
+
+def in_batches(
+    texts: Iterable[Text],
+    read: Callable[[Text], "Reading"],
+    refuse: Callable[[Text, UserError], object],
+) -> "Iterator[list[tuple[Text, Reading]]]":
+    """Every text once, with what is read of it, in batches that run together; `refuse` gets those that cannot
+    be read.
+
+    Texts of a batch have equal counts of tokens, and of words, so that none is padded: a padded one would
+    affect its neighbours in models that mix tokens outside of attention.
+    """
+    texts = iter(texts)
+    while window := list(islice(texts, TEXTS_PER_WINDOW)):
+        by_counts: dict[tuple[tuple[int, int], tuple[int, int]], list[tuple[Text, Reading]]] = {}
+        for text in window:
+            try:
+                reading = read(text)
+            except UserError as error:
+                refuse(text, error)
+            else:
+                by_counts.setdefault((reading.counts, reading.in_words().counts), []).append((text, reading))
+        for (counts, _), alike in by_counts.items():
+            step = max(1, min(MAX_TEXTS, MAX_WEIGHTS // max(counts) ** 2))
+            for start in range(0, len(alike), step):
+                yield alike[start : start + step]
+
+
+@dataclass
+class ManyTexts(Generic[Text]):
+    """The texts of a file, named by the setting `key`, in batches that run together.
+
+    `read` may refuse one, which is left out. `progress` is called with the share that is done.
+    """
+
+    file: NumberedTexts[Text]
+    read: "Callable[[Text], Reading]"
+    progress: Callable[[float], None] | None = None
+    key: str = "texts"
+    num_read: int = 0
+    num_tokens: int = 0
+    num_cut: int = 0
+    num_left_out: int = 0
+    first_left_out: str = ""
+
+    def batches(self) -> "Iterator[list[tuple[Text, Reading]]]":
+        """Every text once, with what is read of it; UserError where one is invalid or none could be read."""
+        count, texts = self.file.count(), self.file.numbered()
+        for batch in in_batches(texts, lambda numbered: self.read(numbered[1]), self._leave_out):
+            self.num_read += len(batch)
+            self.num_tokens += sum(len(reading.text.ids) for _, reading in batch)
+            self.num_cut += sum(reading.text.left_out > 0 for _, reading in batch)
+            yield [(text, reading) for (_, text), reading in batch]
+            if self.progress is not None:
+                self.progress((self.num_read + self.num_left_out) / count)
+        if not self.num_read:
+            raise UserError(self.first_left_out)
+
+    def _leave_out(self, numbered: tuple[int, object], error: UserError) -> None:
+        self.num_left_out += 1
+        # An error about the setting is one about this line of its file.
+        about = f"{self.file.label}:{numbered[0]}: {error.lines[0].removeprefix(f'{self.key}: ')}"
+        self.first_left_out = self.first_left_out or about
+
+    def notes(self) -> list[str]:
+        """How many texts were cut, how many left out, and why the first of these was."""
+        notes = []
+        if self.num_cut:
+            notes.append(f"{_texts(self.num_cut)} cut to what the model reads.")
+        if self.num_left_out:
+            notes.append(f"{_texts(self.num_left_out)} left out: {self.first_left_out}.")
+        return notes
+
+
+def _texts(count: int) -> str:
+    return "1 text is" if count == 1 else f"{count:,} texts are"

@@ -38,8 +38,8 @@ from transformers.cache_utils import (
 )
 from transformers.utils.generic import ModelOutput
 
+from attncli.core.engines import FusedAttention
 from attncli.core.layer import AttentionLayer, Visibility
-from attncli.core.reference import FusedAttention
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.memory import readable_bytes

@@ -20,12 +20,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from attncli.core.processor import VARIABLE
 from attncli.errors import RunError
 from attncli.runs.plan import Job, Plan, RunKeys
 from attncli.runs.report_values import FLOAT, Columns, Expectations
 from attncli.runs.runner import Chunk, ChunkResult, UnfinishedJob, run_chunk
 from attncli.runs.store import Store
-from attncli.runs.threads import VARIABLE
 
 MAX_ATTEMPTS_ALONE = 3
 """A worker may die for other reasons than its run: memory taken by a neighbour, a machine switched off."""

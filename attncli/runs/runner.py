@@ -9,47 +9,58 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from itertools import accumulate, islice
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
+from attncli.core.processor import one_torch_thread, threads_of_idle_cores
 from attncli.errors import RunError, UserError
 from attncli.memory import refuse_bytes
 from attncli.models.folder import check_gguf, check_model_folder, check_packages, local_model
+from attncli.models.text_files import in_batches
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors
 from attncli.runs.plan import Chain, Item, Job
 from attncli.runs.report_values import FLOAT, Columns, OwnPart, value_tables
-from attncli.settings import load
 from attncli.settings.fields import Spec
-from attncli.settings.models import ModelSpec
+from attncli.settings.models import ModelSpec, SurveyTextSpec
 from attncli.settings.text import Texts, find_vectors, read_texts, read_tokens, uses_vector_file, with_vectors
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Generator
 
+    from attncli.models.pretrained import Pretrained, Reading
     from attncli.toys.sources import Draws, Progress
 
 
-MODEL_RUNS = "attncli.runs.model_runs"
+def modules_of(spec: Spec) -> tuple[str, ...]:
+    """The modules that run an experiment: the first has `run` or, for a model, `read` and `report_each`."""
+    on_model = isinstance(spec, ModelSpec) and spec.model_source() is not None
+    return (spec.model_module, "attncli.models.loading") if on_model else (spec.module.partition(":")[0],)
 
 
-def module_of(spec: Spec) -> str:
-    """The module whose `run` gives the report of an experiment."""
-    return spec.module if spec.model_source() is None else MODEL_RUNS
-
-
-def load_experiment(spec: Spec) -> Callable[[Spec, Texts, "Draws"], Report]:
-    """The function that runs an experiment, alone or on a model; it imports torch.
+def import_experiment(spec: Spec) -> ModuleType:
+    """The module that runs an experiment; it imports torch.
 
     Garbage collection is off meanwhile, and skips what was imported: it would traverse a million objects that
     live as long as the process, during the import and at exit, which takes a third of a short run.
     """
-    name = module_of(spec)
-    if name.partition(":")[0] not in sys.modules:
+    names = modules_of(spec)
+    if not sys.modules.keys() >= {*names}:
         gc.disable()
-        load(name, "run")
+        for name in names:
+            import_module(name)
         gc.freeze()
         gc.enable()
-    run: Callable[[Spec, Texts, Draws], Report] = load(name, "run")
+    return sys.modules[names[0]]
+
+
+def load_experiment(spec: Spec) -> Callable[[Spec, Texts, "Draws"], Report]:
+    """The function that runs an experiment on sampled weights; it imports torch."""
+    run: Callable[[Spec, Texts, Draws], Report] = getattr(
+        import_experiment(spec), spec.module.partition(":")[2] or "run"
+    )
     return run
 
 
@@ -69,6 +80,89 @@ def check_before_reading(spec: Spec) -> None:
             (check_model_folder if found.is_dir() else check_gguf)(found)
 
 
+SMALL_MODEL = 5 * 10**6
+"""Models with fewer parameters have products too small for torch's own threads."""
+
+
+def _pretrained(spec: ModelSpec, progress: "Progress | None" = None) -> "Pretrained":
+    """The model that the settings name."""
+    from attncli.models.loading import kept_pretrained, short_name, source_of
+
+    asked = spec.model_source()
+    assert asked is not None, "without a model nothing is read here"
+    found = kept_pretrained(
+        source_of(asked, None if progress is None else progress.tell),
+        allow_download=spec.allow_download,
+        device=spec.device,
+        dtype=spec.dtype,
+        with_head=spec.needs_head,
+    )
+    # Messages name it as the user did, perhaps by the name of a package.
+    return found if found.name == short_name(asked) else replace(found, name=short_name(asked))
+
+
+def read_survey_text(
+    spec: SurveyTextSpec,
+    texts: Texts,
+    pretrained: "Pretrained",
+    generator: "Generator",
+    *,
+    words: bool = False,
+) -> "Reading":
+    """The text of the settings, or the probe; with a decoder the text for the encoder, too."""
+    from attncli.models.pretrained import read_probe, read_text, words_of_characters
+
+    if spec.probe:
+        return read_probe(pretrained, int(spec.num_tokens or 0), generator)
+    assert texts.text is not None
+    return read_text(
+        pretrained,
+        texts.text,
+        context=texts.context,
+        key="texts" if spec.texts else "file" if spec.file else "sentence",
+        truncate=spec.truncate,
+        words=words_of_characters if words else None,
+    )
+
+
+def _run_on_model(
+    spec: ModelSpec,
+    texts: Texts,
+    pretrained: "Pretrained",
+    generator: "Generator",
+    progress: "Progress | None" = None,
+) -> Report:
+    """The report of one experiment on a model."""
+    module = import_experiment(spec)
+    report: Report
+    if not spec.reads_many_texts():
+        reading = module.read(spec, texts, pretrained, generator)
+        (report,) = module.report_each([spec], [reading], pretrained, progress)
+        return report
+    is_small = pretrained.model.num_parameters() < SMALL_MODEL
+    with one_torch_thread() if is_small else threads_of_idle_cores() as adapt:
+
+        def on_progress(done: float) -> None:
+            if adapt is not None:
+                adapt()
+            if progress is not None:
+                progress(done)
+
+        report = module.report_many(spec, pretrained, on_progress)
+    return report
+
+
+def run_loaded(spec: ModelSpec, model: object, tokenizer: object) -> Report:
+    """The report of one experiment on a transformers model that is already loaded, and left unchanged."""
+    from torch import Generator
+
+    from attncli.models.loading import borrowed, short_name
+
+    assert spec.model is not None
+    with borrowed(short_name(spec.model), model, tokenizer) as pretrained:
+        return _run_on_model(spec, read_texts(spec), pretrained, Generator().manual_seed(spec.seed))
+
+
 class Session:
     """Experiments one after another: each can continue with the generator and vocabulary of the one before.
 
@@ -77,6 +171,7 @@ class Session:
 
     def __init__(self, progress: "Progress | None" = None) -> None:
         self._progress = progress
+        self._generator: Generator | None = None
         self._draws: Draws | None = None
 
     def run(self, spec: Spec, *, reseed: bool) -> Report:
@@ -90,15 +185,21 @@ class Session:
     def run_texts(self, spec: Spec, texts: Texts, *, reseed: bool) -> Report:
         """The report of an experiment whose texts have been read."""
         refuse_what_does_not_fit(spec, *texts.counts())
-        run = load_experiment(spec)
+        import_experiment(spec)
+        from torch import Generator
+
+        if reseed or self._generator is None:
+            self._generator, self._seed = Generator().manual_seed(spec.seed), spec.seed
+        # Without reseed, the report names the seed that the generator started from.
+        spec = spec.model_copy(update={"seed": self._seed})
+        if isinstance(spec, ModelSpec) and spec.model_source() is not None:
+            pretrained = _pretrained(spec, self._progress)
+            return _run_on_model(spec, texts, pretrained, self._generator, self._progress)
         from attncli.toys.sources import Draws
 
-        if reseed or self._draws is None:
-            vocabulary = self._draws.vocabulary if self._draws is not None else None
-            self._draws, self._seed = Draws(spec.seed, self._progress), spec.seed
-            self._draws.vocabulary = vocabulary
-        # Without reseed, the report names the seed that the generator started from.
-        return run(spec.model_copy(update={"seed": self._seed}), texts, self._draws)
+        self._draws = self._draws or Draws(self._generator, self._progress)
+        self._draws.generator = self._generator
+        return load_experiment(spec)(spec, texts, self._draws)
 
 
 MAX_TOGETHER = 32
@@ -144,15 +245,47 @@ def _run_group(specs: Mapping[int, Spec], *, on_model: bool) -> Iterator[dict[in
             yield {i: read}
         else:
             texts[i] = read
-    if on_model and texts:
-        load_experiment(specs[next(iter(texts))])
-        from attncli.runs.model_runs import run_models
+    if texts:
+        yield from (_run_models if on_model else _run_buckets)(specs, texts)
 
-        yield from run_models({i: cast(ModelSpec, specs[i]) for i in texts}, texts)
-    elif texts:
-        for bucket in _buckets(specs, texts):
-            outcomes = _run_bucket([specs[i] for i in bucket], [texts[i] for i in bucket])
-            yield dict(zip(bucket, outcomes, strict=True))
+
+def _run_models(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterator[dict[int, Outcome]]:
+    """The outcomes of texts on one model: each the numbers that it has alone, within 1e-5 of their size."""
+    first = cast(ModelSpec, specs[next(iter(texts))])
+    module = import_experiment(first)
+    from torch import Generator
+
+    pretrained = _or_error(_pretrained, first)
+    if isinstance(pretrained, UserError):
+        yield dict.fromkeys(texts, pretrained)
+        return
+
+    def read(place: int) -> "Reading":
+        generator = Generator().manual_seed(specs[place].seed)
+        reading: Reading = module.read(specs[place], texts[place], pretrained, generator)
+        return reading
+
+    def run(some: Mapping[int, "Reading"]) -> list[Report]:
+        own = [specs[place] for place in some]
+        reports: list[Report] = module.report_each(own, [*some.values()], pretrained, None)
+        return reports
+
+    refused: dict[int, Outcome] = {}
+    for batch in in_batches(texts, read, refused.__setitem__):
+        outcomes = _or_error(run, dict(batch))
+        if isinstance(outcomes, UserError):  # running each alone shows which of them is to blame
+            outcomes = [_or_error(lambda one: run(dict([one]))[0], one) for one in batch]
+        yield refused | dict(zip(dict(batch), outcomes, strict=True))
+        refused.clear()
+    if refused:
+        yield refused
+
+
+def _run_buckets(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterator[dict[int, Outcome]]:
+    """The outcomes of texts on sampled weights."""
+    for bucket in _buckets(specs, texts):
+        outcomes = _run_bucket([specs[i] for i in bucket], [texts[i] for i in bucket])
+        yield dict(zip(bucket, outcomes, strict=True))
 
 
 def _read(specs: Sequence[Spec]) -> list[Texts | UserError]:

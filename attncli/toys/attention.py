@@ -9,10 +9,14 @@ from torch import Tensor
 
 from attncli.core.engines import attend
 from attncli.core.layer import (
+    MAP_SIZE,
     PLAIN,
     AttentionLayer,
+    Computed,
+    Moments,
     ScoreRules,
     Visibility,
+    Wanted,
     merge_heads,
     score_factor,
     split_heads,
@@ -28,7 +32,6 @@ from attncli.core.mechanisms import (
     rotate,
 )
 from attncli.core.summaries import merged_moments, moments
-from attncli.core.wanted import MAP_SIZE, Computed, Moments, Wanted
 from attncli.errors import RunError
 from attncli.memory import readable_bytes
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.engines import attend
-from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
+from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, Wanted
 from attncli.core.mechanisms import (
     average_by_loop,
     averaging_weights,
@@ -17,7 +17,6 @@ from attncli.core.mechanisms import (
     softmax_averaging_weights,
 )
 from attncli.core.row_statistics import ROW_STATISTICS
-from attncli.core.wanted import Wanted
 from attncli.report import Numbers, Report, Statistic, Tensors
 from attncli.report_parts import LeadingAxes, build_report, named, row_tensors
 from attncli.settings.lessons import AverageSpec

@@ -121,8 +121,8 @@ class Progress(Protocol):
 class Draws:
     """A generator and the vocabulary's table, which one experiment leaves to the next."""
 
-    def __init__(self, seed: int, progress: Progress | None = None) -> None:
-        self.generator = torch.Generator().manual_seed(seed)
+    def __init__(self, generator: torch.Generator, progress: Progress | None = None) -> None:
+        self.generator = generator
         self.vocabulary: Vocabulary | None = None
         self.progress = progress
 
@@ -190,7 +190,7 @@ class DrawsTogether(Draws):
     """The draws of several experiments side by side, each as from a generator with its own seed."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
-        super().__init__(seeds[0])
+        super().__init__(torch.Generator().manual_seed(seeds[0]))
         self._points = [KEPT.start(seed) for seed in seeds]
 
     def draw_each(self, draw: Callable[..., Drawn], arguments: Sequence[tuple[Any, ...]]) -> list[Drawn]:

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from attncli.core.layer import AttentionLayer, Visibility
-from attncli.core.wanted import Wanted
+from attncli.core.layer import AttentionLayer, Visibility, Wanted
 from tests.naive_heads import pattern
 
 

@@ -15,12 +15,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attncli.core import compiled, reference, rows, tiles
+from attncli.core import processor, reference, rows, tiles
 from attncli.core import row_tiles as row_softmax
-from attncli.core.layer import AttentionLayer
+from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.row_statistics import ROW_STATISTICS
 from attncli.core.tile_sums import TileSizes
-from attncli.core.wanted import Computed, Wanted
 from tests.layers import layer_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,10 +38,10 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is
 
 @pytest.fixture
 def torch_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(compiled.SWITCH, "0")
-    compiled.tile_pass.cache_clear()
+    monkeypatch.setenv(processor.SWITCH, "0")
+    processor.tile_pass.cache_clear()
     yield
-    compiled.tile_pass.cache_clear()
+    processor.tile_pass.cache_clear()
 
 
 def build_hook() -> Any:
@@ -81,7 +80,7 @@ def assert_close(found: Computed, expected: Computed, tolerance: float) -> None:
 
 @needs_compiler
 def test_it_is_installed() -> None:
-    assert compiled.tile_pass_in_use() == "compiled"
+    assert processor.tile_pass_in_use() == "compiled"
 
 
 @given(
@@ -129,7 +128,7 @@ def test_scores_of_ten_thousand(sizes: TileSizes) -> None:
 
 
 def test_torch_gives_the_same(torch_alone: None) -> None:
-    assert compiled.tile_pass_in_use() == "torch"
+    assert processor.tile_pass_in_use() == "torch"
     made = layer(3, 61, 67, causal=True)
     expected = reference.attend(made, WANTED)
     assert_close(tiles.attend(made, WANTED, None, TileSizes(16, 32)), expected, 3e-5)
@@ -199,9 +198,9 @@ def test_after_a_fork() -> None:
 
 SANITIZED = """
 import ctypes, sys
-from attncli.core import compiled
+from attncli.core import processor
 library = ctypes.CDLL(sys.argv[1])
-compiled.tile_pass = lambda: library
+processor.tile_pass = lambda: library
 from tests.core import test_compiled_pass as tests
 from attncli.core.tile_sums import TileSizes
 tests.test_any_shape_and_mask_is_that_of_float64()
@@ -214,7 +213,7 @@ def test_the_sanitizers_find_nothing(tmp_path: Path) -> None:
     """Addresses and undefined behaviour, over the tests above."""
     hook, library = build_hook(), tmp_path / "sanitized.so"
     flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
-    command = ["cc", *hook.FLAGS, *flags, "-o", library, compiled.SOURCE, "-lm"]
+    command = ["cc", *hook.FLAGS, *flags, "-o", library, processor.SOURCE, "-lm"]
     if subprocess.run(command, capture_output=True).returncode:
         pytest.skip("the compiler has no sanitizers")
     runtime = subprocess.run(["cc", "-print-file-name=libasan.so"], capture_output=True, text=True)

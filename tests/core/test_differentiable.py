@@ -7,8 +7,7 @@ import torch
 
 from attncli.core import reference
 from attncli.core import reference as differentiable
-from attncli.core.layer import AttentionLayer, ScoreRules, Visibility
-from attncli.core.wanted import Wanted
+from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, Wanted
 
 KEY_MASK = torch.tensor([[False, True, True, True, True], [True] * 5])
 RULES = {

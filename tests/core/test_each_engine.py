@@ -17,11 +17,10 @@ from attncli.core import row_tiles as row_softmax
 from attncli.core import row_tiles as tile
 from attncli.core import tile_sums as compiled_pass
 from attncli.core.engines import attend, engine_for
-from attncli.core.layer import AttentionLayer, ScoreRules
+from attncli.core.layer import AttentionLayer, Computed, Marks, Patterns, ScoreRules, Wanted
 from attncli.core.row_statistics import PATTERNS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.tile_sums import TileSizes
-from attncli.core.wanted import Computed, Marks, Patterns, Wanted
 from tests.layers import layer_of
 
 TEXTS, HEADS, KV_HEADS, DIM, VALUE_DIM = 3, 4, 2, 5, 3

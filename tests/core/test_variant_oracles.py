@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers.models.bloom.modeling_bloom import _get_alibi_slopes
 
-from attncli.core.layer import split_heads
+from attncli.core.layer import Wanted, split_heads
 from attncli.core.mechanisms import (
     alibi_bias,
     alibi_slopes,
@@ -18,7 +18,6 @@ from attncli.core.mechanisms import (
     rms_norm,
     rotate,
 )
-from attncli.core.wanted import Wanted
 from tests.layers import attended, layer_of
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, Architecture, random_inputs
 

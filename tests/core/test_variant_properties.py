@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from attncli.core.engines import attend
-from attncli.core.layer import merge_heads, split_heads
+from attncli.core.layer import Wanted, merge_heads, split_heads
 from attncli.core.mechanisms import (
     alibi_bias,
     alibi_slopes,
@@ -26,7 +26,6 @@ from attncli.core.mechanisms import (
     rotary_angles,
     rotate,
 )
-from attncli.core.wanted import Wanted
 from tests.layers import attended, layer_of, visible_keys
 
 seeds = st.integers(0, 2**32)

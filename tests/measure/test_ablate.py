@@ -66,7 +66,7 @@ def loss(model: PreTrainedModel, ids: Tensor, first: int = 1) -> float:
 
 
 def probe(seed: int, length: int) -> Tensor:
-    pretrained = kept_pretrained(SHIPPED, allow_download=False, device=torch.device("cpu"), with_head=True)
+    pretrained = kept_pretrained(SHIPPED, allow_download=False, device="cpu", with_head=True)
     return repeated_probe(pretrained, length, torch.Generator().manual_seed(seed)).ids
 
 

@@ -8,8 +8,7 @@ import torch
 
 from attncli.core.engines import attend
 from attncli.core.formulas import value_norms
-from attncli.core.layer import AttentionLayer
-from attncli.core.wanted import Marks, Wanted
+from attncli.core.layer import AttentionLayer, Marks, Wanted
 from attncli.measure.heads import Attention, weighted_by_values, without_first_keys
 from attncli.measure.patterns import head_scores, one_key, wanted_scores
 from tests.eager import captured_layers, eager_weights_of_texts, whole_weights, whole_weights_of_texts

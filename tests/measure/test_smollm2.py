@@ -37,7 +37,7 @@ def folder() -> Path:
 @pytest.fixture(scope="module")
 def pretrained(folder: Path) -> Pretrained:
     """The very model that `attn --model` has loaded."""
-    return kept_pretrained(str(folder), allow_download=False, device=torch.device("cpu"))
+    return kept_pretrained(str(folder), allow_download=False, device="cpu")
 
 
 def survey_rows(attn: Attn, folder: Path, *flags: str) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from attncli.cli import run
 from attncli.errors import UserError
@@ -271,10 +270,10 @@ def test_a_config_chooses_no_kernel(
     monkeypatch.setattr("transformers.integrations.hub_kernels.get_kernel", asked.append)
     folder = save_model(tmp_path, model)
     change_config(folder, **settings)
-    found = load_pretrained(str(folder), allow_download=False, device=torch.device("cpu"))
+    found = load_pretrained(str(folder), allow_download=False, device="cpu")
     assert not asked
     change_config(folder, **{name: None for name in settings})
-    plain = load_pretrained(str(folder), allow_download=False, device=torch.device("cpu"))
+    plain = load_pretrained(str(folder), allow_download=False, device="cpu")
     for name in ("_attn_implementation", "_experts_implementation"):
         assert getattr(found.model.config, name) == getattr(plain.model.config, name)
 
@@ -307,9 +306,7 @@ def test_what_a_tokenizer_prints_is_printed(capfd: pytest.CaptureFixture[str]) -
 
 
 def test_a_token_without_a_name_is_its_number(tmp_path: Path) -> None:
-    pretrained = load_pretrained(
-        str(save_model(tmp_path, "BERT")), allow_download=False, device=torch.device("cpu")
-    )
+    pretrained = load_pretrained(str(save_model(tmp_path, "BERT")), allow_download=False, device="cpu")
     assert pretrained.labels([3, 99]) == ("[SEP]", "[99]")
 
 

@@ -10,11 +10,9 @@ from attncli.models.loading import kept_pretrained, load_pretrained
 from attncli.models.pretrained import Pretrained, repeated_probe
 from tests.model_folders import save_model
 
-CPU = torch.device("cpu")
-
 
 def load(folder: Path) -> Pretrained:
-    return load_pretrained(str(folder), allow_download=False, device=CPU)
+    return load_pretrained(str(folder), allow_download=False, device="cpu")
 
 
 def test_tokens_are_neither_padded_nor_cut(tmp_path: Path) -> None:
@@ -63,7 +61,7 @@ def test_the_model_of_the_last_run_is_kept_until_its_files_change(tmp_path: Path
     one, other = save_model(tmp_path / "one", "BERT"), save_model(tmp_path / "other", "BERT")
 
     def kept(folder: Path) -> Pretrained:
-        return kept_pretrained(str(folder), allow_download=False, device=CPU)
+        return kept_pretrained(str(folder), allow_download=False, device="cpu")
 
     first = kept(one)
     assert kept(one) is first

@@ -17,9 +17,10 @@ from transformers import AutoModel
 from typer.core import TyperCommand
 
 from attncli.commands import batch as kept
+from attncli.core import processor
+from attncli.core.processor import SPINNING, SPINS, VARIABLE, one_torch_thread
 from attncli.runs import driver as workers
 from attncli.runs import plan as worth
-from attncli.runs import threads
 from attncli.runs.driver import Driver
 from attncli.runs.plan import (
     Job,
@@ -35,7 +36,6 @@ from attncli.runs.plan import (
 )
 from attncli.runs.report_values import Expectations
 from attncli.runs.runner import Chunk, ChunkResult
-from attncli.runs.threads import SPINNING, SPINS, VARIABLE, one_torch_thread
 from attncli.settings import SPECS
 from attncli.settings.validation import Given
 from tests.checkpoints import package_folder
@@ -288,13 +288,13 @@ def test_slow_runs_are_chunks_of_their_own_whatever_was_expected(tmp_path: Path)
 def test_threads_follow_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = iter((0.0, 4.0, 4.0, 4.0, 4.0, 8.0, 8.0))
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(threads, "SECONDS", 0.0)
-    monkeypatch.setattr(threads, "_busy_seconds", lambda: next(busy))
-    monkeypatch.setattr(threads.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(processor, "SECONDS", 0.0)
+    monkeypatch.setattr(processor, "_busy_seconds", lambda: next(busy))
+    monkeypatch.setattr(processor.os, "cpu_count", lambda: 2)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with threads.threads_of_idle_cores() as look:
+        with processor.threads_of_idle_cores() as look:
             assert torch.get_num_threads() == 1
             look()  # four seconds of others in no time
             assert torch.get_num_threads() == 1

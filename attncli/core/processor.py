@@ -1,4 +1,8 @@
-"""torch's own threads, which slow down many small runs, above all on a busy machine."""
+"""What computes on the CPU: the pass over tiles in C, and torch's own threads.
+
+A leaf without torch. The library of the pass is built when attn is installed, where there is a compiler
+(hatch_build.py); its name has the digest of its source, so that none of another version is ever loaded.
+"""
 
 import ctypes
 import os
@@ -6,11 +10,40 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
+from hashlib import sha256
 from importlib.util import find_spec
 from math import isnan, nan
 from pathlib import Path
 
+SOURCE = Path(__file__).with_name("tile_pass.c")
+SWITCH = "ATTN_COMPILED"
+"""The environment variable that, set to 0, leaves everything to torch."""
+
+
+def library_name() -> str:
+    """What the library of this source is called."""
+    return f"tile_pass-{sha256(SOURCE.read_bytes()).hexdigest()[:12]}.so"
+
+
+@cache
+def tile_pass() -> ctypes.CDLL | None:
+    """The library; None where it was not built, does not load, or is switched off."""
+    if os.environ.get(SWITCH) == "0":
+        return None
+    try:
+        return ctypes.CDLL(str(SOURCE.with_name(library_name())))
+    except OSError:
+        return None
+
+
+def tile_pass_in_use() -> str:
+    """`compiled` or `torch`: what computes long rows on the CPU."""
+    return "torch" if tile_pass() is None else "compiled"
+
+
 VARIABLE = "OMP_NUM_THREADS"
+"""How many threads torch has: its own slow down many small runs, above all on a busy machine."""
 SPINNING = "GOMP_SPINCOUNT"
 SPINS = 20_000
 """Rounds (half a millisecond) that a torch thread without work keeps its core; GNU's default is 300,000."""
