@@ -1,5 +1,5 @@
 """python -m attncli"""
 
-from attncli.cli import main
+from attn_start import main
 
 main()

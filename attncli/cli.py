@@ -321,17 +321,26 @@ def _ask_again(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def main() -> None:
-    """`attn`, as installed. Garbage collection is off until a command runs: see `invoke`."""
+    """The command line of this process. Garbage collection is off until a command runs: see `invoke`."""
+    try:
+        sys.exit(_run_process())
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _run_process() -> int:
     gc.disable()
     signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.unraisablehook = _ask_again
     # Closed by the caller: nobody would see an error, or a report.
     if sys.stderr is None:
-        sys.exit(FAILED)
+        return FAILED
     if sys.stdout is None:
         _print_errors("cannot write: standard output is closed")
-        sys.exit(WriteError.exit_code)
+        return WriteError.exit_code
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(run(sys.argv[1:]))
+    return run(sys.argv[1:])

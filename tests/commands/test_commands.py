@@ -299,6 +299,44 @@ def test_control_c_ends_with_130(tmp_path: Path) -> None:
     assert (process.returncode, err) == (130, "")
 
 
+@pytest.mark.parametrize(("signal_name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+@pytest.mark.parametrize(
+    "module",
+    ["attncli", "attncli.core.processor", "attncli.cli", "typer", "attncli.commands.command", "torch"],
+)
+def test_a_signal_during_an_import_ends_it_quietly(module: str, signal_name: str, code: int) -> None:
+    """However early it comes: `module` is what is looked for when it does."""
+    program = f"""
+import signal, sys
+
+class Looked:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            signal.raise_signal(signal.{signal_name})
+
+sys.meta_path.insert(0, Looked())
+sys.argv = ["attn", "self", "the cat"]
+from attn_start import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_control_c_is_ignored_where_whoever_starts_attn_ignores_it() -> None:
+    program = """
+import signal, sys
+from attncli import cli
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+cli.build_app = lambda: lambda **given: signal.raise_signal(signal.SIGINT)
+from attn_start import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_text_comes_from_a_file_or_standard_input(tmp_path: Path, attn: Attn) -> None:
     path = tmp_path / "text.txt"
     path.write_text("The cat,\nthe dog.")
