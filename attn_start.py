@@ -1,4 +1,4 @@
-"""`attn`, as installed: from its first line on a signal ends it quietly, while the package is imported, too."""
+"""`attn`, as installed: from its first line on, while it imports the package, a signal ends it quietly."""
 
 import os
 import signal

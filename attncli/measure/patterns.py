@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -233,9 +232,6 @@ def patterns_of_text(
     return HeadPatterns(patterns, strongest, rows_by_stack(stacks))
 
 
-ROUNDING = 1e-4
-"""By how much two means of float32 may differ."""
-
 Where = Mapping[str, Any]
 """Layer, kind and stack, and the module where it is known."""
 
@@ -273,20 +269,6 @@ class HeadTotals:
     num_tokens: int | None = None
     layers: dict[tuple[Any, ...], LayerTotals] = field(default_factory=dict)
     stacks: dict[str, Stack] = field(default_factory=dict)
-
-    def add_array(
-        self, where: Where, names: Sequence[str], values: np.ndarray, starts_special: bool | None
-    ) -> None:
-        """The same as `add` for what a store has kept, and whether all its texts begin with a special token.
-
-        Stores of before did not keep that (None). There the numbers tell, unless the first keys are left out:
-        no head has more weight on the first token than on special ones where it is one.
-        """
-        self.add(where, names, torch.from_numpy(values))
-        if starts_special is None:
-            lead = values[..., names.index("special_mass")] - values[..., names.index("sink_mass")]
-            starts_special = not (lead < -ROUNDING).any() and not np.isnan(lead).all()
-        self.add_rows(where["stack"], {}, starts_special=starts_special)
 
     def add_rows(self, stack: str, num_rows: Mapping[str, int], *, starts_special: bool = True) -> None:
         """Rows of a stack by statistic, and whether its texts begin with a special token."""
