@@ -540,9 +540,10 @@ def surveyed(
         raise UserError(f"rollout: {pretrained.name} has an encoder and a decoder: rollout is for one stack")
     with ExitStack() as hooks:
         survey = Survey(options, readings, pretrained, progress, hooks)
-        ablated = AblatedHeads(ablate, pretrained, survey.take, hooks)
-        way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
-    ablated.check_all_found()
+        ablated = AblatedHeads(ablate, pretrained, survey.take, hooks) if ablate else None
+        way = capture(pretrained.model, pretrained.inputs(readings), (ablated or survey).take)
+    if ablated is not None:
+        ablated.check_all_found()
     return Surveyed(survey, way)
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attncli.errors import UserError
-from attncli.file_digests import content_digest
-from attncli.models.folder import local_model, num_parameters, num_parameters_of_gguf
+from attncli.models.folder import content_digest, local_model, num_parameters, num_parameters_of_gguf
 from attncli.models.text_files import LineFile, TextFile, TextLine
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
