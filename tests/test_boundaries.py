@@ -21,7 +21,7 @@ ARROWS = {
     },
     "runs": {"settings", "toys", "measure", "models", "core", "report_parts", *LEAVES},
     "views": {"settings", "core", *LEAVES},
-    "toys": {"settings", "core", "report_parts", *LEAVES},
+    "toys": {"core", "errors", "report"},
     "measure": {"models", "core", *LEAVES} - {"report"},
     "models": {"core", *LEAVES} - {"report"},
     "settings": {"models", "core", *LEAVES},
@@ -78,7 +78,13 @@ def test_rooms_import_along_the_arrows(path: Path) -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_library_knows_neither_settings_nor_words_for_people(path: Path) -> None:
     modules = {name.split(".")[0] for name in imported_modules(path)}
-    assert not {"pydantic", "rich", "typer"} & modules or room_of(path) not in LIBRARY
+    assert not {"pydantic", "rich", "typer"} & modules or room_of(path) not in (*LIBRARY, "toys")
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("toys/*.py")), ids=lambda path: path.stem)
+def test_of_the_toys_only_what_explains_a_report_knows_reports(path: Path) -> None:
+    modules = imported_modules(path)
+    assert "attncli.report" not in modules or path.stem.startswith("explained_")
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

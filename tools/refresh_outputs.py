@@ -53,7 +53,7 @@ PLAIN = re.compile(r"attn [^|&;<>$`*?\\#~]*")
 IMPORTED = [
     "attncli.cli",
     "attncli.commands.experiment",
-    "attncli.toys.attention",
+    "attncli.commands.attention",
     "attncli.runs.runner",
     "attncli.models.loading",
     "transformers.models.gpt2.modeling_gpt2",

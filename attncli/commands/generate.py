@@ -15,7 +15,7 @@ from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table, 
 from attncli.report_parts import build_report, named
 from attncli.settings.generate import GenerateSpec
 from attncli.settings.text import Texts
-from attncli.toys.sources import Progress
+from attncli.toys.attention import Progress
 
 MOST_MEAN_WEIGHTS = 2**22
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Generator
 
     from attncli.models.pretrained import Pretrained, Reading
-    from attncli.toys.sources import Draws, Progress
+    from attncli.toys.attention import Draws, Progress
 
 
 def modules_of(spec: Spec) -> tuple[str, ...]:
@@ -195,7 +195,7 @@ class Session:
         if isinstance(spec, ModelSpec) and spec.model_source() is not None:
             pretrained = _pretrained(spec, self._progress)
             return _run_on_model(spec, texts, pretrained, self._generator, self._progress)
-        from attncli.toys.sources import Draws
+        from attncli.toys.attention import Draws
 
         self._draws = self._draws or Draws(self._generator, self._progress)
         self._draws.generator = self._generator
@@ -344,7 +344,7 @@ def _run_bucket(specs: Sequence[Spec], texts: Sequence[Texts]) -> list[Outcome]:
     try:
         refuse_what_does_not_fit(specs[0], *texts[0].counts())
         run = load_experiment(specs[0])
-        from attncli.toys.sources import DrawsTogether
+        from attncli.toys.attention import DrawsTogether
 
         draws = DrawsTogether([spec.seed for spec in specs])
         together = run(specs[0], texts[0]._replace(others=tuple(texts[1:])), draws)

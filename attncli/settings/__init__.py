@@ -16,19 +16,19 @@ class Experiment(NamedTuple):
 
 
 EXPERIMENTS = {
-    "average": Experiment("Average each token with its past, in three ways", "settings.lessons:AverageSpec"),
+    "average": Experiment("Average each token with its past, in three ways", "commands.average:AverageSpec"),
     "self": Experiment("Self-attention of one sentence, with one head", "settings.attention:SelfSpec"),
     "multihead": Experiment("Multi-head attention of one sentence", "settings.attention:MultiheadSpec"),
     "cross": Experiment("Cross-attention from a sentence to a context", "settings.attention:CrossSpec"),
     "scale-demo": Experiment(
-        "Why scores are scaled: variance and sharpness", "settings.lessons:ScaleDemoSpec"
+        "Why scores are scaled: variance and sharpness", "commands.scale_demo:ScaleDemoSpec"
     ),
-    "norm": Experiment("Batch, layer and RMS normalisation", "settings.lessons:NormSpec"),
+    "norm": Experiment("Batch, layer and RMS normalisation", "commands.norm:NormSpec"),
     "heads": Experiment("What each head of a pretrained model does", "settings.heads:HeadsSpec"),
     "generate": Experiment("Where a model looks while it writes", "settings.generate:GenerateSpec"),
     "ablate": Experiment("What a model loses without each of its heads", "settings.ablate:AblateSpec"),
     "why": Experiment("What each head adds to the logit of the next token", "settings.ablate:WhySpec"),
-    "pitfalls": Experiment("Classic mistakes, each next to the right way", "settings.lessons:PitfallsSpec"),
+    "pitfalls": Experiment("Classic mistakes, each next to the right way", "commands.pitfalls:PitfallsSpec"),
 }
 
 

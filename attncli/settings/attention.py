@@ -160,7 +160,7 @@ class ProjectedSpec(TextSpec, LayerSpec, ExplainRowSpec):
     """How query, key and value are made, and what is done with them."""
 
     group = "Projections"
-    explained_by = "attncli.toys.explained_attention"
+    explained_by = "attncli.commands.attention"
 
     tokenizer: Literal["words", "whitespace", "model"] = Field(
         default_factory=lambda data: "words" if data["model"] is None else "model",
@@ -336,7 +336,7 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
 class SelfSpec(PositionSpec, AttentionSpec, HeadSpec):
     experiment = "self"
     title = "Self-attention"
-    module = "attncli.toys.attention:run_self"
+    module = "attncli.commands.attention:run_self"
     examples = (
         'attn self "the cat walks on the street"',
         "attn self --num-tokens 8 --embed-dim 32 --head-dim 16 --causal",
@@ -370,7 +370,7 @@ class HeadCounts(Spec):
 class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     experiment = "multihead"
     title = "Multi-head attention"
-    module = "attncli.toys.attention:run_multihead"
+    module = "attncli.commands.attention:run_multihead"
     group = "Projections"
     explained_keys = frozenset({"token", "head"})
     examples = (
@@ -423,7 +423,7 @@ class CrossSpec(AttentionSpec, HeadSpec):
     experiment = "cross"
     reads_context = True
     title = "Cross-attention"
-    module = "attncli.toys.attention:run_cross"
+    module = "attncli.commands.attention:run_cross"
     group = "Input"
     examples = (
         'attn cross --sentence "the cat sleeps" --context "die katze schläft gern"',

@@ -1,10 +1,12 @@
-"""Self-, multi-head and cross-attention with sampled weights: the matrix, or exact statistics."""
+"""Attention with sampled weights: the random numbers, the vectors of tokens, their query, key and value."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from math import prod, sqrt
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attncli.core.engines import attend
@@ -23,7 +25,6 @@ from attncli.core.layer import (
 )
 from attncli.core.mechanisms import (
     alibi_bias,
-    alibi_slopes,
     attend_by_loop,
     attend_differentially,
     differential_lambda,
@@ -31,33 +32,335 @@ from attncli.core.mechanisms import (
     rms_norm,
     rotate,
 )
-from attncli.core.summaries import merged_moments, moments
-from attncli.errors import RunError
-from attncli.memory import readable_bytes
-from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors
-from attncli.report_parts import LeadingAxes, build_report, named, row_tensors, with_summaries
-from attncli.settings.attention import (
-    POSITIONS,
-    AttentionSpec,
-    CrossSpec,
-    MultiheadSpec,
-    PositionSpec,
-    SelfSpec,
-)
-from attncli.settings.text import Texts
-from attncli.toys.sources import (
-    Draws,
-    Progress,
-    Projection,
-    Source,
-    embed,
-    sample_linear,
-    sample_linear_bias,
-    sample_projections,
-)
+from attncli.errors import RunError, UserError
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Sorted words and a vector for each: row i of the table belongs to words[i]."""
+
+    words: tuple[str, ...]
+    table: Float[Tensor, "word dim"]
+
+    def ids(self, tokens: Sequence[str]) -> list[int]:
+        """The row of each token; UserError that names the words without one."""
+        index = {word: row for row, word in enumerate(self.words)}
+        if missing := sorted(set(tokens) - index.keys()):
+            raise UserError(f"embedding: previous has no vector for {', '.join(missing[:5])}")
+        return [index[token] for token in tokens]
+
+
+def sample_table(num_words: int, dim: int, generator: torch.Generator) -> Float[Tensor, "word dim"]:
+    """Standard normal vectors, one per word, as torch.nn.Embedding starts."""
+    return torch.randn(num_words, dim, generator=generator)
+
+
+SAMPLERS: dict[str, Callable[[tuple[int, ...], torch.Generator], Tensor]] = {
+    "gaussian": lambda shape, generator: torch.randn(shape, generator=generator),
+    "integers": lambda shape, generator: torch.randint(0, 10, shape, generator=generator).float(),
+}
+"""Vectors without a vocabulary; equal tokens get different ones: N(0, 1), or whole numbers from 0 to 9."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A sampled matrix in its own layout, which `axes` names; applying it gives `... token dim`."""
+
+    matrix: Float[Tensor, "..."]
+    axes: tuple[str, ...]
+
+    def to(self, device: torch.device) -> "Projection":
+        """The same projection with its matrix on a device."""
+        return Projection(self.matrix.to(device), self.axes)
+
+    def __call__(self, vectors: Float[Tensor, "*batch token embed"]) -> Float[Tensor, "*out token dim"]:
+        """The projected vectors; a matrix with a head axis puts a head axis before the tokens."""
+        if self.axes == ("embed", "dim"):
+            return vectors @ self.matrix
+        if self.axes == ("dim", "embed"):
+            return vectors @ self.matrix.mT
+        # One product for all heads: a broadcast one would copy the vectors for each.
+        return split_heads(vectors @ self.matrix.flatten(-3, -2).mT, self.matrix.shape[-3])
+
+
+def sample_linear(out_dim: int, in_dim: int, generator: torch.Generator) -> Float[Tensor, "out in"]:
+    """U(-1/sqrt(in_dim), 1/sqrt(in_dim)) with layout (out, in), as torch.nn.Linear starts its weight."""
+    matrix = torch.empty(out_dim, in_dim)
+    torch.nn.init.kaiming_uniform_(matrix, a=sqrt(5), generator=generator)
+    return matrix
+
+
+def sample_linear_bias(out_dim: int, in_dim: int, generator: torch.Generator) -> Float[Tensor, " out"]:
+    """U(-1/sqrt(in_dim), 1/sqrt(in_dim)), as torch.nn.Linear starts its bias."""
+    bound = 1 / sqrt(in_dim)
+    return torch.empty(out_dim).uniform_(-bound, bound, generator=generator)
+
+
+def sample_projections(
+    kind: str,
+    embed_dim: int,
+    sizes: Mapping[str, tuple[int, ...]],
+    order: Sequence[str],
+    generator: torch.Generator,
+) -> dict[str, Projection]:
+    """Projections for query, key and value, sampled in the given order; sizes are (dim,) or (heads, dim).
+
+    linear: one torch.nn.Linear without bias, layout (dim, embed), its rows split into heads where there are
+    several: (head, dim, embed). uniform: U[0, 1) with layout (embed, dim), or (head, dim, embed).
+    """
+    projections = {}
+    for name in order:
+        shape, axes = (*sizes[name], embed_dim), ("head", "dim", "embed")[-1 - len(sizes[name]) :]
+        if kind == "linear":
+            matrix = sample_linear(prod(sizes[name]), embed_dim, generator).view(shape)
+        else:
+            if len(shape) == 2:
+                shape, axes = shape[::-1], axes[::-1]
+            matrix = torch.rand(shape, generator=generator)
+        projections[name] = Projection(matrix, axes)
+    return projections
+
+
+Drawn = TypeVar("Drawn")
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """What hears from an experiment while it runs."""
+
+    def __call__(self, share: float, /) -> None:
+        """The share of a long computation that is done, between 0 and 1."""
+
+    def write(self, text: str, /) -> None:
+        """Text as a model generates it."""
+
+    def tell(self, line: str, /) -> None:
+        """A line that stays: a part is finished."""
+
+
+class Draws:
+    """A generator and the vocabulary's table, which one experiment leaves to the next."""
+
+    def __init__(self, generator: torch.Generator, progress: Progress | None = None) -> None:
+        self.generator = generator
+        self.vocabulary: Vocabulary | None = None
+        self.progress = progress
+
+    def draw(self, draw: Callable[..., Drawn], *arguments: Any) -> Drawn:
+        """draw(*arguments, generator)."""
+        return draw(*arguments, self.generator)
+
+    def draw_each(self, draw: Callable[..., Drawn], arguments: Sequence[tuple[Any, ...]]) -> list[Drawn]:
+        """One draw for each text that runs together, each with its own arguments: here there is one text."""
+        return [draw(*own, self.generator) for own in arguments]
+
+
+MAX_KEPT_BYTES = 32 * 2**20
+
+
+@dataclass
+class _Point:
+    """A generator after some draws, and what has been sampled from there on."""
+
+    state: Tensor
+    sampled: dict[tuple[Any, ...], tuple[Any, "_Point"]] = field(default_factory=dict)
+
+
+class KeptDraws:
+    """Every draw by its seed and the draws before it; all are forgotten when they grow too large."""
+
+    def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
+        self._generator = torch.Generator()
+        self._starts: dict[int, _Point] = {}
+        self._max_bytes = max_bytes
+        self._bytes = 0
+
+    def start(self, seed: int) -> _Point:
+        """A generator with this seed, before its first draw."""
+        if self._bytes > self._max_bytes:
+            self._starts.clear()
+            self._bytes = 0
+        if seed not in self._starts:
+            self._starts[seed] = self._point(torch.Generator().manual_seed(seed))
+        return self._starts[seed]
+
+    def draw(
+        self, point: _Point, draw: Callable[..., Drawn], arguments: tuple[Any, ...]
+    ) -> tuple[Drawn, _Point]:
+        """draw(*arguments, generator) from this point, and the point after it."""
+        key = (draw, *map(_hashable, arguments))
+        if key not in point.sampled:
+            self._generator.set_state(point.state)
+            result = draw(*arguments, self._generator)
+            self._bytes += _bytes(result)
+            point.sampled[key] = (result, self._point(self._generator))
+        return point.sampled[key]
+
+    def _point(self, generator: torch.Generator) -> _Point:
+        point = _Point(generator.get_state())
+        self._bytes += point.state.nbytes
+        return point
+
+
+KEPT = KeptDraws()
+"""What this process has sampled so far. Whether a draw is found here or repeated changes no number."""
+
+
+class DrawsTogether(Draws):
+    """The draws of several experiments side by side, each as from a generator with its own seed."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        super().__init__(torch.Generator().manual_seed(seeds[0]))
+        self._points = [KEPT.start(seed) for seed in seeds]
+
+    def draw_each(self, draw: Callable[..., Drawn], arguments: Sequence[tuple[Any, ...]]) -> list[Drawn]:
+        """The draw of each experiment, with its own arguments."""
+        sampled = [KEPT.draw(point, draw, own) for point, own in zip(self._points, arguments, strict=True)]
+        self._points = [point for _, point in sampled]
+        return [result for result, _ in sampled]
+
+    def draw(self, draw: Callable[..., Drawn], *arguments: Any) -> Drawn:
+        """The same draw for each experiment, along a first axis unless all sampled the same numbers."""
+        return stacked(self.draw_each(draw, [arguments] * len(self._points)))
+
+
+def stacked(sampled: Sequence[Drawn]) -> Drawn:
+    """Tensors, and mappings and dataclasses of tensors, stacked along a new first axis.
+
+    Where all are the same object nothing is stacked: it broadcasts.
+    """
+    first: Any = sampled[0]
+    if all(other is first for other in sampled):
+        return sampled[0]
+    # All have the type of the first, and so does the result: a type checker cannot follow that.
+    if isinstance(first, Tensor):
+        return torch.stack(sampled)  # type: ignore[arg-type, return-value]
+    if isinstance(first, dict):
+        return {name: stacked([one[name] for one in sampled]) for name in first}  # type: ignore[index, return-value]
+    if is_dataclass(first):
+        parts = [part.name for part in fields(first) if isinstance(getattr(first, part.name), Tensor)]
+        changed = {name: stacked([getattr(one, name) for one in sampled]) for name in parts}
+        return replace(first, **changed)  # type: ignore[type-var, return-value]
+    raise AssertionError(f"no way to stack {type(first)}")
+
+
+def _hashable(argument: Any) -> Any:
+    if isinstance(argument, dict):
+        return tuple(argument.items())
+    return tuple(argument) if isinstance(argument, list) else argument
+
+
+def _bytes(sampled: Any) -> int:
+    if isinstance(sampled, Tensor):
+        return sampled.nbytes
+    if isinstance(sampled, dict):
+        return sum(map(_bytes, sampled.values()))
+    return (
+        sum(_bytes(getattr(sampled, part.name)) for part in fields(sampled)) if is_dataclass(sampled) else 0
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """The embedded tokens of one text, and their ids where there is a vocabulary."""
+
+    vectors: Float[Tensor, "*batch token dim"]
+    token_ids: Int[Tensor, "*batch token"] | None
+
+
+def choose_device(name: str) -> torch.device:
+    """cpu or cuda; auto is CUDA where there is one. UserError where it is missing."""
+    has_cuda = torch.cuda.is_available()
+    if name == "cuda" and not has_cuda:
+        raise UserError("device: cuda is not available here: use auto or cpu")
+    return torch.device("cuda" if name != "cpu" and has_cuda else "cpu")
+
+
+Sides = tuple[Sequence[str], ...]
+"""The tokens of a text, and of a context where there is one: both share one vocabulary."""
+
+
+def _vocabularies(texts: Sequence[Sides], draws: Draws, embedding: str, dim: int) -> list[Vocabulary]:
+    if embedding == "random":
+        words = [tuple(sorted({token for tokens in sides for token in tokens})) for sides in texts]
+        tables = draws.draw_each(sample_table, [(len(own), dim) for own in words])
+        return [Vocabulary(own, table) for own, table in zip(words, tables, strict=True)]
+    # The plan has seen to a step before this one; only where that failed there is no table.
+    if draws.vocabulary is None or draws.vocabulary.table.shape[1] != dim:
+        raise UserError(f"embedding: previous has no table of size {dim} from the step before")
+    return [draws.vocabulary]
+
+
+def _batched(tensors: Sequence[Tensor]) -> Tensor:
+    """The tensors of several texts stacked along a first axis; that of a single text unchanged."""
+    return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
+
+
+def _looked_up(vocabularies: Sequence[Vocabulary], texts: Sequence[Sequence[str]]) -> Source:
+    ids = [torch.tensor(own.ids(tokens)) for own, tokens in zip(vocabularies, texts, strict=True)]
+    vectors = [own.table[rows] for own, rows in zip(vocabularies, ids, strict=True)]
+    return Source(_batched(vectors), _batched(ids))
+
+
+def embed(
+    texts: Sequence[Sides],
+    draws: Draws,
+    *,
+    embedding: str,
+    dim: int,
+    batch_size: int | None,
+    read: Sequence[Vocabulary],
+    device: torch.device,
+) -> list[Source]:
+    """The vectors of the tokens, then of any context tokens, from what was read or by a way of sampling.
+
+    Everything is sampled on the CPU: no number depends on the device. Several texts form a batch, each with
+    the vocabulary and the samples that it would have alone.
+    """
+    sides = list(zip(*texts, strict=True))
+    if draw := SAMPLERS.get(embedding):
+        batch = (batch_size,) if batch_size else ()
+        shapes = [(*batch, len(tokens[0]), dim) for tokens in sides]
+        sampled = [draws.draw_each(draw, [(shape,)] * len(texts)) for shape in shapes]
+        return [Source(_batched(vectors).to(device), None) for vectors in sampled]
+    vocabularies = read or _vocabularies(texts, draws, embedding, dim)
+    draws.vocabulary = vocabularies[-1]
+    sources = [_looked_up(vocabularies, tokens) for tokens in sides]
+    return [Source(source.vectors.to(device), source.token_ids) for source in sources]
+
 
 LAMBDA_DEVIATION = 0.1
+LARGEST_FLOAT32 = 3.4e38
+LEAST_FACTOR = 1e-20
+"""Scores that were multiplied by less cannot be recovered from float32."""
+MAX_LOOP_CELLS = 2**16
 Vectors = Mapping[str, Float[Tensor, "..."]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionForm:
+    """softmax(query key^T scale) value, and its variants; a number of None is off."""
+
+    scale: str | float = "sqrt"
+    softmax: bool = True
+    causal: bool = False
+    window: int | None = None
+    rope_base: float | None = None
+    alibi: bool = False
+    num_buckets: int | None = None
+    """Of the distances of a relative bias; those from `max_distance` on share the last one."""
+    max_distance: int = 128
+    qk_norm_eps: float | None = None
+    softcap: float | None = None
+    temperature: float = 1.0
+    sink: float | None = None
+    lambda_init: float | None = None
+    """Of differential attention."""
+
+    @property
+    def is_differential(self) -> bool:
+        """Whether query and key have two halves, and a softmax each."""
+        return self.lambda_init is not None
 
 
 @dataclass(frozen=True)
@@ -68,6 +371,44 @@ class VariantParameters:
     lambda_vectors: Float[Tensor, "4 half"] | None = None
 
 
+@dataclass(frozen=True)
+class SampledAttention:
+    """The layer, with query and key as its scores multiply them, and what was computed of it.
+
+    `raw_moments` are of the scores before the scale. Differential attention has two `halves`, whose scores
+    those are, and `factor`, its lambda; it has no moments.
+    """
+
+    layer: AttentionLayer
+    parameters: VariantParameters
+    computed: Computed
+    output: Float[Tensor, "text head query dim"]
+    raw_moments: Moments | None = None
+    halves: tuple[Computed, ...] = ()
+    factor: float | None = None
+
+
+def project(
+    sources: Sequence[Source],
+    draws: Draws,
+    *,
+    projection: str,
+    order: Sequence[str],
+    sizes: Mapping[str, tuple[int, ...]],
+) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, Projection]]:
+    """Query of the first source, key and value of the last, and what made them: linear, uniform or none.
+
+    Sizes are (dim,), or (heads, dim) for an axis of heads; without a projection each head sees its own slice.
+    """
+    own = {"query": sources[0].vectors, "key": sources[-1].vectors, "value": sources[-1].vectors}
+    if projection == "none":
+        heads = sizes["query"][:-1]
+        return {name: split_heads(vectors, *heads) if heads else vectors for name, vectors in own.items()}, {}
+    embed_dim = sources[0].vectors.shape[-1]
+    projections = draws.draw(sample_projections, projection, embed_dim, sizes, order)
+    return {name: projections[name].to(vectors.device)(vectors) for name, vectors in own.items()}, projections
+
+
 def _sample(table: tuple[int, int] | None, half: int | None, generator: torch.Generator) -> VariantParameters:
     """N(0, 1) for the table, then N(0, 0.1^2) for the vectors q1, k1, q2, k2, of these sizes."""
     return VariantParameters(
@@ -76,307 +417,118 @@ def _sample(table: tuple[int, int] | None, half: int | None, generator: torch.Ge
     )
 
 
-def head_axes(spec: AttentionSpec) -> tuple[str, ...]:
-    """The axis of heads, where the report has one."""
-    return ("head",) if spec.shows_all_heads else ()
-
-
-def variant_parameters(spec: AttentionSpec, draws: Draws) -> VariantParameters:
-    """The parameters of the variants that are on.
-
-    Sampled after the projections of query, key and value, before that of the output.
-    """
-    positions, table = spec.positions(), None
-    if positions and positions.relative_bias:
-        table = spec.query_heads(), positions.num_buckets
-    return draws.draw(_sample, table, spec.head_dim // 2 if spec.differential else None)
-
-
-def apply_qk_norm_and_rope(spec: AttentionSpec, vectors: Vectors) -> dict[str, Float[Tensor, "..."]]:
+def _apply_qk_norm_and_rope(form: AttentionForm, vectors: Vectors) -> dict[str, Float[Tensor, "..."]]:
     """Query and key as the scores multiply them: normalised, then rotated; the value is unchanged.
 
     In differential attention each half is normalised and rotated separately.
     """
-    positions, applied = spec.positions(), dict(vectors)
+    applied = dict(vectors)
     for name in ("query", "key"):
-        heads = split_heads(vectors[name], 2) if spec.differential else vectors[name]
-        if spec.qk_norm:
-            heads = rms_norm(heads, eps=spec.qk_norm_eps)
-        if positions and positions.rope:
-            heads = rotate(heads, base=positions.rope_base)
-        applied[name] = merge_heads(heads) if spec.differential else heads
+        heads = split_heads(vectors[name], 2) if form.is_differential else vectors[name]
+        if form.qk_norm_eps is not None:
+            heads = rms_norm(heads, eps=form.qk_norm_eps)
+        if form.rope_base is not None:
+            heads = rotate(heads, base=form.rope_base)
+        applied[name] = merge_heads(heads) if form.is_differential else heads
     return applied
 
 
-def score_rules(
-    spec: AttentionSpec, parameters: VariantParameters, query: Float[Tensor, "..."]
+def _score_rules(
+    form: AttentionForm, parameters: VariantParameters, query: Float[Tensor, "text head query dim"]
 ) -> ScoreRules:
     """What happens to the scores between scale and weights."""
-    positions, bias = spec.positions(), None
-    if positions and positions.alibi:
-        bias = alibi_bias(spec.query_heads(), query.shape[-2])
-    if positions and parameters.bias_table is not None:
-        distance, causal = positions.max_distance, positions.causal
-        bias = relative_bias(parameters.bias_table, query.shape[-2], max_distance=distance, causal=causal)
+    bias, num_heads, num_queries = None, query.shape[1], query.shape[2]
+    if form.alibi:
+        bias = alibi_bias(num_heads, num_queries)
+    if parameters.bias_table is not None:
+        distance, causal = form.max_distance, form.causal
+        bias = relative_bias(parameters.bias_table, num_queries, max_distance=distance, causal=causal)
     if bias is not None:
         bias = bias.to(query).unsqueeze(0)
-    sink = None if spec.sink is None else torch.tensor([[spec.sink]], dtype=torch.float64)
-    return ScoreRules(softcap=spec.softcap, bias=bias, temperature=spec.temperature, sink=sink)
+    sink = None if form.sink is None else torch.tensor([[form.sink]], dtype=torch.float64)
+    rules = ScoreRules(softcap=form.softcap, bias=bias, temperature=form.temperature, sink=sink)
+    if rules.softmax_sink is not None and rules.softmax_sink.abs() > LARGEST_FLOAT32:
+        given = f"got sink {form.sink:g}, temperature {form.temperature:g}"
+        raise RunError(f"sink / temperature overflows float32: use a smaller sink ({given})")
+    return rules
 
 
-def explained_variants(
-    spec: AttentionSpec, before: Vectors, after: Vectors, parameters: VariantParameters, rules: ScoreRules
-) -> dict[str, NamedTensor]:
-    """The variants' parameters, and query and key before and after them, where asked to explain."""
-    if not spec.explain:
-        return {}
-    axes = head_axes(spec)
-    tensors = {}
-    if {"qk_norm", "rope"} & set(spec.variants_on()):
-        for name in ("query", "key"):
-            tensors[f"projected_{name}"] = named(before[name], *axes, name, "dim")
-            tensors[name] = named(after[name], *axes, name, "dim")
-    if parameters.bias_table is not None:
-        tensors["bias_table"] = named(
-            parameters.bias_table if axes else parameters.bias_table[0], *axes, "bucket"
-        )
-    if rules.bias is not None:
-        tensors["bias"] = named(rules.bias[0] if axes else rules.bias[0, 0], *axes, "query", "key")
-    if parameters.lambda_vectors is not None:
-        tensors["lambda_vectors"] = named(parameters.lambda_vectors, "vector", "dim")
-    return tensors
+def sampled_attention(
+    vectors: Vectors,
+    form: AttentionForm,
+    draws: Draws,
+    *,
+    rows: tuple[str, ...],
+    top_k: int,
+    is_streamed: bool = False,
+) -> SampledAttention:
+    """softmax(query key^T scale) value of vectors (text, head, token, dim), and these statistics of its rows.
 
-
-def variant_notes(spec: AttentionSpec) -> Iterator[str]:
-    """One line for each variant that is on: what it does to the numbers above."""
-    on = spec.variants_on()
-    if positions := spec.positions():
-        yield from _position_notes(positions, spec.query_heads())
-    if "qk_norm" in on:
-        yield "Query and key have a root mean square of one, so scores cannot grow with their lengths."
-    if "softcap" in on:
-        yield f"Scaled scores are capped: they stay between -{spec.softcap:g} and {spec.softcap:g}."
-    if "temperature" in on:
-        how = "flatter" if spec.temperature > 1 else "sharper"
-        yield f"Temperature {spec.temperature:g} divides all that the softmax takes: rows become {how}."
-    if "sink" in on:
-        yield "A sink outside the keys takes outside_mass of each row: rows sum to less than one."
-    if "differential" in on:
-        yield (
-            "Differential attention: a row sums to 1 - lambda and may be negative, so it is not a "
-            "distribution: entropy, distance and the like are left out."
-        )
-
-
-def _position_notes(spec: PositionSpec, num_heads: int) -> Iterator[str]:
-    if spec.rope:
-        yield "Rotary positions: the score of two vectors depends on how far apart they stand, not on where."
-    if spec.alibi:
-        slopes = [f"{slope:.3g}" for slope in alibi_slopes(num_heads).tolist()]
-        said = f"slope {slopes[0]}" if len(slopes) == 1 else f"slopes {', '.join(slopes)}"
-        yield f"ALiBi: each score loses its head's slope times the distance in tokens ({said})."
-    if spec.relative_bias:
-        yield "Relative bias: each score gets a number for its distance (sampled here, learned in a model)."
-    if spec.window is not None:
-        seen = f"the last {spec.window} keys" if spec.causal else f"keys less than {spec.window} tokens away"
-        seen = "its own key alone" if spec.window == 1 else seen
-        yield f"Sliding window: a query sees {seen}; what is further reaches it through more layers."
-
-
-LARGEST_FLOAT32 = 3.4e38
-LEAST_FACTOR = 1e-20
-"""Scores that were multiplied by less cannot be recovered from float32."""
-NO_SOFTMAX_NOTE = "Without softmax a row of weights is not a distribution: it has no row statistics."
-
-
-@dataclass(frozen=True)
-class SampledAttention:
-    """The output, and the tensors, statistics and notes of the report."""
-
-    output: Float[Tensor, "*batch query value_dim"]
-    tensors: dict[str, NamedTensor]
-    statistics: dict[str, Statistic]
-    notes: tuple[str, ...] = ()
-
-
-def sampled_attention(spec: AttentionSpec, sources: Sequence[Source], draws: Draws) -> SampledAttention:
-    """Attention from the first source to the last; its tensors begin with its inputs."""
-    vectors, projections = _projected(spec, sources, draws)
-    attention = compute_attention(spec, vectors, draws)
-    tensors = {}
-    names = (("input", "token_ids", "token"), ("context", "context_token_ids", "key"))
-    for source, (name, _, axis) in zip(sources, names, strict=False):
-        tensors[name] = named(source.vectors, axis, "dim")
-    if spec.explain:
-        for source, (_, name, axis) in zip(sources, names, strict=False):
-            if source.token_ids is not None:
-                tensors[name] = named(source.token_ids, axis)
-        for name, projection in projections.items():
-            tensors[f"{name}_projection"] = named(projection.matrix, *projection.axes)
-        for name, tensor in vectors.items():
-            tensors[name] = named(tensor, *head_axes(spec), "query" if name == "query" else "key", "dim")
-    return replace(attention, tensors=tensors | attention.tensors)
-
-
-def _projected(
-    spec: AttentionSpec, sources: Sequence[Source], draws: Draws
-) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, Projection]]:
-    """query, key and value (per head in multi-head attention), and the projections that made them."""
-    own = {"query": sources[0].vectors, "key": sources[-1].vectors, "value": sources[-1].vectors}
-    if spec.projection == "none" and spec.shows_all_heads:
-        return {name: split_heads(vectors, spec.query_heads()) for name, vectors in own.items()}, {}
-    if spec.projection == "none":
-        return own, {}
-    sizes, order = spec.projection_sizes(), spec.projection_order
-    projections = draws.draw(sample_projections, spec.projection, spec.embed_dim, sizes, order)
-    return {name: projections[name].to(vectors.device)(vectors) for name, vectors in own.items()}, projections
-
-
-def compute_attention(spec: AttentionSpec, vectors: Vectors, draws: Draws) -> SampledAttention:
-    """softmax(query key^T scale) value, with the variants that the spec asks for.
-
-    Key and value may have fewer heads than the query. RunError where scores overflow.
+    Key and value may have fewer heads than the query. What variants would learn is sampled here. Streamed, it
+    has pooled maps instead of weights. RunError where scores overflow.
     """
-    num_queries, num_keys = vectors["query"].shape[-2], vectors["key"].shape[-2]
-    lead = LeadingAxes.of(vectors["query"], has_head=spec.shows_all_heads)
-    parameters = variant_parameters(spec, draws)
-    applied = apply_qk_norm_and_rope(spec, vectors)
-    layer = _layer(spec, applied, lead, parameters)
-    if spec.chosen_engine(num_queries, num_keys) == "streaming":
-        result = _streaming(spec, layer, lead, draws.progress)
+    num_heads, dim = vectors["query"].shape[1], vectors["query"].shape[-1]
+    table = None if form.num_buckets is None else (num_heads, form.num_buckets)
+    parameters = draws.draw(_sample, table, dim // 2 if form.is_differential else None)
+    layer = _layer(form, _apply_qk_norm_and_rope(form, vectors), parameters)
+    wanted = Wanted(rows=rows, top_k=min(top_k, layer.shape[3]), received_mass=True)
+    if is_streamed:
+        wanted = replace(wanted, output=True, score_moments=True, pooled=MAP_SIZE)
+        result = _attended(layer, parameters, wanted, draws.progress)
     elif parameters.lambda_vectors is not None:
-        factor = differential_lambda(parameters.lambda_vectors, spec.lambda_init)
-        result = _differential(spec, layer, lead, factor)
+        assert form.lambda_init is not None
+        factor = differential_lambda(parameters.lambda_vectors, form.lambda_init)
+        *halves, found = attend_differentially(layer, factor, wanted)
+        assert found.output is not None
+        result = SampledAttention(layer, parameters, found, found.output, halves=tuple(halves), factor=factor)
     else:
-        result = _dense(spec, layer, lead)
+        wanted = replace(wanted, output=True) if form.softmax else Wanted()
+        wanted = replace(wanted, weights=True, scores=True, score_moments=True)
+        result = _attended(layer, parameters, wanted)
     if not result.output.abs().max().isfinite():
-        raise RunError(_overflow(spec))
-    return replace(
-        result,
-        tensors=explained_variants(spec, vectors, applied, parameters, layer.rules) | result.tensors,
-        statistics=with_summaries(result.statistics, num_queries),
-        notes=(*variant_notes(spec), *result.notes),
-    )
+        raise RunError(_overflow(form))
+    return result
 
 
-def _layer(
-    spec: AttentionSpec, vectors: Vectors, lead: LeadingAxes, parameters: VariantParameters
-) -> AttentionLayer:
+def _layer(form: AttentionForm, vectors: Vectors, parameters: VariantParameters) -> AttentionLayer:
     """The layer of these vectors: fourth-root scales query and key each, any other scale their product."""
-    rules = score_rules(spec, parameters, vectors["query"])
-    sink = rules.softmax_sink
-    if sink is not None and sink.abs() > LARGEST_FLOAT32:
-        given = f"got sink {spec.sink:g}, temperature {spec.temperature:g}"
-        raise RunError(
-            f"{spec.experiment}: sink / temperature overflows float32: use a smaller sink ({given})"
-        )
-    query, key, value = (lead.layered(vectors[name]) for name in ("query", "key", "value"))
-    factor = score_factor(spec.scale, query.shape[-1] // (2 if spec.differential else 1))
-    positions = spec.positions()
-    causal, window = (positions.causal, positions.window) if positions else (False, None)
-    visibility = Visibility(query.shape[-2], key.shape[-2], causal=causal, window=window)
-    return AttentionLayer(query, key, value, visibility, factor, rules)
+    query, key, value = (vectors[name] for name in ("query", "key", "value"))
+    factor = score_factor(form.scale, query.shape[-1] // (2 if form.is_differential else 1))
+    visibility = Visibility(query.shape[-2], key.shape[-2], causal=form.causal, window=form.window)
+    return AttentionLayer(query, key, value, visibility, factor, _score_rules(form, parameters, query))
 
 
-def _overflow(spec: AttentionSpec) -> str:
-    message = f"{spec.experiment}: the scores overflow float32: use a smaller scale (got {spec.scale})"
-    hotter = f" or a larger temperature (got {spec.temperature:g})"
-    return message if spec.temperature == 1 else message + hotter
-
-
-def _wanted(spec: AttentionSpec, layer: AttentionLayer) -> Wanted:
-    """The statistics of rows and keys."""
-    return Wanted(rows=spec.measured_of_rows(), top_k=min(spec.top_k, layer.shape[3]), received_mass=True)
-
-
-def _differential(
-    spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes, factor: float
+def _attended(
+    layer: AttentionLayer,
+    parameters: VariantParameters,
+    wanted: Wanted,
+    progress: Callable[[float], None] | None = None,
 ) -> SampledAttention:
-    """scores and scaled_scores are of the first half, second_scores and second_scaled_scores of the other."""
-    *halves, found = attend_differentially(layer, factor, _wanted(spec, layer))
-    everywhere = layer.visibility.whole(layer.query.device).unsqueeze(1).expand(layer.shape)
-    tensors: dict[str, Tensor | None] = {}
-    statistics: dict[str, Statistic] = {}
-    for prefix, half in zip(("", "second_"), halves, strict=True):
-        assert half.raw_scores is not None and half.scores is not None
-        scores = {f"{prefix}scores": half.raw_scores, f"{prefix}scaled_scores": half.scores}
-        statistics |= {name: Numbers(moments(tensor[everywhere])) for name, tensor in scores.items()}
-        if spec.explain:
-            tensors |= dict(reversed(scores.items())) | {f"{prefix or 'first_'}weights": half.weights}
-        else:
-            tensors[f"{prefix}scores"] = half.raw_scores
-    tensors["weights"] = found.weights
-    statistics["differential"] = Numbers({"lambda_init": spec.lambda_init, "lambda": factor})
-    statistics |= row_tensors(found, lead, None)
-    return SampledAttention(lead.back(found.output), _of_pairs(tensors, lead), statistics)
-
-
-def _of_pairs(tensors: Mapping[str, Tensor | None], lead: LeadingAxes) -> dict[str, NamedTensor]:
-    """Matrices of a number for each query and key."""
-    return {name: lead.named(tensor, "query", "key") for name, tensor in tensors.items()}
-
-
-def _dense(spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes) -> SampledAttention:
-    wanted = replace(_wanted(spec, layer), output=True) if spec.softmax else Wanted()
-    found = attend(layer, replace(wanted, weights=True, scores=True, score_moments=True))
-    weights, output = found.weights, found.output
-    assert found.scores is not None and found.raw_scores is not None
-    statistics = _score_statistics(spec, layer, lead, found)
-    if spec.softmax:
-        statistics |= row_tensors(found, lead, layer.rules.softmax_sink)
-    else:
-        weights = found.scores.masked_fill(found.scores == -torch.inf, 0.0)
-        output = weights @ layer.expanded()[1]
-    shown = {"scores": found.raw_scores, "weights": weights}
-    tensors = _of_pairs({"scaled_scores": found.scores, **shown} if spec.explain else shown, lead)
-    notes = () if spec.softmax else (NO_SOFTMAX_NOTE,)
-    return SampledAttention(lead.back(output), tensors, statistics, notes)
-
-
-def _streaming(
-    spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes, progress: Progress | None
-) -> SampledAttention:
-    wanted = replace(_wanted(spec, layer), output=True, score_moments=True, pooled=MAP_SIZE)
     found = attend(layer, wanted, progress)
-    maps = {"pooled_mean": found.pooled_mean, "pooled_max": found.pooled_max}
-    tensors = {name: lead.named(tensor, "query_block", "key_block") for name, tensor in maps.items()}
-    statistics = _score_statistics(spec, layer, lead, found)
-    statistics |= row_tensors(found, lead, layer.rules.softmax_sink)
-    size = readable_bytes(4 * spec.num_weights(*layer.shape[2:]))
-    note = (
-        f"Streamed: the weights would take {size}. The statistics are exact; the maps show blocks of weights."
-    )
-    return SampledAttention(lead.back(found.output), tensors, statistics, (note,))
+    raw, output = _raw_moments(layer, found), found.output
+    if output is None:  # without softmax the weights are the scores
+        assert found.scores is not None
+        weights = found.scores.masked_fill(found.scores == -torch.inf, 0.0)
+        found, output = replace(found, weights=weights), weights @ layer.expanded()[1]
+    return SampledAttention(layer, parameters, found, output, raw)
 
 
-def _score_statistics(
-    spec: AttentionSpec, layer: AttentionLayer, lead: LeadingAxes, found: Computed
-) -> dict[str, Statistic]:
-    """The moments of all heads' scores before and after scaling; per text where several run together."""
-    assert found.moments is not None and found.visible is not None
+def _overflow(form: AttentionForm) -> str:
+    message = f"the scores overflow float32: use a smaller scale (got {form.scale})"
+    hotter = f" or a larger temperature (got {form.temperature:g})"
+    return message if form.temperature == 1 else message + hotter
+
+
+def _raw_moments(layer: AttentionLayer, found: Computed) -> Moments:
+    """The moments of the scores before the scale and all that follows it."""
+    assert found.moments is not None
     factor = layer.scale / layer.rules.temperature
-    raw: Moments | None
     if layer.rules.is_plain and abs(factor) >= LEAST_FACTOR:
-        raw = _divided(found.moments, factor)
-    else:
-        # What was capped, or too small for float32, is lost: the moments before it take a pass of their own.
-        raw = attend(replace(layer, scale=1.0, rules=PLAIN), Wanted(score_moments=True)).moments
+        return _divided(found.moments, factor)
+    # What was capped, or too small for float32, is lost: the moments before it take a pass of their own.
+    raw = attend(replace(layer, scale=1.0, rules=PLAIN), Wanted(score_moments=True)).moments
     assert raw is not None
-    counts = found.visible.sum(dim=-1, keepdim=True).expand_as(raw.mean)
-    by_text = lead.has_batch and spec.batch_size is None
-    return {
-        "scores": _of_all_heads(raw, counts, by_text=by_text),
-        "scaled_scores": _of_all_heads(found.moments, counts, by_text=by_text),
-    }
-
-
-def _of_all_heads(moments: Moments, counts: Tensor, *, by_text: bool) -> Statistic:
-    squares = moments.variance * (counts - 1)
-    parts = (counts, moments.mean, squares, moments.smallest, moments.largest)
-    if by_text:
-        return Tensors({name: named(tensor) for name, tensor in merged_moments(*parts).items()})
-    merged = merged_moments(*(part.flatten() for part in parts))
-    return Numbers({name: tensor.item() for name, tensor in merged.items()})
+    return raw
 
 
 def _divided(moments: Moments, factor: float) -> Moments:
@@ -390,81 +542,31 @@ def _divided(moments: Moments, factor: float) -> Moments:
     )
 
 
-MAX_LOOP_CELLS = 2**16
-POSITION_NOTE = "Attention has no notion of position: permuting the tokens only permutes the rows."
-CAUSAL_NOTE = "The causal mask is all that attention knows of positions here; an encoder block just drops it."
-
-
-def _loop_difference(
-    spec: SelfSpec, source: Source, output: Float[Tensor, "*batch token dim"]
+def loop_difference(
+    form: AttentionForm, vectors: Float[Tensor, "*batch token dim"], output: Float[Tensor, "*batch token dim"]
 ) -> float | None:
     """The largest difference between the loop form and the matrix form; None where a loop takes too long."""
-    *batch, num_tokens, _ = source.vectors.shape
+    *batch, num_tokens, _ = vectors.shape
     if num_tokens**2 * (batch[0] if batch else 1) > MAX_LOOP_CELLS:
         return None
-    visibility = Visibility(num_tokens, num_tokens, causal=spec.causal, window=spec.window)
-    (visible,) = visibility.whole(source.vectors.device)
-    looped = attend_by_loop(source.vectors, visible, scale=spec.scale, softmax=spec.softmax)
+    visibility = Visibility(num_tokens, num_tokens, causal=form.causal, window=form.window)
+    (visible,) = visibility.whole(vectors.device)
+    looped = attend_by_loop(vectors, visible, scale=form.scale, softmax=form.softmax)
     return (looped - output).abs().max().item()
 
 
-def run_self(spec: SelfSpec, texts: Texts, draws: Draws) -> Report:
-    """Weights and output of softmax(query key^T scale) value; without projection the loop form as well."""
-    (source,) = embed(spec, texts, draws)
-    attention = sampled_attention(spec, [source], draws)
-    tensors = attention.tensors | {"output": named(attention.output, "query", "dim")}
-    statistics = attention.statistics
-    notes = []
-    variants = set(spec.variants_on())
-    if not variants & {*POSITIONS, "window"}:
-        notes.append(CAUSAL_NOTE if spec.causal else POSITION_NOTE)
-    if spec.batch_size:
-        notes.append("Batch items never talk to each other.")
-    if spec.projection == "none" and variants - {"window"}:
-        notes.append("The loop form stands for attention without variants: it is left out.")
-    elif spec.projection == "none":
-        difference = _loop_difference(spec, source, attention.output)
-        if difference is None:
-            notes.append(f"The loop form is left out beyond {MAX_LOOP_CELLS} weights.")
-        else:
-            statistics["agreement"] = Numbers(loop_vs_matmul=difference)
-    return build_report(spec, texts, tensors, statistics, [*notes, *attention.notes])
+@dataclass(frozen=True)
+class Unified:
+    """The heads after one more linear layer, and its sampled matrix and bias."""
+
+    output: Float[Tensor, "*batch token embed"]
+    matrix: Float[Tensor, "... embed merged"]
+    bias: Float[Tensor, "... embed"]
 
 
-def _head_note(spec: MultiheadSpec) -> str:
-    if spec.num_kv_heads != spec.num_heads:
-        shared = spec.num_heads // spec.num_kv_heads
-        return f"Each key/value head serves {shared} query heads (grouped-query attention)."
-    if spec.projection == "none":
-        return "Without projections each head sees a slice of the embedding as query, key and value alike."
-    return "Each head has its own query, key and value, so that each can look for something else."
-
-
-def run_multihead(spec: MultiheadSpec, texts: Texts, draws: Draws) -> Report:
-    """Weights (head, query, key), the output of each head, and the heads merged and unified."""
-    attention = sampled_attention(spec, embed(spec, texts, draws), draws)
-    tensors, merged = attention.tensors, merge_heads(attention.output)
-    tensors["head_outputs"] = named(attention.output, "head", "query", "dim")
-    output = merged
-    if spec.output_projection:
-        matrix = draws.draw(sample_linear, spec.embed_dim, merged.shape[-1])
-        bias = draws.draw(sample_linear_bias, spec.embed_dim, merged.shape[-1])
-        output = merged @ matrix.to(merged.device).mT + bias.to(merged.device).unsqueeze(-2)
-        if spec.explain:
-            tensors["merged"] = named(merged, "query", "dim")
-            tensors["output_projection"] = named(matrix, "dim", "embed")
-            tensors["output_bias"] = named(bias, "dim")
-    tensors["output"] = named(output, "query", "dim")
-
-    notes = [_head_note(spec)]
-    if spec.batch_size:
-        notes.append("Batch items never talk to each other.")
-    return build_report(spec, texts, tensors, attention.statistics, [*notes, *attention.notes])
-
-
-def run_cross(spec: CrossSpec, texts: Texts, draws: Draws) -> Report:
-    """Weights (query, key) from the sentence's tokens to the context's, and the output for each query."""
-    attention = sampled_attention(spec, embed(spec, texts, draws), draws)
-    tensors = attention.tensors | {"output": named(attention.output, "query", "dim")}
-    note = "Cross-attention takes keys and values from another source: here columns are the context's tokens."
-    return build_report(spec, texts, tensors, attention.statistics, [note, *attention.notes])
+def unify(merged: Float[Tensor, "*batch token merged"], embed_dim: int, draws: Draws) -> Unified:
+    """merged W_O^T + b, back to embed_dim."""
+    matrix = draws.draw(sample_linear, embed_dim, merged.shape[-1])
+    bias = draws.draw(sample_linear_bias, embed_dim, merged.shape[-1])
+    output = merged @ matrix.to(merged.device).mT + bias.to(merged.device).unsqueeze(-2)
+    return Unified(output, matrix, bias)

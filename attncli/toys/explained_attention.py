@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from attncli.report import Cell, Report, Shape, Step, Terms
-from attncli.settings.attention import AttentionSpec
-from attncli.settings.text import SAMPLED_EMBEDDINGS, TextSpec
+from attncli.toys.attention import AttentionForm
 from attncli.toys.explained_rows import (
     MOST_DIMS,
     MOST_PRODUCTS,
@@ -35,15 +34,17 @@ from attncli.toys.explained_rows import (
     weighted_sum_step,
 )
 
+TABLES = ("random", "previous")
 SAMPLED = {
     "gaussian": ("x ~ N(0, 1)", "Each number is sampled by itself, from a standard normal."),
     "integers": ("x ∈ {0, …, 9}", "Each number is a whole one from 0 to 9."),
 }
 
 
-def token_steps(spec: TextSpec, row: ExplainedRow) -> tuple[Step, ...]:
+def token_steps(row: ExplainedRow, *, embedding: str, is_sampled: bool, is_batched: bool) -> tuple[Step, ...]:
     """Tokens, and their embeddings where the report has them (a model keeps its own)."""
-    return (_tokens(spec, row), *([_embeddings(spec, row)] if "input" in row.tensors else []))
+    tokens = _tokens(row, is_sampled=is_sampled, is_batched=is_batched)
+    return (tokens, *([_embeddings(row, embedding)] if "input" in row.tensors else []))
 
 
 def _table(row: ExplainedRow, title: str, axis: str, tokens: Sequence[str], ids: str, notable: int) -> Terms:
@@ -51,7 +52,7 @@ def _table(row: ExplainedRow, title: str, axis: str, tokens: Sequence[str], ids:
     return terms(title, {axis: range(len(tokens)), "text": tokens, **id_column}, notable=[notable])
 
 
-def _tokens(spec: TextSpec, row: ExplainedRow) -> Step:
+def _tokens(row: ExplainedRow, *, is_sampled: bool, is_batched: bool) -> Step:
     tables = [_table(row, "tokens", "token", row.report.tokens, "token_ids", row.token)]
     if context := row.report.context_tokens:
         tables.append(_table(row, "context tokens", "key", context, "context_token_ids", row.strongest))
@@ -60,7 +61,7 @@ def _tokens(spec: TextSpec, row: ExplainedRow) -> Step:
         "A network computes with vectors, and each token gets one. Equal words are equal tokens at different "
         "positions."
     ]
-    if spec.num_tokens:
+    if is_sampled:
         formula, question = "x0, x1, …", "Why can there be attention without a text?"
         parts = ["It computes with vectors alone: here random ones stand for the tokens."]
     elif "token_ids" in row.tensors:
@@ -69,13 +70,13 @@ def _tokens(spec: TextSpec, row: ExplainedRow) -> Step:
     parts.append(f"What query {row.token} takes from every key that it sees is computed below.")
     if row.place:
         parts.append(f"It is explained in head {row.head}; the others do the same with their own numbers.")
-    if spec.batch_size:
+    if is_batched:
         parts.append("It is that of batch item 0: batch items never talk to each other.")
     values = {"query explained": row.token}
     return Step("Tokens", formula, " ".join(parts), (), values, tuple(tables), question)
 
 
-def _embeddings(spec: TextSpec, row: ExplainedRow) -> Step:
+def _embeddings(row: ExplainedRow, embedding: str) -> Step:
     source, tokens = part(row.tensors["input"], batch=0), row.report.tokens
     columns = {"token": range(len(tokens)), "text": tokens}
     tables = [first_dims("input", columns, source, notable=[row.token])]
@@ -83,8 +84,8 @@ def _embeddings(spec: TextSpec, row: ExplainedRow) -> Step:
         context = part(row.tensors["context"], batch=0)
         columns = {"key": range(len(context)), "text": row.key_tokens}
         tables.append(first_dims("context", columns, context, notable=[row.strongest]))
-    if spec.embedding in SAMPLED:
-        formula, prose = SAMPLED[spec.embedding]
+    if embedding in SAMPLED:
+        formula, prose = SAMPLED[embedding]
         question = "Why random vectors?"
         prose += " Whatever is computed with them holds for the vectors of words as well."
     else:
@@ -95,7 +96,7 @@ def _embeddings(spec: TextSpec, row: ExplainedRow) -> Step:
         )
         prose += (
             " The table is read from the word-vector file."
-            if spec.embedding not in SAMPLED_EMBEDDINGS
+            if embedding not in TABLES
             else " The table is sampled from a standard normal; training would move it."
         )
     shapes = shapes_of(row.tensors, "input", "context")
@@ -106,19 +107,19 @@ def _embeddings(spec: TextSpec, row: ExplainedRow) -> Step:
 NAMES = ("query", "key", "value")
 
 
-def projection_step(spec: AttentionSpec, row: ExplainedRow) -> Step:
+def projection_step(row: ExplainedRow, projection: str) -> Step:
     """One number of the query as a dot product, then the query, and key and value of a key it sees."""
     head = "_h" if row.has_heads else ""
     tables, values = [_first_dims(row)], {}
     names: tuple[str, ...] = NAMES
-    if spec.model is not None:
+    if row.is_of_model:
         formula = f"q{head}, k{head}, v{head} from the model"
         question = "Why are they not the word's own vector?"
         prose = (
             "The model makes query, key and value of what the layers before handed on, with its own matrices "
             "and whatever else it does to them (biases, norms, rotations); here they are as it uses them."
         )
-    elif spec.projection == "none":
+    elif projection == "none":
         formula = "q_h = k_h = v_h = x[h's slice]" if row.has_heads else "q = k = v = x"
         question = "Why are there usually projections?"
         prose = (
@@ -138,7 +139,7 @@ def projection_step(spec: AttentionSpec, row: ExplainedRow) -> Step:
             "differ: three learned views of one vector. Below is the first number of the query, then how the "
             "three begin."
         )
-        if spec.experiment == "cross":
+        if row.report.context_tokens:
             prose += " Queries come from the sentence, keys and values from the context."
         source, matrix = row.of_query("input"), row.whole("query_projection")
         matrix = matrix.T if is_transposed else matrix
@@ -171,17 +172,15 @@ def _first_dims(row: ExplainedRow) -> Terms:
     )
 
 
-def qk_norm_and_rope_steps(spec: AttentionSpec, row: ExplainedRow) -> list[Step]:
+def qk_norm_and_rope_steps(form: AttentionForm, row: ExplainedRow) -> list[Step]:
     """Steps from the projected query to the one that the scores multiply, where qk_norm or rope is on."""
-    if spec.model is not None:
+    if row.is_of_model:
         return []
     steps = []
-    query = row.of_query(row.projected("query"))
-    positions = spec.positions()
-    base = positions.rope_base if positions and positions.rope else None
-    if spec.qk_norm:
-        normalised = query / np.sqrt(np.square(query).mean() + spec.qk_norm_eps)
-        steps.append(_norm_step(row, query, normalised, spec.qk_norm_eps, is_last=base is None))
+    query, eps, base = row.of_query(row.projected("query")), form.qk_norm_eps, form.rope_base
+    if eps is not None:
+        normalised = query / np.sqrt(np.square(query).mean() + eps)
+        steps.append(_norm_step(row, query, normalised, eps, is_last=base is None))
         query = normalised
     if base is not None:
         steps.append(_rope_step(row, query, base))
@@ -381,26 +380,36 @@ def merge_steps(row: ExplainedRow) -> tuple[Step, ...]:
     return merge, Step("Output projection", formula, prose, shapes, values, (product,), question)
 
 
-def steps(spec: AttentionSpec, report: Report) -> tuple[Step, ...]:
-    """From tokens to the output of the explained query; UserError where there is no such query."""
-    row = explained_row(spec, report)
-    first = token_steps(spec, row)
+def attention_steps(
+    report: Report,
+    form: AttentionForm,
+    *,
+    projection: str,
+    token: int | None,
+    head: int | None,
+    embedding: str,
+    is_sampled: bool,
+    is_batched: bool,
+) -> tuple[Step, ...]:
+    """From tokens to the output of the explained query."""
+    row = explained_row(report, token, head)
+    first = token_steps(row, embedding=embedding, is_sampled=is_sampled, is_batched=is_batched)
     if "query" not in row.tensors:
         return (*first, _weights_alone(row))
-    projections = [projection_step(spec, row), *([split_step(row)] if row.has_heads else [])]
+    projections = [projection_step(row, projection), *([split_step(row)] if row.has_heads else [])]
     last = [weighted_sum_step(row), *(merge_steps(row) if row.has_heads else ())]
-    return (*first, *projections, *_weights_steps(spec, row), *last)
+    return (*first, *projections, *_weights_steps(form, row), *last)
 
 
-def _weights_steps(spec: AttentionSpec, row: ExplainedRow) -> list[Step]:
+def _weights_steps(form: AttentionForm, row: ExplainedRow) -> list[Step]:
     """From query and key to weights; of the second half of differential attention the softmax alone."""
-    half = row.of_half(0) if spec.differential else row
-    scores = row_scores(spec, half)
-    made = [*qk_norm_and_rope_steps(spec, half), scores_step(half, scores), scale_step(spec, half, scores)]
-    made += [*steps_after_scale(spec, half, scores), mask_step(spec, half, scores)]
-    made.append(softmax_step(half, scores.sink) if spec.softmax else no_softmax_step(half))
-    if spec.differential:
-        made += [softmax_step(row.of_half(1), scores.sink), difference_step(row, spec.lambda_init)]
+    half = row.of_half(0) if form.is_differential else row
+    scores = row_scores(form, half)
+    made = [*qk_norm_and_rope_steps(form, half), scores_step(half, scores), scale_step(form, half, scores)]
+    made += [*steps_after_scale(half, scores), mask_step(form, half, scores)]
+    made.append(softmax_step(half, scores.sink) if form.softmax else no_softmax_step(half))
+    if form.lambda_init is not None:
+        made += [softmax_step(row.of_half(1), scores.sink), difference_step(row, form.lambda_init)]
     return made
 
 

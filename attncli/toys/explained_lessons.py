@@ -1,12 +1,12 @@
 """Averaging, normalisation and scaling in steps."""
 
+from collections.abc import Sequence
 from math import sqrt
 
 import numpy as np
 
 from attncli.core.layer import score_factor
 from attncli.report import Cell, Report, Row, Shape, Step, Terms
-from attncli.settings.lessons import AverageSpec, NormSpec, ScaleDemoSpec
 from attncli.toys.explained_attention import token_steps
 from attncli.toys.explained_rows import (
     MOST_DIMS,
@@ -22,44 +22,54 @@ from attncli.toys.explained_rows import (
     terms,
     weighted_terms,
 )
+from attncli.toys.lessons import AverageForm, NormForm
 
 
-def average_steps(spec: AverageSpec, report: Report) -> tuple[Step, ...]:
+def average_steps(
+    report: Report,
+    form: AverageForm,
+    *,
+    token: int | None,
+    embedding: str,
+    is_sampled: bool,
+    is_batched: bool,
+) -> tuple[Step, ...]:
     """Tokens and vectors, each method that was asked for, and all methods side by side."""
-    row = explained_row(spec, report)
+    row = explained_row(report, token)
     ways = []
-    if spec.method in ("loop", "all"):
-        ways.append(_loop(spec, row))
-    if spec.method in ("matmul", "all"):
-        ways.append(_matrix(spec, row))
-    if spec.aggregate == "mean" and spec.method in ("softmax", "all"):
-        ways.append(_softmax(spec, row))
-    if spec.softmax_twice:
-        ways.append(_softmax_again(spec, row))
-    if spec.method == "all":
-        ways.append(_side_by_side(spec, row))
-    return (*token_steps(spec, row), *ways)
+    if form.method in ("loop", "all"):
+        ways.append(_loop(form, row))
+    if form.method in ("matmul", "all"):
+        ways.append(_matrix(form, row))
+    if form.aggregate == "mean" and form.method in ("softmax", "all"):
+        ways.append(_softmax(form, row))
+    if form.softmax_twice:
+        ways.append(_softmax_again(form, row))
+    if form.method == "all":
+        ways.append(_side_by_side(form, row))
+    first = token_steps(row, embedding=embedding, is_sampled=is_sampled, is_batched=is_batched)
+    return (*first, *ways)
 
 
-def _ones(spec: AverageSpec, row: ExplainedRow) -> Numbers:
+def _ones(form: AverageForm, row: ExplainedRow) -> Numbers:
     """1 for each token that the explained one sees, which are always the first ones, else 0."""
     count = len(row.report.tokens)
-    return (np.arange(count) < (row.token + 1 if spec.over == "past" else count)).astype(np.float64)
+    return (np.arange(count) < (row.token + 1 if form.over == "past" else count)).astype(np.float64)
 
 
-def _weights(spec: AverageSpec, row: ExplainedRow) -> Numbers:
+def _weights(form: AverageForm, row: ExplainedRow) -> Numbers:
     """The ones, divided by their sum for the mean."""
-    ones = _ones(spec, row)
-    return ones / ones.sum() if spec.aggregate == "mean" else ones
+    ones = _ones(form, row)
+    return ones / ones.sum() if form.aggregate == "mean" else ones
 
 
-def _looped(spec: AverageSpec, row: ExplainedRow) -> Numbers:
+def _looped(form: AverageForm, row: ExplainedRow) -> Numbers:
     """The sum of the vectors that the explained token sees, one at a time; for the mean over their number."""
-    source, seen = row.whole("input"), int(_ones(spec, row).sum())
+    source, seen = row.whole("input"), int(_ones(form, row).sum())
     total = np.zeros(source.shape[1])
     for vector in source[:seen]:
         total = total + vector
-    return total / seen if spec.aggregate == "mean" else total
+    return total / seen if form.aggregate == "mean" else total
 
 
 def _table(row: ExplainedRow, title: str, columns: Columns, *totals: tuple[object, ...]) -> Terms:
@@ -68,36 +78,36 @@ def _table(row: ExplainedRow, title: str, columns: Columns, *totals: tuple[objec
     return terms(f"{title} of token {row.token}", every, notable=[row.token], totals=totals)
 
 
-def _loop(spec: AverageSpec, row: ExplainedRow) -> Step:
-    source, seen = row.whole("input"), int(_ones(spec, row).sum())
+def _loop(form: AverageForm, row: ExplainedRow) -> Step:
+    source, seen = row.whole("input"), int(_ones(form, row).sum())
     dims = range(min(MOST_DIMS - 1, source.shape[1]))
     total = source[:seen].sum(axis=0)
-    whom = "itself and the tokens before it" if spec.over == "past" else "every token"
+    whom = "itself and the tokens before it" if form.over == "past" else "every token"
     prose = (
         "It is the simplest way to take in what the others hold: all have the same weight. One vector at a "
         f"time is added up: token {row.token} sees {whom}."
     )
     formula, totals = "y_i = Σ_j x_j, j seen by i", [("sum", "", *total[: len(dims)])]
-    if spec.aggregate == "mean":
+    if form.aggregate == "mean":
         prose += " The sum over their number is the mean."
         formula = "y_i = Σ_j x_j / n, j seen by i"
         totals.append(("mean", "", *(total / seen)[: len(dims)]))
     columns = {"token": range(seen), "text": row.report.tokens} | {str(d): source[:, d] for d in dims}
     title = f"what token {row.token} sees: the first {len(dims)} of {source.shape[1]} dims"
     table = terms(title, columns, notable=[row.token], totals=totals)
-    values = {"tokens seen": cell(seen)} | row.compared(_looped(spec, row), "output")
-    shapes, question = shapes_of(row.tensors, "input"), f"Why begin with a {spec.aggregate}?"
+    values = {"tokens seen": cell(seen)} | row.compared(_looped(form, row), "output")
+    shapes, question = shapes_of(row.tensors, "input"), f"Why begin with a {form.aggregate}?"
     return Step("By a loop", formula, prose, shapes, values, (table,), question)
 
 
-def _matrix(spec: AverageSpec, row: ExplainedRow) -> Step:
-    ones, weights, source = _ones(spec, row), _weights(spec, row), row.whole("input")
+def _matrix(form: AverageForm, row: ExplainedRow) -> Step:
+    ones, weights, source = _ones(form, row), _weights(form, row), row.whole("input")
     columns, sums = weighted_terms(weights, source)
     prose = (
         "A row of ones where a token is seen picks what the loop adds up; all rows make one matrix, and one "
         "product does the work of the loop for every token."
     )
-    if spec.aggregate == "mean":
+    if form.aggregate == "mean":
         columns, sums = {"one": ones, **columns}, ("sum", "", ones.sum(), *sums[2:])
         prose += " Divided by its sum, the row is a mean: the simplest attention weights."
     shapes = shapes_of(row.tensors, "weights", "input", "output")
@@ -106,8 +116,8 @@ def _matrix(spec: AverageSpec, row: ExplainedRow) -> Step:
     return Step("By a matrix", "y_i = Σ_j w_ij x_j", prose, shapes, values, (table,), question)
 
 
-def _softmax(spec: AverageSpec, row: ExplainedRow) -> Step:
-    exponentials, weights = _ones(spec, row), _weights(spec, row)
+def _softmax(form: AverageForm, row: ExplainedRow) -> Step:
+    exponentials, weights = _ones(form, row), _weights(form, row)
     scores = np.where(exponentials > 0, 0.0, -np.inf)
     columns = {"score": scores, "exp": exponentials, "weight": weights}
     prose = (
@@ -115,14 +125,14 @@ def _softmax(spec: AverageSpec, row: ExplainedRow) -> Step:
         "weights. Attention is this with scores that depend on the words."
     )
     table = _table(row, "softmax", columns, ("sum", "", "", exponentials.sum(), weights.sum()))
-    values = {} if spec.softmax_twice else row.compared(weights @ row.whole("input"), "output")
+    values = {} if form.softmax_twice else row.compared(weights @ row.whole("input"), "output")
     formula = "w_ij = exp(s_ij) / Σ_k exp(s_ik)"
     shapes, question = shapes_of(row.tensors, "weights"), "Why a softmax, where the weights are known?"
     return Step("By a softmax", formula, prose, shapes, values, (table,), question)
 
 
-def _softmax_again(spec: AverageSpec, row: ExplainedRow) -> Step:
-    once = _weights(spec, row)
+def _softmax_again(form: AverageForm, row: ExplainedRow) -> Step:
+    once = _weights(form, row)
     exponentials = np.exp(once)
     twice = exponentials / exponentials.sum()
     columns = {"weight": once, "exp": exponentials, "weight again": twice}
@@ -139,10 +149,10 @@ def _softmax_again(spec: AverageSpec, row: ExplainedRow) -> Step:
     return Step("Softmax again", formula, prose, shapes, values, (table,), question)
 
 
-def _side_by_side(spec: AverageSpec, row: ExplainedRow) -> Step:
-    by_matrix = _weights(spec, row) @ row.whole("input")
-    ways = {"loop": _looped(spec, row), "matrix": by_matrix}
-    if spec.aggregate == "mean":
+def _side_by_side(form: AverageForm, row: ExplainedRow) -> Step:
+    by_matrix = _weights(form, row) @ row.whole("input")
+    ways = {"loop": _looped(form, row), "matrix": by_matrix}
+    if form.aggregate == "mean":
         ways["softmax"] = by_matrix
     ways["in the report"] = row.of_query("output")
     dims = range(min(MOST_DIMS, len(by_matrix)))
@@ -161,22 +171,22 @@ def _side_by_side(spec: AverageSpec, row: ExplainedRow) -> Step:
         "They agree to rounding, and each leads on: attention is the last, a mean whose weights are computed "
         "from the words."
     )
-    if spec.aggregate == "sum":
+    if form.aggregate == "sum":
         question = "Why is there no third way?"
         prose = "Both ways agree to rounding. A softmax row sums to one: that way averages and cannot sum."
     return Step("Side by side", "loop = matrix = softmax", prose, (), values, (table,), question)
 
 
-def norm_steps(spec: NormSpec, report: Report) -> tuple[Step, ...]:
+def norm_steps(report: Report, form: NormForm) -> tuple[Step, ...]:
     """For each kind its statistics, then example 0's feature 0 before and after."""
     data = part(report.tensors["input"])
     made: list[Step] = [_input(report, data)]
-    if spec.kind in ("batch", "all"):
-        made += [*_centred(spec, report, "batch"), _running(spec, report)]
-    if spec.kind in ("layer", "all"):
-        made += _centred(spec, report, "layer")
-    if spec.kind in ("rms", "all"):
-        made.append(_rms(spec, report))
+    if form.kind in ("batch", "all"):
+        made += [*_centred(form, report, "batch"), _running(form, report)]
+    if form.kind in ("layer", "all"):
+        made += _centred(form, report, "layer")
+    if form.kind in ("rms", "all"):
+        made.append(_rms(form, report))
     return tuple(made)
 
 
@@ -193,9 +203,9 @@ def _input(report: Report, data: Numbers) -> Step:
     return Step("Input", "x ~ N(0, 1)", prose, shapes, values, (table,), question)
 
 
-def _centred(spec: NormSpec, report: Report, kind: str) -> list[Step]:
+def _centred(form: NormForm, report: Report, kind: str) -> list[Step]:
     """Mean and variance of a column (batch) or a row (layer), and the top left number normalised by them."""
-    is_batch, is_unbiased = kind == "batch", spec.variance == "unbiased"
+    is_batch, is_unbiased = kind == "batch", form.is_unbiased
     data = part(report.tensors["input"])
     axis, numbers = ("example", data[:, 0]) if is_batch else ("feature", data[0])
     whose = "feature 0 over the examples" if is_batch else "example 0 over its features"
@@ -226,21 +236,21 @@ def _centred(spec: NormSpec, report: Report, kind: str) -> list[Step]:
     title, question = f"{kind.capitalize()} norm: mean and variance", "Why mean and variance?"
     return [
         Step(title, formula, prose, shapes, values, (table,), question),
-        _normalised(spec, report, kind, axis, numbers, mean, variance),
+        _normalised(form, report, kind, axis, numbers, mean, variance),
     ]
 
 
 def _normalised(
-    spec: NormSpec, report: Report, kind: str, axis: str, numbers: Numbers, mean: float, variance: float
+    form: NormForm, report: Report, kind: str, axis: str, numbers: Numbers, mean: float, variance: float
 ) -> Step:
-    name, root = f"{kind}_norm", sqrt(variance + spec.eps)
+    name, root = f"{kind}_norm", sqrt(variance + form.eps)
     reported = part(report.tensors[name])
     centred = numbers - mean
     computed = centred / root
     values: dict[str, Cell] = {
         "x": cell(numbers[0]),
         "x - mean": cell(centred[0]),
-        "variance + eps": variance + spec.eps,
+        "variance + eps": variance + form.eps,
         "its root": root,
         "normalised": cell(computed[0]),
         f"{name} of example 0, feature 0 in the report": cell(reported[0, 0]),
@@ -254,26 +264,26 @@ def _normalised(
         {axis: range(len(numbers)), **columns},
         totals=[
             ("mean", *(column.mean() for column in columns.values())),
-            ("variance", *(column.var(ddof=int(spec.variance == "unbiased")) for column in columns.values())),
+            ("variance", *(column.var(ddof=int(form.is_unbiased)) for column in columns.values())),
         ],
     )
     prose = (
         "Equal numbers have a variance of 0, and nothing can be divided by that: the number minus the mean "
-        f"is divided by the root of variance and eps ({spec.eps:g})."
+        f"is divided by the root of variance and eps ({form.eps:g})."
     )
     title = f"{kind.capitalize()} norm: one value normalised"
     shapes = shapes_of(report.tensors, "input", name)
     return Step(title, "(x - mean) / √(variance + eps)", prose, shapes, values, (table,), "Why eps?")
 
 
-def _running(spec: NormSpec, report: Report) -> Step:
+def _running(form: NormForm, report: Report) -> Step:
     data = part(report.tensors["input"])[:, 0]
     mean, variance = float(data.mean()), float(data.var(ddof=1))
-    running_mean = spec.momentum * mean
-    running_variance = (1 - spec.momentum) + spec.momentum * variance
-    evaluated = (data[0] - running_mean) / sqrt(running_variance + spec.eps)
+    running_mean = form.momentum * mean
+    running_variance = (1 - form.momentum) + form.momentum * variance
+    evaluated = (data[0] - running_mean) / sqrt(running_variance + form.eps)
     values: dict[str, Cell] = {
-        "momentum": spec.momentum,
+        "momentum": form.momentum,
         "mean of the batch": mean,
         "running mean": running_mean,
         "running mean in the report": cell(part(report.tensors["running_mean"])[0]),
@@ -295,11 +305,11 @@ def _running(spec: NormSpec, report: Report) -> Step:
     return Step(title, formula, prose, shapes, values, question=question)
 
 
-def _rms(spec: NormSpec, report: Report) -> Step:
+def _rms(form: NormForm, report: Report) -> Step:
     numbers, reported = part(report.tensors["input"])[0], part(report.tensors["rms_norm"])[0]
     squares = numbers**2
     mean_square = float(squares.mean())
-    root = sqrt(mean_square + spec.eps)
+    root = sqrt(mean_square + form.eps)
     normalised = numbers / root
     table = terms(
         "example 0 over its features",
@@ -327,23 +337,31 @@ def _rms(spec: NormSpec, report: Report) -> Step:
 NAMES = ("query", "key", "raw_scores", "scaled_scores")
 
 
-def tensor_name(name: str, number: int, spec: ScaleDemoSpec) -> str:
+def tensor_name(name: str, number: int, num_sizes: int) -> str:
     """`query`, or `query_1` for the second of several sizes."""
-    return name if len(spec.head_dim) == 1 else f"{name}_{number}"
+    return name if num_sizes == 1 else f"{name}_{number}"
 
 
-def scale_demo_steps(spec: ScaleDemoSpec, report: Report) -> tuple[Step, ...]:
+Size = tuple[int, float, Sequence[str]]
+"""A head_dim, the factor on its scores, and the names of its tensors."""
+
+
+def scale_demo_steps(report: Report, *, head_dims: Sequence[int], scale: str | float) -> tuple[Step, ...]:
     """One score for each head_dim, all their variances, and each factor's softmax."""
-    scores = [_score(spec, report, number) for number in range(len(spec.head_dim))]
+    count = len(head_dims)
+    sizes = [
+        (head_dim, score_factor(scale, head_dim), [tensor_name(name, number, count) for name in NAMES])
+        for number, head_dim in enumerate(head_dims)
+    ]
+    scores = [_score(report, size) for size in sizes]
     sharpened = [_sharpened(report, row) for row in report.table("sharpness")]
-    return (*scores, _variances(spec, report), *sharpened)
+    return (*scores, _variances(report, sizes), *sharpened)
 
 
-def _score(spec: ScaleDemoSpec, report: Report, number: int) -> Step:
-    names = [tensor_name(name, number, spec) for name in NAMES]
+def _score(report: Report, size: Size) -> Step:
+    head_dim, factor, names = size
     query, key, raw, scaled = (part(report.tensors[name], batch=0, query=0, key=0) for name in names)
-    head_dim, score = spec.head_dim[number], float((query * key).sum())
-    factor = score_factor(spec.scale, head_dim)
+    score = float((query * key).sum())
     product = dot_product("query 0 · key 0 of batch item 0", ("q_0", query), ("k_0", key))
     values: dict[str, Cell] = {
         "head_dim": head_dim,
@@ -362,22 +380,21 @@ def _score(spec: ScaleDemoSpec, report: Report, number: int) -> Step:
     return Step(f"One score, head_dim {head_dim}", formula, prose, shapes, values, (product,), question)
 
 
-def _variances(spec: ScaleDemoSpec, report: Report) -> Step:
+def _variances(report: Report, sizes: Sequence[Size]) -> Step:
     rows = []
     values: dict[str, Cell] = {}
-    for number, head_dim in enumerate(spec.head_dim):
-        for name in NAMES:
-            numbers = part(report.tensors[tensor_name(name, number, spec)]).ravel()
+    for head_dim, factor, names in sizes:
+        for name, tensor in zip(NAMES, names, strict=True):
+            numbers = part(report.tensors[tensor]).ravel()
             squares = float(((numbers - numbers.mean()) ** 2).sum())
             variance = squares / (numbers.size - 1)
             label = f"{name.replace('_', ' ')}, head_dim {head_dim}"
             rows.append((label, numbers.size, numbers.mean(), squares, variance))
             if name == "raw_scores":
-                factor = score_factor(spec.scale, head_dim)
                 values[f"factor², head_dim {head_dim}"] = factor**2
                 values[f"factor² · variance, head_dim {head_dim}"] = cell(factor**2 * variance)
-    names = ("numbers", "n", "mean", "Σ (x - mean)²", "variance")
-    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+    headings = ("numbers", "n", "mean", "Σ (x - mean)²", "variance")
+    columns = dict(zip(headings, zip(*rows, strict=True), strict=True))
     table = terms("variance of all entries", columns, most=len(rows))
     prose = (
         "A factor on the scores multiplies their variance by its square. Unbiased: divided by n - 1. "

@@ -8,9 +8,7 @@ import numpy as np
 from attncli.core.layer import score_factor
 from attncli.core.mechanisms import alibi_slopes
 from attncli.report import Cell, NamedTensor, Report, Shape, Step, Terms
-from attncli.settings.attention import AttentionSpec
-from attncli.settings.fields import ExplainRowSpec
-from attncli.settings.text import check_token
+from attncli.toys.attention import AttentionForm
 
 MOST_ROWS, FIRST_ROWS, LAST_ROWS = 12, 4, 2
 MOST_PRODUCTS = 6
@@ -126,6 +124,11 @@ class ExplainedRow:
         return "head" in self.tensors["weights"].axes
 
     @property
+    def is_of_model(self) -> bool:
+        """Whether a model's layer is explained, which has its own rule for scores."""
+        return "score_rule" in self.report.statistics
+
+    @property
     def strongest(self) -> int:
         """The key with the largest weight: the one whose numbers are written out."""
         return int(self.of_query("weights").argmax())
@@ -165,12 +168,10 @@ class ExplainedRow:
         return {"largest difference from the report": largest_difference(computed, self.of_query(name))}
 
 
-def explained_row(spec: ExplainRowSpec, report: Report) -> ExplainedRow:
-    """The row and head that the spec asks for, else the last row of head 0; UserError for a missing token."""
-    check_token(spec.token, len(report.tokens))
-    token = len(report.tokens) - 1 if spec.token is None else spec.token
-    row = ExplainedRow(report, token)
-    return replace(row, head=getattr(spec, "head", None) or 0) if row.has_heads else row
+def explained_row(report: Report, token: int | None, head: int | None = None) -> ExplainedRow:
+    """The row of a token in a head; of the last token and in head 0 where none is asked for."""
+    row = ExplainedRow(report, len(report.tokens) - 1 if token is None else token)
+    return replace(row, head=head or 0) if row.has_heads else row
 
 
 @dataclass(frozen=True)
@@ -197,15 +198,15 @@ class RowScores:
         return self.softcap is None and self.bias is None and self.temperature == 1
 
 
-def row_scores(spec: AttentionSpec, row: ExplainedRow) -> RowScores:
+def row_scores(form: AttentionForm, row: ExplainedRow) -> RowScores:
     """The scores of a row, step by step: a model's layer has its own rule, which its report holds."""
     query = row.of_query("query")
-    factor, softcap, temperature, sink = 0.0, spec.softcap, spec.temperature, spec.sink
-    if spec.model is not None:
+    factor, softcap, temperature, sink = 0.0, form.softcap, form.temperature, form.sink
+    if row.is_of_model:
         rule = row.report.numbers("score_rule")
         factor, softcap, sink = rule["scale"] or 0.0, rule["softcap"], rule["sink"]
     else:
-        factor = score_factor(spec.scale, len(query))
+        factor = score_factor(form.scale, len(query))
     bias = next((name for name in BIASES if name in row.tensors), None)
     raw = np.asarray(row.whole("key") @ query)
     scaled = raw * factor
@@ -249,12 +250,12 @@ def scores_step(row: ExplainedRow, scores: RowScores) -> Step:
     )
 
 
-def scale_step(spec: AttentionSpec, row: ExplainedRow, scores: RowScores) -> Step:
+def scale_step(form: AttentionForm, row: ExplainedRow, scores: RowScores) -> Step:
     """The row of scores before and after its factor."""
     head_dim = row.of_query("query").shape[-1]
     values: dict[str, Cell] = {"head_dim": head_dim, "factor": scores.factor}
     root = "A score is a sum of head_dim products: its variance grows with head_dim. "
-    scale = "model" if spec.model is not None else spec.scale if isinstance(spec.scale, str) else "number"
+    scale = "model" if row.is_of_model else form.scale if isinstance(form.scale, str) else "number"
     formula, prose = {
         "sqrt": ("s / √head_dim", f"{root}Dividing by √head_dim prevents this, and softmax stays diffuse."),
         "fourth-root": (
@@ -279,7 +280,7 @@ def scale_step(spec: AttentionSpec, row: ExplainedRow, scores: RowScores) -> Ste
     return Step("Scale", formula, prose, shapes, values, (table,), "Why are scores scaled?")
 
 
-def steps_after_scale(spec: AttentionSpec, row: ExplainedRow, scores: RowScores) -> list[Step]:
+def steps_after_scale(row: ExplainedRow, scores: RowScores) -> list[Step]:
     """One step each for the soft cap, the bias and the temperature, where they are on."""
     steps = []
     if scores.softcap is not None:
@@ -293,7 +294,7 @@ def steps_after_scale(spec: AttentionSpec, row: ExplainedRow, scores: RowScores)
         )
         steps.append(Step("Soft cap", "c tanh(s / c)", prose, (), values, (table,), "Why bend the scores?"))
     if scores.bias is not None:
-        steps.append(_bias_step(spec, row, scores, scores.bias))
+        steps.append(_bias_step(row, scores, scores.bias))
     if scores.temperature != 1:
         table = key_table(row, "scores", {"score": scores.biased, "divided": scores.finished})
         values = {"temperature": cell(scores.temperature)} | row.compared(scores.finished, "scaled_scores")
@@ -303,7 +304,7 @@ def steps_after_scale(spec: AttentionSpec, row: ExplainedRow, scores: RowScores)
     return steps
 
 
-def _bias_step(spec: AttentionSpec, row: ExplainedRow, scores: RowScores, name: str) -> Step:
+def _bias_step(row: ExplainedRow, scores: RowScores, name: str) -> Step:
     """What is added to each score, whatever the words are."""
     values: dict[str, Cell] = {}
     formula, prose = (
@@ -312,7 +313,7 @@ def _bias_step(spec: AttentionSpec, row: ExplainedRow, scores: RowScores, name: 
         "positions alone, not on the words.",
     )
     columns: dict[str, Sequence[object] | Numbers] = {"score": scores.capped}
-    if spec.model is None:
+    if not row.is_of_model:
         columns["distance"] = [abs(row.token - j) for j in range(len(row.key_tokens))]
         if "bias_table" in row.tensors:
             prose += (
@@ -334,7 +335,7 @@ def _bias_step(spec: AttentionSpec, row: ExplainedRow, scores: RowScores, name: 
     return Step("Bias", formula, prose, shapes, values, (table,), question)
 
 
-def mask_step(spec: AttentionSpec, row: ExplainedRow, scores: RowScores) -> Step:
+def mask_step(form: AttentionForm, row: ExplainedRow, scores: RowScores) -> Step:
     """Which keys the explained query sees; hidden scores become -infinity."""
     everywhere = np.isneginf(row.whole("scaled_scores"))
     hidden = everywhere[row.token]
@@ -343,17 +344,17 @@ def mask_step(spec: AttentionSpec, row: ExplainedRow, scores: RowScores) -> Step
         "hidden in the whole matrix": int(everywhere.sum()),
         "scores in the whole matrix": everywhere.size,
     }
-    shapes, positions = shapes_of(row.tensors, row.name("scaled_scores")), spec.positions()
+    shapes = shapes_of(row.tensors, row.name("scaled_scores"))
     if not everywhere.any():
         prose = "The whole text is there before it is read: every query sees every key."
-        if positions and spec.model is None:
+        if not row.report.context_tokens and not row.is_of_model:
             prose += " A decoder would hide the future: --causal."
         return Step("Mask", "s_ij, for every j", prose, shapes, values, question="Why is nothing hidden?")
     prose = (
         "A hidden key gets a score of -∞, and so a weight of 0, whatever its score was. It is hidden before "
         "the softmax, so that the weights that are left still sum to 1."
     )
-    if positions and positions.window is not None:
+    if form.window is not None:
         prose += " The window hides what is too far away."
     if not hidden.any():
         prose += f" Query {row.token} sees every key; --token chooses an earlier one."

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -9,11 +10,7 @@ from torch import Tensor
 
 from attncli.core.layer import merge_heads, split_heads
 from attncli.core.mechanisms import causal_mask, softmax_averaging_weights
-from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table, pair_names
-from attncli.report_parts import build_report, named
-from attncli.settings.lessons import PitfallsSpec
-from attncli.settings.text import Texts
-from attncli.toys.sources import Draws, embed, sample_linear
+from attncli.toys.attention import sample_linear
 
 
 @dataclass(frozen=True)
@@ -33,21 +30,30 @@ class Start:
         return scores
 
 
+Metrics = Mapping[str, float | int]
+Rows = list[dict[str, str | float | int | None]]
+
+
+class Pair(NamedTuple):
+    """A tensor that was computed wrongly and rightly, and its axes."""
+
+    wrong: Tensor
+    right: Tensor
+    axes: tuple[str, ...] = ("query", "key")
+
+
 @dataclass(frozen=True)
 class Comparison:
-    """Tensors computed both ways, the metrics of both under the same names, and further tables."""
+    """Tensors computed both ways, the metrics of both under the same names, and further tables.
 
-    tensors: Mapping[str, NamedTensor]
-    wrong: Numbers
-    right: Numbers
-    tables: Mapping[str, Table] = field(default_factory=dict)
+    `weights` are there where both ways have the same.
+    """
 
-
-def pair(
-    name: str, wrong: Tensor, right: Tensor, axes: tuple[str, ...] = ("query", "key")
-) -> dict[str, NamedTensor]:
-    """The wrong and the right tensor by their names in a report."""
-    return {own: named(tensor, *axes) for own, tensor in zip(pair_names(name), (wrong, right), strict=True)}
+    pairs: Mapping[str, Pair]
+    wrong: Metrics
+    right: Metrics
+    tables: Mapping[str, Rows] = field(default_factory=dict)
+    weights: Float[Tensor, "query key"] | None = None
 
 
 def compared_weights(
@@ -57,10 +63,9 @@ def compared_weights(
 ) -> Comparison:
     """Weights computed both ways, and each metric of them."""
     of_wrong, of_right = (
-        Numbers((name, metric(weights).item()) for name, metric in metrics.items())
-        for weights in (wrong, right)
+        {name: metric(weights).item() for name, metric in metrics.items()} for weights in (wrong, right)
     )
-    return Comparison(pair("weights", wrong, right), of_wrong, of_right)
+    return Comparison({"weights": Pair(wrong, right)}, of_wrong, of_right)
 
 
 Scores = Float[Tensor, "query key"]
@@ -104,27 +109,28 @@ def late_mask(start: Start) -> Comparison:
     return compared_weights(wrong, right, metrics)
 
 
-def _saturation(scores: Scores) -> Numbers:
+def _saturation(scores: Scores) -> Metrics:
     """The unbiased variance of all scores, and the mean largest weight: 1 where all rows are one-hot."""
     variance = scores.var().item() if scores.numel() > 1 else float("nan")
     largest = scores.softmax(dim=-1).amax(dim=-1).mean().item()
-    return Numbers(score_variance=variance, mean_max_weight=largest)
+    return {"score_variance": variance, "mean_max_weight": largest}
 
 
-def _compared_scores(wrong: Scores, right: Scores, **tables: Table) -> Comparison:
-    tensors = pair("scores", wrong, right) | pair("weights", wrong.softmax(dim=-1), right.softmax(dim=-1))
-    return Comparison(tensors, _saturation(wrong), _saturation(right), tables)
+def _compared_scores(wrong: Scores, right: Scores, **tables: Rows) -> Comparison:
+    weights = Pair(wrong.softmax(dim=-1), right.softmax(dim=-1))
+    pairs = {"scores": Pair(wrong, right), "weights": weights}
+    return Comparison(pairs, _saturation(wrong), _saturation(right), tables)
 
 
 def no_scaling(start: Start) -> Comparison:
     """softmax(q k) against softmax(q k / sqrt(d)), for standard normal query and key."""
     shape, device = start.vectors.shape, start.vectors.device
     query, key = (torch.randn(shape, generator=start.generator).to(device) for _ in range(2))
-    growth = Table()
+    growth: Rows = []
     for dim in [*(4**n for n in range(1, 12) if 4**n < shape[1]), shape[1]]:
         raw = query[:, :dim] @ key[:, :dim].mT
         wrong, right = _saturation(raw), _saturation(raw / dim**0.5)
-        row: dict[str, float | int | None] = {"head_dim": dim}
+        row: dict[str, str | float | int | None] = {"head_dim": dim}
         for name in wrong:
             row |= {f"wrong_{name}": wrong[name], f"right_{name}": right[name]}
         growth.append(row)
@@ -155,19 +161,21 @@ def merged_heads(start: Start) -> Comparison:
     heads = split_heads(start.vectors, num_heads)
     origins = split_heads(positions.expand(-1, embed_dim).contiguous(), num_heads)
 
-    def merged_by(merge: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Numbers]:
+    def merged_by(merge: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Metrics]:
         merged, sources = merge(heads), merge(origins)[:, :: embed_dim // num_heads].long()
-        metrics = Numbers(
-            difference_from_input=(merged - start.vectors).abs().max().item(),
-            rows_of_one_token=int((sources == positions).all(dim=-1).sum()),
-        )
+        metrics = {
+            "difference_from_input": (merged - start.vectors).abs().max().item(),
+            "rows_of_one_token": int((sources == positions).all(dim=-1).sum()),
+        }
         return merged, sources, metrics
 
     wrong, wrong_sources, of_wrong = merged_by(_merged_wrongly)
     right, right_sources, of_right = merged_by(merge_heads)
-    tensors = pair("merged", wrong, right, ("token", "dim"))
-    tensors |= pair("token_of_slice", wrong_sources, right_sources, ("token", "head"))
-    return Comparison(tensors, of_wrong, of_right)
+    pairs = {
+        "merged": Pair(wrong, right, ("token", "dim")),
+        "token_of_slice": Pair(wrong_sources, right_sources, ("token", "head")),
+    }
+    return Comparison(pairs, of_wrong, of_right)
 
 
 def vocabulary_labels(start: Start) -> Comparison:
@@ -175,7 +183,7 @@ def vocabulary_labels(start: Start) -> Comparison:
     weights = start.projected_scores().softmax(dim=-1)
     count, vocabulary = len(start.tokens), sorted(set(start.tokens))
     labels = [*vocabulary, *["(no label)"] * (count - len(vocabulary))]
-    readings = Table(
+    readings: Rows = [
         {
             "row": str(query),
             "wrong": f"{labels[query]} → {labels[key]}",
@@ -183,110 +191,23 @@ def vocabulary_labels(start: Start) -> Comparison:
             "weight": weights[query, key].item(),
         }
         for query, key in enumerate(weights.argmax(dim=-1).tolist())
-    )
+    ]
     named_wrongly = sum(label != token for label, token in zip(labels, start.tokens, strict=True))
     return Comparison(
-        {"weights": named(weights, "query", "key")},
-        Numbers(rows_named_wrongly=named_wrongly, labels=len(vocabulary)),
-        Numbers(rows_named_wrongly=0, labels=count),
+        {},
+        {"rows_named_wrongly": named_wrongly, "labels": len(vocabulary)},
+        {"rows_named_wrongly": 0, "labels": count},
         {"readings": readings},
+        weights,
     )
 
 
-@dataclass(frozen=True)
-class Pitfall:
-    """A mistake in short and in a sentence, the metric that exposes it, and how to notice it."""
-
-    summary: str
-    mistake: str
-    metric: str
-    notice: str
-    compare: Callable[[Start], Comparison]
-
-
-PITFALLS = {
-    "softmax-twice": Pitfall(
-        "softmax of finished weights: the future leaks in",
-        "Softmax of a matrix that is already a distribution: exp(0) = 1, and the future leaks in.",
-        "weight_on_future",
-        "In a causal model weights.triu(1) must be all zeros; the first row is 1, 0, 0, ...",
-        softmax_twice,
-    ),
-    "no-scaling": Pitfall(
-        "unscaled scores grow with head_dim: softmax saturates",
-        "Scores that are not scaled: their variance is head_dim, and softmax saturates.",
-        "score_variance",
-        "Print scores.var() for two sizes of head_dim before training: it must not grow.",
-        no_scaling,
-    ),
-    "uniform-projections": Pitfall(
-        "positive projections: enormous scores, one-hot rows",
-        "Projections sampled from U[0, 1): all positive, so that scores are enormous even when scaled.",
-        "mean_max_weight",
-        "Print weights.max(-1).values.mean() before training: near 1 means that nothing is left to learn.",
-        uniform_projections,
-    ),
-    "merged-heads": Pitfall(
-        "heads viewed before they are moved back: tokens mix",
-        "Heads viewed as (token, head * dim) without moving the head axis back: tokens are mixed.",
-        "difference_from_input",
-        "Split and merge with nothing between: the input must come back. Shapes alone pass.",
-        merged_heads,
-    ),
-    "vocabulary-labels": Pitfall(
-        "rows named by the vocabulary, not by the sentence",
-        "Rows of a heatmap named by the sorted vocabulary: other words' names, and too few of them.",
-        "rows_named_wrongly",
-        "As many labels as tokens, taken from the tokens: a repeated word stays two rows.",
-        vocabulary_labels,
-    ),
-    "wrong-axis": Pitfall(
-        "softmax over queries: columns sum to one, rows do not",
-        "Softmax over the queries: columns sum to one, rows do not.",
-        "row_sum_error",
-        "weights.sum(-1) must be all ones: name the axis, softmax(dim=-1).",
-        wrong_axis,
-    ),
-    "late-mask": Pitfall(
-        "masked after the softmax: rows do not sum to one",
-        "The mask after the softmax, without renormalising: rows lose what the hidden keys took.",
-        "smallest_row_sum",
-        "weights.sum(-1) must be all ones after the mask, too: hide scores with -inf before the softmax.",
-        late_mask,
-    ),
+COMPARISONS = {
+    "softmax-twice": softmax_twice,
+    "no-scaling": no_scaling,
+    "uniform-projections": uniform_projections,
+    "merged-heads": merged_heads,
+    "vocabulary-labels": vocabulary_labels,
+    "wrong-axis": wrong_axis,
+    "late-mask": late_mask,
 }
-
-
-def run(spec: PitfallsSpec, texts: Texts, draws: Draws) -> Report:
-    """Both computations of one mistake with their metrics; without a name, one line per mistake.
-
-    Every mistake starts from the same vectors and the same state of the generator.
-    """
-    (source,) = embed(spec, texts, draws)
-    state = draws.generator.get_state()
-
-    def compared(name: str) -> Comparison:
-        draws.generator.set_state(state)
-        return PITFALLS[name].compare(Start(texts.tokens, source.vectors, draws.generator, spec.num_heads))
-
-    if spec.pitfall is None:
-        rows = Table(_line(name, compared(name)) for name in PITFALLS)
-        about = "attn pitfalls NAME shows one, wrong beside right, and how to notice it."
-        return build_report(spec, texts, {}, {"pitfalls": rows}, [], about=about)
-    pitfall, both = PITFALLS[spec.pitfall], compared(spec.pitfall)
-    notes = [f"It shows in {pitfall.metric}. How to notice it: {pitfall.notice}"]
-    if both.wrong[pitfall.metric] == both.right[pitfall.metric]:
-        notes.append("Here the number is the same both ways: these settings do not expose the mistake.")
-    statistics: dict[str, Statistic] = {"wrong": both.wrong, "right": both.right, **both.tables}
-    return build_report(spec, texts, both.tensors, statistics, notes, about=pitfall.mistake)
-
-
-def _line(name: str, both: Comparison) -> Row:
-    metric = PITFALLS[name].metric
-    return {
-        "pitfall": name,
-        "figure": metric,
-        "wrong": both.wrong[metric],
-        "right": both.right[metric],
-        "mistake": PITFALLS[name].summary,
-    }

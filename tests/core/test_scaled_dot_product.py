@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from attncli.commands.attention import attention_parts
 from attncli.core.mechanisms import attend_by_loop, causal_mask, full_mask
 from attncli.settings import SPECS
 from attncli.settings.validation import Given, build_spec
-from attncli.toys.attention import compute_attention
-from attncli.toys.sources import Draws
+from attncli.toys.attention import Draws
 from tests.layers import attended, visible_keys
 
 
@@ -57,7 +57,7 @@ def test_causal_mask_is_aligned_to_the_last_key() -> None:
 def test_without_softmax_the_weights_are_the_scaled_scores() -> None:
     vectors = drawn(3, 2)
     spec = spec_of(scale=0.5, softmax=False, causal=True, projection="none", embed_dim=2)
-    attention = compute_attention(
+    attention = attention_parts(
         spec, dict.fromkeys(("query", "key", "value"), vectors), Draws(torch.Generator())
     )
     expected = (vectors @ vectors.T * 0.5).tril()
@@ -75,7 +75,7 @@ def test_loop_and_matrix_form_agree(shape: tuple[int, ...], causal: bool, softma
         looped = attend_by_loop(vectors, mask, scale=scale, softmax=softmax)
         spec = spec_of(scale=scale, softmax=softmax, causal=causal, projection="none", embed_dim=shape[-1])
         same = dict.fromkeys(("query", "key", "value"), vectors)
-        whole = compute_attention(spec, same, Draws(torch.Generator())).output
+        whole = attention_parts(spec, same, Draws(torch.Generator())).output
         torch.testing.assert_close(looped, whole, atol=1e-13, rtol=1e-12)
 
 

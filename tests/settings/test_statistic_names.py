@@ -1,15 +1,15 @@
 """What an experiment says of its statistics before it runs is what its report has."""
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
+from attncli.commands.pitfalls import PITFALLS
 from attncli.runs.report_values import as_declared, values_of
 from attncli.runs.runner import Session
 from attncli.settings import SPECS
 from attncli.settings.fields import SUMMARIES, Spec
-from attncli.settings.lessons import PitfallName
 from attncli.settings.validation import Given, build_spec
 
 MODEL = str(Path(__file__).parents[2] / "attncli/data/tiny-induction")
@@ -37,7 +37,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("generate", {"layer": "1", "head": "2", "maps": "heads"}),
     ("ablate", {"approximate": "true"}),
     ("ablate", {"sentence": "abcabc", "answer": "a", "against": "b", "heads": "0:1,1:0", "jointly": "true"}),
-    *(("pitfalls", {"pitfall": name}) for name in get_args(PitfallName)),
+    *(("pitfalls", {"pitfall": name}) for name in PITFALLS),
 ]
 
 

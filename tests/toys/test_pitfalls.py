@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from attncli.commands.pitfalls import PITFALLS, PitfallsSpec
 from attncli.report import Report
-from attncli.settings.lessons import PitfallsSpec
-from attncli.toys.pitfalls import PITFALLS
+from attncli.toys.pitfalls import COMPARISONS
 from tests.conftest import Attn
 from tests.running import run
 
@@ -34,7 +34,7 @@ def metrics(report: Report, name: str) -> tuple[float, float]:
 def test_every_mistake_has_a_name_to_ask_for() -> None:
     annotation: Any = PitfallsSpec.model_fields["pitfall"].annotation
     names = annotation.__args__[0].__args__
-    assert tuple(PITFALLS) == names and len(names) == 7
+    assert tuple(PITFALLS) == tuple(COMPARISONS) == names and len(names) == 7
 
 
 def test_softmax_twice_gives_the_published_matrix() -> None:

@@ -17,7 +17,7 @@ from attncli.settings import SPECS
 from attncli.settings.fields import Spec
 from attncli.settings.models import HeadSpec
 from attncli.settings.validation import Given, build_spec
-from attncli.toys.sources import KeptDraws
+from attncli.toys.attention import KeptDraws
 from tests.running import run_together
 
 VECTORS = "attncli/data/lessons/files/made-up.50d.txt"
@@ -255,7 +255,7 @@ def test_nothing_and_one() -> None:
 
 
 def test_draws_are_the_same_whether_kept_or_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    from attncli.toys import sources as draws_together
+    from attncli.toys import attention as draws_together
 
     specs = [
         spec_of("self", sentence=text, seed=seed)

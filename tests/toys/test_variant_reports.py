@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from attncli.commands.attention import attention_parts
 from attncli.core.tile_sums import TileSizes
 from attncli.errors import RunError, UserError
 from attncli.report import Report
 from attncli.settings import SPECS
 from attncli.settings.attention import UNSTREAMED, VARIANTS
 from attncli.settings.validation import Given, build_spec
-from attncli.toys.attention import compute_attention
-from attncli.toys.sources import Draws
+from attncli.toys.attention import Draws
 from attncli.views.texts import heading
 from tests.layers import visible_keys
 from tests.running import run
@@ -139,7 +139,7 @@ def test_dense_and_streaming_agree_in_float64(
         for name, heads in (("query", 6), ("key", 2), ("value", 2))
     }
     both = [
-        compute_attention(
+        attention_parts(
             spec_of("multihead", num_heads=6, num_kv_heads=2, head_dim=6, causal=causal, engine=engine, **on),
             vectors,
             Draws(torch.Generator()),

@@ -1,0 +1,118 @@
+"""`attn norm`: batch, layer and RMS normalisation of random data, before and after."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from attncli.report import Numbers, Report, Step
+from attncli.settings.fields import (
+    BYTES_PER_VECTOR_ENTRY,
+    Contradictions,
+    ExplainSpec,
+    Size,
+    contradiction,
+    in_group,
+)
+from attncli.settings.text import Texts
+
+OUTPUTS = {"batch": ("batch_norm", "batch_norm_eval"), "layer": ("layer_norm",), "rms": ("rms_norm",)}
+"""What each kind of norm gives."""
+
+
+class NormSpec(ExplainSpec):
+    experiment = "norm"
+    title = "Normalisation"
+    module = "attncli.commands.norm"
+    explained_by = "attncli.commands.norm"
+    examples = (
+        "attn norm --batch-size 32 --num-features 100",
+        "attn norm --kind layer --explain",
+        "attn norm --kind layer --variance biased --format json",
+    )
+    next_steps = ("--variance biased", "--batch-size 4", "--explain", "--show all")
+    group = "Options"
+    heading_keys = ("batch_size", "kind", "num_features", "variance", "seed")
+
+    kind: Literal["batch", "layer", "rms", "all"] = Field("all", description="which normalisation")
+    batch_size: Size = Field(32, description="examples")
+    num_features: Size = Field(100, description="features of an example")
+    eps: float = Field(1e-5, gt=0, description="added to the variance, against division by zero")
+    momentum: float = Field(
+        0.1, ge=0, le=1, description="share of this batch in the running mean and variance"
+    )
+    variance: Literal["unbiased", "biased"] = Field(
+        "unbiased", description="divide by n - 1 as the lesson does, or by n as torch's own layers do"
+    )
+
+    def needed_bytes(self, num_queries: int, num_keys: int) -> int:
+        return 5 * self.batch_size * self.num_features * BYTES_PER_VECTOR_ENTRY
+
+    def single_statistics(self) -> tuple[str, ...]:
+        outputs = [name for kind, names in OUTPUTS.items() if self.kind in (kind, "all") for name in names]
+        of_each = ("feature0_mean", "feature0_std", "example0_mean", "example0_std")
+        names = [name for output in ("input", *outputs) for name in in_group(output, *of_each)]
+        return (*names, *in_group("agreement_with_torch", *outputs))
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.kind in ("batch", "all") and self.batch_size == 1:
+            message = "must be at least 2 for a variance over the batch (got 1): or kind layer or rms"
+            yield contradiction("batch_size", message, "kind")
+        if self.kind in ("layer", "all") and self.num_features == 1 and self.variance == "unbiased":
+            message = "must be at least 2 for an unbiased variance (got 1): or variance biased"
+            yield contradiction("num_features", message, "variance", "kind")
+
+
+def _form(spec: NormSpec) -> Any:
+    from attncli.toys.lessons import NormForm
+
+    is_unbiased = spec.variance == "unbiased"
+    return NormForm(kind=spec.kind, eps=spec.eps, momentum=spec.momentum, is_unbiased=is_unbiased)
+
+
+def steps(spec: NormSpec, report: Report) -> tuple[Step, ...]:
+    """Each norm step by step."""
+    from attncli.toys.explained_lessons import norm_steps
+
+    return norm_steps(report, _form(spec))
+
+
+def _first_feature_and_example(data: Any) -> Numbers:
+    """Mean and unbiased standard deviation of feature 0 over the batch and of example 0 over its features."""
+    feature, example = data[:, 0], data[0]
+    return Numbers(
+        feature0_mean=feature.mean().item(),
+        feature0_std=feature.std().item() if len(feature) > 1 else None,
+        example0_mean=example.mean().item(),
+        example0_std=example.std().item() if len(example) > 1 else None,
+    )
+
+
+def run(spec: NormSpec, texts: Texts, draws: Any) -> Report:
+    """The normalised data, its first feature and example, and the differences from torch's own modules."""
+    import torch
+
+    from attncli.report_parts import build_report, named
+    from attncli.toys.attention import choose_device
+    from attncli.toys.lessons import normalised
+
+    shape, device = (spec.batch_size, spec.num_features), choose_device(spec.device)
+    data = torch.randn(shape, generator=draws.generator).to(device)
+    found = normalised(data, _form(spec))
+    notes = []
+    if spec.kind != "rms":
+        notes.append(
+            "Divided by the unbiased standard deviation (n - 1); torch's own layers take the biased one."
+            if spec.variance == "unbiased"
+            else "Divided by the biased standard deviation (n), as torch's own layers do."
+        )
+    if found.running:
+        notes.append(
+            "Running statistics: mean and unbiased variance after one step from 0 and 1; eval mode uses them."
+        )
+    outputs = {"input": data, **found.outputs}
+    tensors = {name: named(output, "batch", "dim") for name, output in outputs.items()}
+    tensors |= {name: named(statistic, "dim") for name, statistic in found.running.items()}
+    statistics = {name: _first_feature_and_example(output) for name, output in outputs.items()}
+    statistics["agreement_with_torch"] = Numbers(found.differences)
+    return build_report(spec, texts, tensors, statistics, notes)

@@ -1,0 +1,134 @@
+"""`attn scale-demo`: the variance of scores grows with head_dim, and a softmax of large scores saturates."""
+
+from math import isinf
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
+
+from attncli.errors import RunError
+from attncli.report import NamedTensor, Numbers, Report, Statistic, Step, Table
+from attncli.settings.fields import BYTES_PER_VECTOR_ENTRY, MAX_SIZE, ExplainSpec, Scale, Size, in_group
+from attncli.settings.text import Texts
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+SIZE_SCHEMA = {"type": "integer", "exclusiveMinimum": 0, "maximum": MAX_SIZE}
+Sizes = Annotated[
+    list[Size],
+    BeforeValidator(_as_list),
+    WithJsonSchema({"anyOf": [SIZE_SCHEMA, {"type": "array", "items": SIZE_SCHEMA, "minItems": 1}]}),
+]
+
+
+class ScaleDemoSpec(ExplainSpec):
+    experiment = "scale-demo"
+    title = "Why scores are scaled"
+    main_table = "variance"
+    module = "attncli.commands.scale_demo"
+    explained_by = "attncli.commands.scale_demo"
+    examples = (
+        "attn scale-demo --head-dim 16",
+        "attn scale-demo --head-dim 16 --head-dim 64 --head-dim 256",
+        "attn scale-demo --logits 0.1,-0.2,0.3 --factors 1,8,64",
+    )
+    next_steps = ("--head-dim 256", "--factors 1,2,4", "--scale none")
+    group = "Options"
+    heading_keys = ("batch_size", "head_dim", "scale", "seed")
+
+    num_tokens: Size = Field(8, description="queries and keys in a sequence")
+    batch_size: Size = Field(4, description="sequences")
+    head_dim: Sizes = Field(
+        [16], min_length=1, description="size of query and key; several give one row each"
+    )
+    scale: Scale = Field("sqrt", description="factor on the scores: sqrt, fourth-root, none, or a number")
+    logits: list[float] = Field([0.1, -0.2, 0.3, -0.2, 0.5], min_length=1, description="what is sharpened")
+    factors: list[float] = Field([1.0, 8.0, 64.0], min_length=1, description="by how much it is sharpened")
+    curve: list[float] = Field(
+        [-5.0, 5.0, 0.1], description="start, stop (left out) and step of the logits of the softmax curve"
+    )
+
+    def needed_bytes(self, num_queries: int, num_keys: int) -> int:
+        rows = self.batch_size * self.num_tokens
+        return rows * (self.num_tokens + max(self.head_dim)) * BYTES_PER_VECTOR_ENTRY
+
+    def single_statistics(self) -> tuple[str, ...]:
+        variance = "variance.N" if len(self.head_dim) > 1 else "variance"
+        of_row = ("factor", "softmax.N", "max_weight", "entropy", "gradient_norm")
+        return (
+            *in_group(variance, "head_dim", "query", "key", "raw_scores", "scaled_scores"),
+            *in_group("sharpness.N", *of_row),
+        )
+
+    @field_validator("curve")
+    @classmethod
+    def _curve_is_a_range(cls, value: list[float]) -> list[float]:
+        if len(value) != 3:
+            raise ValueError(f"must be start, stop and step (got {len(value)} numbers)")
+        start, stop, step = value
+        if step <= 0 or stop <= start:
+            raise ValueError(f"must rise from start to stop by a positive step (got {value})")
+        if (stop - start) / step > 100_000:
+            raise ValueError("must have at most 100000 points: take a larger step")
+        return value
+
+
+def steps(spec: ScaleDemoSpec, report: Report) -> tuple[Step, ...]:
+    """Scores, variances and sharpness step by step."""
+    from attncli.toys.explained_lessons import scale_demo_steps
+
+    return scale_demo_steps(report, head_dims=spec.head_dim, scale=spec.scale)
+
+
+AXES = {
+    "query": ("query", "dim"),
+    "key": ("key", "dim"),
+    "raw_scores": ("query", "key"),
+    "scaled_scores": ("query", "key"),
+}
+
+
+def run(spec: ScaleDemoSpec, texts: Texts, draws: Any) -> Report:
+    """The variances for each head_dim, the sharpened softmax for each factor, and the softmax curve."""
+    import torch
+
+    from attncli.core.summaries import moments
+    from attncli.report_parts import build_report, named
+    from attncli.toys.attention import choose_device
+    from attncli.toys.explained_lessons import tensor_name
+    from attncli.toys.lessons import scored, sharpened
+
+    device = choose_device(spec.device)
+    variance: list[Numbers] = []
+    kept: dict[str, NamedTensor] = {}
+    for number, head_dim in enumerate(spec.head_dim):
+        shape = (spec.batch_size, spec.num_tokens, head_dim)
+        query, key = (torch.randn(shape, generator=draws.generator).to(device) for _ in range(2))
+        found = scored(query, key, spec.scale)
+        variances = {name: moments(tensor)["variance"] for name, tensor in found.items()}
+        if any(map(isinf, variances.values())):
+            raise RunError(f"scale-demo: the scores overflow float32: use a smaller scale (got {spec.scale})")
+        variance.append(Numbers({"head_dim": head_dim, **variances}))
+        if spec.explain:
+            kept |= {
+                tensor_name(name, number, len(spec.head_dim)): named(found[name], *AXES[name])
+                for name in found
+            }
+    curve_logits = torch.arange(*spec.curve, dtype=torch.float64)
+    tensors = {
+        **kept,
+        "logits": named(torch.tensor(spec.logits, dtype=torch.float64), "key"),
+        "curve_logits": named(curve_logits, "point"),
+        "curve_weights": named(curve_logits.softmax(dim=-1), "point"),
+    }
+    statistics: dict[str, Statistic] = {
+        "variance": Table(variance) if len(variance) > 1 else variance[0],
+        "sharpness": Table(sharpened(spec.logits, factor) for factor in spec.factors),
+    }
+    notes = [
+        "Scaling keeps the scores at unit variance, whatever head_dim is, so that softmax stays diffuse.",
+        "gradient_norm is the Frobenius norm of the softmax Jacobian: it vanishes as the row saturates.",
+    ]
+    return build_report(spec, texts, tensors, statistics, notes)
