@@ -1,4 +1,4 @@
-"""`attn` as installed, and `python -m attncli`: while the command line is imported, a signal ends it quietly."""
+"""`attn`, and `python -m attncli`: while the command line is imported, a signal ends it quietly."""
 
 import os
 import signal

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 def modules_of(spec: Spec) -> tuple[str, ...]:
     """The modules that run an experiment: the first has `run` or, for a model, `read` and `report_each`."""
-    on_model = isinstance(spec, ModelSpec) and spec.model_source() is not None
-    return (spec.model_module, "attncli.models.loading") if on_model else (spec.module.partition(":")[0],)
+    if isinstance(spec, ModelSpec) and spec.model_source() is not None:
+        return spec.model_module, "attncli.models.loading"
+    return (spec.module.partition(":")[0],)
 
 
 def import_experiment(spec: Spec) -> ModuleType:
@@ -272,9 +273,12 @@ def _run_models(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterat
 
     refused: dict[int, Outcome] = {}
     for batch in in_batches(texts, read, refused.__setitem__):
-        outcomes = _or_error(run, dict(batch))
-        if isinstance(outcomes, UserError):  # running each alone shows which of them is to blame
+        together = _or_error(run, dict(batch))
+        outcomes: Sequence[Outcome]
+        if isinstance(together, UserError):  # running each alone shows which of them is to blame
             outcomes = [_or_error(lambda one: run(dict([one]))[0], one) for one in batch]
+        else:
+            outcomes = together
         yield refused | dict(zip(dict(batch), outcomes, strict=True))
         refused.clear()
     if refused:
