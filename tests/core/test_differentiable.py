@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from attncli.core import engines as differentiable
 from attncli.core import reference
-from attncli.core import reference as differentiable
 from attncli.core.layer import AttentionLayer, ScoreRules, Visibility, Wanted
 
 KEY_MASK = torch.tensor([[False, True, True, True, True], [True] * 5])
