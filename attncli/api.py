@@ -9,7 +9,7 @@ from os import PathLike, fspath
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, cast
 
-from attncli.errors import UserError, nearest
+from attncli.errors import UserError, must_be_one_of
 from attncli.models.folder import check_packages
 from attncli.report import Report
 from attncli.runs.runner import Session, modules_of, run_loaded
@@ -125,8 +125,7 @@ def heads(
 def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:
     """The settings as a Spec; UserError with every mistake, each at its keyword."""
     if experiment not in SPECS:
-        known = ", ".join(SPECS)
-        raise UserError(f"experiment: must be one of {known} (got {experiment}){nearest(experiment, SPECS)}")
+        raise UserError(f"experiment: {must_be_one_of(experiment, SPECS)}")
     given = {
         key: Given(fspath(value) if isinstance(value, PathLike) else value, key, is_flag=True)
         for key, value in settings.items()

@@ -2,7 +2,6 @@
 
 import gc
 import io
-import os
 import signal
 import sys
 import threading
@@ -19,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from attncli import __version__
 from attncli.core.processor import tile_pass_in_use
-from attncli.errors import DONE, FAILED, INTERRUPTED, ClosedPipe, UserError, WriteError
+from attncli.errors import DONE, FAILED, INTERRUPTED, ClosedPipe, UserError, WriteError, forget_stdout
 from attncli.plain_text import plain_text
 from attncli.settings import EXPERIMENTS, load
 
@@ -75,19 +74,26 @@ class CommandWithExamples(TyperCommand):
         return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Typer's, with advice to quote a sentence that was split into several arguments."""
+        """Typer's; a mistake in the form of the command line is explained."""
+        from attncli.commands import mistakes
+
+        typed = [*args]
         try:
-            return super().parse_args(ctx, args)
+            parsed = super().parse_args(ctx, args)
         except typer.TyperException as error:
-            message = error.format_message()
-            has_sentence = any(parameter.name == "sentence" for parameter in self.params)
-            if has_sentence and message.startswith("Got unexpected extra argument"):
-                is_bare = any(_is_argument(one) and one.metavar == "TEXT" for one in self.params)
-                flag = "" if is_bare else "--sentence "
-                raise UserError(
-                    f'{message}: a text goes in quotes: attn {self.name} {flag}"the cat sleeps"'
-                ) from None
-            raise
+            if not typed:  # it shows the help
+                raise
+            line = mistakes.explained(
+                error.format_message(),
+                typed,
+                command=ctx.info_name,
+                flags=_flags(self),
+                arguments=[one.metavar for one in self.params if _is_argument(one)],
+                flags_of=_flags_of_each,
+            )
+            raise UserError(line) from None
+        mistakes.check_switches(typed, _flags(self))
+        return parsed
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`[OPTIONS] FILE [REPORT]`: arguments by their names alone."""
@@ -120,6 +126,22 @@ class CommandWithExamples(TyperCommand):
 
 def _is_argument(parameter: Any) -> bool:
     return bool(parameter.param_type_name == "argument")
+
+
+def _flags(command: Any) -> dict[str, str | None]:
+    """The flags of Typer's command, each with what help calls its value; None for a switch."""
+    options = (one for one in command.params if not _is_argument(one))
+    return {
+        flag: None if one.is_flag else one.metavar or "TEXT"
+        for one in options
+        for flag in (*one.opts, *one.secondary_opts)
+    }
+
+
+def _flags_of_each() -> dict[str, dict[str, str | None]]:
+    """The flags of every command, whose pages are all imported now."""
+    commands = {name: _command(name) for name in COMMANDS}
+    return {name: _flags(one) for name, one in commands.items() if not hasattr(one, "commands")}
 
 
 def _place(title: str) -> tuple[bool, int]:
@@ -193,8 +215,20 @@ def _typer_command(command: "Command") -> Any:
     return typer.main.get_command(app)
 
 
+class Group(TyperGroup):
+    """A group of commands that says what would work instead of a command that it has not."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Typer's; UserError for a word that is no command."""
+        if args[0] not in self.commands:
+            from attncli.commands.mistakes import unknown_command
+
+            raise UserError(unknown_command(args, self.commands, ctx.command_path))
+        return super().resolve_command(ctx, args)
+
+
 def _typer_group(group: "CommandGroup") -> TyperGroup:
-    return TyperGroup(
+    return Group(
         name=group.name,
         help=f"{group.summary}.",
         commands={command.name: _typer_command(command) for command in group.commands},
@@ -203,7 +237,14 @@ def _typer_group(group: "CommandGroup") -> TyperGroup:
     )
 
 
-class LazyGroup(TyperGroup):
+def _command(name: str) -> Any:
+    """Typer's command of that name, built now."""
+    row = COMMANDS[name]
+    command = load(f"attncli.commands.{row.module}", "command")(name, row.summary)
+    return _typer_group(command) if hasattr(command, "commands") else _typer_command(command)
+
+
+class LazyGroup(Group):
     """A group that knows its commands' names and summaries, and imports a command when it is called."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -211,13 +252,18 @@ class LazyGroup(TyperGroup):
         names: dict[str, Any] = dict.fromkeys(COMMANDS)
         self.commands = names  # Typer lists and suggests them
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Typer's, with `version` and `help [COMMAND]` for the flags of these names."""
+        match args:
+            case ["version"]:
+                args = ["--version"]
+            case ["help", *commands]:
+                args = [*commands, "--help"]
+        return super().parse_args(ctx, args)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, built now; None where there is none."""
-        if cmd_name not in COMMANDS:
-            return None
-        row = COMMANDS[cmd_name]
-        command = load(f"attncli.commands.{row.module}", "command")(cmd_name, row.summary)
-        return _typer_group(command) if hasattr(command, "commands") else _typer_command(command)
+        return _command(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The names and summaries, with nothing imported."""
@@ -234,7 +280,9 @@ def _print_version(wanted: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_print_version),
+        typer.Option(
+            "--version", "-V", help="Show the version and exit.", is_eager=True, callback=_print_version
+        ),
     ] = False,
 ) -> None:
     pass
@@ -252,11 +300,6 @@ def build_app() -> Any:
 def _print_errors(*lines: str) -> None:
     for line in lines:
         print(plain_text(line), file=sys.stderr)
-
-
-def _forget_stdout() -> None:
-    """Nobody reads on: what Python would still flush at exit goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -281,7 +324,7 @@ def run(arguments: Sequence[str]) -> int:
 def _failed(error: Exception) -> int:
     match error:
         case BrokenPipeError() | ClosedPipe():
-            _forget_stdout()
+            forget_stdout()
             return DONE
         case UserError():
             _print_errors(*error.lines)
@@ -291,7 +334,7 @@ def _failed(error: Exception) -> int:
             return error.exit_code
         case OSError():
             _print_errors(f"cannot write: {error.strerror}")
-            _forget_stdout()
+            forget_stdout()
             return WriteError.exit_code
         case MemoryError():
             _print_errors("out of memory: use fewer tokens or smaller sizes")

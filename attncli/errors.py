@@ -1,9 +1,14 @@
 """What any room may raise for the person at the keyboard: clear lines instead of a traceback."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Collection, Iterable
 
 # How a command ends: its exit code.
 DONE, FAILED, REFUSED, SOME_FAILED, NOT_WRITTEN, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+
+ALIKE = 0.7
+"""How alike a word and the known one are at least: at 0.6 --save is taken for --scale."""
 
 
 class UserError(Exception):
@@ -29,12 +34,115 @@ class WriteError(UserError):
 
 
 class ClosedPipe(Exception):
-    """The reader of standard output has gone: nothing is left to do."""
+    """The reader of standard output has gone: nothing is left to write."""
+
+
+def forget_stdout() -> None:
+    """Nobody reads on: what Python would still flush at exit goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+SYNONYMS = {
+    "num_heads": "n_heads n_head nhead heads num_attention_heads h",
+    "num_kv_heads": "n_kv_heads kv_heads num_key_value_heads gqa",
+    "embed_dim": "d_model hidden_size hidden_dim n_embd n_embed emb_dim embedding_dim model_dim dim",
+    "head_dim": "d_k d_head head_size key_dim query_dim qk_dim hidden_size dim",
+    "value_dim": "d_v v_dim",
+    "head": "heads head_index attention_head",
+    "layer": "layers num_layers n_layers num_hidden_layers block",
+    "num_tokens": "seq_len seq_length sequence_length n_tokens length max_length n_ctx ctx_size n",
+    "max_new_tokens": "n_predict num_predict max_tokens max_length n_tokens length num_tokens n",
+    "causal": "mask is_causal causal_mask autoregressive decoder attn_mask attention_mask",
+    "window": "sliding_window local window_size",
+    "temperature": "temp t",
+    "top_k": "k num_keys",
+    "rope_base": "theta rope_theta rope_freq_base base",
+    "rope": "rotary",
+    "softcap": "logit_softcap softcapping soft_cap",
+    "output_projection": "w_o out_proj o_proj",
+    "sentence": "text prompt input query p s",
+    "file": "text_file prompt_file input_file input path f i",
+    "texts": "dataset corpus input_file data",
+    "context": "memory source src encoder_text",
+    "model": "m checkpoint ckpt model_path model_name model_id pretrained hf hf_repo weights",
+    "allow_download": "download online remote hub local_files_only",
+    "dtype": "torch_dtype half fp16 bf16 float16 bfloat16 load_in_8bit load_in_4bit quantize precision",
+    "device": "gpu cuda device_map ngl n_gpu_layers",
+    "seed": "random_seed random_state manual_seed s",
+    "truncate": "truncation trunc max_length",
+    "sort": "sort_by order_by order",
+    "statistic": "metric stat statistics",
+    "from": "from_token query_token source",
+    "to": "to_token key_token target",
+    "answer": "to target token expected",
+    "ablate": "prune prune_heads mask_heads head_mask knockout remove",
+    "approximate": "fast gradient",
+    "output": "out outfile out_file output_file save save_to save_path to_file export dest",
+    "format": "output_format as type fmt",
+    "explain": "verbose v steps trace details verbosity",
+    "precision": "digits decimals round",
+    "color": "colour colors no_color no_colour",
+    "config": "c cfg config_file settings yaml",
+    "show_config": "print_config dump_config",
+    "workers": "num_workers n_jobs jobs j threads processes parallel",
+    "fresh": "overwrite force restart clean",
+    "open": "show_plot view display",
+    "self": "attention attend sdpa self_attention single visualize",
+    "multihead": "mha multi multi_head multi_head_attention",
+    "cross": "cross_attention encoder_decoder",
+    "norm": "layernorm layer_norm batchnorm rmsnorm normalize",
+    "scale-demo": "scale scaling softmax",
+    "show": "view cat display load print",
+    "heads": "head bertviz head_view model_view survey analyze analyse inspect model induction",
+    "browse": "tui ui interactive explore gui",
+    "batch": "run sweep grid experiments",
+    "generate": "chat complete completion write sample",
+    "diff": "compare",
+    "why": "attribute attribution explain dla logit_lens lens",
+    "lesson": "tutorial learn docs course examples list",
+    "pitfalls": "mistakes bugs",
+    "results": "summary stats query report",
+    "float16": "fp16 half f16",
+    "bfloat16": "bf16",
+    "float32": "fp32 float f32 full float64 fp64 double",
+    "cuda": "gpu cuda:0 cuda:1",
+    "cpu": "mps metal",
+    "table": "text txt plain pretty console",
+    "md": "markdown",
+    "html": "page web htm",
+    "png": "image jpg jpeg gif picture plot",
+    "csv": "excel xlsx tsv",
+    "npz": "numpy npy",
+    "safetensors": "torch pt pth bin",
+}
+"""What other tools call our flags, settings, commands and formats; the first row that is known counts."""
+
+
+def synonym(word: str, known: Collection[str]) -> str | None:
+    """The known word for what other tools call so."""
+    plain = word.lower().replace("-", "_")
+    rows = (ours for ours, theirs in SYNONYMS.items() if ours in known and plain in theirs.split())
+    return next(rows, None)
+
+
+def alike(word: str, known: Collection[str]) -> str | None:
+    """The known word that is spelled nearly so, or the only one that begins so."""
+    from difflib import get_close_matches
+
+    plain = word.replace("-", "_")
+    close = get_close_matches(plain, known, n=1, cutoff=ALIKE)
+    begun = [name for name in known if name.startswith(plain)] if len(plain) > 2 else []
+    return next(iter([*close, *begun[: len(begun) == 1]]), None)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` with the known word closest to this one, or nothing where none is close."""
-    from difflib import get_close_matches
+    """` (did you mean 'x'?)` with the known word that is probably meant, or nothing where none is."""
+    words = list(known)
+    found = synonym(word, words) or alike(word, words)
+    return f" (did you mean {found!r}?)" if found else ""
 
-    matches = get_close_matches(word.replace("-", "_"), list(known), n=1)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+def must_be_one_of(value: str, known: Collection[str]) -> str:
+    """That a value is none of the known ones; the one that is probably meant comes before their list."""
+    names, hint = ", ".join(known), nearest(value, known)
+    return f"got {value}{hint}: must be one of {names}" if hint else f"must be one of {names} (got {value})"

@@ -17,7 +17,7 @@ from torch import Tensor
 from attncli.core.head_names import named_head
 from attncli.core.layer import AttentionLayer
 from attncli.core.row_statistics import PATTERNS, ROW_STATISTICS
-from attncli.errors import UserError, nearest
+from attncli.errors import UserError, must_be_one_of
 from attncli.measure.ablate import HeadEffects, ablated, predicted_reading
 from attncli.measure.examples import HeadExamples, head_examples
 from attncli.measure.heads import HeadOptions, check_reading, head_totals, surveyed
@@ -224,8 +224,7 @@ def examples(
     """
     known = (*ROW_STATISTICS, *PATTERNS)
     if statistic not in known:
-        hint = nearest(statistic, known)
-        raise UserError(f"statistic: must be one of {', '.join(known)} (got {statistic}){hint}")
+        raise UserError(f"statistic: {must_be_one_of(statistic, known)}")
     _, layer, number = named_head(head)
     options = HeadOptions(skip_sink=skip_sink, words=words)
     with _many(model, texts, options, truncate=truncate) as (pretrained, many):

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from attncli.errors import UserError, nearest
+from attncli.errors import UserError, must_be_one_of
 from attncli.settings.fields import Spec
 from attncli.settings.validation import Given
 from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
@@ -157,7 +157,7 @@ OUTPUT_FLAGS = (FORMAT, OUTPUT, OPEN, TITLE, SHOW, STEP, PRECISION, *COLOR_FLAGS
 def refuse_unknown(flag: str, value: str, known: Collection[str]) -> None:
     """UserError for a value that is not one of the known ones."""
     if value not in known:
-        raise UserError(f"{flag}: must be one of {', '.join(known)} (got {value}){nearest(value, known)}")
+        raise UserError(f"{flag}: {must_be_one_of(value, known)}")
 
 
 def store_errors(store: Path | None, flags: Mapping[str, Any]) -> Iterator[str]:

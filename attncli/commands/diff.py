@@ -257,7 +257,7 @@ def spec_of(side: str, overrides: Overrides, draws: bool) -> Spec:
         spec_class, given = SPECS[side], overridden(SPECS[side], {}, overrides)
     elif Path(side).suffix.lower() not in (".yaml", ".yml") and not Path(side).exists():
         hint = nearest(side, SPECS)
-        raise UserError(f"{side}: is neither a file nor an experiment: one of {', '.join(SPECS)}{hint}")
+        raise UserError(f"{side}: is neither a file nor an experiment{hint}: one of {', '.join(SPECS)}")
     else:
         entries = ConfigFile(Path(side), overrides).entries()
         if len(entries) != 1:

@@ -141,6 +141,21 @@ def run_experiment(
     return INTERRUPTED if is_unfinished else DONE
 
 
+LONG_DASHES = ("\N{EN DASH}", "\N{EM DASH}")
+
+
+def refuse_file_name(text: str) -> None:
+    """UserError for the name of a file where a text is meant, or for a flag with a long dash."""
+    if text.startswith(LONG_DASHES):
+        flag = f"--{text.lstrip(''.join(LONG_DASHES))}"
+        raise UserError(f"{text:.60}: begins with a long dash, and a flag with two short ones: {flag:.60}")
+    path = Path(text)
+    if path.suffix and not any(map(str.isspace, text)) and path.is_file():
+        reads = "--config" if path.suffix in (".yaml", ".yml") else "--file"
+        advice = f"{reads} {text} reads it, --sentence {text} takes its name as the text"
+        raise UserError(f"{text}: is a file: {advice}")
+
+
 def command(
     name: str, summary: str, more: Sequence[Parameter] = (), run_with: Callable[..., int] = run_experiment
 ) -> Command:
@@ -160,6 +175,8 @@ def command(
                 raise UserError(
                     f"{flag_name(bare)}: cannot be combined with the argument ({argument}): give one"
                 )
+            if bare == "sentence":
+                refuse_file_name(argument)
             flags[bare] = argument
         shown = {parameter.name: values[parameter.name] for parameter in OUTPUT_FLAGS}
         others = {parameter.name: values[parameter.name] for parameter in more}

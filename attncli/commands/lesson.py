@@ -65,9 +65,11 @@ def lesson(which: str) -> Lesson:
     for each in every:
         if which in (str(each.number), each.name):
             return each
-    raise UserError(
-        f"there is no lesson {which:.60}: they go from 1 to {len(every)} (attn lesson lists them)"
-    )
+    word = which.lower()
+    named = [one for one in every if word in one.name] or [one for one in every if word in one.title.lower()]
+    near = ", ".join(f"{one.number} {one.name}" for one in named if len(word) > 2)
+    listed = near or f"1 to {len(every)}"
+    raise UserError(f"lesson: none is called {which:.60}: give one of {listed} (attn lesson lists all)")
 
 
 def copy_files(folder: Path) -> list[str]:

@@ -10,6 +10,7 @@ from attncli.commands.output import Destination
 from attncli.errors import UserError
 from attncli.memory import available_bytes
 from attncli.saved import SavedReports, checked_weights, read_array_report, read_reports, read_tokens
+from attncli.views import SUFFIXES
 
 EXAMPLES = (
     'attn self --sentence "the cat sleeps" -o cat.json',
@@ -19,6 +20,7 @@ EXAMPLES = (
     "attn show weights.npz --array attention --tokens tokens.txt",
     "attn heads --format json | attn show -",
 )
+READ = ("json", "jsonl", "npz", "safetensors")
 FILE = argument(
     "file",
     "A saved report (.json, .jsonl, .npz, .safetensors; - reads stdin), or an array (.npz, .npy, "
@@ -33,10 +35,24 @@ ARRAY_FLAGS = (
 REPORT = option("--report", "The report, where a file has several; from 0.", "INTEGER")
 
 
+def refuse_what_is_only_written(file: str) -> None:
+    """UserError for a picture, a page or a table, by its suffix, where it does not hold JSON all the same."""
+    path = Path(file)
+    view = SUFFIXES.get(path.suffix.lower(), "json")
+    if view in READ or not path.is_file():
+        return
+    with path.open("rb") as stream:
+        if stream.read(64).lstrip()[:1] == b"{":
+            return
+    read = f"save the report as JSON too (-o {path.stem}.json) and show that"
+    raise UserError(f"{file}: no report can be read from {path.suffix.lower()}: {read}")
+
+
 def opened(
     file: str, tokens: str | None = None, context_tokens: str | None = None, array: str | None = None
 ) -> SavedReports:
     """The reports of a file; of an array one, for which torch is imported once all else is in order."""
+    refuse_what_is_only_written(file)
     flags = {"tokens": tokens, "context_tokens": context_tokens, "array": array}
     most_bytes = available_bytes()
     if file == STDIN or not is_array_file(file):

@@ -84,7 +84,7 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["self", "--sentence", ".,;"], "--sentence: no tokens left after punctuation was removed (tokenizer: whitespace keeps it)"),
         (["self", "--file", "nowhere"], "--file: no such file: nowhere"),
         (["self", "--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
-        (["self", "--format", "jsn"], f"--format: must be one of {', '.join(VIEWS)} (got jsn) (did you mean 'json'?)"),
+        (["self", "--format", "jsn"], f"--format: got jsn (did you mean 'json'?): must be one of {', '.join(VIEWS)}"),
         (["self", "--color", "yes"], "--color: must be one of auto, always, never, 16, 256, truecolor (got yes)"),
         (["self", "--precision", "99"], "--precision: must be a whole number from 0 to 15 (got 99)"),
         (["self", "-o", "nowhere/x.json"], "-o nowhere/x.json: no such directory: nowhere"),
@@ -98,7 +98,7 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["self", "--embedding", "previous"], "--embedding: previous needs a step before it that has a table of words: it keeps that step's vectors"),
         (["self", "-o", ""], "-o: must be the name of a file (got an empty text)"),
         (["multihead", "--projection", "none", "--num-heads", "3", "--head-dim", "21"], "--num-heads: embed_dim (64) must be divisible by num_heads (3)"),
-        (["slef"], "No such command 'slef'. Did you mean 'self'?"),
+        (["slef"], "slef: is not a command: did you mean attn self?"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_clear_line_and_exit_2(attn: Attn, arguments: list[str], message: str) -> None:

@@ -52,7 +52,7 @@ def test_a_picture_of_two_surveys_has_the_maps(attn: Attn) -> None:
     ("arguments", "line"),
     [
         (["self"], "diff: needs a second side: a file, or --set KEY=VALUE for what differs"),
-        (["slef", "self"], "slef: is neither a file nor an experiment: one of"),
+        (["slef", "self"], "slef: is neither a file nor an experiment (did you mean 'self'?): one of"),
         (["self", "--set", "causl=1"], "--set causl: unknown key (did you mean 'causal'?)"),
         (["self", "--set", "head_dim=0"], "--set head_dim: must be greater than 0 (got 0)"),
         (["self", "--set", "x"], "--set: must be KEY=VALUE (got 'x')"),

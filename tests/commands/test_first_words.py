@@ -35,7 +35,7 @@ def test_a_text_is_given_once(attn: Attn) -> None:
 @pytest.mark.parametrize(
     ("words", "example"),
     [
-        (["multihead", "the", "cat"], 'attn multihead "the cat sleeps"'),
+        (["multihead", "the", "cat"], 'attn multihead "the cat"'),
         (["pitfalls", "late-mask", "the cat"], 'attn pitfalls --sentence "the cat sleeps"'),
     ],
 )

@@ -62,10 +62,18 @@ def test_a_pipe_gets_all_of_it_at_once(attn: Attn, which: str) -> None:
         assert words in [flat[i : i + len(words)] for i, word in enumerate(flat) if word == "$"]
 
 
-@pytest.mark.parametrize("which", ["0", "18", "01", "why", "../README", ""])
-def test_what_is_no_lesson(attn: Attn, which: str) -> None:
-    ended = attn(["lesson", which])
-    assert ended == (2, "", f"there is no lesson {which}: they go from 1 to 17 (attn lesson lists them)\n")
+@pytest.mark.parametrize(
+    ("which", "near"),
+    [
+        *((which, "1 to 17") for which in ("0", "18", "01", "../README", "")),
+        ("why", "1 why-attention"),
+        ("head", "3 heads-and-output, 15 heads"),
+        ("Vectors", "11 glove"),
+    ],
+)
+def test_what_is_no_lesson(attn: Attn, which: str, near: str) -> None:
+    line = f"lesson: none is called {which}: give one of {near} (attn lesson lists all)\n"
+    assert attn(["lesson", which]) == (2, "", line)
 
 
 def test_a_command_that_fails_is_told_and_the_lesson_goes_on(

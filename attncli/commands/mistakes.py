@@ -1,0 +1,170 @@
+"""Mistakes in the form of a command line: what is wrong, and what would work."""
+
+import re
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise, takewhile
+from pathlib import Path
+
+from attncli.errors import UserError, alike, synonym
+
+Flags = Mapping[str, str | None]
+"""The flags of a command, each with what help calls its value; None for a switch."""
+
+TRUTHS = ("true", "false", "yes", "no", "on", "off", "1", "0")
+MOST_SHOWN = 60
+"""Characters of what was typed that a message repeats."""
+MOST_NAMED = 4
+"""Commands that a message names."""
+
+READERS = {
+    "results": (".db", ".sqlite", ".sqlite3"),
+    "show": (".json", ".jsonl", ".ndjson", ".npz", ".npy", ".safetensors"),
+    "batch": (".yaml", ".yml"),
+    "heads --model": (".gguf",),
+    "self --file": (".txt", ".md"),
+}
+"""The command that reads a file of such a name."""
+
+ELSEWHERE = {
+    (
+        "heads",
+        "layer",
+    ): "shows all layers: attn multihead --model MODEL --layer {value} shows the heads of one",
+    ("why", "layer"): "adds up all layers: --head LAYER:HEAD shows one head",
+    ("ablate", "layer"): "takes out each head by itself: --heads LAYER:HEAD,... takes out these alone",
+    (
+        "why",
+        "from",
+    ): "is about the token after the text: attn heads --from TOKEN --to TOKEN is about two tokens",
+    ("why", "to"): "is about the token after the text: --answer TOKEN says which",
+    ("self", "from"): "shows every query: attn heads --from TOKEN --to TOKEN ranks heads by one weight",
+    ("self", "to"): "shows every key: attn heads --to TOKEN ranks heads by the weight on one",
+    ("self", "top"): "shows one head: attn heads --top {value} shows the first heads of a model",
+}
+"""Of flags that a command has not: what it does instead, and what does what is meant."""
+
+ADVICE = {
+    "q": "progress and notes are on standard error: 2>/dev/null leaves them out",
+    "quiet": "progress and notes are on standard error: 2>/dev/null leaves them out",
+    "silent": "progress and notes are on standard error: 2>/dev/null leaves them out",
+    "verbose": "--debug shows where an error comes from",
+    "V": "attn --version prints the version",
+    "version": "attn --version prints the version",
+    "trust_remote_code": "no code that comes with a model is run",
+    "tokenizer_name": "the tokenizer is that of the model's folder",
+    "revision": "download that version into a folder and give it as --model",
+    "cache_dir": "the environment variable HF_HOME says where downloads go",
+}
+"""What to do instead of some flags that other tools have."""
+
+
+def unknown_command(args: Sequence[str], commands: Collection[str], above: str) -> str:
+    """What a word that is no command may be: a file, a command with a mistake in it, a text."""
+    word, *others = args
+    typed = word[:MOST_SHOWN]
+    if above != "attn":
+        return f"{typed}: is not a command: {above} has {', '.join(commands)}"
+    if found := synonym(word, commands) or alike(word, commands):
+        return f"{typed}: is not a command: did you mean attn {found}?"
+    suffix = Path(word).suffix.lower()
+    readers = [reader for reader, suffixes in READERS.items() if suffix in suffixes]
+    for reader in ["heads --model"] if Path(word).is_dir() else readers:
+        return f"{typed}: is not a command: attn {reader} {shlex.quote(word)} reads it"
+    text = " ".join([word, *takewhile(lambda other: not other.startswith("-"), others)])
+    if any(map(str.isspace, text)):
+        return f"{text[:MOST_SHOWN]}: is a text, not a command: attn self {_quoted(text)}"
+    return f"{typed}: is not a command: attn --help lists them"
+
+
+def check_switches(args: Sequence[str], flags: Flags) -> None:
+    """UserError for `--causal true`, whose `true` would be taken for the text."""
+    for flag, value in pairwise(args):
+        if flag in flags and flags[flag] is None and value.lower() in TRUTHS:
+            raise UserError(_takes_no_value(flag, value, flags))
+
+
+def _takes_no_value(flag: str, value: str, flags: Flags) -> str:
+    on = flag.replace("--no-", "--", 1)
+    off = f", --no-{on[2:]} turns it off" if f"--no-{on[2:]}" in flags else ""
+    return f"{flag}: takes no value (got {value[:MOST_SHOWN]}): {on} turns it on{off}"
+
+
+def _quoted(text: str) -> str:
+    """A text as a shell wants it, in the quotes that people know."""
+    return shlex.quote(text) if set('"$`\\!') & set(text) else f'"{text}"'
+
+
+def explained(
+    message: str,
+    args: Sequence[str],
+    *,
+    command: str,
+    flags: Flags,
+    arguments: Sequence[str],
+    flags_of: Callable[[], Mapping[str, Flags]],
+) -> str:
+    """A message of Typer's in our words, with what would work.
+
+    `arguments` are what help calls those of the command; `flags_of` gives the flags of every command.
+    """
+    if match := re.match(r"No such option: (.+?)(?: \(Possible options?: .*| Did you mean .*)?$", message):
+        return _unknown_flag(match[1], args, command, flags, flags_of)
+    if match := re.match(r"Option '(.+)' does not take a value", message):
+        value = next(arg.partition("=")[2] for arg in args if arg.startswith(f"{match[1]}="))
+        return _takes_no_value(match[1], value, flags)
+    if match := re.match(r"Option '(.+)' requires an argument", message):
+        return f"{match[1]}: needs a value: {match[1]} {flags[match[1]]}"
+    if match := re.match(r"Invalid value for '([^ ']+).*?': Input should be (.+)", message):
+        return f"{match[1]}: must be a whole number, at least 1 (got {dict(pairwise(args)).get(match[1])})"
+    if match := re.match(r"Missing argument '(.+)'", message):
+        return f"attn {command}: needs {match[1]}: attn {command} --help shows examples"
+    if match := re.match(r"Got unexpected extra arguments? ?(?:\(s\) )?\((.+)\)", message):
+        return _too_many(match[1], args, command, flags, arguments)
+    return message
+
+
+def _too_many(more: str, args: Sequence[str], command: str, flags: Flags, arguments: Sequence[str]) -> str:
+    is_too_much = f"{more[:MOST_SHOWN]}: is one argument too many"
+    if "--sentence" not in flags:
+        return f"{is_too_much}: attn {command} takes {' and '.join(arguments) or 'flags alone'}"
+    if arguments != ["TEXT"]:
+        return f'{is_too_much}: a text goes in quotes: attn {command} --sentence "the cat sleeps"'
+    text = "the cat sleeps" if any(arg.startswith("-") for arg in args) else " ".join(args)
+    return f"{is_too_much}: a text goes in quotes: attn {command} {_quoted(text)}"
+
+
+def _unknown_flag(
+    flag: str, args: Sequence[str], command: str, flags: Flags, flags_of: Callable[[], Mapping[str, Flags]]
+) -> str:
+    for arg in args:
+        if arg.startswith(flag) and any(map(str.isspace, arg.partition("=")[0])):
+            return f"{arg[:MOST_SHOWN]}: begins with a dash: attn {command} -- {shlex.quote(arg)}"
+    is_none = f"{flag}: is not a flag of attn {command}"
+    word, own = _word(flag), _by_word(flags)
+    if (command, word) in ELSEWHERE:
+        value = dict(pairwise(args)).get(flag, "N")
+        return f"{is_none}, which {ELSEWHERE[command, word].format(value=value)}"
+    if found := synonym(word, own):
+        return f"{is_none}: did you mean {own[found]}?"
+    if word in ADVICE:
+        return f"{is_none}: {ADVICE[word]}"
+    others = {f"attn {name}": _by_word(its) for name, its in flags_of().items()}
+    words = {known for its in others.values() for known in its}
+    if there := word if word in words else synonym(word, words):
+        having = [name for name, its in others.items() if there in its]
+        flag_there = others[having[0]][there]
+        more = f" and {len(having) - MOST_NAMED} more" if len(having) > MOST_NAMED else ""
+        verb = "have" if having[1:] else "has"
+        return f"{is_none}: {', '.join(having[:MOST_NAMED])}{more} {verb} {flag_there}"
+    if found := alike(word, own):
+        return f"{is_none}: did you mean {own[found]}?"
+    return f"{is_none}: attn {command} --help lists them"
+
+
+def _word(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_")
+
+
+def _by_word(flags: Flags) -> dict[str, str]:
+    return {_word(flag): flag for flag in flags if flag.startswith("--")}
