@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from attncli import __version__
 from attncli.core.processor import tile_pass_in_use
 from attncli.errors import DONE, FAILED, INTERRUPTED, ClosedPipe, UserError, WriteError, forget_stdout
+from attncli.memory import is_about_memory, out_of_memory
 from attncli.plain_text import plain_text
 from attncli.settings import EXPERIMENTS, load
 
@@ -332,12 +333,12 @@ def _failed(error: Exception) -> int:
         case typer.TyperException():
             _print_errors(*error.format_message().splitlines())
             return error.exit_code
+        case _ if is_about_memory(error):
+            _print_errors(out_of_memory(error))
         case OSError():
             _print_errors(f"cannot write: {error.strerror}")
             forget_stdout()
             return WriteError.exit_code
-        case MemoryError():
-            _print_errors("out of memory: use fewer tokens or smaller sizes")
         case _:
             kind = type(error).__name__
             _print_errors(f"internal error: {kind}: {error} (--debug shows where; please report it)")

@@ -17,6 +17,8 @@ MOST_SHOWN = 60
 MOST_NAMED = 4
 """Commands that a message names."""
 
+NO_VALUE = "N"
+
 READERS = {
     "results": (".db", ".sqlite", ".sqlite3"),
     "show": (".json", ".jsonl", ".ndjson", ".npz", ".npy", ".safetensors"),
@@ -51,7 +53,7 @@ ADVICE = {
     "verbose": "--debug shows where an error comes from",
     "V": "attn --version prints the version",
     "version": "attn --version prints the version",
-    "trust_remote_code": "no code that comes with a model is run",
+    "trust_remote_code": "leave it out, no code that comes with a model is run",
     "tokenizer_name": "the tokenizer is that of the model's folder",
     "revision": "download that version into a folder and give it as --model",
     "cache_dir": "the environment variable HF_HOME says where downloads go",
@@ -142,11 +144,13 @@ def _unknown_flag(
             return f"{arg[:MOST_SHOWN]}: begins with a dash: attn {command} -- {shlex.quote(arg)}"
     is_none = f"{flag}: is not a flag of attn {command}"
     word, own = _word(flag), _by_word(flags)
+    following = dict(pairwise(args)).get(flag, "-")
+    value = NO_VALUE if following.startswith("-") else following
     if (command, word) in ELSEWHERE:
-        value = dict(pairwise(args)).get(flag, "N")
         return f"{is_none}, which {ELSEWHERE[command, word].format(value=value)}"
     if found := synonym(word, own):
-        return f"{is_none}: did you mean {own[found]}?"
+        alone = ", without a value" if flags[own[found]] is None and value != NO_VALUE else ""
+        return f"{is_none}: did you mean {own[found]}{alone}?"
     if word in ADVICE:
         return f"{is_none}: {ADVICE[word]}"
     others = {f"attn {name}": _by_word(its) for name, its in flags_of().items()}

@@ -18,6 +18,7 @@ from transformers.utils.generic import ModelOutput
 
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
+from attncli.memory import raise_if_memory
 from attncli.models.architectures import WEIGHTS, WINDOW
 from attncli.models.layers import (
     CannotShow,
@@ -320,13 +321,13 @@ def _tried(model: PreTrainedModel, inputs: Mapping[str, Tensor], **asked: bool) 
         with _recorded(model, calls):
             output = run_by_interface(model, inputs, note, numbering)[0]
     except Exception as error:  # a model may fail in any way on a mask or an attention not its own
-        _raise_if_memory(error)
+        raise_if_memory(error)
         return Way("eager")
     try:
         with with_eager_attention(model), _compared(model, calls) as agreeing:
             expected = model(**inputs, **asked)
     except Exception as error:  # there is nothing to compare with
-        _raise_if_memory(error)
+        raise_if_memory(error)
         return Way("interface", f"{NOT_COMPARED}, which fails: {_one_line(error)}")
     num_layers = sum(map(len, numbering.taken.values()))
     num_expected = sum(not fault_of(weights) for _, weights in returned_weights(expected)) or num_layers
@@ -432,7 +433,7 @@ def guarded(consume: Consumer) -> Consumer:
         except (CannotShow, StopCapture, UserError):
             raise
         except Exception as error:  # any of them passes; only which side it came from is noted
-            _raise_if_memory(error)
+            raise_if_memory(error)
             raise _ConsumerError from error
 
     return guarded_consume
@@ -451,7 +452,7 @@ def model_errors(kind: str, what: str = "run on text alone") -> Iterator[None]:
     except CannotShow as error:
         raise UserError(f"model: {kind} cannot be shown, use another: {error}") from None
     except Exception as error:  # whatever input a model lacks besides text
-        _raise_if_memory(error)
+        raise_if_memory(error)
         if not _is_of_model(error):
             raise
         raise UserError(f"model: {kind} cannot {what}, use another: {_one_line(error)}") from None
@@ -467,9 +468,3 @@ def _is_of_model(error: Exception) -> bool:
     is_model = [name == CALL or name.partition(".")[0] == "transformers" for name in modules]
     inside = modules[is_model.index(True) :] if True in is_model else []
     return bool(inside) and all(name.partition(".")[0] != OWN for name in inside)
-
-
-def _raise_if_memory(error: Exception) -> None:
-    """Where torch finds no memory it raises an error of its own, on a CPU a plain RuntimeError."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-        raise MemoryError from error

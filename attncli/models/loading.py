@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from attncli.errors import UserError
+from attncli.memory import is_about_memory, readable_bytes
 from attncli.models.architectures import UNTRAINED_PARTS, class_with_head, predicted_tokens
 from attncli.models.capture import tried_on_each_text, unchanged
 from attncli.models.folder import (
@@ -29,6 +30,7 @@ from attncli.models.folder import (
     check_model_folder,
     folder_of_gguf,
     local_model,
+    num_parameters,
     panics_in_one_line,
     quiet_transformers,
 )
@@ -117,7 +119,9 @@ def load_pretrained(
     """
     where = _device(device)
     quiet_transformers()
-    options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": not allow_download}
+    unheard = unreachable_hub(model) if allow_download and not Path(model).is_dir() else None
+    is_local = not allow_download or unheard is not None
+    options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": is_local}
     try:
         with panics_in_one_line():
             tokenizer = AutoTokenizer.from_pretrained(model, **options)
@@ -134,9 +138,18 @@ def load_pretrained(
             if head is not None and wrong:
                 head = None
                 loaded, wrong = _loaded(AutoModel, model, options, where)
-    except (UserError, MemoryError):
+    except UserError:
         raise
     except Exception as error:  # a damaged config may fail in any way; the reason is given in one line
+        if is_about_memory(error):
+            raise MemoryError(_needed_memory(model, dtype)) from error
+        if unheard is not None and isinstance(error, OSError):
+            instead = (
+                f"give a folder: hf download {model} --local-dir {short_name(model)} makes one elsewhere"
+            )
+            raise UserError(
+                f"model: {model}: {unheard}, and it was not downloaded before: {instead}"
+            ) from None
         raise UserError(f"model: {model}: cannot be loaded: {_one_line(error)}") from None
     if wrong:
         raise UserError(
@@ -146,6 +159,35 @@ def load_pretrained(
     body = body_of(loaded)
     check_reads_text(name, body)
     return Pretrained(name, body, tokenizer, None if head is None else loaded)
+
+
+def _needed_memory(model: str, dtype: str) -> str:
+    count = num_parameters(Path(model)) if Path(model).is_dir() else 0
+    size = count * getattr(torch, dtype).itemsize
+    return (
+        f"more than {readable_bytes(size)}, the weights of {short_name(model)} as {dtype}" if size else "more"
+    )
+
+
+HUB_SECONDS = 4
+"""How long the hub may take to answer; transformers itself asks for a minute."""
+
+
+def unreachable_hub(model: str) -> str | None:
+    """Why the hub is not asked for a model, or that it does not answer; None where it answers."""
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    try:
+        get_hf_file_metadata(hf_hub_url(model, "config.json"), timeout=HUB_SECONDS)
+    except HfHubHTTPError as error:
+        status = error.response.status_code  # below 500 it is an answer, of which transformers says more
+        return f"{constants.ENDPOINT} answers with error {status}" if status >= 500 else None
+    except Exception:  # no answer, which each version's client says in errors of its own
+        return f"{constants.ENDPOINT} does not answer"
+    return None
 
 
 @contextmanager

@@ -1,0 +1,173 @@
+"""Mistakes of people who know other tools, or are new to a shell: one line each, with what would work."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attncli.memory import available_bytes, out_of_memory
+from attncli.views import VIEWS
+from tests.conftest import Attn
+
+# fmt: off
+MISTAKES = [
+    ("the cat walks", 'the cat walks: is a text, not a command: attn self "the cat walks"'),
+    ('"the cat walks on" --causal', 'the cat walks on: is a text, not a command: attn self "the cat walks on"'),
+    ("help nonsense", "nonsense: is not a command: attn --help lists them"),
+    ("hedas", "hedas: is not a command: did you mean attn heads?"),
+    ("bertviz", "bertviz: is not a command: did you mean attn heads?"),
+    ("cat.json", "cat.json: is not a command: attn show cat.json reads it"),
+    ("sweep.yaml", "sweep.yaml: is not a command: attn batch sweep.yaml reads it"),
+    ("runs.db", "runs.db: is not a command: attn results runs.db reads it"),
+    ("./my-model", "./my-model: is not a command: attn heads --model ./my-model reads it"),
+    ("self --mask causal", "--mask: is not a flag of attn self: did you mean --causal, without a value?"),
+    ("self --n-heads 4", "--n-heads: is not a flag of attn self: attn multihead, attn pitfalls have --num-heads"),
+    ("multihead --heads 4", "--heads: is not a flag of attn multihead: did you mean --num-heads?"),
+    ("multihead --d-model 64", "--d-model: is not a flag of attn multihead: did you mean --embed-dim?"),
+    ("self --save x.png", "--save: is not a flag of attn self: did you mean --output?"),
+    ("self --quiet", "--quiet: is not a flag of attn self: progress and notes are on standard error: 2>/dev/null leaves them out"),
+    ("self -v", "-v: is not a flag of attn self: did you mean --explain?"),
+    ("self --hed-dim 3", "--hed-dim: is not a flag of attn self: did you mean --head-dim?"),
+    ('self -p "the cat"', "-p: is not a flag of attn self: did you mean --sentence?"),
+    ("heads --layer 3", "--layer: is not a flag of attn heads, which shows all layers: attn multihead --model MODEL --layer 3 shows the heads of one"),
+    ("heads -m gpt2", "-m: is not a flag of attn heads: did you mean --model?"),
+    ("heads --trust-remote-code", "--trust-remote-code: is not a flag of attn heads: leave it out, no code that comes with a model is run"),
+    ("why --to was", "--to: is not a flag of attn why, which is about the token after the text: --answer TOKEN says which"),
+    ("ablate --head 5:11", "--head: is not a flag of attn ablate: did you mean --heads?"),
+    ('generate --prompt "the cat"', "--prompt: is not a flag of attn generate: did you mean --sentence?"),
+    ("generate -n 20", "-n: is not a flag of attn generate: did you mean --max-new-tokens?"),
+    ("generate --temp 0.7", "--temp: is not a flag of attn generate: did you mean --temperature?"),
+    ("browse --open", "--open: is not a flag of attn browse: attn average, attn self, attn multihead, attn cross and 10 more have --open"),
+    ("self --causal true", "--causal: takes no value (got true): --causal turns it on, --no-causal turns it off"),
+    ("self --causal=yes", "--causal: takes no value (got yes): --causal turns it on, --no-causal turns it off"),
+    ("self --head-dim", "--head-dim: needs a value: --head-dim INTEGER"),
+    ("self the cat sleeps", 'cat sleeps: is one argument too many: a text goes in quotes: attn self "the cat sleeps"'),
+    ("norm 3", "3: is one argument too many: attn norm takes flags alone"),
+    ("batch --workers two sweep.yaml", "--workers: must be a whole number, at least 1 (got two)"),
+    ("show --format json", "attn show: needs FILE: attn show --help shows examples"),
+    ('self "-the cat"', "-the cat: begins with a dash: attn self -- '-the cat'"),
+    ("self t.txt", "t.txt: is a file: --file t.txt reads it, --sentence t.txt takes its name as the text"),
+    ("self list.yaml", "list.yaml: is a file: --config list.yaml reads it, --sentence list.yaml takes its name as the text"),
+    ("self --show wieghts", "--show: got wieghts (did you mean 'weights'?): must be one of weights, scores, rows, output, statistics, all"),
+    ("self --format markdown", f"--format: got markdown (did you mean 'md'?): must be one of {', '.join(VIEWS)}"),
+    ("config show", "show: is not a command: attn config has schema"),
+    ("lesson head", "lesson: none is called head: give one of 3 heads-and-output, 15 heads (attn lesson lists all)"),
+    ("show picture.png", "picture.png: no report can be read from .png: save the report as JSON too (-o picture.json) and show that"),
+    ("self --workers 4", "--workers: is not a flag of attn self: attn heads, attn batch have --workers"),
+    ("self --num-heads 4", "--num-heads: is not a flag of attn self: attn multihead, attn pitfalls have --num-heads"),
+    ('self "—causal"', "—causal: begins with a long dash, and a flag with two short ones: --causal"),
+    ("attention", "attention: is not a command: did you mean attn self?"),
+    ("self -x", "-x: is not a flag of attn self: attn self --help lists them"),
+]
+# fmt: on
+FILES = {"t.txt": b"the cat", "list.yaml": b"experiment: self", "picture.png": b"\x89PNG\r\n"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a file of each kind and the folder of a model."""
+    for name, data in FILES.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "my-model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("line", "message"), MISTAKES)
+def test_a_mistake_is_answered_with_what_would_work(attn: Attn, line: str, message: str) -> None:
+    assert attn(shlex.split(line)) == (2, "", f"{message}\n")
+
+
+def test_mistakes_are_many() -> None:
+    assert len(MISTAKES) >= 40 and len({line for line, _ in MISTAKES}) == len(MISTAKES)
+
+
+def test_version_and_help_are_commands_too(attn: Attn) -> None:
+    version = attn(["--version"])
+    assert version.code == 0 and attn(["-V"]) == attn(["version"]) == version
+    assert attn(["help"]) == attn(["--help"])
+    assert attn(["help", "self"]) == attn(["self", "--help"]) and attn(["help", "self"]).code == 0
+    assert attn(["help", "config", "schema"]).out.startswith("Usage: attn config schema")
+
+
+def test_the_name_of_a_file_can_still_be_the_text(attn: Attn, folder: Path) -> None:
+    assert attn(["self", "--sentence", "t.txt"]).out.startswith("self: t.txt\n")
+    assert attn(["self", "--sentence", "true"]).code == 0 == attn(["self", "no.such.file"]).code
+
+
+NO_MEMORY = (
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+    "you tried to allocate 34359738368 bytes. Error code 12 (Cannot allocate memory)"
+)
+CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.9 GiB"
+
+
+@pytest.mark.parametrize(
+    ("error", "needed"),
+    [
+        (RuntimeError(NO_MEMORY), "another 34.4 GB"),
+        (RuntimeError(CUDA), "another 2.15 GB"),
+        (MemoryError("Unable to allocate 7.45 GiB for an array with shape (1000000000,)"), "another 8 GB"),
+        (MemoryError(), "more"),
+    ],
+)
+def test_too_little_memory_is_one_line(
+    attn: Attn, monkeypatch: pytest.MonkeyPatch, error: Exception, needed: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("attncli.runs.runner.load_experiment", lambda _: fail)
+    monkeypatch.setattr("attncli.memory.available_bytes", lambda: 3 * 10**9)
+    less = "use a shorter text, --dtype bfloat16 with a model, or fewer --workers in a batch"
+    line = f"out of memory: needs {needed}, and 3 GB are free: {less}"
+    assert out_of_memory(error) == line
+    assert attn(["self"]) == (1, "", f"{line}\n")
+
+
+def test_a_limit_of_the_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ulimit -v` leaves less than the machine has."""
+    monkeypatch.setattr("resource.getrlimit", lambda _: (0, 0))
+    assert available_bytes() < 0
+    assert ", and 0 B are free: " in out_of_memory(MemoryError())
+
+
+@pytest.mark.parametrize("is_offline", [False, True])
+def test_a_hub_that_does_not_answer_is_asked_once(is_offline: bool) -> None:
+    """Nothing listens at port 9; transformers alone would ask for each file again and again, for a minute."""
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": str(int(is_offline))}
+    command = [sys.executable, "-m", "attncli", "heads", "--model", "nobody/nothing", "--allow-download", "a"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=40)
+    why = "HF_HUB_OFFLINE is set" if is_offline else "http://127.0.0.1:9 does not answer"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"--model: nobody/nothing: {why}, and it was not downloaded before: give a folder: "
+        "hf download nobody/nothing --local-dir nothing makes one elsewhere\n"
+    )
+
+
+def test_expectations_hold_for_reports_that_nobody_reads(tmp_path: Path) -> None:
+    """The exit code of `attn batch --expect ... | head -1` is that of all runs."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("experiment: self\nnum_tokens: 50\nsweep: {seed: [1, 2, 3, 4, 5, 6]}\n")
+    ends = []
+    for most in (99, 0.1):
+        batch = [
+            sys.executable,
+            "-m",
+            "attncli",
+            "batch",
+            str(plan),
+            "--show",
+            "all",
+            "--expect",
+            f"entropy.mean < {most}",
+        ]
+        command = f"{shlex.join(batch)} | head -1 > {os.devnull}; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+        ends.append((done.returncode, len(done.stderr.splitlines())))
+    assert ends == [(0, 0), (1, 7)]
