@@ -102,13 +102,13 @@ def residual_of(
     if len(names) != len(modules) or not all(
         module.startswith(f"{name}.") for name, module in zip(names, modules, strict=True)
     ):
-        refuse(pretrained, "its blocks do not have one attention each")
+        refuse(pretrained, "its blocks do not have one attention layer each")
     stream = embedding = calls[names[0]][0].read
     blocks = []
     for name, module, heads in zip(names, modules, outputs, strict=True):
         call = calls[name][0]
         if len(calls[name]) > 1 or not close(call.read, stream):
-            refuse(pretrained, f"{name} does not read what the block before gave")
+            refuse(pretrained, f"{name} reads something else than the output of the block before it")
         blocks.append(_block(pretrained, calls, name, module, heads))
         stream = call.gave
     return Residual(embedding, blocks, stream)
@@ -125,10 +125,10 @@ def _block(
     if projection is None or of_projection is None:
         refuse(pretrained, f"no output projection was found for {module}")
     if not close(of_projection.read, heads.flatten()):
-        refuse(pretrained, f"{module} changes its heads before W_O")
+        refuse(pretrained, f"{module} changes the outputs of its heads before W_O")
     mlp = call.gave - call.read - of_projection.gave
     if not any(close(one.gave, mlp, call.gave.abs().max()) for one in inside.values()):
-        refuse(pretrained, f"{name} does not add what its heads and its MLP give to what it reads")
+        refuse(pretrained, f"the output of {name} is not its input plus the outputs of its heads and its MLP")
     columns = projection_of_heads(projection, len(heads)).double()
     bias = getattr(projection, "bias", None)
     own_bias = torch.zeros_like(mlp) if bias is None else bias.detach().double()
@@ -144,8 +144,10 @@ def close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:
 
 def refuse(pretrained: Pretrained, reason: str) -> NoReturn:
     """UserError that says why a logit is not such a sum here."""
-    advice = f"cannot be split into its heads, use a pre-norm decoder: {reason}"
-    raise UserError(f"model: the logits of {pretrained.name} {advice}")
+    instead = "use a decoder such as GPT-2 or Llama, or attn ablate, which needs no such sum"
+    raise UserError(
+        f"model: the logits of {pretrained.name} are no sum of what its heads add: {reason}: {instead}"
+    )
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ def direction_of(
     bias = 0.0 if unembedding.bias is None else float(difference(unembedding.bias[own]))
     logit = float(difference(logits[own]))
     if abs(float(unembedded @ read) + bias - logit) > ROUNDING * float(logits.abs().max()):
-        refuse(pretrained, "what W_U gives is scaled or capped")
+        refuse(pretrained, "its logits are scaled or capped after W_U")
     if close(read, stream):
         return Direction(unembedded, bias, 1.0)
     norm, call = _last_norm(pretrained, calls, stream, read)
@@ -251,7 +253,7 @@ class LogitAttribution:
 def check_splits(pretrained: Pretrained) -> None:
     """UserError for a model whose logits cannot be a sum: of another kind, or rounded to half precision."""
     if pretrained.has_decoder or pretrained.predicts != "next":
-        refuse(pretrained, "it does not predict the next token of one text")
+        refuse(pretrained, "it is not a decoder that predicts the next token")
     dtype = pretrained.model.dtype
     if torch.finfo(dtype).bits < 32:
         name = str(dtype).removeprefix("torch.")

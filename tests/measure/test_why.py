@@ -46,11 +46,11 @@ MIMO: dict[str, Any] = {
 NO_SUM = {
     "OPTForCausalLM": (
         {**OPT, "do_layer_norm_before": False},
-        "does not add what its heads and its MLP give",
+        "is not its input plus the outputs of its heads and its MLP",
     ),
-    "Gemma2ForCausalLM": ({**GROUPED, "query_pre_attn_scalar": 4}, "does not add what its heads"),
-    "CohereForCausalLM": ({**GROUPED, "logit_scale": 0.5}, "is scaled or capped"),
-    "GraniteForCausalLM": ({**GROUPED, "residual_multiplier": 0.5}, "does not add what its heads"),
+    "Gemma2ForCausalLM": ({**GROUPED, "query_pre_attn_scalar": 4}, "is not its input plus"),
+    "CohereForCausalLM": ({**GROUPED, "logit_scale": 0.5}, "are scaled or capped after W_U"),
+    "GraniteForCausalLM": ({**GROUPED, "residual_multiplier": 0.5}, "is not its input plus"),
 }
 
 
@@ -158,13 +158,16 @@ def test_a_stream_that_does_not_add_up_is_refused(attn: Attn, name: str, tmp_pat
     save(tmp_path, name, settings)
     ended = attn(["why", "--model", str(tmp_path), "--sentence", SENTENCE])
     assert ended.code == 2 and ended.out == "" and len(ended.err.splitlines()) == 1
-    assert "cannot be split into its heads, use a pre-norm decoder: " in ended.err and reason in ended.err
+    assert "are no sum of what its heads add: " in ended.err and reason in ended.err
+    assert ended.err.endswith(
+        ": use a decoder such as GPT-2 or Llama, or attn ablate, which needs no such sum\n"
+    )
 
 
 @pytest.mark.parametrize("name", ["BERT", "T5"])
 def test_encoders_are_refused(attn: Attn, name: str, tmp_path: Path) -> None:
     ended = attn(["why", "--model", str(save_model(tmp_path, name)), "--sentence", SENTENCE])
-    assert ended.code == 2 and "it does not predict the next token of one text" in ended.err
+    assert ended.code == 2 and "it is not a decoder that predicts the next token" in ended.err
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
