@@ -328,7 +328,9 @@ def _failed(error: Exception) -> int:
             forget_stdout()
             return DONE
         case UserError():
-            _print_errors(*error.lines)
+            from attncli.settings.fields import in_words_of
+
+            _print_errors(*(in_words_of(line, flags=False) for line in error.lines))
             return error.exit_code
         case typer.TyperException():
             _print_errors(*error.format_message().splitlines())

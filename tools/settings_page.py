@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from attncli.commands.command import default_text, flag_name, metavar
+from attncli.commands.command import default_text, metavar
 from attncli.settings import SPECS
+from attncli.settings.fields import flag_name, in_words_of
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 INTRODUCTION = """# Settings
@@ -23,7 +24,8 @@ def settings_page() -> str:
         for key, field in spec.model_fields.items():
             values = "`true`, `false`" if field.annotation is bool else f"`{metavar(key, field)}`"
             values = values.replace("|", "`, `")
-            parts.append(f"| `{flag_name(key)}` | {values} | {field.description}{default_text(field)} |\n")
+            meaning = f"{in_words_of(str(field.description), flags=True)}{default_text(field)}"
+            parts.append(f"| `{flag_name(key)}` | {values} | {meaning} |\n")
     return "".join(parts)
 
 

@@ -60,10 +60,10 @@ class AverageSpec(TextSpec, ExplainRowSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.method == "softmax" and self.aggregate == "sum":
-            message = "must be loop or matmul with aggregate sum: a softmax row sums to one, so it averages"
+            message = "must be loop or matmul with `aggregate` sum: a softmax row sums to one, so it averages"
             yield contradiction("method", message, "aggregate")
         if self.softmax_twice and self.method != "softmax":
-            message = f"needs method softmax: there is no first softmax otherwise (got {self.method!r})"
+            message = f"needs `method` softmax: there is no first softmax otherwise (got {self.method!r})"
             yield contradiction("softmax_twice", message, "method")
 
 

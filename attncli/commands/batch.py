@@ -71,6 +71,7 @@ from attncli.runs.store import (
     open_store,
     refuse_without_safetensors,
 )
+from attncli.settings.fields import in_words_of
 from attncli.settings.validation import parse_overrides
 from attncli.views import SUFFIXES
 
@@ -170,7 +171,7 @@ def _refuse_flags(store: Path | None, of_store: dict[str, Any], view: str | None
 def print_errors(name: str, lines: list[str]) -> None:
     """Errors of a run, on standard error."""
     for line in lines:
-        print(plain_text(f"{name}: {line}"), file=sys.stderr)
+        print(plain_text(f"{name}: {in_words_of(line, flags=False)}"), file=sys.stderr)
 
 
 def _show(

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from attncli.errors import UserError, must_be_one_of
-from attncli.settings.fields import Spec
+from attncli.settings.fields import Spec, flag_name, in_words_of
 from attncli.settings.validation import Given
 from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
 
@@ -234,13 +234,6 @@ def _wants_color(is_terminal: bool | None) -> bool:
 
 
 MAX_CHOICES_SHOWN = 8
-FLAGS = {"num_examples": "--examples"}
-"""The flags that are not called like their keys: `examples` are a Spec's own, for help."""
-
-
-def flag_name(key: str) -> str:
-    """`--head-dim` for `head_dim`."""
-    return FLAGS.get(key, f"--{key.replace('_', '-')}")
 
 
 def setting_options(spec_class: type[Spec]) -> list[Parameter]:
@@ -251,7 +244,8 @@ def setting_options(spec_class: type[Spec]) -> list[Parameter]:
 
 def _option(spec_class: type[Spec], key: str) -> Parameter:
     field, group = spec_class.model_fields[key], spec_class.group_of(key)
-    name, description = flag_name(key), f"{field.description}{default_text(field)}"
+    name = flag_name(key)
+    description = f"{in_words_of(str(field.description), flags=True)}{default_text(field)}"
     if field.annotation is bool:
         return option(f"{name}/--no-{name[2:]}", help=description, kind=bool, group=group)
     return option(

@@ -106,7 +106,9 @@ def _weights(report: Report, side: str) -> NamedTensor | None:
     if tensor is not None and tensor.axes[-2:] == ("query", "key"):
         return tensor
     if "pooled_mean" in report.tensors:
-        raise UserError(f"diff: {side} holds maps of blocks, not weights: use fewer tokens, or engine dense")
+        raise UserError(
+            f"diff: {side} holds maps of blocks, not weights: use fewer tokens, or --set engine=dense"
+        )
     return None
 
 

@@ -21,7 +21,6 @@ from attncli.commands.command import (
     Parameter,
     argument,
     flag,
-    flag_name,
     given_flags,
     metavar,
     option,
@@ -32,7 +31,7 @@ from attncli.commands.output import Destination, checked_path
 from attncli.errors import DONE, INTERRUPTED, UserError
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
-from attncli.settings.fields import Spec
+from attncli.settings.fields import Spec, flag_name, in_words_of
 from attncli.settings.schema import resolved_yaml
 from attncli.settings.text import ALTERNATIVES
 from attncli.settings.validation import Given, checked_spec, with_maps
@@ -75,14 +74,16 @@ def running(spec: Spec) -> "Iterator[Iterator[Report]]":
 
 
 @contextmanager
-def errors_at(given: dict[str, Given]) -> Iterator[None]:
+def errors_at(given: dict[str, Given], config: str | None) -> Iterator[None]:
     """An error of the run about a setting names its flag, or its line of a file; its kind is kept."""
     try:
         yield
     except UserError as error:
         parts = [line.partition(": ") for line in error.lines]
         lines = [
-            given[key].line(key, message) if key in given else f"{key}{colon}{message}"
+            given[key].line(key, message)
+            if key in given
+            else in_words_of(f"{key}{colon}{message}", flags=config is None)
             for key, colon, message in parts
         ]
         error.lines = tuple(lines)
@@ -136,7 +137,7 @@ def run_experiment(
             is_unfinished = report.is_unfinished
             yield report
 
-    with running(spec) as reports, errors_at(given):
+    with running(spec) as reports, errors_at(given, config):
         to.write(noted(reports))
     return INTERRUPTED if is_unfinished else DONE
 
@@ -184,7 +185,14 @@ def command(
 
     if bare is not None:
         name_of_value = metavar(bare, fields[bare])
-        parameters.append(argument("argument", f"{fields[bare].description}", name_of_value, required=False))
+        parameters.append(
+            argument(
+                "argument",
+                in_words_of(str(fields[bare].description), flags=True),
+                name_of_value,
+                required=False,
+            )
+        )
     return Command(name, summary, run, parameters, spec_class.examples)
 
 
@@ -237,7 +245,7 @@ def keep_survey(
     if spec.texts is None:
         advice = "-o FILE.json keeps relations" if spec.relations else "give --texts FILE"
         raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
-    with errors_at(given), TextFile(spec.texts, spec.text_group) as file:
+    with errors_at(given, config), TextFile(spec.texts, spec.text_group) as file:
         # A run keeps every statistic of every head of one text, whatever is shown.
         off = dict.fromkeys(("texts", "text_group", "probe", "num_tokens", "sort"))
         unsorted = {key: HeadsSpec.model_fields[key].default for key in DISPLAY_KEYS if key != "sort"}

@@ -56,10 +56,10 @@ class NormSpec(ExplainSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.kind in ("batch", "all") and self.batch_size == 1:
-            message = "must be at least 2 for a variance over the batch (got 1): or kind layer or rms"
+            message = "must be at least 2 for a variance over the batch (got 1), or `kind` layer or rms"
             yield contradiction("batch_size", message, "kind")
         if self.kind in ("layer", "all") and self.num_features == 1 and self.variance == "unbiased":
-            message = "must be at least 2 for an unbiased variance (got 1): or variance biased"
+            message = "must be at least 2 for an unbiased variance (got 1), or `variance` biased"
             yield contradiction("num_features", message, "variance", "kind")
 
 

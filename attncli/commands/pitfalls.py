@@ -127,7 +127,7 @@ class PitfallsSpec(TextSpec):
             if self.given("num_heads"):
                 yield contradiction("num_heads", f"is not used by {self.pitfall}", "pitfall")
         elif self.embed_dim % self.num_heads:
-            message = f"({self.embed_dim}) must be divisible by num_heads ({self.num_heads})"
+            message = f"({self.embed_dim}) must be divisible by `num_heads` ({self.num_heads})"
             yield contradiction("embed_dim", message, "num_heads")
 
 

@@ -315,7 +315,7 @@ def _refuse_what_does_not_fit(pretrained: Pretrained, reading: Predicted) -> Non
     vectors = num_tokens * getattr(config, "hidden_size", 1) * KEPT_PER_ENTRY
     logits = num_tokens * config.vocab_size * KEPT_PER_SCORE
     needed = FLOAT_BYTES * (layers * (scores + vectors) + logits)
-    refuse_bytes("ablate", needed, "fewer tokens, or leave out --approximate")
+    refuse_bytes("ablate", needed, "fewer tokens, or leave out `approximate`")
 
 
 WHERE = ("layer", "module", "kind", "stack", "head")

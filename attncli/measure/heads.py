@@ -78,7 +78,7 @@ def check_reading(whole: Reading, pretrained: Pretrained, options: HeadOptions) 
     if options.rollout:
         refuse_bytes("heads", reading.counts[0] ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
     if options.words:
-        refuse_merged(reading, pretrained, "fewer words, or leave words out")
+        refuse_merged(reading, pretrained, "fewer words, or leave `words` out")
 
 
 def refuse_merged(reading: Reading, pretrained: Pretrained, advice: str) -> None:
@@ -402,14 +402,14 @@ class Survey:
         merged, place = merge_heads(heads), f"{module} of {self.pretrained.name}"
         matrix, bias = matrix_and_bias(projection)
         if matrix.is_meta:
-            raise UserError(f"weighted: W_O of {place} is not in memory: leave weighted out")
+            raise UserError(f"weighted: W_O of {place} is not in memory: leave `weighted` out")
 
         def compare(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             hook.remove()
             if not _is_near(inputs[0].reshape(merged.shape), merged):
-                raise UserError(f"weighted: {place} changes the heads before W_O: leave weighted out")
+                raise UserError(f"weighted: {place} changes the heads before W_O: leave `weighted` out")
             if not _is_near(output, nn.functional.linear(inputs[0], matrix, bias)):
-                raise UserError(f"weighted: {place} gives something else than its W_O: leave weighted out")
+                raise UserError(f"weighted: {place} gives something else than its W_O: leave `weighted` out")
 
         hook = self.hooks.enter_context(projection.register_forward_hook(compare))
 

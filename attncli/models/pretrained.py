@@ -266,7 +266,7 @@ class Pretrained:
         special tokens around it. `words` gives the words that tokens are to be merged into.
         """
         if words is not None and not self.tokenizer.is_fast:
-            message = "does not say where its tokens stand in the text: leave words out"
+            message = "does not say where its tokens stand in the text: leave `words` out"
             raise UserError(f"words: the tokenizer of {self.name} {message}")
         options = {
             "padding": False,
@@ -283,7 +283,7 @@ class Pretrained:
             if not truncate or most < 1:
                 besides = f" beside {num_new + 1} new ones" if num_new else ""
                 message = f"must be at most {most} tokens for {self.name}{besides} (got {count})"
-                raise UserError(f"{key}: {message}{'' if is_whole else ': truncate cuts it'}")
+                raise UserError(f"{key}: {message}{'' if is_whole else ': `truncate` cuts it'}")
             encoded = self.encoded(text, truncation=True, max_length=most, **options)
             ids = encoded["input_ids"]
         tokens, special = self.labels(ids), self.special_ids - self.unknown_ids

@@ -380,7 +380,7 @@ def in_chat_template(text: str, pretrained: Pretrained) -> str:
     which ends where it takes too long or too much. UserError for whatever goes wrong there.
     """
     if not pretrained.tokenizer.chat_template:
-        raise UserError(f"chat: {pretrained.name} has no chat template: leave chat out")
+        raise UserError(f"chat: {pretrained.name} has no chat template: leave `chat` out")
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         # Of threads that may hold a lock: what follows takes none but Python's own.

@@ -52,12 +52,13 @@ class AblateSpec(SurveyTextSpec):
     jointly: bool = Field(False, description="also take out all of these heads at once")
     approximate: bool = Field(
         False,
-        description="every head by one backward pass, |d loss / d gate|; exact for 16 of them, or for heads",
+        description="every head by one backward pass, |d loss / d gate|; exact for 16 of them, or "
+        "for `heads`",
     )
     answer: str | None = Field(
         None, description="measure this token alone, after the text (or at the mask of an encoder's text)"
     )
-    against: str | None = Field(None, description="with answer: compare its logit with this token's")
+    against: str | None = Field(None, description="with `answer`: compare its logit with this token's")
     sort: Effect | None = Field(
         None, description="show the heads with the largest effect first (default: the first that is measured)"
     )
@@ -88,24 +89,24 @@ class AblateSpec(SurveyTextSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.against is not None and self.answer is None:
-            yield contradiction("against", "needs answer", "answer")
+            yield contradiction("against", "needs `answer`", "answer")
         if self.answer is not None and self.probe:
-            yield contradiction("answer", "needs sentence or file: random tokens have no answer", "probe")
+            yield contradiction("answer", "needs `sentence` or `file`: random tokens have no answer", "probe")
         if self.jointly and len(self.named_heads) < 2:
-            yield contradiction("jointly", "needs heads, two or more", "heads")
+            yield contradiction("jointly", "needs `heads`, two or more", "heads")
         for key, needs in (
             ("approximate", "approximate"),
             ("probability", "answer"),
             ("logit_difference", "against"),
         ):
             if self.sort == key and not getattr(self, needs):
-                yield contradiction("sort", f"{key} needs {needs}", needs)
+                yield contradiction("sort", f"{key} needs `{needs}`", needs)
         if self.sort == "output_change" and self.answer:
             yield contradiction(
-                "sort", "output_change is for models without a head: leave answer out", "answer"
+                "sort", "output_change is for models without a head: leave `answer` out", "answer"
             )
         if self.approximate and self.method != "zero":
-            yield contradiction("approximate", "is for method zero: a gate goes from 1 to 0", "method")
+            yield contradiction("approximate", "is for `method` zero: a gate goes from 1 to 0", "method")
 
 
 class WhySpec(SurveyTextSpec):
@@ -127,7 +128,7 @@ class WhySpec(SurveyTextSpec):
     answer: str | None = Field(
         None, description="the token whose logit it is, after the text (default: the most likely one)"
     )
-    against: str | None = Field(None, description="with answer: how far its logit is above this token's")
+    against: str | None = Field(None, description="with `answer`: how far its logit is above this token's")
     head: Annotated[str, AfterValidator(check_head)] | None = Field(
         None, description="the head, as LAYER:HEAD, that is shown token by token (default: which adds most)"
     )
@@ -143,8 +144,10 @@ class WhySpec(SurveyTextSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.against is not None and self.answer is None:
-            yield contradiction("against", "needs answer", "answer")
+            yield contradiction("against", "needs `answer`", "answer")
         if self.texts is not None:
-            yield contradiction("texts", "is not for why, which reads one text", "texts")
+            yield contradiction(
+                "texts", "is not for why, which reads one text: give `sentence` or `file`", "texts"
+            )
         if self.context is not None:
             yield contradiction("context", "is for an encoder, and why for decoders alone", "context")

@@ -60,7 +60,7 @@ class VariantSpec(Spec):
     qk_norm: bool = Field(
         False, description="divide each head's query and key by their root mean square, before any rotation"
     )
-    qk_norm_eps: float = Field(1e-6, gt=0, description="qk_norm: added to the mean square")
+    qk_norm_eps: float = Field(1e-6, gt=0, description="`qk_norm`: added to the mean square")
     softcap: float | None = Field(
         None, ge=1e-30, le=1e30, description="bound the scaled scores by c tanh(score / c), before any bias"
     )
@@ -79,7 +79,7 @@ class VariantSpec(Spec):
         0.8,
         ge=0,
         le=1,
-        description="differential: lambda is exp(a b) - exp(c d) + lambda_init, with vectors a, b, c, d "
+        description="`differential`: lambda is exp(a b) - exp(c d) + lambda_init, with vectors a, b, c, d "
         "sampled from N(0, 0.1^2) after the projections",
     )
 
@@ -98,11 +98,11 @@ class VariantSpec(Spec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.differential and self.sink is not None:
-            message = "cannot be combined with differential: it has two softmaxes, and a sink is for one"
+            message = "cannot be combined with `differential`: it has two softmaxes, and a sink is for one"
             yield contradiction("sink", message, "differential")
         for detail, variant in DETAILS.items():
             if not self.given(variant) and self.given(detail):
-                yield contradiction(detail, f"needs {variant}", variant)
+                yield contradiction(detail, f"needs `{variant}`", variant)
 
 
 class PositionSpec(VariantSpec):
@@ -113,13 +113,14 @@ class PositionSpec(VariantSpec):
     causal: bool = Field(False, description="mask the future")
     window: Size | None = Field(
         None,
-        description="hide keys |i - j| >= window tokens away; with causal a query sees the last window keys",
+        description="hide keys |i - j| >= window tokens away; with `causal` a query sees the last window "
+        "keys",
     )
     rope: bool = Field(
         False, description="rotate query and key by their positions: dimension n together with n + head_dim/2"
     )
     rope_base: float = Field(
-        10000.0, ge=1, description="rope: pair n turns by base^(-2n/head_dim) radians a token"
+        10000.0, ge=1, description="`rope`: pair n turns by base^(-2n/head_dim) radians a token"
     )
     alibi: bool = Field(
         False, description="add -slope |i - j| to the scores; slopes 2^(-8/h), 2^(-16/h), ... for h heads"
@@ -130,10 +131,13 @@ class PositionSpec(VariantSpec):
         "sampled after the projections",
     )
     num_buckets: int = Field(
-        32, ge=4, le=MAX_SIZE, description="relative_bias: buckets, half of them for keys ahead unless causal"
+        32,
+        ge=4,
+        le=MAX_SIZE,
+        description="`relative_bias`: buckets, half of them for keys ahead unless `causal`",
     )
     max_distance: Size = Field(
-        128, description="relative_bias: all distances from here on share the last bucket"
+        128, description="`relative_bias`: all distances from here on share the last bucket"
     )
 
     def positions(self) -> "PositionSpec":
@@ -143,7 +147,7 @@ class PositionSpec(VariantSpec):
         yield from super().contradictions()
         schemes = [key for key in POSITIONS if getattr(self, key)]
         for other in schemes[1:]:
-            message = f"cannot be combined with {schemes[0]}: use one way to tell positions"
+            message = f"cannot be combined with `{schemes[0]}`: use one way to tell positions"
             yield contradiction(other, message, schemes[0])
         exact = self.num_buckets // 2 if self.causal else self.num_buckets // 4
         if self.relative_bias and self.max_distance <= exact:
@@ -206,13 +210,15 @@ class ProjectedSpec(TextSpec, LayerSpec, ExplainRowSpec):
         yield from super().contradictions()
         if (self.tokenizer == "model") != (self.model is not None):
             message = (
-                "needs model" if self.model is None else f"must be model with model (got {self.tokenizer})"
+                "needs `model`"
+                if self.model is None
+                else f"must be model with `model` (got {self.tokenizer})"
             )
             yield contradiction("tokenizer", message, "model")
         if self.projection == "none":
             for key in self.given("head_dim", "value_dim", "projection_order"):
                 message = (
-                    "needs projection linear or uniform: without one the embeddings are used as they are"
+                    "needs `projection` linear or uniform: without one the embeddings are used as they are"
                 )
                 yield contradiction(key, message, "projection")
 
@@ -299,8 +305,9 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
         if self.chosen_engine(num_queries, num_keys) == "streaming":
             return "smaller sizes"
         if needs := self.needs_dense():
-            return f"smaller sizes, or engine streaming without {' and '.join(needs)}"
-        return "engine streaming or smaller sizes"
+            without = " and ".join(f"`{key}`" for key in needs)
+            return f"smaller sizes, or `engine` streaming without {without}"
+        return "`engine` streaming or smaller sizes"
 
     def can_run_together(self) -> bool:
         samples_more = self.given("relative_bias", "differential")
@@ -312,8 +319,8 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
             "softmax": "streaming is made for softmax" if not self.softmax else None,
             "explain": "streaming keeps no scores" if self.explain else None,
         } | {key: UNSTREAMED[key] for key in self.variants_on() if key in UNSTREAMED}
-        needs = {key: f"needs engine dense: {why}" for key, why in reasons.items() if why}
-        return needs | ({"scale": "must not be 0 with engine streaming"} if self.scale == 0 else {})
+        needs = {key: f"needs `engine` dense: {why}" for key, why in reasons.items() if why}
+        return needs | ({"scale": "must not be 0 with `engine` streaming"} if self.scale == 0 else {})
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -324,12 +331,11 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
         if not self.softmax:
             for key in ("temperature", "sink", "differential"):
                 if key in on:
-                    yield contradiction(key, "needs softmax: it changes what the softmax does", "softmax")
+                    yield contradiction(key, "needs `softmax`: it changes what the softmax does", "softmax")
         halvings = [key for key in ("rope", "differential") if key in on]
         if self.head_dim % 2 ** len(halvings):
-            message = (
-                f"({self.head_dim}) must be divisible by {2 ** len(halvings)} with {' and '.join(halvings)}"
-            )
+            with_keys = " and ".join(f"`{key}`" for key in halvings)
+            message = f"({self.head_dim}) must be divisible by {2 ** len(halvings)} with {with_keys}"
             yield contradiction("head_dim", message, "embed_dim", *halvings)
 
 
@@ -403,16 +409,16 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.embed_dim % self.num_heads:
-            message = f"({self.embed_dim}) must be divisible by num_heads ({self.num_heads})"
+            message = f"({self.embed_dim}) must be divisible by `num_heads` ({self.num_heads})"
             if self.projection == "none":
                 yield contradiction("embed_dim", message, "num_heads", "projection")
             elif "head_dim" not in self.model_fields_set:
-                yield contradiction("embed_dim", f"{message}, or head_dim given", "num_heads")
+                yield contradiction("embed_dim", f"{message}, or `head_dim` given", "num_heads")
         if self.num_heads % self.num_kv_heads:
-            message = f"({self.num_heads}) must be divisible by num_kv_heads ({self.num_kv_heads})"
+            message = f"({self.num_heads}) must be divisible by `num_kv_heads` ({self.num_kv_heads})"
             yield contradiction("num_heads", message, "num_kv_heads")
         if self.projection == "none" and self.num_kv_heads != self.num_heads:
-            message = "needs projection linear or uniform: without one there are as many keys as queries"
+            message = "needs `projection` linear or uniform: without one there are as many keys as queries"
             yield contradiction("num_kv_heads", message, "projection", "num_heads")
         if self.head is not None and self.model is None and self.head >= self.num_heads:
             message = f"must be below {self.num_heads}, the number of heads (got {self.head})"
@@ -454,13 +460,13 @@ class CrossSpec(AttentionSpec, HeadSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if len(self.given("context", "context_file")) == 2:
-            yield contradiction("context", "cannot be combined with context_file: give one", "context_file")
+            yield contradiction("context", "cannot be combined with `context_file`: give one", "context_file")
         for key in self.given("context", "context_file"):
             if self.num_tokens:
-                message = "cannot be combined with num_tokens: both sides are texts, or both are random"
+                message = "cannot be combined with `num_tokens`: both sides are texts, or both are random"
                 yield contradiction(key, message, "num_tokens")
         if self.given("num_context_tokens") and not self.num_tokens:
-            message = "needs num_tokens: both sides are texts, or both are random"
+            message = "needs `num_tokens`: both sides are texts, or both are random"
             yield contradiction("num_context_tokens", message, "num_tokens")
         if self.file == "-" and self.context_file == "-":
-            yield contradiction("context_file", "cannot read stdin, too: file does already", "file")
+            yield contradiction("context_file", "cannot read stdin, too: `file` does already", "file")

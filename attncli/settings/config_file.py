@@ -386,7 +386,7 @@ class ConfigFile:
         if name is None or name not in SPECS:
             shown = repr(name) if name is not None else "no name"
             hint = nearest(name or "", SPECS)
-            self.reader.error(key, "experiment", f"must be one of {', '.join(SPECS)} (got {shown}){hint}")
+            self.reader.error(key, "experiment", f"got {shown}{hint}: must be one of {', '.join(SPECS)}")
             return None
         return WrittenEntry(SPECS[name], own, place(self.path, key))
 

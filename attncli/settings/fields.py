@@ -1,5 +1,6 @@
 """The field types that several experiments share, and what every Spec says of its experiment."""
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from math import isfinite
@@ -51,6 +52,21 @@ Scale = Annotated[
 ]
 
 
+FLAGS = {"num_examples": "--examples"}
+"""The flags that are not called like their keys: `examples` are a Spec's own, for help."""
+KEY = re.compile(r"`([a-z_]+)`")
+
+
+def flag_name(key: str) -> str:
+    """`--head-dim` for `head_dim`."""
+    return FLAGS.get(key, f"--{key.replace('_', '-')}")
+
+
+def in_words_of(text: str, *, flags: bool) -> str:
+    """A description or an error for who types flags, or writes keys: these stand between backticks in it."""
+    return KEY.sub(lambda key: flag_name(key[1]) if flags else key[1], text)
+
+
 class Group(NamedTuple):
     """The heading of help for a field that stands elsewhere than the others of its class."""
 
@@ -66,7 +82,10 @@ class Contradiction(NamedTuple):
 
 
 def contradiction(key: str, message: str, *others: str) -> Contradiction:
-    """A contradiction that is reported at `key` and involves the other keys, too."""
+    """A contradiction that is reported at `key` and involves the other keys, too.
+
+    In its message keys stand between backticks: who typed flags reads their flags.
+    """
     return Contradiction(key, message, frozenset((key, *others)))
 
 
@@ -202,7 +221,7 @@ class Spec(BaseModel):
     def conflicts(self, *keys: str) -> Contradictions:
         """Each two of the keys that are both given."""
         for first, second in combinations(self.given(*keys), 2):
-            yield contradiction(first, f"cannot be combined with {second}: give one of them", second)
+            yield contradiction(first, f"cannot be combined with `{second}`: give one of them", second)
 
     def given(self, *keys: str) -> list[str]:
         """Those of the keys that the user set to something else than their defaults, in this order."""
@@ -246,4 +265,4 @@ class ExplainRowSpec(ExplainSpec):
         yield from super().contradictions()
         if not self.explain:
             for key in self.given(*sorted(self.explained_keys)):
-                yield contradiction(key, "needs explain: it chooses what is explained", "explain")
+                yield contradiction(key, "needs `explain`: it chooses what is explained", "explain")

@@ -54,7 +54,7 @@ class PromptSpec(ModelSpec):
         None, ge=0, le=1, description="put the needle there into the text: 0 is its start, 1 its end"
     )
     lengths: Size | None = Field(
-        None, description="with needle_depth: cut the text, so that it has so many tokens with the needle"
+        None, description="with `needle_depth`: cut the text, so that it has so many tokens with the needle"
     )
 
     _single = field_validator("needle_depth", "lengths", mode="before")(_check_single)
@@ -71,13 +71,13 @@ class PromptSpec(ModelSpec):
         yield from super().contradictions()
         yield from self.conflicts("sentence", "file")
         if self.sentence is None and self.file is None:
-            yield contradiction("model", "needs sentence or file: a text to continue", "sentence", "file")
+            yield contradiction("model", "needs `sentence` or `file`: a text to continue", "sentence", "file")
         if self.chat and self.truncate:
-            yield contradiction("truncate", "cannot be combined with chat, whose end would be cut", "chat")
+            yield contradiction("truncate", "cannot be combined with `chat`, whose end would be cut", "chat")
         if self.needle_depth is not None and (self.needle is None or self.needle_tokens()):
-            yield contradiction("needle_depth", "needs needle to be a text to put in", "needle")
+            yield contradiction("needle_depth", "needs `needle` to be a text to put in", "needle")
         if self.lengths is not None and self.needle_depth is None:
-            yield contradiction("lengths", "needs needle_depth", "needle_depth")
+            yield contradiction("lengths", "needs `needle_depth`", "needle_depth")
         tokens = self.needle_tokens()
         if tokens is not None and tokens[0] >= tokens[1]:
             yield contradiction("needle", f"must be FIRST:END with FIRST below END (got {self.needle})")
@@ -115,7 +115,7 @@ class GenerateSpec(PromptSpec):
     )
     greedy: bool = Field(
         default_factory=_is_greedy,
-        description="take the likeliest token each time (default without temperature and top_p)",
+        description="take the likeliest token each time (default without `temperature` and `top_p`)",
     )
     prefill_chunk: Size | None = Field(
         None,
@@ -123,7 +123,7 @@ class GenerateSpec(PromptSpec):
         "prompt, where the model can)",
     )
     layer: Count | None = Field(None, description="only the heads of this layer")
-    head: Count | None = Field(None, description="with layer: this head alone")
+    head: Count | None = Field(None, description="with `layer`: this head alone")
     top_k: Size = Field(3, description="keys named for each token that was written")
     maps: Literal["none", "mean", "heads"] = Field(
         "none",
@@ -154,10 +154,10 @@ class GenerateSpec(PromptSpec):
         yield from super().contradictions()
         for key in self.given("temperature", "top_p"):
             if self.greedy:
-                yield contradiction(key, "cannot be combined with greedy, which samples nothing", "greedy")
+                yield contradiction(key, "cannot be combined with `greedy`, which samples nothing", "greedy")
         if not self.greedy and _is_greedy(self.__dict__):
-            yield contradiction("greedy", "needs temperature or top_p to be off", "temperature", "top_p")
+            yield contradiction("greedy", "needs `temperature` or `top_p` to be off", "temperature", "top_p")
         if self.head is not None and self.layer is None:
-            yield contradiction("head", "needs layer", "layer")
+            yield contradiction("head", "needs `layer`", "layer")
         if self.sort in ("needle_mass", "retrieval") and self.needle is None:
-            yield contradiction("sort", f"{self.sort} needs needle", "needle")
+            yield contradiction("sort", f"{self.sort} needs `needle`", "needle")

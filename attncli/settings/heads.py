@@ -42,7 +42,7 @@ else:
         **{
             "from": (
                 Annotated[list[Named], Group("Output")],
-                Field([], description="with to: only the queries at these tokens (texts, or positions)"),
+                Field([], description="with `to`: only the queries at these tokens (texts, or positions)"),
             ),
             "to": (
                 Annotated[list[Named], Group("Output")],
@@ -96,7 +96,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
         default_factory=lambda data: "from_to_weight" if data["to"] else None,
         description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
     )
-    ascending: bool = Field(False, description="with sort: the smallest first")
+    ascending: bool = Field(False, description="with `sort`: the smallest first")
     top: Size | None = Field(None, description="show only the first N heads")
     table: bool = Field(False, description="show every statistic of every head")
     statistic: HeadStatistic | None = Field(
@@ -104,12 +104,12 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
     )
 
     head: Head | None = Field(
-        None, description="one head, as LAYER:HEAD, whose examples in texts are shown (with num_examples)"
+        None, description="one head, as LAYER:HEAD, whose examples in texts are shown (with `num_examples`)"
     )
     num_examples: Size | None = Field(
         None,
-        description="with head: show N texts, and the query in each, where sort is strongest, N where it is "
-        "weakest and N where it is typical",
+        description="with `head`: show N texts, and the query in each, where `sort` is strongest, N where "
+        "it is weakest and N where it is typical",
     )
 
     explain: bool = Field(
@@ -165,47 +165,52 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
             )
             yield contradiction("explain", message)
         if self.ablate and self.weighted:
-            yield contradiction("ablate", "cannot be combined with weighted", "weighted")
+            yield contradiction("ablate", "cannot be combined with `weighted`", "weighted")
         if self.words and self.probe:
-            yield contradiction("words", "needs sentence, file or texts: a probe has no words", "probe")
+            yield contradiction("words", "needs `sentence`, `file` or `texts`: a probe has no words", "probe")
         for key in self.given("weighted", "rollout") if self.words else ():
-            yield contradiction("words", f"cannot be combined with {key}, which is about tokens", key)
+            yield contradiction("words", f"cannot be combined with `{key}`, which is about tokens", key)
         if self.full and self.maps == "none":
-            yield contradiction("full", "needs maps: self, cross or encoder", "maps")
+            yield contradiction("full", "needs `maps` self, cross or encoder", "maps")
         if self.rollout and (self.probe or self.texts):
-            yield contradiction("rollout", "needs sentence or file: it is about a text", "probe", "texts")
+            yield contradiction("rollout", "needs `sentence` or `file`: it is about a text", "probe", "texts")
         if self.texts and self.maps != "none":
-            yield contradiction("maps", "needs sentence or file: a map is of one text", "texts")
+            yield contradiction("maps", "needs `sentence` or `file`: a map is of one text", "texts")
         yield from self._contradictions_of_examples()
         if self.ascending and self.sort is None:
-            yield contradiction("ascending", "needs sort", "sort")
+            yield contradiction("ascending", "needs `sort`", "sort")
         if self.sought()["from"] and not self.sought()["to"]:
-            yield contradiction("from", "needs --to: without it every query's weights sum to 1", "to")
+            yield contradiction("from", "needs `to`: without it every query's weights sum to 1", "to")
         for key in ("sort", "top", "ascending", "table"):
             if self.statistic and self.given(key):
                 yield contradiction(
-                    key, "cannot be combined with statistic, a grid of all heads", "statistic"
+                    key, "cannot be combined with `statistic`, a grid of all heads", "statistic"
                 )
         for key in ("sort", "statistic"):
             if getattr(self, key) == "induction_stripe" and not self.probe:
-                yield contradiction(key, "induction_stripe needs probe: repeated", "sentence", "file")
+                yield contradiction(key, "induction_stripe needs `probe` repeated", "sentence", "file")
             if getattr(self, key) == "value_norm" and not self.weighted:
-                yield contradiction(key, "value_norm needs weighted", "weighted")
+                yield contradiction(key, "value_norm needs `weighted`", "weighted")
             if getattr(self, key) == "from_to_weight" and not self.sought()["to"]:
-                yield contradiction(key, "from_to_weight needs to", "to")
+                yield contradiction(key, "from_to_weight needs `to`", "to")
 
     def _contradictions_of_examples(self) -> Contradictions:
         """One head on many texts: what has a number in every row."""
         if (self.head is None) != (self.num_examples is None):
-            key, other = ("head", "examples, how many to show") if self.head else ("num_examples", "head")
-            yield contradiction(key, f"needs {other}", "num_examples", "head")
+            if self.head is None:
+                yield contradiction("num_examples", "needs `head`", "head")
+            else:
+                _, layer, head = named_head(self.head)
+                lacking = "`num_examples`" if self.texts else "`texts` and `num_examples`"
+                on_text = f"attn self --model MODEL --layer {layer} --head {head} shows it on one text"
+                yield contradiction("head", f"needs {lacking}: {on_text}", "num_examples")
         elif self.head is not None:
             if self.texts is None:
-                yield contradiction("num_examples", "needs texts", "texts", "head")
+                yield contradiction("num_examples", "needs `texts`", "texts", "head")
             if self.sort is None:
                 yield contradiction(
                     "num_examples",
-                    "needs sort: a statistic of a row, as previous_token or entropy",
+                    "needs `sort`: a statistic of a row, as previous_token or entropy",
                     "sort",
                     "head",
                 )

@@ -42,7 +42,7 @@ class ModelSpec(Spec):
     model: Annotated[str, AfterValidator(check_model)] | None = Field(
         None,
         description="a pretrained model: a folder, a .gguf file, an installed package that ships one, "
-        "or a hub id with allow_download",
+        "or a hub id with `allow_download`",
     )
     allow_download: bool = Field(False, description="let model be a hub id and fetch it")
     truncate: bool = Field(False, description="cut a text that is longer than the model reads")
@@ -56,13 +56,13 @@ class ModelSpec(Spec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.model is not None and not self.allow_download and local_model(self.model) is None:
-            message = f"no such folder: {self.model} (a hub id needs allow_download)"
+            message = f"no such folder: {self.model} (a hub id needs `allow_download`)"
             yield contradiction("model", message, "allow_download")
         if self.allow_download and self.model is None:
-            yield contradiction("allow_download", "needs model", "model")
+            yield contradiction("allow_download", "needs `model`", "model")
         for key in self.given("truncate", "dtype"):
             if self.model_source() is None:
-                yield contradiction(key, "needs model", "model")
+                yield contradiction(key, "needs `model`", "model")
 
 
 class WordsSpec(ModelSpec):
@@ -140,7 +140,7 @@ class ManyTextsSpec(Spec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.text_group is not None and self.texts is None:
-            yield contradiction("text_group", "needs texts", "texts")
+            yield contradiction("text_group", "needs `texts`", "texts")
 
     def reads_many_texts(self) -> bool:
         return self.texts is not None
@@ -175,9 +175,9 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
         yield from super().contradictions()
         yield from self.conflicts("sentence", "file", "texts", "probe")
         if self.num_tokens and not self.probe:
-            yield contradiction("num_tokens", "needs probe: a text has its own length", "sentence", "file")
+            yield contradiction("num_tokens", "needs `probe`: a text has its own length", "sentence", "file")
         if self.context and (self.probe or self.texts):
-            yield contradiction("context", "needs sentence or file", "probe", "texts")
+            yield contradiction("context", "needs `sentence` or `file`", "probe", "texts")
 
 
 class RelationsSpec(ModelSpec):
@@ -194,7 +194,7 @@ class RelationsSpec(ModelSpec):
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         for key in self.given(*NOT_WITH_RELATIONS) if self.relations is not None else ():
-            yield contradiction(key, "cannot be combined with relations", "relations")
+            yield contradiction(key, "cannot be combined with `relations`", "relations")
 
 
 KEPT_KEYS = {"sentence", "file", "context", "context_file", "tokenizer", "top_k", "explain", "token", "head"}
@@ -233,7 +233,7 @@ class LayerSpec(WordsSpec, AblatedSpec):
         yield from super().contradictions()
         if self.model is None:
             for key in self.given(*sorted(self.model_keys, reverse=True)):
-                yield contradiction(key, "needs model", "model")
+                yield contradiction(key, "needs `model`", "model")
         else:
             for name in self.ablate:
                 above = self.layer is not None and named_head(name).layer > self.layer
@@ -241,10 +241,10 @@ class LayerSpec(WordsSpec, AblatedSpec):
                     message = f"must be below the layer that is shown, {self.layer} (got {name})"
                     yield contradiction("ablate", message, "layer")
             for key in self.given(*sorted(self._keys_of_the_other_source())):
-                yield contradiction(key, "cannot be combined with model, which has its own", "model")
+                yield contradiction(key, "cannot be combined with `model`, which has its own", "model")
             if self.words and self.given("explain"):
                 yield contradiction(
-                    "words", "cannot be combined with explain, which follows tokens", "explain"
+                    "words", "cannot be combined with `explain`, which follows tokens", "explain"
                 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from attncli.settings import SPECS
 from attncli.settings.config_file import NULLS
-from attncli.settings.fields import Spec
+from attncli.settings.fields import Spec, in_words_of
 from attncli.settings.text import PATH_KEYS, SAMPLED_EMBEDDINGS
 from attncli.settings.validation import Given
 
@@ -18,6 +18,8 @@ OBJECT = {"type": "object", "additionalProperties": False}
 def _experiment_schema(name: str, definitions: dict[str, Any]) -> dict[str, Any]:
     schema = SPECS[name].model_json_schema()
     definitions |= schema.pop("$defs", {})
+    for setting in schema["properties"].values():
+        setting["description"] = in_words_of(setting["description"], flags=False)
     experiment = {"const": name, "description": "which experiment"}
     return {
         "title": name,

@@ -149,10 +149,10 @@ class TextSpec(Spec):
         for first, second in (("sentence", "file"), ("num_tokens", "sentence"), ("num_tokens", "file")):
             yield from self.conflicts(first, second)
         if self.batch_size and not self.num_tokens:
-            yield contradiction("batch_size", "needs num_tokens: only random vectors come in batches")
+            yield contradiction("batch_size", "needs `num_tokens`: only random vectors come in batches")
         if self.num_tokens and self.embedding not in ("gaussian", "integers"):
             message = (
-                f"must be gaussian or integers with num_tokens, which has no words (got {self.embedding!r})"
+                f"must be gaussian or integers with `num_tokens`, which has no words (got {self.embedding!r})"
             )
             yield contradiction("embedding", message, "num_tokens")
         if is_vector_file(self.embedding):
@@ -161,7 +161,7 @@ class TextSpec(Spec):
                 message = f"must be {dim}, as in {self.embedding}, or left out (got {self.embed_dim})"
                 yield contradiction("embed_dim", message, "embedding")
         elif self.given("unknown"):
-            message = "needs embedding to be a word-vector file: sampled vectors know every word"
+            message = "needs `embedding` to be a word-vector file: sampled vectors know every word"
             yield contradiction("unknown", message, "embedding")
 
 
@@ -191,7 +191,7 @@ def tokenize(text: str, tokenizer: str, *, key: str) -> list[str]:
     tokens = TOKENIZERS[tokenizer](text)
     if not tokens:
         raise UserError(
-            f"{key}: no tokens left after punctuation was removed (tokenizer: whitespace keeps it)"
+            f"{key}: no tokens left after punctuation was removed (`tokenizer` whitespace keeps it)"
         )
     return tokens
 
@@ -270,7 +270,7 @@ def word_vectors(
     missing = [word for word in words if word not in found]
     if missing and unknown == "error":
         shown = ", ".join(missing[:SHOWN_UNKNOWN]) + (", ..." if len(missing) > SHOWN_UNKNOWN else "")
-        raise UserError(f"embedding: {path} has no vector for {shown} (unknown zero would take zeros)")
+        raise UserError(f"embedding: {path} has no vector for {shown} (`unknown` zero would take zeros)")
     zeros = np.zeros(dim, dtype=np.float32)
     return WordVectors(tuple(words), np.stack([found.get(word, zeros) for word in words]))
 

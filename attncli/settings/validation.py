@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from attncli.errors import UserError, nearest
-from attncli.settings.fields import Spec
+from attncli.settings.fields import Spec, flag_name, in_words_of
 from attncli.settings.text import ALTERNATIVES
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
@@ -23,10 +23,12 @@ class Given(NamedTuple):
     def line(self, key: str, message: str) -> str:
         """The error line for this value: `where: key: message`, or `where: key (10) must be ...`.
 
-        A flag's name says its key already.
+        A flag's name says its key already. Keys are flags for who typed this one.
         """
+        flags = self.where.startswith("--") and not self.where.startswith("--set")
         joint = " " if message.startswith("(") else ": "
-        return f"{self.where}{joint}{message}" if self.is_flag else f"{self.where}: {key}{joint}{message}"
+        named = self.where if self.is_flag else f"{self.where}: {flag_name(key) if flags else key}"
+        return f"{named}{joint}{in_words_of(message, flags=flags)}"
 
 
 # fmt: off
@@ -96,10 +98,12 @@ def error_message(error: ErrorDetails) -> str:
     """One line for an error of pydantic's: what the value must be, and what it is."""
     if error["type"] == "value_error":
         return expectation(error)
-    hint = ""
+    wanted, got = expectation(error), f"got {_shown(error['input'])}"
     if error["type"] == "literal_error" and isinstance(error["input"], str):
-        hint = nearest(error["input"], _choices(error["ctx"]).replace(" or ", ", ").split(", "))
-    return f"{expectation(error)} (got {_shown(error['input'])}){hint}"
+        known = _choices(error["ctx"]).replace(" or ", ", ").split(", ")
+        if hint := nearest(error["input"], known):
+            return f"{got}{hint}: {wanted}"
+    return f"{wanted} ({got})"
 
 
 def _field_errors(

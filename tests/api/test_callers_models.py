@@ -289,7 +289,7 @@ def test_weighted_is_refused_where_w_o_is_not_its_matrix(
     attncli.heads(model, tokenizer, SENTENCE, weighted=True)
     WEIGHTED[change](model.layers[1].self_attn.o_proj)
     with pytest.raises(
-        attncli.UserError, match=r"^weighted: .*layers\.1\.self_attn of .*leave weighted out$"
+        attncli.UserError, match=r"^weighted: .*layers\.1\.self_attn of .*leave `weighted` out$"
     ):
         attncli.heads(model, tokenizer, SENTENCE, weighted=True)
 

@@ -136,7 +136,7 @@ def test_examples_are_those_of_the_command(model: Pretrained, attn: Attn, tmp_pa
     assert as_json(found.rows) == command["examples"]
     assert found.mean == command["head"]["mean"] and found.median == command["head"]["median"]
     with pytest.raises(
-        attncli.UserError, match=r"^statistic: .* \(got inductoin\) \(did you mean 'induction'\?\)"
+        attncli.UserError, match=r"^statistic: got inductoin \(did you mean 'induction'\?\): "
     ):
         attncli.examples(model, TEXTS, "1:1", "inductoin")
 
@@ -255,7 +255,7 @@ def test_every_way_to_name_a_model(tmp_path: Path, model: Pretrained) -> None:
 def test_no_text_is_an_error_at_its_name(model: Pretrained) -> None:
     with pytest.raises(attncli.UserError, match=r"^texts: holds no text$"):
         attncli.survey_texts(model, [])
-    with pytest.raises(attncli.UserError, match=r"^text: must be at most 128 tokens .*: truncate cuts it$"):
+    with pytest.raises(attncli.UserError, match=r"^text: must be at most 128 tokens .*: `truncate` cuts it$"):
         attncli.survey(model, "long " * 60)
     cut = attncli.read_text(model, "long " * 60, truncate=True)
     assert attncli.survey(model, cut).num_tokens == 128

@@ -97,10 +97,10 @@ def test_cross_shows_the_decoder_reading_the_encoder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--embed-dim", "8"], "--embed-dim: cannot be combined with model, which has its own"),
-        (["--causal"], "--causal: cannot be combined with model"),
-        (["--num-tokens", "5"], "--num-tokens: cannot be combined with model"),
-        (["--tokenizer", "words"], "--tokenizer: must be model with model (got words)"),
+        (["--embed-dim", "8"], "--embed-dim: cannot be combined with --model, which has its own"),
+        (["--causal"], "--causal: cannot be combined with --model"),
+        (["--num-tokens", "5"], "--num-tokens: cannot be combined with --model"),
+        (["--tokenizer", "words"], "--tokenizer: must be model with --model (got words)"),
         (["--layer", "2"], "layer: must be below 2 (got 2)"),
         (["--head", "4"], "head: must be below 4 (got 4)"),
         (["--layer", "-1"], "--layer: must be at least 0"),
@@ -117,7 +117,7 @@ def test_usage_errors_with_a_model(attn: Attn, flags: list[str], said: str) -> N
 )
 def test_model_settings_need_a_model(attn: Attn, flags: list[str]) -> None:
     ended = attn(["self", *flags])
-    assert ended.code == 2 and f"{flags[0]}: needs model" in ended.err
+    assert ended.code == 2 and f"{flags[0]}: needs --model" in ended.err
 
 
 def test_a_decoder_alone_has_no_cross_attention(attn: Attn, tmp_path: Path) -> None:

@@ -87,11 +87,14 @@ def test_an_example_has_its_tokens_and_the_weights_of_its_query(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("flags", "error"),
     [
-        (["--head", "1:0"], "--head: needs examples, how many to show"),
-        (["--examples", "2", "--sort", "induction"], "--examples: needs head"),
+        (
+            ["--head", "1:0"],
+            "--head: needs --examples: attn self --model MODEL --layer 1 --head 0 shows it on one text",
+        ),
+        (["--examples", "2", "--sort", "induction"], "--examples: needs --head"),
         (
             ["--head", "1:0", "--examples", "2"],
-            "--examples: needs sort: a statistic of a row, as previous_token or entropy",
+            "--examples: needs --sort: a statistic of a row, as previous_token or entropy",
         ),
         (["--head", "x", "--examples", "2"], "--head: must name a layer and a head, as 5:11 (got x)"),
         (

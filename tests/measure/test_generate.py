@@ -386,7 +386,9 @@ def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
     long = ["generate", "x" * 200]
     refused = attn(long)
     assert refused.code == 2
-    expected = "must be at most 105 tokens for tiny-induction beside 24 new ones (got 201): truncate cuts it"
+    expected = (
+        "must be at most 105 tokens for tiny-induction beside 24 new ones (got 201): --truncate cuts it"
+    )
     assert refused.err == f"--sentence: {expected}\n"
     cut = attn([*long, "--truncate", "--format", "json"])
     assert json.loads(cut.out)["statistics"]["writing"]["prompt_tokens"] == 105
@@ -396,22 +398,22 @@ def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["--greedy", "--top-p", "0.5"], "--top-p: cannot be combined with greedy, which samples nothing"),
-        (["--head", "1"], "--head: needs layer"),
+        (["--greedy", "--top-p", "0.5"], "--top-p: cannot be combined with --greedy, which samples nothing"),
+        (["--head", "1"], "--head: needs --layer"),
         (["--layer", "9"], "--layer: must be one of 0, 1 (got 9)"),
         (["--layer", "0", "--head", "4"], "--head: must be below 4 (got 4)"),
-        (["--sort", "retrieval"], "--sort: retrieval needs needle"),
+        (["--sort", "retrieval"], "--sort: retrieval needs --needle"),
         (["--needle", "nothing"], "--needle: is not in the prompt as it stands (got nothing)"),
         (["--needle", "3:99"], "--needle: must end at 30, the number of tokens, or before (got 3:99)"),
-        (["--chat"], "--chat: tiny-induction has no chat template: leave chat out"),
+        (["--chat"], "--chat: tiny-induction has no chat template: leave --chat out"),
         (["--needle", "x", "--needle-depth", "2"], "--needle-depth: must be at most 1 (got 2)"),
-        (["--lengths", "20"], "--lengths: needs needle_depth"),
+        (["--lengths", "20"], "--lengths: needs --needle-depth"),
         (
             ["--lengths", "500,2000"],
             "--lengths: must be one number: attn batch runs several, from a file with "
             "sweep: {lengths: [500, 2000]} (got 500,2000)",
         ),
-        (["--model", "numpy"], "--model: no such folder: numpy (a hub id needs allow_download)"),
+        (["--model", "numpy"], "--model: no such folder: numpy (a hub id needs --allow-download)"),
     ],
 )
 def test_what_cannot_be_is_one_line(attn: Attn, flags: list[str], line: str) -> None:

@@ -97,8 +97,8 @@ def test_heads_are_ranked_by_the_weight_between_tokens(attn: Attn, tmp_path: Pat
         ),
         (["--to", "99"], "--to: must be below 10, the number of tokens (got 99)"),
         (["--from", "cat"], "--from: needs --to: without it every query's weights sum to 1"),
-        (["--ascending"], "--ascending: needs sort"),
-        (["--sort", "from_to_weight"], "--sort: from_to_weight needs to"),
+        (["--ascending"], "--ascending: needs --sort"),
+        (["--sort", "from_to_weight"], "--sort: from_to_weight needs --to"),
     ],
 )
 def test_what_is_not_in_the_text_is_one_line(attn: Attn, tmp_path: Path, flags: list[str], said: str) -> None:

@@ -181,7 +181,7 @@ def test_other_texts_and_statistics_are_refused(attn: Attn) -> None:
     file = str(ROOT / "configs" / "alice.conllu")
     for flags in (["--sentence", "a"], ["--sort", "entropy"], ["--words"], ["--weighted"], ["--to", "a"]):
         ended = attn(["heads", "--relations", file, *flags])
-        assert ended.code == 2 and ended.err == f"{flags[0]}: cannot be combined with relations\n"
+        assert ended.code == 2 and ended.err == f"{flags[0]}: cannot be combined with --relations\n"
 
 
 def test_the_screen_the_data_and_the_difference(attn: Attn, tmp_path: Path) -> None:

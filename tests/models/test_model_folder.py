@@ -314,15 +314,15 @@ def test_a_token_without_a_name_is_its_number(tmp_path: Path) -> None:
     ("flags", "said"),
     [
         (["--model", "/no/such"], "--model: no such folder: /no/such"),
-        (["--model", "gpt2"], "--model: no such folder: gpt2 (a hub id needs allow_download)"),
-        (["--allow-download"], "--allow-download: needs model"),
+        (["--model", "gpt2"], "--model: no such folder: gpt2 (a hub id needs --allow-download)"),
+        (["--allow-download"], "--allow-download: needs --model"),
         (
             ["--sentence", "x", "--probe", "repeated"],
-            "--sentence: cannot be combined with probe: give one of them",
+            "--sentence: cannot be combined with --probe: give one of them",
         ),
         (["--sort", "entrop"], "did you mean 'entropy'"),
-        (["--sentence", "x", "--sort", "induction_stripe"], "induction_stripe needs probe: repeated"),
-        (["--rollout"], "--rollout: needs sentence or file"),
+        (["--sentence", "x", "--sort", "induction_stripe"], "induction_stripe needs --probe repeated"),
+        (["--rollout"], "--rollout: needs --sentence or --file"),
         (["--num-tokens", "100"], "--num-tokens: must be at most 62 for tiny-induction (got 100)"),
         (["--sentence", "a" * 200], "--sentence: must be at most 128 tokens for tiny-induction (got 201)"),
         (

@@ -87,4 +87,4 @@ def test_half_precision_is_close_and_takes_a_model(attn: Attn, tmp_path: Path) -
     assert attn([*asked, "--dtype", "bfloat16"]).out.count("\n") == attn(asked).out.count("\n")
     assert '"dtype": "bfloat16"' in attn([*asked[:5], "--dtype", "bfloat16", "--format", "json"]).out
     assert '"dtype"' not in attn([*asked[:5], "--format", "json"]).out
-    assert attn(["self", "--dtype", "float16"]).err == "--dtype: needs model\n"
+    assert attn(["self", "--dtype", "float16"]).err == "--dtype: needs --model\n"

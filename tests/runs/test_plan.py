@@ -147,7 +147,7 @@ ERRORS = [
     ('{"sentence": "...", "context": "b"}', ["context: is read by cross, heads, ablate, why alone"]),
     (
         '{"sentence": "..."}',
-        ["sentence: no tokens left after punctuation was removed (tokenizer: whitespace keeps it)"],
+        ["sentence: no tokens left after punctuation was removed (`tokenizer` whitespace keeps it)"],
     ),
 ]
 
@@ -174,7 +174,7 @@ def test_bad_lines_of_a_text_file(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         make_plan([tmp_path / "x.yaml"], {}, PromptFile(str(path)))
     assert list(caught.value.lines) == [
-        f"{path}:2: sentence: no tokens left after punctuation was removed (tokenizer: whitespace keeps it)",
+        f"{path}:2: sentence: no tokens left after punctuation was removed (`tokenizer` whitespace keeps it)",
         f"{path}:3: is not UTF-8 text (byte 3)",
     ]
 

@@ -37,8 +37,8 @@ ONE_ERROR = {
     "scale: squareroot": "x.yaml:2:1: scale: must be one of sqrt, fourth-root, none or a number (got squareroot)",
     "scale: .nan": "x.yaml:2:1: scale: must be one of sqrt, fourth-root, none or a number (got .nan)",
     "scale: nan": "x.yaml:2:1: scale: must be a finite number (got nan)",
-    "projection: linaer": "x.yaml:2:1: projection: must be one of linear, uniform or none (got linaer) "
-    "(did you mean 'linear'?)",
+    "projection: linaer": "x.yaml:2:1: projection: got linaer (did you mean 'linear'?): "
+    "must be one of linear, uniform or none",
     "projection_order: [key, key, value]": "x.yaml:2:1: projection_order: must name query, key and value once each "
     "(got key, key, value)",
     "seed: 1\nseed: 2": "x.yaml:3:1: seed: duplicate key, first given on line 2",
@@ -128,8 +128,8 @@ steps:
         "x.yaml:8:5: head_dim: must be greater than 0 (got 0)",
         "x.yaml:9:5: causal: must be true or false (got maybe)",
         "x.yaml:11:5: num_tokens: cannot be combined with sentence: give one of them",
-        "x.yaml:12:5: experiment: must be one of average, self, multihead, cross, scale-demo, norm, heads, generate, ablate, why, pitfalls (got 'slef') "
-        "(did you mean 'self'?)",
+        "x.yaml:12:5: experiment: got 'slef' (did you mean 'self'?): "
+        "must be one of average, self, multihead, cross, scale-demo, norm, heads, generate, ablate, why, pitfalls",
         "x.yaml:13:5: experiment: must be given: one of average, self, multihead, cross, scale-demo, norm, heads, generate, ablate, why, pitfalls",
         "x.yaml:14:5: steps: each step must be a mapping with `experiment: NAME`",
         "x.yaml:16:5: embed_dim (10) must be divisible by num_heads (3), or head_dim given",

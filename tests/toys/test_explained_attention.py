@@ -173,7 +173,7 @@ def test_a_token_that_is_not_there_is_one_clear_line(attn: Attn, experiment: str
     ended = attn([experiment, "--explain", "--token", "-1"])
     assert ended.err == "--token: must be at least 0 (got -1)\n"
     ended = attn([experiment, "--token", "1"])
-    assert ended.err == "--token: needs explain: it chooses what is explained\n"
+    assert ended.err == "--token: needs --explain: it chooses what is explained\n"
 
 
 def test_a_head_or_token_that_a_model_lacks_is_one_clear_line(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_head_that_is_not_there_is_one_clear_line(attn: Attn) -> None:
     ended = attn(["multihead", "--explain", "--head", "8"])
     assert (ended.code, ended.err) == (2, "--head: must be below 8, the number of heads (got 8)\n")
     ended = attn(["multihead", "--head", "1"])
-    assert ended.err == "--head: needs explain: it chooses what is explained\n"
+    assert ended.err == "--head: needs --explain: it chooses what is explained\n"
 
 
 def test_steps_come_back_from_json_as_they_were(attn: Attn) -> None:

@@ -183,8 +183,9 @@ def test_a_name_may_stand_without_its_flag(attn: Attn, name: str) -> None:
     [
         (
             ["late-masks"],
-            "--pitfall: must be one of softmax-twice, no-scaling, uniform-projections, merged-heads, "
-            "vocabulary-labels, wrong-axis or late-mask (got late-masks) (did you mean 'late-mask'?)",
+            "--pitfall: got late-masks (did you mean 'late-mask'?): must be one of "
+            "softmax-twice, no-scaling, uniform-projections, merged-heads, "
+            "vocabulary-labels, wrong-axis or late-mask",
         ),
         (
             ["late-mask", "--pitfall", "wrong-axis"],
@@ -197,7 +198,7 @@ def test_a_name_may_stand_without_its_flag(attn: Attn, name: str) -> None:
         ),
         (
             ["merged-heads", "--num-heads", "5"],
-            "--num-heads: embed_dim (64) must be divisible by num_heads (5)",
+            "--num-heads: --embed-dim (64) must be divisible by --num-heads (5)",
         ),
     ],
 )

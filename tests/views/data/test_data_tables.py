@@ -226,7 +226,7 @@ def test_different_experiments_have_the_union_of_their_columns(tmp_path: Path) -
 def test_no_table_of_that_name_is_one_line(attn: Attn, tmp_path: Path) -> None:
     names = "pitfalls, statistics, all"
     assert attn(["pitfalls", "--format", "csv", "--show", "pitfals"]).err == (
-        f"--show: must be one of {names} (got pitfals) (did you mean 'pitfalls'?)\n"
+        f"--show: got pitfals (did you mean 'pitfalls'?): must be one of {names}\n"
     )
     assert attn(["self", "--show", "rows,keys", "-o", str(tmp_path / "x.csv")]).err == (
         "--show: a csv file is one table: give one name (got rows, keys)\n"
