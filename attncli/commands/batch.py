@@ -32,6 +32,7 @@ from attncli.commands.output import (
     ProgressLine,
     checked_path,
     counted,
+    first_words,
     progress_line,
     readable_rate,
     readable_seconds,
@@ -191,6 +192,7 @@ def _show(
     def checked(results: "Iterator[tuple[Item, Report]]") -> "Iterator[Report]":
         nonlocal broken
         for item, report in results:
+            progress.clear()
             yield replace(report, id=item.id)
             if conditions:
                 lines = expectations.broken(*values_of(report))
@@ -198,6 +200,7 @@ def _show(
                 print_errors(str(item.source), lines)
 
     with progress_line() as progress, one_torch_thread() if len(plan) > 1 else nullcontext():
+        progress.begin(first_words(spec.model_source() for spec in plan.specs()))
         results = run_jobs(
             plan.jobs(),
             fail,
@@ -261,8 +264,10 @@ def keep(
     if weights:
         refuse_without_safetensors()
     expectations = Expectations(conditions)
-    keys = _keys(plan)
+    models = [spec.model_source() for spec in plan.specs()]
     with progress_line() as line, open_store(path, fresh=fresh, rows=rows, weights=weights) as store:
+        line.begin(first_words(models))
+        keys = _keys(plan, line)
 
         def print_above(name: str, lines: list[str]) -> None:
             line.clear()
@@ -273,6 +278,9 @@ def keep(
         if workers is None and scheduler is None:
             workers = num_workers(work, cores=usable_cores(), free_bytes=available_bytes())
         workers = min(workers or 0, plan.num_jobs)
+        if workers:
+            each = "" if models == [None] * len(models) else f", each {first_words(models)}"
+            line.begin(f"starting {workers} workers{each}")
         driver = Driver(
             plan,
             keys,
@@ -303,9 +311,8 @@ def keep(
         return exit_code(expectations.unmet(), broken=driver.broken, failed=driver.failed)
 
 
-def _keys(plan: Plan) -> RunKeys:
-    with progress_line() as line:
-        return RunKeys(plan, lambda path: line.show(lambda: f"reading {path.name}, to know it again"))
+def _keys(plan: Plan, line: ProgressLine) -> RunKeys:
+    return RunKeys(plan, lambda path: line.show(lambda: f"reading {path.name}, to know it again"))
 
 
 def _kept(path: Path, driver: Driver) -> str:
@@ -343,7 +350,8 @@ def lines_about(plan: Plan, path: Path) -> Iterator[str]:
     check_header(path)
     with closing(connect_to_read(path)) as connection:
         connection.execute("PRAGMA query_only = OFF")  # the plan goes into a temporary table
-        note_planned(connection, plan, _keys(plan))
+        with progress_line() as line:
+            note_planned(connection, plan, _keys(plan, line))
         num_runs, num_done = count_planned(connection)
     counts = [f"{path} has {num_done:,} of them", f"{num_runs - num_done:,} are left"]
     yield ", ".join([*counts, *_repeats(plan, num_runs)])

@@ -9,7 +9,7 @@ import numpy as np
 
 from attncli.arrays import is_array_file
 from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, option
-from attncli.commands.output import Destination, ProgressLine, progress_line
+from attncli.commands.output import Destination, ProgressLine, first_words, progress_line
 from attncli.commands.show import opened
 from attncli.errors import UserError, nearest
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Table, Tensors
@@ -276,6 +276,7 @@ def _reports(sides: list[tuple[str, Overrides]], draws: bool, progress: Progress
     saved = {number: _saved(side) for number, (side, _) in enumerate(sides) if number not in specs}
     from attncli.runs.runner import Session
 
+    progress.begin(first_words([spec.model_source() for spec in specs.values()]))
     return [
         saved[number] if number in saved else Session(progress).run(specs[number], reseed=True)
         for number in range(len(sides))

@@ -27,7 +27,7 @@ from attncli.commands.command import (
     setting_options,
     store_errors,
 )
-from attncli.commands.output import Destination, checked_path
+from attncli.commands.output import Destination, checked_path, first_words, progress_line
 from attncli.errors import DONE, INTERRUPTED, UserError
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
@@ -62,7 +62,6 @@ def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict
 @contextmanager
 def running(spec: Spec) -> "Iterator[Iterator[Report]]":
     """The report of one experiment, computed when it is iterated over; progress on standard error."""
-    from attncli.commands.output import progress_line
     from attncli.runs.plan import Item
     from attncli.runs.runner import run_items
 
@@ -70,7 +69,14 @@ def running(spec: Spec) -> "Iterator[Iterator[Report]]":
         raise error
 
     with progress_line() as progress:
-        yield run_items([Item(spec)], fail, progress)
+        progress.begin(first_words([spec.model_source()]))
+
+        def reports() -> "Iterator[Report]":
+            for report in run_items([Item(spec)], fail, progress):
+                progress.clear()
+                yield report
+
+        yield reports()
 
 
 @contextmanager
@@ -268,12 +274,14 @@ def show_store(store: str, config: str | None, flags: dict[str, Any], to: Destin
 
 def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "Report":
     """The survey with the chosen settings in a store; UserError where there is none, or several."""
-    from attncli.commands.heads import store_report
-    from attncli.runs.results import reading
+    with progress_line() as line:
+        line.begin(f"reading {path.name}")
+        from attncli.commands.heads import store_report
+        from attncli.runs.results import reading
 
-    shown = {key: getattr(spec, key) for key in DISPLAY_KEYS}
-    with reading(path) as reader:
-        return store_report(path, reader, shown, choice)
+        shown = {key: getattr(spec, key) for key in DISPLAY_KEYS}
+        with reading(path) as reader:
+            return store_report(path, reader, shown, choice)
 
 
 heads_command = partial(command, more=(STORE, FRESH, WORKERS, SCHEDULER), run_with=run_heads)

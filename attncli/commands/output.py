@@ -10,10 +10,13 @@ from importlib.util import find_spec
 from io import StringIO
 from itertools import chain, islice
 from pathlib import Path
+from threading import Event, Lock, Thread
 from typing import IO, TYPE_CHECKING, Any
 
 from attncli.commands.command import MAX_DIGITS, checked_display, color_depth, refuse_unknown, width
 from attncli.errors import ClosedPipe, RunError, UserError, WriteError
+from attncli.memory import readable_bytes
+from attncli.models.folder import local_model, weight_files
 from attncli.plain_text import plain_text
 from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, Write, load_view
 
@@ -25,19 +28,24 @@ if TYPE_CHECKING:
 
 SHOWN_AFTER_SECONDS = 1.0
 BETWEEN_SECONDS = 0.1
+COUNTED_SECONDS = 2.0
 CLEAR = "\r\x1b[K"
 
 
 class ProgressLine:
     """A line on standard error, overwritten and finally erased; none unless that is a terminal.
 
-    It appears after a second of work. Called with the fraction done, it shows the time left.
+    `begin` writes it at once; progress appears after a second of work. Called with the fraction done, it
+    shows the time left.
     """
 
     def __init__(self) -> None:
         self.is_terminal = sys.stderr.isatty()
         self.begun = time.monotonic()
         self._shown_at = 0.0
+        self._first: tuple[float, float] | None = None
+        self._waiting: Event | None = None
+        self._lock = Lock()
 
     @property
     def seconds(self) -> float:
@@ -45,22 +53,70 @@ class ProgressLine:
         return time.monotonic() - self.begun
 
     def __call__(self, share: float, /) -> None:
+        now = time.monotonic()
         if share >= 1:
+            self._first = None
             self.clear()
-        elif share > 0:
-            left = self.seconds * (1 - share) / share
-            self.show(lambda: f"{share:4.0%}, about {left:.0f} s left")
+        elif self._first is None or share <= self._first[1]:
+            self._first = (
+                now,
+                share,
+            )  # what came before is no part of it: torch was imported, a model was read
+        elif now - self._first[0] > SHOWN_AFTER_SECONDS:
+            began, share_then = self._first
+            left = (now - began) * (1 - share) / (share - share_then)
+            self.show(lambda: f"{share:4.0%}, about {readable_seconds(left)} left")
+
+    def rate(self, done: int) -> float | None:
+        """How many a second since the first were done; None where that is not known yet."""
+        now = time.monotonic()
+        if self._first is None and done:
+            self._first = now, done
+        if self._first is None or now - self._first[0] < SHOWN_AFTER_SECONDS or done <= self._first[1]:
+            return None
+        return (done - self._first[1]) / (now - self._first[0])
+
+    def begin(self, text: str) -> None:
+        """A line at once, before what takes long and says nothing; after some seconds it counts them."""
+        if not self.is_terminal:
+            return
+        self._end_waiting()
+        self._waiting = Event()
+        self._put(text)
+        # Of its own: what reads a model may send standard error elsewhere meanwhile.
+        terminal = os.dup(sys.stderr.fileno())
+        Thread(target=self._count, args=(text, self._waiting, terminal), daemon=True).start()
+
+    def _count(self, text: str, ended: Event, terminal: int) -> None:
+        begun = time.monotonic()
+        while not ended.wait(COUNTED_SECONDS):
+            with self._lock:
+                if not ended.is_set():
+                    passed = readable_seconds(time.monotonic() - begun)
+                    os.write(terminal, _line(f"{text}, {passed}", terminal).encode(errors="replace"))
+        os.close(terminal)
+
+    def _end_waiting(self) -> None:
+        with self._lock:
+            if self._waiting is not None:
+                self._waiting.set()
+                self._waiting = None
+
+    def _put(self, text: str) -> None:
+        self._shown_at = time.monotonic()
+        print(_line(text, sys.stderr.fileno()), end="", file=sys.stderr, flush=True)
 
     def show(self, text: Callable[[], str]) -> None:
         """Write the text, if an update is due."""
         now = time.monotonic()
         due = now - self.begun > SHOWN_AFTER_SECONDS and now - self._shown_at > BETWEEN_SECONDS
         if self.is_terminal and due:
-            self._shown_at = now
-            print(CLEAR, text(), sep="", end="", file=sys.stderr, flush=True)
+            self._end_waiting()
+            self._put(text())
 
     def clear(self) -> None:
         """Erase the line, before output that stays."""
+        self._end_waiting()
         if self._shown_at:
             self._shown_at = 0.0
             print(CLEAR, end="", file=sys.stderr, flush=True)
@@ -77,6 +133,12 @@ class ProgressLine:
         print(plain_text(line), file=sys.stderr)
 
 
+def _line(text: str, terminal: int) -> str:
+    """It takes the place of the line before, and one line of the terminal."""
+    columns = os.get_terminal_size(terminal).columns or 80
+    return f"{CLEAR}{plain_text(text)[: columns - 1]}"
+
+
 @contextmanager
 def progress_line() -> Iterator[ProgressLine]:
     """A progress line, erased at the end even after an error."""
@@ -87,12 +149,24 @@ def progress_line() -> Iterator[ProgressLine]:
         line.clear()
 
 
+def first_words(models: Iterable[str | None]) -> str:
+    """What a command does first, from what is known before anything is imported: `reading gpt2, 548 MB`."""
+    sized = [_with_size(model) for model in dict.fromkeys(models) if model is not None]
+    return f"reading {', '.join(sized)}" if sized else "starting torch"
+
+
+def _with_size(model: str) -> str:
+    path = local_model(model)
+    if path is None:
+        return f"{model} from the hub"
+    return f"{Path(model).name}, {readable_bytes(sum(file.stat().st_size for file in weight_files(path)))}"
+
+
 def counted(line: ProgressLine, total: int, kept: int, done: int, failed: int) -> str:
-    """`1,234 of 5,000 runs, 310/s, about 12 s left, 2 failed`; the rate counts only what was done now."""
+    """`1,234 of 5,000 runs, 310/s, about 12 s left, 2 failed`; the rate is that since the first result."""
     now = done + failed
-    rate = now / max(line.seconds, 1e-9)
     parts = [f"{kept + now:,} of {total:,} runs"]
-    if now:
+    if (rate := line.rate(now)) is not None:
         left = (total - kept - now) / rate
         parts += [f"{readable_rate(rate)}", f"about {readable_seconds(left)} left"]
     if failed:

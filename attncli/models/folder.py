@@ -281,14 +281,17 @@ def num_parameters(folder: Path) -> int:
 
     0 without such a file; UserError for a damaged one.
     """
-    whole = folder / "model.safetensors"
+    return sum(sum(_checked_sizes(path)) for path in weight_files(folder))
+
+
+def weight_files(model: Path) -> list[Path]:
+    """The files with the weights of a folder, or a GGUF file itself."""
+    whole = model / "model.safetensors"
+    if model.is_file() or whole.is_file():
+        return [model if model.is_file() else whole]
     # Otherwise shards; Mistral's own format may stand beside either.
-    shards = [
-        path
-        for path in folder.glob("*.safetensors")
-        if path.is_file() and not path.name.startswith("consolidated")
-    ]
-    return sum(sum(_checked_sizes(path)) for path in ([whole] if whole.is_file() else shards))
+    files = (path for path in model.glob("*.safetensors") if path.is_file())
+    return [path for path in files if not path.name.startswith("consolidated")]
 
 
 @contextmanager

@@ -282,7 +282,7 @@ def test_slow_runs_are_chunks_of_their_own_whatever_was_expected(tmp_path: Path)
     sizes = sizes_of_chunks(tmp_path, 2.0, num_workers=2, seconds_a_job=1e-6)
     assert sizes[0] == 256 and set(sizes[1:]) == {1}
     sizes = sizes_of_chunks(tmp_path, 1e-4, num_workers=2, seconds_a_job=100.0)
-    assert sizes[:4] == [16, 64, 256, 1024]
+    assert sizes[:6] == [1, 4, 16, 64, 256, 1024]
 
 
 def test_threads_follow_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,103 @@
+"""What a terminal shows at once: a line before torch is imported, erased when the result comes."""
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from attncli.commands import output
+from attncli.commands.output import CLEAR, first_words, progress_line
+from attncli.models.folder import SHIPPED_MODEL
+from tests.running import LESSON_FILES
+
+IMPORTED = "torch is imported"
+SWEEP = "experiment: heads\nsweep: {seed: [1, 2, 3]}\n"
+FIRST_LINES: list[tuple[list[str], str]] = [
+    (["self"], "starting torch"),
+    (["self", "--explain"], "starting torch"),
+    (["heads", "abcabc"], "reading tiny-induction, 469 kB"),
+    (["heads", "--model", SHIPPED_MODEL, "--texts", "texts.txt"], "reading tiny-induction, 469 kB"),
+    (["heads", "--texts", "texts.txt", "-o", "texts.db"], "reading tiny-induction, 469 kB"),
+    (["generate"], "reading tiny-induction, 469 kB"),
+    (["diff", "heads", "--set", "seed=2"], "reading tiny-induction, 469 kB"),
+    (["diff", "self", "--set", "causal=true"], "starting torch"),
+    (["batch", str(LESSON_FILES / "causal.yaml")], "starting torch"),
+    (["batch", "sweep.yaml", "-o", "sweep.db"], "reading tiny-induction, 469 kB"),
+]
+
+
+def on_terminal(arguments: Sequence[str], folder: Path) -> str:
+    """What a command writes to a terminal of 80 columns, standard error and output."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "attncli", *arguments]
+    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environment
+    )
+    os.close(theirs)
+    parts = []
+    try:
+        while part := os.read(ours, 65536):
+            parts.append(part)
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(ours)
+    process.wait(timeout=60)
+    return b"".join(parts).decode()
+
+
+@pytest.mark.parametrize(("arguments", "line"), FIRST_LINES)
+def test_a_line_stands_there_before_torch_is_imported(
+    arguments: list[str], line: str, tmp_path: Path
+) -> None:
+    """A torch that says when it is imported, and ends the program, stands in the folder where it runs."""
+    (tmp_path / "torch.py").write_text(f"import os\nos.write(2, b'{IMPORTED}')\nos._exit(0)\n")
+    (tmp_path / "texts.txt").write_text("abcabc\nbcabca\n")
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    shown, imported, _ = on_terminal(arguments, tmp_path).partition(IMPORTED)
+    assert imported and shown.startswith(CLEAR + line) and "\n" not in shown
+
+
+def test_the_line_is_erased_when_the_result_comes(tmp_path: Path) -> None:
+    shown = on_terminal(["heads", "abcabc"], tmp_path)
+    before, _, result = shown.rpartition(CLEAR)
+    assert before.startswith(f"{CLEAR}reading tiny-induction") and "reading" not in result
+    assert "heads: tiny-induction" in result and result.rstrip().splitlines()[-1].startswith("Next")
+
+
+def test_an_error_erases_it_too(tmp_path: Path) -> None:
+    shown = on_terminal(["heads", "abc", "--from", "x", "--to", "x"], tmp_path)
+    assert shown.rpartition(CLEAR)[2].startswith("--from: no token of the text (got x)"), shown
+
+
+def test_seconds_are_counted_whatever_becomes_of_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers is kept quiet while it reads a model: the seconds still reach the terminal."""
+    ours, theirs = pty.openpty()
+    monkeypatch.setattr(output, "COUNTED_SECONDS", 0.01)
+    with os.fdopen(theirs, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with progress_line() as line:
+            line.begin("reading a model")
+            with redirect_stderr(StringIO()):
+                shown = ""
+                while ", 0 s" not in shown:
+                    shown += os.read(ours, 1000).decode()
+    os.close(ours)
+    assert shown.startswith(f"{CLEAR}reading a model{CLEAR}reading a model, 0 s")
+
+
+def test_first_words_say_what_is_read(tmp_path: Path) -> None:
+    assert first_words([None, None]) == "starting torch"
+    (tmp_path / "model.safetensors").write_bytes(bytes(1500))
+    (tmp_path / "other.safetensors").write_bytes(bytes(1500))
+    gguf = tmp_path / "small.gguf"
+    gguf.write_bytes(bytes(2_000_000))
+    one, other = f"{tmp_path.name}, 1.5 kB", "small.gguf, 2 MB"
+    assert first_words([str(tmp_path), None, str(gguf), str(gguf)]) == f"reading {one}, {other}"
+    assert first_words(["nobody/nothing"]) == "reading nobody/nothing from the hub"
