@@ -89,7 +89,7 @@ class CommandWithExamples(TyperCommand):
                 typed,
                 command=ctx.info_name,
                 flags=_flags(self),
-                arguments=[one.metavar for one in self.params if _is_argument(one)],
+                arguments=[one.metavar or "" for one in self.params if _is_argument(one)],
                 flags_of=_flags_of_each,
             )
             raise UserError(line) from None

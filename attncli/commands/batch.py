@@ -3,7 +3,7 @@
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -265,9 +265,11 @@ def keep(
         refuse_without_safetensors()
     expectations = Expectations(conditions)
     models = [spec.model_source() for spec in plan.specs()]
-    with progress_line() as line, open_store(path, fresh=fresh, rows=rows, weights=weights) as store:
+    with ExitStack() as stack:
+        line = stack.enter_context(progress_line())
         line.begin(first_words(models))
         keys = _keys(plan, line)
+        store = stack.enter_context(open_store(path, fresh=fresh, rows=rows, weights=weights))
 
         def print_above(name: str, lines: list[str]) -> None:
             line.clear()

@@ -76,7 +76,7 @@ class ProgressLine:
             return None
         return (done - self._first[1]) / (now - self._first[0])
 
-    def begin(self, text: str) -> None:
+    def begin(self, text: str, /) -> None:
         """A line at once, before what takes long and says nothing; after some seconds it counts them."""
         if not self.is_terminal:
             return

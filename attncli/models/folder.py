@@ -31,6 +31,7 @@ from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 from attncli.errors import UserError, WriteError
+from attncli.memory import readable_bytes
 
 PACKAGES = ("transformers", "safetensors", "tokenizers")
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
@@ -138,7 +139,8 @@ def check_model_folder(folder: Path) -> None:
     except OSError as error:
         raise UserError(f"model: {folder}: cannot be read: {error.strerror}") from None
     if folder / "config.json" not in files:
-        raise UserError(f"model: {folder}: is not a model folder: config.json is missing")
+        wanted = "give the folder that save_pretrained wrote, or a .gguf file"
+        raise UserError(f"model: {folder}: is not a model folder: config.json is missing: {wanted}")
     for path in files:
         if path.suffix in READ:
             _check_file(path)
@@ -148,7 +150,8 @@ def check_model_folder(folder: Path) -> None:
         pickled = [path.name for pattern in PICKLED for path in sorted(folder.glob(pattern))]
         if pickled:
             reason = f"has only pickled weights ({pickled[0]}), which can run code when they are read"
-            raise UserError(f"model: {folder}: {reason}: save it as safetensors")
+            instead = f"AutoModel.from_pretrained({str(folder)!r}).save_pretrained(FOLDER) writes safetensors"
+            raise UserError(f"model: {folder}: {reason}: {instead}")
         raise UserError(f"model: {folder}: has no weights: model.safetensors is missing")
     if folder / SHARDED in files and folder / "model.safetensors" not in files:
         _check_shards(folder / SHARDED)
@@ -460,15 +463,20 @@ class _Header:
         return name, prod(shape)
 
 
-def folder_of_gguf(path: Path, tell: Callable[[str], None] | None) -> Path:
+def folder_of_gguf(
+    path: Path, tell: Callable[[str], None] | None, begin: Callable[[str], None] | None = None
+) -> Path:
     """The folder with what a GGUF file holds, found by the file's content; made where it does not exist yet.
 
-    `tell` gets a line when it was made. UserError for a file that transformers cannot read.
+    `begin` gets a line before it is made, which takes up to a minute, and `tell` one afterwards. UserError
+    for a file that transformers cannot read.
     """
     folder = cache_folder("gguf") / content_digest(path)[:32] / path.stem
     if not folder.is_dir():
         if any(find_spec(package) is None for package in GGUF_PACKAGES):
             raise UserError('model: a GGUF file needs: pip install "attncli[gguf]"')
+        if begin is not None:
+            begin(f"converting {path.name}, {readable_bytes(path.stat().st_size)}, this once")
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             _make(path, folder)

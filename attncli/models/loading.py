@@ -89,15 +89,17 @@ def _checked_source(asked: str, *, allow_download: bool) -> str:
     return source_of(asked)
 
 
-def source_of(asked: str, tell: Callable[[str], None] | None = None) -> str:
+def source_of(
+    asked: str, tell: Callable[[str], None] | None = None, begin: Callable[[str], None] | None = None
+) -> str:
     """The folder of a model that a user names, made of a GGUF file where that is new; else a name on the hub.
 
-    `tell` gets a line when a folder was made.
+    `begin` gets a line before a folder is made, and `tell` one afterwards.
     """
     path = local_model(asked)
     if path is None:
         return asked
-    return str(path if path.is_dir() else folder_of_gguf(path, tell))
+    return str(path if path.is_dir() else folder_of_gguf(path, tell, begin))
 
 
 def _device(name: str) -> torch.device:

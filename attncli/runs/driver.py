@@ -22,6 +22,7 @@ import numpy as np
 
 from attncli.core.processor import VARIABLE
 from attncli.errors import RunError
+from attncli.memory import is_about_memory, out_of_memory
 from attncli.runs.plan import Job, Plan, RunKeys
 from attncli.runs.report_values import FLOAT, Columns, Expectations
 from attncli.runs.runner import Chunk, ChunkResult, UnfinishedJob, run_chunk
@@ -43,6 +44,8 @@ class Died:
     @classmethod
     def of(cls, error: BaseException) -> "Died":
         """`ValueError: what was wrong`, and where."""
+        if is_about_memory(error):
+            return cls(out_of_memory(error), "".join(format_exception(error)))
         message = "; ".join(str(error).splitlines())
         name = type(error).__name__
         return cls(f"{name}: {message}" if message else name, "".join(format_exception(error)))

@@ -92,7 +92,7 @@ def _pretrained(spec: ModelSpec, progress: "Progress | None" = None) -> "Pretrai
     asked = spec.model_source()
     assert asked is not None, "without a model nothing is read here"
     found = kept_pretrained(
-        source_of(asked, None if progress is None else progress.tell),
+        source_of(asked) if progress is None else source_of(asked, progress.tell, progress.begin),
         allow_download=spec.allow_download,
         device=spec.device,
         dtype=spec.dtype,

@@ -160,7 +160,8 @@ def check_header(path: Path, *, any_version: bool = False) -> None:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     version, application = (int.from_bytes(header[at : at + 4], "big") for at in (60, 68))
     if not header.startswith(MAGIC) or application != APPLICATION_ID:
-        raise UserError(f"{path}: is not an attn store: left unchanged, give another name")
+        instead = "give a file that -o FILE.db wrote, or a new name to write one"
+        raise UserError(f"{path}: is not an attn store, left unchanged: {instead}")
     if version not in KNOWN_VERSIONS and not any_version:
         raise UserError(
             f"{path}: is a store of version {version}, and this attn writes version {SCHEMA_VERSION}: "

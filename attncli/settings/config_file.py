@@ -278,7 +278,10 @@ class ConfigFile:
         self.reader = ConfigReader(path)
         root = read_yaml(path)
         if not isinstance(root, Mapping):
-            raise UserError(f"{place(path, root)}: must be a mapping with `experiment: NAME` or `steps:`")
+            is_text = isinstance(root, Scalar) and path.suffix not in (".yaml", ".yml")
+            texts = f": --file {path} reads texts" if is_text else ""
+            message = f"must be a mapping with `experiment: NAME` or `steps:`{texts}"
+            raise UserError(f"{place(path, root)}: {message}")
         self.keys = self.reader.keys(root)
         self.has_steps = "steps" in self.keys
 

@@ -19,9 +19,8 @@ def check_model(value: str) -> str:
     """The setting as it is; ValueError for what is neither a model here nor could be a hub id."""
     if local_model(value) is None and (_looks_like_path(value) or not value.strip()):
         is_file = Path(value).is_file()
-        raise ValueError(
-            f"must be a folder or a .gguf file: {value}" if is_file else f"no such folder: {value}"
-        )
+        given = f"must be the model's folder or a .gguf file (got the file {value})"
+        raise ValueError(given if is_file else f"no such folder: {value}")
     return value
 
 

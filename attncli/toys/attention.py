@@ -134,6 +134,9 @@ class Progress(Protocol):
     def write(self, text: str, /) -> None:
         """Text as a model generates it."""
 
+    def begin(self, text: str, /) -> None:
+        """A line until anything else is shown: what follows takes long and says nothing."""
+
     def tell(self, line: str, /) -> None:
         """A line that stays: a part is finished."""
 

@@ -61,9 +61,37 @@ MISTAKES = [
     ('self "—causal"', "—causal: begins with a long dash, and a flag with two short ones: --causal"),
     ("attention", "attention: is not a command: did you mean attn self?"),
     ("self -x", "-x: is not a flag of attn self: attn self --help lists them"),
+    ('heads --model ./my-model "the cat"', "--model: my-model: is not a model folder: config.json is missing: give the folder that save_pretrained wrote, or a .gguf file"),
+    ('heads --model ./pickled "the cat"', "--model: pickled: has only pickled weights (pytorch_model.bin), which can run code when they are read: AutoModel.from_pretrained('pickled').save_pretrained(FOLDER) writes safetensors"),
+    ('heads --model ./weights.bin "the cat"', "--model: must be the model's folder or a .gguf file (got the file ./weights.bin)"),
+    ('heads --model gpt2 "the cat"', "--model: no such folder: gpt2 (a hub id needs --allow-download)"),
+    ('heads --model ./nowhere "the cat"', "--model: no such folder: ./nowhere"),
+    ("heads --head 5:11", "--head: needs --texts and --examples: attn self --model MODEL --layer 5 --head 11 shows it on one text"),
+    ("heads --from cat", "--from: needs --to: without it every query's weights sum to 1"),
+    ('heads --probe repeated "the cat"', "--sentence: cannot be combined with --probe: give one of them"),
+    ("heads " + "a" * 300, "--sentence: must be at most 128 tokens for tiny-induction (got 301): --truncate cuts it"),
+    ("self --layer 0", "--layer: needs --model"),
+    ("self --token 1", "--token: needs --explain: it chooses what is explained"),
+    ("self --device mps", "--device: got mps (did you mean 'cpu'?): must be one of auto, cpu or cuda"),
+    ("self --config list.yaml", "list.yaml:2:1: head_dim: takes one value (got [8, 16]): to run each, write head_dim: [8, 16] below sweep:"),
+    ("self --config entry.yaml", "entry.yaml:1:1: must be a mapping with `experiment: NAME` or `steps:`"),
+    ("heads --config deep.yaml", "deep.yaml:2:1: model: no such folder: ./nowhere"),
+    ("self --file nowhere.txt", "--file: no such file: nowhere.txt"),
+    ("multihead --num-heads 7", "--num-heads: --embed-dim (64) must be divisible by --num-heads (7), or --head-dim given"),
+    ("batch t.txt", "t.txt:1:1: must be a mapping with `experiment: NAME` or `steps:`: --file t.txt reads texts"),
+    ("results t.txt", "t.txt: is not an attn store, left unchanged: give a file that -o FILE.db wrote, or a new name to write one"),
+    ("generate --chat", "--chat: tiny-induction has no chat template: leave --chat out"),
+    ("pitfalls late", "--pitfall: got late (did you mean 'late-mask'?): must be one of softmax-twice, no-scaling, uniform-projections, merged-heads, vocabulary-labels, wrong-axis or late-mask"),
 ]
 # fmt: on
-FILES = {"t.txt": b"the cat", "list.yaml": b"experiment: self", "picture.png": b"\x89PNG\r\n"}
+FILES = {
+    "t.txt": b"the cat",
+    "list.yaml": b"experiment: self\nhead_dim: [8, 16]\n",
+    "entry.yaml": b"- experiment: self\n",
+    "deep.yaml": b"experiment: heads\nmodel: ./nowhere\n",
+    "picture.png": b"\x89PNG\r\n",
+    "weights.bin": b"",
+}
 
 
 @pytest.fixture
@@ -71,7 +99,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with a file of each kind and the folder of a model."""
     for name, data in FILES.items():
         (tmp_path / name).write_bytes(data)
-    (tmp_path / "my-model").mkdir()
+    for name in ("my-model", "pickled"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "pickled" / "config.json").write_text('{"model_type": "gpt2"}')
+    (tmp_path / "pickled" / "pytorch_model.bin").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

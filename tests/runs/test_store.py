@@ -212,7 +212,8 @@ def test_what_is_no_store_is_left_as_it_is(attn: Attn, tmp_path: Path, make, fre
     before = (store.read_bytes(), store.stat().st_mtime_ns)
     arguments = write_batch(tmp_path, 2)
     for command in ([*arguments, "-o", str(store), *fresh], ["results", str(store)], ["export", str(store)]):
-        line = f"{store}: is not an attn store: left unchanged, give another name\n"
+        instead = "give a file that -o FILE.db wrote, or a new name to write one"
+        line = f"{store}: is not an attn store, left unchanged: {instead}\n"
         assert attn(command) == (2, "", line)
     assert (store.read_bytes(), store.stat().st_mtime_ns) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["prompts.txt", "runs.db", "sweep.yaml"]
