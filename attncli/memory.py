@@ -58,7 +58,9 @@ LESS_MEMORY = "use a shorter text, --dtype bfloat16 with a model, or fewer --wor
 
 def is_about_memory(error: BaseException) -> bool:
     """Whether memory was wanted that is not there: torch and safetensors raise errors of other kinds then."""
-    return isinstance(error, MemoryError) or NO_MEMORY.search(str(error)) is not None
+    # torch.OutOfMemoryError by its name: torch may not have been imported.
+    is_named_so = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return is_named_so or NO_MEMORY.search(str(error)) is not None
 
 
 def wanted_memory(error: BaseException) -> str:
