@@ -503,8 +503,9 @@ def convert(path: Path, folder: Path) -> None:
     """Write a GGUF file's model as float32 safetensors, with its tokenizer; UserError for a damaged file."""
     header = _gguf_header(path)
     counts = {key: count for key, count in header.settings.items() if key.endswith(BLOCK_COUNT)}
-    key = f"{header.settings.get('general.architecture')}{BLOCK_COUNT}"
-    if key not in counts:  # transformers would take the count of another model
+    kind = "general.architecture"
+    key = f"{header.settings[kind]}{BLOCK_COUNT}" if kind in header.settings else kind
+    if kind not in header.settings or key not in counts:  # transformers would take the count of another model
         raise UserError(f"model: {path}: is not a GGUF file of a model: {key:.200} is missing")
     for key, count in counts.items():
         if not isinstance(count, int) or count > header.num_blocks:
