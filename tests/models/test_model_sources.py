@@ -60,7 +60,8 @@ def test_what_is_no_gguf_is_one_line(site: Path, attn: Attn, monkeypatch: pytest
     assert attn(["heads", "--model", str(path)]).err == f"--model: {path}: is not a GGUF file\n"
     path.write_bytes(b"GGUF" + bytes(100))
     damaged = attn(["heads", "--model", str(path)])
-    assert damaged.code == 2 and damaged.err.startswith(f"--model: {path}: is not a GGUF file of a model: general.architecture is missing")
+    missing = "is not a GGUF file of a model: general.architecture is missing"
+    assert (damaged.code, damaged.err) == (2, f"--model: {path}: {missing}\n")
     assert damaged.err.count("\n") == 1
 
     def without_gguf(name: str) -> ModuleSpec | None:
