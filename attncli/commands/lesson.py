@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager, redirect_stdout
 from functools import partial
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from io import StringIO
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from textwrap import indent
+from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.commands.command import DEBUG, Command, argument, color_depth, option, width
 from attncli.commands.output import can_walk, pause, show
@@ -20,9 +21,11 @@ from attncli.views import Display
 from attncli.views.sections import Paragraph
 from attncli.views.tables import Screen
 
+if TYPE_CHECKING:
+    from markdown_it.tree import SyntaxTreeNode
+
 LESSONS = files("attncli") / "data" / "lessons"
 NAME = re.compile(r"(?P<number>[0-9]+)-(?P<name>.+)\.md")
-LINK = re.compile(r"\[([^]]*)\]\(([^)]*)\)")
 PROMPT = "$ attn "
 INDENT = " " * 4
 
@@ -55,7 +58,11 @@ class Lesson(NamedTuple):
 def lessons() -> list[Lesson]:
     """All lessons, each building on those before it."""
     pages = ((NAME.fullmatch(page.name), page) for page in LESSONS.iterdir())
-    found = [_read(int(match["number"]), match["name"], page) for match, page in pages if match]
+    found = [
+        read_lesson(int(match["number"]), match["name"], page.read_text(encoding="utf-8"))
+        for match, page in pages
+        if match
+    ]
     return sorted(found)
 
 
@@ -90,35 +97,51 @@ def copy_files(folder: Path) -> list[str]:
     return [file.name for file in given]
 
 
-def _read(number: int, name: str, page: Traversable) -> Lesson:
-    first, _, rest = page.read_text(encoding="utf-8").partition("\n")
-    return Lesson(number, name, first.removeprefix("# "), tuple(_parts(rest)))
+def read_lesson(number: int, name: str, page: str) -> Lesson:
+    """A lesson from its page of Markdown, whose first block is the title."""
+    from markdown_it import MarkdownIt
+    from markdown_it.tree import SyntaxTreeNode
+
+    title, *blocks = SyntaxTreeNode(MarkdownIt().parse(page))
+    return Lesson(number, name, _line(title.children[0]), tuple(chain.from_iterable(map(parts_of, blocks))))
 
 
-def _parts(text: str) -> Iterator[Prose | CommandLine]:
-    """Paragraphs and fenced blocks; of a `console` block only the commands, which are run again."""
-    for i, block in enumerate(re.split(r"^```", text, flags=re.MULTILINE)):
-        if i % 2 == 0:  # between fences
-            yield from map(_paragraph, filter(str.strip, block.split("\n\n")))
-            continue
-        kind, _, code = block.partition("\n")
-        if kind == "console":
-            lines = code.splitlines()
+def parts_of(block: "SyntaxTreeNode") -> Iterator[Prose | CommandLine]:
+    """The parts of a block of Markdown; of a `console` block only the commands, which are run again."""
+    match block.type:
+        case "fence" if block.info == "console":
+            lines = block.content.splitlines()
             yield from (CommandLine(line.removeprefix(PROMPT)) for line in lines if line.startswith(PROMPT))
-        else:
-            yield Prose(code.rstrip(), literal=True)
+        case "fence" | "html_block":
+            yield Prose(block.content.rstrip(), literal=True)
+        case "code_block":
+            yield Prose(indent(block.content.rstrip(), INDENT), literal=True)
+        case "inline":
+            yield Prose(_line(block))
+        case "list_item":
+            first, *others = chain.from_iterable(map(parts_of, block.children))
+            if isinstance(first, Prose):
+                first = first._replace(text=f"{block.info}{block.markup} {first.text}")
+            yield from (first, *others)
+        case _:
+            yield from chain.from_iterable(map(parts_of, block.children))
 
 
-def _paragraph(text: str) -> Prose:
-    """A paragraph on one line unless it is indented; a link as its text and the lesson it leads to."""
-    if all(line.startswith(INDENT) for line in text.strip("\n").splitlines()):
-        return Prose(text.strip("\n"), literal=True)
-    return Prose(LINK.sub(_link, " ".join(text.split())))
-
-
-def _link(match: re.Match[str]) -> str:
-    page = NAME.fullmatch(match[2])
-    return f"{match[1]} (attn lesson {int(page['number'])})" if page else match[1]
+def _line(node: "SyntaxTreeNode") -> str:
+    """Text on one line; of a link its words, and the lesson or the address that it leads to."""
+    match node.type:
+        case "softbreak" | "hardbreak":
+            return " "
+        case "code_inline":
+            return f"{node.markup}{node.content}{node.markup}"
+        case "em" | "strong":
+            return f"{node.markup}{''.join(map(_line, node.children))}{node.markup}"
+        case "link":
+            words, target = "".join(map(_line, node.children)), str(node.attrs["href"])
+            if page := NAME.fullmatch(target):
+                return f"{words} (attn lesson {int(page['number'])})"
+            return f"{words} ({target})" if target.startswith("https://") else words
+    return "".join(map(_line, node.children)) if node.children else node.content
 
 
 EXAMPLES = ("attn lesson", "attn lesson 1", "attn lesson scaling", "attn lesson --copy lessons")

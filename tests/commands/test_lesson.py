@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attncli.cli import COMMANDS
-from attncli.commands.lesson import LESSONS, CommandLine, Prose, lessons
+from attncli.commands.lesson import LESSONS, CommandLine, Prose, lessons, read_lesson
 from tests.conftest import Attn
 from tests.running import LESSON_FILES
 
@@ -37,6 +37,65 @@ def test_every_command_of_a_page_is_run_and_needs_no_shell(number: int) -> None:
     assert not [line for line in commands if re.search(r"[|&;<>$`*?]", line)]
     prose = " ".join(part.text for part in parts if isinstance(part, Prose))
     assert "](" not in prose and "```" not in prose
+
+
+@pytest.mark.parametrize("number", PAGES)
+def test_nothing_of_a_page_is_lost_or_damaged(number: int) -> None:
+    """Letter by letter, blanks aside; what a link adds is the number of its lesson."""
+    source = re.sub(r"```console\n.*?```", "", PAGES[number], flags=re.DOTALL).removeprefix("# ")
+    source = re.sub(r"\[([^][]*)\]\([^() ]*\.md\)", r"\1", source.replace("```", ""))
+    parts = [part.text for part in ALL[number - 1].parts if isinstance(part, Prose)]
+    shown = re.sub(r" \(attn lesson \d+\)", "", " ".join([ALL[number - 1].title, *parts]))
+    assert "".join(shown.split()) == "".join(source.split())
+
+
+PAGE = """# From U[0, 1) to `a[b](c)`
+
+A draw from U[0, 1), or [a *second*
+one](13-scaling.md) (see [these [two]](https://example.org/x)); `[no](link.md)`, \\[neither], [nor this].
+
+    literal  [0, 1)
+
+- one [page](../x.md)
+- two
+
+  ```
+  [as it is](y.md)
+  ```
+
+3. three
+
+> said
+
+```console
+$ attn norm
+mean [0, 1)
+
+$ attn self
+```
+"""
+
+
+def test_what_a_page_may_hold() -> None:
+    assert read_lesson(3, "x", PAGE) == (
+        3,
+        "x",
+        "From U[0, 1) to `a[b](c)`",
+        (
+            Prose(
+                "A draw from U[0, 1), or a *second* one (attn lesson 13) (see these [two] "
+                "(https://example.org/x)); `[no](link.md)`, [neither], [nor this]."
+            ),
+            Prose("    literal  [0, 1)", literal=True),
+            Prose("- one page"),
+            Prose("- two"),
+            Prose("[as it is](y.md)", literal=True),
+            Prose("3. three"),
+            Prose("said"),
+            CommandLine("norm"),
+            CommandLine("self"),
+        ),
+    )
 
 
 @pytest.mark.parametrize("number", PAGES)
