@@ -201,7 +201,11 @@ def _typer_command(command: "Command") -> Any:
     """Typer's command; called without its required arguments it shows its help."""
 
     def call(**values: Any) -> int | None:
-        passed = {one.name: _passed(one, values[_name(one)]) for one in command.parameters if one.is_passed}
+        passed = {
+            one.name: one.found(_passed(one, values[_name(one)]))
+            for one in command.parameters
+            if one.is_passed
+        }
         return command.run(**passed, **({"attn": run} if command.runs_commands else {}))
 
     vars(call)["__signature__"] = Signature([_keyword(one) for one in command.parameters])

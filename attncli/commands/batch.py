@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "attn batch lessons/causal.yaml",
-    "attn batch lessons/*.yaml --format jsonl -o lessons.jsonl",
+    "attn batch lessons/glove.yaml lessons/simple.yaml -o lessons.jsonl",
     "attn batch configs/sweep.yaml --file prompts.txt --dry-run",
     "attn batch configs/sweep.yaml --file prompts.txt -o runs.db --workers 4",
     'attn batch configs/sweep.yaml --set num_heads=4 --expect "entropy.mean < 2"',
@@ -96,12 +96,19 @@ STORE_FLAGS = (
     SCHEDULER,
 )
 PARAMETERS = (
-    argument("files", "Config files, each with one experiment, steps or a sweep.", "FILE", kind=list[str]),
+    argument(
+        "files",
+        "Config files, each with one experiment, steps or a sweep.",
+        "FILE",
+        kind=list[str],
+        reads_file=True,
+    ),
     option(
         "sentences --file",
         "Run each experiment on every sentence of a file: one per line, or JSON Lines (.jsonl) with "
         "sentence, context and id; - reads stdin.",
         "FILE",
+        reads_file=True,
     ),
     option("--set", "A setting that overrides the files; repeatable.", "KEY=VALUE", kind=list[str]),
     flag("--dry-run", "Check everything, print the plan, and exit."),

@@ -43,6 +43,7 @@ REPORT = argument(
     "without it a model is surveyed.",
     "REPORT",
     required=False,
+    reads_file=True,
 )
 
 

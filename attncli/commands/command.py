@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -11,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from attncli.errors import UserError, must_be_one_of
 from attncli.settings.fields import Spec, flag_name, in_words_of
+from attncli.settings.text import PATH_KEYS
 from attncli.settings.validation import Given
 from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
 
@@ -20,7 +22,8 @@ class Parameter:
     """An option, or an argument where it has no `flags`; its value reaches the command's `run` by its name.
 
     `kind` is str, int, bool (a switch) or list[str] (an option that may be repeated, or all other arguments);
-    `choices` are what a shell completes; `group` is its heading in long help.
+    `choices` are what a shell completes; `group` is its heading in long help; `reads_file` where it names a
+    file that is read, which may be one of the lessons'.
     """
 
     name: str
@@ -34,6 +37,24 @@ class Parameter:
     group: str | None = None
     required: bool = False
     is_passed: bool = True
+    reads_file: bool = False
+
+    def found(self, value: Any) -> Any:
+        """The value; of the names of files that are read, the files that are there."""
+        if not self.reads_file or value is None:
+            return value
+        return [shipped(each) for each in value] if self.kind == list[str] else shipped(value)
+
+
+LESSON_FILES = files("attncli") / "data" / "lessons" / "files"
+
+
+def shipped(file: str) -> str:
+    """The file; `lessons/bat-cave.json`, as lessons write it, is theirs in a folder that has none."""
+    folder, _, name = file.rpartition("/")
+    if folder != "lessons" or Path(file).exists():
+        return file
+    return str(LESSON_FILES / name) if name in {each.name for each in LESSON_FILES.iterdir()} else file
 
 
 def option(
@@ -47,6 +68,7 @@ def option(
     min: int | None = None,
     group: str | None = None,
     is_passed: bool = True,
+    reads_file: bool = False,
 ) -> Parameter:
     """An option by its flags, as `--output -o`, after another name for its value where that has one."""
     first, *others = names.split()
@@ -62,6 +84,7 @@ def option(
         min=min,
         group=group,
         is_passed=is_passed,
+        reads_file=reads_file,
     )
 
 
@@ -70,9 +93,19 @@ def flag(name: str, help: str, *, group: str | None = None) -> Parameter:
     return option(name, help, kind=bool, default=False, group=group)
 
 
-def argument(name: str, help: str, metavar: str, *, kind: Any = str, required: bool = True) -> Parameter:
+def argument(
+    name: str,
+    help: str,
+    metavar: str,
+    *,
+    kind: Any = str,
+    required: bool = True,
+    reads_file: bool = False,
+) -> Parameter:
     """An argument; of the kind list[str] as many as there are."""
-    return Parameter(name=name, help=help, metavar=metavar, kind=kind, required=required)
+    return Parameter(
+        name=name, help=help, metavar=metavar, kind=kind, required=required, reads_file=reads_file
+    )
 
 
 @dataclass(frozen=True)
@@ -255,6 +288,7 @@ def _option(spec_class: type[Spec], key: str) -> Parameter:
         metavar=metavar(key, field),
         choices=_choices(field.annotation),
         group=group,
+        reads_file=key in PATH_KEYS,
     )
 
 

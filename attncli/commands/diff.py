@@ -241,8 +241,19 @@ EXAMPLES = (
     "attn diff a.yaml b.yaml -o difference.html",
 )
 PARAMETERS = (
-    argument("a", "A config file, a saved report (.json), an array (.npz), or an experiment's name.", "A"),
-    argument("b", "The same; without it A again, with the settings of --set.", "B", required=False),
+    argument(
+        "a",
+        "A config file, a saved report (.json), an array (.npz), or an experiment's name.",
+        "A",
+        reads_file=True,
+    ),
+    argument(
+        "b",
+        "The same; without it A again, with the settings of --set.",
+        "B",
+        required=False,
+        reads_file=True,
+    ),
     option("--set", "A setting of B. Repeatable.", "KEY=VALUE", kind=list[str]),
 )
 

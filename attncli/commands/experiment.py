@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from attncli.settings.heads import HeadsSpec
 
 
-CONFIG = option("--config", "Read settings from a YAML file; flags override the file.", "FILE")
+CONFIG = option(
+    "--config", "Read settings from a YAML file; flags override the file.", "FILE", reads_file=True
+)
 # The settings that choose what is read; without any of them the text may come from a pipe.
 TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe"))
 WAIT_SECONDS = 0.5

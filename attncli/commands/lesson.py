@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from textwrap import indent
 from typing import TYPE_CHECKING, NamedTuple
 
-from attncli.commands.command import DEBUG, Command, argument, color_depth, option, width
+from attncli.commands.command import DEBUG, LESSON_FILES, Command, argument, color_depth, option, width
 from attncli.commands.output import can_walk, pause, show
 from attncli.errors import DONE, FAILED, INTERRUPTED, UserError, WriteError
 from attncli.views import Display
@@ -84,7 +84,7 @@ def copy_files(folder: Path) -> list[str]:
 
     UserError where one exists already: it may have been changed.
     """
-    given = sorted((LESSONS / "files").iterdir(), key=lambda file: file.name)
+    given = sorted(LESSON_FILES.iterdir(), key=lambda file: file.name)
     for file in given:
         if (folder / file.name).exists():
             raise UserError(f"{folder}: has {file.name} already: name another folder")
@@ -212,12 +212,11 @@ def screens_of(page: Lesson, display: Display, codes: list[int], attn: Attn) -> 
 
 
 def run_lesson(page: Lesson, attn: Attn) -> int:
-    """The whole lesson, in a temporary folder with the files it reads; 1 where one of its commands failed."""
+    """The whole lesson, in an empty folder, which is deleted; 1 where one of its commands failed."""
     is_walked, is_terminal = can_walk(), sys.stdout.isatty()
     display = Display(width=width(is_terminal), colors=color_depth("auto", is_terminal))
     codes: list[int] = []
     with TemporaryDirectory() as folder, chdir(folder):
-        copy_files(Path("lessons"))
         for text, following in screens_of(page, display, codes, attn):
             if not is_walked:
                 sys.stdout.write(text)

@@ -26,6 +26,7 @@ FILE = argument(
     "A saved report (.json, .jsonl, .npz, .safetensors; - reads stdin), or an array (.npz, .npy, "
     ".safetensors): query × key, head × query × key, or layer × head × query × key.",
     "FILE",
+    reads_file=True,
 )
 ARRAY_FLAGS = (
     option("--tokens", "An array's tokens: one per line, or a JSON list.", "FILE", group="Input"),

@@ -138,7 +138,7 @@ def test_what_is_no_lesson(attn: Attn, which: str, near: str) -> None:
 def test_a_command_that_fails_is_told_and_the_lesson_goes_on(
     attn: Attn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attncli.commands.lesson.copy_files", lambda folder: [])
+    monkeypatch.setattr("attncli.commands.command.shipped", lambda file: file)
     ended = attn(["lesson", "1"])
     assert ended.code == 1 and "Next: attn lesson 2" in ended.out
     assert ended.err.count("lessons/bat-cave.json: ") == 1
@@ -157,3 +157,38 @@ def test_the_files_come_into_a_folder_and_overwrite_none(attn: Attn, tmp_path: P
     assert attn(["lesson", "--copy", str(tmp_path / "file" / "x")]).err.endswith(
         "cannot be written: Not a directory\n"
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "show lessons/bat-cave.json",
+        "diff lessons/copy-bird.json lessons/copy-kird.json",
+        "batch lessons/glove.yaml --dry-run",
+        "batch lessons/glove.yaml --show weights",
+        "self --file lessons/sentence.txt --embedding random",
+        "self --embedding lessons/made-up.50d.txt --show weights",
+    ],
+)
+def test_what_a_lesson_reads_is_read_from_any_folder(
+    attn: Attn, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = attn(shlex.split(line))
+    assert (ended.code, ended.err) == (0, "") and ended.out
+    assert list(tmp_path.iterdir()) == []
+    assert attn(["lesson", "--copy", "lessons"]).code == 0
+    assert line.startswith("batch") or attn(shlex.split(line)).out == ended.out  # a plan names its files
+
+
+def test_a_file_of_your_own_goes_before_a_lesson_s_and_a_text_is_no_file(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lessons").mkdir()
+    Path("lessons/bat-cave.json").write_text("mine")
+    assert attn(["show", "lessons/bat-cave.json"]).err.startswith("lessons/bat-cave.json:1")
+    assert attn(["show", "lessons/none.json"]).err == "lessons/none.json: no such file\n"
+    assert attn(["show", "lessons/../bat-cave.json"]).code == 2
+    assert "lessons/simple.yaml" in attn(["self", "lessons/simple.yaml"]).out
+    assert attn(["self", "-o", "lessons/simple.yaml"]).code == 2
