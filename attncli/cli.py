@@ -26,36 +26,33 @@ from attncli.settings import EXPERIMENTS, load
 if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
     from attncli.commands.command import Command, CommandGroup, Parameter
 
-HELP = """See attention at work: query, key, value, scores, weights and output, as tables and data.
+HELP = """See attention at work: where each token looks, in a sentence, in the heads of a model, in many runs.
 
-\b
-Examples:
-  attn self "the cat walks on the street"
-  attn scale-demo --head-dim 16 --head-dim 64
-  attn multihead --num-heads 4 --causal --format json
-  attn heads --model ./my-model "the cat sat because it was tired"
+attn alone shows a trained head and ways on from there.
 """
 
 
 class CommandRow(NamedTuple):
-    """A row of the help, and the module of this room whose `command(name, summary)` makes the command."""
+    """A row of the help, below its group; the module of this room whose `command(name, summary)` makes it."""
 
     summary: str
     module: str
+    group: str
 
 
 COMMANDS = {
-    **{name: CommandRow(row.summary, "experiment") for name, row in EXPERIMENTS.items()},
-    "heads": CommandRow(EXPERIMENTS["heads"].summary, "experiment:heads_command"),
-    "lesson": CommandRow("Short lessons, which run in the terminal", "lesson"),
-    "show": CommandRow("A saved report, or weights from another tool, in any view", "show"),
-    "browse": CommandRow("Look through heads and tokens in the terminal", "browse"),
-    "diff": CommandRow("Two experiments or saved reports side by side", "diff"),
-    "batch": CommandRow("Run the experiments of config files", "batch"),
-    "results": CommandRow("A summary of what a batch has kept", "results"),
-    "export": CommandRow("The statistics of a batch as a tidy table", "results:export_command"),
-    "config": CommandRow("The schema of config files", "config"),
+    "lesson": CommandRow("Short lessons, which run in the terminal", "lesson", "Learn"),
+    **{name: CommandRow(row.summary, "experiment", row.group) for name, row in EXPERIMENTS.items()},
+    "heads": CommandRow(EXPERIMENTS["heads"].summary, "experiment:heads_command", "Models"),
+    "show": CommandRow("A saved report, or weights from another tool, in any view", "show", "See"),
+    "diff": CommandRow("Two experiments or saved reports side by side", "diff", "See"),
+    "browse": CommandRow("Look through heads and tokens in the terminal", "browse", "Models"),
+    "batch": CommandRow("Run the experiments of config files", "batch", "Many runs"),
+    "results": CommandRow("A summary of what a batch has kept", "results", "Many runs"),
+    "export": CommandRow("The statistics of a batch as a tidy table", "results:export_command", "Many runs"),
+    "config": CommandRow("The schema of config files", "config", "Many runs"),
 }
+COMMAND_GROUPS = ("See", "Learn", "Models", "Many runs")
 
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
@@ -271,9 +268,14 @@ class LazyGroup(Group):
         return _command(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The names and summaries, with nothing imported."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, row.summary) for name, row in COMMANDS.items()])
+        """The names and summaries in their groups, with nothing imported."""
+        width = max(map(len, COMMANDS))
+        for group in COMMAND_GROUPS:
+            with formatter.section(group):
+                rows = [
+                    (name.ljust(width), row.summary) for name, row in COMMANDS.items() if row.group == group
+                ]
+                formatter.write_dl(rows)
 
 
 def _print_version(wanted: bool) -> None:
@@ -283,6 +285,7 @@ def _print_version(wanted: bool) -> None:
 
 
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -290,13 +293,18 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        load("attncli.commands.lesson", "show_first_look")()
 
 
 def build_app() -> Any:
     """The Typer command for the whole of `attn`."""
     app = typer.Typer(
-        cls=LazyGroup, no_args_is_help=True, rich_markup_mode=None, help=HELP, context_settings=HELP_NAMES
+        cls=LazyGroup,
+        invoke_without_command=True,
+        rich_markup_mode=None,
+        help=HELP,
+        context_settings=HELP_NAMES,
     )
     app.callback()(_root)
     return typer.main.get_command(app)

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager, redirect_stdout
+from dataclasses import replace
 from functools import partial
 from importlib.resources import files
 from io import StringIO
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from attncli.commands.command import DEBUG, LESSON_FILES, Command, argument, color_depth, option, width
 from attncli.commands.output import can_walk, pause, show
 from attncli.errors import DONE, FAILED, INTERRUPTED, UserError, WriteError
+from attncli.saved import read_reports
 from attncli.views import Display
-from attncli.views.sections import Paragraph
-from attncli.views.tables import Screen
+from attncli.views.sections import Grid, Paragraph
+from attncli.views.tables import Screen, sections
 
 if TYPE_CHECKING:
     from markdown_it.tree import SyntaxTreeNode
@@ -238,6 +240,38 @@ def run(which: str | None, copy: str | None, attn: Attn) -> int:
             print(f"{each.number:>2}  {each.title}")
         print("\nNext: attn lesson 1")
     return DONE
+
+
+FIRST_LOOK = "bat-cave.json", "bat"
+WAYS_ON = {
+    'attn self "the cat walks on the street"': "your own sentence",
+    "attn lesson 1": "why attention, in a few minutes",
+    "attn heads --model FOLDER": "which heads of a model do what",
+    "attn --help": "every command",
+}
+"""What to type next, and what it shows."""
+
+
+def show_first_look() -> None:
+    """What `attn` alone shows: a trained head, what one word looks at, and ways on."""
+    (report,) = read_reports(str(LESSON_FILES / FIRST_LOOK[0])).reports
+    is_terminal = sys.stdout.isatty()
+    display = Display(width=width(is_terminal), colors=color_depth("auto", is_terminal))
+    parts = sections(report, replace(display, show=("weights",), precision=display.screen_precision))
+    grid = next(part for part in parts if isinstance(part, Grid))
+    weights, word = report.tensors["weights"].values, report.tokens.index(FIRST_LOOK[1])
+    nearest = weights[word].argsort()[::-1]
+    first, second = (f'"{report.tokens[key]}" ({weights[word, key]:.2f})' for key in nearest[:2])
+    screen = Screen(sys.stdout, display)
+    screen.draw(Paragraph(f"attn: {report.spec['sentence']}", "title"))
+    title = f"where each token looks: weights of a trained head ({report.spec['model']})"
+    screen.draw(replace(grid, title=title))
+    row = f'Row {word}: "{FIRST_LOOK[1]}" looks most at {first} and {second}. Each row sums to 1.'
+    screen.draw(Paragraph(row, "line"))
+    screen.draw(Paragraph("Next:", "lead"))
+    room = max(map(len, WAYS_ON))
+    for line, what in WAYS_ON.items():
+        screen.draw(Paragraph(f"  {line:<{room}}   {what}", "line"))
 
 
 command = partial(Command, run=run, parameters=[LESSON, COPY, DEBUG], examples=EXAMPLES, runs_commands=True)

@@ -9,26 +9,35 @@ if TYPE_CHECKING:
 
 
 class Experiment(NamedTuple):
-    """A row of `attn --help`, which imports no pydantic; and the place of the Spec, which says the rest."""
+    """A row of `attn --help`, which imports no pydantic; the place of the Spec, which says the rest."""
 
     summary: str
     spec: str
+    group: str = "See"
 
 
 EXPERIMENTS = {
-    "average": Experiment("Average each token with its past, in three ways", "commands.average:AverageSpec"),
+    "average": Experiment(
+        "Average each token with its past, in three ways", "commands.average:AverageSpec", "Learn"
+    ),
     "self": Experiment("Self-attention of one sentence, with one head", "settings.attention:SelfSpec"),
     "multihead": Experiment("Multi-head attention of one sentence", "settings.attention:MultiheadSpec"),
     "cross": Experiment("Cross-attention from a sentence to a context", "settings.attention:CrossSpec"),
     "scale-demo": Experiment(
-        "Why scores are scaled: variance and sharpness", "commands.scale_demo:ScaleDemoSpec"
+        "Why scores are scaled: variance and sharpness", "commands.scale_demo:ScaleDemoSpec", "Learn"
     ),
-    "norm": Experiment("Batch, layer and RMS normalisation", "commands.norm:NormSpec"),
-    "heads": Experiment("What each head of a pretrained model does", "settings.heads:HeadsSpec"),
-    "generate": Experiment("Where a model looks while it writes", "settings.generate:GenerateSpec"),
-    "ablate": Experiment("What a model loses without each of its heads", "settings.ablate:AblateSpec"),
-    "why": Experiment("What each head adds to the logit of the next token", "settings.ablate:WhySpec"),
-    "pitfalls": Experiment("Classic mistakes, each next to the right way", "commands.pitfalls:PitfallsSpec"),
+    "norm": Experiment("Batch, layer and RMS normalisation", "commands.norm:NormSpec", "Learn"),
+    "heads": Experiment("What each head of a pretrained model does", "settings.heads:HeadsSpec", "Models"),
+    "generate": Experiment("Where a model looks while it writes", "settings.generate:GenerateSpec", "Models"),
+    "ablate": Experiment(
+        "What a model loses without each of its heads", "settings.ablate:AblateSpec", "Models"
+    ),
+    "why": Experiment(
+        "What each head adds to the logit of the next token", "settings.ablate:WhySpec", "Models"
+    ),
+    "pitfalls": Experiment(
+        "Classic mistakes, each next to the right way", "commands.pitfalls:PitfallsSpec", "Learn"
+    ),
 }
 
 

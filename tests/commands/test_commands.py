@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from attncli.cli import COMMANDS
+from attncli.cli import COMMAND_GROUPS, COMMANDS
 from attncli.commands.command import flag_name
 from attncli.settings import SPECS
 from attncli.views import SUFFIXES, VIEWS
@@ -40,6 +40,22 @@ def test_every_command_has_help_that_leads_with_examples(attn: Attn, name: str) 
     assert f"attn {name}" in ended.out
     if name != "config":
         assert ended.out.index("Examples:") < ended.out.index("Options:")
+
+
+def test_the_first_help_has_every_command_in_its_group_on_one_screen(attn: Attn) -> None:
+    out = attn(["--help"]).out
+    assert out.count("\n") <= 40
+    _, _, *groups = re.split(r"^(\S[^\n]*):\n", out, flags=re.MULTILINE)[1:]
+    listed = {
+        title: re.findall(r"^  (\S+) ", rows, re.MULTILINE)
+        for title, rows in zip(*[iter(groups)] * 2, strict=True)
+    }
+    assert tuple(listed) == COMMAND_GROUPS
+    assert listed == {
+        title: [name for name, row in COMMANDS.items() if row.group == title] for title in COMMAND_GROUPS
+    }
+    assert sum(map(len, listed.values())) == len(COMMANDS)
+    assert listed["See"][0] == "self" and listed["Learn"][0] == "lesson"
 
 
 def test_long_help_has_groups_whose_descriptions_begin_in_one_column(attn: Attn) -> None:
@@ -354,7 +370,7 @@ def test_debug_shows_the_traceback_and_changes_no_exit_code(attn: Attn) -> None:
 
 
 def test_without_arguments_help_is_readable(attn: Attn) -> None:
-    for arguments in ([], ["batch"], ["config"]):
+    for arguments in (["batch"], ["config"]):
         ended = attn(arguments)
         assert ended.code == 2 and ended.err.startswith("Usage: attn") and "\\n" not in ended.err
 

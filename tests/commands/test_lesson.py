@@ -192,3 +192,20 @@ def test_a_file_of_your_own_goes_before_a_lesson_s_and_a_text_is_no_file(
     assert attn(["show", "lessons/../bat-cave.json"]).code == 2
     assert "lessons/simple.yaml" in attn(["self", "lessons/simple.yaml"]).out
     assert attn(["self", "-o", "lessons/simple.yaml"]).code == 2
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_attn_alone_shows_a_trained_head_and_ways_on(
+    attn: Attn, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    ended = attn([])
+    lines = ended.out.splitlines()
+    assert (ended.code, ended.err) == (0, "") and len(lines) < 24 and max(map(len, lines)) <= 80
+    assert re.search(r"^2 bat +0\.02 .* 0\.27 ", ended.out, re.MULTILINE)
+    assert 'Row 2: "bat" looks most at "cave" (0.27) and "flew" (0.19).' in ended.out
+    ways = [shlex.split(line.split("   ")[0]) for line in lines[-4:]]
+    assert [words[:2] for words in ways] == [["attn", name] for name in ("self", "lesson", "heads", "--help")]
+    assert all(attn(words[1:]).code == 0 for words in ways if "FOLDER" not in words)
+    assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ from tests.running import ROOT
 
 HEAVY = {"torch", "transformers", "matplotlib", "textual"}
 TORCH_FREE_COMMANDS: list[tuple[list[str], int]] = [
+    ([], 0),
     (["--help"], 0),
     (["--version"], 0),
     (["self", "--help"], 0),
