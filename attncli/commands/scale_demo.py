@@ -30,18 +30,21 @@ class ScaleDemoSpec(ExplainSpec):
     module = "attncli.commands.scale_demo"
     explained_by = "attncli.commands.scale_demo"
     examples = (
+        "attn scale-demo",
         "attn scale-demo --head-dim 16",
-        "attn scale-demo --head-dim 16 --head-dim 64 --head-dim 256",
+        "attn scale-demo --head-dim 64,1024 --scale none",
         "attn scale-demo --logits 0.1,-0.2,0.3 --factors 1,8,64",
     )
-    next_steps = ("--head-dim 256", "--factors 1,2,4", "--scale none")
+    next_steps = ("--head-dim 1024", "--factors 1,2,4", "--scale none")
     group = "Options"
     heading_keys = ("batch_size", "head_dim", "scale", "seed")
 
     num_tokens: Size = Field(8, description="queries and keys in a sequence")
     batch_size: Size = Field(4, description="sequences")
     head_dim: Sizes = Field(
-        [16], min_length=1, description="size of query and key; several give one row each"
+        [4, 16, 64, 256],
+        min_length=1,
+        description="size of query and key; several make statistics.variance a list, one for each size",
     )
     scale: Scale = Field("sqrt", description="factor on the scores: sqrt, fourth-root, none, or a number")
     logits: list[float] = Field([0.1, -0.2, 0.3, -0.2, 0.5], min_length=1, description="what is sharpened")

@@ -154,6 +154,14 @@ def test_scale_demo_raw_variance_grows_and_scaled_stays() -> None:
     assert norms == sorted(norms, reverse=True) and norms[-1] < 1e-4
 
 
+def test_scale_demo_shows_four_sizes_of_which_each_alone_is_what_it_was() -> None:
+    rows = run("scale-demo", batch_size=256).statistics["variance"]
+    assert [row["head_dim"] for row in rows] == [4, 16, 64, 256]
+    assert [row["raw_scores"] / row["head_dim"] for row in rows] == pytest.approx([1] * 4, rel=0.1)
+    alone = run("scale-demo", head_dim=16).statistics["variance"]
+    assert alone["head_dim"] == 16 and alone["raw_scores"] == pytest.approx(19.0138, abs=5e-5)
+
+
 def test_norm_agrees_with_torch_where_the_convention_is_its() -> None:
     biased = run("norm", variance="biased").statistics["agreement_with_torch"]
     assert all(difference < 1e-5 for difference in biased.values())

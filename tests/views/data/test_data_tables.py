@@ -50,7 +50,7 @@ MAIN: dict[str, tuple[str, dict[str, Any], list[str], int]] = {
     ),
     "scale-demo explained": (
         "scale-demo",
-        {"explain": True},
+        {"explain": True, "head_dim": 16},
         ["head_dim", "query", "key", "raw_scores", "scaled_scores"],
         1,
     ),
@@ -220,7 +220,7 @@ def test_different_experiments_have_the_union_of_their_columns(tmp_path: Path) -
         ("norm", True, "input"),
         ("norm", True, "batch_norm"),
     ]
-    assert rows[-1]["head_dim"] == 16 and rows[-1]["report"] == 2
+    assert rows[-1]["head_dim"] == 256 and rows[-1]["report"] == 2
 
 
 def test_no_table_of_that_name_is_one_line(attn: Attn, tmp_path: Path) -> None:

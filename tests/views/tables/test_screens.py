@@ -65,7 +65,7 @@ CASES = {
     ),
     "scale-demo": Report(
         "scale-demo",
-        settings("scale-demo"),
+        settings("scale-demo", head_dim=[16]),
         ENVIRONMENT,
         tensors={
             "logits": NamedTensor(("key",), np.array([0.5, -0.5])),
