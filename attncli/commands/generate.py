@@ -74,9 +74,10 @@ class ReportParts:
     def statistics(self) -> dict[str, Statistic]:
         """A row for each head, a row for each token, and every number of every row."""
         num_prompt, num_new = len(self.prompt.prompt.ids), len(self.written)
+        labels = self.pretrained.labels(self.written)
         found: dict[str, Statistic] = {
             "heads": self._ranked(self._heads()),
-            "written": Table(self.rows.token_rows(self.pretrained.labels(self.written), self.first_query)),
+            "written": Table(self.rows.token_rows(labels, self.first_query, best=self.found.best_head)),
             "writing": Numbers(prompt_tokens=num_prompt, new_tokens=num_new),
         }
         if self.prompt.needle:
@@ -112,8 +113,9 @@ class ReportParts:
 
     def _rows(self) -> Tensors:
         of_rows = {name: self._placed_rows(numbers, "query") for name, numbers in self.rows.numbers().items()}
-        keys = torch.stack([one.top_keys for one in self.rows.tokens], dim=-2)
-        weights = torch.stack([one.top_weights for one in self.rows.tokens], dim=-2)
+        ranks = slice(self.spec.top_k)
+        keys = torch.stack([one.top_keys[..., ranks] for one in self.rows.tokens], dim=-2)
+        weights = torch.stack([one.top_weights[..., ranks] for one in self.rows.tokens], dim=-2)
         of_rows["top_keys"] = self._placed_rows(keys, "query", "rank")
         of_rows["top_weights"] = self._placed_rows(weights, "query", "rank")
         return Tensors(of_rows)

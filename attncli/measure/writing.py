@@ -207,7 +207,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenRows:
-    """The rows of one new token: numbers (layer, head) by statistic, NaN where a layer has fewer heads."""
+    """The rows of one new token: numbers (layer, head) by statistic, NaN where a layer has fewer heads.
+
+    One key more is kept than is asked for, so that there are enough beside the first.
+    """
 
     token: int
     statistics: Mapping[str, Float[Tensor, "layer head"]]
@@ -279,7 +282,7 @@ class WrittenRows:
         each = [weights[heads] for weights, _ in found]
         weights = pad_sequence(each, batch_first=True, padding_value=torch.nan).unsqueeze(-2)
         seen = torch.stack([seen for _, seen in found]).unsqueeze(1)
-        num_keys, ranks = weights.shape[-1], self.top_k
+        num_keys, ranks = weights.shape[-1], self.top_k + 1
         keys = torch.arange(num_keys, device=weights.device)
         rows = Rows(weights, seen.sum(dim=-1, keepdim=True), keys[-1:], keys)
         prompted = self._prompted(weights)
@@ -321,24 +324,28 @@ class WrittenRows:
                 table.append({**where, "head": first + head, **numbers})
         return table
 
-    def token_rows(self, labels: Sequence[str], first_query: int) -> list[dict[str, Any]]:
+    def token_rows(
+        self, labels: Sequence[str], first_query: int, *, best: tuple[int, int] | None = None
+    ) -> list[dict[str, Any]]:
         """For each token, the position of the query that chose it and the keys that it looked at.
 
-        By the mean row of the heads; the first key, where sinks are, has a column of its own.
+        By the mean row of the heads, or by that of the `best` one, a place and a head in it; the first key,
+        where sinks are, has a column of its own.
         """
         table = []
         for number, (one, label) in enumerate(zip(self.tokens, labels, strict=True)):
-            keys, weights = _top_beside_first(one.mean, self.top_k)
-            row: dict[str, Any] = {
-                "token": label,
-                "position": first_query + number,
-                "first_key": float(one.mean[0]),
-                "keys": keys,
-                "weights": weights,
-            }
+            row: dict[str, Any] = {"token": label, "position": first_query + number}
+            if best is None:
+                first, (keys, weights) = one.mean[0], _top_beside_first(one.mean, self.top_k)
+            else:
+                row["head"] = f"{self.places[best[0]].layer}:{(self.head or 0) + best[1]}"
+                first = one.statistics["sink_mass"][best]
+                keys, weights = _beside_first(one.top_keys[best], one.top_weights[best], self.top_k)
+            row |= {"first_key": float(first), "keys": keys, "weights": weights}
             for name in ("prompt_mass", "written_mass", "needle_mass"):
                 if name in one.statistics:
-                    row[name] = float(torch.nanmean(one.statistics[name]))
+                    of_heads = one.statistics[name]
+                    row[name] = float(torch.nanmean(of_heads) if best is None else of_heads[best])
             table.append(row)
         return table
 
@@ -373,6 +380,13 @@ def _top_beside_first(row: Tensor, count: int) -> tuple[list[int | None], list[f
     return [*(top.indices + 1).tolist(), *missing], [*top.values.tolist(), *missing]
 
 
+def _beside_first(keys: Tensor, weights: Tensor, count: int) -> tuple[list[int | None], list[float | None]]:
+    """Of one key more than the count, largest weight first, those that are not the first key."""
+    found = [(key, weight) for key, weight in zip(keys.tolist(), weights.tolist(), strict=True) if key > 0]
+    top = [*found, *[(None, None)] * count][:count]
+    return [key for key, _ in top], [weight for _, weight in top]
+
+
 @dataclass(frozen=True)
 class Writing:
     """What a model wrote after a prompt, and where each head looked meanwhile.
@@ -396,6 +410,20 @@ class Writing:
         strongest = torch.stack([one.strongest for one in self.rows.tokens], dim=-1)
         ids, in_needle = self.rows.keys_after(len(self.tokens) - 1)
         return retrieval_score(strongest, torch.tensor(self.tokens), ids, in_needle)
+
+    @cached_property
+    def best_head(self) -> tuple[int, int] | None:
+        """The place of the head with the largest retrieval score, among equals the most weight on the needle.
+
+        None where no needle is looked for.
+        """
+        if not self.prompt.needle:
+            return None
+        masses = torch.stack([one.statistics["needle_mass"] for one in self.rows.tokens]).nanmean(dim=0)
+        scores = self.retrieval[0].nan_to_num(nan=-1.0).to(masses)
+        ranking = torch.where(scores == scores.max(), masses, -1.0).nan_to_num(nan=-1.0)
+        place, head = divmod(int(ranking.argmax()), ranking.shape[-1])
+        return place, head
 
 
 def writing(

@@ -610,9 +610,12 @@ def _tokens(report: Report, labels: TableLabels, display: Display, most: int) ->
 
 
 def _tokens_title(report: Report, most: int) -> str:
-    count = len(report.table("written"))
-    left = f" ({most} of {count})" if most < count else ""
+    rows = report.table("written")
+    left = f" ({most} of {len(rows)})" if most < len(rows) else ""
     of = "this head" if report.spec.get("head") is not None else "the heads' mean"
+    if report.spec.get("head") is None and "head" in rows[0]:
+        best = plain_text(str(rows[0]["head"]))
+        return f"where the best head, {best}, looked{left}, without the first key"
     return f"where it looked for each token{left}: {of}, without the first key"
 
 

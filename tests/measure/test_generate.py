@@ -26,6 +26,7 @@ from attncli.report import Report
 from tests.conftest import Attn
 from tests.model_folders import GEMMAS, save_gemma, save_tokenizer, save_writer
 from tests.running import run
+from tests.views.test_views import shown
 from tools.tiny_architectures import ARCHITECTURES, GROUPED, VOCABULARY, Architecture
 
 DECODERS = ("GPT-2", "GPT-NeoX", "OPT", "Llama", "Mistral", "Qwen3", "Gemma 2", "GPT-OSS", "Phi-3", "BLOOM")
@@ -441,6 +442,19 @@ def test_retrieval_is_that_of_a_naive_loop(needle: str) -> None:
         assert row["needle_mass"] == pytest.approx(rows[:, 17:26].sum(axis=1).mean(), abs=1e-6)
     scores = [row["retrieval"] for row in report.table("heads")]
     assert scores == sorted(scores, reverse=True) and scores[0] >= 0.5
+    best = max(report.table("heads"), key=lambda row: (row["retrieval"], row["needle_mass"]))
+    for query, row in enumerate(report.table("written")):
+        assert row["head"] == f"{best['layer']}:{best['head']}"
+        mine = weights[best["layer"], best["head"]][query]
+        assert row["first_key"] == pytest.approx(mine[0], abs=1e-6)
+        assert row["needle_mass"] == pytest.approx(mine[17:26].sum(), abs=1e-6)
+        assert row["weights"] == pytest.approx(np.sort(mine[1:])[:-4:-1], abs=1e-6)
+        assert [mine[key] for key in row["keys"]] == pytest.approx(row["weights"], abs=1e-6)
+    assert np.mean([row["needle_mass"] for row in report.table("written")]) == pytest.approx(
+        best["needle_mass"], abs=1e-6
+    )
+    title = f"where the best head, {best['layer']}:{best['head']}, looked ("
+    assert title in shown("table", [report], width=100)
 
 
 @pytest.mark.parametrize(
