@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.same_text import assert_same_text
-from tools.refresh_outputs import PAGES, PYTHON_PAGE, ROOT, refreshed, refreshed_python
+from tools.refresh_outputs import PAGES, PYTHON_PAGES, ROOT, refreshed, refreshed_python
 
 MACHINE = re.compile(r"(?<= done now in ).*|(?<=; made with ).*")
 
@@ -19,9 +19,10 @@ def test_outputs_are_fresh(page: Path, terminal: bool) -> None:
     assert_same_text(MACHINE.sub("#", refreshed(text, terminal=terminal, quick=True)), MACHINE.sub("#", text))
 
 
-def test_what_python_prints_is_fresh() -> None:
-    """Where this fails: python tools/refresh_outputs.py docs/python.md"""
-    text = PYTHON_PAGE.read_text()
+@pytest.mark.parametrize("page", PYTHON_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_python_prints_is_fresh(page: Path) -> None:
+    """Where this fails: python tools/refresh_outputs.py PAGE"""
+    text = page.read_text()
     assert_same_text(refreshed_python(text), text)
 
 
@@ -31,6 +32,16 @@ def test_what_python_prints_is_fresh() -> None:
 def test_links_lead_to_files(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def test_the_readme_is_short_and_names_its_lessons_early() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 200 and any("attn lesson 1" in line for line in lines[:40])
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    listed = re.findall(r"\]\(([^)/]+\.md)\)", (ROOT / "docs" / "README.md").read_text())
+    assert sorted([*listed, "README.md"]) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
 
 
 def test_every_command_is_in_the_readme() -> None:

@@ -67,7 +67,7 @@ def test_without_a_compiler_a_wheel_is_for_every_machine(tmp_path: Path) -> None
 def first_commands() -> dict[str, str]:
     """The README's first commands that need nothing but attn, with what it shows of them."""
     blocks = re.findall(
-        r"```console\n\$ (attn [^|\n]*)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+        r"```console\n\$ (attn[^|\n]*)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
     )
     return {command: shown for command, shown in blocks if "/" not in command and "\n$ " not in shown}
 

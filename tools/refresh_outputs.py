@@ -9,8 +9,8 @@ commands of a page share a new directory with a copy of configs/ in it, and in l
 A block marked `console slow` holds commands on SmolLM2, which lies in the folder `smollm2`: this tool runs
 them, tests do not.
 
-The blocks marked `python` of docs/python.md are one program. What each prints stands in a block marked `text`
-below it; `my-model` is the folder of the tiny model that comes with attn.
+The blocks marked `python` of docs/python.md and of README.md are one program each. What a block prints stands in
+a block marked `text` below it; `my-model` is the folder of the tiny model that comes with attn.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parent.parent
 LESSONS = ROOT / "attncli" / "data" / "lessons"
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(LESSONS.glob("*.md"))]
 BLOCK = re.compile(r"(```console( slow)?\n)(.*?)(```)", re.DOTALL)
-PYTHON_PAGE = ROOT / "docs" / "python.md"
+PYTHON_PAGES = [ROOT / "README.md", ROOT / "docs" / "python.md"]
 PYTHON_BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n.*?```\n)?", re.DOTALL)
 RUN_BLOCKS = """
 import contextlib, io, json, sys
@@ -171,4 +171,4 @@ def refreshed_python(text: str) -> str:
 if __name__ == "__main__":
     for page in [path.resolve() for path in map(Path, sys.argv[1:])] or PAGES:
         text = refreshed(page.read_text(), slow=True)
-        page.write_text(refreshed_python(text) if page == PYTHON_PAGE else text)
+        page.write_text(refreshed_python(text) if page in PYTHON_PAGES else text)
