@@ -37,7 +37,10 @@ from attncli.settings.heads import HeadsSpec
 from attncli.settings.text import Texts
 
 SINK_THRESHOLD = 0.3
-PROBE_NOTE = "The probe is [BOS] + r + r, r random tokens: what looks back to a first copy is induction."
+PROBE_NOTE = (
+    "The probe is [BOS] + r + r with r random tokens; a head that finds what came after the first copy is an "
+    "induction head."
+)
 WEIGHTED_NOTE = "Weights are times ||v W_O||, each row renormalised; value_norm is the rows' mean sum."
 SHIPPED_NOTE = (
     "This model ships with attn; it learned to copy random characters. --model FOLDER takes another."
