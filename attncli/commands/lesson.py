@@ -104,7 +104,7 @@ def read_lesson(number: int, name: str, page: str) -> Lesson:
     from markdown_it import MarkdownIt
     from markdown_it.tree import SyntaxTreeNode
 
-    title, *blocks = SyntaxTreeNode(MarkdownIt().parse(page))
+    title, *blocks = SyntaxTreeNode(MarkdownIt().parse(page)).children
     return Lesson(number, name, _line(title.children[0]), tuple(chain.from_iterable(map(parts_of, blocks))))
 
 
