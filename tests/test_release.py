@@ -84,6 +84,9 @@ def test_the_commands_that_the_readme_begins_with(attn: Path, tmp_path: Path) ->
 def test_a_lesson_and_its_files_come_with_it(attn: Path, tmp_path: Path) -> None:
     lesson = run([attn, "lesson", "1"], cwd=tmp_path)
     assert re.search(r"^2 bat +0\.02.* 0\.27 ", lesson, re.MULTILINE)  # of a command, not of the page
+    shown = run([attn, "show", "lessons/bat-cave.json"], cwd=tmp_path)
+    assert re.search(r"^2 bat +0\.02.* 0\.27 ", shown, re.MULTILINE)
+    assert "weights" in run([attn, "batch", "lessons/glove.yaml", "--show", "weights"], cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []
     run([attn, "lesson", "--copy", "lessons"], cwd=tmp_path)
     assert "weights" in run([attn, "batch", "lessons/causal.yaml"], cwd=tmp_path)
