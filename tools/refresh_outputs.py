@@ -9,8 +9,8 @@ commands of a page share a new directory with a copy of configs/ in it, and in l
 A block marked `console slow` holds commands on SmolLM2, which lies in the folder `smollm2`: this tool runs
 them, tests do not.
 
-The blocks marked `python` of docs/python.md and of README.md are one program each. What a block prints stands in
-a block marked `text` below it; `my-model` is the folder of the tiny model that comes with attn.
+The blocks marked `python` of docs/python.md and of README.md are one program each. What a block prints stands
+in a block marked `text` below it; `my-model` is the folder of the tiny model that comes with attn.
 """
 
 import fcntl
