@@ -19,8 +19,8 @@ from attncli.core.row_tiles import GivenWeights
 from attncli.core.summaries import extreme_places, quantiles
 from attncli.report import NamedTensor, Report, Statistic, Table, Tensors
 from attncli.settings import load
-from attncli.settings.fields import Spec
-from attncli.settings.text import Texts
+from attncli.settings.fields import ExplainRowSpec, Spec
+from attncli.settings.text import Texts, explained_token
 
 NUM_EXTREMES = 3
 MAX_ROWS_WHOLE = 1000
@@ -50,6 +50,8 @@ def build_report(
     written: str | None = None,
 ) -> Report:
     """A report with the settings and versions that it came from, and its steps where asked to explain."""
+    if isinstance(spec, ExplainRowSpec):
+        spec = spec.model_copy(update={"token": explained_token(spec.token, texts.tokens)})
     settings = spec.model_dump(mode="json", exclude=set(spec.unreported_keys()))
     report = Report(
         spec.experiment,

@@ -22,7 +22,7 @@ from attncli.settings.attention import (
     PositionSpec,
     SelfSpec,
 )
-from attncli.settings.text import Texts, TextSpec
+from attncli.settings.text import Texts, TextSpec, explained_token
 from attncli.toys.attention import (
     MAX_LOOP_CELLS,
     AttentionForm,
@@ -93,7 +93,7 @@ def steps(spec: SelfSpec | MultiheadSpec | CrossSpec, report: Report) -> tuple[S
         report,
         form_of(spec),
         projection=spec.projection,
-        token=spec.token,
+        token=explained_token(spec.token, report.tokens),
         head=spec.head,
         embedding=spec.embedding,
         is_sampled=spec.num_tokens is not None,

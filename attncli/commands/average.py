@@ -17,7 +17,7 @@ from attncli.settings.fields import (
     contradiction,
     in_group,
 )
-from attncli.settings.text import TOKENIZER_HELP, Texts, TextSpec
+from attncli.settings.text import TOKENIZER_HELP, Texts, TextSpec, explained_token
 
 
 class AverageSpec(TextSpec, ExplainRowSpec):
@@ -85,7 +85,7 @@ def steps(spec: AverageSpec, report: Report) -> tuple[Step, ...]:
     return average_steps(
         report,
         _form(spec),
-        token=spec.token,
+        token=explained_token(spec.token, report.tokens),
         embedding=spec.embedding,
         is_sampled=spec.num_tokens is not None,
         is_batched=spec.batch_size is not None,

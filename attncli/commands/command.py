@@ -313,7 +313,7 @@ def refuse_given(values: Mapping[str, Any], reason: str) -> None:
 def metavar(key: str, field: FieldInfo) -> str:
     """How help names the values of a setting: its choices, a kind of number, a file or text."""
     choices, leaves = _choices(field.annotation), list(_leaves(field.annotation))
-    numbers = ["NUMBER"] if float in leaves else ["INTEGER"] if int in leaves else []
+    numbers = ["NUMBER"] if float in leaves else ["INTEGER"] if int in leaves and str not in leaves else []
     if key == "projection_order":
         return ",".join(choices)
     if len(choices) > MAX_CHOICES_SHOWN:

@@ -26,6 +26,7 @@ from attncli.models.pretrained import (
     WORDS_NOTE,
     Pretrained,
     Reading,
+    positions_named,
 )
 from attncli.models.text_files import ManyTexts, TextFile, TextLine
 from attncli.report import Cell, NamedTensor, Numbers, Report, Statistic, Table, whole_head_name
@@ -166,7 +167,8 @@ def _pattern_tables(found: HeadPatterns) -> dict[str, Table]:
 def _report(spec: HeadsSpec, whole: Reading, surveyed: Surveyed, text: int, pretrained: Pretrained) -> Report:
     reading, found = whole.in_words(), surveyed.texts[text]
     patterns = patterns_of_text(found.rows, found.stacks, found.key_of)
-    statistics, tensors = _parts(spec, found.rows, _pattern_tables(patterns))
+    tables = _pattern_tables(patterns) | {"named_tokens": _named_tokens(spec, reading, pretrained)}
+    statistics, tensors = _parts(spec, found.rows, tables)
     if surveyed.rollout:
         tensors["rollout"] = named(surveyed.rollout[text], "query", "key")
     spelling = None if spec.words else pretrained.token_spelling
@@ -187,6 +189,17 @@ def _report(spec: HeadsSpec, whole: Reading, surveyed: Surveyed, text: int, pret
     read = Texts(tokens, context, token_spelling=spelling)
     about = _about(pretrained.name, len(found.rows), count)
     return build_report(spec, read, tensors, statistics, notes, about=about)
+
+
+def _named_tokens(spec: HeadsSpec, reading: Reading, pretrained: Pretrained) -> Table:
+    """The tokens that `from` and `to` mean, each with its position and the name that means it."""
+    texts = {"sentence": reading.text} | ({} if reading.context is None else {"context": reading.context})
+    return Table(
+        {"setting": key, "name": name, "text": which, "position": position, "token": text.tokens[position]}
+        for key, names in spec.sought().items()
+        for which, text in texts.items()
+        for position, name in positions_named(names, text, pretrained).items()
+    )
 
 
 def _map_tensors(maps: HeadMaps) -> dict[str, NamedTensor]:

@@ -22,13 +22,14 @@ from attncli.models.pretrained import (
     Pretrained,
     Reading,
     attention_between_words,
+    token_named,
     words_of_characters,
 )
 from attncli.report import NamedTensor, Numbers, Report, Statistic
 from attncli.report_parts import LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossSpec, MultiheadSpec, SelfSpec
 from attncli.settings.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
-from attncli.settings.text import Texts, check_token
+from attncli.settings.text import Texts
 
 
 class ChosenLayer:
@@ -111,8 +112,15 @@ def read(
         key = "context_file" if spec.text_sources()[1].file else "context"
         context = pretrained.read(texts.context, key, truncate=spec.truncate, words=words)
         reading = Reading(pretrained.shifted_right(text), context)
-    check_token(spec.token, len(text.in_words().ids))
+    _explained(spec, reading, pretrained)
     return reading
+
+
+def _explained(spec: ModelAttentionSpec, reading: Reading, pretrained: Pretrained) -> int | None:
+    """The position of the token whose row is explained; UserError where its name means none, or several."""
+    if spec.token is None:
+        return None
+    return token_named(str(spec.token), reading.text.in_words(), pretrained, key="token")
 
 
 def report_each(
@@ -149,8 +157,7 @@ def report_each(
     spelling = None if spec.words else pretrained.token_spelling
     for text, (own, whole) in enumerate(zip(specs, readings, strict=True)):
         reading = whole.in_words()
-        if own.layer != layer.layer:
-            own = own.model_copy(update={"layer": layer.layer})
+        own = own.model_copy(update={"layer": layer.layer, "token": _explained(own, whole, pretrained)})
         tensors, statistics = _tensors_and_statistics(own, layer, computed, chosen.output, text)
         if spec.explain:
             ids = {"token_ids": named(reading.text.ids, "token")}

@@ -1,7 +1,7 @@
 """What is measured of a model's heads while it runs, a layer at a time, and what was found about each."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +16,7 @@ from attncli.core.engines import attend
 from attncli.core.formulas import roll_out, value_norms
 from attncli.core.layer import MAP_SIZE, AttentionLayer, Computed, Marks, Wanted, merge_heads
 from attncli.core.row_tiles import GivenWeights
-from attncli.errors import UserError, nearest
+from attncli.errors import UserError
 from attncli.measure.patterns import (
     HeadRow,
     HeadTotals,
@@ -32,12 +32,18 @@ from attncli.memory import refuse_bytes
 from attncli.models.architectures import matrix_and_bias, output_projection, projection_of_heads
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, DeferredLayers
-from attncli.models.pretrained import ModelText, Pretrained, Reading, attention_between_words, texts_of_stack
+from attncli.models.pretrained import (
+    Pretrained,
+    Reading,
+    attention_between_words,
+    check_tokens_named,
+    positions_named,
+    texts_of_stack,
+)
 from attncli.models.text_files import ManyTexts
 
 BYTES_PER_ROLLED_WEIGHT = 40
 BYTES_PER_MERGED_WEIGHT = 8
-MAX_LISTED = 12
 
 
 @dataclass(frozen=True)
@@ -72,9 +78,7 @@ def check_reading(whole: Reading, pretrained: Pretrained, options: HeadOptions) 
         raise UserError(f"skip_sink: must be below {fewest}, the number of tokens (got {options.skip_sink})")
     texts = [reading.text] if reading.context is None else [reading.text, reading.context]
     for key, names in (("from", options.queries), ("to", options.keys)):
-        for name in names:
-            if not any(_positions_of(name, text, pretrained) for text in texts):
-                raise UserError(f"{key}: {_missing(name, texts, pretrained)}")
+        check_tokens_named(names, texts, pretrained, key=key)
     if options.rollout:
         refuse_bytes("heads", reading.counts[0] ** 2 * BYTES_PER_ROLLED_WEIGHT, "fewer tokens")
     if options.words:
@@ -85,43 +89,6 @@ def refuse_merged(reading: Reading, pretrained: Pretrained, advice: str) -> None
     """UserError where the weights between words of a layer do not fit into memory."""
     num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
     refuse_bytes("heads", num_heads * max(reading.counts) ** 2 * BYTES_PER_MERGED_WEIGHT, advice)
-
-
-def positions(names: Iterable[str], text: ModelText, pretrained: Pretrained) -> list[int]:
-    """Where the tokens are that a user names: by position, by text, or as the vocabulary spells them."""
-    return sorted({place for name in names for place in _positions_of(name, text, pretrained)})
-
-
-def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> list[int]:
-    """A position; else every token of that text; else the pieces of that word, one after the other."""
-    if name.isdecimal():
-        return [int(name)] if int(name) < len(text.ids) else []
-    written = zip(text.tokens, pretrained.written_tokens(text), strict=True)
-    alike = [
-        i for i, (token, shown) in enumerate(written) if name == token or name.removeprefix("·") == shown
-    ]
-    return alike or _pieces(name, text, pretrained)
-
-
-def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> list[int]:
-    ids: list[int] = text.ids.tolist()
-    found: list[int] = []
-    for written in (name, f" {name}"):
-        pieces = pretrained.encoded(written, add_special_tokens=False)["input_ids"]
-        unknown = pretrained.tokenizer.unk_token_id
-        for start in range(len(ids) - len(pieces) + 1) if pieces and unknown not in pieces else ():
-            if ids[start : start + len(pieces)] == pieces:
-                found += range(start, start + len(pieces))
-    return found
-
-
-def _missing(name: str, texts: list[ModelText], pretrained: Pretrained) -> str:
-    if name.isdecimal():
-        most = max(len(text.ids) for text in texts)
-        return f"must be below {most}, the number of tokens (got {name})"
-    tokens = dict.fromkeys(token for text in texts for token in pretrained.written_tokens(text))
-    listed = ", ".join([*tokens][:MAX_LISTED]) + (", ..." if len(tokens) > MAX_LISTED else "")
-    return f"no token of the text (got {name:.60}){nearest(name, tokens)}: its tokens are {listed}"
 
 
 Attention = AttentionLayer | GivenWeights
@@ -193,7 +160,9 @@ class MarkedTexts:
                 (marks[1], self.options.queries, query),
                 (marks[2], self.options.keys, key),
             ):
-                mark[number, positions(names, text, self.pretrained) if names else slice(None)] = True
+                mark[number, [*positions_named(names, text, self.pretrained)] if names else slice(None)] = (
+                    True
+                )
         return Marks(*marks.to(self.pretrained.device))
 
 

@@ -1,7 +1,7 @@
 """A pretrained model and its tokenizer: reading text, its tokens and words, the head that predicts."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -14,7 +14,8 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.rows import merged_into_words
-from attncli.errors import UserError
+from attncli.core.token_names import the_one_position, token_positions
+from attncli.errors import UserError, nearest
 from attncli.models.architectures import BLANKS, POSITIONS, Predicts, predicted_tokens
 from attncli.models.folder import panics_in_one_line
 from attncli.models.layers import CapturedLayer
@@ -447,3 +448,82 @@ def attention_between_words(layer: CapturedLayer, readings: Sequence[Reading]) -
         torch.tensor([text.words.of_token for text in texts if text.words is not None]) for texts in sides
     )
     return merged_into_words(layer.attention, queries, keys)
+
+
+MAX_LISTED = 12
+"""Tokens of a text that a message lists."""
+
+
+def positions_named(names: Iterable[str], text: ModelText, pretrained: Pretrained) -> dict[int, str]:
+    """The positions of the tokens that a user names, in order, and the name that means each.
+
+    By position, by text, as the vocabulary spells them, or as a word of several; see `token_positions`. What
+    the text does not have is left out.
+    """
+    found: dict[int, str] = {}
+    for name in names:
+        with suppress(ValueError):
+            found |= dict.fromkeys(_positions_of(name, text, pretrained), name)
+    return dict(sorted(found.items()))
+
+
+def check_tokens_named(
+    names: Iterable[str], texts: Sequence[ModelText], pretrained: Pretrained, *, key: str
+) -> None:
+    """UserError, at `key`, for a name that means no token of any of the texts."""
+    for name in names:
+        found: list[int] = []
+        reasons: list[str] = []
+        for text in texts:
+            try:
+                found += _positions_of(name, text, pretrained)
+            except ValueError as error:
+                reasons.append(str(error))
+        if not found:
+            raise UserError(f"{key}: {reasons[0] if reasons else _missing(name, texts, pretrained)}")
+
+
+def token_named(name: str, text: ModelText, pretrained: Pretrained, *, key: str) -> int:
+    """The position of the one token that a user names; UserError, at `key`, where that is none or several."""
+    check_tokens_named([name], [text], pretrained, key=key)
+    try:
+        return the_one_position(name, _positions_of(name, text, pretrained))
+    except ValueError as error:
+        raise UserError(f"{key}: {error}") from None
+
+
+def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> tuple[int, ...]:
+    def occurrences(sought: str) -> list[range]:
+        """Every token of that text; else every word of it, whose tokens follow one another."""
+        written = zip(text.tokens, pretrained.written_tokens(text), strict=True)
+        alike = [
+            range(i, i + 1)
+            for i, (token, shown) in enumerate(written)
+            if sought == token or sought.removeprefix("·") == shown
+        ]
+        return alike or list(_pieces(sought, text, pretrained))
+
+    return token_positions(name, len(text.ids), occurrences)
+
+
+def _pieces(name: str, text: ModelText, pretrained: Pretrained) -> Iterator[range]:
+    """The places of a word of several tokens, those that overlap as one."""
+    ids: list[int] = text.ids.tolist()
+    unknown = pretrained.tokenizer.unk_token_id
+    words = [pretrained.encoded(word, add_special_tokens=False)["input_ids"] for word in (name, f" {name}")]
+    last = range(0)
+    for start in range(len(ids)):
+        for pieces in words:
+            end = start + len(pieces)
+            if pieces and unknown not in pieces and ids[start:end] == pieces:
+                if last and start >= last.stop:
+                    yield last
+                last = range(last.start if start < last.stop else start, max(last.stop, end))
+    if last:
+        yield last
+
+
+def _missing(name: str, texts: Sequence[ModelText], pretrained: Pretrained) -> str:
+    tokens = dict.fromkeys(token for text in texts for token in pretrained.written_tokens(text))
+    listed = ", ".join([*tokens][:MAX_LISTED]) + (", ..." if len(tokens) > MAX_LISTED else "")
+    return f"no token of the text (got {name:.60}){nearest(name, tokens)}: its tokens are {listed}"

@@ -116,7 +116,7 @@ class OwnPart(Mapping[str, Part]):
 LEFT_OUT = (
     *("top_keys", "top_weights", "quantiles", "extremes", "strongest"),
     *("intervals", "examples", "example_weights", "relations"),
-    "written",
+    *("written", "named_tokens"),
 )
 
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from attncli.core.token_names import POSITION
+
 MAX_SIZE = 10**9
 """What any size or count may be: sums and products of some of them still fit into 64 bits."""
 
@@ -65,6 +67,19 @@ def flag_name(key: str) -> str:
 def in_words_of(text: str, *, flags: bool) -> str:
     """A description or an error for who types flags, or writes keys: these stand between backticks in it."""
     return KEY.sub(lambda key: flag_name(key[1]) if flags else key[1], text)
+
+
+TokenName = Annotated[str, BeforeValidator(str), WithJsonSchema({"type": ["string", "integer"]})]
+"""The name of a token; see `attncli.core.token_names`."""
+
+
+def _position_or_name(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and POSITION.fullmatch(value) else value
+
+
+PositionOrName = Annotated[
+    int | str, BeforeValidator(_position_or_name), WithJsonSchema({"type": ["string", "integer"]})
+]
 
 
 class Group(NamedTuple):
@@ -254,8 +269,10 @@ class ExplainRowSpec(ExplainSpec):
 
     explained_keys: ClassVar[frozenset[str]] = frozenset({"token"})
 
-    token: Count | None = Field(
-        None, description="the query, from 0, whose row is explained (default: the last)"
+    token: PositionOrName | None = Field(
+        None,
+        description="the query whose row is explained: a position as 5 or -1, last, a text as to, or to#2 "
+        "for the second of them (default: last)",
     )
 
     def unused_keys(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, create_model
+from pydantic import AfterValidator, Field, create_model
 
 from attncli.core.head_names import named_head
 from attncli.core.row_statistics import (
@@ -13,7 +13,7 @@ from attncli.core.row_statistics import (
     ROW_STATISTICS,
     STARTS_SPECIAL,
 )
-from attncli.settings.fields import Contradictions, Count, Group, Size, contradiction, in_group
+from attncli.settings.fields import Contradictions, Count, Group, Size, TokenName, contradiction, in_group
 from attncli.settings.models import (
     AblatedSpec,
     RelationsSpec,
@@ -28,7 +28,6 @@ else:
     HeadStatistic = Literal[HEAD_STATISTICS]
 
 Head = Annotated[str, AfterValidator(check_head_of_model)]
-Named = Annotated[str, BeforeValidator(str), WithJsonSchema({"type": ["string", "integer"]})]
 
 if TYPE_CHECKING:
 
@@ -41,14 +40,18 @@ else:
         __base__=SurveyTextSpec,
         **{
             "from": (
-                Annotated[list[Named], Group("Output")],
-                Field([], description="with `to`: only the queries at these tokens (texts, or positions)"),
-            ),
-            "to": (
-                Annotated[list[Named], Group("Output")],
+                Annotated[list[TokenName], Group("Output")],
                 Field(
                     [],
-                    description="heads by the weight on these tokens (texts, or positions): from_to_weight, "
+                    description="with `to`: only the queries at these tokens: a text as cat, cat#2 for the "
+                    "second of them, a position as 5 or -1, or last",
+                ),
+            ),
+            "to": (
+                Annotated[list[TokenName], Group("Output")],
+                Field(
+                    [],
+                    description="heads by the weight on these tokens, named as in `from`: from_to_weight, "
                     "summed over them, mean over the queries",
                 ),
             ),

@@ -1,14 +1,15 @@
 """The settings of a text, and its tokens and word vectors, read before torch is needed."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeGuard
 
 from pydantic import AfterValidator, Field
 
-from attncli.errors import UserError
+from attncli.core.token_names import occurrences_among, the_one_position, token_positions
+from attncli.errors import UserError, nearest
 from attncli.settings.fields import Contradictions, Size, Spec, TextSource, contradiction
 
 if TYPE_CHECKING:  # help and usage errors are told without it
@@ -306,10 +307,18 @@ def check_tokens(spec: Spec, key: str, text: str) -> None:
         tokenize(text, tokenizer, key=key)
 
 
-def check_token(token: int | None, count: int) -> None:
-    """UserError where the token to explain is not among that many."""
-    if token is not None and token >= count:
-        raise UserError(f"token: must be below {count}, the number of tokens (got {token})")
+def explained_token(token: int | str | None, tokens: Sequence[str]) -> int | None:
+    """The position of the token whose row is explained; UserError where it means none, or several."""
+    if token is None:
+        return None
+    name = str(token)
+    try:
+        positions = token_positions(name, len(tokens), occurrences_among(tokens))
+        if positions:
+            return the_one_position(name, positions)
+    except ValueError as error:
+        raise UserError(f"token: {error}") from None
+    raise UserError(f"token: no token of the text (got {name:.60}){nearest(name, tokens)}")
 
 
 def read_tokens(spec: Spec) -> Texts:
@@ -321,7 +330,7 @@ def read_tokens(spec: Spec) -> Texts:
     if tokenizer is None:
         return Texts()
     tokens, context_tokens = [*(_tokens(source, tokenizer) for source in sources), ()][:2]
-    check_token(getattr(spec, "token", None), len(tokens))
+    explained_token(getattr(spec, "token", None), tokens)
     return Texts(tokens, context_tokens)
 
 

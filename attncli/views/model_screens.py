@@ -1,6 +1,6 @@
 """The first screens of models: what their heads do, what they add, what is lost without them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import isnan
@@ -30,7 +30,7 @@ from attncli.views.sections import (
     split_header,
     text_line,
 )
-from attncli.views.texts import NO_NUMBER, counted, fixed, shortened, token_name, wrap_cells
+from attncli.views.texts import NO_NUMBER, counted, fixed, named_tokens, shortened, token_name, wrap_cells
 
 SHORT_NAMES = {"special_mass - sink_mass": "special, not first"}
 REPEATED = ("duplicate token", "induction")
@@ -302,7 +302,7 @@ def _sorted_heads(report: Report, heads: Table, display: Display) -> Grid:
     shown = heads if is_whole else heads[: spec.get("top") or MOST_HEADS]
     count = f"the first {len(shown)} of {len(heads)}" if len(shown) < len(heads) else str(len(heads))
     halves = _half_widths(report, shown, sort, display.precision)
-    title = f"{count} heads{_order(spec)}"
+    title = f"{count} heads{_order(report)}"
     grid = heads_grid(title, shown, display.precision, first=sort, halves=halves)
     return grid if is_whole else grid.first_group(display.width)
 
@@ -318,14 +318,17 @@ def _half_widths(report: Report, heads: Sequence[Row], statistic: Any, precision
     return [halves.get(tuple(map(head.get, place))) or NO_NUMBER for head in heads] if halves else None
 
 
-def _order(spec: Mapping[str, Any]) -> str:
+def _order(report: Report) -> str:
     """What heads are sorted by, in words where it is the weight between tokens that the user named."""
+    spec = report.spec
     if not spec.get("sort"):
         return ""
     name = str(spec["sort"])
     if name == "from_to_weight":
-        ends = {end: ", ".join(map(str, spec.get(end) or ())) for end in ("from", "to")}
-        name = f"the weight {' '.join(f'{end} {tokens}' for end, tokens in ends.items() if tokens)}"
+        queries, keys = named_tokens(report, "from"), named_tokens(report, "to")
+        to = ", ".join(keys) + " (summed)" * (len(keys) > 1)
+        of = ", ".join(queries) + " (their mean)" * (len(queries) > 1)
+        name = f"the weight from {of} to {to}" if queries else f"the weight on {to}, mean over all tokens"
     return plain_text(f" by {name}, {'smallest' if spec.get('ascending') else 'largest'} first")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -311,6 +311,28 @@ def token_name(report: Report) -> str:
     return "word" if report.spec.get("words") else "token"
 
 
+MOST_NAMED = 6
+
+
+def named_tokens(report: Report, key: str) -> list[str]:
+    """`5 ·to` and `13-14 ·liz·ard`: the tokens that names in a setting mean; of many texts the names."""
+    rows = [row for row in report.table("named_tokens") if row["setting"] == key]
+    if not rows:
+        return [repr(name) for name in map(str, report.spec.get(key) or ())]
+    several_texts = len({row["text"] for row in rows}) > 1
+    named = []
+    # A name of several tokens in a row is one word.
+    for (_, text, _), run in groupby(
+        enumerate(rows),
+        lambda item: (item[1]["name"], item[1]["text"], int(str(item[1]["position"])) - item[0]),
+    ):
+        places, tokens = zip(*((str(row["position"]), str(row["token"])) for _, row in run), strict=True)
+        where = "-".join(dict.fromkeys((places[0], places[-1])))
+        named.append(f"{f'{text} ' * several_texts}{where} {''.join(tokens)}")
+    left_out = len(named) - MOST_NAMED
+    return named if left_out <= 0 else [*named[:MOST_NAMED], f"{left_out} more"]
+
+
 def counted(count: int, name: str) -> str:
     """`1 token`, `2 tokens`."""
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
@@ -336,11 +358,14 @@ def readable(report: Report) -> Report:
     spelling = report.token_spelling
     if spelling is None:
         return report
-    written = report.table("written")
-    statistics = {"written": Table(_readable_row(row, spelling) for row in written)} if written else {}
+    tables = {
+        name: Table(_readable_row(row, spelling) for row in found)
+        for name, found in report.statistics.items()
+        if isinstance(found, Table) and found and any(map(_is_token, found[0]))
+    }
     return replace(
         report,
-        statistics={**report.statistics, **statistics},
+        statistics={**report.statistics, **tables},
         tokens=tuple(readable_token(token, spelling) for token in report.tokens),
         context_tokens=tuple(readable_token(token, spelling) for token in report.context_tokens),
         steps=tuple(
@@ -351,8 +376,13 @@ def readable(report: Report) -> Report:
     )
 
 
+def _is_token(column: str) -> bool:
+    return column == "token" or column.endswith("_token")
+
+
 def _readable_row(row: Row, spelling: str) -> Row:
-    return {**row, "token": readable_token(str(row["token"]), spelling)}
+    tokens = {name: cell for name, cell in row.items() if _is_token(name) and isinstance(cell, str)}
+    return {**row, **{name: readable_token(token, spelling) for name, token in tokens.items()}}
 
 
 def _readable_terms(table: Terms, spelling: str) -> Terms:

@@ -88,14 +88,40 @@ def test_heads_are_ranked_by_the_weight_between_tokens(attn: Attn, tmp_path: Pat
     assert "from_to_weight" in attn([*common, *flags, "--format", "csv"]).out.splitlines()[0]
 
 
+def test_a_screen_and_json_say_which_tokens_were_meant(attn: Attn, tmp_path: Path) -> None:
+    """the cat sat because the cat was tired, with [CLS] and [SEP] around it."""
+    command = ["heads", "--model", str(save_model(tmp_path, "BERT")), "--sentence", SENTENCE]
+
+    def meant(*flags: str) -> tuple[list[tuple[str, str, int, str]], list[float]]:
+        found = json.loads(attn([*command, *flags, "--format", "json"]).out)["statistics"]
+        named = [
+            (row["setting"], row["name"], row["position"], row["token"]) for row in found["named_tokens"]
+        ]
+        return named, [row["from_to_weight"] for row in found["heads"]]
+
+    both, of_both = meant("--from", "cat", "--to", "-3")
+    assert both == [("from", "cat", 2, "cat"), ("from", "cat", 6, "cat"), ("to", "-3", 7, "was")]
+    second, of_second = meant("--from", "cat#2", "--to", "was")
+    assert second == [("from", "cat#2", 6, "cat"), ("to", "was", 7, "was")]
+    assert of_second == meant("--from", "6", "--to", "7")[1] != of_both
+    assert meant("--to", "last")[0] == [("to", "last", 9, "[SEP]")]
+    shown = " ".join(attn([*command, "--from", "cat", "--to", "the", "--top", "3"]).out.split())
+    assert "by the weight from 2 cat, 6 cat (their mean) to 1 the, 5 the (summed), largest" in shown
+    assert "by the weight on 9 [SEP], mean over all tokens" in attn([*command, "--to", "last"]).out
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
+        (["--to", "cat#3"], "--to: must be cat#1 to cat#2: the text has 2 of them (got cat#3)"),
         (
             ["--to", "catt"],
             "--to: no token of the text (got catt) (did you mean 'cat'?): its tokens are [CLS], the,",
         ),
-        (["--to", "99"], "--to: must be below 10, the number of tokens (got 99)"),
+        (
+            ["--to", "99"],
+            "--to: must be a position from 0 to 9, or from -1 to -10, counted from the end (got 99)",
+        ),
         (["--from", "cat"], "--from: needs --to: without it every query's weights sum to 1"),
         (["--ascending"], "--ascending: needs --sort"),
         (["--sort", "from_to_weight"], "--sort: from_to_weight needs --to"),

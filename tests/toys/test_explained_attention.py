@@ -169,18 +169,38 @@ def test_a_long_row_is_shown_in_part_and_totals_are_over_all() -> None:
 def test_a_token_that_is_not_there_is_one_clear_line(attn: Attn, experiment: str) -> None:
     ended = attn([experiment, "--explain", "--token", "6"])
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err == "--token: must be below 6, the number of tokens (got 6)\n"
-    ended = attn([experiment, "--explain", "--token", "-1"])
-    assert ended.err == "--token: must be at least 0 (got -1)\n"
+    assert ended.err == (
+        "--token: must be a position from 0 to 5, or from -1 to -6, counted from the end (got 6)\n"
+    )
+    ended = attn([experiment, "--explain", "--token", "the"])
+    assert ended.err == "--token: must be one token: the is at 0, 4: give a position\n"
+    ended = attn([experiment, "--explain", "--token", "cats"])
+    assert ended.err == "--token: no token of the text (got cats) (did you mean 'cat'?)\n"
     ended = attn([experiment, "--token", "1"])
     assert ended.err == "--token: needs --explain: it chooses what is explained\n"
+
+
+@pytest.mark.parametrize("experiment", ["self", "multihead", "cross", "average"])
+def test_a_token_may_be_named(experiment: str) -> None:
+    reports = [run(experiment, explain=True, token=name) for name in (4, "4", "-2", "the#2")]
+    assert [report.spec["token"] for report in reports] == [4] * 4
+    assert all(report.steps == reports[0].steps for report in reports)
+    assert run(experiment, explain=True, token="last").spec["token"] == 5
+
+
+def test_a_token_of_a_model_may_be_named(tmp_path: Path) -> None:
+    folder = str(save_model(tmp_path, "Llama"))
+    for name, position in (("last", 7), ("the#2", 5), ("[CLS]", 0)):
+        assert run("self", model=folder, explain=True, token=name).spec["token"] == position
+    with pytest.raises(UserError, match="token: must be one token: the is at 1, 5: give a position"):
+        run("self", model=folder, explain=True, token="the")
 
 
 def test_a_head_or_token_that_a_model_lacks_is_one_clear_line(tmp_path: Path) -> None:
     folder = str(save_model(tmp_path, "Llama"))
     with pytest.raises(UserError, match=r"head: must be below 4 \(got 4\)"):
         run("multihead", model=folder, explain=True, head=4)
-    with pytest.raises(UserError, match=r"token: must be below 8, the number of tokens \(got 8\)"):
+    with pytest.raises(UserError, match=r"token: must be a position from 0 to 7, .* \(got 8\)"):
         run("multihead", model=folder, explain=True, token=8)
 
 

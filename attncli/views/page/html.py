@@ -24,7 +24,7 @@ from attncli.views.matrices import (
     shared_axes,
     whole_heads,
 )
-from attncli.views.texts import heading, subtitle, title
+from attncli.views.texts import heading, named_tokens, subtitle, title
 
 MAX_EXACT = 100_000  # numbers
 STEPS_PER_UNIT = 10_000  # four decimals
@@ -132,7 +132,7 @@ def report_data(report: Report) -> dict[str, Any]:
         "experiment": report.experiment,
         "settings": {name: plain_text(_setting(value)) for name, value in report.spec.items()},
         "environment": {name: plain_text(value) for name, value in report.environment.items()},
-        "sought": {key: [plain_text(name) for name in report.spec.get(key) or ()] for key in ("from", "to")},
+        "sought": {key: [plain_text(name) for name in named_tokens(report, key)] for key in ("from", "to")},
         "tokens": [plain_text(token) for token in report.tokens],
         "context_tokens": [plain_text(token) for token in report.context_tokens],
         "first_query": report.first_query,

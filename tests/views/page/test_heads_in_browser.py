@@ -56,9 +56,16 @@ def test_sorting_chooses_the_first_in_either_order(opened: Opened) -> None:
     wait_for_title(page, "weights (query × key), layer 1, head 0")
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(["cat"], ["the", "5"]), ([], ["cat"]), ([], ["7"])])
+@pytest.mark.parametrize(
+    ("queries", "keys", "said"),
+    [
+        (["cat#2"], ["the#1", "5"], "weight from 24-27 ·cat to 1-3 the, 5 c"),
+        ([], ["cat"], "weight to 4-7 ·cat, 24-27 ·cat"),
+        (["last", "a#2"], ["-3"], "weight from 10 a, 37 d to 35 r"),
+    ],
+)
 def test_the_weight_between_tokens_is_that_of_the_survey(
-    opened: Opened, queries: list[str], keys: list[str]
+    opened: Opened, queries: list[str], keys: list[str], said: str
 ) -> None:
     """--from and --to on a causal model, whose early queries do not see these keys; a word of tokens."""
     found = run("heads", sentence=TEXT, **{"from": queries, "to": keys})
@@ -70,7 +77,6 @@ def test_the_weight_between_tokens_is_that_of_the_survey(
     shown = {place: float(number) for place, number in captions(page).items()}
     assert shown == pytest.approx(expected, abs=6e-5)
     assert [*shown.values()] == sorted(shown.values(), reverse=True)
-    said = f"weight{' from ' + ' '.join(queries) if queries else ''} to {' '.join(keys)}"
     assert page.locator("#sort option:checked").text_content() == said
 
 
@@ -90,7 +96,10 @@ def test_what_the_survey_ranked_leads_on_its_page(opened: Opened) -> None:
     found = run("heads", sentence=TEXT, maps="self", **{"from": ["tired"], "to": ["cat"]})
     first = max(found.table("heads"), key=lambda row: row["from_to_weight"])
     page = opened(page_of(found))
-    assert page.locator("#sort option:checked").text_content() == "weight from tired to cat"
+    assert (
+        page.locator("#sort option:checked").text_content()
+        == "weight from 32-37 ·tired to 4-7 ·cat, 24-27 ·cat"
+    )
     wait_for_title(page, f"weights (query × key), layer {first['layer']}, head {first['head']}")
 
 

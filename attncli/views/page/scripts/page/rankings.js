@@ -47,7 +47,7 @@ function mean(numbers) {
 }
 
 const weightLabel = ({ from, to }) =>
-  `weight${from.length ? ` from ${from.join(" ")}` : ""} to ${to.join(" ")}`;
+  `weight${from.length ? ` from ${from.join(", ")}` : ""} to ${to.join(", ")}`;
 
 // As --from and --to: the weights of the queries on the keys, summed over these, mean over the queries; a
 // query that sees no key at all does not count.
@@ -63,7 +63,16 @@ export function soughtRanking() {
     const sums = seeing.map((row) => keys.reduce((sum, j) => sum + (row[j] || 0), 0));
     return mean(sums);
   };
-  return { name: "sought", label: weightLabel(sought), of };
+  const named = (places, i) => {
+    const tokens = tokensAlong(chosen.report, tensor.axes.at(i));
+    const firsts = places.filter((place) => !places.includes(place - 1));
+    return firsts.map((first) => {
+      const end = tokens.findIndex((_, place) => place > first && !places.includes(place));
+      const last = (end < 0 ? tokens.length : end) - 1;
+      return `${first}${last > first ? `-${last}` : ""} ${tokens.slice(first, last + 1).join("")}`;
+    });
+  };
+  return { name: "sought", label: weightLabel({ from: named(queries, -2), to: named(keys, -1) }), of };
 }
 
 // Where the tokens stand that are named: by position, by their text, or as a word of several pieces.
@@ -72,12 +81,38 @@ export function placesOf(names, axis) {
   return [...new Set(names.flatMap((name) => placesOfName(name, tokens)))].sort((one, other) => one - other);
 }
 
+// As attncli/core/token_names.py has it: 5, -1 and last are positions; else a text, as it stands or in quotes,
+// or the second of them, as to#2.
 function placesOfName(name, tokens) {
-  if (/^[0-9]+$/.test(name)) return Number(name) < tokens.length ? [Number(name)] : [];
-  const bare = name.replace(/^·/, "");
+  if (name === "last" || /^-?[0-9]{1,9}$/.test(name)) {
+    const place = name === "last" ? -1 : Number(name);
+    const fromStart = place < 0 ? place + tokens.length : place;
+    return fromStart in tokens ? [fromStart] : [];
+  }
+  const found = occurrences(name, tokens);
+  const [, text, number] = name.match(/^(.+)#([0-9]{1,9})$/) ?? [];
+  if (found.length || !text) return found.flat();
+  return occurrences(text, tokens)[number - 1] ?? [];
+}
+
+function occurrences(text, tokens) {
+  const found = placesOfText(text, tokens);
+  const [, inQuotes] = text.match(/^"(.+)"$/) ?? [];
+  return found.length || !inQuotes ? found : placesOfText(inQuotes, tokens);
+}
+
+// Every token of that text; else every word of it, whose pieces follow one another.
+function placesOfText(text, tokens) {
+  const bare = text.replace(/^·/, "");
   const places = [...tokens.keys()];
-  const alike = places.filter((i) => tokens[i] === name || tokens[i].replace(/^(##|·)/, "") === bare);
-  return alike.length ? alike : places.flatMap((i) => piecesFrom(i, name, tokens));
+  const alike = places.filter((i) => tokens[i] === text || tokens[i].replace(/^(##|·)/, "") === bare);
+  if (alike.length) return alike.map((i) => [i]);
+  const found = [];
+  for (const pieces of places.map((i) => piecesFrom(i, text, tokens)).filter(({ length }) => length)) {
+    const overlaps = found.at(-1)?.includes(pieces[0]);
+    found.push(overlaps ? [...new Set([...found.pop(), ...pieces])] : pieces);
+  }
+  return found;
 }
 
 // The pieces from there on that make up the word, with the blank before it where that is one of them.

@@ -1,0 +1,56 @@
+"""Tokens by their names: a position as 5, -1 or last, a text as to, or the second of its kind as to#2."""
+
+import re
+from collections.abc import Callable, Sequence
+
+LAST = "last"
+POSITION = re.compile(r"-?[0-9]{1,9}")
+OCCURRENCE = re.compile(r"(.+)#([0-9]{1,9})", re.DOTALL)
+
+Occurrences = Callable[[str], Sequence[Sequence[int]]]
+"""Each place where a text stands: the positions of its tokens, one or, of a word, several."""
+
+
+def occurrences_among(tokens: Sequence[str]) -> Occurrences:
+    """The positions of the tokens that are a text."""
+    return lambda text: [(i,) for i, token in enumerate(tokens) if token == text]
+
+
+def token_positions(name: str, num_tokens: int, occurrences: Occurrences) -> tuple[int, ...]:
+    """The positions that a name means: every one of a text, or none where no token has that name.
+
+    A whole number and `last` are positions, those below 0 from the end. Anything else is a text: as it
+    stands, else without the quotes around it ("last", "5"), else with the number of its place (to#2).
+    ValueError for a position or a number that there is not.
+    """
+    if name == LAST or POSITION.fullmatch(name):
+        position = -1 if name == LAST else int(name)
+        if not -num_tokens <= position < num_tokens:
+            raise ValueError(
+                f"must be a position from 0 to {num_tokens - 1}, or from -1 to -{num_tokens}, counted from "
+                f"the end (got {name})"
+            )
+        return (position % num_tokens,)
+    found = _of_text(name, occurrences)
+    if not found and (numbered := OCCURRENCE.fullmatch(name)) is not None:
+        text, number = numbered[1], int(numbered[2])
+        found = _of_text(text, occurrences)
+        if found and not 1 <= number <= len(found):
+            last = f" to {text}#{len(found)}" if len(found) > 1 else ""
+            raise ValueError(f"must be {text}#1{last}: the text has {len(found)} of them (got {name:.60})")
+        found = found[number - 1 : number]
+    return tuple(sorted({position for place in found for position in place}))
+
+
+def _of_text(text: str, occurrences: Occurrences) -> Sequence[Sequence[int]]:
+    found = occurrences(text)
+    is_quoted = len(text) > 2 and text[0] == text[-1] == '"'
+    return found if found or not is_quoted else occurrences(text[1:-1])
+
+
+def the_one_position(name: str, positions: Sequence[int]) -> int:
+    """The only position that a name means; ValueError where there are several."""
+    if len(positions) > 1:
+        several = ", ".join(map(str, positions))
+        raise ValueError(f"must be one token: {name:.60} is at {several}: give a position")
+    return positions[0]
