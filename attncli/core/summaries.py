@@ -204,11 +204,11 @@ def _divergence(p: Tensor, mean: Tensor) -> Tensor:
     return terms.sum(dim=-1)
 
 
-def mean_loss(
+def token_losses(
     log_probabilities: Float[Tensor, "place token"], targets: Int[Tensor, " place"]
-) -> Float[Tensor, ""]:
-    """-ln p(target), in nats, mean over the places: the cross-entropy of one text."""
-    return -log_probabilities.gather(-1, targets.unsqueeze(-1)).mean()
+) -> Float[Tensor, " place"]:
+    """-ln p(target), in nats, at each place; their mean is the cross-entropy of one text."""
+    return -log_probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
 
 def mean_divergence(
@@ -221,9 +221,9 @@ def mean_divergence(
     return (expected.exp() * (expected - log_probabilities)).sum(dim=-1).mean().clamp(min=0)
 
 
-def relative_change(
+def relative_changes(
     expected: Float[Tensor, "token dim"], output: Float[Tensor, "token dim"]
-) -> Float[Tensor, ""]:
-    """||y' - y|| / ||y||, mean over the tokens."""
+) -> Float[Tensor, " token"]:
+    """||y' - y|| / ||y|| of each token."""
     changes: Tensor = (output - expected).norm(dim=-1) / expected.norm(dim=-1)
-    return changes.mean()
+    return changes

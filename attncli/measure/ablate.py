@@ -16,12 +16,12 @@ from attncli.core.layer import AttentionLayer
 from attncli.core.summaries import (
     mean_divergence,
     mean_interval,
-    mean_loss,
     rank_correlation,
-    relative_change,
+    relative_changes,
+    token_losses,
 )
 from attncli.errors import UserError
-from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
+from attncli.measure.heads import NOTHING_MORE, WHERE_IT_LOOKS, Survey, found_texts, looked_at
 from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import (
     Blocks,
@@ -253,31 +253,50 @@ class Baseline:
         self.reading = reading
         self.output = _wide(output)
         self.expected = self.output.log_softmax(dim=-1)
-        self.numbers = self._numbers(self.output, self.expected) if reading.num_places else {}
+        self.targets = reading.targets.to(output.device)
+        self.losses = token_losses(self.expected, self.targets) if reading.num_places else None
+        self.numbers = {} if self.losses is None else self._numbers(self.output, self.expected, self.losses)
 
     def _numbers(
-        self, output: Float[Tensor, "place vocabulary"], log_probabilities: Float[Tensor, "place vocabulary"]
+        self,
+        output: Float[Tensor, "place vocabulary"],
+        log_probabilities: Float[Tensor, "place vocabulary"],
+        of_places: Float[Tensor, " place"],
     ) -> Effects:
-        targets = self.reading.targets.to(output.device)
-        numbers = {"loss": float(mean_loss(log_probabilities, targets))}
+        numbers = {"loss": float(of_places.mean())}
         if self.reading.is_answer:
-            numbers["probability"] = float(log_probabilities[0, targets[0]].exp())
+            numbers["probability"] = float(log_probabilities[0, self.targets[0]].exp())
         if self.reading.against is not None:
-            numbers["logit_difference"] = float(output[0, targets[0]] - output[0, self.reading.against])
+            numbers["logit_difference"] = float(output[0, self.targets[0]] - output[0, self.reading.against])
         return numbers
 
-    def effects(self, outputs: Float[Tensor, "copy place vocabulary_or_dim"]) -> list[Effects]:
-        """Those of each output, one after the other: a single copy of the predictions is in memory."""
+    def effects(
+        self, outputs: Float[Tensor, "copy place vocabulary_or_dim"]
+    ) -> list[tuple[Effects, int | None]]:
+        """Those of each output, one after the other: a single copy of the predictions is in memory.
+
+        With each the token, by its position, where the loss rose most, or the output changed most.
+        """
         return [self._effects(_wide(output)) for output in outputs]
 
-    def _effects(self, output: Float[Tensor, "place vocabulary_or_dim"]) -> Effects:
-        if not self.numbers:
-            return {"output_change": float(relative_change(self.output, output))}
+    def _effects(self, output: Float[Tensor, "place vocabulary_or_dim"]) -> tuple[Effects, int | None]:
+        if self.losses is None:
+            changes = relative_changes(self.output, output)
+            return {"output_change": float(changes.mean())}, _largest(changes)
         log_probabilities = output.log_softmax(dim=-1)
-        numbers = self._numbers(output, log_probabilities)
-        changes = {name: number - self.numbers[name] for name, number in numbers.items()}
+        of_places = token_losses(log_probabilities, self.targets)
+        numbers = self._numbers(output, log_probabilities, of_places)
+        changed = {name: number - self.numbers[name] for name, number in numbers.items()}
         divergence = float(mean_divergence(self.expected, log_probabilities))
-        return {"loss": changes.pop("loss"), "kl": divergence, **changes}
+        most = _largest(of_places - self.losses)
+        position = None if most is None else int(self.reading.places[most])
+        return {"loss": changed.pop("loss"), "kl": divergence, **changed}, position
+
+
+def _largest(changes: Float[Tensor, " place"]) -> int | None:
+    """The place of the largest change; of several places None where none is more than rounding."""
+    most = int(changes.argmax())
+    return most if len(changes) == 1 or changes[most] > AGREES else None
 
 
 def _wide(output: Tensor) -> Tensor:
@@ -302,7 +321,7 @@ def gate_gradients(pretrained: Pretrained, reading: Predicted) -> list[Float[Ten
     _refuse_what_does_not_fit(pretrained, reading)
     with torch.enable_grad():
         logits = run_model(model, inputs, gated)["logits"][0, reading.places]
-        loss = mean_loss(logits.float().log_softmax(dim=-1), reading.targets.to(logits.device))
+        loss = token_losses(logits.float().log_softmax(dim=-1), reading.targets.to(logits.device)).mean()
     gradients = torch.autograd.grad(loss, gates)
     return [gradient.flatten().abs().double().cpu() for gradient in gradients]
 
@@ -346,6 +365,7 @@ class Ablation:
         self.chosen: list[int] = []
         self.removed: list[list[HeadPlace]] = []
         self.patterns: list[Counter[str]] = []
+        self.looks: list[HeadRow] = []
         self.effects: list[list[Effects]] = []
         self.baselines: list[Effects] = []
         self.gradients: list[Tensor] = []
@@ -369,8 +389,9 @@ class Ablation:
             self._run_text(reading, removal, number)
 
     def _run_text(self, reading: Predicted, removal: Removal, number: int) -> None:
+        options = WHERE_IT_LOOKS if len(self.readings) == 1 else NOTHING_MORE
         with ExitStack() as hooks:
-            survey = Survey(NOTHING_MORE, [reading], self.pretrained, None, hooks)
+            survey = Survey(options, [reading], self.pretrained, None, hooks)
             run = TextRun(self.pretrained, reading, survey.take)
         self.notes |= dict.fromkeys(run.way.notes())
         rows = found_texts(survey)[0].rows
@@ -381,15 +402,20 @@ class Ablation:
         baseline = Baseline(run.output, reading)
         self.baselines.append(baseline.numbers)
         found: list[Effects] = [{}] * len(self.removed)
+        missed_at: list[int | None] = [None] * len(rows)
         done = 0
         for some in _batches(run, self.removed):
             effects = baseline.effects(run.without([self.removed[i] for i in some], removal))
-            for i, effect in zip(some, effects, strict=True):
+            for i, (effect, position) in zip(some, effects, strict=True):
                 found[i] = effect
+                if i < len(self.chosen):
+                    missed_at[self.chosen[i]] = position
             done += len(some)
             if self.progress is not None:
                 self.progress((number + done / len(self.removed)) / len(self.readings))
         self.effects.append(found)
+        if options.first_keys:
+            self.looks = looked_at(survey, 0, missed_at)
 
     def _choose(self, rows: Sequence[HeadRow], places: Sequence[HeadPlace]) -> None:
         """The heads that are removed exactly: those named, or all; of an approximation a sample.
@@ -425,7 +451,8 @@ class Ablation:
         for index in range(len(self.heads)) if approximate else self.chosen:
             ((pattern, _),) = self.patterns[index].most_common(1)
             row = {**self.heads[index], "pattern": pattern, **exact.get(index, nothing)}
-            rows.append(row | ({"approximate": approximate[index]} if approximate else {}))
+            row |= {"approximate": approximate[index]} if approximate else {}
+            rows.append(row | (self.looks[index] if self.looks else {}))
         return rows
 
     @property
@@ -450,7 +477,9 @@ class HeadEffects:
     """What is lost without heads, as rows of plain values, means over the texts with 95 % intervals.
 
     `heads` has one row per head that was measured, `baseline` the numbers with all heads. `joint` is what is
-    lost without all named heads at once; `approximation` how well gradients order the heads.
+    lost without all named heads at once; `approximation` how well gradients order the heads. Of a single text
+    `query` is the position of the token where the head is missed most, and `key` what the head looks at most
+    from there, with `key_weight`.
     """
 
     heads: list[HeadRow]

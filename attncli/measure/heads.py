@@ -54,7 +54,8 @@ class HeadOptions:
     `weighted` multiplies each weight by ||v W_O||. `rollout` adds attention up over the layers. `maps` keeps
     what each head looks at (of self, cross or encoder attention), `full` names heads, as 24:4, whose weights
     are kept beyond 128 tokens. The weight from the tokens `queries` to the tokens `keys`, named by text or
-    position, is measured where there are keys.
+    position, is measured where there are keys. With `first_keys` the key with the most weight of every query
+    is kept: see `looked_at`.
     """
 
     skip_sink: int = 0
@@ -65,9 +66,11 @@ class HeadOptions:
     full: tuple[str, ...] = ()
     queries: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    first_keys: bool = False
 
 
 NOTHING_MORE = HeadOptions()
+WHERE_IT_LOOKS = HeadOptions(first_keys=True)
 
 
 def check_reading(whole: Reading, pretrained: Pretrained, options: HeadOptions) -> None:
@@ -315,7 +318,8 @@ class Survey:
         stack = layer.stack_name
         if stack not in self.wanted:
             head_mean = self.options.rollout and layer.kind == "self"
-            self.wanted[stack] = replace(self.texts.wanted(layer), head_mean=head_mean)
+            more = {"head_mean": head_mean, "top_k": int(self.options.first_keys)}
+            self.wanted[stack] = replace(self.texts.wanted(layer), **more)
         has_values = isinstance(attention, AttentionLayer) and attention.value.shape[-1] > 0
         wanted = replace(self.wanted[stack], output=has_values and attention is layer.attention)
         return self.maps[0].wanted(layer, wanted) if self.maps else wanted
@@ -328,6 +332,8 @@ class Survey:
             visible=found.visible,
             received_mass=found.received_mass,
             pattern_mass=found.pattern_mass,
+            top_keys=found.top_keys,
+            top_weights=found.top_weights,
         )
         self._layers.append(SurveyedLayer(where, kept, norms))
         for text in range(self.num_texts):
@@ -458,6 +464,32 @@ def found_texts(survey: Survey) -> list[SurveyedText]:
                 one_keys[stack.name, where["layer"], head] = key
         texts.append(SurveyedText(rows, list(stacks.values()), one_keys))
     return texts
+
+
+def looked_at(survey: Survey, text: int, queries: Sequence[int | None]) -> list[dict[str, Any]]:
+    """The key with the most weight of each head, in the order of the rows, at the query that is asked for.
+
+    `query` and `key` are positions, `key_weight` the weight; None where no query is asked for, and in an
+    encoder whose decoder has the queries. The survey's options have `first_keys`.
+    """
+    reading = survey.texts.readings[text]
+    asked = iter(queries)
+    found: list[dict[str, Any]] = []
+    for where, computed, _ in survey.layers:
+        assert computed.top_keys is not None and computed.top_weights is not None
+        of_query, of_key = texts_of_stack(reading, where["stack"])
+        for keys, weights in zip(computed.top_keys[text], computed.top_weights[text], strict=True):
+            query = next(asked)
+            key = -1 if query is None or of_query is not reading.text else int(keys[query, 0])
+            row = dict.fromkeys(LOOKED_AT)
+            if query is not None and key >= 0:
+                tokens = {"query_token": of_query.tokens[query], "key_token": of_key.tokens[key]}
+                row |= {"query": query, "key": key, "key_weight": float(weights[query, 0]), **tokens}
+            found.append(row)
+    return found
+
+
+LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
 
 
 @dataclass(frozen=True)

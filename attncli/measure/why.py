@@ -17,7 +17,7 @@ from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.errors import UserError
 from attncli.measure.ablate import WHERE, answer_token
-from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
+from attncli.measure.heads import WHERE_IT_LOOKS, Survey, found_texts, looked_at
 from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import index_of_head, output_of
 from attncli.models.architectures import BLOCK, output_projection, projection_of_heads
@@ -236,8 +236,9 @@ class KeyContributions:
 class LogitAttribution:
     """What each part of a decoder adds to a logit, or to the difference of two, the last norm's scale frozen.
 
-    `heads` has one row per head with its `contribution`, `layers` one per layer (attention, mlp), `parts` the
-    sums over the model, which add up to `logit`. `ids` are the token of the logit and, where asked for, the
+    `heads` has one row per head with its `contribution` and the `key` that it looks at most from the last
+    token, the `query`, `layers` one per layer (attention, mlp), `parts` the sums over the model, which add up
+    to `logit`. `ids` are the token of the logit and, where asked for, the
     one that it is compared with. `keys` are those of `head`, one of the rows.
     """
 
@@ -282,7 +283,7 @@ def attribution(
     modules: list[str] = []
     outputs: list[Tensor] = []
     with ExitStack() as hooks:
-        survey = Survey(NOTHING_MORE, [reading], pretrained, None, hooks)
+        survey = Survey(WHERE_IT_LOOKS, [reading], pretrained, None, hooks)
 
         def keep(layer: CapturedLayer) -> Tensor:
             output = survey.take(layer)
@@ -302,9 +303,10 @@ def attribution(
     of_heads = [block.heads @ vector for block in blocks]
     mlps = [float(block.mlp @ vector) for block in blocks]
     numbers = torch.cat(of_heads).tolist()
+    looks = looked_at(survey, 0, [len(reading.text.ids) - 1] * len(numbers))
     rows = [
-        {name: row[name] for name in (*WHERE, "pattern")} | {"contribution": number}
-        for row, number in zip(found_texts(survey)[0].rows, numbers, strict=True)
+        {name: row[name] for name in (*WHERE, "pattern")} | {"contribution": number, **looks_at}
+        for row, number, looks_at in zip(found_texts(survey)[0].rows, numbers, looks, strict=True)
     ]
     layers = [row["layer"] for row in rows if row["head"] == 0]
     parts = {

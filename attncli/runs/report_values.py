@@ -120,6 +120,10 @@ LEFT_OUT = (
 )
 
 
+LOOKED_AT = ("query", "key", "key_weight")
+"""The columns of a head that say what it looks at in one text, at one token."""
+
+
 class ValueTable(NamedTuple):
     """The values of the reports at these places, one row per report in float64; NaN for a missing number."""
 
@@ -229,7 +233,7 @@ def _names_of_numbers(names: tuple[str, ...], types: tuple[type, ...]) -> tuple[
     return tuple(
         name
         for name, of_type in zip(names, types, strict=True)
-        if name not in PLACES and issubclass(of_type, int | float)
+        if name not in (*PLACES, *LOOKED_AT) and issubclass(of_type, int | float)
     )
 
 

@@ -416,7 +416,9 @@ def ablate_screen(report: Report, display: Display) -> Iterator[Section]:
     if height > HIGHEST_GRID:
         drawings, height = [], 0
     notes = [plain_text(note) for note in report.notes]
-    has_second_header = any("_" in effect for effect in _effects(heads, sort))
+    has_second_header = bool(_looked_at(heads, display)) or any(
+        "_" in effect for effect in _effects(heads, sort)
+    )
     taken = OTHER_LINES + has_second_header + height
     taken += sum(-(-cell_len(line) // width) for line in (*summary, *notes))
     most = report.spec.get("top") or max(FEWEST_HEADS, MOST_LINES - taken)
@@ -468,7 +470,10 @@ def _ranked(rows: Sequence[Row], count: int, sort: str, display: Display) -> Gri
     shown = f"the first {len(rows)} of {count} heads" if len(rows) < count else counted(count, "head")
     order = "lowest" if _effect(sort).falls else "largest"
     title = f"{shown} by {sort}, {order} first"
-    return Grid(title, label, [_patterns(rows), *columns]).first_group(display.width)
+    looks_at = _looked_at(rows, display)
+    # Where every head is missed at one token, that is what the screen is about.
+    first, last = (looks_at, []) if len(looks_at) == 1 else ([], looks_at)
+    return Grid(title, label, [_patterns(rows), *first, *columns, *last]).first_group(display.width)
 
 
 def _head_names(rows: Sequence[Row]) -> Column:
@@ -476,7 +481,37 @@ def _head_names(rows: Sequence[Row]) -> Column:
 
 
 def _patterns(rows: Sequence[Row]) -> Column:
-    return Column(("", "looks at"), [plain_text(str(row["pattern"])) for row in rows], left=True)
+    return Column(("", "pattern"), [plain_text(str(row["pattern"])) for row in rows], left=True)
+
+
+def _looked_at(rows: Sequence[Row], display: Display) -> list[Column]:
+    """The key that each head looks at most, and its weight, from the one token that all are about.
+
+    Where that is another token for each head, the one where it is missed most, a column of these leads.
+    """
+    is_known = all(name in row for row in rows for name in LOOKED_AT)
+    if not is_known or all(row["key"] is None for row in rows):
+        return []
+    queries, keys = ([_token_cell(row, side) for row in rows] for side in ("query", "key"))
+    weights = [fixed(row["key_weight"], display.precision) for row in rows]
+    looks_at = [key if key == NO_NUMBER else f"{key} {of}" for key, of in zip(keys, weights, strict=True)]
+    if len({*queries}) == 1:
+        return [Column((f"from {queries[0]}", "looks at"), looks_at, left=True)]
+    return [
+        Column(("missed", "most at"), queries, left=True),
+        Column(("from there", "looks at"), looks_at, left=True),
+    ]
+
+
+LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
+MOST_TOKEN = 14
+
+
+def _token_cell(row: Row, side: str) -> str:
+    """`13 ·to`: a position and the token at it."""
+    if row[side] is None:
+        return NO_NUMBER
+    return f"{row[side]} {shortened(plain_text(str(row[f'{side}_token'])), MOST_TOKEN)}"
 
 
 def _effects(rows: Sequence[Row], sort: str) -> list[str]:
@@ -517,19 +552,21 @@ def why_screen(report: Report, display: Display) -> Iterator[Section]:
     yield Paragraph(plain_text(report.how_to_read), "note")
     terms = " + ".join(f"{term} {fixed(parts[name], precision)}" for name, term in TERMS.items())
     yield Paragraph(f"logit {fixed(parts['logit'], precision)} = {terms}", "")
-    yield _heads_and_mlps(report, precision)
+    yield _heads_and_mlps(report, display)
     yield _keys(report, TableLabels(report, display), precision)
     yield from closing_notes(report.notes)
 
 
-def _heads_and_mlps(report: Report, precision: int) -> Grid:
+def _heads_and_mlps(report: Report, display: Display) -> Grid:
     """The heads that add most, up or down, and beside them the MLPs."""
+    precision = display.precision
     heads = report.table("heads")[:MOST_EFFECTS]
     layers = sorted(report.table("layers"), key=lambda row: -abs(float(str(row["mlp"]))))[: len(heads)]
     mlps = [(f"MLP {row['layer']}", fixed(row["mlp"], precision)) for row in layers]
     mlps += [("", "")] * (len(heads) - len(mlps))
     columns = [
         _patterns(heads),
+        *_looked_at(heads, display),
         Column(("", "adds"), [fixed(row["contribution"], precision) for row in heads]),
         Column(("", ""), [f"  {name}" for name, _ in mlps], left=True),
         Column(("", "adds"), [number for _, number in mlps]),

@@ -5,7 +5,7 @@ import torch
 from scipy.stats import spearmanr
 from torch.nn import functional as F
 
-from attncli.core.summaries import mean_divergence, mean_loss, rank_correlation, relative_change
+from attncli.core.summaries import mean_divergence, rank_correlation, relative_changes, token_losses
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def logits() -> torch.Tensor:
 def test_loss_and_divergence_are_torchs(logits: torch.Tensor) -> None:
     p, q = logits.log_softmax(dim=-1)
     targets = torch.tensor([6, 0, 3, 3, 1])
-    torch.testing.assert_close(mean_loss(p, targets), F.cross_entropy(logits[0], targets))
+    torch.testing.assert_close(token_losses(p, targets).mean(), F.cross_entropy(logits[0], targets))
     expected = F.kl_div(q, p, log_target=True, reduction="batchmean")
     torch.testing.assert_close(mean_divergence(p, q), expected)
     assert mean_divergence(p, p) == 0
@@ -25,7 +25,7 @@ def test_loss_and_divergence_are_torchs(logits: torch.Tensor) -> None:
 def test_a_change_is_relative_to_each_vector() -> None:
     before = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
     after = torch.tensor([[3.0, 4.0], [0.0, 3.0]])
-    assert relative_change(before, after) == 0.25
+    assert relative_changes(before, after).mean() == 0.25
 
 
 @pytest.mark.parametrize("seed", range(3))

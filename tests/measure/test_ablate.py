@@ -31,6 +31,7 @@ from tools.tiny_architectures import VOCABULARY
 
 SHIPPED = str(HeadsSpec.default_model)
 VALUE_DIM = 16
+LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
 LINES = ("ab cab", "hello world", "a cat sat on the mat", "abcabc")
 
 
@@ -127,10 +128,53 @@ def test_an_answer_is_measured_after_the_text(model: PreTrainedModel) -> None:
     assert order == sorted(order), "what makes it less likely to be gone comes first"
 
 
+@torch.no_grad()
+def eager_attentions(ids: Tensor) -> Tensor:
+    """The weights (layer, head, query, key) of the shipped model, by transformers."""
+    eager = AutoModelForCausalLM.from_pretrained(SHIPPED, attn_implementation="eager").eval()
+    return torch.cat(eager(ids.unsqueeze(0), output_attentions=True).attentions)
+
+
+@pytest.mark.parametrize("text", ["abcabcabc", "the cat sat. the cat"])
+def test_what_a_head_looks_at_where_it_is_missed_most(model: PreTrainedModel, text: str) -> None:
+    report = attncli.run("ablate", sentence=text)
+    ids, weights = text_ids(text), eager_attentions(text_ids(text))
+
+    def losses() -> Tensor:
+        return -log_probabilities(model, ids)[:-1].gather(-1, ids[1:, None])[:, 0]
+
+    before, num_missed = losses(), 0
+    for row in report.table("heads"):
+        layer, head = row["layer"], row["head"]
+        with without(model, layer, head):
+            rise = losses() - before
+        if rise.max() <= 1e-4:
+            assert [row[name] for name in LOOKED_AT] == [None] * 5, "it is missed nowhere"
+            continue
+        num_missed += 1
+        query, key = int(rise.argmax()), int(row["key"])
+        of_query = weights[layer, head, query]
+        assert (row["query"], row["query_token"]) == (query, report.tokens[query])
+        assert of_query[key] == pytest.approx(float(of_query.max()), abs=1e-6)
+        assert row["key_weight"] == pytest.approx(float(of_query.max()), abs=1e-6)
+        assert row["key_token"] == report.tokens[key]
+    assert num_missed > 3
+
+
+def test_with_an_answer_it_is_the_last_token(attn: Attn) -> None:
+    command = ["ablate", "abcdabc", "--answer", "d"]
+    weights = eager_attentions(text_ids("abcdabc"))[:, :, -1]
+    for row in json.loads(attn([*command, "--format", "json"]).out)["statistics"]["heads"]:
+        of_query = weights[row["layer"], row["head"]]
+        assert (row["query"], row["key"]) == (7, int(of_query.argmax()))
+    shown = attn(command).out
+    assert "from 7 c" in shown and "1:1  first token     4 d 1.00" in shown
+
+
 def test_means_over_texts_have_the_intervals_of_scipy(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("\n".join(LINES))
     report = attncli.run("ablate", texts=str(tmp_path / "lines.txt"))
-    assert "4 texts" in report.about
+    assert "4 texts" in report.about and "key" not in report.table("heads")[0]
     each = [effects(attncli.run("ablate", sentence=line), "loss") for line in LINES]
     for row in report.table("heads"):
         numbers = [one[row["layer"], row["head"]] for one in each]
@@ -235,7 +279,7 @@ def test_without_a_head_of_its_own_the_output_is_compared(tmp_path: Path) -> Non
     folder = save_model(tmp_path, "BERT")
     report = attncli.run("ablate", model=folder, sentence="the cat sat")
     assert {"output_change"} == {*report.table("heads")[0]} - {
-        "layer", "head", "kind", "module", "stack", "pattern"
+        "layer", "head", "kind", "module", "stack", "pattern", *LOOKED_AT
     }  # fmt: skip
     assert all(row["output_change"] > 0 for row in report.table("heads"))
     with pytest.raises(attncli.UserError, match="no head that predicts tokens"):
@@ -251,6 +295,9 @@ def test_with_an_encoder_and_a_decoder_heads_have_a_stack(tmp_path: Path) -> Non
     report = attncli.run("ablate", model=tmp_path, sentence="the cat sat", heads="cross:1:2,encoder:0:3")
     assert {row["stack"] for row in report.table("heads")} == {"cross", "encoder"}
     assert all("loss" in row for row in report.table("heads"))
+    looks = {row["stack"]: [row[name] for name in LOOKED_AT] for row in report.table("heads")}
+    assert looks["encoder"] == [None] * 5, "its queries are not the tokens that are predicted"
+    assert looks["cross"][3] == report.context_tokens[looks["cross"][2]]
     with pytest.raises(attncli.UserError, match="heads: must say which stack"):
         attncli.run("ablate", model=tmp_path, sentence="the cat sat", heads="1:2")
 

@@ -113,6 +113,12 @@ def test_heads_add_what_the_formula_says(name: str, tmp_path: Path) -> None:
     expected, difference = by_formula(model, ids, *places)
     torch.testing.assert_close(contributions(report), expected, atol=1e-4, rtol=1e-5)
     assert report.numbers("parts")["logit"] == pytest.approx(difference, abs=1e-4)
+    model.set_attn_implementation("eager")
+    for row in report.table("heads"):
+        of_last = model(ids.unsqueeze(0), output_attentions=True).attentions[row["layer"]][0, row["head"], -1]
+        assert row["query"] == len(ids) - 1 and row["key_token"] == report.tokens[row["key"]]
+        assert row["key_weight"] == pytest.approx(float(of_last.max()), abs=1e-5)
+        assert of_last[row["key"]] == pytest.approx(float(of_last.max()), abs=1e-5)
 
 
 @pytest.mark.parametrize("kinds", [[FULL, SLIDING, FULL], [SLIDING, FULL, SLIDING], [FULL, FULL, SLIDING]])
