@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         relations,
         survey,
         survey_texts,
+        text_differences,
         why,
     )
     from attncli.measure.differences import changed_heads, head_differences
@@ -46,13 +47,18 @@ __all__ = [
     "run",
     "survey",
     "survey_texts",
+    "text_differences",
     "why",
     "words_of_characters",
 ]
 
 _OF_MODELS = {
     **dict.fromkeys(
-        ("ablate", "examples", "generate", "layers", "relations", "survey", "survey_texts", "why"), "library"
+        (
+            *("ablate", "examples", "generate", "layers", "relations"),
+            *("survey", "survey_texts", "text_differences", "why"),
+        ),
+        "library",
     ),
     "open_model": "models.loading",
     "read_probe": "models.pretrained",

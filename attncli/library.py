@@ -25,6 +25,8 @@ from attncli.measure.patterns import HeadRow, interval_rows, patterns_of_text, s
 from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
+from attncli.measure.two_texts import TextDifferences
+from attncli.measure.two_texts import text_differences as differences_of_texts
 from attncli.measure.why import LogitAttribution, attribution
 from attncli.measure.writing import WrittenText, written
 from attncli.memory import refuse_bytes
@@ -62,7 +64,7 @@ def layers(model: Pretrained, text: Text, *, numbers: Collection[int] = ()) -> l
         if not found:
             num_kept = (len(numbers) or model.num_layers) * (3 if model.has_decoder else 1)
             refuse_bytes("layers", num_kept * _num_bytes(layer), "fewer tokens, or some of the layers")
-        found.append(_copied(layer))
+        found.append(layer.copied())
         if len(found) == len(numbers) and not model.has_decoder:
             raise StopCapture
 
@@ -79,15 +81,6 @@ def _num_bytes(layer: CapturedLayer) -> int:
     if isinstance(attention, AttentionLayer):
         return attention.query.nbytes + attention.key.nbytes + attention.value.nbytes
     return attention.weights.nbytes
-
-
-def _copied(layer: CapturedLayer) -> CapturedLayer:
-    """Some models reuse the memory."""
-    attention = layer.attention
-    if not isinstance(attention, AttentionLayer):
-        return layer
-    query, key, value = attention.query.clone(), attention.key.clone(), attention.value.clone()
-    return replace(layer, attention=replace(attention, query=query, key=key, value=value))
 
 
 @dataclass(frozen=True)
@@ -281,6 +274,15 @@ def ablate(
         return ablated(
             pretrained, readings, heads=heads, method=method, jointly=jointly, approximate=approximate
         )
+
+
+def text_differences(model: Pretrained, a: Text, b: Text) -> TextDifferences:
+    """What a model does otherwise on text B than on text A: which heads look elsewhere, what comes next.
+
+    UserError for what the model cannot do; MemoryError.
+    """
+    with in_use(model) as pretrained:
+        return differences_of_texts(pretrained, _read(pretrained, a, "a"), _read(pretrained, b, "b"))
 
 
 def why(

@@ -15,7 +15,9 @@ from attncli.errors import UserError, nearest
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Table, Tensors
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
-from attncli.settings.fields import Spec
+from attncli.settings.fields import Spec, TextSource
+from attncli.settings.models import ModelSpec
+from attncli.settings.text import Text, Texts
 from attncli.settings.validation import (
     Given,
     Overrides,
@@ -28,6 +30,7 @@ from attncli.settings.validation import (
 
 if TYPE_CHECKING:
     from attncli.measure.differences import ChangedHeads, NamedWeights
+    from attncli.models.pretrained import Pretrained, Reading
 
 STACKS = {
     "self": "self-attention",
@@ -234,14 +237,75 @@ def compare(a: Report, b: Report) -> Report:
     )
 
 
+class TwoTextsSpec(ModelSpec):
+    """Two texts that one model reads."""
+
+    experiment = "diff"
+    module = "attncli.commands.diff"
+    model_module = module
+    examples = ()
+    needs_head = True
+
+    a: Text
+    b: Text
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return TextSource("a", self.a), TextSource("b", self.b)
+
+
+def read(
+    spec: TwoTextsSpec, texts: Texts, pretrained: "Pretrained", generator: object
+) -> "tuple[Reading, Reading]":
+    """Both texts as the model reads them; UserError for what does not fit."""
+    from attncli.models.readings import read_text
+
+    return read_text(pretrained, spec.a, key="A"), read_text(pretrained, spec.b, key="B")
+
+
+def report_each(
+    specs: Sequence[TwoTextsSpec],
+    readings: "Sequence[tuple[Reading, Reading]]",
+    pretrained: "Pretrained",
+    progress: object,
+) -> list[Report]:
+    """B compared with A."""
+    return [_texts_report(spec, *pair, pretrained) for spec, pair in zip(specs, readings, strict=True)]
+
+
+def _texts_report(spec: TwoTextsSpec, a: "Reading", b: "Reading", pretrained: "Pretrained") -> Report:
+    from attncli.measure.two_texts import text_differences
+    from attncli.report_parts import versions
+
+    found = text_differences(pretrained, a, b)
+    heads, aligned = Table(found.heads), found.alignment
+    is_aligned = heads[0]["mean_jensen_shannon"] is not None
+    change = "mean_jensen_shannon" if is_aligned else "difference"
+    tables = {"heads": heads, "predictions": Table(found.predictions)}
+    counts = [len(reading.text.ids) for reading in (a, b)]
+    read = f"on {counts[0]} and {counts[1]} tokens, {aligned.num_shared} of them aligned"
+    return Report(
+        "diff",
+        {side: {"model": spec.model, "sentence": text} for side, text in (("a", spec.a), ("b", spec.b))},
+        versions(),
+        aligned.tokens,
+        tensors={f"{change} {stack}".strip(): grid for stack, grid in heads.grids(change).items()},
+        statistics={name: table for name, table in tables.items() if table},
+        notes=found.notes if is_aligned else (NO_SHARED_NOTE, *found.notes),
+        token_spelling=pretrained.token_spelling,
+        about=f"{pretrained.name}: {len(heads)} heads, {read}.",
+    )
+
+
 EXAMPLES = (
     "attn diff self --set causal=true",
     "attn diff multihead --set num_kv_heads=2 --format heatmap",
     "attn diff before.json after.json",
     "attn diff a.yaml b.yaml -o difference.html",
+    'attn diff "Ann and Bob met, and Bob told" "Ann and Bob met, and Ann told" --model ./my-model',
 )
 PARAMETERS = (
     argument(
+<<<<<<< HEAD
         "a",
         "A config file, a saved report (.json), an array (.npz), or an experiment's name.",
         "A",
@@ -253,6 +317,13 @@ PARAMETERS = (
         "B",
         required=False,
         reads_file=True,
+=======
+        "a", "A config file, a saved report (.json), an array (.npz), an experiment's name; or a text.", "A"
+    ),
+    argument("b", "The same; without it A again, with the settings of --set.", "B", required=False),
+    option(
+        "--model", "A and B are texts: what each head of this model looks at in one and the other.", "TEXT"
+>>>>>>> 10e07fd (Compare two texts in one model: attn diff A B --model M)
     ),
     option("--set", "A setting of B. Repeatable.", "KEY=VALUE", kind=list[str]),
 )
@@ -263,14 +334,24 @@ def is_saved(side: str) -> bool:
     return Path(side).suffix.lower() in (".json", ".jsonl", ".ndjson") or is_array_file(side)
 
 
+def is_file(side: str) -> bool:
+    """Whether there is a file of that name; a text may be too long to be one."""
+    try:
+        return Path(side).is_file()
+    except OSError:
+        return False
+
+
 def spec_of(side: str, overrides: Overrides, draws: bool) -> Spec:
     """The settings of one side: of a config file with one experiment, or an experiment's defaults."""
     given: dict[str, Given]
-    if side in SPECS and not Path(side).exists():
+    if side in SPECS and not is_file(side):
         spec_class, given = SPECS[side], overridden(SPECS[side], {}, overrides)
-    elif Path(side).suffix.lower() not in (".yaml", ".yml") and not Path(side).exists():
-        hint = nearest(side, SPECS)
-        raise UserError(f"{side}: is neither a file nor an experiment{hint}: one of {', '.join(SPECS)}")
+    elif len(side.split()) > 1 and not is_file(side):
+        raise UserError(f"diff: a text needs the model that reads it: --model FOLDER (got {side:.40})")
+    elif Path(side).suffix.lower() not in (".yaml", ".yml") and not is_file(side):
+        kinds = f"neither a file nor an experiment{nearest(side, SPECS)}"
+        raise UserError(f"{side}: is {kinds}: one of {', '.join(SPECS)}; a text needs --model FOLDER")
     else:
         entries = ConfigFile(Path(side), overrides).entries()
         if len(entries) != 1:
@@ -301,10 +382,32 @@ def _saved(side: str) -> Report:
     return reports[0]
 
 
-def run_diff(a: str, b: str | None, set: Sequence[str], **flags: Any) -> None:
+def _texts_spec(a: str, b: str | None, model: str, overrides: Overrides) -> TwoTextsSpec:
+    """The settings of two texts; UserError where one of them is a file, and for --set."""
+    if b is None:
+        raise UserError("diff: needs a second text beside --model")
+    for side in filter(is_file, (a, b)):
+        raise UserError(
+            f"--model: reads two texts, and {side} is a file: leave --model out, or name two texts"
+        )
+    for value in overrides.values():
+        raise UserError(f"{value.where}: is for experiments and files, not for the two texts of --model")
+    given = {"model": Given(model, "--model", is_flag=True)}
+    given |= {key: Given(text, key.upper(), is_flag=True) for key, text in (("a", a), ("b", b))}
+    return build_spec(TwoTextsSpec, given)
+
+
+def run_diff(a: str, b: str | None, model: str | None, set: Sequence[str], **flags: Any) -> None:
     """Read or compute both sides, then show B against A."""
     to = Destination(**flags)
     overrides = parse_overrides(set)
+    if model is not None:
+        spec = _texts_spec(a, b, model, overrides)
+        from attncli.runs.runner import Session
+
+        with progress_line() as progress:
+            to.write([Session(progress).run(spec, reseed=True)])
+        return
     if b is None and not overrides:
         raise UserError("diff: needs a second side: a file, or --set KEY=VALUE for what differs")
     other = a if b is None else b

@@ -318,8 +318,8 @@ class Survey:
         stack = layer.stack_name
         if stack not in self.wanted:
             head_mean = self.options.rollout and layer.kind == "self"
-            more = {"head_mean": head_mean, "top_k": int(self.options.first_keys)}
-            self.wanted[stack] = replace(self.texts.wanted(layer), **more)
+            top_k = int(self.options.first_keys)
+            self.wanted[stack] = replace(self.texts.wanted(layer), head_mean=head_mean, top_k=top_k)
         has_values = isinstance(attention, AttentionLayer) and attention.value.shape[-1] > 0
         wanted = replace(self.wanted[stack], output=has_values and attention is layer.attention)
         return self.maps[0].wanted(layer, wanted) if self.maps else wanted

@@ -53,6 +53,14 @@ class CapturedLayer:
         assert weights is not None
         return weights
 
+    def copied(self) -> "CapturedLayer":
+        """The layer as it is now: some models reuse the memory."""
+        attention = self.attention
+        if not isinstance(attention, AttentionLayer):
+            return self
+        query, key, value = attention.query.clone(), attention.key.clone(), attention.value.clone()
+        return replace(self, attention=replace(attention, query=query, key=key, value=value))
+
 
 Consumer = Callable[[CapturedLayer], Float[Tensor, "text head query value_dim"] | None]
 """Takes a layer and gives its output, or None where it has not computed it."""

@@ -1,4 +1,4 @@
-"""The first screens of attention, of the lessons, and of what compares; their first lines and notes."""
+"""The first screens of attention, of the lessons and of stores; their first lines and notes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -7,11 +7,11 @@ import numpy as np
 from rich.cells import cell_len
 
 from attncli.plain_text import plain_text
-from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table
+from attncli.report import NamedTensor, Numbers, Report, Row, Table
 from attncli.settings import SPECS
 from attncli.views import Display
 from attncli.views.heatmap import draw
-from attncli.views.matrices import Matrix, curves_of, matrices, matrices_of, place_names, tokens_of
+from attncli.views.matrices import Matrix, curves_of, matrices, matrices_of, tokens_of
 from attncli.views.sections import (
     GAP,
     Column,
@@ -388,64 +388,9 @@ def norm_screen(report: Report, display: Display) -> Iterator[Section]:
     yield from fitting_notes(report, display)
 
 
-NOTES, NOTES_OF_SURVEYS = 1, 3
-# Of the matrix of a diff, where it says all, and where the rows or heads that changed follow.
-DIFF_ROWS, FEW_DIFF_ROWS = 8, 3
-MOST_CHANGED = 2
-# The statistics below the weights of a diff; all, as far as they fit, where there are none.
-DIFF_STATISTICS = ("scores.variance", "scaled_scores.variance", "entropy.mean", "max_weight.mean")
-MOST_STATISTICS, MOST_HEADS = 16, 10
 # Of each matrix of a mistake, where it is alone, and where a table follows.
 PITFALL_ROWS, FEW_PITFALL_ROWS = 6, 3
 MOST_LINES, MOST_FAILED = 18, 2
-
-
-def comparison_screen(report: Report, display: Display) -> Iterator[Section]:
-    """The settings that differ; the difference of the weights, of many heads that of the most changed."""
-    yield Paragraph(heading(report), "title")
-    count = NOTES if report.tensors else NOTES_OF_SURVEYS
-    notes = [] if report.table("by_head") else map(plain_text, report.notes[:count])
-    for note in (plain_text(report.about), *notes):
-        yield Paragraph(shortened(note, 2 * (display.width or 0)), "line")
-    left_out: list[str] = []
-    if "difference" in report.tensors:
-        part = _difference(report, display)
-        yield part.grid
-        yield Paragraph("Positive: B looks there more than A.", "line")
-        left_out += part.left_out()
-        changed = "by_head" if report.table("by_head") else "changed_rows"
-        is_whole = not report.table("by_head") and not left_out
-        statistics = {} if is_whole else {changed: Table(report.table(changed)[:MOST_CHANGED])}
-        rows = [row for row in report.table("side_by_side") if row["statistic"] in DIFF_STATISTICS]
-    else:
-        heads = "changed_heads" if report.table("changed_heads") else "heads_difference"
-        statistics = {heads: Table(report.table(heads)[:MOST_HEADS])}
-        rows = report.table("side_by_side")[: MOST_STATISTICS - len(statistics[heads])]
-    shown = {name: table for name, table in {**statistics, "side_by_side": Table(rows)}.items() if table}
-    counts = {f"rows of {name}": len(report.table(name)) - len(table) for name, table in shown.items()}
-    for grid in statistic_tables(replace(report, statistics=shown), display, TableLabels(report, display)):
-        first = grid.first_group(display.width)
-        counts[f"columns of {grid.title}"] = len(grid.columns) - len(first.columns)
-        yield first
-    left_out += [f"{count} {name}" for name, count in counts.items() if count]
-    if left_out:
-        yield Paragraph(f"Not shown: {', '.join(left_out)}. See --show all.", "note")
-
-
-def _difference(report: Report, display: Display) -> MatrixPart:
-    """B - A of the weights; of the head that changed most where there are several."""
-    found = list(matrices_of(report, "difference", report.tensors["difference"]))
-    heads = report.table("by_head")
-    place = tuple(
-        (axis, int(str(head[axis]))) for head in heads[:1] for axis in head if axis in ("batch", *PLACES)
-    )
-    matrix = next((matrix for matrix in found if matrix.place == place), found[0])
-    title = ", ".join(["weights of B minus those of A", *place_names(matrix.place)])
-    if not np.nan_to_num(matrix.values).any():
-        title += " (no weight changed)"
-    elif heads:
-        title += " (changed most)"
-    return MatrixPart(report, {"": matrix}, display, title, FEW_DIFF_ROWS if heads else DIFF_ROWS)
 
 
 def pitfalls_screen(report: Report, display: Display) -> Iterator[Section]:

@@ -179,6 +179,21 @@ MAX_TEXT = 58
 HEAD_COLUMNS = ("layer", "head", "stack", "kind", "module", "pattern")
 
 
+TITLES = {
+    "by_head": "the heads whose rows moved furthest",
+    "changed_heads": "the heads that changed beyond their intervals",
+    "changed_rows": "the rows that moved furthest",
+    "heads_difference": "statistics of heads, B minus A",
+    "side_by_side": "statistics of A and B",
+}
+"""What people read above the tables of a comparison."""
+
+
+def table_title(report: Report, name: str) -> str:
+    """The title of a table: its name, but for those of comparisons."""
+    return TITLES.get(name, name) if report.experiment == "diff" else name
+
+
 def statistic_tables(report: Report, display: Display, labels: TableLabels) -> Iterator[Grid]:
     """Each table; then the numbers, those with the same names in one table."""
     groups: dict[tuple[str, ...], dict[str, Row]] = {}
@@ -187,9 +202,15 @@ def statistic_tables(report: Report, display: Display, labels: TableLabels) -> I
         if isinstance(value, Table) and is_of_store and report.tensors:
             value = Table(row for row in value if None in map(row.get, PLACES))  # the others are on grids
         if value and isinstance(value, Table) and not is_of_store and set(PLACES) <= value[0].keys():
-            yield heads_grid(name, value, display.precision)
+            yield heads_grid(table_title(report, name), value, display.precision)
         elif value and isinstance(value, Table):
-            yield _grid(name, [str(number) for number in range(len(value))], value, display, labels)
+            yield _grid(
+                table_title(report, name),
+                [str(number) for number in range(len(value))],
+                value,
+                display,
+                labels,
+            )
         elif isinstance(value, Numbers):
             groups.setdefault(tuple(value), {})[name] = value
     for rows in groups.values():

@@ -15,13 +15,13 @@ from attncli.plain_text import plain_text
 from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
+from attncli.views.comparisons import comparison_screen
 from attncli.views.heatmap import sentences
 from attncli.views.matrices import chosen_parts, missing_parts, parts_of
 from attncli.views.model_screens import ablate_screen, generate_screen, heads_screen, why_screen
 from attncli.views.screens import (
     attention_screen,
     average_screen,
-    comparison_screen,
     norm_screen,
     pitfalls_screen,
     results_screen,
@@ -118,6 +118,7 @@ HEADS = Needs(
         },
         "strongest": {"stack": TEXT, "pattern": TEXT, **HEAD, "value": MAYBE},
         "intervals": {"stack": TEXT, **HEAD, "statistic": TEXT, "mean": MAYBE, "upper": MAYBE},
+        "named_tokens": {"setting": TEXT, "name": ANY, "text": TEXT, "position": WHOLE, "token": ANY},
     },
     tensors={"rollout": 2},
 )
@@ -205,6 +206,21 @@ NEEDS: dict[str, Needs] = {
         spec={"head": ANY},
         said=("about", "how_to_read"),
     ),
+    "diff of texts": Needs(
+        must=("heads",),
+        tables={
+            "heads": {
+                **{"stack": TEXT, **HEAD, "mean_jensen_shannon": MAYBE, "query_a": WHOLE, "query_b": WHOLE},
+                **dict.fromkeys(("statistic", "query_a_token", "query_b_token"), TEXT),
+                **dict.fromkeys(("a", "b"), MAYBE),
+                **{f"key_{side}": WHOLE for side in "ab"},
+                **{f"key_{side}_token": TEXT for side in "ab"},
+                **{f"weight_{side}": MAYBE for side in "ab"},
+            },
+            "predictions": {"token": TEXT, "a": MAYBE, "b": MAYBE},
+        },
+        said=("about",),
+    ),
     "diff": Needs(tables={"side_by_side": {"statistic": TEXT}}, tensors={"difference": 2}, said=("about",)),
     "results": Needs(must=("summary",), spec={"store": TEXT, "group_by": LIST}),
 }
@@ -216,6 +232,8 @@ def suits(report: Report) -> bool:
     if name == "heads":
         forms = [form for form in ("examples", "relations", "intervals") if report.table(form)]
         name = f"heads of {forms[0]}" if forms else name
+    if name == "diff" and "heads" in report.statistics:
+        name = "diff of texts"
     is_met = NEEDS[name].met_by(report)
     if name == "pitfalls" and not report.table("pitfalls"):
         return is_met and _is_wrong_and_right(report)

@@ -316,7 +316,7 @@ MOST_NAMED = 6
 
 def named_tokens(report: Report, key: str) -> list[str]:
     """`5 ·to` and `13-14 ·liz·ard`: the tokens that names in a setting mean; of many texts the names."""
-    rows = [row for row in report.table("named_tokens") if row["setting"] == key]
+    rows = [row for row in report.table("named_tokens") if row.get("setting") == key]
     if not rows:
         return [repr(name) for name in map(str, report.spec.get(key) or ())]
     several_texts = len({row["text"] for row in rows}) > 1

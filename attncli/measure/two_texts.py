@@ -1,0 +1,205 @@
+"""Two texts read by one model: which heads look elsewhere, and what comes next instead."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import isnan
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attncli.core.summaries import jensen_shannon
+from attncli.measure.ablate import WHERE
+from attncli.measure.differences import NAMING, Alignment, align
+from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
+from attncli.measure.patterns import HeadRow
+from attncli.memory import refuse_bytes
+from attncli.models.capture import capture
+from attncli.models.layers import CapturedLayer
+from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.readings import texts_of_stack
+
+BYTES_PER_WEIGHT = 60
+"""Of the heads of a layer, of both texts: their rows in float64, spread over the tokens of both."""
+BYTES_PER_LOGIT = 8
+
+
+@dataclass(frozen=True)
+class TextDifferences:
+    """Text B compared with text A, as one model reads them; `alignment` is that of their tokens.
+
+    `heads` has one row per head, the one that changed most first. Where tokens of both texts correspond,
+    `mean_jensen_shannon` is the mean distance of their rows (see `jensen_shannon`), and `query_a`, `query_b`
+    are where it is largest; else heads are in the order of the `statistic` that changed most, of those that
+    name heads, and the queries are the last tokens. `key_a` and `key_b` are what the head looks at most from
+    there, with `weight_a` and `weight_b`.
+    `predictions` are the tokens whose probability at the end changed most, or at the mask; none where the
+    model has no head that predicts tokens.
+    """
+
+    heads: list[HeadRow]
+    predictions: list[dict[str, Any]]
+    alignment: Alignment
+    notes: tuple[str, ...] = ()
+
+
+class TextRun(NamedTuple):
+    """A model's run on a text: its layers, the row of each head, and what it predicts."""
+
+    layers: list[CapturedLayer]
+    heads: list[HeadRow]
+    probabilities: Float[Tensor, " vocabulary"] | None
+    notes: list[str]
+
+
+@torch.no_grad()
+def text_differences(
+    pretrained: Pretrained, a: Reading, b: Reading, *, num_predictions: int = 10
+) -> TextDifferences:
+    """B compared with A. UserError for what the model cannot do; MemoryError."""
+    _refuse_what_does_not_fit(pretrained, a, b)
+    run_a, run_b = _run(pretrained, a), _run(pretrained, b)
+    sides: dict[str, tuple[Side, Side]] = {}
+    changed: list[HeadRow] = []
+    for layer_a, layer_b in zip(run_a.layers, run_b.layers, strict=True):
+        stack = layer_a.stack_name
+        if stack not in sides:
+            sides[stack] = _sides(texts_of_stack(a, stack), texts_of_stack(b, stack))
+        changed += _changed_rows((layer_a, layer_b), sides[stack])
+    heads = [_head(*rows) for rows in zip(run_a.heads, run_b.heads, changed, strict=True)]
+    is_aligned = any(row["mean_jensen_shannon"] is not None for row in heads)
+    change = "mean_jensen_shannon" if is_aligned else "difference"
+    heads.sort(key=lambda row: -abs(row[change] or 0.0))
+    return TextDifferences(
+        heads,
+        _predictions(pretrained, run_a, run_b, num_predictions),
+        align(a.text.tokens, b.text.tokens),
+        tuple(dict.fromkeys((*run_a.notes, *run_b.notes))),
+    )
+
+
+def _refuse_what_does_not_fit(pretrained: Pretrained, a: Reading, b: Reading) -> None:
+    config = pretrained.model.config.get_text_config()
+    num_heads, num_tokens = getattr(config, "num_attention_heads", 1), max(*a.counts, *b.counts)
+    logits = num_tokens * config.vocab_size * BYTES_PER_LOGIT if pretrained.with_head is not None else 0
+    refuse_bytes("diff", num_heads * (2 * num_tokens) ** 2 * BYTES_PER_WEIGHT + logits, "fewer tokens")
+
+
+def _run(pretrained: Pretrained, reading: Reading) -> TextRun:
+    layers: list[CapturedLayer] = []
+    outputs: list[Any] = []
+    model, inputs = pretrained.whole, pretrained.inputs([reading])
+    with ExitStack() as hooks:
+        survey = Survey(NOTHING_MORE, [reading], pretrained, None, hooks)
+
+        def take(layer: CapturedLayer) -> Tensor | None:
+            layers.append(layer.copied())
+            return survey.take(layer)
+
+        # The last call is that of the whole text: others try how the model hands over its attention.
+        hook = model.register_forward_hook(lambda _model, _inputs, output: outputs.append(output))
+        hooks.callback(hook.remove)
+        way = capture(model, inputs, take)
+    place = _predicted_place(pretrained, reading)
+    probabilities = None
+    if place is not None:
+        probabilities = outputs[-1]["logits"][0, place].double().softmax(dim=-1).cpu()
+    return TextRun(
+        layers, found_texts(survey)[0].rows, probabilities, [*way.notes(), *reading.left_out_notes()]
+    )
+
+
+def _predicted_place(pretrained: Pretrained, reading: Reading) -> int | None:
+    """The last token, or the mask where there is one; None where nothing is predicted."""
+    if pretrained.predicts == "next":
+        return len(reading.text.ids) - 1
+    if pretrained.predicts is None:
+        return None
+    masks = (reading.text.ids == pretrained.tokenizer.mask_token_id).nonzero().flatten().tolist()
+    return int(masks[0]) if len(masks) == 1 else None
+
+
+class Side(NamedTuple):
+    """The tokens of one text, and the positions of those that both texts have.
+
+    `shared` are the queries that correspond, `keys` the position of each key of both texts, -1 for none.
+    """
+
+    queries: tuple[str, ...]
+    tokens: tuple[str, ...]
+    shared: Int[Tensor, " row"]
+    keys: Int[Tensor, " both"]
+
+
+def _sides(a: tuple[ModelText, ModelText], b: tuple[ModelText, ModelText]) -> tuple[Side, Side]:
+    """The texts of queries and keys of both sides, aligned."""
+    queries, keys = (align(one.tokens, other.tokens) for one, other in zip(a, b, strict=True))
+    is_shared = (queries.a >= 0) & (queries.b >= 0)
+    side_a, side_b = (
+        Side(query.tokens, key.tokens, torch.from_numpy(places[is_shared]), torch.from_numpy(of_keys))
+        for (query, key), places, of_keys in ((a, queries.a, keys.a), (b, queries.b, keys.b))
+    )
+    return side_a, side_b
+
+
+def _changed_rows(layers: tuple[CapturedLayer, CapturedLayer], sides: tuple[Side, Side]) -> list[HeadRow]:
+    """For each head of a layer how far its rows moved, and the keys of the row that moved furthest."""
+    weights = [layer.weights()[0].double().cpu() for layer in layers]
+    distances = jensen_shannon(*map(_spread, weights, sides))
+    rows: list[HeadRow] = []
+    for head, of_rows in enumerate(distances):
+        queries = [len(side.queries) - 1 for side in sides]
+        row: HeadRow = {"mean_jensen_shannon": None, "max_jensen_shannon": None}
+        if not of_rows.isnan().all():
+            most = of_rows.nan_to_num(-1.0).argmax()
+            row = {
+                "mean_jensen_shannon": float(of_rows.nanmean()),
+                "max_jensen_shannon": float(of_rows[most]),
+            }
+            queries = [int(side.shared[most]) for side in sides]
+        for name, of_side, side, query in zip("ab", weights, sides, queries, strict=True):
+            weight, key = of_side[head, query].max(dim=-1)
+            row |= {f"query_{name}": query, f"query_{name}_token": side.queries[query]}
+            row |= {f"key_{name}": int(key), f"key_{name}_token": side.tokens[int(key)]}
+            row[f"weight_{name}"] = float(weight)
+        rows.append(row)
+    return rows
+
+
+def _spread(weights: Float[Tensor, "head query key"], side: Side) -> Float[Tensor, "head row both"]:
+    """The rows that both texts have at the keys of both, 0 at those that this text lacks."""
+    spread = weights[:, side.shared][:, :, side.keys]
+    return spread.masked_fill(side.keys < 0, 0.0)
+
+
+def _head(a: HeadRow, b: HeadRow, changed: HeadRow) -> HeadRow:
+    """A head with how far its rows moved, and the statistic that changed most."""
+    differences = {name: b[name] - a[name] for name in NAMING if name in a and name in b}
+    known = {name: difference for name, difference in differences.items() if not isnan(difference)}
+    statistic = max(sorted(known), key=lambda name: abs(known[name]))
+    return {
+        **{name: a[name] for name in WHERE},
+        "pattern_a": a["pattern"],
+        "pattern_b": b["pattern"],
+        **changed,
+        **{"statistic": statistic, "a": a[statistic], "b": b[statistic], "difference": known[statistic]},
+    }
+
+
+def _predictions(pretrained: Pretrained, a: TextRun, b: TextRun, count: int) -> list[dict[str, Any]]:
+    """The tokens whose probability changed most."""
+    if a.probabilities is None or b.probabilities is None:
+        return []
+    difference = b.probabilities - a.probabilities
+    ids = difference.abs().topk(min(count, len(difference))).indices.tolist()
+    return [
+        {
+            "token_id": i,
+            "token": label,
+            "a": float(a.probabilities[i]),
+            "b": float(b.probabilities[i]),
+            "difference": float(difference[i]),
+        }
+        for i, label in zip(ids, pretrained.labels(ids), strict=True)
+    ]
