@@ -17,8 +17,7 @@ from attncli.measure.patterns import HeadRow
 from attncli.memory import refuse_bytes
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
-from attncli.models.pretrained import ModelText, Pretrained, Reading
-from attncli.models.readings import texts_of_stack
+from attncli.models.pretrained import ModelText, Pretrained, Reading, texts_of_stack
 
 BYTES_PER_WEIGHT = 60
 """Of the heads of a layer, of both texts: their rows in float64, spread over the tokens of both."""

@@ -163,9 +163,12 @@ def _next_tokens(predictions: Sequence[Row], display: Display) -> str:
     """`next token, in A and B: ·Mary 0.92 -> 0.00, ·John 0.00 -> 0.75`: as many as fit one line."""
     line = "next token, A -> B:"
     for row in predictions:
-        numbers = " -> ".join(fixed(row[side], display.precision) for side in ("a", "b"))
+        of_a, of_b = (fixed(row[side], display.precision) for side in ("a", "b"))
+        if of_a == of_b:
+            break
+        numbers = f"{of_a} -> {of_b}"
         longer = f"{line}{'' if line.endswith(':') else ','} {_token(row['token'])} {numbers}"
         if cell_len(longer) > (display.width or 0):
             break
         line = longer
-    return line
+    return line if not line.endswith(":") else f"{line} no probability changed by {0.1**display.precision:g}"
