@@ -305,9 +305,8 @@ EXAMPLES = (
 )
 PARAMETERS = (
     argument(
-<<<<<<< HEAD
         "a",
-        "A config file, a saved report (.json), an array (.npz), or an experiment's name.",
+        "A config file, a saved report (.json), an array (.npz), an experiment's name; or a text.",
         "A",
         reads_file=True,
     ),
@@ -317,13 +316,9 @@ PARAMETERS = (
         "B",
         required=False,
         reads_file=True,
-=======
-        "a", "A config file, a saved report (.json), an array (.npz), an experiment's name; or a text.", "A"
     ),
-    argument("b", "The same; without it A again, with the settings of --set.", "B", required=False),
     option(
         "--model", "A and B are texts: what each head of this model looks at in one and the other.", "TEXT"
->>>>>>> 10e07fd (Compare two texts in one model: attn diff A B --model M)
     ),
     option("--set", "A setting of B. Repeatable.", "KEY=VALUE", kind=list[str]),
 )
