@@ -16,7 +16,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.commands.command import DEBUG, LESSON_FILES, Command, argument, color_depth, option, width
-from attncli.commands.output import can_walk, pause, show
+from attncli.commands.pager import can_walk, walk
 from attncli.errors import DONE, FAILED, INTERRUPTED, UserError, WriteError
 from attncli.saved import read_reports
 from attncli.views import Display
@@ -188,8 +188,8 @@ def output_of(line: str, attn: Attn) -> tuple[int, str]:
     return code, out.getvalue()
 
 
-def screens_of(page: Lesson, display: Display, codes: list[int], attn: Attn) -> Iterator[tuple[str, str]]:
-    """Texts, each with what Enter does next (the last: nothing); a command runs when its turn comes."""
+def pages_of(page: Lesson, display: Display, codes: list[int], attn: Attn) -> Iterator[str]:
+    """What stands before each command and what it prints, in turn; it runs when its output is asked for."""
     text = StringIO()
     screen = Screen(text, display)
     screen.draw(Paragraph(f"Lesson {page.number}: {page.title}", "step"))
@@ -201,16 +201,16 @@ def screens_of(page: Lesson, display: Display, codes: list[int], attn: Attn) -> 
                 screen.draw(Paragraph(part.text, "prose"))
             continue
         text.write(f"\n{PROMPT}{part.line}\n")  # on one line, so that it can be copied
-        yield text.getvalue(), "Enter: run it"
+        yield text.getvalue()
         code, out = output_of(part.line, attn)
         codes.append(code)
-        yield "\n" + out.lstrip("\n"), "Enter: continue"
+        yield "\n" + out.lstrip("\n")
         text.seek(0)
         text.truncate()
     for each in lessons():
         if each.number == page.number + 1:
             screen.draw(Paragraph(f"Next: attn lesson {each.number}   {each.title}", "lead"))
-    yield text.getvalue(), ""
+    yield text.getvalue()
 
 
 def run_lesson(page: Lesson, attn: Attn) -> int:
@@ -219,11 +219,12 @@ def run_lesson(page: Lesson, attn: Attn) -> int:
     display = Display(width=width(is_terminal), colors=color_depth("auto", is_terminal))
     codes: list[int] = []
     with TemporaryDirectory() as folder, chdir(folder):
-        for text, following in screens_of(page, display, codes, attn):
-            if not is_walked:
-                sys.stdout.write(text)
-            elif not show(text) or not following or not pause(following):
-                break
+        pages = pages_of(page, display, codes, attn)
+        if is_walked:
+            num_commands = sum(isinstance(part, CommandLine) for part in page.parts)
+            walk(pages, [*["continue", "run it"] * num_commands, "continue"], "page")
+        else:
+            sys.stdout.writelines(pages)
     return FAILED if any(codes) else DONE
 
 

@@ -1,4 +1,4 @@
-"""Where reports go: standard output, a file that appears whole, or one screen at a time."""
+"""Where reports go: standard output, a file that appears whole, or one page at a time."""
 
 import os
 import sys
@@ -14,6 +14,7 @@ from threading import Event, Lock, Thread
 from typing import IO, TYPE_CHECKING, Any
 
 from attncli.commands.command import MAX_DIGITS, checked_display, color_depth, refuse_unknown, width
+from attncli.commands.pager import CLEAR, can_walk, walk
 from attncli.errors import ClosedPipe, RunError, UserError, WriteError
 from attncli.memory import readable_bytes
 from attncli.models.folder import local_model, weight_files
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 SHOWN_AFTER_SECONDS = 1.0
 BETWEEN_SECONDS = 0.1
 COUNTED_SECONDS = 2.0
-CLEAR = "\r\x1b[K"
 
 
 class ProgressLine:
@@ -189,61 +189,6 @@ def readable_seconds(seconds: float) -> str:
     return f"{whole // 3600:,} h {whole % 3600 // 60} min"
 
 
-LINES = 24
-ENDS = ("q", "quit")
-ABOVE = "\x1b[A"
-
-
-def can_walk() -> bool:
-    """Whether there is a reader: someone who sees a screen and has a key to press."""
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
-
-
-def screens(text: str, height: int) -> Iterator[str]:
-    """The text in parts of at most that many lines, cut before blank lines where there are any."""
-    lines = text.rstrip("\n").split("\n")
-    while len(lines) > height:
-        end = next((i for i in range(height, 0, -1) if not lines[i]), height)
-        yield "\n".join(lines[:end]) + "\n"
-        lines = lines[end:]
-    yield "\n".join(lines) + "\n"
-
-
-def show(text: str) -> bool:
-    """Write a text, pausing after each screen but the last; whether the reader continues."""
-    *before, last = screens(text, max(_size().lines - 1, 2))
-    for screen in before:
-        sys.stdout.write(screen)
-        if not pause("Enter: more of this"):
-            return False
-    sys.stdout.write(last)
-    return True
-
-
-def pause(what: str) -> bool:
-    """Wait for Enter; the last line says what it does. False where the reader ends: q, or no input."""
-    import termios  # which Windows has not
-
-    sys.stdout.flush()
-    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # keys that were pressed while something was computed
-    prompt = f"{what}; q: end "[: _size().columns - 1]
-    print(prompt, end="", file=sys.stderr, flush=True)
-    answer = ""
-    try:
-        answer = sys.stdin.readline()
-    finally:
-        # The line of the prompt is for the screen that follows; Enter has moved the cursor below it.
-        can_move = os.environ.get("TERM") != "dumb"
-        erased = (ABOVE if answer.endswith("\n") else "") + CLEAR if can_move else "\n"
-        print(erased, end="", file=sys.stderr, flush=True)
-    return answer != "" and answer.strip().lower() not in ENDS
-
-
-def _size() -> os.terminal_size:
-    columns, lines = os.get_terminal_size(sys.stdout.fileno())
-    return os.terminal_size((columns or 80, lines or LINES))
-
-
 def checked_step(step: str | None, view: str, display: Display) -> int | None:
     """The number of --step; UserError where it is not a number, or the view shows no steps."""
     if step is None:
@@ -270,17 +215,19 @@ def with_step(reports: "Iterable[Report]", step: int | None) -> "Iterator[Report
 
 
 def walk_steps(reports: "Iterable[Report]", write: Write, stream: IO[str], display: Display) -> None:
-    """Each step of an explanation on its own screen, until the reader quits."""
+    """Each step of an explanation on a page of its own, until the reader quits."""
     for report in reports:
         if not report.steps:
             write([report], stream, display)
-        for number, step in enumerate(report.steps, start=1):
-            if number > 1 and not pause(f"Enter: {number} of {len(report.steps)}, {plain_text(step.title)}"):
-                return
+            continue
+
+        def text_of(number: int, report: "Report" = report) -> str:
             text = StringIO()
             write([report], text, replace(display, step=number))
-            if not show(text.getvalue()):
-                return
+            return text.getvalue()
+
+        titles = [plain_text(step.title) for step in report.steps]
+        walk(map(text_of, range(1, len(titles) + 1)), titles, "step")
 
 
 class Destination:

@@ -11,37 +11,38 @@ import sys
 import termios
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from select import select
 
 import pytest
 
-from attncli.commands.output import ABOVE, CLEAR, screens
+from attncli.commands.pager import screens
 from tests.conftest import Attn
 from tests.running import LESSON_FILES, run
 from tests.views.test_views import shown
 
 LINES, COLUMNS = 24, 80
-PROMPT = re.compile(r"; q: end $")
+PROMPT = re.compile(r"q: quit $")
 CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 PATIENCE = 60
+ATTN = (sys.executable, "-m", "attncli")
 
 
 class Terminal:
-    """`attn` at a terminal of 80 x 24; `screen` is what it wrote since the last key."""
+    """`attn`, or another command, at a terminal of 80 x 24; `screen` is what it wrote since the last key."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path, **variables: str) -> None:
-        self._ours, theirs = os.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+    def __init__(self, command: Sequence[str], folder: Path, **variables: str) -> None:
+        self._ours, self._theirs = os.openpty()
+        fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+        self._modes = termios.tcgetattr(self._theirs)
         environment = {**os.environ, "TERM": "xterm-256color", **variables}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "attncli", *arguments],
-            stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environment, start_new_session=True,
+            command, stdin=self._theirs, stdout=self._theirs, stderr=self._theirs, cwd=folder,
+            env=environment, start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )  # fmt: skip
-        os.close(theirs)
-        self.raw = self.prompt = ""
+        self.raw = ""
 
     @property
     def screen(self) -> str:
@@ -50,31 +51,41 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
 
-    def interrupt(self) -> None:
-        self._process.send_signal(signal.SIGINT)
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
 
-    def read(self) -> bool:
+    def read(self, until: re.Pattern[str] = PROMPT) -> bool:
         """Up to the next prompt, or the end; whether it waits for a key."""
         data, end = b"", time.monotonic() + PATIENCE
-        with suppress(OSError):  # how a terminal ends
-            while not PROMPT.search(data.decode(errors="ignore")):
-                assert select([self._ours], [], [], end - time.monotonic())[0], data
+        while not until.search(data.decode(errors="ignore")):
+            if select([self._ours], [], [], 0.02)[0]:
                 data += os.read(self._ours, 2**16)
-        self.raw = data.decode().rpartition(f"{ABOVE}{CLEAR}")[2]  # without the echo of the key
-        return bool(PROMPT.search(self.raw))
+            elif self._process.poll() is not None:
+                break
+            assert time.monotonic() < end, data
+        self.raw = data.decode()
+        return bool(until.search(self.raw))
 
     def code(self) -> int:
         return self._process.wait(PATIENCE)
+
+    def is_as_before(self) -> bool:
+        return termios.tcgetattr(self._theirs) == self._modes
+
+    def left(self) -> str:
+        """What was typed and nobody has read."""
+        return os.read(self._theirs, 2**16).decode() if select([self._theirs], [], [], 0)[0] else ""
 
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
         os.close(self._ours)
+        os.close(self._theirs)
 
 
 @contextmanager
 def terminal(arguments: Sequence[str], folder: Path, **variables: str) -> Iterator[Terminal]:
-    opened = Terminal(arguments, folder, **variables)
+    opened = Terminal([*ATTN, *arguments], folder, **variables)
     try:
         yield opened
     finally:
@@ -96,54 +107,144 @@ def test_an_explanation_goes_on_with_enter(explained: Path, colour: bool) -> Non
     with terminal(
         ["show", explained.name], explained.parent, **({} if colour else {"NO_COLOR": "1"})
     ) as seen:
-        waiting, titles = True, []
+        waiting, titles, is_colored = True, [], False
         while waiting:
             waiting = seen.read()
-            assert bool(COLOUR.search(seen.raw)) == colour or "more of this" in whole
+            is_colored |= bool(COLOUR.search(seen.raw))
             *lines, last = seen.screen.split("\n")
             assert len(lines) < LINES and all(len(line) <= COLUMNS for line in lines)
             titles += re.findall(r"^══ (\d of 8: .*?) ═", seen.screen, re.MULTILINE)
-            whole += "\n".join([*lines, last if not waiting else ""])
+            whole += "\n".join([*lines, ""])
             if waiting:
-                following = f"Enter: {len(titles) + 1} of 8, "
+                following = f"Enter: {len(titles) + 1} of 8, " if len(titles) < 8 else "Enter: quit; "
                 assert last.startswith(following) or last.startswith("Enter: more of this")
                 seen.press("\n")
-        assert seen.code() == 0
+        assert seen.code() == 0 and is_colored == colour
     assert titles == [f"{n} of 8: {step['title']}" for n, step in enumerate(steps, start=1)]
     assert (
         whole.split() == shown("table", [run("self", explain=True, sentence="the cat sat")], width=80).split()
     )
 
 
-@pytest.mark.parametrize(("keys", "code"), [("q\n", 0), ("\x04", 0), (None, 130)], ids=["q", "eof", "ctrl-c"])
-def test_a_key_ends_it(explained: Path, keys: str | None, code: int) -> None:
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("q", 0), ("Q", 0), ("\x04", 0), ("\x03", 130), (signal.SIGINT, 130), (signal.SIGTERM, 143)],
+    ids=["q", "Q", "eof", "ctrl-c", "interrupt", "terminate"],
+)
+def test_it_ends_at_once_and_leaves_the_terminal_as_it_was(
+    explained: Path, end: str | signal.Signals, code: int
+) -> None:
     with terminal(["show", explained.name], explained.parent) as seen:
-        assert seen.read() and "1 of 8" in seen.screen
-        seen.press(keys) if keys else seen.interrupt()
+        assert seen.read() and "1 of 8" in seen.screen and not seen.is_as_before()
+        seen.press(end) if isinstance(end, str) else seen.send(end)
         assert not seen.read() and "2 of 8: " not in seen.screen and "Traceback" not in seen.screen
-        assert seen.code() == code
+        assert seen.code() == code and seen.is_as_before()
+
+
+def test_what_is_typed_after_q_is_for_the_shell(explained: Path) -> None:
+    with terminal(["show", explained.name], explained.parent) as seen:
+        assert seen.read()
+        seen.press("qattn lesson 2\n")
+        assert not seen.read() and seen.code() == 0
+        assert seen.left() == "attn lesson 2\n"
+
+
+@pytest.mark.parametrize("forward", ["\n", " ", "n", "\x1b[B", "\x1bOB", "\x1b[6~"])
+@pytest.mark.parametrize("back", ["b", "\x1b[A", "\x1b[5~"])
+def test_single_keys_go_on_and_back(explained: Path, forward: str, back: str) -> None:
+    with terminal(["show", explained.name], explained.parent) as seen:
+        assert seen.read() and "1 of 8" in seen.screen and "b: back" not in seen.screen
+        first = seen.screen
+        seen.press(back + "x" + forward)  # there is nothing before the first page, and x means nothing
+        while "Embeddings ═" not in seen.screen:
+            assert seen.read()
+        assert "b: back, 1-8: step, q: quit" in seen.screen
+        seen.press(back)
+        assert seen.read() and seen.screen.split("\n") == first.split("\n")
+
+
+def test_a_number_goes_to_that_step(explained: Path) -> None:
+    def typed(text: str, expected: str) -> None:
+        for key in text:
+            seen.press(key)
+            assert seen.read()
+        assert expected in seen.screen
+
+    with terminal(["show", explained.name], explained.parent) as seen:
+        assert seen.read()
+        typed("6", "Enter: step 6; 1-8: step, q: quit")
+        typed("\n", "══ 6 of 8: ")
+        typed("2\n", "══ 2 of 8: ")
+        typed("99\n", "Enter: 3 of 8, ")  # there is none: it stays
+        typed("5\x7f3\n", "══ 3 of 8: ")
+
+
+def test_it_stops_and_goes_on(explained: Path) -> None:
+    """Ctrl-Z gives the shell its terminal back; fg asks again, by single keys."""
+    shell = Terminal(["bash", "--norc", "--noprofile", "-i"], explained.parent, PS1="ready> ")
+    try:
+        assert shell.read(re.compile("ready> "))
+        shell.press(f"{' '.join(ATTN)} show {explained.name}\n")
+        assert shell.read()
+        shell.press("\x1a")
+        assert shell.read(re.compile("Stopped.*ready> ", re.DOTALL))
+        shell.press("stty -a\n")
+        assert shell.read(re.compile(r"\secho .*ready> ", re.DOTALL)) and " icanon" in shell.screen
+        shell.press("fg\n")
+        assert shell.read() and "Enter: 2 of 8" in shell.screen
+        shell.press(" ")
+        while "2 of 8: " not in shell.screen:
+            assert shell.read()
+        shell.press("qecho be$((1 + 1))ck\n")
+        assert shell.read(re.compile("be2ck"))
+    finally:
+        shell.close()
+
+
+def test_without_termios_lines_are_read(explained: Path) -> None:
+    """As on Windows: Enter after each letter."""
+    (explained.parent / "sitecustomize.py").write_text("import sys\nsys.modules['termios'] = None\n")
+    with terminal(["show", explained.name], explained.parent, PYTHONPATH=str(explained.parent)) as seen:
+        assert seen.read() and seen.is_as_before()
+        for keys, expected in (
+            ("\n", "2 of 8: "),
+            ("b\n", "1 of 8: "),
+            ("5\n", "5 of 8: "),
+            ("99\n", "6 of 8"),
+        ):
+            seen.press(keys)
+            assert seen.read() and expected in seen.screen
+        seen.press("q\n")
+        assert not seen.read() and seen.code() == 0
 
 
 @pytest.mark.parametrize("colour", [True, False], ids=["colour", "none"])
 def test_a_lesson_runs_each_command_when_its_turn_comes(tmp_path: Path, colour: bool) -> None:
     with terminal(["lesson", "1"], tmp_path, **({} if colour else {"NO_COLOR": "1"})) as seen:
         assert seen.read() and seen.screen.endswith(
-            "\n$ attn show lessons/bat-cave.json\nEnter: run it; q: end "
+            "\n$ attn show lessons/bat-cave.json\nEnter: 2 of 5, run it; 1-5: page, q: quit "
         )
         assert "2 bat" not in seen.screen
         seen.press("\n")
         assert seen.read() and re.search(r"^2 bat .* 0\.27 ", seen.screen, re.MULTILINE)
         assert bool(COLOUR.search(seen.raw)) == colour
-        while not seen.screen.endswith("Enter: run it; q: end "):
+        while "run it; " not in seen.screen:
             assert seen.screen.count("\n") < LINES
             seen.press("\n")
             assert seen.read()
         assert "lessons/bat-ball.json" in seen.screen
-        waiting = True
-        while waiting:
+        seen.press("b")
+        assert seen.read()
+        seen.press("5")
+        assert seen.read()
+        seen.press("\n")
+        assert seen.read() and "to page 5 ..." in seen.screen
+        while "Enter: quit" not in seen.screen:
             seen.press("\n")
-            waiting = seen.read()
-        assert "Next: attn lesson 2" in seen.screen and seen.code() == 0
+            assert seen.read()
+        assert "Next: attn lesson 2" in seen.screen
+        seen.press("\n")
+        assert not seen.read() and seen.code() == 0
     assert list(tmp_path.iterdir()) == []
 
 

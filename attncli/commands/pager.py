@@ -1,0 +1,207 @@
+"""A text page by page at a terminal: single keys go on, back, to a page or out, as in `less`."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from select import select
+from typing import NamedTuple
+
+LINES = 24
+CLEAR, ABOVE = "\r\x1b[K", "\x1b[A"
+
+NEXT, BACK, QUIT = "next", "back", "quit"
+ESCAPE, END_OF_INPUT, RUBOUT = "\x1b", "\x04", ("\x7f", "\b")
+# Arrows, Page Up and Page Down are several characters.
+MOVES = {
+    **dict.fromkeys(("\n", "\r", " ", "n", "f", "j", "\x1b[B", "\x1b[C", "\x1b[6~"), NEXT),
+    **dict.fromkeys(("b", "p", "k", "\x1b[A", "\x1b[D", "\x1b[5~"), BACK),
+    **dict.fromkeys(("q", "Q", END_OF_INPUT), QUIT),
+}
+ESCAPE_SECONDS = 0.05
+"""How soon the rest of an arrow follows its escape."""
+MAX_DIGITS = 6
+
+
+class Place(NamedTuple):
+    """Where the reader is: what Enter does there, and how many pages, each a `noun`, there are."""
+
+    enter: str
+    can_go_back: bool
+    count: int
+    noun: str
+
+    def prompt(self, number: str = "") -> str:
+        """The last line, in which what Enter does is cut; `number` has been typed so far."""
+        keys = ["b: back"] * self.can_go_back
+        keys += [f"1-{self.count}: {self.noun}"] * (self.count > 1) + ["q: quit "]
+        enter = f"Enter: {f'{self.noun} {number}' if number else self.enter}"
+        room, tail = _size().columns - 1, f"; {', '.join(keys)}"
+        return f"{enter[: max(0, room - len(tail))]}{tail}"[:room]
+
+    def answer(self, key: str, number: str) -> str | int | None:
+        """What a key asks for, after the number typed before it; None where there is no such page."""
+        asked = MOVES.get(key)
+        if number and asked == NEXT:
+            return int(number) if 1 <= int(number) <= self.count else None
+        return None if asked == BACK and not self.can_go_back else asked
+
+
+Ask = Callable[[Place], str | int]
+"""Waits for the reader: NEXT, BACK, QUIT, or the number of a page, from 1."""
+
+
+def can_walk() -> bool:
+    """Whether there is a reader: someone who sees a screen and has a key to press."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+
+
+def screens(text: str, height: int) -> Iterator[str]:
+    """The text in parts of at most that many lines, cut before blank lines where there are any."""
+    lines = text.rstrip("\n").split("\n")
+    while len(lines) > height:
+        end = next((i for i in range(height, 0, -1) if not lines[i]), height)
+        yield "\n".join(lines[:end]) + "\n"
+        lines = lines[end:]
+    yield "\n".join(lines) + "\n"
+
+
+def walk(pages: Iterable[str], names: Sequence[str], noun: str) -> None:
+    """Show pages until the reader has seen the last or quits; each is made when its turn comes, and kept.
+
+    There are as many as `names`, which say what Enter does before each.
+    """
+    source, count = iter(pages), len(names)
+    made: list[str] = []
+    number = part = 0
+    with asking() as ask:
+        while True:
+            if number > len(made):  # those between are made on the way
+                _note(f"to {noun} {number + 1} ...")
+                made += [next(source) for _ in range(len(made), number)]
+                _note("")
+            if number == len(made):
+                made.append(next(source))
+            parts = list(screens(made[number], max(_size().lines - 1, 2)))
+            part = len(parts) - 1 if part < 0 else min(part, len(parts) - 1)
+            sys.stdout.write(parts[part])
+            sys.stdout.flush()
+            if count == len(parts) == 1:
+                return
+            is_last = part == len(parts) - 1
+            enter = "more of this"
+            if is_last:
+                enter = f"{number + 2} of {count}, {names[number + 1]}" if number + 1 < count else "quit"
+            match ask(Place(enter, number + part > 0, count, noun)):
+                case int(chosen):
+                    number, part = chosen - 1, 0
+                case "back":
+                    number, part = (number, part - 1) if part else (number - 1, -1)
+                case "next" if not is_last:
+                    part += 1
+                case "next" if number + 1 < count:
+                    number, part = number + 1, 0
+                case _:
+                    return
+
+
+@contextmanager
+def asking() -> Iterator[Ask]:
+    """What waits for the reader: single keys; lines where there is no termios, as on Windows."""
+    if find_spec("termios") is None:
+        yield _ask_by_line
+        return
+    shown: list[str] = []  # the prompt, written again when the process goes on
+    with single_keys(lambda: _note(shown[0] if shown else "")) as read_key:
+
+        def ask(place: Place) -> str | int:
+            number = ""
+            while True:
+                shown[:] = [place.prompt(number)]
+                _note(shown[0])
+                key = read_key()
+                if (answer := place.answer(key, number)) is not None:
+                    shown.clear()
+                    _note("")
+                    return answer
+                if key in RUBOUT:
+                    number = number[:-1]
+                else:
+                    number = (number + key)[:MAX_DIGITS] if key.isdecimal() else ""
+
+        yield ask
+
+
+def _ask_by_line(place: Place) -> str | int:
+    """By a line that Enter ends: a letter, a number, or nothing; anything else goes on, too."""
+    while True:
+        print(place.prompt(), end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        _note("", below=line.endswith("\n"))
+        word = line.strip().lower() if line else END_OF_INPUT
+        is_number = word.isdecimal()
+        key, number = ("\n", word[:MAX_DIGITS]) if is_number else (word[:1], "")
+        answer = place.answer(key, number)
+        if answer is not None or not is_number:
+            return answer or NEXT
+
+
+@contextmanager
+def single_keys(again: Callable[[], None]) -> Iterator[Callable[[], str]]:
+    """The terminal hands over every key at once and does not echo it, until the end or while the process is
+    stopped (Ctrl-Z); `again` is called when it goes on.
+
+    What was typed and not read stays for who reads next.
+    """
+    import termios  # which Windows has not
+
+    file = sys.stdin.fileno()
+    before, single = termios.tcgetattr(file), termios.tcgetattr(file)
+    single[3] &= ~(termios.ICANON | termios.ECHO)  # Ctrl-C and Ctrl-Z still send their signals
+    single[6][termios.VMIN], single[6][termios.VTIME] = 1, 0
+
+    def stop(signal_number: int, frame: object) -> None:
+        termios.tcsetattr(file, termios.TCSADRAIN, before)
+        signal.signal(signal_number, signal.SIG_DFL)
+        signal.raise_signal(signal_number)  # which returns when the process goes on, or need not stop
+        go_on(signal_number, frame)
+
+    def go_on(signal_number: int, frame: object) -> None:
+        signal.signal(signal.SIGTSTP, stop)
+        termios.tcsetattr(file, termios.TCSADRAIN, single)
+        again()
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTSTP, signal.SIGCONT)}
+    try:
+        signal.signal(signal.SIGTSTP, stop)
+        signal.signal(signal.SIGCONT, go_on)
+        termios.tcsetattr(file, termios.TCSADRAIN, single)
+        yield lambda: _read_key(file)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        termios.tcsetattr(file, termios.TCSADRAIN, before)
+
+
+def _read_key(file: int) -> str:
+    """The next key, with what follows the escape of an arrow; END_OF_INPUT where there is no more."""
+    key = os.read(file, 1).decode("latin-1") or END_OF_INPUT
+    if key == ESCAPE and select([file], [], [], ESCAPE_SECONDS)[0]:
+        key += os.read(file, 1).decode("latin-1")
+        while key[1] in "[O" and (len(key) == 2 or not "@" <= key[-1] <= "~"):
+            key += os.read(file, 1).decode("latin-1") or "~"
+        key = key.replace(f"{ESCAPE}O", f"{ESCAPE}[")
+    return key
+
+
+def _note(text: str, *, below: bool = False) -> None:
+    """Write on the last line, over what stands there; the cursor may have gone `below` it."""
+    over = "\n" if os.environ.get("TERM") == "dumb" else ABOVE * below + CLEAR
+    print(over, text, sep="", end="", file=sys.stderr, flush=True)
+
+
+def _size() -> os.terminal_size:
+    columns, lines = os.get_terminal_size(sys.stdout.fileno())
+    return os.terminal_size((columns or 80, lines or LINES))
