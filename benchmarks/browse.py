@@ -30,7 +30,7 @@ KEYS = {
     "nothing": ("f5",),
     "token (Tab)": ("tab",),
     "head (arrows)": ("right", "left", "down", "up"),
-    "who looks (w)": ("w",),
+    "who looks (f)": ("f",),
     "colours (c)": ("c",),
     "sink (x)": ("x",),
     "order (o)": ("o",),

@@ -2,9 +2,11 @@
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from attncli.commands.command import (
     COLOR_FLAGS,
@@ -18,33 +20,51 @@ from attncli.commands.command import (
     refuse_unknown,
     setting_options,
 )
-from attncli.commands.experiment import CONFIG, given_settings, running
+from attncli.commands.experiment import CONFIG, errors_at, given_settings
+from attncli.commands.output import first_words, progress_line
 from attncli.commands.show import ARRAY_FLAGS, opened
+from attncli.core.row_statistics import EFFECTS
 from attncli.errors import UserError
+from attncli.plain_text import readable_token
 from attncli.report import Report
 from attncli.settings import SPECS
+from attncli.settings.text import Texts, read_texts
 from attncli.settings.validation import Given, checked_spec
 from attncli.views import Display
 
+if TYPE_CHECKING:
+    from attncli.models.pretrained import Pretrained
+    from attncli.settings.heads import HeadsSpec
+    from attncli.views.browser_choice import Addition
+
 EXAMPLES = (
     "attn browse",
-    'attn heads --maps self --sentence "the cat sat because it was tired" -o heads.json',
+    'attn browse --model ./my-model "the cat sat down because the cat was tired" --sort induction',
+    'attn heads --maps self "the cat sat because it was tired" -o heads.json',
     "attn browse heads.json",
-    'attn browse --model ./my-model --sentence "the cat sat down because the cat was tired" --sort induction',
 )
 NEEDS_TERMINAL = (
     "browse: needs a terminal: {} is not a terminal (attn show REPORT --format heatmap writes to a pipe)"
 )
 # Settings of the survey that would leave out heads to browse.
 LEFT_OUT = ("statistic", "top")
-REPORT = argument(
-    "report",
-    "A saved report (.json, .jsonl) or an array (.npz, .npy, .safetensors) as in attn show; "
-    "without it a model is surveyed.",
-    "REPORT",
+SAVED_SUFFIXES = (".json", ".jsonl", ".ndjson", ".npz", ".npy", ".safetensors")
+WHOLE_TOKENS = 256
+"""Up to so many every head's weights are kept; the browser scrolls. Beyond that pooled maps."""
+TEXT = argument(
+    "text",
+    "The text that the model reads; or a saved report (.json, .jsonl) or an array (.npz, .npy, .safetensors) "
+    "as in attn show.",
+    "TEXT|REPORT",
     required=False,
     reads_file=True,
 )
+
+
+def is_file(text: str) -> bool:
+    """Whether the argument names what was saved, there or not: else it is a text."""
+    has_suffix = Path(text).suffix in SAVED_SUFFIXES and not any(map(str.isspace, text))
+    return has_suffix or os.path.isfile(text)  # noqa: PTH113 - Path's raises where a text is too long for a name
 
 
 def check_terminal() -> None:
@@ -66,8 +86,10 @@ def saved_reports(file: str, flags: dict[str, Any], arrays: dict[str, str | None
     return opened(file, **arrays).reports
 
 
-def surveyed(config: str | None, flags: dict[str, Any]) -> tuple[Report, ...]:
-    """The report of the survey of a model, with a map of each head."""
+def survey_spec(config: str | None, flags: dict[str, Any]) -> "tuple[HeadsSpec, dict[str, Given]]":
+    """The settings of the survey of a model, with a map of each head."""
+    from attncli.settings.heads import HeadsSpec
+
     given = given_settings("heads", config, flags)
     for key in LEFT_OUT:
         if key in given and given[key].value is not None:
@@ -75,11 +97,96 @@ def surveyed(config: str | None, flags: dict[str, Any]) -> tuple[Report, ...]:
     given.setdefault("maps", Given("self", "attn browse"))
     if given["maps"].value == "none":
         raise UserError(given["maps"].line("maps", "must be self, cross or encoder (got none)"))
-    with running(checked_spec(SPECS["heads"], given)) as reports:
-        return tuple(reports)
+    return checked_spec(HeadsSpec, given), given
 
 
-def browse_reports(reports: tuple[Report, ...], name: str, sort: str | None, display: Display) -> int:
+class OpenModel:
+    """A model in memory and the text that it reads: what the browser asks of it, measured."""
+
+    def __init__(self, spec: "HeadsSpec", pretrained: "Pretrained") -> None:
+        self.spec, self.pretrained = spec, pretrained
+        self.text = ""
+
+    def survey(self, texts: Texts) -> Report:
+        """What each head does on a text, or on the probe."""
+        from torch import Generator
+
+        from attncli.commands.heads import options_of, read, report_of_text
+        from attncli.measure.heads import surveyed
+
+        spec = self.spec
+        self.reading = read(spec, texts, self.pretrained, Generator().manual_seed(spec.seed))
+        self.text = texts.text or ""
+        options = replace(options_of(spec), whole_tokens=WHOLE_TOKENS)
+        found = surveyed(self.pretrained, [self.reading], options, ablate=spec.ablate)
+        return report_of_text(spec, self.reading, found, 0, self.pretrained)
+
+    def look(self, text: str) -> Report:
+        """The survey of another text, which is the model's from now on."""
+        before = self.spec
+        self.spec = before.model_copy(
+            update={"sentence": text, "file": None, "probe": None, "num_tokens": None}
+        )
+        try:
+            return self.survey(Texts(text=text, context=before.context))
+        except UserError:
+            self.spec = before
+            raise
+
+    def without(self, heads: Sequence[str]) -> Mapping[str, float]:
+        """What is lost without these heads at once."""
+        from torch import Generator
+
+        from attncli.measure.ablate import ablated, predicted_reading
+
+        generator = Generator().manual_seed(self.spec.seed)
+        predicted = predicted_reading(self.reading, self.pretrained, generator)
+        found = ablated(self.pretrained, [predicted], heads=heads, jointly=len(heads) > 1)
+        return found.joint or {name: found.heads[0][name] for name in EFFECTS if name in found.heads[0]}
+
+    def addition(self, head: str) -> "Addition":
+        """What a head adds to the logit of the likeliest next token."""
+        from attncli.measure.why import attribution
+        from attncli.views.browser_choice import Addition
+
+        pretrained = self.pretrained
+        found = attribution(pretrained, self.reading, head=head)
+        amount = found.head["contribution"]
+        spelling, tokens = pretrained.token_spelling, self.reading.text.tokens
+        labels = [token if spelling is None else readable_token(token, spelling) for token in tokens]
+        numbers = found.keys.contribution.tolist()
+        return Addition(
+            pretrained.text_of(found.ids) or pretrained.labels(found.ids)[0],
+            found.parts["logit"],
+            amount,
+            1 + sum(abs(row["contribution"]) > abs(amount) for row in found.heads),
+            len(found.heads),
+            [
+                (f"{place} {label}", number)
+                for place, (label, number) in enumerate(zip(labels, numbers, strict=True))
+            ],
+        )
+
+
+def opened_model(spec: "HeadsSpec", texts: Texts) -> tuple[OpenModel, Report]:
+    """The model with what predicts tokens, where it has that, and what its heads do on the text."""
+    from attncli.runs.runner import check_before_reading, import_experiment, model_of
+
+    check_before_reading(spec)
+    with progress_line() as progress:
+        progress.begin(first_words([spec.model_source()]))
+        import_experiment(spec)
+        model = OpenModel(spec, model_of(spec, progress, with_head=True))
+        return model, model.survey(texts)
+
+
+def browse_reports(
+    reports: tuple[Report, ...],
+    name: str,
+    sort: str | None,
+    display: Display,
+    model: OpenModel | None = None,
+) -> int:
     """Browse until the user quits; UserError where there is nothing to show."""
     from attncli.views.browser import browse
     from attncli.views.browser_choice import Choice, grids
@@ -105,7 +212,7 @@ def browse_reports(reports: tuple[Report, ...], name: str, sort: str | None, dis
         sort=sort,
         smallest_first=sort == asked and reports[0].spec.get("ascending") is True,
     )
-    return browse(choice, colors=display.colors)
+    return browse(choice, colors=display.colors, model=model)
 
 
 def command(name: str, summary: str) -> Command:
@@ -114,7 +221,7 @@ def command(name: str, summary: str) -> Command:
     settings = [each for each in setting_options(SPECS["heads"]) if each.name not in others]
 
     def run(
-        report: str | None,
+        text: str | None,
         config: str | None,
         color: str,
         scale_colors: str | None,
@@ -124,14 +231,18 @@ def command(name: str, summary: str) -> Command:
         check_terminal()
         display = checked_display(color, scale_colors, skip_sink)
         arrays = {each.name: flags.pop(each.name) for each in ARRAY_FLAGS}
-        if report is not None:
-            reports = saved_reports(report, {"config": config, **flags}, arrays)
-        else:
-            refuse_given(arrays, "is for a saved array: give its file")
-            reports = surveyed(config, {**flags, "skip_sink": skip_sink})
-        display = replace(display, colors=color_depth(color, True))
-        sort = flags["sort"] or (reports[0].spec.get("sort") if report is None else None)
-        return browse_reports(reports, report or "browse", sort, display)
+        shown = replace(display, colors=color_depth(color, True))
+        if text is not None and is_file(text):
+            reports = saved_reports(text, {"config": config, **flags}, arrays)
+            return browse_reports(reports, text, flags["sort"], shown)
+        refuse_given(arrays, "is for a saved array: give its file")
+        if text is not None and flags["sentence"] is not None:
+            raise UserError(f"--sentence: cannot be combined with the argument ({text}): give one")
+        flags |= {"sentence": flags["sentence"] or text, "skip_sink": skip_sink}
+        spec, given = survey_spec(config, flags)
+        with errors_at(given, config):
+            model, report = opened_model(spec, read_texts(spec))
+        return browse_reports((report,), "browse", report.spec.get("sort"), shown, model)
 
-    parameters: list[Parameter] = [REPORT, *settings, *ARRAY_FLAGS, CONFIG, *COLOR_FLAGS, DEBUG]
+    parameters: list[Parameter] = [TEXT, *settings, *ARRAY_FLAGS, CONFIG, *COLOR_FLAGS, DEBUG]
     return Command(name, summary, run, parameters, EXAMPLES)

@@ -94,7 +94,7 @@ def report_each(
     """The survey of each of some texts of equal counts."""
     spec = specs[0]
     found = surveyed(pretrained, readings, options_of(spec), ablate=spec.ablate, progress=progress)
-    return [_report(own, readings[text], found, text, pretrained) for text, own in enumerate(specs)]
+    return [report_of_text(own, readings[text], found, text, pretrained) for text, own in enumerate(specs)]
 
 
 def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
@@ -164,7 +164,10 @@ def _pattern_tables(found: HeadPatterns) -> dict[str, Table]:
     }
 
 
-def _report(spec: HeadsSpec, whole: Reading, surveyed: Surveyed, text: int, pretrained: Pretrained) -> Report:
+def report_of_text(
+    spec: HeadsSpec, whole: Reading, surveyed: Surveyed, text: int, pretrained: Pretrained
+) -> Report:
+    """The report of one of the texts that were surveyed together."""
     reading, found = whole.in_words(), surveyed.texts[text]
     patterns = patterns_of_text(found.rows, found.stacks, found.key_of)
     tables = _pattern_tables(patterns) | {"named_tokens": _named_tokens(spec, reading, pretrained)}

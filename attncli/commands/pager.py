@@ -30,13 +30,13 @@ class Place(NamedTuple):
 
     enter: str
     can_go_back: bool
-    count: int
+    num_pages: int
     noun: str
 
     def prompt(self, number: str = "") -> str:
         """The last line, in which what Enter does is cut; `number` has been typed so far."""
         keys = ["b: back"] * self.can_go_back
-        keys += [f"1-{self.count}: {self.noun}"] * (self.count > 1) + ["q: quit "]
+        keys += [f"1-{self.num_pages}: {self.noun}"] * (self.num_pages > 1) + ["q: quit "]
         enter = f"Enter: {f'{self.noun} {number}' if number else self.enter}"
         room, tail = _size().columns - 1, f"; {', '.join(keys)}"
         return f"{enter[: max(0, room - len(tail))]}{tail}"[:room]
@@ -45,7 +45,7 @@ class Place(NamedTuple):
         """What a key asks for, after the number typed before it; None where there is no such page."""
         asked = MOVES.get(key)
         if number and asked == NEXT:
-            return int(number) if 1 <= int(number) <= self.count else None
+            return int(number) if 1 <= int(number) <= self.num_pages else None
         return None if asked == BACK and not self.can_go_back else asked
 
 

@@ -53,9 +53,9 @@ class HeadOptions:
     The first `skip_sink` keys are left out, the other weights renormalised; `words` merges tokens into words;
     `weighted` multiplies each weight by ||v W_O||. `rollout` adds attention up over the layers. `maps` keeps
     what each head looks at (of self, cross or encoder attention), `full` names heads, as 24:4, whose weights
-    are kept beyond 128 tokens. The weight from the tokens `queries` to the tokens `keys`, named by text or
-    position, is measured where there are keys. With `first_keys` the key with the most weight of every query
-    is kept: see `looked_at`.
+    are kept beyond `whole_tokens` tokens. The weight from the tokens `queries` to the tokens `keys`, named by
+    text or position, is measured where there are keys. With `first_keys` the key with the most weight of
+    every query is kept: see `looked_at`.
     """
 
     skip_sink: int = 0
@@ -64,6 +64,7 @@ class HeadOptions:
     rollout: bool = False
     maps: str = "none"
     full: tuple[str, ...] = ()
+    whole_tokens: int = 128
     queries: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     first_keys: bool = False
@@ -169,22 +170,21 @@ class MarkedTexts:
         return Marks(*marks.to(self.pretrained.device))
 
 
-WHOLE_TOKENS = 128
 BYTES_PER_KEPT_WEIGHT = 16
 
 
 class HeadMaps:
     """Takes the layers as the model hands them over, and keeps the maps of those of the chosen stack.
 
-    Every head's weights where neither text has more than 128 tokens; else `pooled_mean` and `pooled_max` of
-    every head, and the whole weights of the heads asked for.
+    Every head's weights where neither text has more than `whole_tokens`; else `pooled_mean` and `pooled_max`
+    of every head, and the whole weights of the heads asked for.
     """
 
     def __init__(self, options: HeadOptions, reading: Reading) -> None:
         self.options = options
         self.query, self.key = texts_of_stack(reading, options.maps)
         num_queries, num_keys = len(self.query.ids), len(self.key.ids)
-        self.is_whole = max(num_queries, num_keys) <= WHOLE_TOKENS
+        self.is_whole = max(num_queries, num_keys) <= options.whole_tokens
         self.asked = [tuple(map(int, name.split(":"))) for name in options.full]
         self.maps: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
         self.full: dict[tuple[int, ...], Tensor] = {}

@@ -85,8 +85,10 @@ SMALL_MODEL = 5 * 10**6
 """Models with fewer parameters have products too small for torch's own threads."""
 
 
-def _pretrained(spec: ModelSpec, progress: "Progress | None" = None) -> "Pretrained":
-    """The model that the settings name."""
+def model_of(
+    spec: ModelSpec, progress: "Progress | None" = None, *, with_head: bool | None = None
+) -> "Pretrained":
+    """The model that the settings name; `with_head`: with what predicts tokens (None: as settings need)."""
     from attncli.models.loading import kept_pretrained, short_name, source_of
 
     asked = spec.model_source()
@@ -96,7 +98,7 @@ def _pretrained(spec: ModelSpec, progress: "Progress | None" = None) -> "Pretrai
         allow_download=spec.allow_download,
         device=spec.device,
         dtype=spec.dtype,
-        with_head=spec.needs_head,
+        with_head=spec.needs_head if with_head is None else with_head,
     )
     # Messages name it as the user did, perhaps by the name of a package.
     return found if found.name == short_name(asked) else replace(found, name=short_name(asked))
@@ -194,7 +196,7 @@ class Session:
         # Without reseed, the report names the seed that the generator started from.
         spec = spec.model_copy(update={"seed": self._seed})
         if isinstance(spec, ModelSpec) and spec.model_source() is not None:
-            pretrained = _pretrained(spec, self._progress)
+            pretrained = model_of(spec, self._progress)
             return _run_on_model(spec, texts, pretrained, self._generator, self._progress)
         from attncli.toys.attention import Draws
 
@@ -256,7 +258,7 @@ def _run_models(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterat
     module = import_experiment(first)
     from torch import Generator
 
-    pretrained = _or_error(_pretrained, first)
+    pretrained = _or_error(model_of, first)
     if isinstance(pretrained, UserError):
         yield dict.fromkeys(texts, pretrained)
         return

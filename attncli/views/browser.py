@@ -1,9 +1,16 @@
 """The browser for heads: panels around one choice, and a key for every move."""
 
+import asyncio
 import gc
 import os
+import signal
+import sys
+import time
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -11,17 +18,32 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal, Vertical, VerticalScroll
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.screen import ModalScreen
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
-from attncli.errors import INTERRUPTED
+from attncli.core.row_statistics import EFFECTS, Effect
+from attncli.errors import INTERRUPTED, UserError
 from attncli.plain_text import plain_text
-from attncli.views.browser_choice import Choice
-from attncli.views.browser_panels import HeadMap, HeadPicker, Panel, StatisticsPanel, TokenBars
-from attncli.views.texts import heading, range_ends
+from attncli.report import PLACES, Report
+from attncli.views.browser_choice import Addition, BrowsedModel, Choice, grids
+from attncli.views.browser_panels import (
+    HeadMap,
+    HeadPicker,
+    Panel,
+    PatternsPanel,
+    StatisticsPanel,
+    TokenBars,
+)
+from attncli.views.texts import fixed, heading, range_ends, readable
 
-WIDE = 120
+WIDE, TALL = 120, 40
+LEAST_LEFT, MOST_LEFT = 28, 70
 TOKENS_PER_PAGE = 10
-HINTS = "arrows head  Tab token  w who looks  s rank  c scale  x sink  z map  ? help  q"
+KEYS_NAMED = 3
+HINTS = "arrows head  Tab token  f flip  s rank  a ablate  w why  e edit  ? keys  q quit"
+NO_MODEL = "{} needs the model, and this is a saved report: attn browse TEXT --model MODEL"
+NO_HEAD = "{} is for a head: t goes on to other tensors, with heads"
+OUT_OF_MEMORY = "out of memory: use fewer tokens"
+POLL_SECONDS, SAID_AFTER_SECONDS = 0.05, 0.2
 
 # What a key does to the choice.
 MOVES: dict[str, Callable[[Choice], None]] = {
@@ -35,7 +57,7 @@ MOVES: dict[str, Callable[[Choice], None]] = {
     "pageup": lambda choice: choice.step_token(-TOKENS_PER_PAGE),
     "home": lambda choice: choice.choose_token(0),
     "end": lambda choice: choice.choose_token(len(choice.token_labels) - 1),
-    "w": Choice.turn,
+    "f": Choice.turn,
     "o": Choice.toggle_order,
     "s": lambda choice: choice.rank(1),
     "S": lambda choice: choice.rank(-1),
@@ -52,7 +74,10 @@ KEYS = {
     "← →": "head",
     "Tab, Shift+Tab": "next and previous token",
     "PgUp, PgDn, Home, End": "ten tokens on, the first, the last",
-    "w": "who looks at the token, or where it looks",
+    "f": "who looks at the token, or where it looks",
+    "a": "take the head out, or put it back: what the model loses without all of these",
+    "w": "what the head adds to the logit of the next token, and from which keys",
+    "e": "edit the text, and look again",
     "o": "bars in order of position, or the largest first",
     "s, S": "rank the heads; by the next or previous statistic",
     "r": "the smallest first, or the largest",
@@ -63,7 +88,7 @@ KEYS = {
     "t, T": "next and previous tensor",
     "q": "quit",
 }
-MOUSE = ("A click chooses a head, a token, or the statistic to rank by;", "the wheel scrolls.")
+MOUSE = ("A click chooses a head, a token, a pattern, or the statistic", "to rank by; the wheel scrolls.")
 
 
 class HelpScreen(ModalScreen[None]):
@@ -79,6 +104,25 @@ class HelpScreen(ModalScreen[None]):
             yield Static(Text("\n".join([*lines, "", *MOUSE, "", "? or Esc goes back."])))
 
 
+class EditScreen(ModalScreen[str | None]):
+    """One line of text over the last line of the screen; Enter takes it, Esc leaves it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "back")]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def compose(self) -> ComposeResult:
+        """What the keys do, and the text."""
+        yield Static(Text("The text that the model reads: Enter looks again, Esc goes back."), id="what")
+        yield Input(self.text, select_on_focus=False)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """The text as it was typed."""
+        self.dismiss(event.value)
+
+
 class Browser(App[None], inherit_bindings=False):
     """Heads on the left, the map of the chosen one and the bars of the chosen token on the right.
 
@@ -87,9 +131,13 @@ class Browser(App[None], inherit_bindings=False):
 
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012 - Textual types it so
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall")]  # noqa: RUF012 - Textual types it so
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key, f"move({key!r})", show=False, priority=True) for key in MOVES),
         Binding("z", "whole", show=False),
+        Binding("a", "ablate", show=False),
+        Binding("w", "why", show=False),
+        Binding("e", "edit", show=False),
         Binding("question_mark", "help", show=False),
         Binding("q,ctrl+q", "quit", show=False),
         Binding("ctrl+c", "interrupt", show=False, priority=True),
@@ -100,27 +148,40 @@ class Browser(App[None], inherit_bindings=False):
         scrollbar-color-hover: ansi_white; scrollbar-background-hover: ansi_default;
         scrollbar-color-active: ansi_white; scrollbar-background-active: ansi_default; }
     Screen, Static, Panel { background: ansi_default; color: ansi_default; }
-    #title, #state, #hints { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
-    #title { text-style: bold; }
-    #hints { dock: bottom; text-style: dim; }
+    #title, #state, #about { height: auto; }
+    #title { text-style: bold; max-height: 2; }
+    #about { min-height: 3; }
+    #hints { dock: bottom; height: 1; text-style: dim; text-wrap: nowrap; text-overflow: ellipsis; }
     #heads { width: 28; margin-right: 1; }
     HeadPicker { height: auto; max-height: 50%; margin-bottom: 1; }
+    .-tall HeadPicker { max-height: 75%; }
     StatisticsPanel, HeadMap, TokenBars { height: 1fr; width: 1fr; overflow-x: hidden; }
     HeadMap { overflow-x: auto; }
+    #chosen { height: 1fr; }
+    PatternsPanel { display: none; height: auto; width: 1fr; overflow-x: hidden; margin-top: 1; }
+    .-wide.-tall PatternsPanel { display: block; }
     .-narrow #chosen { layout: vertical; }
     .-wide #chosen { layout: horizontal; }
     .-narrow HeadMap { margin-bottom: 1; }
     .-wide HeadMap { margin-right: 1; width: 3fr; }
     .-wide TokenBars { width: 2fr; }
+    EditScreen { align: left bottom; background: transparent; }
+    EditScreen #what { height: 1; text-style: bold; }
+    EditScreen Input, EditScreen Input:focus { height: 1; border: none; padding: 0; background: ansi_default;
+        color: ansi_default; text-style: underline; }
     HelpScreen { align: center middle; background: ansi_default; }
     HelpScreen VerticalScroll { width: auto; max-width: 100%; height: auto; max-height: 100%;
         border: round ansi_default; background: ansi_default; padding: 0 1; }
     HelpScreen Static { width: auto; }
     """
 
-    def __init__(self, choice: Choice, *, depth: str) -> None:
+    def __init__(self, choice: Choice, *, depth: str, model: BrowsedModel | None = None) -> None:
         super().__init__(ansi_color=True)
-        self.choice, self.depth = choice, depth
+        self.choice, self.depth, self.model = choice, depth, model
+        self.message = ""
+        self.failure: Exception | None = None
+        self.running: tuple[str, float] | None = None
+        self._outcomes: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Colour or none as the command line decided, whatever the environment says."""
@@ -131,17 +192,24 @@ class Browser(App[None], inherit_bindings=False):
         """Every text is plain: markup is off."""
         yield Static(id="title", markup=False)
         yield Static(id="state", markup=False)
+        yield Static(id="about", markup=False)
         with Horizontal():
             with Vertical(id="heads"):
                 yield HeadPicker(self.choice, depth=self.depth)
                 yield StatisticsPanel(self.choice, depth=self.depth)
-            with Container(id="chosen"):
-                yield HeadMap(self.choice, depth=self.depth)
-                yield TokenBars(self.choice, depth=self.depth)
+            with Vertical():
+                with Container(id="chosen"):
+                    yield HeadMap(self.choice, depth=self.depth)
+                    yield TokenBars(self.choice, depth=self.depth)
+                yield PatternsPanel(self.choice, depth=self.depth)
         yield Static(Text(HINTS), id="hints", markup=False)
 
     def on_mount(self) -> None:
         """The first choice."""
+        if sys.platform != "win32":  # whose loops take no signals
+            end = partial(self.exit, return_code=128 + signal.SIGTERM)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
+        self.set_interval(POLL_SECONDS, self._take_outcome)
         self.show()
 
     def show(self) -> None:
@@ -149,30 +217,162 @@ class Browser(App[None], inherit_bindings=False):
         choice = self.choice
         self.query_one("#title", Static).update(Text(heading(choice.grid.report)))
         self.query_one("#state", Static).update(Text(self._state()))
+        self._show_about()
         has_heads = choice.grid.num_places > 1
-        self.query_one(HeadPicker).display = has_heads
-        self.query_one("#heads").display = has_heads or bool(choice.grid.statistics)
+        picker = self.query_one(HeadPicker)
+        picker.display = has_heads
+        left = self.query_one("#heads")
+        left.display = has_heads or bool(choice.grid.statistics)
+        most = min(MOST_LEFT, max(LEAST_LEFT, self.size.width // 3))
+        left.styles.width = min(max(LEAST_LEFT, picker.wanted_width), most)
         for panel in self.query(Panel):
             panel.show()
 
+    def on_resize(self) -> None:
+        """The same choice in another size."""
+        self.show()
+
     def _state(self) -> str:
-        """The tensor, its head, and the range of the colours; of weights it fits on 80 columns."""
+        """The tensor, its head, and the range of the colours; it fits on 80 columns."""
         choice, shading = self.choice, self.choice.shading
         ends = " to ".join(range_ends(shading.low, shading.high, 4, shading.scale))
-        parts = [plain_text(choice.matrix.title_without_axes), f"{shading.scale} scale {ends}"]
+        grid = choice.grid
+        name = (" " if grid.axes == PLACES else ", ").join(filter(None, (grid.name, choice.head)))
+        parts = [plain_text(name), f"{shading.scale} scale {ends}"]
         if shading.scale != choice.scale:
             parts[-1] += f" ({choice.scale} needs amounts)"
         if choice.skip:
             parts.append("first key excluded" if choice.skip == 1 else f"first {choice.skip} keys excluded")
         return "; ".join(parts)
 
+    def _show_about(self) -> None:
+        """What is known of the head, what it looks at, and what was measured of the model."""
+        choice = self.choice
+        lines = [f"{choice.head} {choice.pattern}" if choice.pattern else ""]
+        lines += [choice.looks_at(KEYS_NAMED)]
+        if choice.head in choice.additions:
+            lines.append(_added(choice.additions[choice.head]))
+        if choice.effects:
+            numbers = (_effect(name, number) for name, number in choice.effects.items())
+            lines.append(f"without {', '.join(choice.removed)}: {', '.join(numbers)}")
+        lines += [self._present_work(), self.message]
+        self.query_one("#about", Static).update(Text("\n".join(map(plain_text, filter(None, lines)))))
+
+    def _present_work(self) -> str:
+        if self.running is None:
+            return ""
+        what, begun = self.running
+        return f"{what} ... {time.monotonic() - begun:.0f} s"
+
+    def _say(self, message: str) -> None:
+        """A message until the next move, or the next result."""
+        self.message = message
+        self._show_about()
+
+    def _measure(self, what: str, compute: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Compute in a thread of its own, so that keys stay alive; then `done` takes the result.
+
+        The thread ends with the process: nobody waits for it after q.
+        """
+        if self.running is not None:
+            self._say(f"still {self.running[0]}: this key waits for that")
+            return
+        self.running, self.message = (what, time.monotonic()), ""
+        outcomes = self._outcomes
+
+        def work() -> None:
+            try:
+                outcomes.put((done, compute()))
+            except Exception as error:  # taken up below: our own mistakes end the browser, as any command
+                outcomes.put((done, error))
+
+        Thread(target=work, daemon=True).start()
+        self._show_about()
+
+    def _take_outcome(self) -> None:
+        """What a thread has found, or how long it has been at it."""
+        if self.running is None:
+            return
+        if self._outcomes.empty():
+            if time.monotonic() - self.running[1] > SAID_AFTER_SECONDS:
+                self._show_about()
+            return
+        done, outcome = self._outcomes.get()
+        self.running, self.message = None, ""
+        if isinstance(outcome, UserError):
+            self.message = " ".join(outcome.lines)
+        elif isinstance(outcome, MemoryError):
+            self.message = OUT_OF_MEMORY
+        elif isinstance(outcome, Exception):
+            self.failure = outcome
+            self.exit()
+            return
+        else:
+            done(outcome)
+        self.show()
+
+    def _model_of(self, key: str) -> BrowsedModel | None:
+        """The model, to measure the chosen head; without one, or a head, why not is said."""
+        if self.model is None:
+            self._say(NO_MODEL.format(key))
+        elif self.choice.grid.axes != PLACES:
+            self._say(NO_HEAD.format(key))
+            return None
+        return self.model
+
+    def action_ablate(self) -> None:
+        """Take the chosen head out, or put it back, and measure the model without all that are out."""
+        choice, model, head = self.choice, self._model_of("a"), self.choice.head
+        if model is None:
+            return
+        out = choice.removed
+        removed = tuple(name for name in out if name != head) if head in out else (*out, head)
+        if not removed and self.running is None:
+            choice.removed, choice.effects, self.message = (), {}, f"{head} is back"
+            self.show()
+            return
+
+        def done(effects: dict[str, float]) -> None:
+            choice.removed, choice.effects = removed, effects
+
+        self._measure(f"measuring without {', '.join(removed)}", lambda: model.without(removed), done)
+
+    def action_why(self) -> None:
+        """What the chosen head adds to the logit of the next token."""
+        choice, model, head = self.choice, self._model_of("w"), self.choice.head
+        if model is None:
+            return
+
+        def done(found: Addition) -> None:
+            choice.additions[head] = found
+
+        self._measure(f"measuring what {head} adds", lambda: model.addition(head), done)
+
+    async def action_edit(self) -> None:
+        """Another text for the same model; the next keys are for it."""
+        if self.model is None:
+            self._say(NO_MODEL.format("e"))
+        else:
+            await self.push_screen(EditScreen(self.model.text), self._look)
+
+    def _look(self, text: str | None) -> None:
+        model = self.model
+        if model is None or text is None:
+            return
+
+        def done(report: Report) -> None:
+            self.choice.look_at(grids(readable(report)))
+
+        self._measure("reading the text", lambda: model.look(text), done)
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
-        """No move behind the help."""
-        return action != "move" or len(self.screen_stack) == 1
+        """Nothing but Ctrl-C behind the help, or while a text is edited."""
+        return action == "interrupt" or len(self.screen_stack) <= 1
 
     def action_move(self, key: str) -> None:
         """Change the choice and show it."""
         MOVES[key](self.choice)
+        self.message = ""
         self.show()
 
     def action_whole(self) -> None:
@@ -196,12 +396,34 @@ class Browser(App[None], inherit_bindings=False):
 COLOR_SYSTEMS = {"none": "standard", "16": "standard", "256": "256", "truecolor": "truecolor"}
 
 
-def browse(choice: "Choice", *, colors: str) -> int:
+def _added(found: Addition) -> str:
+    """`adds +1.23 to the logit of ' Mary' (18.20), 4 of 270 by size: 2 Mary +1.1, ...`"""
+    keys = sorted(found.keys, key=lambda key: -abs(key[1]))[:KEYS_NAMED]
+    what = f"{found.contribution:+.3g} to the logit of {found.token!r} ({found.logit:.2f})"
+    texts = (f"{label} {number:+.3g}" for label, number in keys)
+    return f"adds {what}, {found.rank} of {found.num_heads} by size: {', '.join(texts)}"
+
+
+def _effect(name: str, number: float) -> str:
+    """`loss +0.53`, `kl 0.21`: with its sign where it is a difference."""
+    sign = "+" if EFFECTS.get(name, Effect()).is_difference and number > 0 else ""
+    return f"{name} {sign}{fixed(number, 4)}"
+
+
+def browse(choice: Choice, *, colors: str, model: BrowsedModel | None = None) -> int:
     """Show the browser until the user leaves it; return its exit code."""
     os.environ["TEXTUAL_COLOR_SYSTEM"] = COLOR_SYSTEMS[colors]  # textual reads it when it is imported
 
     gc.freeze()  # What was imported and read stays until the end; only later objects are collected.
     gc.enable()
-    browser = Browser(choice, depth=colors)
+    browser = Browser(choice, depth=colors, model=model)
     browser.run()
-    return browser.return_code or 0
+    if browser.failure is not None:
+        raise browser.failure
+    code = browser.return_code or 0
+    if browser.running is not None:
+        # Python would end under a thread that computes, and torch abort. The terminal is as it was.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code

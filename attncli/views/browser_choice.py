@@ -4,13 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
+from typing import Protocol
 
 import numpy as np
 
-from attncli.report import PLACES, Report, Table
+from attncli.core.row_statistics import HEAD_PATTERNS
+from attncli.report import PLACES, Report, Row, Table
 from attncli.views import SCALES
 from attncli.views.colours import Shading, shading
 from attncli.views.matrices import ATTENTION_AXES, Matrix, matrices_of, place_names, whole_heads
+from attncli.views.model_screens import pattern_letter
 from attncli.views.texts import LabelledAxis, labelled_axes
 
 # The first of these is what one opens a report for.
@@ -20,6 +23,41 @@ GROUPS = {"query": "rows", "key": "keys"}
 STACKS = {"encoder": ("encoder",), "cross": ("cross",)}
 
 Place = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Addition:
+    """What a head adds to the logit of the next token, and what of it comes from each key, by its label.
+
+    `rank` is its place by size among `num_heads`, from 1.
+    """
+
+    token: str
+    logit: float
+    contribution: float
+    rank: int
+    num_heads: int
+    keys: Sequence[tuple[str, float]]
+
+
+class BrowsedModel(Protocol):
+    """What a browser asks of the model behind its report. Each may take long, and raises UserError, at no key
+    of a setting, for what the model cannot do. Heads are named as 24:4.
+    """
+
+    text: str
+
+    def look(self, text: str) -> Report:
+        """The survey of another text, which is the model's from now on."""
+        ...
+
+    def without(self, heads: Sequence[str]) -> Mapping[str, float]:
+        """What is lost without these heads at once, by the names of the effects."""
+        ...
+
+    def addition(self, head: str) -> Addition:
+        """What a head adds to the logit of the next token."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -60,8 +98,37 @@ class Grid:
         return ".".join(map(str, self.place(row * self.num_columns)[:-1]))
 
     def name_of(self, number: int) -> str:
-        """`layer 5, head 11`."""
-        return ", ".join(place_names(zip(self.axes, self.place(number), strict=True)))
+        """`5:11`, `decoder:5:11` where there are several stacks; `head 11` where there are no layers."""
+        place = self.place(number)
+        if self.axes != PLACES:
+            return ", ".join(place_names(zip(self.axes, place, strict=True)))
+        stack = str(self.heads[place].get("stack", "self")) if place in self.heads else "self"
+        return ":".join([*([] if stack == "self" else [stack]), *map(str, place)])
+
+    @cached_property
+    def heads(self) -> dict[Place, Row]:
+        """The survey's rows of these heads, by place; none of a report that is no survey."""
+        if self.axes != PLACES:
+            return {}
+        return {tuple(int(str(row[name])) for name in PLACES): row for row in _survey_rows(self.report)}
+
+    @cached_property
+    def letters(self) -> dict[Place, str]:
+        """The letter of each head's pattern; a small one for the first token, where most heads look."""
+        letters = {
+            place: pattern_letter(row["pattern"]) for place, row in self.heads.items() if "pattern" in row
+        }
+        common = HEAD_PATTERNS["first token"].letter
+        if 2 * list(letters.values()).count(common) <= len(letters):
+            return letters
+        return {place: letter.lower() if letter == common else letter for place, letter in letters.items()}
+
+    @cached_property
+    def is_causal(self) -> bool:
+        """Whether no query of any map looks at a later key."""
+        above = (matrix.values[np.triu_indices_from(matrix.values, 1)] for matrix in self.maps.values())
+        rows, columns = next(iter(self.maps.values())).values.shape
+        return rows == columns > 1 and not any(np.nan_to_num(values).any() for values in above)
 
     @cached_property
     def statistics(self) -> dict[str, np.ndarray]:
@@ -105,10 +172,15 @@ def head_statistics(report: Report, axes: tuple[str, ...], shape: Place) -> dict
     }
 
 
-def _survey_statistics(report: Report, shape: Place) -> dict[str, np.ndarray]:
-    """The statistics of the heads whose maps the report holds; NaN for a map without a head."""
+def _survey_rows(report: Report) -> Table:
+    """The rows of the heads whose maps the report holds."""
     stacks = STACKS.get(str(report.spec.get("maps")), ("self", "decoder"))
-    heads = Table(row for row in report.table("heads") if row.get("stack", "self") in stacks)
+    return Table(row for row in report.table("heads") if row.get("stack", "self") in stacks)
+
+
+def _survey_statistics(report: Report, shape: Place) -> dict[str, np.ndarray]:
+    """The statistics of the heads; NaN for a map without a head."""
+    heads = _survey_rows(report)
     found = {}
     for name in heads[0] if heads else ():
         for grid in heads.grids(name).values():
@@ -150,8 +222,10 @@ def _order(numbers: np.ndarray, *, descending: bool) -> list[int]:
 class Choice:
     """The state of the browser; no textual in it.
 
-    `is_ranked`: the heads are in the order of `statistic`. `is_received`: who looks at the chosen key,
-    instead of where the chosen query looks. `by_weight`: the bars are in the order of their numbers.
+    `removed` are heads without which the model was measured, with its `effects`; `additions` are what heads
+    add to a logit. `is_ranked`: the heads are in the order of `statistic`. `is_received`: who looks at the
+    chosen key, instead of where the chosen query looks. `by_weight`: the bars are in the order of their
+    numbers.
     """
 
     def __init__(
@@ -171,11 +245,37 @@ class Choice:
         self.num_sinks, self.skips = max(1, skip_sink), skip_sink > 0
         self.is_received = self.by_weight = False
         self.query = self.key = 0
+        self.removed: tuple[str, ...] = ()
+        self.effects: Mapping[str, float] = {}
+        self.additions: dict[str, Addition] = {}
         self._shape = (1, 1)
         self._shadings: dict[Colouring, Shading] = {}
         self.settle()
         if self.is_ranked:
             self.number = self.ranking[0]
+        self._choose_first_token()
+
+    def look_at(self, grids: Sequence[Grid]) -> None:
+        """Another text of the same model: the head and the colours stay, what was measured goes."""
+        self.grids, self.grid_number = grids, min(self.grid_number, len(grids) - 1)
+        self.removed, self.effects, self.additions = (), {}, {}
+        self._shadings.clear()
+        self.query = self.key = 0
+        self.settle()
+        self._choose_first_token()
+
+    def _choose_first_token(self) -> None:
+        """The last query of a causal map, which sees all; else the one with the largest weight on another
+        key, the ends left out, where special tokens stand.
+        """
+        values = np.nan_to_num(np.abs(self.matrix.values.astype(np.float64)))
+        if self.grid.is_causal:
+            self.query = len(values) - 1
+        elif min(values.shape) > 2:
+            np.fill_diagonal(values, 0)
+            self.query = 1 + int(np.argmax(values[1:-1, 1:-1].max(axis=1)))
+        if self.has_one_text:
+            self.key = self.query
 
     @property
     def grid(self) -> Grid:
@@ -186,6 +286,35 @@ class Choice:
     def place(self) -> Place:
         """The place of the chosen map among them."""
         return self.grid.place(self.number)
+
+    @property
+    def head(self) -> str:
+        """The name of the chosen head, as 24:4."""
+        return self.grid.name_of(self.number)
+
+    @property
+    def pattern(self) -> str:
+        """The pattern of the chosen head, and its strongest statistic; empty where it is not known."""
+        row = self.grid.heads.get(self.place, {})
+        found = {
+            name: (one.statistic, value)
+            for name, one in HEAD_PATTERNS.items()
+            if isinstance(value := row.get(one.statistic), float) and np.isfinite(value)
+        }
+        pattern = str(row.get("pattern", ""))
+        if not found or not pattern:
+            return pattern
+        largest = max(found, key=lambda name: found[name][1] / HEAD_PATTERNS[name].threshold)
+        statistic, value = found.get(pattern, found[largest])
+        return f"{pattern} ({statistic} {value:.2f})"
+
+    def looks_at(self, most: int) -> str:
+        """The largest bars: `14 to looks at 2 Mary 0.81, 0 When 0.10`."""
+        numbers = np.nan_to_num(self.numbers.astype(np.float64))
+        order = [place for place in _order(numbers, descending=True)[:most] if numbers[place] != 0]
+        texts = (f"{self.bar_labels[place].strip()} {numbers[place]:.2f}" for place in order)
+        verb = "is looked at by" if self.is_received else "looks at"
+        return f"{self.token_labels[self.token].strip()} {verb} {', '.join(texts) or 'nothing'}"
 
     @property
     def matrix(self) -> Matrix:

@@ -17,10 +17,12 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from attncli.plain_text import plain_text
+from attncli.report import PLACES, Row
 from attncli.views.browser_choice import Choice
 from attncli.views.colours import Palette, Shading, levels, palette, shading
 from attncli.views.heatmap import ticks
 from attncli.views.matrices import block_maximum
+from attncli.views.model_screens import pattern_letter
 from attncli.views.terminal import SHAPES, cell_texts, character_lines, half_blocks
 from attncli.views.texts import bar, fixed, scalar, shortened
 
@@ -66,13 +68,16 @@ class Tones:
             for (shape, ink, paper), run in groupby(zip(*parts, strict=True))
         ]
 
-    def chosen(self, place: float) -> Segment:
-        """The mark of what is chosen, two cells wide, in black or white on its colour."""
+    def marked(self, text: str, place: float, *, is_chosen: bool) -> Segment:
+        """A text in black or white on the colour of a place; what is chosen is bold, and reversed without
+        colour.
+        """
         if self.depth == "none" or np.isnan(place):
-            return Segment("[]", CHOSEN)
+            return Segment(text, CHOSEN if is_chosen else None)
         (level,) = levels(np.array([place])).tolist()
         contrast = "30" if place > 0.5 and not self.is_diverging else "97"
-        return Segment("[]", _style(f"1;{contrast};{self.palette.backgrounds[level]}"))
+        weight = "1;" if is_chosen else ""
+        return Segment(text, _style(f"{weight}{contrast};{self.palette.backgrounds[level]}"))
 
 
 def fitted(text: str, width: int) -> str:
@@ -132,6 +137,8 @@ class Panel(ScrollView, can_focus=False):
         """Draw again, after a choice: the chosen line scrolls into view."""
         self.virtual_size = Size(self.num_columns(), self.num_lines() + 1)
         width, height = self.room
+        if self.num_columns() > width and self.container_size and not self.show_horizontal_scrollbar:
+            self.call_after_refresh(self.show)  # the scrollbar, which takes a line, is still to come
         line, column = self.line_to_show(), self.column_to_show()
         y = None if line is None else min(max(round(self.scroll_target_y), line - height + 1), line)
         x = None if column is None else min(max(round(self.scroll_target_x), column - width + 1), column)
@@ -166,6 +173,7 @@ class Panel(ScrollView, can_focus=False):
 
 LONGEST_LABEL = 16
 LABELLED_CELL_WIDTH, MOST_CELL_WIDTH = 5, 9
+MOST_LINES_PER_ROW = 4
 POINTER, KEY_POINTER = "▸", "▾"
 
 
@@ -173,7 +181,8 @@ POINTER, KEY_POINTER = "▸", "▾"
 class Layout:
     """Cells of the labels, characters per cell of the map, rows and columns of numbers per cell.
 
-    `is_whole`: all of the map is visible, and the labels are positions.
+    A query takes several lines where all of them fit. `is_whole`: all of the map is visible, and the labels
+    are positions.
     """
 
     label: int
@@ -181,6 +190,15 @@ class Layout:
     block: tuple[int, int]
     rows_per_line: int
     is_whole: bool
+    lines_per_row: int = 1
+
+    def line_of(self, row: int) -> int:
+        """The first line of a row of numbers."""
+        return row // (self.block[0] * self.rows_per_line) * self.lines_per_row
+
+    def row_at(self, line: int) -> int:
+        """The first row of numbers of a line."""
+        return line // self.lines_per_row * self.rows_per_line * self.block[0]
 
 
 def strongest(shading: Shading, block: tuple[int, int]) -> np.ndarray:
@@ -214,7 +232,8 @@ class HeadMap(Panel):
         is_wide = columns > width - label_width
         if not (is_wide if self.wants_whole is None else self.wants_whole):
             cell_width = min(max((width - label_width) // columns, 1), MOST_CELL_WIDTH)
-            return Layout(label_width, cell_width, (1, 1), 1, is_whole=False)
+            lines_per_row = max(1, min(height // rows, MOST_LINES_PER_ROW))
+            return Layout(label_width, cell_width, (1, 1), 1, is_whole=False, lines_per_row=lines_per_row)
         # Cells that stand for as few numbers as possible, so that all fit.
         label_width = max(map(len, self.choice.positions)) + 2
         rows_per_line = 1 if self.depth == "none" else 2
@@ -259,7 +278,7 @@ class HeadMap(Panel):
 
     def num_lines(self) -> int:
         """Lines of one or two rows."""
-        return -(-len(self._places) // self.layout_now.rows_per_line)
+        return -(-len(self._places) // self.layout_now.rows_per_line) * self.layout_now.lines_per_row
 
     def num_columns(self) -> int:
         """Characters of the widest line."""
@@ -268,30 +287,28 @@ class HeadMap(Panel):
     def line(self, number: int, width: int) -> list[Segment]:
         """The label of a line's first query, and its cells."""
         layout, tones = self.layout_now, self.tones(self.choice.shading)
-        first = number * layout.rows_per_line
-        chosen = not self.choice.is_received and number == self.line_to_show()
-        label = self._label(number, chosen)
+        first = number // layout.lines_per_row * layout.rows_per_line
         skipped = self.scroll_offset.x // layout.cell_width
         rows = self._places[first : first + layout.rows_per_line, skipped:]
         if layout.rows_per_line == 1:
-            return [label, *tones.cells(rows[0], layout.cell_width)]
-        return [label, *tones.half_blocks(rows)]
+            return [self._label(number), *tones.cells(rows[0], layout.cell_width)]
+        return [self._label(number), *tones.half_blocks(rows)]
 
-    def _label(self, number: int, chosen: bool) -> Segment:
+    def _label(self, number: int) -> Segment:
         layout, choice = self.layout_now, self.choice
-        pointer = POINTER if chosen else " "
-        if not layout.is_whole:
-            name = choice.labels[0][number]
-        else:
-            row = choice.query if chosen else number * layout.rows_per_line * layout.block[0]
-            name = choice.positions[row]
-        return Segment(f"{pointer}{fitted(name, layout.label - 2)} ", CHOSEN if chosen else DIM)
+        if number % layout.lines_per_row:
+            return Segment(" " * layout.label)
+        is_chosen = not choice.is_received and number == self.line_to_show()
+        pointer = POINTER if is_chosen else " "
+        row = choice.query if is_chosen else layout.row_at(number)
+        name = choice.positions[row] if layout.is_whole else choice.labels[0][row]
+        return Segment(f"{pointer}{fitted(name, layout.label - 2)} ", CHOSEN if is_chosen else DIM)
 
     def line_to_show(self) -> int | None:
         """The chosen query's."""
         if self.choice.is_received:
             return None
-        return self.choice.query // (self.layout_now.block[0] * self.layout_now.rows_per_line)
+        return self.layout_now.line_of(self.choice.query)
 
     def column_to_show(self) -> int | None:
         """The chosen key's, or that of the key with the largest weight."""
@@ -303,7 +320,7 @@ class HeadMap(Panel):
     def clicked(self, line: int, x: int) -> bool:
         """Choose the query of the line, or the key of the column where the question is who looks at it."""
         layout, choice = self.layout_now, self.choice
-        query = line * layout.rows_per_line * layout.block[0]
+        query = layout.row_at(line)
         key = (x - layout.label + self.scroll_offset.x) // layout.cell_width * layout.block[1]
         token = key if choice.is_received else query
         if not 0 <= token < len(choice.token_labels):
@@ -315,10 +332,13 @@ class HeadMap(Panel):
 CELL = 2
 PRECISION = 4
 LARGEST_NUMBER = 9
+REMOVED = "×"
 
 
 class HeadPicker(Panel):
-    """A grid of layers and heads, shaded by the chosen statistic; or a ranking by it, with its numbers."""
+    """A grid of layers and heads, each the letter of its pattern, shaded by the chosen statistic; or a
+    ranking by it, with its numbers. A cross marks heads that are taken out.
+    """
 
     def heading(self) -> str:
         """The statistic in the ranking; the numbers of the heads above the grid."""
@@ -327,8 +347,13 @@ class HeadPicker(Panel):
             order = "smallest" if choice.smallest_first else "largest"
             return f"{order} {plain_text(choice.statistic or '')}"
         first, last = self._columns_seen()
-        margin = " " * (self._margin + 1)
+        margin = " " * (self._margin + 1 + bool(choice.grid.letters))
         return margin + "".join(f"{i:<{2 * CELL}}" for i in range(first, last, 2))
+
+    @property
+    def wanted_width(self) -> int:
+        """Cells in which all heads of a layer fit."""
+        return self._margin + 3 + CELL * self.choice.grid.num_columns
 
     def num_lines(self) -> int:
         """Layers, or heads in the ranking."""
@@ -360,16 +385,29 @@ class HeadPicker(Panel):
         tones, row = self.tones(shaded), shaded.places[0, start : start + last - first]
         pieces = [Segment(f"{grid.row_name(number):>{self._margin}} ", DIM)]
         chosen = choice.number - start
-        if not 0 <= chosen < len(row):
+        if not grid.letters and not 0 <= chosen < len(row):
             return pieces + tones.cells(row, CELL)
-        before, middle, after = row[:chosen], tones.chosen(float(row[chosen])), row[chosen + 1 :]
-        return [*pieces, *tones.cells(before, CELL), middle, *tones.cells(after, CELL)]
+        if not grid.letters:
+            before, middle, after = row[:chosen], float(row[chosen]), row[chosen + 1 :]
+            mark = tones.marked("[]", middle, is_chosen=True)
+            return [*pieces, *tones.cells(before, CELL), mark, *tones.cells(after, CELL)]
+        for place, shade in enumerate(row.tolist()):
+            lead = {chosen: "[", chosen + 1: "]"}.get(place, " ")
+            text = f"{lead}{self._letter(start + place)}"
+            pieces.append(tones.marked(text, shade, is_chosen=place == chosen))
+        return [*pieces, Segment("]")] if chosen == len(row) - 1 else pieces
+
+    def _letter(self, number: int) -> str:
+        grid = self.choice.grid
+        is_removed = grid.name_of(number) in self.choice.removed
+        return REMOVED if is_removed else grid.letters.get(grid.place(number), " ")
 
     def _ranked(self, number: int, width: int) -> list[Segment]:
         grid = self.choice.grid
         values = grid.statistics[self.choice.statistic or ""]
         value = fitted(scalar(float(values.ravel()[number]), PRECISION), LARGEST_NUMBER).strip()
-        name = fitted(grid.name_of(number), max(width - LARGEST_NUMBER - 1, 0))
+        letter = f" {self._letter(number)}" if grid.letters else ""
+        name = fitted(grid.name_of(number) + letter, max(width - LARGEST_NUMBER - 1, 0))
         style = CHOSEN if number == self.choice.number else None
         return [Segment(f"{name} {value:>{LARGEST_NUMBER}}", style)]
 
@@ -400,7 +438,7 @@ class StatisticsPanel(Panel):
     def heading(self) -> str:
         """Which head."""
         choice = self.choice
-        return choice.grid.name_of(choice.number) or "this map"
+        return f"head {choice.head}" if choice.grid.axes == PLACES else choice.head or "this map"
 
     def _lines(self) -> list[tuple[str, float | None]]:
         choice = self.choice
@@ -432,6 +470,45 @@ class StatisticsPanel(Panel):
         if line >= len(names):
             return False
         self.choice.statistic = names[line]
+        return True
+
+
+class PatternsPanel(Panel):
+    """The letters of the patterns, how many heads show each, and the strongest; a click goes there."""
+
+    def heading(self) -> str:
+        """The columns."""
+        return f"{'pattern':<20}heads  strongest (layer:head)"
+
+    def _rows(self) -> list[tuple[Row, list[Row]]]:
+        grid = self.choice.grid
+        stacks = {row.get("stack", "self") for row in grid.heads.values()}
+        strongest = [row for row in grid.report.table("strongest") if row["stack"] in stacks]
+        return [
+            (row, [head for head in strongest if head["pattern"] == row["pattern"]])
+            for row in grid.report.table("patterns")
+            if row["stack"] in stacks and grid.letters
+        ]
+
+    def num_lines(self) -> int:
+        """One per pattern."""
+        return len(self._rows())
+
+    def line(self, number: int, width: int) -> list[Segment]:
+        """Letter, pattern, number of heads, the strongest heads."""
+        row, strongest = self._rows()[number]
+        name = f"{pattern_letter(row['pattern'])} {plain_text(str(row['pattern']))}"
+        heads = (f"{head['layer']}:{head['head']} {fixed(head['value'], 2)}" for head in strongest)
+        count = fixed(row["heads"], 0)
+        return [Segment(fitted(f"{name:<20}{count:>5}  {'  '.join(heads)}", width))]
+
+    def clicked(self, line: int, x: int) -> bool:
+        """Choose the strongest head of the pattern."""
+        _, strongest = self._rows()[line]
+        places = {place: number for number, place in enumerate(np.ndindex(self.choice.grid.shape))}
+        if not strongest:
+            return False
+        self.choice.choose_head(places[int(str(strongest[0]["layer"])), int(str(strongest[0]["head"]))])
         return True
 
 

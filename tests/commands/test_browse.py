@@ -2,9 +2,11 @@
 
 import fcntl
 import importlib.util
+import json
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -12,13 +14,16 @@ import termios
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from attncli.views.browser_choice import Choice
+from attncli.errors import UserError
+from attncli.report import Report
+from attncli.views.browser_choice import BrowsedModel, Choice
 from tests.conftest import Attn
+from tests.model_folders import save_writer
 
 ATTN = [sys.executable, "-m", "attncli"]
 SECONDS = 60
@@ -30,8 +35,10 @@ class InTerminal(NamedTuple):
     is_restored: bool
 
 
-def in_terminal(arguments: Sequence[str], until: str = "", keys: str = "", **environment: str) -> InTerminal:
-    """Run in a terminal of 80 x 24; once the text is on it, press the keys."""
+def in_terminal(
+    arguments: Sequence[str], *steps: tuple[str, str | signal.Signals], **environment: str
+) -> InTerminal:
+    """Run in a terminal of 80 x 24; once the text of a step is on it, press its keys or send its signal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(theirs)
@@ -42,13 +49,16 @@ def in_terminal(arguments: Sequence[str], until: str = "", keys: str = "", **env
         stderr=theirs,
         env={**os.environ, "TERM": "xterm-256color", **environment},
     )
-    seen, end = b"", time.monotonic() + SECONDS
+    seen, begin, left, end = b"", 0, [*steps], time.monotonic() + SECONDS
     while process.poll() is None and time.monotonic() < end:
         if select.select([ours], [], [], 0.05)[0]:
             seen += os.read(ours, 65536)
-        if keys and until.encode() in seen:
-            os.write(ours, keys.encode())
-            keys = ""
+        if left and left[0][0].encode() in seen[begin:]:
+            begin, (_, keys) = len(seen), left.pop(0)
+            if isinstance(keys, signal.Signals):
+                process.send_signal(keys)
+            else:
+                os.write(ours, keys.encode())
     process.kill()
     while select.select([ours], [], [], 0.05)[0]:
         seen += os.read(ours, 65536)
@@ -65,15 +75,34 @@ def saved(attn: Attn, tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("keys", "code"), [("\t??q", 0), ("\x03", 130)], ids=["q", "ctrl-c"])
-def test_it_opens_in_a_terminal_and_leaves_it_as_it_was(saved: str, keys: str, code: int) -> None:
-    ended = in_terminal(["browse", saved], "arrows head", keys)
+@pytest.mark.parametrize(
+    ("keys", "code"),
+    [("\t??q", 0), ("\x03", 130), (signal.SIGTERM, 143)],
+    ids=["q", "ctrl-c", "terminate"],
+)
+def test_it_opens_in_a_terminal_and_leaves_it_as_it_was(
+    saved: str, keys: str | signal.Signals, code: int
+) -> None:
+    ended = in_terminal(["browse", saved], ("arrows head", keys))
     assert ended.code == code, ended.screen
     assert "weights, head 0; linear scale" in ended.screen
     assert "\x1b[?1049h" in ended.screen and ended.screen.rindex("\x1b[?1049l") > ended.screen.rindex(
         "head 0"
     )
     assert ended.is_restored and "Traceback" not in ended.screen
+
+
+def test_a_head_of_a_model_is_asked_about_in_a_terminal() -> None:
+    ended = in_terminal(
+        ["browse", "abcabcabc"],
+        ("arrows head", "a"),
+        ("without 0:0: loss ", "w"),
+        ("to the logit of ", "e"),
+        ("Enter looks again", "cab\r"),
+        ("13 tokens", "q"),
+    )
+    assert ended.code == 0 and ended.is_restored, ended.screen
+    assert "Traceback" not in ended.screen
 
 
 @pytest.mark.parametrize("name", ["standard input", "standard output", "standard error"])
@@ -110,6 +139,11 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         (["{norm}"], "{norm}: nothing to browse: it holds no maps between queries and keys"),
         (["{none}"], "{none}: no such file"),
         (["{self}", "--sort", "nonsense"], "--sort: must be one of entropy"),
+        (
+            ["a text", "--sentence", "another"],
+            "--sentence: cannot be combined with the argument (a text): give one",
+        ),
+        (["word " * 2000, "--model", "/nonexistent"], "no such folder: /nonexistent"),
         (["{self}", "--model", "."], "--model: is for a model: {self} holds what was computed"),
         (["{self}", "--config", "x.yaml"], "--config: is for a model: {self} holds what was computed"),
         (["--tokens", "x.txt"], "--tokens: is for a saved array: give its file"),
@@ -156,7 +190,8 @@ def test_a_saved_survey_opens_in_the_order_that_it_was_asked_for(
 ) -> None:
     opened: list[Choice] = []
 
-    def browse(choice: Choice, *, colors: str) -> int:
+    def browse(choice: Choice, *, colors: str, model: BrowsedModel | None) -> int:
+        assert model is None
         opened.append(choice)
         return 0
 
@@ -168,3 +203,80 @@ def test_a_saved_survey_opens_in_the_order_that_it_was_asked_for(
     first, overridden = opened
     assert first.statistic == statistic and first.number == best(first.grid.statistics[statistic])
     assert overridden.number == np.nanargmax(overridden.grid.statistics["distance"])
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Choice, BrowsedModel]]:
+    """What would be browsed; nothing opens."""
+    kept: list[tuple[Choice, BrowsedModel]] = []
+
+    def browse(choice: Choice, *, colors: str, model: BrowsedModel) -> int:
+        kept.append((choice, model))
+        return 0
+
+    monkeypatch.setattr("attncli.commands.browse.check_terminal", lambda: None)
+    monkeypatch.setattr("attncli.views.browser.browse", browse)
+    return kept
+
+
+TEXT = "abcdabcdabcd"
+
+
+def test_a_text_is_browsed_as_heads_surveys_it(
+    attn: Attn, opened: list[tuple[Choice, BrowsedModel]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And as ablate and why measure it; another text is read without loading the model anew."""
+    assert attn(["browse", TEXT]).code == 0
+    ((choice, model),) = opened
+    assert model.text == TEXT and choice.query == len(choice.grid.report.tokens) - 1
+
+    def report_of(*arguments: str) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads(attn([*arguments, "--format", "json"]).out)
+        return data
+
+    def assert_same(report: Report, text: str) -> None:
+        expected = report_of("heads", text, "--maps", "self")
+        np.testing.assert_allclose(report.tensors["weights"].values, expected["tensors"]["weights"]["values"])
+        names = [row["pattern"] for row in expected["statistics"]["heads"]]
+        assert [row["pattern"] for row in report.table("heads")] == names
+
+    assert_same(choice.grid.report, TEXT)
+    heads = choice.grid.name_of(0), choice.grid.name_of(choice.grid.num_places - 1)
+    ablated = report_of("ablate", TEXT, "--heads", ",".join(heads), "--jointly")["statistics"]
+    assert model.without(heads) == pytest.approx(ablated["joint"])
+    alone = model.without(heads[1:])
+    (row,) = (row for row in ablated["heads"] if f"{row['layer']}:{row['head']}" == heads[1])
+    assert alone == pytest.approx({name: row[name] for name in alone})
+    assert set(alone) == {"loss", "kl"}
+    added, why = model.addition(heads[0]), report_of("why", TEXT, "--head", heads[0])["statistics"]
+    ranks = [f"{row['layer']}:{row['head']}" for row in why["heads"]]
+    assert added.rank == 1 + ranks.index(heads[0]) and added.num_heads == len(ranks)
+    assert added.contribution == pytest.approx(why["heads"][added.rank - 1]["contribution"])
+    assert [number for _, number in added.keys] == pytest.approx(why["keys"]["contribution"])
+    assert added.keys[1][0] == "1 " + choice.grid.report.tokens[1] and added.logit == pytest.approx(
+        why["parts"]["logit"]
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr("attncli.models.loading.load_pretrained", None)
+        looked = model.look("dcba" * 3)
+    assert_same(looked, "dcba" * 3)
+    assert model.text == "dcba" * 3
+    with pytest.raises(UserError):
+        model.look("a" * 3000)
+    assert model.text == "dcba" * 3
+
+
+def test_200_tokens_keep_every_weight(
+    attn: Attn, opened: list[tuple[Choice, BrowsedModel]], tmp_path: Path
+) -> None:
+    save_writer(tmp_path, "GPT-2")
+    assert attn(["browse", "the cat " * 100, "--model", str(tmp_path)]).code == 0
+    (choice, _), *_ = opened
+    assert choice.grid.name == "weights" and choice.matrix.values.shape == (202, 202)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".npz"])
+def test_what_is_no_file_is_a_text(attn: Attn, opened: list[Any], suffix: str, tmp_path: Path) -> None:
+    missing = str(tmp_path / f"heads{suffix}")
+    assert attn(["browse", missing]).err == f"{missing}: no such file\n"
+    assert attn(["browse", f"abab a{suffix}"]).code == 0 and opened

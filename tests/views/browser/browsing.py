@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from attncli.report import NamedTensor, Report, Table
 from attncli.views.browser import Browser
-from attncli.views.browser_choice import Choice, grids
+from attncli.views.browser_choice import BrowsedModel, Choice, grids
 from attncli.views.browser_panels import Panel, TokenBars
 
 LAYERS, HEADS, TOKENS = 3, 5, 7
@@ -44,13 +44,19 @@ def survey(tokens: tuple[str, ...] = WORDS) -> Report:
 
 
 def driven(
-    report: Report, steps: Steps, *, size: tuple[int, int] = (80, 24), depth: str = "truecolor"
+    report: Report,
+    steps: Steps,
+    *,
+    size: tuple[int, int] = (80, 24),
+    depth: str = "truecolor",
+    model: BrowsedModel | None = None,
 ) -> Choice:
-    """The choice after those steps on a screen of that size."""
+    """The choice after those steps, from the first token on, on a screen of that size."""
     choice = Choice(grids(report))
+    choice.choose_token(0)
 
     async def drive() -> None:
-        app = Browser(choice, depth=depth)
+        app = Browser(choice, depth=depth, model=model)
         async with app.run_test(size=size) as pilot:
             await pilot.pause()
             await steps(app, pilot)
@@ -72,18 +78,23 @@ def shown(panel: Panel) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
+def screen_now(app: Browser) -> str:
+    """What stands on the screen."""
+    update = app.screen._compositor.render_full_update()
+    assert update is not None
+    return "\n".join("".join(strip.text for strip in line) for line in update.strips)
+
+
 def screen_text(report: Report, *keys: str, size: tuple[int, int] = (80, 24), depth: str = "none") -> str:
     texts: list[str] = []
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
         await pilot.press(*keys)
         await pilot.pause()
-        update = app.screen._compositor.render_full_update()
-        assert update is not None
-        texts.extend("".join(strip.text for strip in line) for line in update.strips)
+        texts.append(screen_now(app))
 
     driven(report, steps, size=size, depth=depth)
-    return "\n".join(texts)
+    return texts[0]
 
 
 def bars_of(report: Report, *keys: str) -> dict[str, str]:

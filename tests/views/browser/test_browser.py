@@ -69,7 +69,7 @@ def test_the_bars_are_the_reports_weights() -> None:
 def test_who_looks_is_the_column() -> None:
     report = survey()
     expected = report.tensors["weights"].values[0, 1, :, 2]
-    bars = bars_of(report, "right", "tab", "tab", "w")
+    bars = bars_of(report, "right", "tab", "tab", "f")
     assert list(bars.values()) == [f"{weight:.4f}" for weight in expected]
 
 
@@ -119,7 +119,7 @@ def test_a_click_chooses_a_token() -> None:
         await pilot.click(TokenBars, offset=(3, 1 + 4))
 
     async def on_a_column(app: Browser, pilot: "Pilot[None]") -> None:
-        await pilot.press("w")
+        await pilot.press("f")
         layout = app.query_one(HeadMap).layout_now
         await pilot.click(HeadMap, offset=(layout.label + layout.cell_width * 3, 2))
 
@@ -133,7 +133,7 @@ def test_two_texts_have_two_tokens() -> None:
     weights = report.tensors["weights"].values
     asked = after(report, "tab")
     assert (asked.query, asked.key) == (1, 0)
-    turned = after(report, "tab", "w", "tab", "tab")
+    turned = after(report, "tab", "f", "tab", "tab")
     assert (turned.query, turned.key) == (1, 2)
     np.testing.assert_array_equal(turned.numbers, weights[:, 2])
 

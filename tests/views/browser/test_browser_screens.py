@@ -158,7 +158,7 @@ def test_the_header_says_on_80_columns_that_keys_are_excluded(num_sinks: int) ->
     choice.choose_head(143)
     app = Browser(choice, depth="none")
     excluded = "first key excluded" if num_sinks == 1 else "first 2 keys excluded"
-    assert app._state().startswith("weights, layer 11, head 11; linear scale 0.0000 to 0.")
+    assert app._state().startswith("weights 11:11; linear scale 0.0000 to 0.")
     assert app._state().endswith(f"; {excluded}") and cell_len(app._state()) <= 80
 
 
@@ -201,7 +201,7 @@ def test_every_experiment_with_maps_opens(experiment: str, settings: dict[str, o
     report = run(experiment, **settings)
     found: list[Grid] = grids(report)
     assert found[0].name == "weights" and found[0].num_places == places
-    choice = after(report, *["right"] * 20, *["down"] * 20, "end", "c", "x", "w")
+    choice = after(report, *["right"] * 20, *["down"] * 20, "end", "c", "x", "f")
     assert choice.number == places - 1
 
 

@@ -1,0 +1,329 @@
+"""What the browser asks of a model: heads taken out, what one adds, another text; keys stay alive."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from threading import Event
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from textual.pilot import Pilot
+
+from attncli.errors import UserError
+from attncli.report import NamedTensor, Report, Table
+from attncli.views.browser import NO_MODEL, Browser, EditScreen, browse
+from attncli.views.browser_choice import Addition, Choice, grids
+from attncli.views.browser_panels import HeadPicker, PatternsPanel
+from tests.views.browser.browsing import WORDS, driven, random_weights, screen_now, screen_text, survey
+
+PATIENCE = 20
+
+
+def named_survey(tokens: tuple[str, ...] = WORDS, *, layers: int = 3, heads: int = 5) -> Report:
+    """Causal weights: the last head of the last layer looks at the token before, the rest at the first."""
+    weights = np.zeros((layers, heads, len(tokens), len(tokens)), dtype=np.float32)
+    weights[..., 0] = 1
+    previous = weights[-1, -1]
+    previous[1:, 0] = 0
+    previous[np.arange(1, len(tokens)), np.arange(len(tokens) - 1)] = 1
+    names = {(layer, head): "first token" for layer in range(layers) for head in range(heads)}
+    names[layers - 1, heads - 1] = "previous token"
+    rows = Table(
+        {
+            "layer": layer,
+            "head": head,
+            "stack": "self",
+            "pattern": name,
+            "sink_mass": 0.25 if name == "previous token" else 1.0,
+            "previous_token": 0.875 if name == "previous token" else 0.0,
+        }
+        for (layer, head), name in names.items()
+    )
+    patterns = Table(
+        {"stack": "self", "pattern": name, "statistic": "", "threshold": 0.3, "rows": 7, "heads": count}
+        for name, count in (("first token", layers * heads - 1), ("previous token", 1))
+    )
+    strongest = {
+        "stack": "self",
+        "pattern": "previous token",
+        "rank": 0,
+        "layer": layers - 1,
+        "head": heads - 1,
+    }
+    tables = {
+        "heads": rows,
+        "patterns": patterns,
+        "strongest": Table([{**strongest, "value": 0.875, "key": None}]),
+    }
+    tensors = {"weights": NamedTensor(("layer", "head", "query", "key"), weights)}
+    return Report("heads", {"maps": "self"}, {}, tokens, tensors=tensors, statistics=tables)
+
+
+class Model:
+    """One that answers at once, or when it is told to; `asked` is what it was asked."""
+
+    def __init__(self, *, waits: bool = False, error: Exception | None = None) -> None:
+        self.text = "the cat sat"
+        self.asked: list[object] = []
+        self.error = error
+        self.may_answer = Event()
+        if not waits:
+            self.may_answer.set()
+
+    def _answer(self, question: object) -> None:
+        self.asked.append(question)
+        assert self.may_answer.wait(PATIENCE)
+        if self.error is not None:
+            raise self.error
+
+    def look(self, text: str) -> Report:
+        self._answer(text)
+        self.text = text
+        return named_survey(tuple(text.split()))
+
+    def without(self, heads: Sequence[str]) -> Mapping[str, float]:
+        self._answer(tuple(heads))
+        return {"loss": 0.5 * len(heads), "kl": 0.125}
+
+    def addition(self, head: str) -> Addition:
+        self._answer(head)
+        return Addition(" mat", 12.5, -1.25, 3, 15, [("0 the", 0.25), ("1 cat", -1.5)])
+
+
+async def answered(app: Browser, pilot: "Pilot[None]") -> None:
+    end = time.monotonic() + PATIENCE
+    while app.running is not None:
+        assert time.monotonic() < end
+        await pilot.pause(0.02)
+    await pilot.pause()
+
+
+def test_heads_are_taken_out_together_and_put_back() -> None:
+    model = Model()
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press("a")
+        await answered(app, pilot)
+        assert "without 0:0: loss +0.5000, kl 0.1250" in screen_now(app)
+        await pilot.press("down", "right", "a")
+        await answered(app, pilot)
+        screen = screen_now(app)
+        assert "without 0:0, 1:1: loss +1.0000, kl 0.1250" in screen
+        picker = app.query_one(HeadPicker)
+        assert [line.count("×") for line in (picker.render_line(y).text for y in (1, 2, 3))] == [1, 1, 0]
+        await pilot.press("a")
+        await answered(app, pilot)
+        assert "without 0:0: loss" in screen_now(app)
+        await pilot.press("up", "left", "a")
+        assert "without" not in screen_now(app) and "0:0 is back" in screen_now(app)
+
+    choice = driven(named_survey(), steps, depth="none", model=model)
+    assert model.asked == [("0:0",), ("0:0", "1:1"), ("0:0",)] and choice.removed == ()
+
+
+def test_what_a_head_adds_stays_beside_it() -> None:
+    model = Model()
+    added = "adds -1.25 to the logit of ' mat' (12.50), 3 of 15 by size: 1 cat -1.5, 0 the"
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press("w")
+        await answered(app, pilot)
+        assert added in screen_now(app)
+        await pilot.press("right")
+        assert added not in screen_now(app)
+        await pilot.press("left")
+        assert added in screen_now(app)
+
+    driven(named_survey(), steps, size=(100, 30), depth="none", model=model)
+    assert model.asked == ["0:0"]
+
+
+def test_another_text_is_looked_at_by_the_same_head() -> None:
+    model = Model()
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press("a")
+        await answered(app, pilot)
+        await pilot.press("down", "c", "e")
+        assert isinstance(app.screen, EditScreen) and "the cat" in screen_now(app)
+        await pilot.press("q", "w", "enter")
+        await answered(app, pilot)
+        assert "0 the" in screen_now(app) and "2 satqw" in screen_now(app)
+
+    choice = driven(named_survey(), steps, depth="none", model=model)
+    assert model.asked == [("0:0",), "the cat satqw"]
+    assert (choice.place, choice.scale, choice.query, choice.removed) == ((1, 0), "log", 2, ())
+
+
+def test_escape_leaves_the_text() -> None:
+    model = Model()
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press("e", "x", "escape", "tab")
+        assert not isinstance(app.screen, EditScreen)
+
+    assert driven(named_survey(), steps, model=model).query == 1 and model.asked == []
+
+
+def test_keys_stay_alive_and_a_second_question_waits() -> None:
+    model = Model(waits=True)
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press("a")
+        await pilot.pause(0.3)
+        assert "measuring without 0:0 ... " in screen_now(app)
+        await pilot.press("right", "tab", "a", "w")
+        assert app.choice.place == (0, 1) and app.choice.query == 1
+        assert "measuring without 0:0" in screen_now(app) and "this key waits" in screen_now(app)
+        model.may_answer.set()
+        await answered(app, pilot)
+        assert "without 0:0: loss +0.5000" in screen_now(app) and "waits" not in screen_now(app)
+
+    driven(named_survey(), steps, depth="none", model=model)
+    assert model.asked == [("0:0",)]
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (UserError("model: x has no head"), "model: x has no head"),
+        (MemoryError(), "out of memory: use fewer tokens"),
+    ],
+    ids=["user", "memory"],
+)
+@pytest.mark.parametrize("keys", [["a"], ["w"], ["e", "enter"]], ids="-".join)
+def test_what_a_model_cannot_do_is_a_line(keys: list[str], error: Exception, line: str) -> None:
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press(*keys)
+        await answered(app, pilot)
+        assert line in screen_now(app)
+        await pilot.press("right")
+        assert app.choice.place == (0, 1)
+
+    choice = driven(named_survey(), steps, depth="none", model=Model(error=error))
+    assert (choice.removed, choice.effects, choice.additions) == ((), {}, {})
+
+
+@pytest.mark.parametrize("key", ["a", "w", "e"])
+def test_a_saved_report_says_that_it_has_no_model(key: str) -> None:
+    assert NO_MODEL.format(key)[:78] in screen_text(named_survey(), key)
+    assert NO_MODEL.format(key)[:20] not in screen_text(named_survey(), key, "tab")
+
+
+def test_a_tensor_without_heads_has_none_to_measure() -> None:
+    report = Report(
+        "self", {}, {}, WORDS, tensors={"weights": NamedTensor(("query", "key"), random_weights(7, 7))}
+    )
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press("a")
+        assert "a is for a head" in screen_now(app)
+
+    driven(report, steps, depth="none", model=Model())
+
+
+def test_an_error_of_ours_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press("a")
+        while app.is_running:
+            await pilot.pause(0.02)
+        assert isinstance(app.failure, ZeroDivisionError)
+
+    driven(named_survey(), steps, model=Model(error=ZeroDivisionError()))
+
+    def run(app: Browser) -> None:
+        app.failure = ZeroDivisionError()
+
+    monkeypatch.setattr(Browser, "run", run)
+    with pytest.raises(ZeroDivisionError):
+        browse(Choice(grids(named_survey())), colors="none")
+
+
+def test_nobody_waits_for_a_measurement_after_q(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+
+    def run(app: Browser) -> None:
+        app.running = "measuring", 0.0
+
+    monkeypatch.setattr(Browser, "run", run)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    browse(Choice(grids(named_survey())), colors="none")
+    assert codes == [0]
+
+
+def test_it_opens_where_most_is_to_be_seen() -> None:
+    """The last query of a causal map; else that which looks most at another token than those at the ends."""
+    assert Choice(grids(named_survey())).query == len(WORDS) - 1
+    report = survey()
+    values = report.tensors["weights"].values[0, 0, 1:-1, 1:-1].copy()
+    np.fill_diagonal(values, 0)
+    assert Choice(grids(report)).query == 1 + np.unravel_index(values.argmax(), values.shape)[0]
+
+
+@pytest.mark.parametrize("depth", ["none", "16", "truecolor"])
+def test_heads_are_the_letters_of_their_patterns(depth: str) -> None:
+    """Where most heads look at the first token, their letter is small."""
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press("right")
+        picker = app.query_one(HeadPicker)
+        assert [picker.render_line(y).text.rstrip() for y in range(4)] == [
+            "   0   2   4",
+            "0  f[f]f f f",
+            "1  f f f f f",
+            "2  f f f f P",
+        ]
+        screen = screen_now(app)
+        assert "0:1 first token (sink_mass 1.00)" in screen
+        assert "6 today looks at 0 the 1.00" in screen or "0 the looks at 0 the 1.00" in screen
+        await pilot.press("down", "down", *["right"] * 3, "end")
+        screen = screen_now(app)
+        assert "2:4 previous token (previous_token 0.88)" in screen
+        assert "6 today looks at 5 street 1.00" in screen
+        await pilot.press("f", "shift+tab")
+        assert "5 street is looked at by 6 today 1.00" in screen_now(app)
+
+    driven(named_survey(), steps, depth=depth)
+
+
+def test_a_large_screen_has_the_patterns_and_a_click_goes_to_the_strongest_head() -> None:
+    report = named_survey(layers=30, heads=9)
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        screen = screen_now(app)
+        assert "F first token         269" in screen and "P previous token        1  29:8 0.88" in screen
+        lines = [line for line in screen.split("\n") if line.strip()]
+        assert len(lines) >= 42  # of 50: nothing is half empty
+        picker = app.query_one(HeadPicker)
+        assert picker.render_line(30).text.startswith("29  f f")
+        await pilot.click(PatternsPanel, offset=(3, 2))
+
+    assert driven(report, steps, size=(160, 50), depth="none").place == (29, 8)
+
+    async def narrow(app: Browser, pilot: "Pilot[None]") -> None:
+        assert not app.query_one(PatternsPanel).display or not app.query_one(PatternsPanel).region
+
+    driven(report, narrow, size=(80, 24))
+
+
+def test_a_long_scale_is_not_cut() -> None:
+    values = np.array([[-1.5e-9, 1.2e30], [3e-8, -4.4e33]], dtype=np.float64)
+    report = Report(
+        "self", {}, {}, ("a", "b"), tensors={"scaled_scores_before": NamedTensor(("query", "key"), values)}
+    )
+    text = screen_text(report, "c", "x", size=(80, 24))
+    state = " ".join(text.split())
+    assert "-4.4000e+33 to 4.4000e+33 (log needs amounts); first key excluded" in state
+    assert {cell_len(line) for line in text.split("\n")} == {80}
+
+
+def test_a_text_of_200_tokens_scrolls_to_its_last() -> None:
+    report = named_survey(tuple(f"w{i}" for i in range(200)))
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        await pilot.press("end", "z")
+        await pilot.pause()
+        assert "▸199 w199" in screen_now(app)
+
+    driven(report, steps, depth="none")
