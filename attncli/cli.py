@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import Parameter as Keyword
 from inspect import Signature
 from keyword import iskeyword
@@ -20,7 +20,7 @@ from attncli import __version__
 from attncli.core.processor import tile_pass_in_use
 from attncli.errors import DONE, FAILED, INTERRUPTED, ClosedPipe, UserError, WriteError, forget_stdout
 from attncli.memory import is_about_memory, out_of_memory
-from attncli.plain_text import plain_text
+from attncli.plain_text import forget_notes, note, plain_text
 from attncli.settings import EXPERIMENTS, load
 
 if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
@@ -58,12 +58,18 @@ COMMAND_GROUPS = ("See", "Learn", "Models", "Many runs")
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 # The headings of long help in their order; one that is not here is an experiment's own and leads.
 GROUPS = ("Input", "Projections", "Mask and position", "Variants", "Model", "Output", "Options")
-MAX_UNGROUPED = 22
 NAME_WIDTH = 30
+EVERYDAY_EXAMPLES, EXAMPLE_WIDTH = 3, 76
+OF_HELP = {"help": "show this and exit", "help_all": "show every flag"}
 
 
 class CommandWithExamples(TyperCommand):
-    """A command whose help starts with examples and groups its options where there are many."""
+    """A command with two kinds of help: of everyday flags on one screen, and of all flags in groups."""
+
+    examples: Sequence[str] = ()
+    everyday: Mapping[str, str] = {}
+    """What everyday help says of a flag, by the name of its parameter."""
+    is_help_whole = False
 
     def invoke(self, ctx: Any) -> Any:
         """Run it; what was imported until now lives as long as the process, and is not collected."""
@@ -101,17 +107,27 @@ class CommandWithExamples(TyperCommand):
             pieces.append(f"{name}{'...' if one.nargs == -1 else ''}")
         return pieces
 
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """The summary and examples: all, or in everyday help the first that fit into a line."""
+        super().format_help_text(ctx, formatter)
+        fitting = [line for line in self.examples if len(line) <= EXAMPLE_WIDTH][:EVERYDAY_EXAMPLES]
+        formatter.write("\n  Examples:\n")
+        for line in self.examples if self.is_help_whole else fitting:
+            formatter.write(f"    {line}\n")
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """The arguments; then the options, grouped where they would not fit on one screen."""
-        is_long = len(self.params) > MAX_UNGROUPED
+        """The arguments; then the everyday options, or all of them in groups."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             flags, text = parameter.get_help_record(ctx) or ("", "")
             if _is_argument(parameter):
                 sections.setdefault("Arguments", []).append((parameter.metavar or "", text))
-            else:
-                group = getattr(parameter, "rich_help_panel", None) if is_long else None
-                sections.setdefault(group or "Options", []).append((flags, text))
+            elif self.is_help_whole and not parameter.hidden:
+                group = getattr(parameter, "rich_help_panel", None) or "Options"
+                sections.setdefault(group, []).append((flags, text))
+            elif parameter.name in self.everyday:
+                text = self.everyday[parameter.name]
+                sections.setdefault("Options", []).append((_everyday_name(parameter, flags), text))
         names = [name for title in sections.keys() - {"Arguments"} for name, _ in sections[title]]
         width = min(max(map(len, names)), NAME_WIDTH)
         for title in sorted(sections, key=_place):
@@ -121,14 +137,29 @@ class CommandWithExamples(TyperCommand):
             with formatter.section(title):
                 formatter.write_dl([(padded, text), *others], col_max=NAME_WIDTH)
 
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Where the other flags are."""
+        options = [one for one in self.get_params(ctx) if not (_is_argument(one) or one.hidden)]
+        if not self.is_help_whole:
+            others = sum(one.name not in self.everyday for one in options)
+            formatter.write(f"\n--help-all shows {others} more flag{'s' * (others > 1)}.\n")
+
+
+def _everyday_name(parameter: Any, flags: str) -> str:
+    """Its flags and value; of a switch the flag that changes its default, of a long list of values NAME."""
+    if parameter.secondary_opts:
+        is_on = parameter.help.endswith("[default: true]")
+        return str((parameter.secondary_opts if is_on else parameter.opts)[0])
+    return flags if len(flags) <= NAME_WIDTH else f"{', '.join(parameter.opts)} NAME"
+
 
 def _is_argument(parameter: Any) -> bool:
     return bool(parameter.param_type_name == "argument")
 
 
 def _flags(command: Any) -> dict[str, str | None]:
-    """The flags of Typer's command, each with what help calls its value; None for a switch."""
-    options = (one for one in command.params if not _is_argument(one))
+    """The flags in the help of Typer's command, each with what it calls its value; None for a switch."""
+    options = (one for one in command.params if not _is_argument(one) and not one.hidden)
     return {
         flag: None if one.is_flag else one.metavar or "TEXT"
         for one in options
@@ -162,6 +193,7 @@ def _keyword(parameter: "Parameter") -> Keyword:
             min=parameter.min,
             autocompletion=(lambda: words) if words else None,
             rich_help_panel=parameter.group,
+            hidden=parameter.hidden,
         )
     else:
         typed = typer.Argument(help=parameter.help, metavar=parameter.metavar)
@@ -174,6 +206,26 @@ def _keyword(parameter: "Parameter") -> Keyword:
         default=Keyword.empty if parameter.required else default,
         annotation=Annotated[kind, typed],
     )
+
+
+def _print_whole_help(ctx: typer.Context, wanted: bool) -> None:
+    if wanted:
+        vars(ctx.command)["is_help_whole"] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+HELP_ALL = Keyword(
+    "help_all",
+    Keyword.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option(
+            "--help-all", help="Show every flag and exit.", is_eager=True, callback=_print_whole_help
+        ),
+    ],
+)
 
 
 def _has_one_value(parameter: "Parameter") -> bool:
@@ -197,7 +249,13 @@ def _passed(parameter: "Parameter", value: Any) -> Any:
 def _typer_command(command: "Command") -> Any:
     """Typer's command; called without its required arguments it shows its help."""
 
-    def call(**values: Any) -> int | None:
+    def call(help_all: bool, **values: Any) -> int | None:
+        for one in command.parameters:
+            value = values[_name(one)]
+            if one.note and value not in (None, (), []):
+                note(f"{one.flags[0].partition('/')[0]}: {one.note}")
+                if one.now:
+                    values[one.now] = [*(values[one.now] or ()), *value]
         passed = {
             one.name: one.found(_passed(one, values[_name(one)]))
             for one in command.parameters
@@ -205,16 +263,21 @@ def _typer_command(command: "Command") -> Any:
         }
         return command.run(**passed, **({"attn": run} if command.runs_commands else {}))
 
-    vars(call)["__signature__"] = Signature([_keyword(one) for one in command.parameters])
+    vars(call)["__signature__"] = Signature([*map(_keyword, command.parameters), HELP_ALL])
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(
         command.name,
         cls=CommandWithExamples,
-        help="\n".join((f"{command.summary}.\n\n\b\nExamples:", *(f"  {line}" for line in command.examples))),
+        help=f"{command.summary}.",
         no_args_is_help=any(one.required for one in command.parameters),
         context_settings=HELP_NAMES,
     )(call)
-    return typer.main.get_command(app)
+    made: Any = typer.main.get_command(app)
+    made.examples = command.examples
+    made.everyday = {
+        _name(one): one.everyday for one in command.parameters if one.everyday and not one.hidden
+    } | OF_HELP
+    return made
 
 
 class Group(TyperGroup):
@@ -317,6 +380,7 @@ def _print_errors(*lines: str) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and give its exit code."""
+    forget_notes()
     try:
         code = build_app()(args=list(arguments), prog_name="attn", standalone_mode=False)
         sys.stdout.flush()

@@ -55,6 +55,7 @@ SYNONYMS = {
     "causal": "mask is_causal causal_mask autoregressive decoder attn_mask attention_mask",
     "window": "sliding_window local window_size",
     "temperature": "temp t",
+    "sampling_temperature": "temperature temp t",
     "top_k": "k num_keys",
     "rope_base": "theta rope_theta rope_freq_base base",
     "rope": "rotary",

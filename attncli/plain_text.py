@@ -1,6 +1,7 @@
 """The one sanitiser: text from outside is shown as plain text that neither hides nor moves anything."""
 
 import re
+import sys
 from functools import cache
 from unicodedata import category
 
@@ -66,3 +67,18 @@ def _is_part(match: re.Match[str]) -> bool:
     if char == ZWJ and EMOJI.match(after):
         return EMOJI.match(before.rstrip(PICTURE)[-1:]) is not None
     return all(JOINED.match(side) and category(side)[0] in "LM" for side in (before[-1], after))
+
+
+_noted: set[str] = set()
+
+
+def note(line: str) -> None:
+    """Print a line on standard error, once a command: what was read has another name now."""
+    if line not in _noted:
+        _noted.add(line)
+        print(plain_text(line), file=sys.stderr)
+
+
+def forget_notes() -> None:
+    """A command begins: its notes are printed, even those of the command before it."""
+    _noted.clear()

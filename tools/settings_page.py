@@ -4,13 +4,14 @@ from pathlib import Path
 
 from attncli.commands.command import default_text, metavar
 from attncli.settings import SPECS
-from attncli.settings.fields import flag_name, in_words_of
+from attncli.settings.fields import NoFlag, flag_name, in_words_of
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 INTRODUCTION = """# Settings
 
 Every flag is a key of a config file: `--head-dim 16` is `head_dim: 16`. Flags override the file, and the file
-overrides the defaults; `--show-config` prints what holds and where it came from.
+overrides the defaults; `--show-config` prints what holds and where it came from. Names with a colon are of
+config files alone.
 
 Made by `python tools/settings_page.py`.
 """
@@ -25,7 +26,9 @@ def settings_page() -> str:
             values = "`true`, `false`" if field.annotation is bool else f"`{metavar(key, field)}`"
             values = values.replace("|", "`, `")
             meaning = f"{in_words_of(str(field.description), flags=True)}{default_text(field)}"
-            parts.append(f"| `{flag_name(key)}` | {values} | {meaning} |\n")
+            has_flag = not any(isinstance(data, NoFlag) for data in field.metadata)
+            name = flag_name(key) if has_flag else f"{key}:"
+            parts.append(f"| `{name}` | {values} | {meaning} |\n")
     return "".join(parts)
 
 

@@ -12,6 +12,7 @@ from attncli.settings.fields import (
     BYTES_PER_WEIGHT,
     Contradictions,
     Count,
+    Everyday,
     ExplainRowSpec,
     Group,
     contradiction,
@@ -36,11 +37,13 @@ class AverageSpec(TextSpec, ExplainRowSpec):
 
     tokenizer: Literal["words", "whitespace"] = Field("words", description=TOKENIZER_HELP)
 
-    method: Literal["loop", "matmul", "softmax", "all"] = Field(
+    method: Annotated[Literal["loop", "matmul", "softmax", "all"], Everyday("how it is computed")] = Field(
         "all", description="how: a loop, a matrix product, a masked softmax, or all three compared"
     )
-    over: Literal["past", "all"] = Field("past", description="average each token with its past, or with all")
-    aggregate: Literal["mean", "sum"] = Field("mean", description="what: mean or sum")
+    over: Annotated[Literal["past", "all"], Everyday("which tokens each averages")] = Field(
+        "past", description="average each token with its past, or with all"
+    )
+    aggregate: Annotated[Literal["mean", "sum"], Everyday()] = Field("mean", description="what: mean or sum")
     softmax_twice: bool = Field(
         False, description="the mistake of applying softmax to the finished weights: the future leaks in"
     )

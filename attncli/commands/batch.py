@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.commands.command import (
-    COLOR,
+    COLOR_FLAGS,
     DEBUG_HELP,
     FORMAT,
     FRESH,
     OPEN,
     PRECISION,
-    SCALE_COLORS,
     SCHEDULER,
     SHOW,
-    SKIP_SINK,
     WORKERS,
     Command,
     argument,
@@ -109,14 +107,26 @@ PARAMETERS = (
         "sentence, context and id; - reads stdin.",
         "FILE",
         reads_file=True,
+        everyday="run each on every sentence of a file",
     ),
-    option("--set", "A setting that overrides the files; repeatable.", "KEY=VALUE", kind=list[str]),
-    flag("--dry-run", "Check everything, print the plan, and exit."),
+    option(
+        "--set",
+        "A setting that overrides the files; repeatable.",
+        "KEY=VALUE",
+        kind=list[str],
+        everyday="a setting that overrides the files",
+    ),
+    flag(
+        "--dry-run",
+        "Check everything, print the plan, and exit.",
+        everyday="check everything and print the plan",
+    ),
     option(
         "--output -o",
         "Write reports to a file, whole or not at all; or keep every run in a store (.db, .sqlite): "
         "rerun the same command to resume.",
         "FILE",
+        everyday="write reports, or keep every run in a store (.db)",
     ),
     *STORE_FLAGS,
     flag("--fail-fast", "Stop at the first run that fails."),
@@ -125,8 +135,9 @@ PARAMETERS = (
         'A condition that every run must meet, or exit 1: "entropy.mean < 2"; repeatable.',
         "CONDITION",
         kind=list[str],
+        everyday='what every run must meet: "entropy.mean < 2"',
     ),
-    *(FORMAT, OPEN, SHOW, PRECISION, COLOR, SCALE_COLORS, SKIP_SINK),
+    *(FORMAT, OPEN, SHOW, PRECISION, *COLOR_FLAGS),
     flag("--debug", DEBUG_HELP),
 )
 

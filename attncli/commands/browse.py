@@ -25,7 +25,7 @@ from attncli.commands.output import first_words, progress_line
 from attncli.commands.show import ARRAY_FLAGS, opened
 from attncli.core.row_statistics import EFFECTS
 from attncli.errors import UserError
-from attncli.plain_text import readable_token
+from attncli.plain_text import note, readable_token
 from attncli.report import Report
 from attncli.settings import SPECS
 from attncli.settings.text import Texts, read_texts
@@ -208,7 +208,7 @@ def browse_reports(
     choice = Choice(
         maps,
         scale=scale_of(display.scale_colors, next(iter(maps[0].maps.values())).axes),
-        skip_sink=display.skip_sink,
+        skip_first_keys=display.skip_first_keys,
         sort=sort,
         smallest_first=sort == asked and reports[0].spec.get("ascending") is True,
     )
@@ -217,19 +217,23 @@ def browse_reports(
 
 def command(name: str, summary: str) -> Command:
     """The command, with the flags of the survey except those that leave heads out."""
-    others = {*LEFT_OUT, *(each.name for each in COLOR_FLAGS)}
-    settings = [each for each in setting_options(SPECS["heads"]) if each.name not in others]
+    settings = [each for each in setting_options(SPECS["heads"]) if each.name not in LEFT_OUT]
+    color_flags = [each for each in COLOR_FLAGS if each.is_passed]
 
     def run(
         text: str | None,
         config: str | None,
         color: str,
         scale_colors: str | None,
-        skip_sink: str | None,
+        skip_first_keys: str | None,
         **flags: Any,
     ) -> int:
         check_terminal()
-        display = checked_display(color, scale_colors, skip_sink)
+        if text is not None and is_file(text) and flags["skip_sink"] is not None:
+            note("--skip-sink: is for a model; of a report it is called --skip-first-keys now")
+            former = flags.pop("skip_sink")
+            skip_first_keys = skip_first_keys or former
+        display = checked_display(color, scale_colors, skip_first_keys)
         arrays = {each.name: flags.pop(each.name) for each in ARRAY_FLAGS}
         shown = replace(display, colors=color_depth(color, True))
         if text is not None and is_file(text):
@@ -238,11 +242,11 @@ def command(name: str, summary: str) -> Command:
         refuse_given(arrays, "is for a saved array: give its file")
         if text is not None and flags["sentence"] is not None:
             raise UserError(f"--sentence: cannot be combined with the argument ({text}): give one")
-        flags |= {"sentence": flags["sentence"] or text, "skip_sink": skip_sink}
+        flags |= {"sentence": flags["sentence"] or text}
         spec, given = survey_spec(config, flags)
         with errors_at(given, config):
             model, report = opened_model(spec, read_texts(spec))
         return browse_reports((report,), "browse", report.spec.get("sort"), shown, model)
 
-    parameters: list[Parameter] = [TEXT, *settings, *ARRAY_FLAGS, CONFIG, *COLOR_FLAGS, DEBUG]
+    parameters: list[Parameter] = [TEXT, *settings, *ARRAY_FLAGS, CONFIG, *color_flags, DEBUG]
     return Command(name, summary, run, parameters, EXAMPLES)

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from attncli.errors import UserError, must_be_one_of
-from attncli.settings.fields import Spec, flag_name, in_words_of
+from attncli.settings.fields import Everyday, NoFlag, Spec, flag_name, in_words_of
 from attncli.settings.text import PATH_KEYS
 from attncli.settings.validation import Given
 from attncli.views import COLOR_DEPTHS, PARTS, SCALES, VIEWS, Display
@@ -22,8 +22,10 @@ class Parameter:
     """An option, or an argument where it has no `flags`; its value reaches the command's `run` by its name.
 
     `kind` is str, int, bool (a switch) or list[str] (an option that may be repeated, or all other arguments);
-    `choices` are what a shell completes; `group` is its heading in long help; `reads_file` where it names a
-    file that is read, which may be one of the lessons'.
+    `choices` are what a shell completes; `group` is its heading in the help of all flags, and `everyday` what
+    everyday help says of it, empty where it is not there. A `hidden` flag is in no help: it is read,
+    and its note says what to write instead; `now` is the parameter that takes its value. `reads_file` where
+    it names a file that is read, which may be one of the lessons'.
     """
 
     name: str
@@ -35,6 +37,10 @@ class Parameter:
     choices: tuple[str, ...] = ()
     min: int | None = None
     group: str | None = None
+    everyday: str = ""
+    hidden: bool = False
+    note: str = ""
+    now: str = ""
     required: bool = False
     is_passed: bool = True
     reads_file: bool = False
@@ -67,6 +73,7 @@ def option(
     choices: Iterable[str] = (),
     min: int | None = None,
     group: str | None = None,
+    everyday: str = "",
     is_passed: bool = True,
     reads_file: bool = False,
 ) -> Parameter:
@@ -83,14 +90,15 @@ def option(
         choices=words,
         min=min,
         group=group,
+        everyday=everyday,
         is_passed=is_passed,
         reads_file=reads_file,
     )
 
 
-def flag(name: str, help: str, *, group: str | None = None) -> Parameter:
+def flag(name: str, help: str, *, group: str | None = None, everyday: str = "") -> Parameter:
     """A switch that is off unless it is given."""
-    return option(name, help, kind=bool, default=False, group=group)
+    return option(name, help, kind=bool, default=False, group=group, everyday=everyday)
 
 
 def argument(
@@ -105,6 +113,14 @@ def argument(
     """An argument; of the kind list[str] as many as there are."""
     return Parameter(
         name=name, help=help, metavar=metavar, kind=kind, required=required, reads_file=reads_file
+    )
+
+
+def former(name: str, parameter: Parameter) -> Parameter:
+    """What a parameter was called before: it is still read."""
+    flag, note = f"--{name.replace('_', '-')}", f"is now called {parameter.flags[0]}"
+    return replace(
+        parameter, name=name, flags=(flag,), hidden=True, note=note, now=parameter.name, is_passed=False
     )
 
 
@@ -142,6 +158,7 @@ FORMAT = option(
     "How to write reports. [default: by the suffix of -o, else table]",
     choices=VIEWS,
     group="Output",
+    everyday="table, json, csv, md, html, png, and others",
 )
 SHOW = option(
     "--show",
@@ -149,9 +166,14 @@ SHOW = option(
     "PART,...",
     kind=list[str],
     group="Output",
+    everyday="parts of the report: weights, rows, ..., all",
 )
 OUTPUT = option(
-    "--output -o", "Write to a file, whole or not at all; - is standard output.", "FILE", group="Output"
+    "--output -o",
+    "Write to a file, whole or not at all; - is standard output.",
+    "FILE",
+    group="Output",
+    everyday="write to a file: .json, .csv, .html, .png, ...",
 )
 OPEN = flag("--open", "Open the page or picture of -o in the browser.", group="Output")
 STEP = option("--step", "Show only step N of --explain.", "INTEGER", group="Output")
@@ -166,8 +188,11 @@ SCALE_COLORS = option(
     group="Output",
 )
 TITLE = option("--title", "The title of a picture, page or heatmap.", "TEXT", group="Output")
-SKIP_SINK = option(
-    "--skip-sink", "Exclude the first N keys from the colour scale. [default: 0]", "INTEGER", group="Output"
+SKIP_FIRST_KEYS = option(
+    "--skip-first-keys",
+    "Exclude the first N keys from the colour scale. [default: 0]",
+    "INTEGER",
+    group="Output",
 )
 DEBUG_HELP = "Show a traceback with an error."
 # Not passed to commands: main looks for it itself.
@@ -180,10 +205,11 @@ WORKERS = option(
     "INTEGER",
     kind=int,
     min=1,
+    everyday="processes to compute in",
 )
 SCHEDULER = option("--scheduler", "Compute on a Dask cluster: tcp://host:port.", "ADDRESS")
 
-COLOR_FLAGS = (COLOR, SCALE_COLORS, SKIP_SINK)
+COLOR_FLAGS = (COLOR, SCALE_COLORS, SKIP_FIRST_KEYS, former("skip_sink", SKIP_FIRST_KEYS))
 OUTPUT_FLAGS = (FORMAT, OUTPUT, OPEN, TITLE, SHOW, STEP, PRECISION, *COLOR_FLAGS)
 
 
@@ -205,7 +231,7 @@ def store_errors(store: Path | None, flags: Mapping[str, Any]) -> Iterator[str]:
 def checked_display(
     color: str,
     scale_colors: str | None,
-    skip_sink: str | None,
+    skip_first_keys: str | None,
     precision: str | None = None,
     show: Sequence[str] = (),
     *,
@@ -222,12 +248,13 @@ def checked_display(
         raise UserError(
             f"--precision: must be a whole number from 0 to {MAX_PRECISION} (got {precision:.60})"
         )
-    if skip_sink is not None and not skip_sink.isdecimal():
-        raise UserError(f"--skip-sink: must be a whole number (got {skip_sink:.60})")
-    if skip_sink is not None and len(skip_sink) > MAX_DIGITS:
-        raise UserError(f"--skip-sink: must have at most {MAX_DIGITS} digits (got {skip_sink:.60})")
+    first_keys = skip_first_keys or "0"
+    if not first_keys.isdecimal():
+        raise UserError(f"--skip-first-keys: must be a whole number (got {first_keys:.60})")
+    if len(first_keys) > MAX_DIGITS:
+        raise UserError(f"--skip-first-keys: must have at most {MAX_DIGITS} digits (got {first_keys:.60})")
     display = Display(
-        several=several, scale_colors=scale_colors, skip_sink=int(skip_sink or 0), show=tuple(parts)
+        several=several, scale_colors=scale_colors, skip_first_keys=int(first_keys), show=tuple(parts)
     )
     if precision is None:
         return display
@@ -267,29 +294,36 @@ def _wants_color(is_terminal: bool | None) -> bool:
 
 
 MAX_CHOICES_SHOWN = 8
+HEAD = "LAYER:HEAD"
+HEAD_KEYS = {"head": HEAD, "full": f"{HEAD},...", "ablate": f"{HEAD},...", "heads": f"{HEAD},...|all"}
+"""The settings that name heads of a model."""
 
 
 def setting_options(spec_class: type[Spec]) -> list[Parameter]:
     """A flag for each setting, its value None where it is not given; those of every experiment come last."""
     shared_last = sorted(spec_class.model_fields, key=lambda key: key in Spec.model_fields)
-    return [_option(spec_class, key) for key in shared_last]
+    options = {key: _option(spec_class, key) for key in shared_last}
+    return [*options.values(), *(former(key, options[now]) for key, now in spec_class.former_keys.items())]
 
 
 def _option(spec_class: type[Spec], key: str) -> Parameter:
     field, group = spec_class.model_fields[key], spec_class.group_of(key)
     name = flag_name(key)
     description = f"{in_words_of(str(field.description), flags=True)}{default_text(field)}"
-    if field.annotation is bool:
-        return option(f"{name}/--no-{name[2:]}", help=description, kind=bool, group=group)
-    return option(
-        f"{key} {name}",
+    everyday = next((data for data in field.metadata if isinstance(data, Everyday)), None)
+    without = next((data for data in field.metadata if isinstance(data, NoFlag)), None)
+    is_switch = field.annotation is bool
+    made = option(
+        f"{name}/--no-{name[2:]}" if is_switch else f"{key} {name}",
         description,
-        kind=list[str] if _is_list(field) else str,
-        metavar=metavar(key, field),
-        choices=_choices(field.annotation),
+        kind=bool if is_switch else list[str] if _is_list(field) else str,
+        metavar=None if is_switch else metavar(key, field),
+        choices=() if is_switch else _choices(field.annotation),
         group=group,
         reads_file=key in PATH_KEYS,
+        everyday="" if everyday is None else everyday.text or description,
     )
+    return made if without is None else replace(made, hidden=True, note=without.reason.format(key=key))
 
 
 def given_flags(flags: dict[str, Any]) -> dict[str, Given]:
@@ -312,15 +346,15 @@ def refuse_given(values: Mapping[str, Any], reason: str) -> None:
 
 def metavar(key: str, field: FieldInfo) -> str:
     """How help names the values of a setting: its choices, a kind of number, a file or text."""
+    if key in HEAD_KEYS:
+        return HEAD_KEYS[key]
     choices, leaves = _choices(field.annotation), list(_leaves(field.annotation))
     numbers = ["NUMBER"] if float in leaves else ["INTEGER"] if int in leaves and str not in leaves else []
-    if key == "projection_order":
-        return ",".join(choices)
     if len(choices) > MAX_CHOICES_SHOWN:
         return "STATISTIC" if "entropy" in choices else "NAME"
     if choices or numbers:
         return "|".join([*choices, *numbers]) + (",..." if _is_list(field) else "")
-    return "FILE" if key.endswith("file") else "TEXT"
+    return "FILE" if key.endswith("file") or key in ("texts", "relations") else "TEXT"
 
 
 def default_text(field: FieldInfo) -> str:

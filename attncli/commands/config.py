@@ -2,7 +2,7 @@
 
 import json
 
-from attncli.commands.command import Command, CommandGroup
+from attncli.commands.command import DEBUG, Command, CommandGroup
 from attncli.settings.schema import config_schema
 
 SCHEMA_SUMMARY = "Print the JSON Schema of config files, for editors"
@@ -18,4 +18,4 @@ def _schema() -> None:
 
 def command(name: str, summary: str) -> CommandGroup:
     """`attn config` with its one command."""
-    return CommandGroup(name, summary, [Command("schema", SCHEMA_SUMMARY, _schema, [], SCHEMA_EXAMPLES)])
+    return CommandGroup(name, summary, [Command("schema", SCHEMA_SUMMARY, _schema, [DEBUG], SCHEMA_EXAMPLES)])

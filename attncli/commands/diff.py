@@ -318,9 +318,18 @@ PARAMETERS = (
         reads_file=True,
     ),
     option(
-        "--model", "A and B are texts: what each head of this model looks at in one and the other.", "TEXT"
+        "--model",
+        "A and B are texts: what each head of this model looks at in one and the other.",
+        "TEXT",
+        everyday="A and B are two texts in this model",
     ),
-    option("--set", "A setting of B. Repeatable.", "KEY=VALUE", kind=list[str]),
+    option(
+        "--set",
+        "A setting of B. Repeatable.",
+        "KEY=VALUE",
+        kind=list[str],
+        everyday="a setting of B; may be repeated",
+    ),
 )
 
 

@@ -4,8 +4,9 @@ import io
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from stat import S_ISFIFO, S_ISREG
@@ -16,6 +17,7 @@ from attncli.commands.command import (
     FRESH,
     OUTPUT_FLAGS,
     SCHEDULER,
+    STEP,
     WORKERS,
     Command,
     Parameter,
@@ -29,12 +31,13 @@ from attncli.commands.command import (
 )
 from attncli.commands.output import Destination, checked_path, first_words, progress_line
 from attncli.errors import DONE, INTERRUPTED, UserError
+from attncli.plain_text import note
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Spec, flag_name, in_words_of
 from attncli.settings.schema import resolved_yaml
 from attncli.settings.text import ALTERNATIVES
-from attncli.settings.validation import Given, checked_spec, with_maps
+from attncli.settings.validation import Given, checked_spec, current, with_maps
 
 if TYPE_CHECKING:
     from attncli.report import Report
@@ -42,10 +45,15 @@ if TYPE_CHECKING:
 
 
 CONFIG = option(
-    "--config", "Read settings from a YAML file; flags override the file.", "FILE", reads_file=True
+    "--config",
+    "Read settings from a YAML file; flags override the file.",
+    "FILE",
+    everyday="read settings from a YAML file",
+    reads_file=True,
 )
 # The settings that choose what is read; without any of them the text may come from a pipe.
 TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe"))
+MAX_METAVAR = 30
 WAIT_SECONDS = 0.5
 """How long a pipe may stay silent: some never send anything and never end."""
 SHOW_CONFIG = flag("--show-config", "Print the resolved settings, each with its origin, and exit.")
@@ -54,11 +62,23 @@ SHOW_CONFIG = flag("--show-config", "Print the resolved settings, each with its 
 def given_settings(name: str, config: str | None, flags: dict[str, Any]) -> dict[str, Given]:
     """The settings of a config file and of the flags; flags override the file."""
     given = ConfigFile(Path(config)).single(name) if config is not None else {}
-    from_flags = given_flags(flags)
+    note_number_of_head(SPECS[name], flags)
+    given, from_flags = current(SPECS[name], given), current(SPECS[name], given_flags(flags))
     for group in ALTERNATIVES:
         if from_flags.keys() & group:
             given = {key: value for key, value in given.items() if key not in group}
     return given | from_flags
+
+
+def note_number_of_head(spec_class: type[Spec], flags: Mapping[str, Any]) -> None:
+    """Say how a head of a model is written, where it was given as --layer and --head."""
+    head, layer = flags.get("head"), flags.get("layer")
+    is_one = bool(flags.get("model")) and not getattr(spec_class, "shows_all_heads", True)
+    is_number = (head or "0").isdecimal()
+    if layer is not None and is_number and (head is not None or is_one):
+        note(f"--layer {layer} --head {head or 0}: is written --head {layer}:{head or 0} now; it was read")
+    elif is_one and head is not None and is_number:
+        note(f"--head {head}: is written LAYER:HEAD now, as --head 0:{head}; it was read")
 
 
 @contextmanager
@@ -171,11 +191,14 @@ def command(
     """The command of an experiment; the values of `more` parameters go to `run_with` by their names."""
     spec_class = SPECS[name]
     fields, bare = spec_class.model_fields, spec_class.argument
-    # The survey leaves the keys of --skip-sink out of its statistics, too: there it is a setting.
-    output_flags = [parameter for parameter in OUTPUT_FLAGS if parameter.name not in fields]
-    parameters: list[Parameter] = [
-        *(*setting_options(spec_class), CONFIG, SHOW_CONFIG, *output_flags, *more, DEBUG)
+    # The skip_sink of the survey is a setting, and what has no steps has no --step.
+    unused = fields.keys() | (set() if "explain" in fields else {STEP.name})
+    output_flags = [parameter for parameter in OUTPUT_FLAGS if parameter.name not in unused]
+    settings = [
+        replace(parameter, everyday="") if parameter.name == bare else parameter
+        for parameter in setting_options(spec_class)
     ]
+    parameters: list[Parameter] = [*(*settings, CONFIG, SHOW_CONFIG, *output_flags, *more, DEBUG)]
 
     def run(config: str | None, show_config: bool, argument: str | None = None, **values: Any) -> int:
         flags = {key: values[key] for key in fields}
@@ -187,20 +210,15 @@ def command(
             if bare == "sentence":
                 refuse_file_name(argument)
             flags[bare] = argument
-        shown = {parameter.name: values[parameter.name] for parameter in OUTPUT_FLAGS}
+        shown = {parameter.name: values[parameter.name] for parameter in output_flags if parameter.is_passed}
         others = {parameter.name: values[parameter.name] for parameter in more}
         return run_with(name, config, show_config, flags, shown, **others)
 
     if bare is not None:
-        name_of_value = metavar(bare, fields[bare])
-        parameters.append(
-            argument(
-                "argument",
-                in_words_of(str(fields[bare].description), flags=True),
-                name_of_value,
-                required=False,
-            )
-        )
+        choices = metavar(bare, fields[bare])
+        name_of_value = choices if len(choices) <= MAX_METAVAR else bare.upper()
+        meaning = in_words_of(str(fields[bare].description), flags=True)
+        parameters.append(argument("argument", meaning, name_of_value, required=False))
     return Command(name, summary, run, parameters, spec_class.examples)
 
 

@@ -173,7 +173,7 @@ def _report(spec: GenerateSpec, prompt: Prompt, pretrained: Pretrained, progress
     found = writing(
         pretrained,
         prompt,
-        Decoding(spec.max_new_tokens, spec.temperature, spec.top_p, spec.seed, spec.prefill_chunk),
+        Decoding(spec.max_new_tokens, spec.sampling_temperature, spec.top_p, spec.seed, spec.prefill_chunk),
         layer=spec.layer,
         head=spec.head,
         top_k=spec.top_k,

@@ -150,7 +150,12 @@ EXAMPLES = ("attn lesson", "attn lesson 1", "attn lesson scaling", "attn lesson 
 LESSON = argument(
     "which", "Its number or name; without one the lessons are listed.", "LESSON", required=False
 )
-COPY = option("--copy", "Put the files that the lessons read into a folder.", "FOLDER")
+COPY = option(
+    "--copy",
+    "Put the files that the lessons read into a folder.",
+    "FOLDER",
+    everyday="put the files of the lessons into a folder",
+)
 
 
 class Captured(StringIO):

@@ -33,6 +33,10 @@ ELSEWHERE = {
         "heads",
         "layer",
     ): "shows all layers: attn multihead --model MODEL --layer {value} shows the heads of one",
+    (
+        "heads",
+        "explain",
+    ): "surveys: attn self --model MODEL --head LAYER:HEAD --explain is for one head",
     ("why", "layer"): "adds up all layers: --head LAYER:HEAD shows one head",
     ("ablate", "layer"): "takes out each head by itself: --heads LAYER:HEAD,... takes out these alone",
     (
@@ -116,7 +120,7 @@ def explained(
         value = next(arg.partition("=")[2] for arg in args if arg.startswith(f"{match[1]}="))
         return _takes_no_value(match[1], value, flags)
     if match := re.match(r"Option '(.+)' requires an argument", message):
-        return f"{match[1]}: needs a value: {match[1]} {flags[match[1]]}"
+        return f"{match[1]}: needs a value: {match[1]} {flags.get(match[1], 'VALUE')}"
     if match := re.match(r"Invalid value for '([^ ']+).*?': Input should be (.+)", message):
         return f"{match[1]}: must be a whole number, at least 1 (got {dict(pairwise(args)).get(match[1])})"
     if match := re.match(r"Missing argument '(.+)'", message):
@@ -163,7 +167,7 @@ def _unknown_flag(
         return f"{is_none}: {', '.join(having[:MOST_NAMED])}{more} {verb} {flag_there}"
     if found := alike(word, own):
         return f"{is_none}: did you mean {own[found]}?"
-    return f"{is_none}: attn {command} --help lists them"
+    return f"{is_none}: attn {command} --help-all lists them"
 
 
 def _word(flag: str) -> str:

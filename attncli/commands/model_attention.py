@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from attncli.commands.heads import ablated_notes
 from attncli.core.engines import attend
+from attncli.core.head_names import head_range
 from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.summaries import moments
 from attncli.errors import UserError
@@ -40,21 +41,28 @@ class ChosenLayer:
     """
 
     def __init__(
-        self, pretrained: Pretrained, hooks: ExitStack, *, kind: str, number: int | None, with_output: bool
+        self,
+        pretrained: Pretrained,
+        hooks: ExitStack,
+        *,
+        kind: str,
+        number: int | None,
+        head: int | None,
+        with_output: bool,
     ) -> None:
         self.pretrained = pretrained
         self.hooks = hooks
-        self.kind, self.number, self.with_output = kind, number, with_output
+        self.kind, self.number, self.head, self.with_output = kind, number, head, with_output
         self.stack = "encoder" if pretrained.has_decoder and kind == "self" else None
         self.layer: CapturedLayer | None = None
         self.output: Tensor | None = None
-        self.numbers: list[int] = []
+        self.num_heads: dict[int, int] = {}
 
     def take(self, layer: CapturedLayer) -> None:
         """The one layer; where its output goes through W_O, the model runs on until then."""
         if self.layer is not None or layer.kind != self.kind or self.stack not in (None, layer.stack):
             return
-        self.numbers.append(layer.layer)
+        self.num_heads[layer.layer] = layer.attention.shape[1]
         if self.number is not None and layer.layer != self.number:
             return
         self.layer = layer
@@ -82,10 +90,12 @@ class ChosenLayer:
         if self.layer is not None:
             return self.layer
         name = self.pretrained.name
-        if not self.numbers:
+        if not self.num_heads:
             where = f" in its {self.stack}" if self.stack else ""
             raise UserError(f"model: {name} shows no {self.kind}-attention{where}")
-        numbers = sorted(self.numbers)
+        numbers = sorted(self.num_heads)
+        if self.head is not None:
+            raise UserError(f"head: {head_range(self.num_heads)} in {name} (got {self.number}:{self.head})")
         layers = f"{len(numbers)} layer{'s' * (len(numbers) > 1)} of {self.kind}-attention"
         is_whole = numbers == list(range(len(numbers)))
         known = f"below {len(numbers)}" if is_whole else f"one of {', '.join(map(str, numbers))}"
@@ -143,6 +153,7 @@ def report_each(
             hooks,
             kind="cross" if spec.reads_context else "self",
             number=spec.layer if "layer" in spec.model_fields_set else None,
+            head=None if spec.shows_all_heads else spec.head,
             with_output=spec.shows_all_heads and not spec.words,
         )
         ablated = AblatedHeads(spec.ablate, pretrained, chosen.take, hooks)
@@ -171,8 +182,8 @@ def report_each(
 
 
 def _notes(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer, way: Way) -> list[str]:
-    head = f", head {spec.head}" if not spec.shows_all_heads else ""
-    notes = [f"{pretrained.name}, layer {layer.layer}{head}: {layer.module}."]
+    place = f"layer {layer.layer}" if spec.shows_all_heads else f"head {layer.layer}:{spec.head}"
+    notes = [f"{pretrained.name}, {place}: {layer.module}."]
     attention = layer.attention
     if isinstance(attention, AttentionLayer):
         if attention.group > 1:
@@ -190,9 +201,8 @@ def _computed(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedL
     """Everything of all heads and texts; UserError for a head that the layer does not have."""
     num_heads, head = layer.attention.shape[1], spec.head or 0
     if head >= num_heads:
-        raise UserError(
-            f"head: must be below {num_heads} (got {head}): {pretrained.name} has {num_heads} heads"
-        )
+        known = f"{head_range({layer.layer: num_heads})} in {pretrained.name}"
+        raise UserError(f"head: {known} (got {layer.layer}:{head})")
     ranks = min(spec.top_k, layer.attention.shape[3])
     wanted = Wanted(rows=spec.measured_of_rows(), top_k=ranks, weights=True, received_mass=True)
     if isinstance(layer.attention, AttentionLayer):

@@ -1,6 +1,6 @@
 """`attn norm`: batch, layer and RMS normalisation of random data, before and after."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -8,6 +8,7 @@ from attncli.report import Numbers, Report, Step
 from attncli.settings.fields import (
     BYTES_PER_VECTOR_ENTRY,
     Contradictions,
+    Everyday,
     ExplainSpec,
     Size,
     contradiction,
@@ -33,14 +34,18 @@ class NormSpec(ExplainSpec):
     group = "Options"
     heading_keys = ("batch_size", "kind", "num_features", "variance", "seed")
 
-    kind: Literal["batch", "layer", "rms", "all"] = Field("all", description="which normalisation")
-    batch_size: Size = Field(32, description="examples")
-    num_features: Size = Field(100, description="features of an example")
-    eps: float = Field(1e-5, gt=0, description="added to the variance, against division by zero")
-    momentum: float = Field(
+    kind: Annotated[Literal["batch", "layer", "rms", "all"], Everyday()] = Field(
+        "all", description="which normalisation"
+    )
+    batch_size: Annotated[Size, Everyday()] = Field(32, description="examples")
+    num_features: Annotated[Size, Everyday()] = Field(100, description="features of an example")
+    eps: Annotated[float, Everyday("added to the variance")] = Field(
+        1e-5, gt=0, description="added to the variance, against division by zero"
+    )
+    momentum: Annotated[float, Everyday("share of this batch in the running mean")] = Field(
         0.1, ge=0, le=1, description="share of this batch in the running mean and variance"
     )
-    variance: Literal["unbiased", "biased"] = Field(
+    variance: Annotated[Literal["unbiased", "biased"], Everyday("divide by n - 1, or by n")] = Field(
         "unbiased", description="divide by n - 1 as the lesson does, or by n as torch's own layers do"
     )
 

@@ -240,7 +240,7 @@ class Destination:
         precision: str | None,
         color: str,
         scale_colors: str | None = None,
-        skip_sink: str | None = None,
+        skip_first_keys: str | None = None,
         show: Sequence[str] = (),
         title: str | None = None,
         step: str | None = None,
@@ -248,7 +248,7 @@ class Destination:
         open: bool = False,
         several: bool = False,
     ) -> None:
-        display = checked_display(color, scale_colors, skip_sink, precision, show, several=several)
+        display = checked_display(color, scale_colors, skip_first_keys, precision, show, several=several)
         self.path = checked_path(output)
         self.format = chosen_format(format, self.path, VIEWS, SUFFIXES, "table")
         self.view = VIEWS[self.format]

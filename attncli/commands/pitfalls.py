@@ -1,11 +1,11 @@
 """`attn pitfalls`: classic mistakes, each next to the right way."""
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from attncli.report import Numbers, Report, Row, Statistic, Table, pair_names
-from attncli.settings.fields import BYTES_PER_WEIGHT, Contradictions, Size, contradiction, in_group
+from attncli.settings.fields import BYTES_PER_WEIGHT, Contradictions, Everyday, Size, contradiction, in_group
 from attncli.settings.text import TOKENIZER_HELP, Texts, TextSpec
 
 
@@ -92,10 +92,10 @@ class PitfallsSpec(TextSpec):
     heading_keys = ("pitfall", "file", "embedding", "embed_dim", "num_heads", "seed")
 
     tokenizer: Literal["words", "whitespace"] = Field("words", description=TOKENIZER_HELP)
-    pitfall: PitfallName | None = Field(
+    pitfall: Annotated[PitfallName | None, Everyday()] = Field(
         None, description="the mistake to show, wrong beside right (default: one line for each)"
     )
-    num_heads: Size = Field(4, description="heads that are split and merged")
+    num_heads: Annotated[Size, Everyday()] = Field(4, description="heads that are split and merged")
 
     def can_run_together(self) -> bool:
         return False

@@ -37,7 +37,12 @@ TIDY_EXAMPLES = (
 )
 FORMATS = ("csv", "jsonl", "parquet")
 STORE = argument("store", "What `attn batch -o` kept.", "STORE")
-EXPORT_AS = option("--format", "How to write it. [default: by the suffix of -o, else csv]", "|".join(FORMATS))
+EXPORT_AS = option(
+    "--format",
+    "How to write it. [default: by the suffix of -o, else csv]",
+    "|".join(FORMATS),
+    everyday="csv, jsonl or parquet",
+)
 ALL_RUNS = flag("--all", "Include runs of earlier plans; the column plan tells them apart.")
 
 
@@ -85,17 +90,32 @@ WHERE = option(
     'value, as "causal = true"; repeatable.',
     "CONDITION",
     kind=list[str],
+    everyday='as "causal = true" or "head = 3"; may be repeated',
 )
 GROUP_BY = option(
     "--group-by",
     "One row for each value of a setting, of layer, head or id; repeatable. [default: experiment]",
     "NAME",
     kind=list[str],
+    everyday="a row for each value of this; may be repeated",
 )
-STATISTIC = option("--statistic", "Only this statistic; repeatable.", "NAME", kind=list[str])
-SORT = option("--sort", "The rows with the largest of this first.", choices=GROUP_SUMMARY)
-ASCENDING = flag("--ascending", "With --sort: the smallest first.")
-TOP = option("--top", "Show only the first N rows.", "N", kind=int, min=1)
+STATISTIC = option(
+    "--statistic",
+    "Only this statistic; repeatable.",
+    "NAME",
+    kind=list[str],
+    everyday="only this statistic; may be repeated",
+)
+SORT = option(
+    "--sort",
+    "The rows with the largest of this first.",
+    choices=GROUP_SUMMARY,
+    everyday="the rows with the largest of this first",
+)
+ASCENDING = flag(
+    "--ascending", "With --sort: the smallest first.", everyday="with --sort: the smallest first"
+)
+TOP = option("--top", "Show only the first N rows.", "N", kind=int, min=1, everyday="only the first N rows")
 
 
 def show_results(

@@ -7,7 +7,16 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from attncli.errors import RunError
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Step, Table
-from attncli.settings.fields import BYTES_PER_VECTOR_ENTRY, MAX_SIZE, ExplainSpec, Scale, Size, in_group
+from attncli.settings.fields import (
+    BYTES_PER_VECTOR_ENTRY,
+    CONFIG_ONLY,
+    MAX_SIZE,
+    Everyday,
+    ExplainSpec,
+    Scale,
+    Size,
+    in_group,
+)
 from attncli.settings.text import Texts
 
 
@@ -39,17 +48,23 @@ class ScaleDemoSpec(ExplainSpec):
     group = "Options"
     heading_keys = ("batch_size", "head_dim", "scale", "seed")
 
-    num_tokens: Size = Field(8, description="queries and keys in a sequence")
-    batch_size: Size = Field(4, description="sequences")
-    head_dim: Sizes = Field(
+    num_tokens: Annotated[Size, Everyday()] = Field(8, description="queries and keys in a sequence")
+    batch_size: Annotated[Size, Everyday()] = Field(4, description="sequences")
+    head_dim: Annotated[Sizes, Everyday("size of query and key; may be repeated")] = Field(
         [4, 16, 64, 256],
         min_length=1,
         description="size of query and key; several make statistics.variance a list, one for each size",
     )
-    scale: Scale = Field("sqrt", description="factor on the scores: sqrt, fourth-root, none, or a number")
-    logits: list[float] = Field([0.1, -0.2, 0.3, -0.2, 0.5], min_length=1, description="what is sharpened")
-    factors: list[float] = Field([1.0, 8.0, 64.0], min_length=1, description="by how much it is sharpened")
-    curve: list[float] = Field(
+    scale: Annotated[Scale, Everyday("sqrt, fourth-root, none, or a number")] = Field(
+        "sqrt", description="factor on the scores: sqrt, fourth-root, none, or a number"
+    )
+    logits: Annotated[list[float], Everyday("what is sharpened")] = Field(
+        [0.1, -0.2, 0.3, -0.2, 0.5], min_length=1, description="what is sharpened"
+    )
+    factors: Annotated[list[float], Everyday("by how much it is sharpened")] = Field(
+        [1.0, 8.0, 64.0], min_length=1, description="by how much it is sharpened"
+    )
+    curve: Annotated[list[float], CONFIG_ONLY] = Field(
         [-5.0, 5.0, 0.1], description="start, stop (left out) and step of the logits of the softmax curve"
     )
 

@@ -29,11 +29,34 @@ FILE = argument(
     reads_file=True,
 )
 ARRAY_FLAGS = (
-    option("--tokens", "An array's tokens: one per line, or a JSON list.", "FILE", group="Input"),
-    option("--context-tokens", "The tokens of its keys, where they differ.", "FILE", group="Input"),
-    option("--array", "The array, where a file has several.", "NAME", group="Input"),
+    option(
+        "--tokens",
+        "An array's tokens: one per line, or a JSON list.",
+        "FILE",
+        group="Input",
+        everyday="an array's tokens, one per line",
+    ),
+    option(
+        "--context-tokens",
+        "The tokens of its keys, where they differ.",
+        "FILE",
+        group="Input",
+        everyday="the tokens of its keys",
+    ),
+    option(
+        "--array",
+        "The array, where a file has several.",
+        "NAME",
+        group="Input",
+        everyday="the array, where a file has several",
+    ),
 )
-REPORT = option("--report", "The report, where a file has several; from 0.", "INTEGER")
+REPORT = option(
+    "--report",
+    "The report, where a file has several; from 0.",
+    "INTEGER",
+    everyday="the report, where a file has several; from 0",
+)
 
 
 def refuse_what_is_only_written(file: str) -> None:

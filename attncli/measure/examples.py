@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.engines import attend
+from attncli.core.head_names import head_range
 from attncli.core.layer import Wanted
 from attncli.core.row_statistics import PATTERNS
 from attncli.core.summaries import RunningMoments, mean_interval
@@ -47,26 +48,28 @@ class Sought:
 def _weights(sought: Sought, readings: Sequence[Reading], pretrained: Pretrained) -> HeadWeights:
     """The head on texts of equal counts, where the run of the model ends; UserError without such a head."""
     texts = MarkedTexts(sought.options, readings, pretrained)
-    numbers: list[int] = []
+    num_heads: dict[int, int] = {}
     found: list[HeadWeights] = []
 
     def take(layer: CapturedLayer) -> None:
-        numbers.append(layer.layer)
+        num_heads[layer.layer] = layer.attention.shape[1]
         if layer.layer == sought.layer:
             found.append(_weights_in(layer, sought, texts))
             raise StopCapture
 
     way = capture(pretrained.model, pretrained.inputs(readings), take)
     if not found:
-        known = f"{min(numbers)} to {max(numbers)}" if numbers else "none"
-        raise UserError(f"head: layer must be one of {known} (got {sought.layer}:{sought.head})")
+        if not num_heads:
+            raise UserError(f"model: {pretrained.name} shows no attention")
+        known = f"{head_range(num_heads)} in {pretrained.name}"
+        raise UserError(f"head: {known} (got {sought.layer}:{sought.head})")
     return found[0]._replace(notes=way.notes())
 
 
 def _weights_in(layer: CapturedLayer, sought: Sought, texts: MarkedTexts) -> HeadWeights:
     num_heads, head, name = layer.attention.shape[1], sought.head, sought.statistic
     if head >= num_heads:
-        raise UserError(f"head: layer {layer.layer} has {num_heads} heads (got {layer.layer}:{head})")
+        raise UserError(f"head: {head_range({layer.layer: num_heads})} (got {layer.layer}:{head})")
     rows = (name,) if name not in PATTERNS else ()
     found = attend(texts.attention(layer), Wanted(rows=rows, kept_heads=(head,)))
     assert found.kept_weights is not None

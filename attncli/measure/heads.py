@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from attncli.core.engines import attend
 from attncli.core.formulas import roll_out, value_norms
+from attncli.core.head_names import head_range
 from attncli.core.layer import MAP_SIZE, AttentionLayer, Computed, Marks, Wanted, merge_heads
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
@@ -233,10 +234,9 @@ class HeadMaps:
         if not kept:
             raise UserError(f"maps: the model has no {self.options.maps}-attention")
         for layer, head in self.asked:
-            if layer not in kept:
-                raise UserError(f"full: layer must be one of {min(kept)} to {max(kept)} (got {layer}:{head})")
-            if head >= len(kept[layer]):
-                raise UserError(f"full: head must be below {len(kept[layer])} (got {layer}:{head})")
+            if layer not in kept or head >= len(kept[layer]):
+                known = head_range({layer: len(heads) for layer, heads in kept.items()})
+                raise UserError(f"full: {known} (got {layer}:{head})")
 
 
 def _by_layer(layers: dict[int, Tensor]) -> Float[np.ndarray, "layer head query key"]:

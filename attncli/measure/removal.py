@@ -1,5 +1,6 @@
 """Runs of a model without some heads: what replaces a head's output, and where a run may begin."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attncli.core.engines import attend
-from attncli.core.head_names import named_head
+from attncli.core.head_names import head_range, named_head
 from attncli.core.layer import AttentionLayer, Wanted, repeat_heads
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
@@ -140,13 +141,10 @@ def index_of_head(rows: Sequence[Mapping[str, Any]], name: str, key: str, pretra
     for index, row in enumerate(rows):
         if (row["stack"], row["layer"], row["head"]) == (own, layer, head):
             return index
-    layers = sorted({row["layer"] for row in rows if row["stack"] == own})
-    if not layers:
+    num_heads = Counter(row["layer"] for row in rows if row["stack"] == own)
+    if not num_heads:
         raise UserError(f"{key}: {pretrained.name} has no stack {stack} (got {name})")
-    if layer not in layers:
-        raise UserError(f"{key}: layer must be one of {layers[0]} to {layers[-1]} (got {name})")
-    count = sum(row["stack"] == own and row["layer"] == layer for row in rows)
-    raise UserError(f"{key}: head must be below {count} (got {name})")
+    raise UserError(f"{key}: {head_range(num_heads, stack)} in {pretrained.name} (got {name})")
 
 
 class AblatedHeads:
@@ -160,6 +158,7 @@ class AblatedHeads:
         self.heads = {name: named_head(name) for name in names}
         self.consume = consume
         self.found: set[str] = set()
+        self.num_heads: dict[str, dict[int, int]] = {}
         for name, head in self.heads.items():
             if not head.stack and pretrained.has_decoder:
                 raise UserError(f"ablate: must say which stack of {self.name}, as decoder:{name}")
@@ -167,6 +166,7 @@ class AblatedHeads:
     def take(self, layer: CapturedLayer) -> Tensor | None:
         """The layer's output without these heads; UserError for a head that it does not have."""
         output = self.consume(layer)
+        self.num_heads.setdefault(layer.stack_name, {})[layer.layer] = layer.attention.shape[1]
         own = {
             name: head.head
             for name, head in self.heads.items()
@@ -179,15 +179,20 @@ class AblatedHeads:
             raise UserError(f"ablate: {self.name} computes its attention itself: no head can be taken out")
         for name, head in own.items():
             if head >= layer.attention.num_heads:
-                raise UserError(f"ablate: head must be below {layer.attention.num_heads} (got {name})")
+                known = head_range({layer.layer: layer.attention.num_heads}, self.heads[name].stack)
+                raise UserError(f"ablate: {known} in {self.name} (got {name})")
         output = output_of(layer) if output is None else output
         places = list(product(range(len(output)), own.values()))
         return without_columns(self.model, layer, output, places, self.hooks)
 
     def check_all_found(self) -> None:
         """UserError for a head of a layer that the model does not have."""
-        if missing := [name for name in self.heads if name not in self.found]:
-            raise UserError(f"ablate: {self.name} has no such layer (got {missing[0]})")
+        for name in (each for each in self.heads if each not in self.found):
+            stack = self.heads[name].stack
+            if (stack or "self") not in self.num_heads:
+                raise UserError(f"ablate: {self.name} has no stack {stack} (got {name})")
+            known = head_range(self.num_heads[stack or "self"], stack)
+            raise UserError(f"ablate: {known} in {self.name} (got {name})")
 
 
 @dataclass

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attncli.core.engines import attend
 from attncli.core.formulas import PromptedRows, Rows, load_formula, retrieval_score, top_keys
+from attncli.core.head_names import head_range
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.row_statistics import OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING
 from attncli.core.row_tiles import GivenWeights
@@ -250,8 +251,11 @@ class WrittenRows:
         own = [layer for layer in layers if (layer.kind == "cross") == self.is_cross]
         own = [layer for layer in own if self.layer in (None, layer.layer)]
         if not own:
-            known = sorted({layer.layer for layer in layers})
-            raise UserError(f"layer: must be one of {', '.join(map(str, known))} (got {self.layer})")
+            num_heads = {layer.layer: layer.attention.shape[1] for layer in layers}
+            if self.head is not None:
+                raise UserError(f"head: {head_range(num_heads)} (got {self.layer}:{self.head})")
+            known = f"from {min(num_heads)} to {max(num_heads)}"
+            raise UserError(f"layer: must be {known} (got {self.layer})")
         num_tokens = len(self.keys_after(len(self.tokens))[0])
         for layer in own:
             if layer.attention.shape[-1] != num_tokens:
@@ -264,7 +268,8 @@ class WrittenRows:
             ]
             most = max(place.num_heads for place in self.places)
             if self.head is not None and self.head >= most:
-                raise UserError(f"head: must be below {most} (got {self.head})")
+                known = head_range({place.layer: place.num_heads for place in self.places})
+                raise UserError(f"head: {known} (got {self.layer}:{self.head})")
         self.tokens.append(self._rows(token, own))
 
     @property

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from attncli.core.row_statistics import EFFECTS
-from attncli.settings.fields import Contradictions, Size, contradiction, in_group
+from attncli.settings.fields import Contradictions, Everyday, Size, contradiction, in_group
 from attncli.settings.models import SurveyTextSpec, check_head, check_heads, split_names
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class AblateSpec(SurveyTextSpec):
     needs_head = True
     examples = (
         "attn ablate",
-        "attn ablate --model ./my-model --probe repeated --heads 16:0,18:6 --jointly",
+        "attn ablate --model ./my-model --heads 16:0,18:6 --jointly",
         'attn ablate --model ./my-model --sentence "The capital of France is" --answer " Paris"',
         "attn ablate --model ./my-model --texts lines.txt --method mean -o heads.csv",
         "attn ablate --model ./my-model --approximate",
@@ -42,27 +42,31 @@ class AblateSpec(SurveyTextSpec):
     group = "Heads"
     heading_keys = ("file", "model", "method", "seed")
 
-    heads: HeadNamesOrAll = Field(
-        [EVERY_HEAD], description="the heads that are taken out, as LAYER:HEAD, or all, each by itself"
+    heads: Annotated[HeadNamesOrAll, Everyday("the heads that are taken out, or all, each by itself")] = (
+        Field([EVERY_HEAD], description="the heads that are taken out, as LAYER:HEAD, or all, each by itself")
     )
-    method: Literal["zero", "mean", "sink"] = Field(
+    method: Annotated[Literal["zero", "mean", "sink"], Everyday("what replaces a head's output")] = Field(
         "zero",
         description="what replaces a head's output: nothing, its mean over all tokens, or the first value",
     )
-    jointly: bool = Field(False, description="also take out all of these heads at once")
-    approximate: bool = Field(
+    jointly: Annotated[bool, Everyday()] = Field(
+        False, description="also take out all of these heads at once"
+    )
+    approximate: Annotated[bool, Everyday("every head by one backward pass")] = Field(
         False,
         description="every head by one backward pass, |d loss / d gate|; exact for 16 of them, or "
         "for `heads`",
     )
-    answer: str | None = Field(
+    answer: Annotated[str | None, Everyday("measure this token alone, after the text")] = Field(
         None, description="measure this token alone, after the text (or at the mask of an encoder's text)"
     )
-    against: str | None = Field(None, description="with `answer`: compare its logit with this token's")
-    sort: Effect | None = Field(
+    against: Annotated[str | None, Everyday("with --answer: compare with this token")] = Field(
+        None, description="with `answer`: compare its logit with this token's"
+    )
+    sort: Annotated[Effect | None, Everyday("the heads with the largest effect first")] = Field(
         None, description="show the heads with the largest effect first (default: the first that is measured)"
     )
-    top: Size | None = Field(None, description="show only the first N heads")
+    top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
 
     @property
     def named_heads(self) -> list[str]:
@@ -119,20 +123,24 @@ class WhySpec(SurveyTextSpec):
         "attn why",
         'attn why --model ./my-model --sentence "The capital of France is" --answer " Paris"',
         'attn why --model ./my-model "He gave the book to" --answer " her" --against " him" --head 9:6',
-        "attn why --model ./my-model --probe repeated -o heads.csv",
+        "attn why --model ./my-model -o heads.csv",
     )
     off_keys = frozenset({"texts", "text_group", "answer", "against", "top"})
     next_steps = ("--answer TEXT", "--head LAYER:HEAD", "-o page.html")
     heading_keys = ("file", "model", "answer", "against", "seed")
 
-    answer: str | None = Field(
+    answer: Annotated[str | None, Everyday("the token whose logit it is, after the text")] = Field(
         None, description="the token whose logit it is, after the text (default: the most likely one)"
     )
-    against: str | None = Field(None, description="with `answer`: how far its logit is above this token's")
-    head: Annotated[str, AfterValidator(check_head)] | None = Field(
+    against: Annotated[str | None, Everyday("with --answer: compare with this token")] = Field(
+        None, description="with `answer`: how far its logit is above this token's"
+    )
+    head: Annotated[
+        Annotated[str, AfterValidator(check_head)] | None, Everyday("the head that is shown token by token")
+    ] = Field(
         None, description="the head, as LAYER:HEAD, that is shown token by token (default: which adds most)"
     )
-    top: Size | None = Field(None, description="show only the first N heads")
+    top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
 
     def row_statistics(self) -> tuple[str, ...]:
         return "contribution", "weight"

@@ -10,10 +10,12 @@ from attncli.settings.fields import (
     BYTES_PER_TOP_KEY,
     BYTES_PER_VECTOR_ENTRY,
     BYTES_PER_WEIGHT,
+    CONFIG_ONLY,
     MAX_SIZE,
     MOMENTS,
     Contradictions,
     Count,
+    Everyday,
     ExplainRowSpec,
     Group,
     Scale,
@@ -23,7 +25,7 @@ from attncli.settings.fields import (
     contradiction,
     in_group,
 )
-from attncli.settings.models import HeadSpec, LayerSpec
+from attncli.settings.models import LAYER_HELP, HeadNumber, HeadSpec, LayerOfHead, LayerSpec, first_of_model
 from attncli.settings.text import CONTEXT, TOKENIZER_HELP, FileName, Text, TextSpec
 
 POSITIONS = ("rope", "alibi", "relative_bias")
@@ -60,7 +62,9 @@ class VariantSpec(Spec):
     qk_norm: bool = Field(
         False, description="divide each head's query and key by their root mean square, before any rotation"
     )
-    qk_norm_eps: float = Field(1e-6, gt=0, description="`qk_norm`: added to the mean square")
+    qk_norm_eps: Annotated[float, CONFIG_ONLY] = Field(
+        1e-6, gt=0, description="`qk_norm`: added to the mean square"
+    )
     softcap: float | None = Field(
         None, ge=1e-30, le=1e30, description="bound the scaled scores by c tanh(score / c), before any bias"
     )
@@ -75,7 +79,7 @@ class VariantSpec(Spec):
         False,
         description="the weights of one half of query and key minus lambda times those of the other half",
     )
-    lambda_init: float = Field(
+    lambda_init: Annotated[float, CONFIG_ONLY] = Field(
         0.8,
         ge=0,
         le=1,
@@ -110,7 +114,7 @@ class PositionSpec(VariantSpec):
 
     group = "Mask and position"
 
-    causal: bool = Field(False, description="mask the future")
+    causal: Annotated[bool, Everyday()] = Field(False, description="mask the future")
     window: Size | None = Field(
         None,
         description="hide keys |i - j| >= window tokens away; with `causal` a query sees the last window "
@@ -130,13 +134,13 @@ class PositionSpec(VariantSpec):
         description="add a number to each score, one per head and bucket of distances, from a table N(0,1) "
         "sampled after the projections",
     )
-    num_buckets: int = Field(
+    num_buckets: Annotated[int, CONFIG_ONLY] = Field(
         32,
         ge=4,
         le=MAX_SIZE,
         description="`relative_bias`: buckets, half of them for keys ahead unless `causal`",
     )
-    max_distance: Size = Field(
+    max_distance: Annotated[Size, CONFIG_ONLY] = Field(
         128, description="`relative_bias`: all distances from here on share the last bucket"
     )
 
@@ -170,21 +174,23 @@ class ProjectedSpec(TextSpec, LayerSpec, ExplainRowSpec):
         default_factory=lambda data: "words" if data["model"] is None else "model",
         description=f"{TOKENIZER_HELP}; model: its own (default: words, or model where there is one)",
     )
-    projection: Literal["linear", "uniform", "none"] = Field(
+    projection: Annotated[
+        Literal["linear", "uniform", "none"], Everyday("of query, key, value: linear, uniform, none")
+    ] = Field(
         "linear",
         description="how query, key, value are made: linear (as torch.nn.Linear), uniform (U[0,1)), none",
     )
-    projection_order: list[Projection] = Field(
+    projection_order: Annotated[list[Projection], CONFIG_ONLY] = Field(
         ["query", "key", "value"], description="the order in which the projections are sampled"
     )
-    head_dim: Size = Field(
+    head_dim: Annotated[Size, Everyday()] = Field(
         default_factory=lambda data: data["embed_dim"],
         description="size of query and key (default: embed_dim)",
     )
     value_dim: Size = Field(
         default_factory=lambda data: data["head_dim"], description="size of value (default: head_dim)"
     )
-    scale: Annotated[Scale, Group("Variants")] = Field(
+    scale: Annotated[Scale, Group("Variants"), Everyday("sqrt, fourth-root, none, or a number")] = Field(
         "sqrt",
         description="factor on the scores: sqrt (1/sqrt(head_dim)), fourth-root (query and key each by "
         "head_dim^-1/4), none, or a number",
@@ -352,6 +358,8 @@ class SelfSpec(PositionSpec, AttentionSpec, HeadSpec):
     )
     next_steps = ("--causal", "--explain", "--show scores,output", "-o page.html")
 
+    layer: LayerOfHead = Field(default_factory=first_of_model, description=LAYER_HELP)
+
     def single_statistics(self) -> tuple[str, ...]:
         has_loop = self.projection == "none" and set(self.variants_on()) <= {"window"}
         return (*super().single_statistics(), *(["agreement.loop_vs_matmul"] if has_loop else []))
@@ -366,7 +374,7 @@ class HeadCounts(Spec):
 
     group = "Projections"
 
-    num_heads: Size = Field(8, description="heads")
+    num_heads: Annotated[Size, Everyday()] = Field(8, description="heads")
     num_kv_heads: Size = Field(
         default_factory=lambda data: data["num_heads"],
         description="key/value heads, each shared by num_heads/num_kv_heads query heads (default: num_heads)",
@@ -388,15 +396,16 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     next_steps = ("--num-heads 2", "--causal", "--explain", "--show weights")
 
     # A remainder is a contradiction, reported below; the size must be valid for that to be reached.
-    head_dim: Size = Field(
+    head_dim: Annotated[Size, Everyday("size of query and key")] = Field(
         default_factory=lambda data: max(1, data["embed_dim"] // data["num_heads"]),
         description="size of query and key (default: embed_dim / num_heads)",
     )
     output_projection: bool = Field(
         True, description="unify the heads with a linear layer, back to embed_dim"
     )
-    head: Annotated[Count | None, Group("Output")] = Field(
-        None, description="the head, from 0, that is explained (default: 0)"
+    head: Annotated[HeadNumber | None, Group("Output"), Everyday("with --explain: the head, from 0")] = Field(
+        None,
+        description="the head, from 0, that is explained (default: 0); of a model as LAYER:HEAD",
     )
 
     def query_heads(self) -> int:
@@ -437,14 +446,15 @@ class CrossSpec(AttentionSpec, HeadSpec):
     )
     next_steps = ("--explain", "--show scores,output", "-o page.html")
 
-    num_context_tokens: Size | None = Field(
+    layer: LayerOfHead = Field(default_factory=first_of_model, description=LAYER_HELP)
+    num_context_tokens: Annotated[Size | None, Everyday("random vectors for keys and values")] = Field(
         default_factory=lambda data: data["num_tokens"],
         description="random vectors for keys and values (default: num_tokens)",
     )
     context_file: FileName | None = Field(
         None, description="a text file instead of the context; - reads stdin"
     )
-    context: Text | None = Field(
+    context: Annotated[Text | None, Everyday()] = Field(
         default_factory=lambda data: None if data["num_context_tokens"] or data["context_file"] else CONTEXT,
         description="the text for the keys and values",
     )

@@ -23,6 +23,7 @@ from attncli.settings.validation import (
     Given,
     Overrides,
     build_spec,
+    current,
     overridden,
     replaced_by,
     setting_errors,
@@ -398,9 +399,9 @@ class ConfigFile:
     ) -> Entry | None:
         """The entry at one point of the grid; the point's values stand between the defaults and its own."""
         spec_class, own, source = written
-        fields = spec_class.model_fields
-        shared = {key: value for key, value in {**defaults, **point.given}.items() if key in fields}
-        given = overridden(spec_class, shared | own, self.overrides)
+        outer = {**defaults, **point.given}
+        shared = current(spec_class, {key: outer[key] for key in outer if spec_class.reads_key(key)})
+        given = overridden(spec_class, shared | current(spec_class, own), self.overrides)
         if "embedding" in given and given["embedding"].value == "previous":
             dims = [dim for entry in before if (dim := entry.spec.table_dim()) is not None]
             if not dims:

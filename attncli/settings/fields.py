@@ -88,6 +88,21 @@ class Group(NamedTuple):
     title: str
 
 
+class Everyday(NamedTuple):
+    """A setting whose flag is in everyday help, and what is said of it there; empty: its description."""
+
+    text: str = ""
+
+
+class NoFlag(NamedTuple):
+    """A setting without a flag of its own; one that is given all the same is read, and answered with this."""
+
+    reason: str = ""
+
+
+CONFIG_ONLY = NoFlag("is a setting of config files alone now (--config FILE with {key}: VALUE); it was read")
+
+
 class Contradiction(NamedTuple):
     """Settings that are fine alone and make no sense together."""
 
@@ -133,6 +148,8 @@ class Spec(BaseModel):
     examples: ClassVar[tuple[str, ...]]
     # Settings that a report leaves out while they have their defaults; a base's own count, too.
     off_keys: ClassVar[frozenset[str]] = frozenset()
+    # What some settings were called before: these names are still read, with a note.
+    former_keys: ClassVar[Mapping[str, str]] = {}
     # What to type next, below a report: flags of the command, or values of its argument.
     next_steps: ClassVar[tuple[str, ...]] = ()
     # The setting whose value may stand on the command line without its flag.
@@ -148,7 +165,7 @@ class Spec(BaseModel):
     # The maps that a view that draws asks for, where it is a setting which are kept.
     drawn_maps: ClassVar[str | None] = None
 
-    seed: int = Field(0, ge=0, lt=2**63, description="the generator's seed")
+    seed: Annotated[int, Everyday()] = Field(0, ge=0, lt=2**63, description="the generator's seed")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where it is computed")
 
     @classmethod
@@ -162,6 +179,16 @@ class Spec(BaseModel):
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         """What to type next, below a report of these settings."""
         return cls.next_steps
+
+    @classmethod
+    def reads_key(cls, key: str) -> bool:
+        """Whether it is one of the settings, or was called so."""
+        return key in cls.model_fields or key in cls.former_keys
+
+    @classmethod
+    def parts_of(cls, key: str, value: Any) -> dict[str, Any]:
+        """The settings that a value stands for, where one is written in short for several."""
+        return {key: value}
 
     def contradictions(self) -> Contradictions:
         """Every impossible combination of settings that are each valid."""
@@ -255,7 +282,7 @@ class ExplainSpec(Spec):
     group = "Output"
     explained_by: ClassVar[str]
 
-    explain: bool = Field(
+    explain: Annotated[bool, Everyday("explain the computation step by step")] = Field(
         False,
         description="explain the computation in steps, each with its why, its formula, shapes and numbers",
     )
@@ -269,7 +296,7 @@ class ExplainRowSpec(ExplainSpec):
 
     explained_keys: ClassVar[frozenset[str]] = frozenset({"token"})
 
-    token: PositionOrName | None = Field(
+    token: Annotated[PositionOrName | None, Everyday("with --explain: the query, as 5 or to#2")] = Field(
         None,
         description="the query whose row is explained: a position as 5 or -1, last, a text as to, or to#2 "
         "for the second of them (default: last)",

@@ -1,15 +1,24 @@
 """The settings of a model that writes, and of what is kept of its attention meanwhile."""
 
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from attncli.core.row_statistics import ROW_STATISTICS, WRITER_STATISTICS, WRITING
-from attncli.settings.fields import Contradictions, Count, Size, TextSource, contradiction, in_group
+from attncli.settings.fields import (
+    Contradictions,
+    Count,
+    Everyday,
+    NoFlag,
+    Size,
+    TextSource,
+    contradiction,
+    in_group,
+)
 from attncli.settings.heads import HeadsSpec
-from attncli.settings.models import ModelSpec
-from attncli.settings.text import FileName, Text
+from attncli.settings.models import HeadNumber, ModelSpec
+from attncli.settings.text import IN_FILE, FileName, Text
 
 if TYPE_CHECKING:
     WriterStatistic = str
@@ -31,7 +40,7 @@ def _check_single(value: object, info: ValidationInfo) -> object:
 
 
 def _is_greedy(data: dict[str, Any]) -> bool:
-    return data.get("temperature") is None and data.get("top_p") is None
+    return data.get("sampling_temperature") is None and data.get("top_p") is None
 
 
 class PromptSpec(ModelSpec):
@@ -40,14 +49,20 @@ class PromptSpec(ModelSpec):
     group = "Input"
     argument = "sentence"
 
-    file: FileName | None = Field(None, description="a text file instead of the sentence; - reads stdin")
+    file: Annotated[FileName | None, IN_FILE] = Field(
+        None, description="a text file instead of the sentence; - reads stdin"
+    )
     sentence: Text | None = Field(
         default_factory=lambda data: SENTENCE if data["model"] is None and data["file"] is None else None,
         description="the text that the model continues",
     )
-    question: Text | None = Field(None, description="what is asked below the text, in the same prompt")
-    chat: bool = Field(False, description="the text as a user's message, in the model's own chat template")
-    needle: Text | None = Field(
+    question: Annotated[Text | None, Everyday("what is asked below the text")] = Field(
+        None, description="what is asked below the text, in the same prompt"
+    )
+    chat: Annotated[bool, Everyday("as a user's message, in the chat template")] = Field(
+        False, description="the text as a user's message, in the model's own chat template"
+    )
+    needle: Annotated[Text | None, Everyday("a part of the prompt to look for")] = Field(
         None, description="a part of the prompt to look for: its text, or its tokens as FIRST:END"
     )
     needle_depth: float | None = Field(
@@ -92,51 +107,56 @@ class GenerateSpec(PromptSpec):
     default_model = HeadsSpec.default_model
     drawn_maps = "heads"
     needs_head = True
+    former_keys: ClassVar[dict[str, str]] = {"temperature": "sampling_temperature"}
     examples = (
         "attn generate",
         'attn generate --model ./my-model "The capital of France is"',
-        'attn generate --model ./my-model --file notes.txt --question "Who came?" --chat --greedy',
+        'attn generate --model ./my-model --file notes.txt --question "Who came?" --chat',
         'attn generate --model ./my-model --file notes.txt --chat --needle "Ann came"',
-        "attn generate --model ./my-model --file notes.txt --layer 17 --head 3 -o page.html",
+        "attn generate --model ./my-model --file notes.txt --head 17:3 -o page.html",
     )
     group = "Output"
     heading_keys = ("file", "model", "layer", "head", "seed")
-    next_steps = ("--layer L --head H", "--show rows", "-o page.html")
+    next_steps = ("--head LAYER:HEAD", "--show rows", "-o page.html")
     off_keys = frozenset(
         {"question", "chat", "needle", "needle_depth", "lengths", "prefill_chunk", "ascending", "top"}
     )
 
-    max_new_tokens: Size = Field(24, description="write so many tokens at most")
-    temperature: float | None = Field(
+    max_new_tokens: Annotated[Size, Everyday()] = Field(24, description="write so many tokens at most")
+    sampling_temperature: Annotated[float | None, Everyday("sample, instead of the likeliest")] = Field(
         None, gt=0, le=100, description="sample: the scores of the tokens are divided by it"
     )
-    top_p: float | None = Field(
+    top_p: Annotated[float | None, Everyday("sample among the likeliest, P together")] = Field(
         None, gt=0, le=1, description="sample among the likeliest tokens that have this probability together"
     )
-    greedy: bool = Field(
+    greedy: Annotated[
+        bool, NoFlag("is what happens without --sampling-temperature and --top-p: leave it out; it was read")
+    ] = Field(
         default_factory=_is_greedy,
-        description="take the likeliest token each time (default without `temperature` and `top_p`)",
+        description="take the likeliest token each time (default without `sampling_temperature` and `top_p`)",
     )
     prefill_chunk: Size | None = Field(
         None,
         description="tokens of the prompt that go through the model at a time (default: all; 512 of a longer "
         "prompt, where the model can)",
     )
-    layer: Count | None = Field(None, description="only the heads of this layer")
-    head: Count | None = Field(None, description="with `layer`: this head alone")
+    layer: Annotated[Count | None, Everyday()] = Field(None, description="only the heads of this layer")
+    head: Annotated[HeadNumber | None, Everyday()] = Field(None, description="only this head, as LAYER:HEAD")
     top_k: Size = Field(3, description="keys named for each token that was written")
     maps: Literal["none", "mean", "heads"] = Field(
         "none",
         description="keep whole rows of weights: their mean over the heads, or up to 128 keys those of each "
         "head (default in pictures: heads)",
     )
-    sort: WriterStatistic = Field(
+    sort: Annotated[WriterStatistic, Everyday("the largest first: text_mass, lookback_ratio, ...")] = Field(
         default_factory=lambda data: "text_mass" if data.get("needle") is None else "retrieval",
         description="the heads with the largest of this first (default: text_mass, with a needle retrieval): "
         f"{', '.join(WRITER_STATISTICS)}",
     )
     ascending: bool = Field(False, description="the heads with the smallest first")
-    top: Size | None = Field(None, description="keep only the first N heads in the table of heads")
+    top: Annotated[Size | None, Everyday("only the first N heads")] = Field(
+        None, description="keep only the first N heads in the table of heads"
+    )
 
     def row_statistics(self) -> tuple[str, ...]:
         """Those of one layer; of all layers the table of heads has the means."""
@@ -152,12 +172,14 @@ class GenerateSpec(PromptSpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        for key in self.given("temperature", "top_p"):
+        for key in self.given("sampling_temperature", "top_p"):
             if self.greedy:
                 yield contradiction(key, "cannot be combined with `greedy`, which samples nothing", "greedy")
         if not self.greedy and _is_greedy(self.__dict__):
-            yield contradiction("greedy", "needs `temperature` or `top_p` to be off", "temperature", "top_p")
+            yield contradiction(
+                "greedy", "needs `sampling_temperature` or `top_p` to be off", "sampling_temperature", "top_p"
+            )
         if self.head is not None and self.layer is None:
-            yield contradiction("head", "needs `layer`", "layer")
+            yield contradiction("head", "needs its layer: LAYER:HEAD, as 17:3", "layer")
         if self.sort in ("needle_mass", "retrieval") and self.needle is None:
             yield contradiction("sort", f"{self.sort} needs `needle`", "needle")

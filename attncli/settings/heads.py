@@ -13,7 +13,16 @@ from attncli.core.row_statistics import (
     ROW_STATISTICS,
     STARTS_SPECIAL,
 )
-from attncli.settings.fields import Contradictions, Count, Group, Size, TokenName, contradiction, in_group
+from attncli.settings.fields import (
+    Contradictions,
+    Count,
+    Everyday,
+    Group,
+    Size,
+    TokenName,
+    contradiction,
+    in_group,
+)
 from attncli.settings.models import (
     AblatedSpec,
     RelationsSpec,
@@ -40,7 +49,9 @@ else:
         __base__=SurveyTextSpec,
         **{
             "from": (
-                Annotated[list[TokenName], Group("Output")],
+                Annotated[
+                    list[TokenName], Group("Output"), Everyday("with --to: only the queries at these tokens")
+                ],
                 Field(
                     [],
                     description="with `to`: only the queries at these tokens: a text as cat, cat#2 for the "
@@ -48,7 +59,7 @@ else:
                 ),
             ),
             "to": (
-                Annotated[list[TokenName], Group("Output")],
+                Annotated[list[TokenName], Group("Output"), Everyday("heads by the weight on these tokens")],
                 Field(
                     [],
                     description="heads by the weight on these tokens, named as in `from`: from_to_weight, "
@@ -82,7 +93,9 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
     group = "Output"
     heading_keys = ("file", "model", "seed")
 
-    skip_sink: Count = Field(0, description="leave out the first N keys, the other weights renormalised")
+    skip_sink: Annotated[Count, Everyday("leave the first N keys out of all numbers")] = Field(
+        0, description="leave out the first N keys, the other weights renormalised"
+    )
     weighted: bool = Field(
         False, description="weights times the norm of what each value adds to the output, renormalised"
     )
@@ -95,28 +108,28 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
     full: Annotated[list[Head], AfterValidator(lambda names: list(dict.fromkeys(names)))] = Field(
         [], description="heads whose whole weights are kept beyond 128 tokens, as LAYER:HEAD"
     )
-    sort: HeadStatistic | None = Field(
+    sort: Annotated[
+        HeadStatistic | None, Everyday("the largest first: induction, entropy, distance, ...")
+    ] = Field(
         default_factory=lambda data: "from_to_weight" if data["to"] else None,
         description=f"show the heads with the largest of this statistic first: {', '.join(HEAD_STATISTICS)}",
     )
     ascending: bool = Field(False, description="with `sort`: the smallest first")
-    top: Size | None = Field(None, description="show only the first N heads")
-    table: bool = Field(False, description="show every statistic of every head")
-    statistic: HeadStatistic | None = Field(
-        None, description="show one of them as a grid of layers and heads instead of the table"
+    top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
+    table: Annotated[bool, Everyday("every statistic of every head")] = Field(
+        False, description="show every statistic of every head"
+    )
+    statistic: Annotated[HeadStatistic | None, Everyday("one statistic as a grid of layers and heads")] = (
+        Field(None, description="show one of them as a grid of layers and heads instead of the table")
     )
 
-    head: Head | None = Field(
+    head: Annotated[Head | None, Everyday("with --texts and --examples: one head")] = Field(
         None, description="one head, as LAYER:HEAD, whose examples in texts are shown (with `num_examples`)"
     )
-    num_examples: Size | None = Field(
+    num_examples: Annotated[Size | None, Everyday("with --head: N texts where --sort is strongest")] = Field(
         None,
         description="with `head`: show N texts, and the query in each, where `sort` is strongest, N where "
         "it is weakest and N where it is typical",
-    )
-
-    explain: bool = Field(
-        False, description="is for one head: attn self --model FOLDER --layer L --head H --explain"
     )
 
     def chosen_head(self) -> tuple[int, int]:
@@ -157,16 +170,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
         of_heads = (name for name in HEAD_STATISTICS if asked.get(name, True))
         return (*of_heads, *rows, STARTS_SPECIAL, *of_model)
 
-    def unused_keys(self) -> frozenset[str]:
-        return super().unused_keys() | {"explain"}
-
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
-        if self.explain:
-            message = (
-                "is for one head, not for a survey: attn self --model FOLDER --layer L --head H --explain"
-            )
-            yield contradiction("explain", message)
         if self.ablate and self.weighted:
             yield contradiction("ablate", "cannot be combined with `weighted`", "weighted")
         if self.words and self.probe:

@@ -1,14 +1,26 @@
 """The settings of what looks into a pretrained model: which model, layer and heads, what it reads."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from attncli.core.head_names import named_head
 from attncli.models.folder import SHIPPED_MODEL, local_model
-from attncli.settings.fields import Contradictions, Count, Group, Size, Spec, TextSource, contradiction
-from attncli.settings.text import FileName, Text
+from attncli.settings.fields import (
+    MAX_SIZE,
+    Contradictions,
+    Count,
+    Everyday,
+    Group,
+    NoFlag,
+    Size,
+    Spec,
+    TextSource,
+    contradiction,
+)
+from attncli.settings.text import IN_FILE, FileName, Text
 
 
 def _looks_like_path(model: str) -> bool:
@@ -22,6 +34,25 @@ def check_model(value: str) -> str:
         given = f"must be the model's folder or a .gguf file (got the file {value})"
         raise ValueError(given if is_file else f"no such folder: {value}")
     return value
+
+
+LAYER_AND_HEAD = re.compile("([0-9]{1,6}):([0-9]{1,6})")
+
+
+def _check_head_number(value: Any) -> Any:
+    if isinstance(value, str) and LAYER_AND_HEAD.fullmatch(value):
+        raise ValueError(f"names another layer than the setting layer does (got {value})")
+    if isinstance(value, str) and not value.isdecimal():
+        raise ValueError(f"must name a layer and a head, as 5:11 (got {value})")
+    return value
+
+
+HEAD_SCHEMA = [
+    {"type": "integer", "minimum": 0, "maximum": MAX_SIZE},
+    {"type": "string", "pattern": "^[0-9]+:[0-9]+$"},
+]
+HeadNumber = Annotated[Count, BeforeValidator(_check_head_number), WithJsonSchema({"anyOf": HEAD_SCHEMA})]
+"""A head of its layer, which may be given as LAYER:HEAD: then that is the setting `layer`, too."""
 
 
 class ModelSpec(Spec):
@@ -38,7 +69,10 @@ class ModelSpec(Spec):
     # Whether the model is loaded with the head that predicts tokens, where it has one.
     needs_head: ClassVar[bool] = False
 
-    model: Annotated[str, AfterValidator(check_model)] | None = Field(
+    model: Annotated[
+        Annotated[str, AfterValidator(check_model)] | None,
+        Everyday("a folder, a .gguf file or a package's name"),
+    ] = Field(
         None,
         description="a pretrained model: a folder, a .gguf file, an installed package that ships one, "
         "or a hub id with `allow_download`",
@@ -48,6 +82,14 @@ class ModelSpec(Spec):
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="what the model's numbers are held as: half precision takes half the memory"
     )
+
+    @classmethod
+    def parts_of(cls, key: str, value: Any) -> dict[str, Any]:
+        """`24:4` is a layer and a head, where these are two settings."""
+        found = LAYER_AND_HEAD.fullmatch(value) if isinstance(value, str) else None
+        if key == "head" and found and "layer" in cls.model_fields:
+            return {"layer": found[1], "head": found[2]}
+        return super().parts_of(key, value)
 
     def model_source(self) -> str | None:
         return self.default_model if self.model is None else self.model
@@ -130,7 +172,7 @@ class ManyTextsSpec(Spec):
 
     group = "Input"
 
-    texts: FileName | None = Field(
+    texts: Annotated[FileName | None, Everyday("many texts, one per line, or .jsonl; - reads stdin")] = Field(
         None,
         description="many texts, one per line, or JSON Lines (.jsonl) with text, id and group; - reads stdin",
     )
@@ -154,8 +196,13 @@ class SurveyTextSpec(ManyTextsSpec, ModelSpec):
     default_model = SHIPPED_MODEL
 
     sentence: Text | None = Field(None, description="the text that the model reads")
-    file: FileName | None = Field(None, description="a text file instead of the sentence; - reads stdin")
-    probe: Literal["repeated"] | None = Field(
+    file: Annotated[FileName | None, IN_FILE] = Field(
+        None, description="a text file instead of the sentence; - reads stdin"
+    )
+    probe: Annotated[
+        Literal["repeated"] | None,
+        NoFlag("is what is read without a text: leave it out (--num-tokens N says how long); it was read"),
+    ] = Field(
         default_factory=_default_probe,
         description="a synthetic text: repeated is [BOS] + r + r, r random tokens (default without a text)",
     )
@@ -200,8 +247,14 @@ KEPT_KEYS = {"sentence", "file", "context", "context_file", "tokenizer", "top_k"
 """The settings of attention on sampled weights that a model leaves in effect."""
 
 
-def _first_of_model(data: dict[str, Any]) -> int | None:
+LAYER_HELP = "the model's layer, from 0 (default: the first that attends)"
+
+
+def first_of_model(data: dict[str, Any]) -> int | None:
     return 0 if data["model"] is not None else None
+
+
+LayerOfHead = Annotated[Count | None, NoFlag()]
 
 
 class LayerSpec(WordsSpec, AblatedSpec):
@@ -213,9 +266,9 @@ class LayerSpec(WordsSpec, AblatedSpec):
     shows_all_heads: ClassVar[bool] = True
     reads_context: ClassVar[bool] = False
 
-    layer: Count | None = Field(
-        default_factory=_first_of_model,
-        description="the model's layer, from 0 (default: the first that attends)",
+    layer: Annotated[Count | None, Everyday("the model's layer, from 0")] = Field(
+        default_factory=first_of_model,
+        description=LAYER_HELP,
     )
 
     def unused_keys(self) -> frozenset[str]:
@@ -253,6 +306,7 @@ class HeadSpec(LayerSpec):
     model_keys = frozenset({"layer", "head", "ablate", "words"})
     shows_all_heads = False
 
-    head: Count | None = Field(
-        default_factory=_first_of_model, description="the layer's head, from 0 (default: 0)"
+    head: Annotated[HeadNumber | None, Everyday("the model's layer and head, from 0, as 24:4")] = Field(
+        default_factory=first_of_model,
+        description="the model's head as LAYER:HEAD, from 0 (default: the first that attends)",
     )

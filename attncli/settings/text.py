@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from attncli.core.token_names import occurrences_among, the_one_position, token_positions
 from attncli.errors import UserError, nearest
-from attncli.settings.fields import Contradictions, Size, Spec, TextSource, contradiction
+from attncli.settings.fields import Contradictions, Everyday, Size, Spec, TextSource, contradiction
 
 if TYPE_CHECKING:  # help and usage errors are told without it
     import numpy as np
@@ -55,6 +55,7 @@ def check_embedding(value: str) -> str:
 Text = Annotated[str, AfterValidator(check_text)]
 FileName = Annotated[str, AfterValidator(check_file)]
 """The name of a text file, or - for stdin."""
+IN_FILE = Everyday("a text file; - reads stdin")
 
 
 def is_vector_file(embedding: str) -> bool:
@@ -111,12 +112,16 @@ class TextSpec(Spec):
     argument = "sentence"
     heading_keys: ClassVar[tuple[str, ...]] = ("file", "batch_size", "embedding", "embed_dim", "seed")
 
-    num_tokens: Size | None = Field(None, description="use this many random vectors instead of a sentence")
+    num_tokens: Annotated[Size | None, Everyday("random vectors instead of a text")] = Field(
+        None, description="use this many random vectors instead of a sentence"
+    )
     batch_size: Size | None = Field(
         None, description="sequences of random vectors, each processed independently"
     )
-    file: FileName | None = Field(None, description="a text file instead of the sentence; - reads stdin")
-    sentence: Text | None = Field(
+    file: Annotated[FileName | None, IN_FILE] = Field(
+        None, description="a text file instead of the sentence; - reads stdin"
+    )
+    sentence: Annotated[Text | None, Everyday()] = Field(
         default_factory=lambda data: None if data["num_tokens"] or data["file"] else SENTENCE,
         description="the text for the queries",
     )
@@ -129,7 +134,7 @@ class TextSpec(Spec):
     unknown: Literal["error", "zero"] = Field(
         "error", description="what to do with a word that the vector file lacks"
     )
-    embed_dim: Size = Field(
+    embed_dim: Annotated[Size, Everyday("size of an embedding")] = Field(
         default_factory=_default_embed_dim, description="size of an embedding (a vector file has its own)"
     )
 

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from attncli.errors import UserError, nearest
+from attncli.plain_text import note
 from attncli.settings.fields import Spec, flag_name, in_words_of
 from attncli.settings.text import ALTERNATIVES
 
@@ -34,8 +35,8 @@ class Given(NamedTuple):
 # fmt: off
 FLAGS = {
     "format", "output", "open", "title", "show", "step", "precision", "color", "scale_colors",
-    "skip_sink", "config", "show_config", "set", "dry_run", "fresh", "rows", "weights", "workers",
-    "scheduler", "fail_fast", "expect", "debug",
+    "skip_first_keys", "skip_sink", "config", "show_config", "set", "dry_run", "fresh", "rows", "weights",
+    "workers", "scheduler", "fail_fast", "expect", "debug",
 }
 # fmt: on
 """The flags of commands that are no settings: no config file may set them."""
@@ -123,15 +124,36 @@ def _field_errors(
     return None, found
 
 
+def current(spec_class: type[Spec], given: Mapping[str, Given]) -> dict[str, Given]:
+    """The settings as they are called now, each by itself: `head: 24:4` is a layer and a head.
+
+    A former name is read with a note on standard error. A head whose layer is given otherwise stays whole,
+    which is an error of its own.
+    """
+    found: dict[str, Given] = {}
+    for key, value in given.items():
+        name = spec_class.former_keys.get(key, key)
+        if name != key:
+            note(value.line(key, f"is now called {name}"))
+        parts = spec_class.parts_of(name, value.value)
+        differ = [
+            part for part in parts.keys() & given.keys() - {key} if str(given[part].value) != parts[part]
+        ]
+        parts = {name: value.value} if differ else parts
+        found |= {part: value._replace(value=of_part) for part, of_part in parts.items()}
+    return found
+
+
 def setting_errors(key: str, value: Given, specs: Iterable[type[Spec]]) -> list[str]:
     """What is wrong with a setting by itself, for the first experiment that has it: one line, or none."""
     specs = list(specs)
-    spec_class = next((spec for spec in specs if key in spec.model_fields), None)
+    spec_class = next((spec for spec in specs if spec.reads_key(key)), None)
     if spec_class is None:
         known = {name for spec in specs for name in spec.model_fields}
         return [value.line(key, unknown_key(key, value.value, known))]
-    _, errors = _field_errors(spec_class, {key: value.value})
-    return [value.line(key, errors[key])] if key in errors else []
+    parts = current(spec_class, {key: value})
+    _, errors = _field_errors(spec_class, {name: part.value for name, part in parts.items()})
+    return [value.line(name, message) for name, message in errors.items()]
 
 
 def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec:
@@ -141,6 +163,7 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
     together with those that are not.
     """
     known = spec_class.model_fields
+    given = current(spec_class, given)
     lines = []
     for key, value in given.items():
         if key not in known:
@@ -159,7 +182,7 @@ def build_spec(spec_class: type[AnySpec], given: Mapping[str, Given]) -> AnySpec
                 source = next(given[k] for k in (key, *sorted(keys), *given) if k in given)
                 lines.append(source._replace(is_flag=source.is_flag and key in given).line(key, message))
     if lines:
-        raise UserError(*lines)
+        raise UserError(*dict.fromkeys(lines))
     assert spec is not None
     return spec
 
@@ -201,9 +224,12 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, Given]:
 
 def unknown_overrides(overrides: Overrides, specs: Iterable[type[Spec]]) -> list[str]:
     """A line for each override that no experiment of the plan has."""
+    specs = list(specs)
     known = {key for spec in specs for key in spec.model_fields}
     messages = {
-        key: unknown_key(key, value.value, known) for key, value in overrides.items() if key not in known
+        key: unknown_key(key, value.value, known)
+        for key, value in overrides.items()
+        if not any(spec.reads_key(key) for spec in specs)
     }
     return [
         overrides[key].line(key, message + (" for these experiments" if message == "unknown key" else ""))
@@ -220,7 +246,7 @@ def replaced_by(overrides: Overrides) -> set[str]:
 def overridden(spec_class: type[Spec], given: Mapping[str, Given], overrides: Overrides) -> dict[str, Given]:
     """The given settings with the overrides that this experiment has; a list stands between commas."""
     fields = spec_class.model_fields
-    own = {key: value for key, value in overrides.items() if key in fields}
+    own = current(spec_class, {key: value for key, value in overrides.items() if spec_class.reads_key(key)})
     kept = {key: value for key, value in given.items() if key not in replaced_by(own)}
     for key, value in own.items():
         if get_origin(fields[key].annotation) is list:

@@ -70,7 +70,7 @@ class Display:
     """How to show reports: columns (None: as wide as needed), colour, decimals, one report or several.
 
     `scale_colors` spreads a heatmap's colours: linear, log, or row (each row by itself); None as suits the
-    numbers. The first `skip_sink` keys are excluded from that and left blank. Vectors show at most
+    numbers. The first `skip_first_keys` keys are excluded from that and left blank. Vectors show at most
     `most_dims` numbers (None: as many as fit). `show` are the parts that the user asked for; without any, a
     view that has a first screen shows that, with `screen_precision` decimals. A picture of one map takes at
     most `map_lines` lines. `title` replaces a picture's own. `step` is the only step of an explanation to
@@ -83,7 +83,7 @@ class Display:
     screen_precision: int = 2
     several: bool = False
     scale_colors: str | None = None
-    skip_sink: int = 0
+    skip_first_keys: int = 0
     most_dims: int | None = None
     show: tuple[str, ...] = ()
     map_lines: int = 40

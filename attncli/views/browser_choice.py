@@ -233,7 +233,7 @@ class Choice:
         grids: Sequence[Grid],
         *,
         scale: str = "linear",
-        skip_sink: int = 0,
+        skip_first_keys: int = 0,
         sort: str | None = None,
         smallest_first: bool = False,
     ) -> None:
@@ -242,7 +242,7 @@ class Choice:
         self.statistic, self.smallest_first = sort, smallest_first
         self.is_ranked = sort is not None
         self.scale = scale
-        self.num_sinks, self.skips = max(1, skip_sink), skip_sink > 0
+        self.num_sinks, self.skips = max(1, skip_first_keys), skip_first_keys > 0
         self.is_received = self.by_weight = False
         self.query = self.key = 0
         self.removed: tuple[str, ...] = ()

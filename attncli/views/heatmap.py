@@ -13,7 +13,6 @@ from attncli.report import Report
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.colours import Shading, levels, palette, shading
 from attncli.views.matrices import (
-    KEY_AXES,
     Matrix,
     block_maximum,
     block_mean,
@@ -191,7 +190,7 @@ def subject_of(
 ) -> Subject:
     """The matrices of one tensor; the first keys are left out, in whole blocks where keys are pooled."""
     rows, columns = labelled_axes(report, matrices[0])
-    skipped = min(-(-display.skip_sink // columns.step), columns.count) if columns.name in KEY_AXES else 0
+    skipped = columns.skipped(display.skip_first_keys)
     row_token_cells = None
     if display.width is not None:
         row_token_cells = max(LEAST_LABEL, min(ROW_LABEL_WIDTH, display.width // 4))

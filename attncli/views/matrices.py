@@ -1,13 +1,13 @@
 """The matrices, curves and parts of a report; matrices made smaller."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attncli.plain_text import plain_text
-from attncli.report import NamedTensor, Report, Statistic, Table, Tensors, whole_head_name
+from attncli.report import PLACES, NamedTensor, Report, Statistic, Table, Tensors, whole_head_name
 
 ATTENTION_AXES = (("query", "key"), ("query_block", "key_block"))
 KEY_AXES = ("key", "key_block")
@@ -66,8 +66,21 @@ class Matrix:
 
 
 def place_names(place: Iterable[tuple[str, int]]) -> list[str]:
-    """`layer 0` and `head 3`."""
-    return [f"{axis} {number}" for axis, number in place]
+    """`batch 0` and `head 5:3`, of a layer and the head after it; else `layer 5`, `head 3`."""
+    names: list[str] = []
+    before = ("", 0)
+    for axis, number in place:
+        if (before[0], axis) == PLACES:
+            names[-1] = f"head {before[1]}:{number}"
+        else:
+            names.append(f"{axis} {number}")
+        before = axis, number
+    return names
+
+
+def head_name(place: Mapping[str, Any]) -> str:
+    """`5:3`, as heads of a model are written everywhere."""
+    return f"{place['layer']}:{place['head']}"
 
 
 def tokens_of(report: Report, axis: str) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ from rich.cells import cell_len
 
 from attncli.core.row_statistics import EFFECTS, HEAD_PATTERNS, UNNAMED, Effect
 from attncli.plain_text import plain_text
-from attncli.report import PLACES, Cell, NamedTensor, Report, Row, Table
+from attncli.report import Cell, NamedTensor, Report, Row, Table
 from attncli.views import Display
+from attncli.views.matrices import head_name
 from attncli.views.sections import (
     GAP,
     Column,
@@ -30,7 +31,16 @@ from attncli.views.sections import (
     split_header,
     text_line,
 )
-from attncli.views.texts import NO_NUMBER, counted, fixed, named_tokens, shortened, token_name, wrap_cells
+from attncli.views.texts import (
+    NO_NUMBER,
+    counted,
+    fixed,
+    named_tokens,
+    place_text,
+    shortened,
+    token_name,
+    wrap_cells,
+)
 
 SHORT_NAMES = {"special_mass - sink_mass": "special, not first"}
 REPEATED = ("duplicate token", "induction")
@@ -135,7 +145,9 @@ def _too_few(row: Row, report: Report) -> str:
     )
     is_of_tokens = not (report.spec.get("probe") or report.spec.get("words"))
     is_repeated = row["pattern"] in REPEATED and is_of_tokens
-    return f"{count}: use {'--probe repeated, no text' if is_repeated else 'a longer text'}"
+    return (
+        f"{count}: use {'random tokens, which are read without a text,' if is_repeated else 'a longer text'}"
+    )
 
 
 def head_letters(title: str, heads: Sequence[Row], width: int | None) -> Iterator[Drawing]:
@@ -355,7 +367,7 @@ def _relations(report: Report, display: Display) -> Iterator[Section]:
     names = [shortened(plain_text(str(row["relation"])), MOST_NAME) for row in shown]
     columns = [
         Column(("", "words"), [f"{row['words']:,}" for row in shown]),
-        Column(("", "head"), [f"{row['layer']}:{row['head']}" for row in shown]),
+        Column(("", "head"), [head_name(row) for row in shown]),
         Column(("", "looks"), [_direction(row) for row in shown], left=True),
         Column(("", "share"), [_share(row, "share") for row in shown]),
         Column(("", "95 %"), [f"{_share(row, 'lower')}-{_share(row, 'upper')}" for row in shown], left=True),
@@ -477,7 +489,7 @@ def _ranked(rows: Sequence[Row], count: int, sort: str, display: Display) -> Gri
 
 
 def _head_names(rows: Sequence[Row]) -> Column:
-    return Column(("", "head"), [f"{row['layer']}:{row['head']}" for row in rows])
+    return Column(("", "head"), [head_name(row) for row in rows])
 
 
 def _patterns(rows: Sequence[Row]) -> Column:
@@ -622,9 +634,9 @@ def generate_screen(report: Report, display: Display) -> Iterator[Section]:
 def _written_title(report: Report) -> str:
     """`generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new ones`"""
     counts = report.numbers("writing")
-    places = [f"{name} {report.spec[name]}" for name in PLACES if report.spec.get(name) is not None]
     sizes = [f"{counts['prompt_tokens']} tokens", f"{counts['new_tokens']} new"]
-    return plain_text(f"generate: {', '.join([model_name(report), *places, *sizes])}")
+    parts = [model_name(report), place_text(report.spec), *sizes]
+    return plain_text(f"generate: {', '.join(filter(None, parts))}")
 
 
 def _tokens(report: Report, labels: TableLabels, display: Display, most: int) -> Grid:

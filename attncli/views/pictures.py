@@ -34,7 +34,17 @@ from attncli.views.matrices import (
     place_names,
     scale_of,
 )
-from attncli.views.texts import fixed, nothing_to_draw, shortened, subtitle, title, token_texts, wrap_cells
+from attncli.views.texts import (
+    LabelledAxis,
+    fixed,
+    labelled_axes,
+    nothing_to_draw,
+    shortened,
+    subtitle,
+    title,
+    token_texts,
+    wrap_cells,
+)
 
 CHARACTER, LABEL_HEIGHT = 0.068, 0.13
 TITLE_CHARACTER, TITLE_HEIGHT = 0.075, 0.2
@@ -100,6 +110,7 @@ class Maps(NamedTuple):
     """Matrices of one tensor, the first of `total`; `compared` are other tensors that share their colours."""
 
     name: str
+    columns: LabelledAxis
     matrices: list[Matrix]
     total: int
     compared: list[np.ndarray]
@@ -141,7 +152,8 @@ def _maps(report: Report, name: str, drawn: Mapping[str, NamedTensor]) -> Maps:
     matrices = list(islice(matrices_of(report, name, tensor), MOST_MATRICES))
     total = 1 if matrices[0].shared else int(np.prod(tensor.values.shape[:-2]))
     compared = [drawn[other].values for other in compared_names(report, name) if other in drawn]
-    return Maps(NAMES.get(name, name.replace("_", " ")), matrices, total, compared)
+    _, columns = labelled_axes(report, matrices[0])
+    return Maps(NAMES.get(name, name.replace("_", " ")), columns, matrices, total, compared)
 
 
 def _spreads(report: Report) -> Iterator[Spreads]:
@@ -258,7 +270,7 @@ class MapsBlock:
         self.shading = shading(
             np.stack([matrix.drawn for matrix in self.matrices]),
             scale_of(display.scale_colors, first.axes),
-            skip_keys=display.skip_sink if first.axes[1] == "key" else 0,
+            skip_keys=maps.columns.skipped(display.skip_first_keys),
             from_zero=first.is_weights,
             compared=maps.compared,
         )

@@ -33,6 +33,7 @@ from attncli.views.texts import (
     fixed,
     heading,
     is_in_heading,
+    place_text,
     scalar,
     setting,
     shortened,
@@ -88,7 +89,8 @@ def _settings(report: Report) -> Iterator[str]:
             and is_in_heading(spec, key)
             and (key in SIZES or not _is_usual(report, key))
         ):
-            yield key if spec[key] is True else f"{key} {setting(spec[key])}"
+            named = place_text(spec) if key == "layer" else f"{key} {setting(spec[key])}"
+            yield key if spec[key] is True else named
 
 
 def _is_usual(report: Report, key: str) -> bool:

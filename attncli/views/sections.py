@@ -13,7 +13,7 @@ from attncli.report import PLACES, Cell, NamedTensor, Numbers, Report, Row, Shap
 from attncli.settings import SPECS
 from attncli.views import Display
 from attncli.views.heatmap import draw
-from attncli.views.matrices import Matrix, first_position, matrices, place_names, tokens_of
+from attncli.views.matrices import Matrix, first_position, head_name, matrices, place_names, tokens_of
 from attncli.views.texts import NO_NUMBER, fixed, scalar, shortened, token_texts
 
 GAP = 2
@@ -257,20 +257,18 @@ def heads_grid(
     first: str | None = None,
     halves: Sequence[str] | None = None,
 ) -> Grid:
-    """Layer and head, the rest of its place where that distinguishes heads, and the statistics.
+    """Each head as LAYER:HEAD, the rest of its place where that distinguishes heads, and the statistics.
 
     The statistic `first` leads, with `halves`, the half widths of its intervals, beside it.
     """
     places = _distinguishing_places(rows)
-    label, *columns = [
-        Column(("", name), [plain_text(str(row[name])) for row in rows], left=name not in PLACES)
-        for name in places
-    ]
+    columns = [Column(("", name), [plain_text(str(row[name])) for row in rows], left=True) for name in places]
     names = sorted((name for name in rows[0] if name not in HEAD_COLUMNS), key=lambda name: name != first)
     numbers = [Column(split_header(name), [_cell(row[name], precision) for row in rows]) for name in names]
     if halves is not None:
         numbers.insert(1, Column(("", ""), halves))
-    return Grid(title, label, [*columns, *numbers], sum(name in ("head", "stack") for name in places))
+    label = Column(("", "head"), [head_name(row) for row in rows])
+    return Grid(title, label, [*columns, *numbers], places.count("stack"))
 
 
 def _cell(cell: object, precision: int) -> str:
@@ -287,7 +285,7 @@ def _distinguishing_places(rows: Sequence[Row]) -> list[str]:
         "kind": False,
         "module": not len(places) == len(modules) == len(of_modules),
     }
-    return [name for name in HEAD_COLUMNS if name in rows[0] and is_shown.get(name, True)]
+    return [name for name in HEAD_COLUMNS if name in rows[0] and is_shown.get(name, name not in PLACES)]
 
 
 MAX_GROUPS = 8

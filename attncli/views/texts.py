@@ -12,7 +12,7 @@ from attncli.plain_text import plain_text, readable_token
 from attncli.report import PLACES, Report, Row, Table, Terms
 from attncli.settings import SPECS
 from attncli.settings.text import is_vector_file
-from attncli.views.matrices import Matrix, first_position, tokens_of
+from attncli.views.matrices import KEY_AXES, Matrix, first_position, place_names, tokens_of
 
 NO_NUMBER = "·"
 WIDE = 1e7
@@ -167,6 +167,10 @@ class LabelledAxis:
         """Digits of the last position."""
         return len(str(max(self.last, 0)))
 
+    def skipped(self, first_keys: int) -> int:
+        """How many of its places hold one of that many first keys; none where they are no keys."""
+        return min(-(-first_keys // self.step), self.count) if self.name in KEY_AXES else 0
+
     def texts(self, most: int | None) -> list[str]:
         """The tokens as plain text of at most that many cells; empty where there are none."""
         return token_texts(self.tokens, self.count, most)
@@ -238,13 +242,13 @@ def heading(report: Report) -> str:
 
 
 def title(report: Report) -> str:
-    """`Self-attention, tiny-induction, layer 0, head 2: the cat walks on the street`"""
+    """`Self-attention, tiny-induction, head 0:2: the cat walks on the street`"""
     name = (SPECS[report.experiment].title if report.experiment in SPECS else "") or report.experiment
     parts = [OTHER_TITLES.get(name, name)]
     parts += [setting(report.spec[key]) for key in ("model", "pitfall") if report.spec.get(key)]
-    parts += [f"{key} {report.spec[key]}" for key in PLACES if report.spec.get(key) is not None]
+    parts.append(place_text(report.spec))
     text = ARROW.join(filter(None, (text_of(report, "sentence"), text_of(report, "context"))))
-    return ": ".join(filter(None, (", ".join(parts), text)))
+    return ": ".join(filter(None, (", ".join(filter(None, parts)), text)))
 
 
 def subtitle(report: Report) -> str:
@@ -292,7 +296,7 @@ def _settings(report: Report, without: str = "") -> list[str]:
         return []
     keys = SPECS[report.experiment].heading_keys if report.experiment in SPECS else OTHER_KEYS
     settings = [
-        f"{key} {setting(report.spec[key])}"
+        place_text(report.spec) if key == "layer" else f"{key} {setting(report.spec[key])}"
         for key in keys
         if key != without and is_in_heading(report.spec, key)
     ]
@@ -333,6 +337,11 @@ def named_tokens(report: Report, key: str) -> list[str]:
     return named if left_out <= 0 else [*named[:MOST_NAMED], f"{left_out} more"]
 
 
+def place_text(spec: Mapping[str, Any]) -> str:
+    """`head 5:3`, or `layer 5` of all its heads; empty where a report is about neither."""
+    return ", ".join(place_names((axis, spec[axis]) for axis in PLACES if spec.get(axis) is not None))
+
+
 def counted(count: int, name: str) -> str:
     """`1 token`, `2 tokens`."""
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
@@ -341,6 +350,8 @@ def counted(count: int, name: str) -> str:
 def is_in_heading(spec: Mapping[str, Any], key: str) -> bool:
     """Whether a setting is there, and is not a switch in its usual position."""
     value = spec.get(key)
+    if key == "head" and spec.get("layer") is not None:  # the two are one name
+        return False
     return value is not None and (key, value) not in (("causal", False), ("softmax", True))
 
 

@@ -149,7 +149,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--tokens", "x.txt"], "--tokens: is for a saved array: give its file"),
         (["--maps", "none"], "--maps: must be self, cross or encoder (got none)"),
         (["--scale-colors", "loud"], "--scale-colors: must be one of linear, log, row (got loud)"),
-        (["--skip-sink", "-1"], "--skip-sink: must be a whole number (got -1)"),
+        (["--skip-first-keys", "-1"], "--skip-first-keys: must be a whole number (got -1)"),
         (["--model", "/nonexistent"], "no such folder: /nonexistent"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

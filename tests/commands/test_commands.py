@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from attncli.cli import COMMAND_GROUPS, COMMANDS
-from attncli.commands.command import flag_name
 from attncli.settings import SPECS
 from attncli.views import SUFFIXES, VIEWS
 from tests.conftest import Attn
@@ -59,7 +58,7 @@ def test_the_first_help_has_every_command_in_its_group_on_one_screen(attn: Attn)
 
 
 def test_long_help_has_groups_whose_descriptions_begin_in_one_column(attn: Attn) -> None:
-    out = attn(["self", "--help"]).out
+    out = attn(["self", "--help-all"]).out
     found = re.findall(r"^(\S.*):$", out, re.MULTILINE)
     found.remove("Arguments")
     out = out[out.index("Input:") :]
@@ -70,13 +69,6 @@ def test_long_help_has_groups_whose_descriptions_begin_in_one_column(attn: Attn)
     columns = {match.end() for line in out.splitlines() if (match := re.match(r"  --?\w\S*( \S+)*  +", line))}
     assert len(columns) == 1
     assert re.findall(r"^(\S.*):$", attn(["norm", "--help"]).out, re.MULTILINE) == ["Options"]
-
-
-@pytest.mark.parametrize("name", SPECS)
-def test_every_setting_is_a_flag(attn: Attn, name: str) -> None:
-    out = attn([name, "--help"]).out
-    for key in SPECS[name].model_fields:
-        assert flag_name(key) in out
 
 
 def test_the_page_of_settings_is_fresh() -> None:

@@ -101,8 +101,8 @@ def test_cross_shows_the_decoder_reading_the_encoder(tmp_path: Path) -> None:
         (["--causal"], "--causal: cannot be combined with --model"),
         (["--num-tokens", "5"], "--num-tokens: cannot be combined with --model"),
         (["--tokenizer", "words"], "--tokenizer: must be model with --model (got words)"),
-        (["--layer", "2"], "layer: must be below 2 (got 2)"),
-        (["--head", "4"], "head: must be below 4 (got 4)"),
+        (["--layer", "2"], "head: must be from 0:0 to 1:3 in tiny-induction (got 2:0)"),
+        (["--head", "4"], "head: must be from 0:0 to 0:3 in tiny-induction (got 0:4)"),
         (["--layer", "-1"], "--layer: must be at least 0"),
     ],
 )

@@ -104,14 +104,19 @@ def test_completion_of_commands_and_choices_leaves_torch_unimported() -> None:
         "try:\n    run([])\nexcept SystemExit:\n    pass\n"
         "assert 'torch' not in sys.modules\n"
     )
-    environment = {
-        **os.environ,
-        "_ATTN_COMPLETE": "complete_bash",
-        "COMP_WORDS": "attn self --projection ",
-        "COMP_CWORD": "3",
-    }
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
-    assert done.stdout.split() == ["linear", "uniform", "none"], done
+    # Flags are completed whether everyday help has them or not; former ones are not.
+    flags = ["--projection", "--qk-norm", "--no-qk-norm"]
+    for words, found in (("attn self --projection ", ["linear", "uniform", "none"]), ("attn self --", flags)):
+        environment = {
+            **os.environ,
+            "_ATTN_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
+        }
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+        completed = done.stdout.split()
+        assert completed == found if found is not flags else {*flags} <= {*completed}, done
+        assert not {"--projection-order", "--qk-norm-eps", "--layer", "--skip-sink"} & {*completed}
 
 
 def test_toy_experiments_need_no_transformers() -> None:

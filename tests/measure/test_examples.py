@@ -103,9 +103,12 @@ def test_an_example_has_its_tokens_and_the_weights_of_its_query(tmp_path: Path, 
         ),
         (
             ["--head", "7:0", "--examples", "2", "--sort", "entropy"],
-            "--head: layer must be one of 0 to 1 (got 7:0)",
+            "--head: must be from 0:0 to 1:3 in tiny-induction (got 7:0)",
         ),
-        (["--head", "1:9", "--examples", "2", "--sort", "entropy"], "--head: layer 1 has 4 heads (got 1:9)"),
+        (
+            ["--head", "1:9", "--examples", "2", "--sort", "entropy"],
+            "--head: must be from 1:0 to 1:3 (got 1:9)",
+        ),
     ],
 )
 def test_what_is_refused(attn: Attn, texts: str, flags: list[str], error: str) -> None:

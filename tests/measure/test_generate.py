@@ -178,7 +178,7 @@ def test_layers_that_are_alike_are_computed_together(num_keys: int, monkeypatch:
 def test_sampled_tokens_are_those_of_transformers_with_that_seed(tmp_path: Path) -> None:
     folder = save_writer(tmp_path, "Llama")
     oracle = Oracle(folder)
-    given = {"model": str(folder), "sentence": SENTENCE, "max_new_tokens": NEW, "temperature": 3.0}
+    given = {"model": str(folder), "sentence": SENTENCE, "max_new_tokens": NEW, "sampling_temperature": 3.0}
     ids = oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"]
     texts = set()
     for seed in range(3):
@@ -400,9 +400,9 @@ def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
     ("flags", "line"),
     [
         (["--greedy", "--top-p", "0.5"], "--top-p: cannot be combined with --greedy, which samples nothing"),
-        (["--head", "1"], "--head: needs --layer"),
-        (["--layer", "9"], "--layer: must be one of 0, 1 (got 9)"),
-        (["--layer", "0", "--head", "4"], "--head: must be below 4 (got 4)"),
+        (["--head", "1"], "--head: needs its layer: LAYER:HEAD, as 17:3"),
+        (["--layer", "9"], "--layer: must be from 0 to 1 (got 9)"),
+        (["--layer", "0", "--head", "4"], "--head: must be from 0:0 to 0:3 (got 0:4)"),
         (["--sort", "retrieval"], "--sort: retrieval needs --needle"),
         (["--needle", "nothing"], "--needle: is not in the prompt as it stands (got nothing)"),
         (["--needle", "3:99"], "--needle: must end at 30, the number of tokens, or before (got 3:99)"),

@@ -206,8 +206,8 @@ def test_a_screen_and_a_page(attn: Attn, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["--head", "1:4"], "--head: head must be below 4 (got 1:4)"),
-        (["--head", "2:0"], "--head: layer must be one of 0 to 1 (got 2:0)"),
+        (["--head", "1:4"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 1:4)"),
+        (["--head", "2:0"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 2:0)"),
         (["--head", "2"], "--head: must name a layer and a head, as 5:11 (got 2)"),
         (["--against", "a"], "--against: needs --answer"),
         (["--answer", "xyz"], "--answer: must be one token for tiny-induction"),

@@ -224,9 +224,3 @@ def test_the_numbers_are_those_without_explain() -> None:
     plain, explaining = run("multihead", causal=True), explained("multihead", causal=True)
     for name, tensor in plain.tensors.items():
         np.testing.assert_array_equal(tensor.values, explaining.tensors[name].values)
-
-
-def test_a_survey_of_heads_sends_on_to_one_head(attn: Attn) -> None:
-    ended = attn(["heads", "--explain"])
-    message = "is for one head, not for a survey: attn self --model FOLDER --layer L --head H --explain"
-    assert (ended.code, ended.err) == (2, f"--explain: {message}\n")

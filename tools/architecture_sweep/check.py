@@ -189,8 +189,8 @@ class Check:
 
     def _cross(self, text: str) -> None:
         layer = next(layer for layer in self.truth[text] if layer.stack == "cross")
-        what = f"cross --layer {layer.number}"
-        command = ["cross", "--model", str(self.folder), "--layer", str(layer.number)]
+        what = f"cross --head {layer.number}:0"
+        command = ["cross", "--model", str(self.folder), "--head", f"{layer.number}:0"]
         answer = ask([*command, "--sentence", text, "--context", text])
         if self._kept(answer, what):
             shown = answer.tensor("weights")

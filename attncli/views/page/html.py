@@ -260,7 +260,7 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
         "coolwarm": COOLWARM,
         "scale": display.scale_colors,
         "scales": SCALES,
-        "skip": display.skip_sink,
+        "skip": display.skip_first_keys,
     }
     stream.write(_json_block("start", start))
     headings = []

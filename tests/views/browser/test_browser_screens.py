@@ -154,7 +154,7 @@ def test_the_whole_map_and_back(depth: str) -> None:
 @pytest.mark.parametrize("num_sinks", [1, 2])
 def test_the_header_says_on_80_columns_that_keys_are_excluded(num_sinks: int) -> None:
     weights = NamedTensor(("layer", "head", "query", "key"), random_weights(12, 12, 3, 3))
-    choice = Choice(grids(Report("heads", {}, {}, tensors={"weights": weights})), skip_sink=num_sinks)
+    choice = Choice(grids(Report("heads", {}, {}, tensors={"weights": weights})), skip_first_keys=num_sinks)
     choice.choose_head(143)
     app = Browser(choice, depth="none")
     excluded = "first key excluded" if num_sinks == 1 else "first 2 keys excluded"
@@ -181,7 +181,7 @@ def test_whole_heads_stand_among_the_pooled_ones() -> None:
     report = Report("heads", {}, {}, tuple("abcdefgh"), tensors=tensors)
     np.testing.assert_array_equal(after(report, "down", "right", "right").matrix.values, whole)
     np.testing.assert_array_equal(after(report, "down", "right").matrix.values, pooled_map[1, 1])
-    assert after(report, "down", "right", "right").matrix.title == "weights (query × key), layer 1, head 2"
+    assert after(report, "down", "right", "right").matrix.title == "weights (query × key), head 1:2"
     assert after(report, "down", "right", "tab", "tab", "right").query == 4  # the first of block 2
     assert after(report, *["tab"] * 2, "down", "right", "right", "tab", "left").query == 2
 
@@ -279,7 +279,7 @@ def test_the_user_leaves(key: str, code: int) -> None:
 
 def test_a_browser_can_open_ranked_and_without_the_sink() -> None:
     report = survey()
-    choice = Choice(grids(report), sort="induction", skip_sink=2, scale="log")
+    choice = Choice(grids(report), sort="induction", skip_first_keys=2, scale="log")
     best = max(report.statistics["heads"], key=lambda row: row["induction"])
     assert choice.place == (best["layer"], best["head"]) and choice.is_ranked
     assert np.isnan(choice.shading.places[:, :2]).all() and choice.shading.scale == "log"

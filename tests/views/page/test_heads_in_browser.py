@@ -46,14 +46,14 @@ def drawn(page: Any) -> np.ndarray:
 def test_sorting_chooses_the_first_in_either_order(opened: Opened) -> None:
     page = opened(page_of(heads_report(SENTENCE, random_weights(3, 4, 6, 6))))
     page.select_option("#sort", "induction")
-    wait_for_title(page, "weights (query × key), layer 2, head 3")
+    wait_for_title(page, "weights (query × key), head 2:3")
     page.get_by_role("button", name="Largest first").click()
-    wait_for_title(page, "weights (query × key), layer 0, head 0")
+    wait_for_title(page, "weights (query × key), head 0:0")
     assert next(iter(captions(page).items())) == ("0:0", "0.0000")
     page.select_option("#layer", "1")
-    wait_for_title(page, "weights (query × key), layer 1, head 0")
+    wait_for_title(page, "weights (query × key), head 1:0")
     page.select_option("#sort", "")
-    wait_for_title(page, "weights (query × key), layer 1, head 0")
+    wait_for_title(page, "weights (query × key), head 1:0")
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,13 @@ def test_what_the_survey_ranked_leads_on_its_page(opened: Opened) -> None:
         page.locator("#sort option:checked").text_content()
         == "weight from 32-37 ·tired to 4-7 ·cat, 24-27 ·cat"
     )
-    wait_for_title(page, f"weights (query × key), layer {first['layer']}, head {first['head']}")
+    wait_for_title(page, f"weights (query × key), head {first['layer']}:{first['head']}")
 
 
 def test_all_heads_of_a_layer_are_lines_in_their_colours(opened: Opened) -> None:
     weights = random_weights(3, 4, 6, 6, sharpness=3)
     page = opened(page_of(heads_report(SENTENCE, weights)))
-    page.locator('.thumbnail[title="layer 1, head 2"]').click()
+    page.locator('.thumbnail[title="head 1:2"]').click()
     page.get_by_role("button", name="All heads of layer 1").click()
     keys = page.locator(".head-keys button")
     token(page, "query", 3).hover()
@@ -134,7 +134,7 @@ def test_all_heads_of_a_layer_are_lines_in_their_colours(opened: Opened) -> None
         assert np.abs(drawn(page) - inks[head]).max() < 30
         keys.nth(head).click()
     page.keyboard.press(".")
-    wait_for_title(page, "weights (query × key), layer 1, head 3")
+    wait_for_title(page, "weights (query × key), head 1:3")
     assert (
         keys.count() == 4 and page.locator('.head-keys [aria-current="true"]').text_content() == "head 3\xa0"
     )
@@ -144,9 +144,9 @@ def test_two_maps_beside_each_other_share_range_cells_and_lines(opened: Opened) 
     weights = random_weights(2, 3, 6, 6, sharpness=2)
     weights[1, 2] = random_weights(6, 6, sharpness=0.1)
     page = opened(page_of(heads_report(SENTENCE, weights)))
-    page.select_option("#compare", label="layer 1, head 2")
-    assert page.locator("#map-name").text_content() == " layer 0, head 0"
-    assert page.locator("#compared-name").text_content() == " layer 1, head 2"
+    page.select_option("#compare", label="head 1:2")
+    assert page.locator("#map-name").text_content() == " head 0:0"
+    assert page.locator("#compared-name").text_content() == " head 1:2"
     assert page.locator("#compared-map .map-numbers span").all_text_contents() == texts(weights[1, 2].ravel())
     assert f"{max(weights[0, 0].max(), weights[1, 2].max()):.4f}" in page.inner_text("#legend")
     boxes = [page.locator(f"#{name} .map-cells").bounding_box() for name in ("map", "compared-map")]
@@ -155,27 +155,27 @@ def test_two_maps_beside_each_other_share_range_cells_and_lines(opened: Opened) 
         page.mouse.move(box["x"] + 3.5 * box["width"] / 6, box["y"] + 1.5 * box["height"] / 6)
         one, other = weights[0, 0, 1, 3], weights[1, 2, 1, 3]
         cell = "1 cat → 3 on"
-        wait_for_readout(page, f"layer 0, head 0: {cell}: {one:.4f} | layer 1, head 2: {cell}: {other:.4f}")
+        wait_for_readout(page, f"head 0:0: {cell}: {one:.4f} | head 1:2: {cell}: {other:.4f}")
         assert page.locator(".frame:visible").count() == 4
         page.mouse.move(0, 0)
     token(page, "query", 4).click()
     named = page.locator(".card h3 .quiet").all_text_contents()
-    assert named == ["layer 0, head 0", "layer 1, head 2"]
-    page.locator('.thumbnail[title="layer 0, head 1"]').click(modifiers=["Shift"])
-    page.wait_for_function("document.getElementById('compared-name').textContent === ' layer 0, head 1'")
-    wait_for_title(page, "weights (query × key), layer 0, head 0")
+    assert named == ["head 0:0", "head 1:2"]
+    page.locator('.thumbnail[title="head 0:1"]').click(modifiers=["Shift"])
+    page.wait_for_function("document.getElementById('compared-name').textContent === ' head 0:1'")
+    wait_for_title(page, "weights (query × key), head 0:0")
     page.select_option("#compare", "")
     page.wait_for_selector("#compared-map", state="hidden")
 
 
 def test_a_whole_head_beside_a_pooled_one(opened: Opened) -> None:
     page = opened(page_of(pooled_report(300, [(2, 7)])))
-    page.select_option("#compare", label="layer 2, head 7")
+    page.select_option("#compare", label="head 2:7")
     page.locator("#compared-map .map-cells").hover(position={"x": 0.5, "y": 0.5})
     wait_for_readout(page, "0 word0 → 0 word0:")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.keyboard.press(".")
-    wait_for_title(page, "pooled_mean (query block × key block), layer 0, head 1")
+    wait_for_title(page, "pooled_mean (query block × key block), head 0:1")
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -188,14 +188,14 @@ def test_small_maps_can_be_read(opened: Opened, width: int) -> None:
         boxes = page.locator(".thumbnail canvas").evaluate_all("all => all.map(c => c.clientWidth)")
         assert len(boxes) == 144 and min(boxes) >= pixels, size
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), size
-    canvas = page.locator('.thumbnail[title="layer 0, head 1"] canvas')
+    canvas = page.locator('.thumbnail[title="head 0:1"] canvas')
     box = canvas.bounding_box()
     page.mouse.move(box["x"] + 4.5 * box["width"] / 13, box["y"] + 2.5 * box["height"] / 13)
-    said = f"layer 0, head 1: 2 w2 → 4 w4: {weights[0, 1, 2, 4]:.4f}"
+    said = f"head 0:1: 2 w2 → 4 w4: {weights[0, 1, 2, 4]:.4f}"
     page.wait_for_function(
         "text => document.getElementById('thumbnail-readout').textContent === text", arg=said
     )
-    wait_for_title(page, "weights (query × key), layer 0, head 0")
+    wait_for_title(page, "weights (query × key), head 0:0")
 
 
 def test_curves_have_axes_with_round_numbers(opened: Opened) -> None:

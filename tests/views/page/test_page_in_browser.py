@@ -78,8 +78,8 @@ def test_every_weight_of_128_tokens_is_right_to_four_decimals(opened: Opened) ->
     weights = random_weights(12, 12, 128, 128, sharpness=2)
     page = opened(page_of(heads_report(words, weights)))
     assert page.locator(".thumbnail").count() == 144
-    page.locator('.thumbnail[title="layer 5, head 11"]').click()
-    wait_for_title(page, "weights (query × key), layer 5, head 11")
+    page.locator('.thumbnail[title="head 5:11"]').click()
+    wait_for_title(page, "weights (query × key), head 5:11")
     token(page, "query", 77).hover()
     wait_for_readout(page, "77 word77 looks most at")
     assert weights_beside(page, "key") == texts(weights[5, 11, 77])
@@ -128,7 +128,7 @@ def test_the_keyboard_alone_is_enough(opened: Opened) -> None:
             page.keyboard.press(key)
 
     def wait_for_head(layer: int, head: int) -> None:
-        wait_for_title(page, f"weights (query × key), layer {layer}, head {head}")
+        wait_for_title(page, f"weights (query × key), head {layer}:{head}")
 
     for _ in range(40):  # by tab to the overview
         press("Tab")
@@ -194,7 +194,7 @@ def test_the_figures_beside_a_head_are_those_of_its_stack(opened: Opened, maps: 
 def test_colours_follow_the_scale_and_leave_skipped_keys_blank(opened: Opened) -> None:
     weights = np.array([[0.9, 0.1, 0.0], [0.9, 0.01, 0.09], [0.98, 0.01, 0.01]], dtype=np.float32)
     report = Report("self", {}, {}, ("a", "b", "c"), (), {"weights": NamedTensor(("query", "key"), weights)})
-    page = opened(page_of(report, scale_colors="log", skip_sink=1))
+    page = opened(page_of(report, scale_colors="log", skip_first_keys=1))
     from attncli.views.colours import VIRIDIS, colours, shading
 
     def pixels() -> np.ndarray:
@@ -312,7 +312,7 @@ def test_long_texts_show_maps_of_blocks_and_the_heads_in_full(opened: Opened) ->
     assert page.locator("#tokens").is_hidden()
     assert page.locator("#map .map-left .label").first.text_content().startswith("0\u20134 word0 word1")
     page.locator(".thumbnail.full").nth(1).click()
-    wait_for_title(page, "weights (query × key), layer 5, head 11")
+    wait_for_title(page, "weights (query × key), head 5:11")
     token(page, "key", 299).hover()
     wait_for_readout(page, "299 word299 looks most at")
     assert weights_beside(page, "query") == texts(report.tensors["weights_5_11"].values[:, 299])

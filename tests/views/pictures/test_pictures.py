@@ -90,11 +90,22 @@ def test_colours_are_those_of_the_numbers() -> None:
 
 def test_heads_share_their_colours_and_a_skipped_key_takes_none() -> None:
     values = np.array([[[0.9, 0.1], [0.8, 0.2]], [[0.9, 0.3], [0.8, 0.4]]])
-    first, second = images(figure_of(weights(values, "head"), skip_sink=1))[:2]
+    first, second = images(figure_of(weights(values, "head"), skip_first_keys=1))[:2]
     table = colours(VIRIDIS)
     np.testing.assert_allclose(np.asarray(first.get_array())[0, 0], NO_NUMBER)
     np.testing.assert_allclose(np.asarray(first.get_array())[0, 1, :3], table[round(0.1 / 0.4 * 255)])
     np.testing.assert_allclose(np.asarray(second.get_array())[1, 1, :3], table[255])
+
+
+def test_a_block_with_a_skipped_key_takes_no_colour() -> None:
+    """Ten keys in five blocks: the first three are in two of them."""
+    pooled = NamedTensor(("query_block", "key_block"), np.array([[0.9, 0.8, 0.3, 0.2, 0.1]] * 5))
+    report = Report("heads", {}, {}, tuple("abcdefghij"), tensors={"pooled_mean": pooled})
+    (image,) = images(figure_of(report, skip_first_keys=3))[:1]
+    shown = np.asarray(image.get_array())
+    for block in range(2):
+        np.testing.assert_allclose(shown[0, block], NO_NUMBER)
+    assert not any(np.allclose(shown[0, block], NO_NUMBER) for block in range(2, 5))
 
 
 def test_an_atlas_has_every_head_of_every_layer_in_its_place() -> None:
@@ -241,7 +252,7 @@ MODEL = str(ROOT / "attncli" / "data" / "tiny-induction")
         (
             "self",
             {"model": MODEL, "layer": 1, "head": 2, "sentence": "a b"},
-            "Self-attention, tiny-induction, layer 1, head 2: a b",
+            "Self-attention, tiny-induction, head 1:2: a b",
         ),
         ("pitfalls", {"pitfall": "late-mask", "sentence": "a b"}, "A classic mistake, late-mask: a b"),
         ("heads", {}, "What each head looks at: random tokens, repeated"),

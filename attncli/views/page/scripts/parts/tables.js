@@ -4,6 +4,9 @@ import { make, makeToken } from "./elements.js";
 import { scalar } from "../values/numbers.js";
 
 export const PLACES = ["layer", "head"];
+const MOST_HEADS = 1e6; // of a layer, for their order
+const areHeads = (rows) => rows.every((row) => PLACES.every((axis) => Number.isInteger(row[axis])));
+const headName = ({ layer, head }) => `${layer}:${head}`;
 export const words = (name) => name.replaceAll("_", " ");
 
 export function showTables(container, statistics, onPlace) {
@@ -36,7 +39,7 @@ function flattened(row) {
 // Rows under buttons that sort by their column; where rows are places, a row chooses its head.
 export function tableOf(title, mappings, onPlace) {
   const rows = mappings.map(flattened);
-  const names = Object.keys(rows[0] ?? {});
+  const names = Object.keys(rows[0] ?? {}).filter((name) => name !== "layer" || !areHeads(rows));
   const body = make("tbody");
   const heads = names.map((name) => {
     const button = make("button", { type: "button", text: words(name) });
@@ -53,7 +56,8 @@ export function tableOf(title, mappings, onPlace) {
     const isDescending = head.getAttribute("aria-sort") !== "descending";
     for (const other of heads) other.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", isDescending ? "descending" : "ascending");
-    fill([...rows].sort((one, other) => compared(one[name], other[name]) * (isDescending ? -1 : 1)));
+    const ofRow = (row) => (name === "head" && areHeads(rows) ? row.layer * MOST_HEADS + row.head : row[name]);
+    fill([...rows].sort((one, other) => compared(ofRow(one), ofRow(other)) * (isDescending ? -1 : 1)));
   };
   fill(rows);
   const label = `table of ${title || rows.map((row) => row[""]).join(", ")}`;
@@ -70,6 +74,7 @@ function rowOf(row, names, areWhole, onPlace) {
   const cells = names.map((name) => {
     const value = row[name];
     if (typeof value === "string") return make("td", { class: "text" }, makeToken(value));
+    if (name === "head" && areHeads([row])) return make("td", { class: "number", text: headName(row) });
     return make("td", { class: "number", text: areWhole.has(name) ? value : scalar(value) });
   });
   const line = make("tr", {}, ...cells);
@@ -77,8 +82,8 @@ function rowOf(row, names, areWhole, onPlace) {
     const first = cells[names.indexOf("head")];
     const button = make("button", {
       type: "button",
-      "aria-label": `Show layer ${row.layer}, head ${row.head}`,
-      text: row.head,
+      "aria-label": `Show head ${headName(row)}`,
+      text: headName(row),
     });
     button.addEventListener("click", () => onPlace(row));
     first.replaceChildren(button);

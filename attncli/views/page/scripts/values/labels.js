@@ -37,9 +37,15 @@ export const shortened = (text) => {
 };
 export const labelText = ({ position, token }) => (token ? `${position} ${shortened(token)}` : position);
 
-export const placeText = (place) => place.map(([axis, index]) => `${axis} ${index}`).join(", ");
 // 5:11 for layer 5, head 11.
 export const shortPlace = (place) => place.map(([, index]) => index).join(":");
+// `batch 0, head 5:11`, of a layer and a head together; else `layer 5`.
+export function placeText(place) {
+  const last = place.slice(-2);
+  const isHead = last.map(([axis]) => axis).join() === "layer,head";
+  const named = (isHead ? place.slice(0, -2) : place).map(([axis, index]) => `${axis} ${index}`);
+  return [...named, ...(isHead ? [`head ${shortPlace(last)}`] : [])].join(", ");
+}
 
 export function matrixTitle(tensor, place) {
   const axes = tensor.axes.slice(-2).join(" × ").replaceAll("_", " ");

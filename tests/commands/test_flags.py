@@ -1,0 +1,177 @@
+"""Everyday help and the help of all flags; flags that are not there, and those that were called otherwise."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from attncli.cli import COMMANDS
+from attncli.settings import SPECS
+from attncli.settings.fields import NoFlag
+from tests.conftest import Attn
+
+ROOT = Path(__file__).parent.parent.parent
+MODEL = ROOT / "attncli" / "data" / "tiny-induction"
+PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+RUNNABLE = [*(name for name in COMMANDS if name != "config"), "config schema"]
+NAME = re.compile(r"^  (?:-\w, )?(--[\w-]+)", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_everyday_help_is_one_screen(attn: Attn, name: str) -> None:
+    out = attn([*name.split(), "--help"]).out
+    lines = out.splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 80
+    names = NAME.findall(out)
+    assert len(names) <= 20
+    every = attn([*name.split(), "--help-all"]).out
+    others = {*NAME.findall(every)} - {*names}
+    assert {*names} <= {*NAME.findall(every)} and others
+    assert lines[-1] == f"--help-all shows {len(others)} more flag{'s' * (len(others) > 1)}."
+    assert attn([*name.split(), "-h"]).out == out
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_every_flag_is_in_the_help_of_all_flags_with_a_description(attn: Attn, name: str) -> None:
+    out = attn([*name.split(), "--help-all"]).out
+    assert out.splitlines()[-1] != "" and "shows" not in out.splitlines()[-1].split(" ")[:2]
+    for flag in NAME.findall(out):
+        after = out[re.search(rf"^  (?:-\w, )?{flag}\b", out, re.MULTILINE).end() :]  # type: ignore[union-attr]
+        assert re.match(r"[^\n]*(  \S|\n {10,}\S)", after), flag
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_setting_is_a_flag_or_is_for_config_files(attn: Attn, name: str) -> None:
+    flags = NAME.findall(attn([name, "--help-all"]).out)
+    for key, field in SPECS[name].model_fields.items():
+        flag = "--examples" if key == "num_examples" else f"--{key.replace('_', '-')}"
+        has_flag = not any(isinstance(data, NoFlag) for data in field.metadata)
+        assert (flag in flags) is has_flag, key
+
+
+def test_a_setting_of_config_files_is_read_as_a_flag_with_a_note(attn: Attn, tmp_path: Path) -> None:
+    ended = attn(["self", "--relative-bias", "--num-buckets", "8", "--format", "json"])
+    assert ended.code == 0 and ended.err.startswith("--num-buckets: is a setting of config files alone now")
+    assert ended.err.count("\n") == 1
+    file = tmp_path / "a.yaml"
+    file.write_text("experiment: self\nrelative_bias: true\nnum_buckets: 8\n")
+    configured = attn(["self", "--config", str(file), "--format", "json"])
+    assert configured.err == ""
+    assert json.loads(configured.out)["tensors"] == json.loads(ended.out)["tensors"]
+    assert "num_buckets: 8  # " in attn(["self", "--config", str(file), "--show-config"]).out
+    assert "num_buckets" in attn(["config", "schema"]).out
+
+
+def test_an_error_follows_the_note_of_a_setting_of_config_files(attn: Attn) -> None:
+    ended = attn(["self", "--num-buckets", "3"])
+    assert ended.code == 2 and "--num-buckets: must be at least 4 (got 3)" in ended.err
+
+
+@pytest.mark.parametrize("name", ["heads", "generate", "ablate", "why", "pitfalls"])
+def test_steps_are_offered_where_there_are_any(attn: Attn, name: str) -> None:
+    flags = NAME.findall(attn([name, "--help-all"]).out)
+    assert not {"--step", "--explain"} & {*flags}
+    assert f"--explain: is not a flag of attn {name}" in attn([name, "--explain"]).err
+
+
+def weights(out: str) -> object:
+    report = json.loads(out)
+    return report["spec"]["layer"], report["spec"]["head"], report["tensors"]["weights"]["values"]
+
+
+def test_a_head_is_named_as_layer_and_head(attn: Attn, tmp_path: Path) -> None:
+    """As a flag, in a file, and by its former spelling, which is noted once."""
+    command = ["self", "abcabc", "--model", str(MODEL), "--format", "json"]
+    ended = attn([*command, "--head", "1:2"])
+    assert ended.err == "" and weights(ended.out)[:2] == (1, 2)  # type: ignore[index]
+    former = attn([*command, "--layer", "1", "--head", "2"])
+    assert former.err == "--layer 1 --head 2: is written --head 1:2 now; it was read\n"
+    assert weights(former.out) == weights(ended.out)
+    for lines in ("head: 1:2", "head: '1:2'", "layer: 1\nhead: 2"):
+        file = tmp_path / "a.yaml"
+        file.write_text(f"experiment: self\nsentence: abcabc\nmodel: {MODEL}\n{lines}\n")
+        configured = attn(["self", "--config", str(file), "--format", "json"])
+        assert configured.err == "" and weights(configured.out) == weights(ended.out)
+        over = attn(["self", "--config", str(file), "--head", "0:3", "--format", "json"])
+        assert weights(over.out)[:2] == (0, 3)  # type: ignore[index]
+
+
+def test_titles_and_tables_name_a_head_in_one_place(attn: Attn) -> None:
+    out = attn(["self", "abcabc", "--model", str(MODEL), "--head", "1:2"]).out
+    assert "head 1:2" in out and "layer 1" not in out
+    table = attn(["heads", "--model", str(MODEL), "--table"]).out
+    assert re.search(r"^ *1:2 ", table, re.MULTILINE) and not re.search(r"\blayer +head\b", table)
+    layer = attn(["multihead", "abcabc", "--model", str(MODEL), "--layer", "1"])
+    assert "layer 1" in layer.out and layer.err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["self", "abc", "--head", "2:0"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 2:0)"),
+        (["self", "abc", "--head", "1:4"], "--head: must be from 1:0 to 1:3 in tiny-induction (got 1:4)"),
+        (["self", "abc", "--head", "x"], "--head: must name a layer and a head, as 5:11 (got x)"),
+        (["why", "abc", "--head", "2:0"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 2:0)"),
+        (["generate", "abc", "--head", "2:0"], "--head: must be from 0:0 to 1:3 (got 2:0)"),
+        (["generate", "abc", "--head", "1:9"], "--head: must be from 1:0 to 1:3 (got 1:9)"),
+        (
+            ["heads", "abc", "--ablate", "7:0"],
+            "--ablate: must be from 0:0 to 1:3 in tiny-induction (got 7:0)",
+        ),
+    ],
+)
+def test_a_head_out_of_range_is_one_line_with_the_range(attn: Attn, words: list[str], said: str) -> None:
+    ended = attn([*words, "--model", str(MODEL)])
+    assert (ended.code, ended.out, ended.err) == (2, "", f"{said}\n")
+
+
+def test_two_layers_are_not_one(attn: Attn) -> None:
+    ended = attn(["self", "abc", "--model", str(MODEL), "--layer", "0", "--head", "1:2"])
+    assert (
+        ended.code == 2 and "--head: names another layer than the setting layer does (got 1:2)" in ended.err
+    )
+
+
+def test_the_temperature_of_sampling_has_a_name_of_its_own(attn: Attn, tmp_path: Path) -> None:
+    command = ["generate", "--max-new-tokens", "3", "--format", "json"]
+    ended = attn([*command, "--sampling-temperature", "0.8"])
+    former = attn([*command, "--temperature", "0.8"])
+    assert ended.err == "" and former.err == "--temperature: is now called --sampling-temperature\n"
+    assert json.loads(former.out)["spec"]["sampling_temperature"] == 0.8
+    assert json.loads(former.out)["written"] == json.loads(ended.out)["written"]
+    file = tmp_path / "a.yaml"
+    file.write_text("experiment: generate\ntemperature: 0.8\nmax_new_tokens: 3\n")
+    configured = attn(["generate", "--config", str(file), "--format", "json"])
+    assert configured.err == f"{file}:2:1: temperature: is now called sampling_temperature\n"
+    assert json.loads(configured.out)["written"] == json.loads(ended.out)["written"]
+    swept = tmp_path / "b.yaml"
+    swept.write_text("experiment: generate\nmax_new_tokens: 3\nsweep:\n  temperature: [0.5, 0.8]\n")
+    batch = attn(["batch", str(swept), "--dry-run"])
+    assert batch.code == 0 and "temperature: is now called sampling_temperature" in batch.err
+    assert "temperature" in attn(["self", "--help-all"]).out
+
+
+def test_probe_and_greedy_are_what_happens_anyway(attn: Attn) -> None:
+    bare, probed = (
+        attn(["heads", "--format", "json"]),
+        attn(["heads", "--probe", "repeated", "--format", "json"]),
+    )
+    assert probed.err.startswith("--probe: is what is read without a text") and bare.err == ""
+    assert json.loads(bare.out)["statistics"] == json.loads(probed.out)["statistics"]
+    assert attn(["generate", "--max-new-tokens", "2", "--greedy"]).err.startswith("--greedy: is what happens")
+
+
+def test_the_keys_that_take_no_colour_have_a_flag_of_their_own(attn: Attn) -> None:
+    now = attn(["self", "--format", "heatmap", "--skip-first-keys", "1"])
+    former = attn(["self", "--format", "heatmap", "--skip-sink", "1"])
+    assert former.out == now.out and now.err == ""
+    assert former.err == "--skip-sink: is now called --skip-first-keys\n"
+    assert attn(["heads", "--skip-sink", "1", "--format", "json"]).err == ""
+    both = attn(["self", "--skip-first-keys", "1", "--skip-sink", "2"])
+    assert both.code == 2 and "--skip-first-keys: takes one value (got 1, 2)" in both.err
