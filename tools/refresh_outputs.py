@@ -46,7 +46,8 @@ for code in json.load(sys.stdin):
 print(json.dumps(outputs))
 """
 CHECKPOINTS = ROOT / ".venv" / "checkpoints"
-LINES, COLUMNS = 24, 80
+LINES, COLUMNS = 0, 80
+"""A terminal that does not know its height: first screens are as high as in a pipe."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Without what a shell would read otherwise.
 PLAIN = re.compile(r"attn [^|&;<>$`*?\\#~]*")

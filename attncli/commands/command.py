@@ -269,6 +269,15 @@ def width(is_terminal: bool) -> int | None:
     return os.get_terminal_size(sys.stdout.fileno()).columns or 80 if is_terminal else None
 
 
+def height(is_terminal: bool) -> int | None:
+    """The lines above the prompt: of LINES, else of the terminal; as many as needed where none are known."""
+    lines = os.environ.get("LINES", "")
+    if lines.isdecimal() and int(lines) > 0:
+        return max(int(lines) - 1, 1)
+    known = os.get_terminal_size(sys.stdout.fileno()).lines if is_terminal else 0
+    return max(known - 1, 1) if known else None
+
+
 def color_depth(choice: str, is_terminal: bool | None) -> str:
     """How many colours: as --color says, else as the environment and the terminal allow."""
     if choice in COLOR_DEPTHS:

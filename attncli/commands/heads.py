@@ -71,6 +71,7 @@ def options_of(spec: HeadsSpec) -> HeadOptions:
         words=spec.words,
         weighted=spec.weighted,
         rollout=spec.rollout,
+        rest=not (spec.skip_sink or spec.weighted),
         maps=spec.maps,
         full=tuple(spec.full),
         queries=tuple(sought["from"]),

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import IO, TYPE_CHECKING, Any
 
-from attncli.commands.command import MAX_DIGITS, checked_display, color_depth, refuse_unknown, width
+from attncli.commands.command import MAX_DIGITS, checked_display, color_depth, height, refuse_unknown, width
 from attncli.commands.pager import CLEAR, can_walk, walk
 from attncli.errors import ClosedPipe, RunError, UserError, WriteError
 from attncli.memory import readable_bytes
@@ -290,7 +290,8 @@ class Destination:
         # A file (None) has colour only where the flag says so.
         is_terminal = sys.stdout.isatty() if self.path is None else None
         colors = color_depth(self.color, is_terminal)
-        display = replace(self.display, width=width(bool(is_terminal)), colors=colors)
+        size = {"width": width(bool(is_terminal)), "height": height(bool(is_terminal))}
+        display = replace(self.display, **size, colors=colors)
         try:
             with written_stream(self.path, is_binary=self.view.writes_bytes) as stream:
                 if self._is_walked():

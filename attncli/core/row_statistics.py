@@ -85,6 +85,9 @@ UNNAMED = "unnamed"
 """What a head is called that no pattern names."""
 
 
+FIRST_TOKEN = "first token"
+
+
 class HeadPattern(NamedTuple):
     """The statistic of a pattern, the number above which a head has it, and the letter that stands for it.
 
@@ -102,7 +105,7 @@ class HeadPattern(NamedTuple):
 
 HEAD_PATTERNS = {
     # Where a head parks weight that it does not need: names only what nothing else names.
-    "first token": HeadPattern("sink_mass", 0.3, "F", precedence=0),
+    FIRST_TOKEN: HeadPattern("sink_mass", 0.3, "F", precedence=0),
     "previous token": HeadPattern("previous_token", 0.4, "P"),
     "next token": HeadPattern("next_token", 0.4, "N"),
     "current token": HeadPattern("current_token", 0.4, "C"),

@@ -521,7 +521,7 @@ def ablated(
 
 def _places(survey: Survey) -> Iterator[HeadPlace]:
     """Each head in the order of a survey's rows."""
-    for call, layer in enumerate(survey.layers):
+    for call, layer in enumerate(survey.found.layers):
         assert layer.found.sums is not None
         for head in range(layer.found.sums.shape[1]):
             yield HeadPlace(call, head)

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from attncli.core.engines import attend
 from attncli.core.formulas import roll_out, value_norms
 from attncli.core.head_names import head_range
 from attncli.core.layer import MAP_SIZE, AttentionLayer, Computed, Marks, Wanted, merge_heads
+from attncli.core.row_statistics import FIRST_TOKEN
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.measure.patterns import (
@@ -24,6 +25,7 @@ from attncli.measure.patterns import (
     Stack,
     head_scores,
     one_key,
+    only_patterns,
     pattern_of,
     rows_of_patterns,
     wanted_scores,
@@ -52,7 +54,8 @@ class HeadOptions:
     """Of which attention the statistics of heads are, and what is kept beside them.
 
     The first `skip_sink` keys are left out, the other weights renormalised; `words` merges tokens into words;
-    `weighted` multiplies each weight by ||v W_O||. `rollout` adds attention up over the layers. `maps` keeps
+    `weighted` multiplies each weight by ||v W_O||. `rollout` adds attention up over the layers. `rest` names
+    what a head does with the weight that is not on the first key, where it looks at that most. `maps` keeps
     what each head looks at (of self, cross or encoder attention), `full` names heads, as 24:4, whose weights
     are kept beyond `whole_tokens` tokens. The weight from the tokens `queries` to the tokens `keys`, named by
     text or position, is measured where there are keys. With `first_keys` the key with the most weight of
@@ -63,6 +66,7 @@ class HeadOptions:
     words: bool = False
     weighted: bool = False
     rollout: bool = False
+    rest: bool = False
     maps: str = "none"
     full: tuple[str, ...] = ()
     whole_tokens: int = 128
@@ -260,6 +264,45 @@ ROUNDING = 1e-3
 """By how much what W_O takes may differ from the heads, relative to the largest entry."""
 
 
+@dataclass
+class SurveyedLayers:
+    """What was found about each layer, and what was wanted of each stack."""
+
+    layers: list[SurveyedLayer] = field(default_factory=list)
+    wanted: dict[str, Wanted] = field(default_factory=dict)
+
+    def keep(self, layer: CapturedLayer, found: Computed, norms: Tensor | None) -> None:
+        """Keep what the statistics of the heads of a layer need."""
+        where = {"layer": layer.layer, "module": layer.module, "kind": layer.kind, "stack": layer.stack_name}
+        kept = Computed(
+            found.rows,
+            found.sums,
+            visible=found.visible,
+            received_mass=found.received_mass,
+            pattern_mass=found.pattern_mass,
+            top_keys=found.top_keys,
+            top_weights=found.top_weights,
+        )
+        self.layers.append(SurveyedLayer(where, kept, norms))
+
+
+class RestOfRows:
+    """Takes the layers without their first key, and keeps what names the patterns of the heads there."""
+
+    def __init__(self, options: HeadOptions, whole: Sequence[Reading], pretrained: Pretrained) -> None:
+        plain = replace(options, skip_sink=1, queries=(), keys=(), maps="none", full=())
+        self.texts = MarkedTexts(plain, whole, pretrained)
+        self.found = SurveyedLayers()
+
+    def take(self, layer: CapturedLayer) -> None:
+        """Look at one layer."""
+        stack = layer.stack_name
+        if stack not in self.found.wanted:
+            self.found.wanted[stack] = only_patterns(self.texts.wanted(layer))
+        found = attend(self.texts.attention(layer), self.found.wanted[stack])
+        self.found.keep(layer, found, None)
+
+
 class Survey:
     """Takes the layers as the model hands them over and keeps what the statistics of their heads need."""
 
@@ -277,21 +320,21 @@ class Survey:
         self.pretrained = pretrained
         self.texts = MarkedTexts(options, whole, pretrained)
         self.num_texts = len(whole)
-        self._layers: list[SurveyedLayer] = []
+        self._found = SurveyedLayers()
+        self.rest = RestOfRows(options, whole, pretrained) if options.rest else None
         # Norms of values are measured by hooks while the model runs.
         self._later = None if options.weighted else DeferredLayers(self._measure)
         self.rolled: list[Tensor] = []
-        self.wanted: dict[str, Wanted] = {}
         self.maps: list[HeadMaps] = []
         if options.maps != "none":
             self.maps = [HeadMaps(options, reading) for reading in self.texts.readings]
 
     @property
-    def layers(self) -> list[SurveyedLayer]:
+    def found(self) -> SurveyedLayers:
         """What was found about every layer, once the model has run."""
         if self._later is not None:
             self._later.finish()
-        return self._layers
+        return self._found
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
         """Look at one layer, now or later; its output where that is computed here."""
@@ -305,10 +348,12 @@ class Survey:
             attention, norms = self._weighted(layer, attention)
         found = attend(attention, self._wanted(layer, attention))
         self._keep(layer, found, norms)
+        if self.rest is not None:
+            self.rest.take(layer)
         if self.progress is not None:
             num_stacks = 3 if self.pretrained.has_decoder else 1  # encoder, decoder, across
             num_layers = num_stacks * self.pretrained.num_layers
-            self.progress(min(1.0, len(self._layers) / num_layers))
+            self.progress(min(1.0, len(self._found.layers) / num_layers))
         return found.output
 
     def _wanted(self, layer: CapturedLayer, attention: Attention) -> Wanted:
@@ -316,26 +361,17 @@ class Survey:
         which a layer has from here where it is the model's own and nothing else has computed it before.
         """
         stack = layer.stack_name
-        if stack not in self.wanted:
+        wanted_before = self._found.wanted
+        if stack not in wanted_before:
             head_mean = self.options.rollout and layer.kind == "self"
             top_k = int(self.options.first_keys)
-            self.wanted[stack] = replace(self.texts.wanted(layer), head_mean=head_mean, top_k=top_k)
+            wanted_before[stack] = replace(self.texts.wanted(layer), head_mean=head_mean, top_k=top_k)
         has_values = isinstance(attention, AttentionLayer) and attention.value.shape[-1] > 0
-        wanted = replace(self.wanted[stack], output=has_values and attention is layer.attention)
+        wanted = replace(wanted_before[stack], output=has_values and attention is layer.attention)
         return self.maps[0].wanted(layer, wanted) if self.maps else wanted
 
     def _keep(self, layer: CapturedLayer, found: Computed, norms: Tensor | None) -> None:
-        where = {"layer": layer.layer, "module": layer.module, "kind": layer.kind, "stack": layer.stack_name}
-        kept = Computed(
-            found.rows,
-            found.sums,
-            visible=found.visible,
-            received_mass=found.received_mass,
-            pattern_mass=found.pattern_mass,
-            top_keys=found.top_keys,
-            top_weights=found.top_weights,
-        )
-        self._layers.append(SurveyedLayer(where, kept, norms))
+        self._found.keep(layer, found, norms)
         for text in range(self.num_texts):
             if self.maps:
                 self.maps[text].take(layer, found, text)
@@ -414,7 +450,7 @@ class HeadNumbers(NamedTuple):
     keys: Int[Tensor, "text head"]
 
 
-def head_numbers(survey: Survey) -> list[HeadNumbers]:
+def head_numbers(survey: SurveyedLayers) -> list[HeadNumbers]:
     """Every statistic of every layer; those of layers of the same stack and shapes are computed together."""
     alike: dict[tuple[Any, ...], list[int]] = {}
     for number, layer in enumerate(survey.layers):
@@ -433,7 +469,7 @@ def head_numbers(survey: Survey) -> list[HeadNumbers]:
     return [by_layer[place] for place in range(len(survey.layers))]
 
 
-def stacks_of(survey: Survey, text: int) -> dict[str, Stack]:
+def stacks_of(survey: SurveyedLayers, text: int) -> dict[str, Stack]:
     """For each stack the rows of a text that each statistic is a mean of; its layers see the same rows."""
     stacks: dict[str, Stack] = {}
     for layer in survey.layers:
@@ -450,17 +486,23 @@ def stacks_of(survey: Survey, text: int) -> dict[str, Stack]:
 
 def found_texts(survey: Survey) -> list[SurveyedText]:
     """What was found on each text: a row for each head, in the order of the layers, and what they do."""
-    numbers = [(one.names, one.values.tolist(), one.keys.tolist()) for one in head_numbers(survey)]
+    layers = survey.found.layers
+    numbers = [(one.names, one.values.tolist(), one.keys.tolist()) for one in head_numbers(survey.found)]
+    of_rest = None if survey.rest is None else rest_patterns(survey.rest.found, survey.num_texts)
     texts = []
     for text in range(survey.num_texts):
-        stacks = stacks_of(survey, text)
+        stacks = stacks_of(survey.found, text)
         rows: list[HeadRow] = []
         one_keys: dict[tuple[str, int, int], int] = {}
-        for (where, *_), (names, values, keys) in zip(survey.layers, numbers, strict=True):
+        for place, ((where, *_), (names, values, keys)) in enumerate(zip(layers, numbers, strict=True)):
             stack = stacks[where["stack"]]
             for head, (of_head, key) in enumerate(zip(values[text], keys[text], strict=True)):
                 by_name = dict(zip(names, of_head, strict=True))
-                rows.append({**where, "head": head, "pattern": pattern_of(by_name, stack), **by_name})
+                named: dict[str, str | None] = {"pattern": pattern_of(by_name, stack)}
+                if of_rest is not None:
+                    is_first = named["pattern"] == FIRST_TOKEN
+                    named["rest_pattern"] = of_rest[text][place][head] if is_first else None
+                rows.append({**where, "head": head, **named, **by_name})
                 one_keys[stack.name, where["layer"], head] = key
         texts.append(SurveyedText(rows, list(stacks.values()), one_keys))
     return texts
@@ -475,7 +517,7 @@ def looked_at(survey: Survey, text: int, queries: Sequence[int | None]) -> list[
     reading = survey.texts.readings[text]
     asked = iter(queries)
     found: list[dict[str, Any]] = []
-    for where, computed, _ in survey.layers:
+    for where, computed, _ in survey.found.layers:
         assert computed.top_keys is not None and computed.top_weights is not None
         of_query, of_key = texts_of_stack(reading, where["stack"])
         for keys, weights in zip(computed.top_keys[text], computed.top_weights[text], strict=True):
@@ -490,6 +532,31 @@ def looked_at(survey: Survey, text: int, queries: Sequence[int | None]) -> list[
 
 
 LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
+
+
+def rest_patterns(found: SurveyedLayers, num_texts: int) -> list[list[list[str]]]:
+    """The pattern of each head, by text and layer."""
+    numbers = [(one.names, one.values.tolist()) for one in head_numbers(found)]
+    patterns = []
+    for text in range(num_texts):
+        stacks = stacks_of(found, text)
+        by_layer = [
+            [
+                pattern_of(dict(zip(names, of_head, strict=True)), stacks[layer.where["stack"]])
+                for of_head in values[text]
+            ]
+            for layer, (names, values) in zip(found.layers, numbers, strict=True)
+        ]
+        patterns.append(by_layer)
+    return patterns
+
+
+def _add_layers(totals: HeadTotals, found: SurveyedLayers, num_texts: int) -> None:
+    for layer, numbers in zip(found.layers, head_numbers(found), strict=True):
+        totals.add(layer.where, numbers.names, numbers.values.cpu())
+    for text in range(num_texts):
+        for name, stack in stacks_of(found, text).items():
+            totals.add_rows(name, stack.num_rows, starts_special=stack.starts_special)
 
 
 @dataclass(frozen=True)
@@ -508,11 +575,10 @@ class Surveyed:
         """Add these texts to totals over many."""
         survey = self.survey
         totals.num_texts += survey.num_texts
-        for layer, numbers in zip(survey.layers, head_numbers(survey), strict=True):
-            totals.add(layer.where, numbers.names, numbers.values.cpu())
-        for text in range(survey.num_texts):
-            for name, stack in stacks_of(survey, text).items():
-                totals.add_rows(name, stack.num_rows, starts_special=stack.starts_special)
+        _add_layers(totals, survey.found, survey.num_texts)
+        if survey.rest is not None:
+            totals.rest = HeadTotals() if totals.rest is None else totals.rest
+            _add_layers(totals.rest, survey.rest.found, survey.num_texts)
 
     @property
     def rollout(self) -> list[Float[Tensor, "query key"]]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attncli.core.layer import Computed, Marks, Patterns, Wanted
 from attncli.core.row_statistics import (
+    FIRST_TOKEN,
     HEAD_PATTERNS,
     OF_KEYS,
     PATTERNS,
@@ -44,6 +45,15 @@ def wanted_scores(
         ids = torch.zeros_like(marks.special, dtype=torch.int64)
     patterns = Patterns(names, ids.to(marks.special.device), marks, first_key=first_key, repeat=repeat or 0)
     return Wanted(rows=rows, patterns=patterns, received_mass=True)
+
+
+def only_patterns(wanted: Wanted) -> Wanted:
+    """The same for nothing but what heads are named by."""
+    assert wanted.patterns is not None
+    named = {pattern.statistic for pattern in HEAD_PATTERNS.values()}
+    names = tuple(name for name in wanted.patterns.names if name in named)
+    rows = tuple(name for name in wanted.rows if name in named)
+    return replace(wanted, rows=rows, patterns=replace(wanted.patterns, names=names))
 
 
 def rows_of_patterns(found: Computed, wanted: Wanted) -> Int[Tensor, "text pattern"]:
@@ -256,6 +266,11 @@ class SurveyedHead(NamedTuple):
     upper: dict[str, float]
     texts: dict[str, int]
 
+    @property
+    def is_first(self) -> bool:
+        """Whether it looks at the first token."""
+        return bool(self.where["pattern"] == FIRST_TOKEN)
+
     def row(self) -> HeadRow:
         """The head with its means."""
         return {**self.where, **{name: mean for name, mean in self.mean.items() if name != NOT_FIRST}}
@@ -269,6 +284,8 @@ class HeadTotals:
     num_tokens: int | None = None
     layers: dict[tuple[Any, ...], LayerTotals] = field(default_factory=dict)
     stacks: dict[str, Stack] = field(default_factory=dict)
+    rest: "HeadTotals | None" = None
+    """The same without the first keys, where that is known."""
 
     def add_rows(self, stack: str, num_rows: Mapping[str, int], *, starts_special: bool = True) -> None:
         """Rows of a stack by statistic, and whether its texts begin with a special token."""
@@ -291,7 +308,15 @@ class HeadTotals:
 
     def heads(self) -> list[SurveyedHead]:
         """Every head in the order of the layers; NaN for what no text, or a single one, has."""
-        return [head for layer in self.layers.values() for head in self._heads(layer)]
+        heads = [head for layer in self.layers.values() for head in self._heads(layer)]
+        if self.rest is None:
+            return heads
+        return [
+            head._replace(
+                where=head.where | {"rest_pattern": rest.where["pattern"] if head.is_first else None}
+            )
+            for head, rest in zip(heads, self.rest.heads(), strict=True)
+        ]
 
     def _heads(self, layer: LayerTotals) -> Iterator[SurveyedHead]:
         moments, stack = layer.moments, self.stacks[layer.where["stack"]]

@@ -69,6 +69,8 @@ SCALES = ("linear", "log", "row")
 class Display:
     """How to show reports: columns (None: as wide as needed), colour, decimals, one report or several.
 
+    A first screen takes at most `height` lines (None: as many as it usually has).
+
     `scale_colors` spreads a heatmap's colours: linear, log, or row (each row by itself); None as suits the
     numbers. The first `skip_first_keys` keys are excluded from that and left blank. Vectors show at most
     `most_dims` numbers (None: as many as fit). `show` are the parts that the user asked for; without any, a
@@ -78,6 +80,7 @@ class Display:
     """
 
     width: int | None = None
+    height: int | None = None
     colors: str = "none"
     precision: int = 4
     screen_precision: int = 2

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from rich.cells import cell_len
@@ -10,11 +11,13 @@ from attncli.plain_text import plain_text
 from attncli.report import PLACES, Report, Row, Table
 from attncli.views import Display
 from attncli.views.matrices import matrices_of, place_names
-from attncli.views.screens import MatrixPart
+from attncli.views.screens import LEAST_ROWS, MatrixPart
 from attncli.views.sections import (
     Column,
+    Elastic,
     Grid,
     Paragraph,
+    ScreenParts,
     Section,
     TableLabels,
     one_line,
@@ -38,7 +41,7 @@ DIFF_STATISTICS = ("scores.variance", "scaled_scores.variance", "entropy.mean", 
 MOST_STATISTICS, MOST_HEADS = 16, 10
 
 
-def comparison_screen(report: Report, display: Display) -> Iterator[Section]:
+def comparison_screen(report: Report, display: Display) -> ScreenParts:
     """The settings that differ; the difference of the weights, of many heads that of the most changed."""
     if report.table("heads"):
         yield from _texts(report, display)
@@ -48,24 +51,32 @@ def comparison_screen(report: Report, display: Display) -> Iterator[Section]:
     notes = [] if report.table("by_head") else map(plain_text, report.notes[:count])
     for note in (plain_text(report.about), *notes):
         yield Paragraph(shortened(note, 2 * (display.width or 0)), "line")
+    yield Elastic(partial(_changes, report, display), usual=MOST_STATISTICS, least=1)
+
+
+def _changes(report: Report, display: Display, most: int) -> Iterator[Section]:
+    """The difference of the weights and what changed, in tables of at most that many rows."""
     left_out: list[str] = []
     if "difference" in report.tensors:
-        part = _difference(report, display)
+        part = _difference(report, display, most)
         yield part.grid
         yield Paragraph("Positive: B looks there more than A.", "line")
         left_out += part.left_out()
         changed = "by_head" if report.table("by_head") else "changed_rows"
         is_whole = not report.table("by_head") and not left_out
-        statistics = {} if is_whole else {changed: Table(report.table(changed)[:MOST_CHANGED])}
+        count = MOST_CHANGED if most >= DIFF_ROWS else 0
+        statistics = {} if is_whole else {changed: Table(report.table(changed)[:count])}
         rows = [row for row in report.table("side_by_side") if row["statistic"] in DIFF_STATISTICS]
+        rows = rows[: max(most - LEAST_ROWS, 1)]
     else:
         heads = "changed_heads" if report.table("changed_heads") else "heads_difference"
-        statistics = {heads: Table(report.table(heads)[:MOST_HEADS])}
-        rows = report.table("side_by_side")[: MOST_STATISTICS - len(statistics[heads])]
-    shown = {name: table for name, table in {**statistics, "side_by_side": Table(rows)}.items() if table}
+        statistics = {heads: Table(report.table(heads)[: min(most, MOST_HEADS)])}
+        rows = report.table("side_by_side")[: max(most - len(statistics[heads]), 1)]
+    tables = {**statistics, "side_by_side": Table(rows)}
+    shown = {name: table for name, table in tables.items() if table}
     left_out += [
         f"{count} more {MORE[name]}"
-        for name, table in shown.items()
+        for name, table in tables.items()
         if (count := len(report.table(name)) - len(table))
     ]
     for grid in statistic_tables(replace(report, statistics=shown), display, TableLabels(report, display)):
@@ -77,7 +88,7 @@ def comparison_screen(report: Report, display: Display) -> Iterator[Section]:
         yield Paragraph(f"Not shown: {', '.join(left_out)}. See --show all.", "note")
 
 
-def _difference(report: Report, display: Display) -> MatrixPart:
+def _difference(report: Report, display: Display, most: int) -> MatrixPart:
     """B - A of the weights; of the head that changed most where there are several."""
     found = list(matrices_of(report, "difference", report.tensors["difference"]))
     heads = report.table("by_head")
@@ -90,7 +101,8 @@ def _difference(report: Report, display: Display) -> MatrixPart:
         title += " (no weight changed)"
     elif heads:
         title += " (changed most)"
-    return MatrixPart(report, {"": matrix}, display, title, FEW_DIFF_ROWS if heads else DIFF_ROWS)
+    rows = min(most, FEW_DIFF_ROWS if heads else DIFF_ROWS)
+    return MatrixPart(report, {"": matrix}, display, title, rows)
 
 
 MOST_TOKEN = 14
@@ -99,14 +111,24 @@ CHANGED_TITLE = "the heads that changed most, and what each looks at where it ch
 NOT_ALIGNED_TITLE = "the heads whose statistics changed most, and what each looks at from the last token"
 
 
-def _texts(report: Report, display: Display) -> Iterator[Section]:
+def _texts(report: Report, display: Display) -> ScreenParts:
     """Both texts; the heads that changed most, with what they look at; what comes next in each."""
     yield one_line(f"diff: {report.about}", display, "title")
     for side in ("a", "b"):
         settings = report.spec.get(side)
         text = settings.get("sentence") if isinstance(settings, Mapping) else ""
         yield one_line(f"{side.upper()}: {' '.join(str(text).split())}", display)
-    heads = report.table("heads")[:MOST_HEADS]
+    yield Elastic(
+        partial(_changed_heads, report, display), MOST_HEADS, LEAST_ROWS, len(report.table("heads"))
+    )
+    if predictions := report.table("predictions")[:MOST_PREDICTIONS]:
+        yield Paragraph(_next_tokens(predictions, display), "prose")
+    for note in report.notes[:NOTES]:
+        yield Paragraph(shortened(plain_text(note), display.width), "note")
+
+
+def _changed_heads(report: Report, display: Display, most: int) -> Iterator[Section]:
+    heads = report.table("heads")[:most]
     is_aligned = heads[0]["mean_jensen_shannon"] is not None
     stacks = len({row["stack"] for row in heads}) > 1
     places = [f"{row['layer']}:{row['head']}" for row in heads]
@@ -122,10 +144,6 @@ def _texts(report: Report, display: Display) -> Iterator[Section]:
     ]
     title = CHANGED_TITLE if is_aligned else NOT_ALIGNED_TITLE
     yield Grid(title, Column(("head",), names), columns).first_group(display.width)
-    if predictions := report.table("predictions")[:MOST_PREDICTIONS]:
-        yield Paragraph(_next_tokens(predictions, display), "prose")
-    for note in report.notes[:NOTES]:
-        yield Paragraph(shortened(plain_text(note), display.width), "note")
 
 
 def _distances(heads: Sequence[Row], precision: int) -> list[Column]:

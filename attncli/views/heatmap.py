@@ -26,7 +26,7 @@ from attncli.views.terminal import RAMP, cell_lines, character_lines, curve_line
 from attncli.views.texts import (
     BOLD,
     DIM,
-    NO_NUMBER,
+    NO_CELL,
     LabelledAxis,
     ScreenLine,
     beside,
@@ -508,7 +508,7 @@ def _legend(found: Shading, subject: Subject, plan: Plan, display: Display) -> l
     if skipped := subject.skipped * subject.columns.step:
         remarks.append(f"without the first {skipped} keys" if skipped > 1 else "without the first key")
     if np.isnan(found.places).any():
-        remarks.append(f"{NO_NUMBER} hidden or no number")
+        remarks.append(f"{NO_CELL} hidden or no number")
     low, high = range_ends(found.low, found.high, display.precision, found.scale)
     bar = _bar(found.is_diverging, plan, display)
     lines = [joined([text_line(f"{low} "), bar, text_line(f" {high}")])]

@@ -1,61 +1,115 @@
 """The first screens of models: what their heads do, what they add, what is lost without them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from math import isnan
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.row_statistics import EFFECTS, HEAD_PATTERNS, UNNAMED, Effect
+from attncli.core.row_statistics import EFFECTS, FIRST_TOKEN, HEAD_PATTERNS, UNNAMED, Effect
 from attncli.plain_text import plain_text
 from attncli.report import Cell, NamedTensor, Report, Row, Table
-from attncli.views import Display
+from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import head_name
 from attncli.views.sections import (
     GAP,
     Column,
     Drawing,
+    Elastic,
     Grid,
     Paragraph,
+    ScreenParts,
     Section,
     TableLabels,
     TensorTables,
-    closing_notes,
     heads_grid,
     model_name,
+    notes_in,
     one_line,
     split_header,
     text_line,
 )
 from attncli.views.texts import (
+    DIM,
     NO_NUMBER,
+    ScreenLine,
+    beside,
     counted,
     fixed,
+    joined,
     named_tokens,
     place_text,
     shortened,
+    styled,
     token_name,
     wrap_cells,
 )
+from attncli.views.texts import text_line as plain_line
 
 SHORT_NAMES = {"special_mass - sink_mass": "special, not first"}
 REPEATED = ("duplicate token", "induction")
-MOST_TEXT = 80
 DECIMALS = 2
 MOST_LAYERS = 12
 """Layers up to which each has a line of its own."""
-LETTERS_TITLE = "largest statistic above its threshold; U overrides the rest, F comes last"
+MOST_PARTS, LEAST_LINES = 4, 3
+NO_PATTERN = NO_NUMBER
+LETTERS_TITLE = "Each head's pattern. Where several fit: U, then the largest statistic, F last."
 
 
 def pattern_letter(pattern: object) -> str:
     """What stands for a pattern in a grid of heads; ? for one that is not known."""
     if pattern == UNNAMED:
-        return NO_NUMBER
+        return NO_PATTERN
     return HEAD_PATTERNS[str(pattern)].letter if pattern in HEAD_PATTERNS else "?"
+
+
+def pattern_part(title: str, patterns: Sequence[Row], report: Report, display: Display) -> Elastic:
+    """The table of the patterns; those for which a terminal has no room, first those without heads, below."""
+    labels = TableLabels(report, display)
+    has_heads = [place for place, row in enumerate(patterns) if row["heads"]]
+    # What says least about a model goes first.
+    by_worth = sorted(has_heads, key=lambda place: (_worth(patterns[place]["pattern"]), place))
+
+    def of(count: int) -> Iterator[Section]:
+        rows = [
+            row for place, row in enumerate(patterns) if place in by_worth[:count] or count > len(has_heads)
+        ]
+        others = [row for row in patterns if row not in rows]
+        if rows:
+            yield pattern_grid(title, rows, report, labels, display.width)
+        if others:
+            texts = [f"{title}: " if title and not rows else "", "; ".join(_joined_patterns(others))]
+            yield Paragraph("".join(texts), "line" if rows else "prose")
+
+    return Elastic(of, len(has_heads) + 1, rank=1)
+
+
+def _worth(pattern: object) -> int:
+    """0 for what names few heads, 1 for what names many, 2 for none."""
+    known = HEAD_PATTERNS.get(str(pattern))
+    return 2 if known is None else int(known.precedence != 1)
+
+
+def _joined_patterns(patterns: Sequence[Row]) -> Iterator[str]:
+    """`8 C current token, 2 U uniform`, `none: N next token`, `not measured: I induction`."""
+    kinds = {
+        "": [row for row in patterns if row["heads"]],
+        "none: ": [row for row in patterns if row["heads"] == 0],
+        "not measured: ": [row for row in patterns if row["heads"] is None],
+    }
+    for name, rows in kinds.items():
+        texts = [plain_text(f"{row['heads'] or ''} {_lettered(row)}").strip() for row in rows]
+        if texts:
+            yield f"{name}{', '.join(texts)}"
+
+
+def _lettered(row: Row) -> str:
+    return f"{pattern_letter(row['pattern'])} {row['pattern']}"
 
 
 def pattern_grid(
@@ -65,15 +119,14 @@ def pattern_grid(
 
     Over many texts also how much was measured, and how sure the numbers are.
     """
-    letters = [f"{pattern_letter(row['pattern'])} {row['pattern']}" for row in patterns]
-    label = Column(("", ""), [plain_text(text) for text in letters], left=True)
+    label = Column(("", ""), [plain_text(_lettered(row)) for row in patterns], left=True)
     columns = [Column(("", "heads"), [_head_count(row) for row in patterns])]
     if report.table("intervals"):
         columns += [Column(("", name), [_whole(row[name]) for row in patterns]) for name in ("texts", "rows")]
         starts, header = [""] * len(patterns), "strongest, ± half of its interval"
     else:
         names = [SHORT_NAMES.get(str(row["statistic"]), str(row["statistic"])) for row in patterns]
-        longest = max(len(plain_text(name)) for name in names) + 1
+        longest = max(len(plain_text(name)) for name in ("statistic", *names)) + 1
         starts = [f"{plain_text(name):<{longest}}" for name in names]
         header = f"{'statistic':<{longest}}strongest (layer:head)"
     taken = label.width + sum(GAP + column.width for column in columns) + GAP + len(starts[0])
@@ -90,7 +143,7 @@ def _head_count(row: Row) -> str:
     if row["heads"] is None:
         return NO_NUMBER
     above = "      " if row["threshold"] is None else f" > {row['threshold']:.1f}"
-    return f"{row['heads'] or NO_NUMBER}{above}"
+    return f"{row['heads']}{above}"
 
 
 def _whole(count: Any) -> str:
@@ -150,28 +203,76 @@ def _too_few(row: Row, report: Report) -> str:
     )
 
 
-def head_letters(title: str, heads: Sequence[Row], width: int | None) -> Iterator[Drawing]:
-    """A letter for each head, in as many parts as the width needs.
+HeadCells = Mapping[tuple[int, int], str]
+"""One character for each head, by layer and head."""
+NOT_ALL = "--show all or -o page.html has every head."
 
-    Many layers go across where each has fewer heads, so that they stay on one screen.
+
+class HeadGrid(NamedTuple):
+    """A way to lay out a character for each head: `down` and `across`, the one in parts side by side."""
+
+    down: Sequence[int]
+    across: Sequence[int]
+    is_wide: bool
+    cell: int
+    num_parts: int
+
+    @property
+    def num_rows(self) -> int:
+        """Of each part."""
+        return -(-len(self.down) // self.num_parts)
+
+    def fits(self, width: int, most_lines: int | None) -> bool:
+        """Whether it fits that many columns of a terminal, and lines."""
+        columns = self.num_parts * (len(self.name(0)) + len(self.across) * self.cell + GAP) - GAP
+        return columns <= width and (most_lines is None or self.num_rows < most_lines)
+
+    def name(self, place: int) -> str:
+        """`layer  3`, or `L 3` where parts stand side by side; as wide as all of them."""
+        axis = "head " if self.is_wide else "layer "
+        return f"{axis if self.num_parts == 1 else axis[0].upper()}{place:>{len(str(self.down[-1]))}} "
+
+    def lines(self, cells: HeadCells, dim: Collection[tuple[int, int]]) -> list[ScreenLine]:
+        """The characters under the numbers of their columns, some of them dim."""
+        corner = f"{'layer' if self.is_wide and self.num_parts == 1 else '':<{len(self.name(0))}}"
+        header = plain_line(corner + _column_numbers(self.across, self.cell))
+        rows = [joined([plain_line(self.name(row)), *self._row(row, cells, dim)]) for row in self.down]
+        starts = range(0, len(rows), self.num_rows)
+        return beside([[header, *rows[start : start + self.num_rows]] for start in starts], GAP)
+
+    def _row(self, row: int, cells: HeadCells, dim: Collection[tuple[int, int]]) -> Iterator[ScreenLine]:
+        for column in self.across:
+            place = (column, row) if self.is_wide else (row, column)
+            yield styled(f"{cells.get(place, ''):>{self.cell}}", DIM, place in dim)
+
+
+def head_grid(
+    cells: HeadCells, display: Display, most_lines: int | None = None, dim: Collection[tuple[int, int]] = ()
+) -> list[ScreenLine]:
+    """A character for each head, in the widest cells that fit; many layers go across.
+
+    In that many lines with the other side across, or in parts side by side, where no cell fits otherwise. Of
+    a model with more heads than that as many of its first layers as fit, and a line that says so.
     """
-    letters: dict[Any, str] = {
-        (row["layer"], row["head"]): pattern_letter(row.get("pattern")) for row in heads
-    }
-    layers, numbers = (sorted(set(places)) for places in zip(*letters, strict=True))
-    is_wide = len(layers) > max(len(numbers), MOST_LAYERS)
-    down, across = (numbers, layers) if is_wide else (layers, numbers)
-    axis, corner = ("head", "layer") if is_wide else ("layer", "")
-    names = [f"{axis} {place:>{len(str(down[-1]))}} " for place in down]
-    room = (width or MOST_TEXT) - len(names[0])
-    cell = next((size for size in (3, 2) if len(across) * size <= room), 1)
-    for start in range(0, len(across), room // cell):
-        columns = across[start : start + room // cell]
-        lines = [f"{corner:<{len(names[0])}}{_column_numbers(columns, cell)}"]
-        for name, place in zip(names, down, strict=True):
-            places = [(column, place) if is_wide else (place, column) for column in columns]
-            lines.append(name + "".join(f"{letters.get(where, ''):>{cell}}" for where in places))
-        yield Drawing(plain_text(title), lines)
+    layers, heads = (sorted(set(places)) for places in zip(*cells, strict=True))
+    width = display.width or TEXT_WIDTH
+    for count in range(len(layers), 0, -1):
+        is_cut = count < len(layers)
+        room = most_lines - is_cut if most_lines is not None else None
+        if way := next((way for way in _ways(layers[:count], heads) if way.fits(width, room)), None):
+            more = f"Not shown: {counted(len(layers) - count, 'layer')}. {NOT_ALL}"
+            return [*way.lines(cells, dim), *([plain_line(more)] if is_cut else [])]
+    return [plain_line(f"Not shown: {counted(len(cells), 'head')}. {NOT_ALL}")]
+
+
+def _ways(layers: Sequence[int], heads: Sequence[int]) -> Iterator[HeadGrid]:
+    """The ways to lay out a grid, the most readable first."""
+    is_wide = len(layers) > max(len(heads), MOST_LAYERS)
+    for num_parts in range(1, MOST_PARTS + 1):
+        for side in (is_wide, not is_wide):
+            down, across = (heads, layers) if side else (layers, heads)
+            for cell in (3, 2, 1):
+                yield HeadGrid(down, across, side, cell, num_parts)
 
 
 def _column_numbers(columns: Sequence[int], cell: int) -> str:
@@ -185,6 +286,73 @@ def _column_numbers(columns: Sequence[int], cell: int) -> str:
     return "".join(line)
 
 
+def head_letters(heads: Mapping[str, Sequence[Row]], display: Display) -> Elastic:
+    """A letter for each head of each stack, one stack below the other, or beside it where lines are few.
+
+    Where most heads look at the first token alone, these have the letter of the rest of their weight, dim
+    or in lower case.
+    """
+    is_carpet = any(map(is_mostly_first, heads.values()))
+    title = _letters_title(display.has_color) if is_carpet else LETTERS_TITLE
+
+    def grid(rows: Sequence[Row], display: Display, most_lines: int | None) -> list[ScreenLine]:
+        letters = {place_of(row): head_letter(row, is_carpet, display.has_color) for row in rows}
+        first = {place_of(row) for row in rows if row.get("pattern") == FIRST_TOKEN}
+        return head_grid(letters, display, most_lines, first if is_carpet and display.has_color else ())
+
+    whole = {stack: grid(rows, display, None) for stack, rows in heads.items()}
+    usual = sum(map(len, whole.values()))
+
+    def of(lines: int) -> Iterator[Section]:
+        if len(heads) == 1:
+            ((_, rows),) = heads.items()
+            yield Drawing(title, [line.text.rstrip() for line in grid(rows, display, lines)])
+        elif lines >= usual:
+            for stack, drawn in whole.items():
+                yield Drawing(f"{stack}: {title}", [line.text.rstrip() for line in drawn])
+        else:
+            part = replace(display, width=((display.width or TEXT_WIDTH) + GAP) // len(heads) - GAP)
+            blocks = [[plain_line(stack), *grid(rows, part, lines - 1)] for stack, rows in heads.items()]
+            yield Drawing(title, [line.text.rstrip() for line in beside(blocks, GAP)])
+
+    return Elastic(of, usual, min(usual, LEAST_LINES))
+
+
+def place_of(row: Row) -> tuple[int, int]:
+    """Layer and head."""
+    return int(str(row["layer"])), int(str(row["head"]))
+
+
+def head_letter(row: Row, is_carpet: bool, has_color: bool) -> str:
+    """The letter of a head; among many that look at the first token by the rest of their weight."""
+    if not is_carpet or row.get("pattern") != FIRST_TOKEN:
+        return pattern_letter(row.get("pattern"))
+    rest = row.get("rest_pattern")
+    letter = pattern_letter(FIRST_TOKEN if rest in (None, UNNAMED) else rest)
+    return letter if has_color and rest not in (None, UNNAMED) else letter.lower()
+
+
+def _letters_title(has_color: bool) -> str:
+    mark = "Dim" if has_color else "Lower case"
+    return f"{mark}: F heads, by the rest of their weight (f: that has no pattern)."
+
+
+def looks_at_first(report: Report) -> bool:
+    """Whether a stack of the model looks at its first token most, so that the rest is worth a look."""
+    heads = report.table("heads")
+    stacks = {
+        str(row.get("stack")): [head for head in heads if head.get("stack") == row.get("stack")]
+        for row in heads
+    }
+    return any(map(is_mostly_first, stacks.values()))
+
+
+def is_mostly_first(heads: Sequence[Row]) -> bool:
+    """Whether more than half of the heads look at the first token, and the rest of their weight is known."""
+    first = [row for row in heads if row.get("pattern") == FIRST_TOKEN]
+    return 2 * len(first) > len(heads) and all("rest_pattern" in row for row in first)
+
+
 TYPICAL = "typical (nearest to the median)"
 MOST_EACH = 5
 LEAST_WEIGHT = 0.1
@@ -193,18 +361,25 @@ MOST_BESIDE = 8
 LEGEND = "value, text (its id or line): «query» and [key weight] of what it looks at most, the rest left out."
 
 
-def examples_screen(report: Report, display: Display) -> Iterator[Section]:
+def examples_screen(report: Report, display: Display) -> ScreenParts:
     """What the head does on average; then some of its strongest, weakest and typical rows."""
-    statistics, width = report.numbers("head"), display.width or 80
+    statistics = report.numbers("head")
     yield one_line(f"heads: {report.about.rstrip('.')}", display, "title")
     mean = statistics.get("mean")
     average = f"{fixed(mean, 2)} {half_width(mean, statistics.get('upper'))}".rstrip()
     median = fixed(statistics["median"], 2)
     yield Paragraph(f"{report.spec['sort']} {average}, median of the rows {median}", "line")
-    weights = report.table("example_weights")
+    most = max((int(str(row["rank"])) for row in report.table("examples")), default=0) + 1
+    yield Elastic(partial(_examples, report, display), MOST_EACH, 1, most)
+    yield notes_in([LEGEND, report.how_to_read, *report.notes], display)
+
+
+def _examples(report: Report, display: Display, most: int) -> Iterator[Section]:
+    """That many examples of each kind, and how many there are more."""
+    weights, width = report.table("example_weights"), display.width or TEXT_WIDTH
     num_shown = 0
     for kind, rows in groupby(report.table("examples"), key=lambda row: str(row["kind"])):
-        shown = list(rows)[:MOST_EACH]
+        shown = list(rows)[:most]
         num_shown += len(shown)
         room = max(len(str(row["text"])) for row in shown)
         lines = []
@@ -213,9 +388,9 @@ def examples_screen(report: Report, display: Display) -> Iterator[Section]:
             start = f"{fixed(float(str(row['value'])), 2)}  {plain_text(str(row['text'])):<{room}}  "
             lines.append(_fitting(start, row, tokens, width))
         yield Drawing(TYPICAL if kind == "typical" else plain_text(kind), lines)
-    left_out = len(report.table("examples")) - num_shown
-    more = f" {left_out} more examples: --show all." if left_out else ""
-    yield from closing_notes([LEGEND, f"{report.how_to_read}{more}", *report.notes])
+    yield Paragraph("", "dim")
+    if left_out := len(report.table("examples")) - num_shown:
+        yield Paragraph(f"{counted(left_out, 'more example')}: --show all.", "note")
 
 
 def _fitting(start: str, example: Row, tokens: Sequence[Row], width: int) -> str:
@@ -246,11 +421,12 @@ def _marked(example: Row, tokens: Sequence[Row], beside: int) -> str:
 
 MOST_HEADS = 16
 FEW_ROWS = 5
+LEAST_ROWS = 3
 MOST_RELATIONS, MOST_NAME = 12, 14
 DIRECTIONS = {"to_head": "to head", "from_head": "from head"}
 
 
-def heads_screen(report: Report, display: Display) -> Iterator[Section]:
+def heads_screen(report: Report, display: Display) -> ScreenParts:
     """The patterns; the heads themselves where they are sorted, or asked for; a statistic's grid."""
     if report.table("examples"):
         yield from examples_screen(report, display)
@@ -267,18 +443,21 @@ def heads_screen(report: Report, display: Display) -> Iterator[Section]:
     if heads and (not patterns or spec.get("table") or _is_cut(report)):
         yield _sorted_heads(report, heads, display)
     elif heads:
+        stacks = {
+            str(row["stack"]): [head for head in heads if head["stack"] == row["stack"]] for row in patterns
+        }
         for stack, rows in groupby(patterns, key=lambda row: str(row["stack"])):
-            stack_heads = [row for row in heads if row["stack"] == stack]
-            is_only = len(stack_heads) == len(heads)
-            yield pattern_grid("" if is_only else stack, list(rows), report, labels, display.width)
-            letters_title = LETTERS_TITLE if is_only else f"{stack}: {LETTERS_TITLE}"
-            if stack_heads:
-                yield from head_letters(letters_title, stack_heads, display.width)
+            yield pattern_part(stack if len(stacks) > 1 else "", list(rows), report, display)
+        if stacks := {plain_text(stack): rows for stack, rows in stacks.items() if rows}:
+            yield head_letters(stacks, display)
     tensors = {name: tensor for name, tensor in report.tensors.items() if name == "rollout" or not heads}
     if tensors:
         yield from TensorTables(replace(report, tensors=tensors), display, labels).sections()
-    if notes := [*report.notes, *_few_rows(report)]:
-        yield from closing_notes(notes)
+    few = [Paragraph(note, "note") for note in _few_rows(report)]
+    yield notes_in(report.notes, display, apart=True)
+    if few and not report.notes:
+        yield Paragraph("", "dim")
+    yield from few
 
 
 def _title(report: Report, heads: Table) -> str:
@@ -307,16 +486,24 @@ def _is_cut(report: Report) -> bool:
     return bool(report.spec.get("top") or report.spec.get("sort"))
 
 
-def _sorted_heads(report: Report, heads: Table, display: Display) -> Grid:
+def _sorted_heads(report: Report, heads: Table, display: Display) -> Elastic:
     """The first heads with as many statistics as fit beside each other; with `table` everything."""
     spec, sort = report.spec, report.spec.get("sort")
     is_whole = bool(spec.get("table")) or not _is_cut(report)
-    shown = heads if is_whole else heads[: spec.get("top") or MOST_HEADS]
-    count = f"the first {len(shown)} of {len(heads)}" if len(shown) < len(heads) else str(len(heads))
-    halves = _half_widths(report, shown, sort, display.precision)
-    title = f"{count} heads{_order(report)}"
-    grid = heads_grid(title, shown, display.precision, first=sort, halves=halves)
-    return grid if is_whole else grid.first_group(display.width)
+
+    def of(count: int) -> list[Section]:
+        shown = heads if is_whole else heads[:count]
+        halves = _half_widths(report, shown, sort, display.precision)
+        title = f"{some_of(len(shown), len(heads), 'head')}{_order(report)}"
+        grid = heads_grid(title, shown, display.precision, first=sort, halves=halves)
+        return [grid if is_whole else grid.first_group(display.width)]
+
+    return Elastic(of, spec.get("top") or MOST_HEADS, LEAST_ROWS, len(heads))
+
+
+def some_of(count: int, total: int, name: str) -> str:
+    """`16 of 270 heads`, `1 head`."""
+    return f"{count} of {counted(total, name)}" if count < total else counted(total, name)
 
 
 def _half_widths(report: Report, heads: Sequence[Row], statistic: Any, precision: int) -> list[str] | None:
@@ -340,8 +527,8 @@ def _order(report: Report) -> str:
         queries, keys = named_tokens(report, "from"), named_tokens(report, "to")
         to = ", ".join(keys) + " (summed)" * (len(keys) > 1)
         of = ", ".join(queries) + " (their mean)" * (len(queries) > 1)
-        name = f"the weight from {of} to {to}" if queries else f"the weight on {to}, mean over all tokens"
-    return plain_text(f" by {name}, {'smallest' if spec.get('ascending') else 'largest'} first")
+        name = f"weight from {of} to {to}" if queries else f"weight on {to}, mean over all tokens,"
+    return plain_text(f", {'smallest' if spec.get('ascending') else 'largest'} {name} first")
 
 
 def _few_rows(report: Report) -> Iterator[str]:
@@ -354,7 +541,7 @@ def _few_rows(report: Report) -> Iterator[str]:
             yield f"{sort} is measured on {rows}."
 
 
-def _relations(report: Report, display: Display) -> Iterator[Section]:
+def _relations(report: Report, display: Display) -> ScreenParts:
     """What was read; of the most frequent relations the best head beside the best fixed offset."""
     sizes, relations = report.numbers("sentences"), report.table("relations")
     num_heads = counted(len(report.table("heads")), "head")
@@ -363,7 +550,12 @@ def _relations(report: Report, display: Display) -> Iterator[Section]:
     counts = [f"{sizes[f'num_{name}s'] or 0:,} {name}s" for name in ("sentence", "word")]
     file = str(report.spec.get("relations"))
     yield one_line(f"{' of '.join(counts)}: {'standard input' if file == '-' else Path(file).name}", display)
-    shown = relations[:MOST_RELATIONS]
+    yield Elastic(partial(_relation_rows, relations, display), MOST_RELATIONS, LEAST_ROWS, len(relations))
+    yield notes_in(report.notes, display)
+
+
+def _relation_rows(relations: Table, display: Display, most: int) -> Iterator[Section]:
+    shown = relations[:most]
     names = [shortened(plain_text(str(row["relation"])), MOST_NAME) for row in shown]
     columns = [
         Column(("", "words"), [f"{row['words']:,}" for row in shown]),
@@ -376,9 +568,9 @@ def _relations(report: Report, display: Display) -> Iterator[Section]:
         Column(("", "more"), [_more(row) for row in shown]),
     ]
     yield Grid("", Column(("", "relation"), names, left=True), columns)
-    left_out = len(relations) - len(shown)
-    rest = [f"{counted(left_out, 'relation')} with fewer words: --show all."] if left_out else []
-    yield from closing_notes([*rest, *report.notes])
+    yield Paragraph("", "dim")
+    if left_out := len(relations) - len(shown):
+        yield Paragraph(f"{counted(left_out, 'relation')} with fewer words: --show all.", "note")
 
 
 def _direction(row: Row) -> str:
@@ -398,14 +590,15 @@ def _more(row: Row) -> str:
 
 
 MOST_LINES, FEWEST_HEADS = 30, 4
-HIGHEST_GRID, CELL = 13, 2
+HIGHEST_GRID = 13
 OTHER_LINES = 9
 """The title, the text, the table's title, header and rule, what to type next, and blank lines between.
 
 A header with names of two words has a second line.
 """
 
-MOST_EFFECTS, MOST_KEYS = 6, 4
+LITTLE = "."
+MOST_EFFECTS, MOST_KEYS, FEWEST_KEYS = 6, 4, 2
 TERMS = {"embedding": "embedding", "heads": "heads", "mlps": "MLPs", "biases": "biases"}
 
 
@@ -414,7 +607,7 @@ def _effect(name: object) -> Effect:
     return EFFECTS.get(str(name), Effect())
 
 
-def ablate_screen(report: Report, display: Display) -> Iterator[Section]:
+def ablate_screen(report: Report, display: Display) -> ScreenParts:
     """The model, what it read and how well it did; the heads in order; a grid; what was removed."""
     width, heads, sort = display.width or 0, report.table("heads"), str(report.spec["sort"])
     yield one_line(f"ablate: {report.about}", display, "title")
@@ -423,20 +616,27 @@ def ablate_screen(report: Report, display: Display) -> Iterator[Section]:
     yield from (Paragraph(line, "") for line in summary)
     is_whole = not report.spec.get("heads") or bool(report.spec.get("approximate"))
     grids = report.tensors.items() if is_whole else ()
-    drawings = [_tenths(name, tensor, sort, width) for name, tensor in grids]
-    height = sum(len(drawing.lines) + 2 for drawing in drawings)
+    drawings = [_tenths(name, tensor, sort, display) for name, tensor in grids]
+    height = sum(drawing.most + 2 for drawing in drawings)
     if height > HIGHEST_GRID:
-        drawings, height = [], 0
+        drawings, height = [replace(drawing, usual=0) for drawing in drawings], 0
     notes = [plain_text(note) for note in report.notes]
     has_second_header = bool(_looked_at(heads, display)) or any(
         "_" in effect for effect in _effects(heads, sort)
     )
     taken = OTHER_LINES + has_second_header + height
     taken += sum(-(-cell_len(line) // width) for line in (*summary, *notes))
-    most = report.spec.get("top") or max(FEWEST_HEADS, MOST_LINES - taken)
-    yield _ranked(heads[:most], len(heads), sort, display)
+    top = report.spec.get("top")
+    usual = min(top or max(FEWEST_HEADS, MOST_LINES - taken), len(heads))
+    yield Elastic(
+        lambda count: [_ranked(heads[:count], len(heads), sort, display)],
+        usual,
+        min(LEAST_ROWS, usual),
+        min(top or len(heads), len(heads)),
+        rank=1,
+    )
     yield from drawings
-    yield from closing_notes(notes)
+    yield notes_in(notes, display, apart=True)
 
 
 def _summary(report: Report, precision: int) -> Iterator[str]:
@@ -479,9 +679,8 @@ def _ranked(rows: Sequence[Row], count: int, sort: str, display: Display) -> Gri
         Column(split_header(name), [_number(name, row[name], display.precision) for row in rows])
         for name in _effects(rows, sort)
     ]
-    shown = f"the first {len(rows)} of {count} heads" if len(rows) < count else counted(count, "head")
     order = "lowest" if _effect(sort).falls else "largest"
-    title = f"{shown} by {sort}, {order} first"
+    title = f"{some_of(len(rows), count, 'head')}, {order} {sort} first"
     looks_at = _looked_at(rows, display)
     # Where every head is missed at one token, that is what the screen is about.
     first, last = (looks_at, []) if len(looks_at) == 1 else ([], looks_at)
@@ -532,31 +731,29 @@ def _effects(rows: Sequence[Row], sort: str) -> list[str]:
     return sorted(effects, key=lambda name: not name.startswith(sort))
 
 
-def _tenths(name: str, tensor: NamedTensor, sort: str, width: int) -> Drawing:
-    """A digit for each head: tenths of the largest effect. The longer side is horizontal."""
+def _tenths(name: str, tensor: NamedTensor, sort: str, display: Display) -> Elastic:
+    """A digit for each head: tenths of the largest effect."""
     values = -tensor.values if _effect(sort).falls else tensor.values
     largest = np.nanmax(values, initial=0.0)
-    is_wide = values.shape[0] >= values.shape[1]
-    across, down = ("layer", "head") if is_wide else ("head", "layer")
-    cells = (values.T if is_wide else values)[:, : (width - len(down) - 4) // CELL]
-    label = max(len(f"{down} {len(cells) - 1}"), len(across))
-    numbers = "".join(f"{i:>{CELL}}" if i % 2 == 0 else " " * CELL for i in range(cells.shape[1]))
-    lines = [f"{across:<{label}} {numbers}".rstrip()]
-    for i, row in enumerate(cells):
-        digits = "".join(f"{_tenth(cell, largest):>{CELL}}" for cell in row)
-        lines.append(f"{f'{down} {i}':<{label}} {digits}")
-    unit = f"{name}, in tenths of the largest ({fixed(largest, 2)})"
-    return Drawing(plain_text(f"{unit}; - is the other way"), lines)
+    cells = {place: _tenth(value, largest) for place, value in np.ndenumerate(values) if np.isfinite(value)}
+    marks = {"-": "- better without the head", LITTLE: f"{LITTLE} next to nothing"}
+    said = [text for mark, text in marks.items() if mark in cells.values()]
+    title = plain_text("; ".join([f"{name}: 9 is the largest, {fixed(largest, 2)}", *said]))
+    num_lines = len(head_grid(cells, display)) if cells else 0
+
+    def of(lines: int) -> Iterator[Section]:
+        if lines >= min(LEAST_LINES, num_lines) > 0:
+            yield Drawing(title, [line.text.rstrip() for line in head_grid(cells, display, lines)])
+
+    return Elastic(of, num_lines, most=num_lines)
 
 
 def _tenth(value: float, largest: float) -> str:
-    if not np.isfinite(value):
-        return " "
     share = 10 * value / largest if largest else 0.0
-    return "-" if share <= -0.5 else NO_NUMBER if share < 0.5 else str(min(9, round(share)))
+    return "-" if share <= -0.5 else LITTLE if share < 0.5 else str(min(9, round(share)))
 
 
-def why_screen(report: Report, display: Display) -> Iterator[Section]:
+def why_screen(report: Report, display: Display) -> ScreenParts:
     """The sum; the heads and the MLPs that add most; the tokens whose values a head moved."""
     parts, precision = report.numbers("parts"), display.precision
     yield one_line(f"why: {report.about}", display, "title")
@@ -564,15 +761,19 @@ def why_screen(report: Report, display: Display) -> Iterator[Section]:
     yield Paragraph(plain_text(report.how_to_read), "note")
     terms = " + ".join(f"{term} {fixed(parts[name], precision)}" for name, term in TERMS.items())
     yield Paragraph(f"logit {fixed(parts['logit'], precision)} = {terms}", "")
-    yield _heads_and_mlps(report, display)
-    yield _keys(report, TableLabels(report, display), precision)
-    yield from closing_notes(report.notes)
+    labels = TableLabels(report, display)
+    num_heads, num_keys = len(report.table("heads")), len(report.tensors_of("keys")["weight"].values)
+    yield Elastic(
+        lambda count: [_heads_and_mlps(report, display, count)], MOST_EFFECTS, LEAST_ROWS, num_heads
+    )
+    yield Elastic(lambda count: [_keys(report, labels, precision, count)], MOST_KEYS, FEWEST_KEYS, num_keys)
+    yield notes_in(report.notes, display, apart=True)
 
 
-def _heads_and_mlps(report: Report, display: Display) -> Grid:
+def _heads_and_mlps(report: Report, display: Display, count: int) -> Grid:
     """The heads that add most, up or down, and beside them the MLPs."""
     precision = display.precision
-    heads = report.table("heads")[:MOST_EFFECTS]
+    heads = report.table("heads")[:count]
     layers = sorted(report.table("layers"), key=lambda row: -abs(float(str(row["mlp"]))))[: len(heads)]
     mlps = [(f"MLP {row['layer']}", fixed(row["mlp"], precision)) for row in layers]
     mlps += [("", "")] * (len(heads) - len(mlps))
@@ -583,13 +784,13 @@ def _heads_and_mlps(report: Report, display: Display) -> Grid:
         Column(("", ""), [f"  {name}" for name, _ in mlps], left=True),
         Column(("", "adds"), [number for _, number in mlps]),
     ]
-    return Grid(f"the first {len(heads)} heads and MLPs, largest first", _head_names(heads), columns)
+    return Grid(f"the {counted(len(heads), 'head')} and the MLPs that add most", _head_names(heads), columns)
 
 
-def _keys(report: Report, labels: TableLabels, precision: int) -> Grid:
+def _keys(report: Report, labels: TableLabels, precision: int, count: int) -> Grid:
     """The tokens whose values the head moved most, by what that adds."""
     tensors = report.tensors_of("keys")
-    places = np.argsort(-np.abs(tensors["contribution"].values), kind="stable")[:MOST_KEYS].tolist()
+    places = np.argsort(-np.abs(tensors["contribution"].values), kind="stable")[:count].tolist()
     columns = [
         Column(("", header), [fixed(float(tensors[name].values[place]), precision) for place in places])
         for header, name in (("weight", "weight"), ("adds", "contribution"))
@@ -611,7 +812,7 @@ HEAD_ORDER = (
 )
 
 
-def generate_screen(report: Report, display: Display) -> Iterator[Section]:
+def generate_screen(report: Report, display: Display) -> ScreenParts:
     """What was read and written; the first tokens with the keys that were looked at; the strongest heads."""
     width = display.width or 0
     labels = TableLabels(report, replace(display, width=min(width, 100)))
@@ -626,9 +827,13 @@ def generate_screen(report: Report, display: Display) -> Iterator[Section]:
     notes = [plain_text(note) for note in report.notes]
     room = LINES_OF_ALL - len(lines) - sum(len(wrap_cells(note, width)) for note in notes)
     room -= len(wrap_cells(_tokens_title(report, MOST_TOKENS), width)) - 1
-    yield _tokens(report, labels, display, min(MOST_TOKENS, room))
-    yield _heads(report, display)
-    yield from (Paragraph(note, "note") for note in notes)
+    num_tokens, num_heads = len(report.table("written")), len(report.table("heads"))
+    usual = min(MOST_TOKENS, room)
+    yield Elastic(
+        lambda count: [_tokens(report, labels, display, count)], usual, min(LEAST_ROWS, usual), num_tokens
+    )
+    yield Elastic(lambda count: [_heads(report, display, count)], MOST_WRITERS, LEAST_ROWS, num_heads, rank=1)
+    yield notes_in(notes, display)
 
 
 def _written_title(report: Report) -> str:
@@ -694,7 +899,7 @@ def _key_seen(row: Row, rank: int, labels: TableLabels, precision: int) -> str:
     return f"{labels.place('key', key)} {fixed(weight, precision)}"
 
 
-def _heads(report: Report, display: Display) -> Grid:
+def _heads(report: Report, display: Display, count: int) -> Grid:
     """The heads with the most of what they are sorted by, with as many statistics as fit."""
     heads = report.table("heads")
     sort = str(report.spec.get("sort"))
@@ -702,6 +907,6 @@ def _heads(report: Report, display: Display) -> Grid:
         sort = "needle_mass"  # nothing was copied
     least = "smallest" if report.spec.get("ascending") else "largest"
     names = [*HEAD_PLACES, *dict.fromkeys([sort, *HEAD_ORDER])]
-    shown = [{name: row[name] for name in names if name in row} for row in heads[:MOST_WRITERS]]
+    shown = [{name: row[name] for name in names if name in row} for row in heads[:count]]
     title = plain_text(f"heads with the {least} {sort}, means over the new tokens")
     return heads_grid(title, shown, display.precision).first_group(display.width)

@@ -1,7 +1,8 @@
 """The first screens of attention, of the lessons and of stores; their first lines and notes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from rich.cells import cell_len
@@ -11,16 +12,19 @@ from attncli.report import NamedTensor, Numbers, Report, Row, Table
 from attncli.settings import SPECS
 from attncli.views import Display
 from attncli.views.heatmap import draw
-from attncli.views.matrices import Matrix, curves_of, matrices, matrices_of, tokens_of
+from attncli.views.matrices import Curve, Matrix, curves_of, matrices, matrices_of, tokens_of
 from attncli.views.sections import (
     GAP,
     Column,
     Drawing,
+    Elastic,
     Grid,
     Paragraph,
+    ScreenParts,
     Section,
     TableLabels,
     largest_keys,
+    notes_in,
     number_columns,
     one_line,
     statistic_tables,
@@ -41,7 +45,6 @@ from attncli.views.texts import (
     token_counts,
     token_name,
     untrained,
-    wrap_cells,
 )
 
 NOTE_LINES = 3
@@ -72,14 +75,6 @@ def opening(report: Report, display: Display) -> Iterator[Paragraph]:
         yield Paragraph(line, "line")
 
 
-def fitting_notes(report: Report, display: Display, num_lines: int = NOTE_LINES) -> Iterator[Paragraph]:
-    """The notes of a report that fit that many lines."""
-    for text in map(plain_text, report.notes):
-        num_lines -= len(wrap_cells(text, display.width or 0))
-        if num_lines >= 0:
-            yield Paragraph(text, "note")
-
-
 def _settings(report: Report) -> Iterator[str]:
     """The sizes of the heading, and those of its settings that are not usual."""
     spec = report.spec
@@ -100,6 +95,7 @@ def _is_usual(report: Report, key: str) -> bool:
     return value in (default, *USUAL.get(key, ())) or value == report.spec.get(FOLLOWS.get(key, ""))
 
 
+LEAST_ROWS = 3
 MOST_ROWS, FIRST_ROWS = 10, 8  # Rows up to which a matrix is whole, and the first of longer ones.
 COLUMN_WIDTHS = (9, 8, 7, 6, 5)  # Terminal cells of a token above a column, tried until all columns fit.
 CUT_WIDTH, CUT_LABEL = 7, 12  # Cells of tokens where not all columns fit.
@@ -119,7 +115,7 @@ class MatrixPart:
         matrices: Mapping[str, Matrix],
         display: Display,
         title: str,
-        most: int = MOST_ROWS,
+        rows: int,
     ) -> None:
         self.names, self.title = list(matrices), title
         first = next(iter(matrices.values()))
@@ -128,10 +124,17 @@ class MatrixPart:
         self.labels = TableLabels(report, display)
         self.num_queries, self.num_keys = first.values.shape
         self.precision = display.precision + (self.num_keys > MANY_KEYS)
-        self.rows = self.num_queries if self.num_queries <= most else min(most, FIRST_ROWS)
-        self.values = np.concatenate([matrix.drawn[: self.rows] for matrix in matrices.values()])
+        self.rows = min(rows, self.num_queries)
+        # On a terminal the last queries of a causal matrix: they see most.
+        self.first = self.num_queries - self.rows if display.height is not None and _is_causal(first) else 0
+        self.values = np.concatenate([matrix.drawn[self.shown] for matrix in matrices.values()])
         self.largest = largest_keys(self.values)
         self.grid = self._whole() or self._cut()
+
+    @property
+    def shown(self) -> slice:
+        """The queries that are shown."""
+        return slice(self.first, self.first + self.rows)
 
     def _whole(self) -> Grid | None:
         """Every key, with as much of its token as there is room for; None where they do not fit."""
@@ -159,7 +162,7 @@ class MatrixPart:
 
     def _label(self) -> Column:
         label = self.labels.rows(self.axes[0], self.num_queries)
-        cells = [f"{name} {cell}".strip() for name in self.names for cell in label.cells[: self.rows]]
+        cells = [f"{name} {cell}".strip() for name in self.names for cell in label.cells[self.shown]]
         return replace(label, cells=cells)
 
     def _columns(self) -> list[Column]:
@@ -169,15 +172,32 @@ class MatrixPart:
     def left_out(self, sizes: Mapping[str, int] | None = None) -> Iterator[str]:
         """`queries 10-199`: what is not shown; `sizes` of the leading axes, of which place 0 is shown."""
         num_columns = len(self.grid.columns) - (self.grid.columns[-1].header == MOST_AT)
-        shown = {name: (1, size) for name, size in (sizes or {}).items()}
-        shown |= {self.axes[0]: (self.rows, self.num_queries), self.axes[1]: (num_columns, self.num_keys)}
-        for axis, (first, count) in shown.items():
+        left_out = {name: (1, size) for name, size in (sizes or {}).items()}
+        rows = (0, self.first) if self.first else (self.rows, self.num_queries)
+        left_out |= {self.axes[0]: rows, self.axes[1]: (num_columns, self.num_keys)}
+        for axis, (first, end) in left_out.items():
             noun = PLACE_NAMES.get(axis, axis)
-            if first < count:
-                last = count - 1
-                yield (
-                    f"{noun} {first}" if first == last else f"{PLURALS.get(noun, f'{noun}s')} {first}-{last}"
-                )
+            if first + 1 == end:
+                yield f"{noun} {first}"
+            elif first < end:
+                yield f"{PLURALS.get(noun, f'{noun}s')} {first}-{end - 1}"
+
+
+def _is_causal(matrix: Matrix) -> bool:
+    """Whether each query sees one key more than the one before it, the last one all."""
+    num_queries, num_keys = matrix.values.shape
+    hidden, first = matrix.hidden, num_keys - num_queries
+    return (
+        hidden is not None
+        and first >= 0
+        and bool(hidden[np.triu_indices(num_queries, 1 + first, num_keys)].all())
+    )
+
+
+def matrix_rows(of: Callable[[int], Iterable[Section]], count: int, most: int = MOST_ROWS) -> Elastic:
+    """A matrix of that many rows: all of few, the first of many, as many as fit on a terminal."""
+    usual = count if count <= most else min(most, FIRST_ROWS)
+    return Elastic(of, usual, min(LEAST_ROWS, count), count)
 
 
 MAP_LINES = 12
@@ -195,21 +215,32 @@ WAYS = {
 }
 
 
-def attention_screen(report: Report, display: Display) -> Iterator[Section]:
+def attention_screen(report: Report, display: Display) -> ScreenParts:
     """Title, sizes, the weights of the first head, how to read a row, mean and variance of the scores."""
     yield from opening(report, display)
     yield from _weights(report, display)
-    if moments := [(name, numbers) for name in SCORES if (numbers := report.numbers(name))]:
-        label = Column(("",), [SCORES[name] for name, _ in moments], left=True)
-        columns = [
-            Column((key,), [written(numbers[key], display.precision) for _, numbers in moments])
-            for key, written in (("mean", fixed), ("variance", scalar))
-        ]
-        yield Grid("", label, columns)
-    yield from fitting_notes(report, display, _note_lines(report))
+    if moments := {name: numbers for name in SCORES if (numbers := report.numbers(name))}:
+        yield Elastic(partial(_moments, moments, display.precision), usual=1, rank=1)
+    yield notes_in(report.notes, display, usual=_note_lines(report))
 
 
-def average_screen(report: Report, display: Display) -> Iterator[Section]:
+def _moments(moments: Mapping[str, Numbers], precision: int, rows: int) -> list[Section]:
+    """Mean and variance of the scores as a table, or on one line."""
+    cells = {
+        key: [written(numbers[key], precision) for numbers in moments.values()]
+        for key, written in (("mean", fixed), ("variance", scalar))
+    }
+    if rows:
+        columns = [Column((key,), numbers) for key, numbers in cells.items()]
+        return [Grid("", Column(("",), [SCORES[name] for name in moments], left=True), columns)]
+    texts = [
+        f"{name.replace('_', ' ')}: mean {mean}, variance {variance}"
+        for name, mean, variance in zip(moments, *cells.values(), strict=True)
+    ]
+    return [Paragraph("; ".join(texts), "line")]
+
+
+def average_screen(report: Report, display: Display) -> ScreenParts:
     """Title, sizes, the weights, and how far each way to average is from the loop."""
     yield from opening(report, display)
     yield from _weights(report, display)
@@ -224,8 +255,9 @@ def average_screen(report: Report, display: Display) -> Iterator[Section]:
         title = f"three ways to the same {report.spec.get('aggregate')}"
         yield Grid(title, Column(("way",), list(WAYS), left=True), columns)
         if not any(number is not None and number > ROUNDING for number in agreement.values()):
-            yield Paragraph("They agree up to rounding.", "line")
-    yield from fitting_notes(report, display, _note_lines(report) - LINES_OF_WAYS)
+            agree = Paragraph("They agree up to rounding.", "line")
+            yield Elastic(lambda rows: [agree] * rows, usual=1, rank=1)
+    yield notes_in(report.notes, display, usual=_note_lines(report) - LINES_OF_WAYS)
 
 
 def _note_lines(report: Report) -> int:
@@ -233,27 +265,35 @@ def _note_lines(report: Report) -> int:
     return ROOM - min(len(report.tokens), MOST_ROWS) if "weights" in report.tensors else NOTE_LINES
 
 
-def _weights(report: Report, display: Display) -> Iterator[Section]:
+def _weights(report: Report, display: Display) -> Iterator[Elastic]:
     """The first matrix of weights with a sentence about a row; of a long text the map of its blocks."""
     if "weights" in report.tensors:
         tensor = report.tensors["weights"]
         matrix = next(matrices_of(report, "weights", tensor))
         name = f"where each {token_name(report)} looks: weights (query × key)"
-        part = MatrixPart(report, {"": matrix}, display, ", ".join([name, *_place(tensor)]))
-        yield part.grid
-        yield Paragraph(_how_to_read(report, part), "line")
+        title = ", ".join([name, *_place(tensor)])
         leading = dict(zip(tensor.axes[:-2], tensor.values.shape[:-2], strict=True))
-        if left_out := ", ".join(part.left_out(leading)):
-            yield Paragraph(
-                f"Not shown: {left_out}. See --show weights, --format heatmap or -o page.html.", "note"
-            )
+
+        def of(rows: int) -> Iterator[Section]:
+            part = MatrixPart(report, {"": matrix}, display, title, rows)
+            yield part.grid
+            yield Paragraph(_how_to_read(report, part), "line")
+            if left_out := ", ".join(part.left_out(leading)):
+                more = "See --show weights, --format heatmap or -o page.html."
+                yield Paragraph(f"Not shown: {left_out}. {more}", "note")
+
+        yield matrix_rows(of, len(matrix.values))
     elif "pooled_mean" in report.tensors:
         tensor = report.tensors["pooled_mean"]
         first = next(matrices_of(report, "pooled_mean", tensor))
-        figure = draw(report, [first], replace(display, map_lines=MAP_LINES))
         title = ", ".join(["where each block of tokens looks", *_place(tensor)])
-        yield Drawing(title, [line.text.rstrip(" ") for line in figure.lines], figure.mentioned)
-        yield Paragraph("See --show weights for larger maps.", "note")
+
+        def map_of(lines: int) -> Iterator[Section]:
+            figure = draw(report, [first], replace(display, map_lines=lines))
+            yield Drawing(title, [line.text.rstrip(" ") for line in figure.lines], figure.mentioned)
+            yield Paragraph("See --show weights for larger maps.", "note")
+
+        yield Elastic(map_of, MAP_LINES, LEAST_ROWS, display.map_lines)
 
 
 def _place(tensor: NamedTensor) -> Iterator[str]:
@@ -265,8 +305,8 @@ def _place(tensor: NamedTensor) -> Iterator[str]:
 
 def _how_to_read(report: Report, part: MatrixPart) -> str:
     """`Each row sums to 1: token 5, "street", takes most (0.20) from token 0, "the".`"""
-    query, row = part.rows - 1, part.values[-1]
-    key = int(part.largest[query])
+    query, row = part.shown.stop - 1, part.values[-1]
+    key = int(part.largest[-1])
     is_distribution = (np.abs(np.nansum(part.values, axis=1) - 1) < SUM_TOLERANCE).all()
     start = "Each row sums to 1: " if is_distribution else "In its row, "
     own = token_name(report)
@@ -287,7 +327,7 @@ def _name(report: Report, axis: str, place: int, noun: str) -> str:
 
 MOST_SIZES, MOST_LOGITS = 4, 5
 BARS = 4, 20  # Cells of the longest bar, where many and where few factors stand side by side.
-CURVE_ROWS, CURVE_COLUMNS = 4, 60
+CURVE_ROWS, MOST_CURVE_ROWS, CURVE_COLUMNS = 4, 11, 60
 CURVE_TITLE = "softmax of rising logits: the weight of each"
 RAW = "raw scores vary by about head_dim"
 POINTS = {
@@ -306,7 +346,7 @@ SENTENCES = {
 }
 
 
-def scale_demo_screen(report: Report, display: Display) -> Iterator[Section]:
+def scale_demo_screen(report: Report, display: Display) -> ScreenParts:
     """The variances of each head_dim; the weights of a row by factor, as bars; the softmax curve."""
     yield Paragraph(heading(report), "title")
     yield _variances(report, display)
@@ -355,16 +395,24 @@ def _sharpness(report: Report, display: Display) -> Grid:
     return Grid(title, label, columns).first_group(display.width)
 
 
-def _curve(report: Report, display: Display) -> Iterator[Section]:
+def _curve(report: Report, display: Display) -> Iterator[Elastic]:
+    columns = max(min((display.width or 0) - LABEL_CELLS, CURVE_COLUMNS), 10)
     for group in curves_of(report):
         if not group.is_of_rows:
-            (curve,) = group.curves
-            columns = max(min((display.width or 0) - LABEL_CELLS, CURVE_COLUMNS), 10)
-            lines = chart(curve, ends_of(curve.y), columns, CURVE_ROWS, display)
-            yield Drawing(CURVE_TITLE, [line.text.rstrip() for line in lines])
+            yield Elastic(
+                partial(_chart, group.curves[0], columns, display), CURVE_ROWS, most=MOST_CURVE_ROWS
+            )
 
 
-def norm_screen(report: Report, display: Display) -> Iterator[Section]:
+def _chart(curve: Curve, columns: int, display: Display, rows: int) -> Iterator[Section]:
+    if rows < LEAST_ROWS:
+        yield Paragraph("Not shown: the curve of softmax. See --format heatmap.", "note")
+        return
+    lines = chart(curve, ends_of(curve.y), columns, rows, display)
+    yield Drawing(CURVE_TITLE, [line.text.rstrip() for line in lines])
+
+
+def norm_screen(report: Report, display: Display) -> ScreenParts:
     """Mean and standard deviation of feature 0 and example 0, one row for the input and each kind."""
     yield Paragraph(heading(report), "title")
     kinds = [name for name in report.statistics if name in ("input", *SENTENCES)]
@@ -387,7 +435,7 @@ def norm_screen(report: Report, display: Display) -> Iterator[Section]:
     ]
     if texts:
         yield Paragraph(f"Largest difference from torch's own layers: {', '.join(texts)}.", "line")
-    yield from fitting_notes(report, display)
+    yield notes_in(report.notes, display, usual=NOTE_LINES)
 
 
 # Of each matrix of a mistake, where it is alone, and where a table follows.
@@ -395,11 +443,11 @@ PITFALL_ROWS, FEW_PITFALL_ROWS = 6, 3
 MOST_LINES, MOST_FAILED = 18, 2
 
 
-def pitfalls_screen(report: Report, display: Display) -> Iterator[Section]:
+def pitfalls_screen(report: Report, display: Display) -> ScreenParts:
     """Two lines for each mistake; of one mistake the sentences, its numbers, and wrong and right rows."""
     yield from opening(report, display)
     if table := report.table("pitfalls"):
-        yield _mistakes(table, display)
+        yield Elastic(lambda count: [_mistakes(table[:count], display)], len(table), least=1)
         return
     for note in report.sentences:
         yield Paragraph(plain_text(note), "line")
@@ -408,11 +456,23 @@ def pitfalls_screen(report: Report, display: Display) -> Iterator[Section]:
         numbers = [scalar(side[name], display.precision) for side in (wrong, right)]
         yield Paragraph(f"{name.replace('_', ' ')}: {numbers[0]} wrong, {numbers[1]} right", "bold")
     tables = {name: found for name, found in report.statistics.items() if isinstance(found, Table)}
-    yield _wrong_and_right(report, display, FEW_PITFALL_ROWS if tables else PITFALL_ROWS)
-    yield from statistic_tables(replace(report, statistics=tables), display, TableLabels(report, display))
+    rows = FEW_PITFALL_ROWS if tables else PITFALL_ROWS
+    yield Elastic(lambda most: [_wrong_and_right(report, display, most)], rows, least=1, most=MOST_ROWS)
+    for name, table in tables.items():
+        yield Elastic(
+            partial(_first_rows, report, name, table, display),
+            len(table),
+            min(LEAST_ROWS, len(table)),
+            rank=1,
+        )
 
 
-def _mistakes(table: Table, display: Display) -> Grid:
+def _first_rows(report: Report, name: str, table: Table, display: Display, count: int) -> Iterator[Grid]:
+    part = replace(report, statistics={name: Table(table[:count])})
+    return statistic_tables(part, display, TableLabels(report, display))
+
+
+def _mistakes(table: Sequence[Row], display: Display) -> Grid:
     """Each mistake in words, and below it the number that exposes it."""
     names, lines = [], []
     for row in table:
@@ -437,7 +497,7 @@ def _wrong_and_right(report: Report, display: Display, rows: int) -> Grid:
     return replace(part.grid, title=f"{name} ({axes})" + (f" without {left_out}" if left_out else ""))
 
 
-def results_screen(report: Report, display: Display) -> Iterator[Section]:
+def results_screen(report: Report, display: Display) -> ScreenParts:
     """The first rows, without the groups where there is only one; a few failed runs; what is left out."""
     yield one_line(f"results: {report.spec['store']}", display, "title")
     for note in report.notes:
@@ -445,15 +505,18 @@ def results_screen(report: Report, display: Display) -> Iterator[Section]:
     summary, failed = report.table("summary"), report.table("failed")[:MOST_FAILED]
     same = {name for name in report.spec["group_by"] if len({row[name] for row in summary}) == 1}
     rows = [{name: cell for name, cell in row.items() if name not in same} for row in summary]
+
+    def of(most: int) -> Iterator[Section]:
+        shown = {"summary": Table(rows[:most]), "failed": Table(failed)}
+        statistics = {name: table for name, table in shown.items() if table}
+        part = replace(report, statistics=statistics, tensors={})
+        for grid in statistic_tables(part, display, TableLabels(report, display)):
+            yield grid.first_group(display.width)
+        left_out = {"rows": len(rows) - most, "failed runs": len(report.table("failed")) - len(failed)}
+        if counts := ", ".join(f"{count} {name}" for name, count in left_out.items() if count > 0):
+            yield Paragraph(
+                f"Not shown: {counts}; --statistic NAME, --group-by, --top N, or -o summary.csv.", "note"
+            )
+
     # A second table takes its rows, a blank line, title, header and rule.
-    most = MOST_LINES - bool(failed) * (len(failed) + 4)
-    shown = {"summary": Table(rows[:most]), "failed": Table(failed)}
-    statistics = {name: table for name, table in shown.items() if table}
-    part = replace(report, statistics=statistics, tensors={})
-    for grid in statistic_tables(part, display, TableLabels(report, display)):
-        yield grid.first_group(display.width)
-    left_out = {"rows": len(rows) - most, "failed runs": len(report.table("failed")) - len(failed)}
-    if counts := ", ".join(f"{count} {name}" for name, count in left_out.items() if count > 0):
-        yield Paragraph(
-            f"Not shown: {counts}; --statistic NAME, --group-by, --top N, or -o summary.csv.", "note"
-        )
+    yield Elastic(of, MOST_LINES - bool(failed) * (len(failed) + 4), min(LEAST_ROWS, len(rows)), len(rows))

@@ -1,6 +1,7 @@
 """What a report shows to people, as sections of texts and tables that are not laid out yet."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -11,10 +12,10 @@ from rich.cells import cell_len
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Cell, NamedTensor, Numbers, Report, Row, Shape, Step, Table, Tensors, Terms
 from attncli.settings import SPECS
-from attncli.views import Display
+from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heatmap import draw
 from attncli.views.matrices import Matrix, first_position, head_name, matrices, place_names, tokens_of
-from attncli.views.texts import NO_NUMBER, fixed, scalar, shortened, token_texts
+from attncli.views.texts import NO_NUMBER, fixed, scalar, shortened, token_texts, wrap_cells
 
 GAP = 2
 ROW_WIDTH, COLUMN_WIDTH = 20, 9
@@ -144,6 +145,52 @@ def split_header(name: str) -> tuple[str, str]:
 Section = Paragraph | Values | Grid | Drawing
 
 
+@dataclass(frozen=True)
+class Elastic:
+    """A part of a first screen, `of` some rows: lines of a table, of a map, of notes.
+
+    It has its `usual` rows where the height is not known. In the lines of a terminal it has `least` rows (0:
+    it may go), then up to its usual ones, then up to `most`, as far as there is room: the part of the lowest
+    `rank` first.
+    """
+
+    of: Callable[[int], Iterable[Section]]
+    usual: int
+    least: int = 0
+    most: int = 0
+    rank: int = 0
+
+
+ScreenParts = Iterator[Section | Elastic]
+
+LAST = 9
+SENTENCE_END = re.compile(r"\.(?= )")
+
+
+def notes_in(
+    notes: Iterable[str], display: Display, *, usual: int | None = None, apart: bool = False
+) -> Elastic:
+    """The notes that fit, or on a terminal their first sentences, a row for each line; usually all."""
+    texts, width = [plain_text(note) for note in notes], display.width or TEXT_WIDTH
+
+    def of(room: int) -> list[Section]:
+        lines = room
+        shown: list[Section] = [Paragraph("", "dim")] if apart else []
+        for text in texts:
+            ends = [len(text)]
+            if display.height is not None:
+                ends += [match.start() + 1 for match in reversed([*SENTENCE_END.finditer(text)])]
+            for part in (text[:end] for end in ends):
+                if (taken := len(wrap_cells(part, width))) <= lines:
+                    shown.append(Paragraph(part, "note"))
+                    lines -= taken
+                    break
+        return shown if lines < room else []
+
+    every = sum(len(wrap_cells(text, width)) for text in texts)
+    return Elastic(of, every if usual is None else usual, most=every, rank=LAST)
+
+
 def one_line(text: str, display: Display, style: str = "") -> Paragraph:
     """A text, shortened to one line."""
     return Paragraph(shortened(plain_text(text), display.width), style)
@@ -166,17 +213,10 @@ def text_line(report: Report, display: Display) -> Paragraph:
     return one_line(" ".join(str(text).split()), display)
 
 
-def closing_notes(notes: Iterable[str]) -> Iterator[Paragraph]:
-    """Notes below a blank line."""
-    yield Paragraph("", "dim")
-    for note in notes:
-        yield Paragraph(plain_text(note), "note")
-
-
 # Columns that hold a position, and its axis.
 POSITIONS = {"query": "query", "gained_key": "key", "lost_key": "key"}
 MAX_TEXT = 58
-HEAD_COLUMNS = ("layer", "head", "stack", "kind", "module", "pattern")
+HEAD_COLUMNS = ("layer", "head", "stack", "kind", "module", "pattern", "rest_pattern")
 
 
 TITLES = {
@@ -283,6 +323,7 @@ def _distinguishing_places(rows: Sequence[Row]) -> list[str]:
     is_shown = {
         "stack": len({row.get("stack") for row in rows}) > 1,
         "kind": False,
+        "rest_pattern": False,
         "module": not len(places) == len(modules) == len(of_modules),
     }
     return [name for name in HEAD_COLUMNS if name in rows[0] and is_shown.get(name, name not in PLACES)]

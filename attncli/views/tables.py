@@ -3,6 +3,8 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from io import StringIO
 from itertools import chain
 from typing import Any, TextIO
 
@@ -18,7 +20,13 @@ from attncli.views import TEXT_WIDTH, Display
 from attncli.views.comparisons import comparison_screen
 from attncli.views.heatmap import sentences
 from attncli.views.matrices import chosen_parts, missing_parts, parts_of
-from attncli.views.model_screens import ablate_screen, generate_screen, heads_screen, why_screen
+from attncli.views.model_screens import (
+    ablate_screen,
+    generate_screen,
+    heads_screen,
+    looks_at_first,
+    why_screen,
+)
 from attncli.views.screens import (
     attention_screen,
     average_screen,
@@ -30,8 +38,10 @@ from attncli.views.screens import (
 from attncli.views.sections import (
     Column,
     Drawing,
+    Elastic,
     Grid,
     Paragraph,
+    ScreenParts,
     Section,
     TableLabels,
     TensorTables,
@@ -267,6 +277,8 @@ def next_steps(report: Report) -> Iterator[Paragraph]:
     """What to type next, without flags that the report has already or cannot have."""
     name = report.experiment
     steps = SPECS[name].steps_after(report.spec) if name in SPECS else NEXT_STEPS.get(name, ())
+    if name == "heads" and looks_at_first(report):
+        steps = ("--skip-sink 1", steps[0], steps[-1])
     if shown := [step for step in steps if _is_new(step, report)]:
         yield Paragraph(f"Next, with attn {name}: {'  '.join(shown)}", "prose")
 
@@ -297,7 +309,7 @@ def _is_new(step: str, report: Report) -> bool:
     return key in report.spec and setting(report.spec[key]) != (value or "true")
 
 
-FirstScreen = Callable[[Report, Display], Iterator[Section]]
+FirstScreen = Callable[[Report, Display], ScreenParts]
 
 # An experiment without a screen of its own shows everything. Display.width is a number here.
 SCREENS: dict[str, FirstScreen] = {
@@ -327,11 +339,11 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
     elif report.steps:
         yield from _explanation(report, display)
     else:
-        yield from _screen(report, display) or _parts(report, display)
-        yield from next_steps(report)
+        parts = _screen(report, display) or _parts(report, display)
+        yield from fitted([*parts, *next_steps(report)], display)
 
 
-def _screen(report: Report, display: Display) -> list[Section]:
+def _screen(report: Report, display: Display) -> list[Section | Elastic]:
     """The first screen; empty for an experiment without one and for a saved report that was edited since."""
     if report.experiment not in SCREENS or not suits(report):
         return []
@@ -381,6 +393,48 @@ def _long_tokens(
         for i, token in enumerate(map(plain_text, tokens)):
             if shortened(token, width) != token and (name, i) not in mentioned:
                 yield f"{name} {i} is {token}"
+
+
+def fitted(parts: Sequence[Section | Elastic], display: Display) -> list[Section]:
+    """The parts in the lines of the display: each has its least rows, then its usual ones, then its most."""
+
+    @cache
+    def drawn(place: int, rows: int) -> Sequence[Section]:
+        part = parts[place]
+        return [*part.of(rows)] if isinstance(part, Elastic) else [part]
+
+    @cache
+    def num_lines(place: int, rows: int) -> int:
+        stream = StringIO()
+        screen = Screen(stream, replace(display, colors="none"))
+        for section in drawn(place, rows):
+            screen.draw(section)
+        return stream.getvalue().count("\n")
+
+    elastic = {place: part for place, part in enumerate(parts) if isinstance(part, Elastic)}
+    rows = dict.fromkeys(range(len(parts)), 0) | {place: part.usual for place, part in elastic.items()}
+    if display.height is not None and elastic:
+        rows |= {place: part.least for place, part in elastic.items()}
+        left = display.height - sum(num_lines(*place_and_rows) for place_and_rows in rows.items())
+        in_order = sorted(elastic.items(), key=lambda item: item[1].rank)
+        for place, most in [
+            *((place, part.usual) for place, part in in_order),
+            *((place, part.most) for place, part in in_order),
+        ]:
+            room = left + num_lines(place, rows[place])
+            rows[place] = _most_rows(partial(num_lines, place), room, rows[place], most)
+            left = room - num_lines(place, rows[place])
+    return [section for place, count in rows.items() for section in drawn(place, count)]
+
+
+def _most_rows(num_lines: Callable[[int], int], room: int, least: int, most: int) -> int:
+    """The most rows that fit into the room, `least` where no more do."""
+    if most <= least or num_lines(most) <= room:
+        return max(least, most)
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (middle, most) if num_lines(middle) <= room else (least, middle)
+    return least
 
 
 LAYOUT_WIDTH = 1_000_000

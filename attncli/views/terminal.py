@@ -12,7 +12,7 @@ from attncli.views.colours import NONE, Palette
 from attncli.views.matrices import Curve, curves_of
 from attncli.views.texts import (
     BOLD,
-    NO_NUMBER,
+    NO_CELL,
     RESET,
     ScreenLine,
     beside,
@@ -24,7 +24,7 @@ from attncli.views.texts import (
 
 UPPER, LOWER, BLANK = "▀", "▄", " "
 RAMP = " .:-=+*#%@"
-SHAPES = (UPPER, LOWER, NO_NUMBER)
+SHAPES = (UPPER, LOWER, NO_CELL)
 SAME = NONE + 1  # No sequence: the colour is that of the cell before.
 
 
@@ -41,9 +41,9 @@ def _changes(levels: np.ndarray) -> np.ndarray:
 
 
 def cell_texts(palette: Palette, cell_width: int) -> list[str]:
-    """The characters of a cell of each level, for the palette's fills; a dot for no number."""
+    """The characters of a cell of each level, for the palette's fills; a stroke for no number."""
     texts = [character * cell_width for _, character in palette.fills]
-    texts[NONE] = NO_NUMBER.ljust(cell_width)
+    texts[NONE] = NO_CELL.ljust(cell_width)
     return texts
 
 
@@ -58,7 +58,7 @@ def cell_lines(levels: np.ndarray, palette: Palette, cell_width: int) -> list[st
 def half_blocks(levels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """One line per two rows, one character per column: its place in SHAPES, its ink and its paper.
 
-    No number is the terminal's own background, so the other half is drawn as the foreground; a dot where
+    No number is the terminal's own background, so the other half is drawn as the foreground; a stroke where
     neither half has a number.
     """
     if len(levels) % 2:
@@ -93,7 +93,7 @@ def character_lines(places: np.ndarray, cell_width: int) -> list[str]:
     """
     numbers = np.where(np.isnan(places), 0, places)
     tenths = np.minimum((numbers * len(RAMP)).astype(int), len(RAMP) - 1)
-    marks = np.array(list(RAMP + NO_NUMBER))[np.where(np.isnan(places), len(RAMP), tenths)]
+    marks = np.array(list(RAMP + NO_CELL))[np.where(np.isnan(places), len(RAMP), tenths)]
     cells = np.repeat(marks, cell_width, axis=1)
     if cell_width > 2:
         cells[:, cell_width - 1 :: cell_width] = BLANK

@@ -14,7 +14,9 @@ from attncli.settings import SPECS
 from attncli.settings.text import is_vector_file
 from attncli.views.matrices import KEY_AXES, Matrix, first_position, place_names, tokens_of
 
-NO_NUMBER = "·"
+NO_NUMBER = "-"
+NO_CELL = "/"
+"""No number in a map: hidden keys. A `·` is a blank in a token, and nothing else."""
 WIDE = 1e7
 
 

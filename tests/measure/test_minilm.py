@@ -41,6 +41,39 @@ def row_of(rows: list[dict[str, Any]], layer: int, head: int) -> dict[str, Any]:
     return row
 
 
+TEXTS = [
+    "the cat sat because it was tired of the long walk to the old house",
+    "a bird sang in the tree while the children played near the river that day",
+    "she put the book on the table and the book fell on the floor at once",
+]
+
+
+@pytest.mark.parametrize("words", [False, True])
+@pytest.mark.parametrize("num_texts", [1, 3])
+def test_the_rest_of_a_weight_is_what_skip_sink_leaves(
+    folder: str, tmp_path: Path, num_texts: int, words: bool
+) -> None:
+    """Of a head that looks at the first token: the pattern that it has without that key."""
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS))
+    what = {"sentence": TEXTS[0]} if num_texts == 1 else {"texts": str(texts)}
+    heads = run("heads", model=folder, words=words, **what).table("heads")
+    skipped = run("heads", model=folder, words=words, skip_sink=1, **what).table("heads")
+    assert "rest_pattern" not in skipped[0]
+    first = [head["pattern"] == "first token" for head in heads]
+    assert sum(first) > 20
+    for head, other, is_first in zip(heads, skipped, first, strict=True):
+        assert head["rest_pattern"] == (other["pattern"] if is_first else None)
+    assert len({head["rest_pattern"] for head in heads}) > 2, "some have a pattern, and others none"
+
+
+def test_one_token_has_no_rest(folder: str) -> None:
+    """Its two special tokens are two rows: too few to name a head by."""
+    assert {head["rest_pattern"] for head in run("heads", model=folder, sentence="cat").table("heads")} == {
+        None
+    }
+
+
 def test_a_head_of_the_first_layer_looks_at_the_previous_token(folder: str) -> None:
     rows = run("heads", model=folder, sentence=SENTENCE, sort="previous_token").statistics["heads"]
     assert len(rows) == 72

@@ -69,7 +69,7 @@ key 2
 
 | query | 0 a\|b | 1 \*c\* | entropy |
 | :-- | --: | --: | --: |
-| 0 a\|b | **1.0000** | · | 0.0000 |
+| 0 a\|b | **1.0000** | \- | 0.0000 |
 | 1 \*c\* | 0.2500 | **0.7500** | 0.5000 |
 | received mass | 1.2500 | 0.7500 |  |
 
@@ -115,7 +115,7 @@ def assert_no_markup(text: str) -> None:
         children = token.children or []
         assert {child.type for child in children} <= {"text", "strong_open", "strong_close"}, token
         bold = [after.content for before, after in pairwise(children) if before.type == "strong_open"]
-        assert all(text == "·" or np.isfinite(float(text)) for text in bold)
+        assert all(text == "-" or np.isfinite(float(text)) for text in bold)
 
 
 @pytest.mark.parametrize("case", CASES)

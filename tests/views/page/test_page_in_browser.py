@@ -238,7 +238,7 @@ def test_hidden_keys_are_grey_and_what_is_compared_shares_its_range(opened: Open
     page.select_option("#tensor", label="right_weights (query × key)")
     page.wait_for_function("document.getElementById('matrix-title').textContent.startsWith('right')")
     texts = page.locator("#map .map-numbers span").all_inner_texts()
-    assert [text == "·" for text in texts] == (np.tri(6) == 0).ravel().tolist()
+    assert [text == "-" for text in texts] == (np.tri(6) == 0).ravel().tolist()
     background = "c => getComputedStyle(c).backgroundColor"
     assert page.locator("#map .map-cells canvas").evaluate(background) == "rgb(190, 190, 190)"
 
@@ -364,7 +364,7 @@ def test_the_steps_of_a_computation_are_shown(opened: Opened) -> None:
     ]
     assert page.locator(".step h4").text_content() == "softmax of query 1 (2 of 3 rows)"
     cells = page.locator(".step td").all_text_contents()
-    assert cells == ["0", "the", "0.2500", "1", "<b>cat</b>", "·", "sum", "", "1.0000"]
+    assert cells == ["0", "the", "0.2500", "1", "<b>cat</b>", "-", "sum", "", "1.0000"]
     assert page.locator(".step").last.locator(".statistics dd").all_text_contents() == ["0.3100", "3"]
 
 

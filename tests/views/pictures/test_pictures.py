@@ -291,9 +291,9 @@ def test_small_maps_carry_their_numbers_and_large_ones_none() -> None:
     report = run("self", sentence="a b c", causal=True)
     weights_of_all = report.tensors["weights"].values
     shown = numbers_in(figure_of(report), 1)
-    assert shown[0] == "1.00" and shown.count("·") == 3
+    assert shown[0] == "1.00" and shown.count("-") == 3
     np.testing.assert_allclose(
-        [float(t) for t in shown if t != "·"], weights_of_all[np.tri(3) > 0], atol=0.005
+        [float(t) for t in shown if t != "-"], weights_of_all[np.tri(3) > 0], atol=0.005
     )
     assert not numbers_in(figure_of(run("self", num_tokens=40, embed_dim=4)), 1)
 

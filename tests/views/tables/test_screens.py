@@ -1,7 +1,7 @@
 """First screens: goldens of reports made by hand; every one fits 30 lines and ends in what to type next."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from attncli.settings import SPECS
 from attncli.settings.validation import build_spec
 from attncli.views import Display
 from attncli.views.model_screens import head_letters, pattern_letter
+from attncli.views.sections import Drawing
 from attncli.views.tables import SCREENS, sections, suits
 from tests.running import run
 from tests.same_text import assert_same_text
@@ -346,13 +347,67 @@ def test_a_model_of_many_layers_has_them_across(num_layers: int) -> None:
         for layer in range(num_layers)
         for head in range(9)
     ]
-    (drawing,) = head_letters("patterns", heads, 80)
+    lines = letter_lines(heads, Display(width=80))
     is_wide = num_layers > 12
-    assert drawing.lines[0].startswith("layer") == is_wide
-    cells = [line.split()[2:] for line in drawing.lines[1:]]
+    assert lines[0].startswith("layer") == is_wide
+    cells = [line.split()[2:] for line in lines[1:]]
     assert np.shape(cells) == ((9, num_layers) if is_wide else (num_layers, 9))
     for head in heads:
         place = (head["head"], head["layer"]) if is_wide else (head["layer"], head["head"])
         assert cells[place[0]][place[1]] == pattern_letter(head["pattern"])
-    named = {line.split()[1] for line in drawing.lines[1:]}
+    named = {line.split()[1] for line in lines[1:]}
     assert named == {str(place) for place in range(len(cells))}
+
+
+def letter_lines(heads: list[dict[str, Any]], display: Display, num_lines: int = 99) -> Sequence[str]:
+    (drawing,) = head_letters({"self": heads}, display).of(num_lines)
+    assert isinstance(drawing, Drawing)
+    return drawing.lines
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "num_heads", "size", "left_out"),
+    [
+        (30, 9, (80, 10), ""),
+        (30, 9, (80, 6), ""),
+        (6, 12, (80, 7), ""),
+        (32, 32, (80, 17), ""),
+        (32, 32, (160, 10), ""),
+        (32, 32, (80, 12), "Not shown: 12 layers. "),
+        (80, 64, (160, 46), ""),
+        (80, 64, (80, 20), "Not shown: "),
+        (80, 64, (80, 3), "Not shown: "),
+    ],
+)
+def test_letters_go_to_the_layout_that_fits(
+    num_layers: int, num_heads: int, size: tuple[int, int], left_out: str
+) -> None:
+    """Every head is there once; where one column each is too much, as many layers as fit, and a line."""
+    heads = [
+        {"layer": layer, "head": head, "pattern": "induction"}
+        for layer in range(num_layers)
+        for head in range(num_heads)
+    ]
+    lines = letter_lines(heads, Display(width=size[0], height=24), size[1])
+    assert len(lines) <= size[1] and max(map(len, lines)) <= size[0]
+    if left_out:
+        assert lines[-1].startswith(left_out) and lines[-1].endswith(
+            "--show all or -o page.html has every head."
+        )
+    else:
+        assert sum(line.count("I") for line in lines) == num_layers * num_heads
+
+
+def test_heads_that_look_at_the_first_token_show_the_rest_of_their_weight() -> None:
+    """More than half of them: in lower case, or dim; `f` where the rest has no pattern."""
+    rests = ["induction", UNNAMED, None]
+    heads: list[dict[str, Any]] = [
+        {"layer": 0, "head": i, "pattern": "uniform" if rest is None else "first token", "rest_pattern": rest}
+        for i, rest in enumerate(rests)
+    ]
+    assert letter_lines(heads, Display(width=80))[1].split()[2:] == ["i", "f", "U"]
+    assert "\x1b[2m  I\x1b[0m\x1b[2m  f\x1b[0m  U" in letter_lines(heads, Display(width=80, colors="16"))[1]
+    many = [*heads, {**heads[2], "head": 3}]
+    assert letter_lines(many, Display(width=80))[1].split()[2:] == ["F", "F", "U", "U"]
+    unknown = [{key: cell for key, cell in head.items() if key != "rest_pattern"} for head in heads]
+    assert letter_lines(unknown, Display(width=80))[1].split()[2:] == ["F", "F", "U"]

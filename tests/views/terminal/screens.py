@@ -49,7 +49,7 @@ def halves(line: str) -> tuple[list[Color], list[Color]]:
     """The colours of the upper and the lower half of each cell."""
     pairs = []
     for cell in cells_of(line):
-        assert cell.character in "▀▄ ·", cell
+        assert cell.character in "▀▄ /", cell
         pairs.append(
             {"▀": (cell.ink, cell.paper), "▄": (cell.paper, cell.ink)}.get(
                 cell.character, (cell.paper, cell.paper)

@@ -263,7 +263,7 @@ def test_the_sink_is_left_blank_where_asked() -> None:
     values[3, 3] = 0.3
     text = shown("heatmap", [of(values, "query", "key")], width=80, skip_first_keys=1)
     assert "0.0000 [" in text and "] 0.3000" in text and "without the first key" in text
-    assert [line.split()[1] for line in pictures(text, 4)][:3] == ["··------"] * 3
+    assert [line.split()[1] for line in pictures(text, 4)][:3] == ["//------"] * 3
 
 
 def test_what_is_compared_shares_its_range() -> None:

@@ -1,0 +1,146 @@
+"""The first screen of each command at a real terminal of three sizes: nothing is wider or higher than it."""
+
+import fcntl
+import os
+import re
+import struct
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import pytest
+from rich.cells import cell_len
+
+from attncli.cli import run
+from tests.checkpoints import smollm2
+
+SIZES = [(80, 24), (100, 30), (160, 50)]
+CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+LONG = " ".join(f"word{i % 7}" for i in range(200))
+WIDE = "我们 注意 机制 让 每个 词 看见 其他 的 词 以及 它们 的 含义 和 顺序 吧"
+SENTENCES = ["the cat walks on the street", "one", " ".join("abcdefghijklmno"), LONG, WIDE]
+TOYS = [
+    *([name, text] for name in ("self", "multihead", "cross", "average") for text in SENTENCES),
+    *(["self", text, "--causal"] for text in SENTENCES),
+    ["self", LONG, "--engine", "streaming"],
+    *(["pitfalls", *which] for which in ([], ["late-mask"], ["merged-heads"], ["vocabulary-labels"])),
+    ["scale-demo"], ["scale-demo", "--head-dim", "4,16,64,256"], ["norm"],
+    ["diff", "self", "--set", "causal=true"], ["diff", "multihead", "--set", "seed=2"],
+]  # fmt: skip
+SHIPPED = [
+    *([name] for name in ("heads", "ablate", "why", "generate")),
+    ["heads", "--sort", "induction"],
+    ["heads", "a b a b a b a"],
+    ["generate", "--needle", "2:5", "a needle in the hay; a nee"],
+    ["diff", "heads", "--set", "skip_sink=1"],
+]
+ENGLISH = "When Mary and John went to the store, John gave a drink to Mary"
+SMOLLM2 = [
+    *(["heads", text] for text in (ENGLISH, "one two", LONG, WIDE)),
+    ["heads", "--probe", "repeated"],
+    ["heads", ENGLISH, "--skip-sink", "1"],
+    ["heads", ENGLISH, "--sort", "previous_token"],
+    ["heads", ENGLISH, "--from", "to", "--to", "Mary"],
+    ["self", ENGLISH, "--layer", "16", "--head", "0"],
+    ["self", LONG, "--layer", "16", "--head", "0"],
+    ["why", ENGLISH],
+    ["ablate", ENGLISH, "--heads", "16:0,17:3"],
+    ["generate", ENGLISH, "--max-new-tokens", "12"],
+]
+
+
+@contextmanager
+def at_terminal(columns: int, lines: int, said: list[bytes]) -> Iterator[None]:
+    """Standard output is a terminal of that size; what it is given is there afterwards."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def read() -> None:
+        while True:
+            try:
+                said.append(os.read(ours, 2**16))
+            except OSError:  # how a terminal ends
+                return
+
+    reader = Thread(target=read)
+    reader.start()
+    before, sys.stdout = sys.stdout, os.fdopen(theirs, "w")
+    try:
+        yield
+    finally:
+        sys.stdout.close()
+        sys.stdout = before
+        reader.join()
+        os.close(ours)
+
+
+def screen(arguments: list[str], columns: int, lines: int) -> list[str]:
+    """The lines on the terminal, without colours."""
+    said: list[bytes] = []
+    with at_terminal(columns, lines, said):
+        assert run(arguments) == 0
+    return CODES.sub("", b"".join(said).decode()).replace("\r", "").splitlines()
+
+
+def assert_fits(arguments: list[str], columns: int, lines: int) -> None:
+    found = screen(arguments, columns, lines)
+    text = "\n".join(found)
+    assert len(found) < lines, f"the prompt takes a line: {len(found)} of {lines}\n{text}"
+    assert max(map(cell_len, found)) <= columns, text
+    name = arguments[0]
+    assert found[0].startswith(f"{name}") or name == "diff", text
+    assert found[-1].startswith(f"Next, with attn {name}: "), text
+    assert "─────" in text or "layer" in text or "0.0" in text, "a table with its header, or a map"
+
+
+@pytest.fixture(params=["colour", "plain"])
+def colours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    if request.param == "plain":
+        monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.mark.usefixtures("colours")
+@pytest.mark.parametrize(("columns", "lines"), SIZES)
+@pytest.mark.parametrize("arguments", [*TOYS, *SHIPPED], ids=lambda words: " ".join(words)[:40])
+def test_a_first_screen_fits_its_terminal(arguments: list[str], columns: int, lines: int) -> None:
+    assert_fits(arguments, columns, lines)
+
+
+@pytest.mark.usefixtures("colours")
+@pytest.mark.xdist_group("smollm2")
+@pytest.mark.parametrize("arguments", SMOLLM2, ids=lambda words: " ".join(words)[:40])
+def test_those_of_a_model_of_270_heads_fit(arguments: list[str]) -> None:
+    for columns, lines in SIZES:
+        assert_fits([arguments[0], "--model", str(smollm2()), *arguments[1:]], columns, lines)
+
+
+@pytest.mark.usefixtures("colours")
+def test_the_last_queries_of_a_causal_sentence_stay() -> None:
+    letters = " ".join("abcdefghijklmno")
+    rows = [line for line in screen(["self", letters, "--causal"], 80, 24) if re.match(r" ?\d+ [a-o] ", line)]
+    assert rows[-1].startswith("14 o") and not rows[0].startswith(" 0 a")
+    tall = screen(["self", letters], 160, 50)
+    assert sum(bool(re.match(r" ?\d+ [a-o] ", line)) for line in tall) == 15
+    assert not any(line.startswith("Not shown") for line in tall)
+
+
+def test_lines_are_honoured_as_columns_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a pipe as well; without it a pipe has the usual height."""
+
+    def count() -> int:
+        run(["self", LONG])
+        return capsys.readouterr().out.count("\n")
+
+    monkeypatch.delenv("LINES", raising=False)
+    usual = count()
+    monkeypatch.setenv("LINES", "20")
+    assert count() == 19 < usual
+    monkeypatch.setenv("LINES", "60")
+    assert count() == 59
