@@ -122,7 +122,7 @@ class CommandWithExamples(TyperCommand):
             flags, text = parameter.get_help_record(ctx) or ("", "")
             if _is_argument(parameter):
                 sections.setdefault("Arguments", []).append((parameter.metavar or "", text))
-            elif self.is_help_whole and not parameter.hidden:
+            elif self.is_help_whole and not _is_hidden(parameter):
                 group = getattr(parameter, "rich_help_panel", None) or "Options"
                 sections.setdefault(group, []).append((flags, text))
             elif parameter.name in self.everyday:
@@ -139,7 +139,7 @@ class CommandWithExamples(TyperCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Where the other flags are."""
-        options = [one for one in self.get_params(ctx) if not (_is_argument(one) or one.hidden)]
+        options = [one for one in self.get_params(ctx) if not (_is_argument(one) or _is_hidden(one))]
         if not self.is_help_whole:
             others = sum(one.name not in self.everyday for one in options)
             formatter.write(f"\n--help-all shows {others} more flag{'s' * (others > 1)}.\n")
@@ -171,6 +171,10 @@ def _flags_of_each() -> dict[str, dict[str, str | None]]:
     """The flags of every command, whose pages are all imported now."""
     commands = {name: _command(name) for name in COMMANDS}
     return {name: _flags(one) for name, one in commands.items() if not hasattr(one, "commands")}
+
+
+def _is_hidden(parameter: Any) -> bool:
+    return bool(parameter.hidden)
 
 
 def _place(title: str) -> tuple[bool, int]:

@@ -290,8 +290,8 @@ class Destination:
         # A file (None) has colour only where the flag says so.
         is_terminal = sys.stdout.isatty() if self.path is None else None
         colors = color_depth(self.color, is_terminal)
-        size = {"width": width(bool(is_terminal)), "height": height(bool(is_terminal))}
-        display = replace(self.display, **size, colors=colors)
+        columns, lines = width(bool(is_terminal)), height(bool(is_terminal))
+        display = replace(self.display, width=columns, height=lines, colors=colors)
         try:
             with written_stream(self.path, is_binary=self.view.writes_bytes) as stream:
                 if self._is_walked():
