@@ -349,12 +349,14 @@ def _statistic(value: Any) -> Any:
 
 
 def _table(rows: list[Any]) -> Table:
-    """Rows with the same names, whose cells are numbers, texts or lists of equally many numbers."""
+    """Rows with the same names, whose cells are numbers, texts or lists of equally many numbers, or none."""
     kinds: dict[str, Any] = {}
     for number, row in enumerate(rows):
         if not isinstance(row, dict) or not row or list(row) != list(rows[0]):
             raise ValueError(f"row {number} has other names than row 0, or none")
         for name, cell in row.items():
+            if cell is None:
+                continue
             kind = len(cell) if isinstance(cell, list) else str if isinstance(cell, str) else None
             items = cell if isinstance(cell, list) else [cell]
             is_plain = not any(isinstance(item, dict | list) for item in items)

@@ -92,7 +92,7 @@ def attn(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     """Runs a command line in this process, with no terminal and no colour variables around."""
     from attncli.cli import run
 
-    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
+    for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
         monkeypatch.delenv(name, raising=False)
 
     def run_attn(arguments: Sequence[str]) -> Ended:

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from attncli.views.colours import levels, palette
 from attncli.views.terminal import RAMP, cell_lines, character_lines, half_block_lines
-from attncli.views.texts import NO_NUMBER
+from attncli.views.texts import NO_CELL
 from tests.views.terminal.screens import Color, cells_of, halves
 
 PLACES = arrays(
@@ -44,7 +44,7 @@ def test_cells_are_as_wide_as_asked(places: np.ndarray, cell_width: int) -> None
     for line, row in zip(lines, wanted, strict=True):
         assert [cell.paper for cell in cells_of(line)] == [color for color in row for _ in range(cell_width)]
         for cell, is_first in zip(cells_of(line), cycle([True] + [False] * (cell_width - 1)), strict=False):
-            assert cell.character == (NO_NUMBER if cell.paper is None and is_first else " ")
+            assert cell.character == (NO_CELL if cell.paper is None and is_first else " ")
 
 
 @given(PLACES)
@@ -53,7 +53,7 @@ def test_without_colour_more_is_a_darker_mark(places: np.ndarray) -> None:
         assert len(line) == len(row)
         for mark, place in zip(line, row, strict=True):
             if np.isnan(place):
-                assert mark == NO_NUMBER
+                assert mark == NO_CELL
             else:
                 low = RAMP.index(mark) / 10
                 assert low <= place < low + 0.1 or (place == 1 and mark == "@")
