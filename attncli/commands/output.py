@@ -381,13 +381,21 @@ def checked_path(output: str | None) -> Path | None:
 def chosen_format(
     format: str | None, path: Path | None, known: Collection[str], suffixes: Mapping[str, str], default: str
 ) -> str:
-    """The format that is asked for, else that of the file's suffix; the default where there is no file."""
+    """The format that is asked for, else that of the file's suffix; the default where there is no file.
+
+    UserError where the suffix is that of another format.
+    """
+    suffix = path.suffix.lower() if path is not None else ""
     if format is not None:
         refuse_unknown("--format", format, known)
+        if SUFFIXES.get(suffix, format) != format and format in SUFFIXES.values():
+            raise UserError(
+                f"-o {path}: {suffix} is the suffix of {SUFFIXES[suffix]}, not of --format {format}"
+            )
         return format
     if path is None:
         return default
-    if (suffix := path.suffix.lower()) not in suffixes:
+    if suffix not in suffixes:
         raise UserError(f"-o {path}: the suffix must be one of {', '.join(suffixes)}, or give --format")
     return suffixes[suffix]
 

@@ -122,6 +122,30 @@ def is_weights(name: str, axes: tuple[str, ...]) -> bool:
     return axes in ATTENTION_AXES and not name.endswith(NOT_WEIGHTS)
 
 
+# What the numbers of a tensor are, where its name does not say it.
+UNITS = {
+    **dict.fromkeys(("entropy", "loss", "kl", "approximate", "jensen_shannon"), "nats"),
+    **dict.fromkeys(("contribution", "logit_difference"), "logit"),
+    "distance": "tokens",
+    "participation": "keys",
+    "difference": "weight of B minus A",
+}
+
+
+def unit_of(name: str, axes: tuple[str, ...]) -> str:
+    """What the numbers of a tensor are: weight, score, nats, tokens, logit, else what the tensor is called.
+
+    A grid of heads is called by its statistic, maybe with a stack: `entropy decoder`; of a store `mean of
+    entropy` or `entropy.mean by head_dim and causal`.
+    """
+    name = name.removeprefix("mean of ").partition(" ")[0]
+    if unit := UNITS.get(name) or UNITS.get(name.partition(".")[0]):
+        return unit
+    if name.endswith("scores"):
+        return "score"
+    return "weight" if is_weights(name, axes) else name.replace("_", " ")
+
+
 def scale_of(scale: str | None, axes: tuple[str, ...]) -> str:
     """The scale asked for, else the one that suits: weights of blocks differ by orders of magnitude."""
     return scale or ("log" if axes == BLOCK_AXES else "linear")

@@ -1,4 +1,4 @@
-"""A report as a PNG or SVG picture, drawn by matplotlib, as large as its numbers need."""
+"""A report as a PNG, SVG or PDF picture, drawn by matplotlib, as large as its numbers need."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,6 +33,7 @@ from attncli.views.matrices import (
     matrices_of,
     place_names,
     scale_of,
+    unit_of,
 )
 from attncli.views.texts import (
     LabelledAxis,
@@ -97,6 +98,7 @@ def axes_at(figure: Figure, left: float, top: float, width: float, height: float
 
 
 MOST_MATRICES = 1600
+SETTINGS = ("row", "column")  # the axes of means by two settings of a store
 SPREADS = {"feature0": "feature 0 over the examples", "example0": "example 0 over its features"}
 # What the tensors of a comparison are called.
 NAMES = {
@@ -171,7 +173,7 @@ def _spreads(report: Report) -> Iterator[Spreads]:
 
 def _is_drawn(name: str, tensor: NamedTensor, report: Report) -> bool:
     """Whether it is a map, an output or compared; of many heads the weights alone."""
-    if tensor.axes[-2:] in (*ATTENTION_AXES, PLACES):
+    if tensor.axes[-2:] in (*ATTENTION_AXES, PLACES, SETTINGS):
         return len(tensor.axes) == 2 or not name.endswith("scores") or "weights" not in report.tensors
     return len(tensor.axes) == 2 and (name == "output" or bool(compared_names(report, name)))
 
@@ -223,8 +225,8 @@ def draw_numbers(
         axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=NUMBER_SIZE, color=str(colour))
 
 
-def draw_bar(figure: Figure, shade: Shading, place: tuple[float, float, float, float]) -> None:
-    """The colour of each number; nothing where there is no number."""
+def draw_bar(figure: Figure, shade: Shading, unit: str, place: tuple[float, float, float, float]) -> None:
+    """The colour of each number, and what the numbers are; nothing where there is no number."""
     if np.isnan(shade.low):
         return
     low, high = shade.low, shade.high
@@ -236,6 +238,7 @@ def draw_bar(figure: Figure, shade: Shading, place: tuple[float, float, float, f
     number = FuncFormatter(lambda value, place: f"{value:.3g}")
     bar = figure.colorbar(ScalarMappable(norm, colours), cax=axes_at(figure, *place), format=number)
     bar.ax.minorticks_off()
+    bar.set_label(unit, fontsize=7)
     if is_log:
         bar.set_ticks(_log_ticks(low, high))
         bar.ax.set_title("log", fontsize=7, pad=3)
@@ -254,7 +257,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return [low, *10.0 ** inner[:: len(inner) // MOST_DECADES + 1], high]
 
 
-BAR_GAP, BAR_WIDTH, BAR_LABELS = 0.12, 0.12, 0.55
+BAR_GAP, BAR_WIDTH, BAR_LABELS = 0.12, 0.12, 0.7
 LARGEST_CELL, LEAST_MAP = 0.36, 0.4
 # The size of a panel by how many there are: few are read, many are compared.
 PANEL_SIZES = {1: 4.2, 4: 2.6, 9: 2.1, 16: 1.7}
@@ -299,6 +302,11 @@ class MapsBlock:
         part = f": the first {count} of {total}" if total > count else ""
         return f"{self.maps.name} ({' × '.join(first.axes)}){part}".replace("_", " ")
 
+    @property
+    def unit(self) -> str:
+        """What the numbers are, as the colour bar names them."""
+        return unit_of(self.matrices[0].name, self.matrices[0].axes)
+
     def _grid(self) -> tuple[int, int]:
         """Columns and rows: those of the last leading axis where there are several, else about a square."""
         count = len(self.matrices)
@@ -342,7 +350,7 @@ class MapsBlock:
         draw(figure, left, top)
         bar_height = max(0.8, min(self.grid_height, 3.0)) if self.rows > 1 else self.panel_height
         place = (left + self.across + BAR_GAP, top + self.panel_title, BAR_WIDTH, bar_height)
-        draw_bar(figure, self.shading, place)
+        draw_bar(figure, self.shading, self.unit, place)
 
     def _draw_panels(self, figure: Figure, left: float, top: float) -> None:
         num_panels, size = len(self.matrices), (self.panel_width, self.panel_height)
@@ -437,7 +445,7 @@ WIDEST = 15.0  # inches, from which on parts go to the next row
 NARROWEST = 4.0
 GAP, MARGIN = 0.25, 0.15
 # Points of a character, inches of a line, and the most lines, of the title and of the settings below it.
-TITLE_SIZE, TITLE_LINE, TITLE_LINES = 12, 0.24, 2
+TITLE_SIZE, TITLE_LINE, TITLE_LINES = 12, 0.24, 3
 SETTINGS_SIZE, SETTINGS_LINE, SETTINGS_LINES = 7.5, 0.15, 3
 MOST_PARTS = 60
 # Fonts that have what DejaVu lacks; those installed are tried in this order.
@@ -457,6 +465,7 @@ def settings() -> Any:
         "text.parse_math": False,
         "text.usetex": False,
         "svg.fonttype": "none",
+        "pdf.fonttype": 42,  # TrueType: text that can be searched and copied
         "svg.hashsalt": "attn",
         "font.family": ["DejaVu Sans", *(name for name in FALLBACKS if name in installed)],
         "font.size": 8,
@@ -541,3 +550,6 @@ write_png = writer("png", {"Software": None})
 
 
 write_svg = writer("svg", {"Date": None, "Creator": None})
+
+
+write_pdf = writer("pdf", {"CreationDate": None, "Creator": None, "Producer": None})

@@ -96,6 +96,7 @@ def test_bare_commands_show_something(attn: Attn) -> None:
         (["self", "--color", "yes"], "--color: must be one of auto, always, never, 16, 256, truecolor (got yes)"),
         (["self", "--precision", "99"], "--precision: must be a whole number from 0 to 15 (got 99)"),
         (["self", "-o", "nowhere/x.json"], "-o nowhere/x.json: no such directory: nowhere"),
+        (["self", "--format", "png", "-o", "x.csv"], "-o x.csv: .csv is the suffix of csv, not of --format png"),
         (["self", "-o", "x.xyz"], f"-o x.xyz: the suffix must be one of {', '.join(SUFFIXES)}, or give --format"),
         (["multihead", "--embed-dim", "16", "--num-heads", "3"], "--embed-dim (16) must be divisible by --num-heads (3), or --head-dim given"),
         (["multihead", "--num-heads", "3"], "--num-heads: --embed-dim (64) must be divisible by --num-heads (3), or --head-dim given"),

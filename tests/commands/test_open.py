@@ -48,6 +48,6 @@ def test_a_browser_that_does_not_start_leaves_the_file(saved: Path) -> None:
 def test_what_no_browser_shows_is_refused(
     attn: Attn, saved: Path, command: list[str], arguments: list[str]
 ) -> None:
-    message = "--open: needs -o with one of html, png, svg, such as -o page.html\n"
+    message = "--open: needs -o with one of html, png, svg, pdf, such as -o page.html\n"
     assert attn([*command, *arguments, "--open"]) == (2, "", message)
     assert not Path("y.csv").exists()

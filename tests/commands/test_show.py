@@ -172,7 +172,7 @@ def test_a_picture_is_no_text_for_a_terminal(saved: Path) -> None:
     os.close(terminal)
 
 
-@pytest.mark.parametrize("view", ["png", "svg"])
+@pytest.mark.parametrize("view", ["png", "svg", "pdf"])
 def test_without_matplotlib_a_picture_says_what_it_needs(saved: Path, view: str) -> None:
     script = (
         "import sys\n"
@@ -214,7 +214,7 @@ def test_a_title_is_for_views_that_have_one(attn: Attn, saved: Path) -> None:
     assert "Mine &amp; &lt;yours&gt;" in Path("x.svg").read_text()
     refused = attn(["show", "x.json", "--title", "Mine"])
     assert refused.code == 2
-    assert refused.err == "--title: table has no title of its own; it is for heatmap, html, png, svg\n"
+    assert refused.err == "--title: table has no title of its own; it is for heatmap, html, png, svg, pdf\n"
 
 
 def test_a_list_of_mistakes_is_no_picture(attn: Attn, saved: Path) -> None:

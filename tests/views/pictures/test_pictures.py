@@ -25,7 +25,7 @@ NORMS = ("input", "batch_norm", "batch_norm_eval", "layer_norm", "rms_norm")
 
 
 def pictured(view: str, report: Report, **display: Any) -> bytes:
-    stream = io.BytesIO() if view == "png" else io.StringIO()
+    stream = io.StringIO() if view == "svg" else io.BytesIO()
     load_view(view)([report], stream, Display(**display))
     content = stream.getvalue()
     return content if isinstance(content, bytes) else content.encode()
@@ -68,6 +68,8 @@ def test_every_experiment_is_drawn_the_same_twice(case: str, caplog: pytest.LogC
     svg = pictured("svg", report)
     assert svg == pictured("svg", report) and b"date" not in svg.lower()
     assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
+    pdf = pictured("pdf", report)
+    assert pdf.startswith(b"%PDF-") and pdf == pictured("pdf", report) and b"Date" not in pdf
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -168,6 +170,35 @@ def test_hostile_tokens_are_texts() -> None:
     assert not [element for element in tree.iter() if element.tag.endswith("script")]
     assert "\u202e" not in shown and "\x1b" not in shown
     pictured("png", report)
+    pictured("pdf", report)
+
+
+def test_the_text_of_a_pdf_is_text() -> None:
+    """Its fonts are TrueType, which readers search and copy; a name for the characters comes with each."""
+    pdf = pictured("pdf", run("self", sentence="a b"))
+    assert b"/FontFile2" in pdf and b"/ToUnicode" in pdf and b"/Subtype /Type3" not in pdf
+
+
+@pytest.mark.parametrize(
+    ("name", "axes", "unit"),
+    [
+        ("weights", ("head", "query", "key"), "weight"),
+        ("pooled_max", ("query_block", "key_block"), "weight"),
+        ("scaled_scores", ("query", "key"), "score"),
+        ("entropy", ("layer", "head"), "nats"),
+        ("contribution", ("layer", "head"), "logit"),
+        ("probability", ("layer", "head"), "probability"),
+        ("mean of distance", ("layer", "head"), "tokens"),
+        ("entropy.mean by head_dim and causal", ("row", "column"), "nats"),
+        ("max_weight decoder", ("layer", "head"), "max weight"),
+        ("output", ("query", "dim"), "output"),
+    ],
+)
+def test_colour_bars_say_what_their_numbers_are(name: str, axes: tuple[str, ...], unit: str) -> None:
+    tensor = NamedTensor(axes, np.random.default_rng(0).random((2, 3, 5)[-len(axes) :]))
+    figure = figure_of(Report("show", {}, {}, tensors={name: tensor}))
+    *_, bar = figure.axes
+    assert bar.get_ylabel() == unit
 
 
 def test_the_position_stands_before_a_word_from_right_to_left() -> None:
@@ -282,9 +313,9 @@ def test_pictures_and_pages_say_once_that_weights_are_random(given: dict[str, An
     assert f'"subtitle":"{settings_line}"' in stream.getvalue()
 
 
-def test_a_long_sentence_is_cut_to_two_lines() -> None:
+def test_a_long_sentence_is_cut_to_three_lines() -> None:
     title = texts(figure_of(run("self", sentence="日本語 " * 200, embed_dim=2)))[0]
-    assert title.count("\n") == 1 and title.endswith("…")
+    assert title.count("\n") == 2 and title.endswith("…")
 
 
 def test_small_maps_carry_their_numbers_and_large_ones_none() -> None:
