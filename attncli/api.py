@@ -1,17 +1,18 @@
 """What Python calls: an experiment by its name and settings; reports that show themselves in a notebook."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from html import escape
 from importlib import import_module
 from io import StringIO
+from keyword import iskeyword
 from os import PathLike, fspath
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_origin
 
-from attncli.errors import UserError, must_be_one_of
+from attncli.errors import NoSuchName, UserError, must_be_one_of
 from attncli.models.folder import check_packages
-from attncli.report import Report
+from attncli.report import Numbers, Report, Statistic, Table, Tensors
 from attncli.runs.runner import Session, modules_of, run_loaded
 from attncli.settings import SPECS
 from attncli.settings.fields import Spec
@@ -34,13 +35,38 @@ STYLE = (
 """A frame does not know how long its page is: what is longer scrolls, and its corner makes it larger."""
 
 
+Part = TypeVar("Part", bound=Statistic)
+
+
 class NotebookReport(Report):
-    """A Report as the functions of `attncli` return it: the same fields, and a way to look at them."""
+    """A Report as the functions of `attncli` return it: the same fields, and a way to look at them.
+
+    A name that it does not have raises NoSuchName, a UserError and a KeyError, with those that it has;
+    `statistics.get(name)` asks without.
+    """
 
     @classmethod
     def of(cls, report: Report) -> "NotebookReport":
         """The same report."""
-        return cls(**vars(report))
+        return cls(**{**vars(report), "tensors": Tensors(report.tensors)})
+
+    def table(self, name: str) -> Table:
+        """The statistic of that name as a table."""
+        return self._statistic(name, Table, "table")
+
+    def numbers(self, name: str) -> Numbers:
+        """The statistic of that name as numbers."""
+        return self._statistic(name, Numbers, "numbers")
+
+    def tensors_of(self, group: str) -> Tensors:
+        """The tensors of a group of statistics, `rows` or `keys`."""
+        return self._statistic(group, Tensors, "group of tensors")
+
+    def _statistic(self, name: str, kind: type[Part], what: str) -> Part:
+        of_kind = {key: each for key, each in self.statistics.items() if isinstance(each, kind)}
+        if name not in of_kind:
+            raise NoSuchName(what, name, of_kind)
+        return of_kind[name]
 
     def to_html(self) -> str:
         """The page that `-o page.html` writes: self-contained, it opens without a network."""
@@ -65,7 +91,8 @@ class NotebookReport(Report):
 
 def _written(view: str, report: Report, display: Display) -> str:
     stream = StringIO()
-    load_view(view)([report], stream, display)
+    # Views ask for what a report may have.
+    load_view(view)([Report(**vars(report))], stream, display)
     return stream.getvalue()
 
 
@@ -91,8 +118,8 @@ def run(
     """The report of an experiment, as its command gives it: `run("self", sentence="the cat", causal=True)`.
 
     `experiment` is a command such as self, heads or scale-demo; settings are its flags with underscores
-    (docs/settings.md), and None is the default. As with `-o page.html` heads keeps what each head looks at;
-    maps="none" leaves it out.
+    (docs/settings.md; `from_` is --from), and None is the default. A list may be a text with commas. As with
+    `-o page.html` heads keeps what each head looks at; maps="none" leaves it out.
 
     `model` is a folder, or a transformers model that is loaded; then `tokenizer` is its tokenizer. It runs
     where it is, in evaluation mode, and is left as it was. Half precision is attended to in float32.
@@ -112,9 +139,12 @@ def run(
 
 
 def heads(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", text: str | None = None, **settings: Any
+    model: "str | PathLike[str] | PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    text: str | None = None,
+    **settings: Any,
 ) -> NotebookReport:
-    """What each head of a loaded model does on a text: `run("heads", model=model, sentence=text, ...)`.
+    """What each head of a model does on a text: `run("heads", model=model, sentence=text, ...)`.
 
     Without a text the model reads random tokens twice, which shows induction heads. `report.table("heads")`
     has one row per head: entropy in nats, distance in tokens, the other scores between 0 and 1.
@@ -126,12 +156,25 @@ def _checked(experiment: str, settings: Mapping[str, Any]) -> Spec:
     """The settings as a Spec; UserError with every mistake, each at its keyword."""
     if experiment not in SPECS:
         raise UserError(f"experiment: {must_be_one_of(experiment, SPECS)}")
-    given = {
-        key: Given(fspath(value) if isinstance(value, PathLike) else value, key, is_flag=True)
-        for key, value in settings.items()
-        if value is not None
-    }
-    return checked_spec(SPECS[experiment], with_maps(SPECS[experiment], given, "attncli.run"))
+    spec_class = SPECS[experiment]
+    given = {}
+    for name, value in settings.items():
+        key = name.removesuffix("_") if iskeyword(name.removesuffix("_")) else name
+        if value is not None:
+            given[key] = Given(_setting(spec_class, key, value), name, is_flag=True)
+    return checked_spec(spec_class, with_maps(spec_class, given, "attncli.run"))
+
+
+def _setting(spec_class: type[Spec], key: str, value: Any) -> Any:
+    """As a config file has it: the name of a path; where a list is meant, its one item or parts."""
+    if isinstance(value, PathLike):
+        value = fspath(value)
+    field = spec_class.model_fields.get(key)
+    if field is None or get_origin(field.annotation) is not list:
+        return value
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    return value if isinstance(value, Iterable) else [value]
 
 
 def _run_loaded(

@@ -33,6 +33,17 @@ class WriteError(UserError):
     exit_code = NOT_WRITTEN
 
 
+class NoSuchName(UserError, KeyError):
+    """A name that a report does not have: the line says which it has."""
+
+    def __init__(self, what: str, name: object, known: Iterable[str]) -> None:
+        names = list(known)
+        super().__init__(f"no {what} {name}{nearest(str(name), names)}; known: {', '.join(names) or 'none'}")
+
+    def __str__(self) -> str:
+        return self.lines[0]
+
+
 class ClosedPipe(Exception):
     """The reader of standard output has gone: nothing is left to write."""
 

@@ -1,5 +1,6 @@
-"""What is asked of an open model, from texts to rows: the doors of `measure` (docs/python.md).
+"""What is asked of a model, from texts to rows: the doors of `measure` (docs/python.md).
 
+`model` is what `open_model` gives, or the name of a folder, which the first of several calls loads.
 `text` is a text or what `read_text` and `read_probe` made of one; `texts` are many, or the name of a file of
 them. Every result has lists of plain dicts: `pandas.DataFrame(found.heads)` is a data frame.
 """
@@ -39,13 +40,20 @@ from attncli.models.writing import Decoding
 
 Text = str | Reading
 Texts = str | PathLike[str] | Iterable[str]
+Model = Pretrained | str | PathLike[str]
+Names = str | Sequence[str]
+
+
+def _listed(names: Names) -> list[str]:
+    """The names; those of a text stand between commas."""
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else [*names]
 
 
 def _read(model: Pretrained, text: Text, key: str = "text") -> Reading:
     return read_text(model, text, key=key) if isinstance(text, str) else text
 
 
-def layers(model: Pretrained, text: Text, *, numbers: Collection[int] = ()) -> list[CapturedLayer]:
+def layers(model: Model, text: Text, *, numbers: Collection[int] = ()) -> list[CapturedLayer]:
     """The attention of each layer on a text, in the order of the run, on the model's device.
 
     `layer.attention` is an AttentionLayer: query (text, head, query, dim), key and value (text, kv_head, key,
@@ -56,23 +64,22 @@ def layers(model: Pretrained, text: Text, *, numbers: Collection[int] = ()) -> l
     All layers are kept at once, or those with the `numbers`. UserError for numbers that the model lacks.
     """
     found: list[CapturedLayer] = []
-    reading = _read(model, text)
 
     def keep(layer: CapturedLayer) -> None:
         if numbers and layer.layer not in numbers:
             return
         if not found:
-            num_kept = (len(numbers) or model.num_layers) * (3 if model.has_decoder else 1)
+            num_kept = (len(numbers) or pretrained.num_layers) * (3 if pretrained.has_decoder else 1)
             refuse_bytes("layers", num_kept * _num_bytes(layer), "fewer tokens, or some of the layers")
         found.append(layer.copied())
-        if len(found) == len(numbers) and not model.has_decoder:
+        if len(found) == len(numbers) and not pretrained.has_decoder:
             raise StopCapture
 
     with in_use(model) as pretrained:
-        capture(pretrained.model, pretrained.inputs([reading]), keep)
+        capture(pretrained.model, pretrained.inputs([_read(pretrained, text)]), keep)
     missing = sorted({*numbers} - {layer.layer for layer in found})
     if missing:
-        raise UserError(f"numbers: {model.name} has no such layer (got {missing[0]})")
+        raise UserError(f"numbers: {pretrained.name} has no such layer (got {missing[0]})")
     return found
 
 
@@ -104,15 +111,15 @@ class HeadSurvey:
 
 
 def survey(
-    model: Pretrained,
+    model: Model,
     text: Text,
     *,
     skip_sink: int = 0,
     weighted: bool = False,
     rollout: bool = False,
-    queries: Sequence[str] = (),
-    keys: Sequence[str] = (),
-    ablate: Sequence[str] = (),
+    queries: Names = (),
+    keys: Names = (),
+    ablate: Names = (),
 ) -> HeadSurvey:
     """What each head does on a text.
 
@@ -121,18 +128,18 @@ def survey(
     `queries`. `ablate` names heads, as 5:11, that give nothing meanwhile. UserError for what cannot be
     measured on this text, or of this model; MemoryError.
     """
-    reading = _read(model, text)
-    options = HeadOptions(
-        skip_sink=skip_sink,
-        words=reading.text.words is not None,
-        weighted=weighted,
-        rollout=rollout,
-        queries=tuple(queries),
-        keys=tuple(keys),
-    )
-    check_reading(reading, model, options)
     with in_use(model) as pretrained:
-        found = surveyed(pretrained, [reading], options, ablate=ablate)
+        reading = _read(pretrained, text)
+        options = HeadOptions(
+            skip_sink=skip_sink,
+            words=reading.text.words is not None,
+            weighted=weighted,
+            rollout=rollout,
+            queries=tuple(_listed(queries)),
+            keys=tuple(_listed(keys)),
+        )
+        check_reading(reading, pretrained, options)
+        found = surveyed(pretrained, [reading], options, ablate=_listed(ablate))
     (of_text,) = found.texts
     patterns = patterns_of_text(of_text.rows, of_text.stacks, of_text.key_of)
     return HeadSurvey(
@@ -148,14 +155,14 @@ def survey(
 
 @contextmanager
 def _many(
-    model: Pretrained, texts: Texts, options: HeadOptions, *, truncate: bool
+    model: Model, texts: Texts, options: HeadOptions, *, truncate: bool
 ) -> Iterator[tuple[Pretrained, ManyTexts[TextLine]]]:
     """The model in use, and the texts as it reads them."""
 
     def read(line: TextLine) -> Reading:
         words = words_of_characters if options.words else None
-        reading = read_text(model, line.text, key="texts", truncate=truncate, words=words)
-        check_reading(reading, model, options)
+        reading = read_text(pretrained, line.text, key="texts", truncate=truncate, words=words)
+        check_reading(reading, pretrained, options)
         return reading
 
     file: TextFile | ListedTexts
@@ -164,18 +171,19 @@ def _many(
             file = opened.enter_context(TextFile(fspath(texts)))
         else:
             file = ListedTexts([*texts])
-        yield opened.enter_context(in_use(model)), ManyTexts(file, read)
+        pretrained = opened.enter_context(in_use(model))
+        yield pretrained, ManyTexts(file, read)
 
 
 def survey_texts(
-    model: Pretrained,
+    model: Model,
     texts: Texts,
     *,
     truncate: bool = False,
     words: bool = False,
     skip_sink: int = 0,
     weighted: bool = False,
-    ablate: Sequence[str] = (),
+    ablate: Names = (),
 ) -> HeadSurvey:
     """What each head does over many texts: means with 95 % intervals.
 
@@ -185,7 +193,7 @@ def survey_texts(
     """
     options = HeadOptions(skip_sink=skip_sink, words=words, weighted=weighted)
     with _many(model, texts, options, truncate=truncate) as (pretrained, many):
-        totals, notes = head_totals(pretrained, many, options, ablate=ablate)
+        totals, notes = head_totals(pretrained, many, options, ablate=_listed(ablate))
     heads = totals.heads()
     patterns = summary_patterns(heads, totals.stacks)
     return HeadSurvey(
@@ -200,7 +208,7 @@ def survey_texts(
 
 
 def examples(
-    model: Pretrained,
+    model: Model,
     texts: Texts,
     head: str,
     statistic: str,
@@ -228,11 +236,11 @@ def examples(
 
 
 def relations(
-    model: Pretrained,
+    model: Model,
     sentences: str | PathLike[str],
     *,
     truncate: bool = False,
-    ablate: Sequence[str] = (),
+    ablate: Names = (),
 ) -> HeadRelations:
     """How often each head looks along each syntactic relation of a CoNLL-U file, with 95 % intervals.
 
@@ -240,15 +248,15 @@ def relations(
     """
     with SentenceFile(fspath(sentences)) as file, in_use(model) as pretrained:
         many = sentences_of(file, pretrained, truncate=truncate)
-        found = relations_of(pretrained, many, ablate=ablate)
+        found = relations_of(pretrained, many, ablate=_listed(ablate))
     return replace(found, notes=(*many.notes(), *found.notes))
 
 
 def ablate(
-    model: Pretrained,
+    model: Model,
     text: Text | Sequence[Text],
     *,
-    heads: Sequence[str] = (),
+    heads: Names = (),
     method: RemovalMethod = "zero",
     jointly: bool = False,
     approximate: bool = False,
@@ -272,7 +280,12 @@ def ablate(
             for one in texts
         ]
         return ablated(
-            pretrained, readings, heads=heads, method=method, jointly=jointly, approximate=approximate
+            pretrained,
+            readings,
+            heads=_listed(heads),
+            method=method,
+            jointly=jointly,
+            approximate=approximate,
         )
 
 
@@ -286,7 +299,7 @@ def text_differences(model: Pretrained, a: Text, b: Text) -> TextDifferences:
 
 
 def why(
-    model: Pretrained,
+    model: Model,
     text: Text,
     *,
     answer: str | None = None,
@@ -303,7 +316,7 @@ def why(
 
 
 def generate(
-    model: Pretrained,
+    model: Model,
     text: str,
     *,
     max_new_tokens: int = 20,

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator, Field
 
+from attncli.errors import NoSuchName
+
 SCHEMA_VERSION = 1
 
 # What the axes of tensors may be called.
@@ -119,9 +121,15 @@ class Step:
 class Numbers(dict[str, Number]):
     """Single numbers by their names."""
 
+    def __missing__(self, name: str) -> Number:
+        raise NoSuchName("number", name, self)
+
 
 class Tensors(dict[str, NamedTensor]):
     """Tensors by their names: a number for each query in the group `rows`, for each key in `keys`."""
+
+    def __missing__(self, name: str) -> NamedTensor:
+        raise NoSuchName("tensor", name, self)
 
 
 Row = Mapping[str, Cell | list[Cell]]

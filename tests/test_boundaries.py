@@ -32,7 +32,7 @@ ARROWS = {
     "memory": {"errors"},
     "plain_text": set(),
     "errors": set(),
-    "report": set(),
+    "report": {"errors"},
 }
 LIBRARY = ("core", "models", "measure", "library")
 TORCH_FREE = ("api", "cli", "settings", "saved", "arrays", "views", *LEAVES)

@@ -76,6 +76,13 @@ def open_model(
     return replace(pretrained, name=short_name(asked))
 
 
+def _opened(asked: str) -> Pretrained:
+    """As `open_model`, with the model of the last call kept."""
+    source = _checked_source(asked, allow_download=False)
+    pretrained = kept_pretrained(source, allow_download=False, device="auto", with_head=True)
+    return replace(pretrained, name=short_name(asked))
+
+
 def _checked_source(asked: str, *, allow_download: bool) -> str:
     """UserError for what is neither a model here nor, where downloads are allowed, a name on the hub."""
     try:
@@ -285,8 +292,12 @@ def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
 
 
 @contextmanager
-def in_use(pretrained: Pretrained) -> Iterator[Pretrained]:
-    """The model while it is measured: a caller's own as it is by now, in evaluation mode."""
+def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
+    """The model while it is measured: a caller's own as it is by now, in evaluation mode.
+
+    The name of one is opened; of many calls with the same name the first loads it.
+    """
+    pretrained = model if isinstance(model, Pretrained) else _opened(fspath(model))
     if pretrained.lent is None:
         yield pretrained
         return

@@ -259,3 +259,26 @@ def test_no_text_is_an_error_at_its_name(model: Pretrained) -> None:
         attncli.survey(model, "long " * 60)
     cut = attncli.read_text(model, "long " * 60, truncate=True)
     assert attncli.survey(model, cut).num_tokens == 128
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_folder_will_do_for_a_model(kind: type, tmp_path: Path, model: Pretrained) -> None:
+    folder = kind(SHIPPED_MODEL)
+    text = "to be or not to b"
+    survey = attncli.survey(folder, text, ablate="0:1", keys="b")
+    assert survey.heads == attncli.survey(model, text, ablate=["0:1"], keys=["b"]).heads
+    lost = attncli.ablate(folder, text, heads="0:1, 1:3", answer="e")
+    assert lost.heads == attncli.ablate(model, text, heads=["0:1", "1:3"], answer="e").heads
+    assert attncli.why(folder, text).parts == attncli.why(model, text).parts
+    assert attncli.generate(folder, text, max_new_tokens=2).text == "e "
+    assert len(attncli.layers(folder, text)) == 2
+    assert attncli.survey_texts(folder, TEXTS).heads == attncli.survey_texts(model, TEXTS).heads
+    assert attncli.examples(folder, TEXTS, "1:3", "induction").rows
+    (tmp_path / "t.conllu").write_text(TREEBANK)
+    assert attncli.relations(folder, tmp_path / "t.conllu").heads
+    assert attncli.heads(folder, text=text).table("heads")
+
+
+def test_a_folder_that_is_not_there_is_told() -> None:
+    with pytest.raises(attncli.UserError, match=r"^model: no such folder: nowhere"):
+        attncli.survey("nowhere", "a")

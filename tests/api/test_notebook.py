@@ -52,12 +52,16 @@ def test_the_notebook_stands_without_outputs() -> None:
 
 def test_cells_show_a_page_and_as_text_the_first_screen(executed: Any) -> None:
     shown = [output.data for output in outputs(executed, "execute_result")]
-    assert [set(data) for data in shown] == [{"text/html", "text/plain"}] * 3
+    assert [set(data) for data in shown] == [{"text/html", "text/plain"}] * 5
+    *tables, first, second, third = shown
+    assert "previous token" in tables[0]["text/plain"] and "induction" in tables[1]["text/plain"]
+    shown = [first, second, third]
     assert all(data["text/html"].startswith("<iframe ") for data in shown)
     assert shown[0]["text/plain"].startswith("self: the cat walks on the street\n6 tokens")
     assert outputs(executed, "display_data") == []  # rich would show its tables by itself here
     told = "".join(o.text for o in outputs(executed, "stream") if o.name == "stdout").splitlines()
-    assert told[0] == "('head', 'query', 'key') (4, 6, 6)"
+    assert told[0] == "heads 7.82 of a logit of 15.07"
+    assert told[1] == "('head', 'query', 'key') (4, 6, 6)"
     assert told[-1].startswith("layer 1, head ")
 
 
@@ -73,7 +77,8 @@ def test_cells_are_drawn_in_frames_of_their_own(
     width: int,
     scheme: str,
 ) -> None:
-    cells = [output.data["text/html"] for output in outputs(executed, "execute_result")]
+    shown = [output.data["text/html"] for output in outputs(executed, "execute_result")]
+    cells = [html for html in shown if html.startswith("<iframe ")]
     hostile = attncli.run("self", sentence=f"{ESCAPES} {' '.join(HOSTILE)}", tokenizer="whitespace")
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = context.new_page()

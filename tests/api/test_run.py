@@ -1,6 +1,7 @@
 """The calls from Python against the command line, and a loaded model against its folder."""
 
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -68,6 +69,43 @@ def test_every_mistake_is_in_one_exception() -> None:
         attncli.run("slef")
     with pytest.raises(attncli.UserError, match=r"^embedding: previous needs a step before it"):
         attncli.run("self", embedding="previous")
+
+
+def test_a_list_is_one_item_or_a_text_with_commas_and_a_keyword_of_python_has_an_underscore() -> None:
+    listed = attncli.run("heads", sentence="the cat", **{"from": ["0", "2"]}, to=["t"], ablate=["1:0"])
+    assert as_json(attncli.run("heads", sentence="the cat", from_="0,2", to="t", ablate="1:0")) == as_json(
+        listed
+    )
+    assert attncli.run("scale-demo", factors=8).spec["factors"] == [8]
+    with pytest.raises(attncli.UserError, match=r"^from_: needs --to"):
+        attncli.run("heads", from_="it")
+
+
+def test_a_name_that_a_report_does_not_have_is_told_with_those_that_it_has() -> None:
+    report = attncli.run("self")
+    asked: list[tuple[Callable[[], object], str]] = [
+        (
+            lambda: report.tensors["weigths"],
+            "no tensor weigths (did you mean 'weights'?); known: input, scores, ",
+        ),
+        (lambda: report.table("heads"), "no table heads; known: none"),
+        (
+            lambda: attncli.run("heads").table("intervals"),
+            "no table intervals; known: heads, patterns, strongest",
+        ),
+        (lambda: report.numbers("score"), "no numbers score (did you mean 'scores'?); known: scores, "),
+        (lambda: report.numbers("scores")["spread"], "no number spread; known: mean, variance, min, max"),
+        (lambda: report.tensors_of("columns"), "no group of tensors columns; known: rows, keys"),
+        (
+            lambda: report.tensors_of("rows")["entropi"],
+            "no tensor entropi (did you mean 'entropy'?); known: ",
+        ),
+    ]
+    for ask, line in asked:
+        with pytest.raises(KeyError) as raised:
+            ask()
+        assert str(raised.value).startswith(line) and isinstance(raised.value, attncli.UserError)
+    assert report.tensors.get("weigths") is None and pickle.loads(pickle.dumps(report)).tensors.keys()
 
 
 def test_importing_attncli_imports_nothing_of_weight() -> None:
