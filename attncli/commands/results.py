@@ -78,10 +78,10 @@ export_command = partial(
 
 EXAMPLES = (
     "attn results runs.db",
+    "attn results runs.db --statistic entropy.mean",
     "attn results runs.db --statistic entropy.mean --group-by num_heads --group-by causal",
     'attn results runs.db --where "head = 3" --where "entropy.mean < 1.5"',
-    "attn results runs.db --statistic entropy --group-by layer --group-by head",
-    "attn results runs.db --statistic entropy --group-by layer --group-by head --sort mean --top 10",
+    "attn results survey.db --statistic entropy --sort mean --top 10",
     "attn results runs.db --format json -o summary.json",
 )
 WHERE = option(
@@ -94,11 +94,13 @@ WHERE = option(
 )
 GROUP_BY = option(
     "--group-by",
-    "One row for each value of a setting, of layer, head or id; repeatable. [default: experiment]",
+    "One row for each value of a setting, of layer, head or id; repeatable; none: one for all. "
+    "[default: what was swept, and layer and head of a model]",
     "NAME",
     kind=list[str],
     everyday="a row for each value of this; may be repeated",
 )
+NO_GROUPS = "none"
 STATISTIC = option(
     "--statistic",
     "Only this statistic; repeatable.",
@@ -138,12 +140,13 @@ def show_results(
     to = Destination(**flags)
     if group_by or statistic or top:
         to.display = replace(to.display, show=("all",))
-    from attncli.runs.results import reading, results
+    from attncli.runs.results import reading, results, usual_groups
 
     path = Path(store)
-    # Two runs of one id are two sentences where they are of different plans.
-    groups = list(dict.fromkeys([*(group_by or ["experiment"]), *(["plan"] if all else [])]))
     with reading(path, all_runs=all) as reader:
+        groups = ["experiment"] if list(group_by) == [NO_GROUPS] else group_by or usual_groups(reader)
+        # Two runs of one id are two sentences where they are of different plans.
+        groups = list(dict.fromkeys([*groups, *(["plan"] if all else [])]))
         report = results(
             path,
             reader,

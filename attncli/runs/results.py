@@ -17,6 +17,7 @@ from attncli.errors import RunError, UserError, nearest
 from attncli.report import PLACES, NamedTensor, Report, Statistic, Table
 from attncli.runs.report_values import FLOAT, GROUP_SUMMARY, Column, Columns, Condition, listed
 from attncli.runs.store import check_header, columns_of, connect_to_read
+from attncli.settings import SPECS
 
 RUNS_AT_ONCE = 1000
 
@@ -118,6 +119,13 @@ class Reader:
         """The names of all statistics, in the order in which they were stored first."""
         query = "SELECT statistic FROM columns ORDER BY shape, position"
         return list(dict.fromkeys(name for (name,) in self._connection.execute(query)))
+
+    def has_layers(self) -> bool:
+        """Whether a chosen run has a statistic of each head of a model."""
+        shapes = f"SELECT shape FROM runs WHERE status = 'done'{self._chosen}"
+        query = f"SELECT EXISTS (SELECT 1 FROM columns WHERE layer IS NOT NULL AND shape IN ({shapes}))"
+        (found,) = self._connection.execute(query).fetchone()
+        return bool(found)
 
     def failed(self) -> Iterator[FailedRun]:
         """The failed runs in order."""
@@ -327,6 +335,8 @@ def results(
     if not reader.settings:
         raise UserError(f"{path}: holds no run yet: rerun the same attn batch to resume")
     summary = Summary(reader, where, group_by, statistics)
+    named = {*group_by, *(condition.name for condition in where)}
+    repeated = [key for key in REPEATED if key in _swept(reader) and key not in named]
     counts = reader.counts()
     found: dict[str, Statistic] = {}
     all_rows = _ordered(summary.rows(), sort, ascending)
@@ -341,6 +351,7 @@ def results(
     if failed:
         found["failed"] = failed
     asked = {"store": str(path), "where": list(map(str, where)), "group_by": list(group_by)}
+    asked |= {} if sort is None else {"sort": sort}
     is_grid = set(group_by) == set(PLACES) and sort is None and top is None
     tensors = _grids(rows) if is_grid else {}
     tokens: tuple[str, ...] = ()
@@ -354,6 +365,8 @@ def results(
     notes = [f"{counts['done']:,} runs are done, {counts['failed']:,} failed{made_with}."]
     if earlier := reader.earlier_runs():
         notes.append(f"{earlier.capitalize()}.")
+    if repeated:
+        notes.append(f"A mean is over every {' and '.join(repeated)}.")
     if len(rows) < len(all_rows):
         notes.append(f"The first {len(rows):,} of {len(all_rows):,} rows.")
     if not rows and counts["done"]:
@@ -428,6 +441,30 @@ def _swept(reader: Reader) -> dict[str, str]:
     ]
     keys = dict.fromkeys(key for own in by_experiment for key in differing_settings(own))
     return {key: _type_of([own.get(key) for own in used]) for key in keys if key not in TIDY_COLUMNS}
+
+
+REPEATED = ("seed",)
+"""Settings of which several values repeat an experiment: their mean is what is asked."""
+
+
+def usual_groups(reader: Reader) -> list[str]:
+    """The experiment where there are several, what their runs differ in, and the heads of a model.
+
+    A setting that follows from the others, as head_dim from num_heads, makes no group of its own.
+    """
+    used = list(reader.settings_in_use().values())
+    names = list(dict.fromkeys(own["experiment"] for own in used))
+    groups = ["experiment"] if len(names) > 1 else []
+    fields = {key: field for name in names for key, field in SPECS[name].model_fields.items()}
+    swept = [key for key in _swept(reader) if key in fields and key not in REPEATED]
+    for key in sorted(swept, key=lambda key: fields[key].default_factory is not None):
+        if _count_groups(used, [*groups, key]) > _count_groups(used, groups):
+            groups.append(key)
+    return [*groups, *(PLACES if reader.has_layers() else ())] or ["experiment"]
+
+
+def _count_groups(used: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> int:
+    return len({tuple(str(own.get(key)) for key in keys) for own in used})
 
 
 def _type_of(values: Sequence[Any]) -> str:

@@ -232,7 +232,11 @@ NEEDS: dict[str, Needs] = {
         said=("about",),
     ),
     "diff": Needs(tables={"side_by_side": {"statistic": TEXT}}, tensors={"difference": 2}, said=("about",)),
-    "results": Needs(must=("summary",), spec={"store": TEXT, "group_by": LIST}),
+    "results": Needs(
+        must=("summary",),
+        tables={"summary": {"statistic": TEXT, "mean": NUMBER}},
+        spec={"store": TEXT, "group_by": LIST},
+    ),
 }
 
 
@@ -268,7 +272,7 @@ def _is_wrong_and_right(report: Report) -> bool:
 # Of reports without a Spec.
 NEXT_STEPS = {
     "diff": ("--show weights", "--show statistics", "-o page.html"),
-    "results": ("--statistic NAME", "--group-by layer", "-o summary.csv"),
+    "results": ("--statistic NAME", "--group-by none", "-o summary.csv"),
     "show": ("--show all", "--format heatmap", "-o page.html"),
 }
 

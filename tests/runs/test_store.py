@@ -1,5 +1,6 @@
 """The store of a batch as a user meets it: kept, gone on with, refused, full."""
 
+import io
 import json
 import os
 import resource
@@ -14,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attncli.report import Report, Table
 from attncli.runs.store import SCHEMA_VERSION, driving, open_store
-from attncli.views import SUFFIXES
+from attncli.views import SUFFIXES, Display, load_view
 from tests.conftest import Attn
 from tests.duckdb_reader import read_by_duckdb
 from tests.running import run
@@ -507,6 +509,9 @@ def rows_of(attn: Attn, store: Path, *flags: str) -> list[dict[str, object]]:
     return json.loads(ended.out)["statistics"].get("summary", [])
 
 
+POOLED = ("--group-by", "none")
+
+
 def test_results_are_what_sql_says(attn: Attn, tmp_path: Path) -> None:
     arguments, store = write_batch(tmp_path, 30), tmp_path / "runs.db"
     attn([*arguments, "-o", str(store)])
@@ -533,7 +538,7 @@ def test_results_are_what_sql_says(attn: Attn, tmp_path: Path) -> None:
         found = [row[name] for name in ("count", "mean", "min", "max")]
         np.testing.assert_allclose(found, expected[row["statistic"], row["causal"], row["head"]], rtol=1e-12)
     query = "SELECT count(*) FROM tidy WHERE statistic = 'entropy.mean' AND value < 0.5"
-    (row,) = rows_of(attn, store, "--where", "entropy.mean < 0.5", "--statistic", "entropy.mean")
+    (row,) = rows_of(attn, store, *POOLED, "--where", "entropy.mean < 0.5", "--statistic", "entropy.mean")
     assert row["count"] == connection.execute(query).fetchone()[0] > 0
     (row,) = rows_of(
         attn,
@@ -562,12 +567,12 @@ def test_the_deviation_is_that_of_all_values_however_they_came(
     connection.close()
     for runs_at_once in (1, 7, 1000):
         monkeypatch.setattr("attncli.runs.results.RUNS_AT_ONCE", runs_at_once)
-        (row,) = rows_of(attn, store, "--statistic", "scores.max")
+        (row,) = rows_of(attn, store, *POOLED, "--statistic", "scores.max")
         np.testing.assert_allclose(row["std"], statistics.stdev(values), rtol=1e-12)
-    (row,) = rows_of(attn, store, "--statistic", "scores.max", "--where", "run = 3")
+    (row,) = rows_of(attn, store, *POOLED, "--statistic", "scores.max", "--where", "run = 3")
     assert row["count"] == 1 and row["std"] is None
     ended = attn(
-        ["results", str(store), "--statistic", "scores.max", "--where", "run = 3", "--format", "csv"]
+        ["results", str(store), *POOLED, "--statistic", "scores.max", "--where", "run = 3", "--format", "csv"]
     )
     assert ended.out.splitlines()[0] == "statistic,experiment,count,mean,std,min,max"
     assert ended.out.splitlines()[1].split(",")[4] == ""
@@ -610,6 +615,66 @@ def test_layers_and_heads_are_a_grid_of_means(attn: Attn, tmp_path: Path) -> Non
     assert not any(line.startswith("induction") for line in shown.splitlines())
     listed = attn(["results", str(store), *flags, "--sort", "mean"]).out
     assert "layer × head" not in listed and listed.count("\ninduction ") == 8
+
+
+def test_a_sweep_is_grouped_by_what_is_swept(attn: Attn, tmp_path: Path) -> None:
+    """head_dim follows from num_heads; seeds repeat an experiment."""
+    store = tmp_path / "runs.db"
+    (tmp_path / "x.yaml").write_text(
+        "experiment: multihead\nsentence: a b c\nembed_dim: 8\n"
+        "sweep: {num_heads: [1, 2, 4], causal: [false, true], seed: [0, 1]}"
+    )
+    attn(["batch", str(tmp_path / "x.yaml"), "-o", str(store)])
+    rows = rows_of(attn, store, "--statistic", "scores.max")
+    expected = [(causal, heads) for heads in (1, 2, 4) for causal in ("false", "true")]
+    assert {(str(row["causal"]).lower(), row["num_heads"]) for row in rows} == {*expected}
+    assert len(rows) == 6 and {row["count"] for row in rows} == {2} and "head_dim" not in rows[0]
+    assert rows == rows_of(attn, store, "--statistic", "scores.max", *listed("causal", "num_heads"))
+    shown = attn(["results", str(store)]).out
+    lines = [line.split()[0] for line in shown.splitlines() if line.startswith(("entropy", "max", "norm"))]
+    assert lines == [
+        n for n in ("entropy.mean", "normalized_entropy.mean", "max_weight.mean") for _ in range(6)
+    ]
+    assert "A mean is over every seed.\n" in shown
+    assert "over every seed" not in attn(["results", str(store), "--where", "seed = 0"]).out
+    (pooled,) = rows_of(attn, store, "--statistic", "scores.max", *POOLED)
+    assert pooled["count"] == 12
+
+
+def listed(*names: str) -> list[str]:
+    return [argument for name in names for argument in ("--group-by", name)]
+
+
+def test_a_survey_is_grouped_by_head(attn: Attn, tmp_path: Path) -> None:
+    store = tmp_path / "survey.db"
+    (tmp_path / "p.txt").write_text("abcabc\nhello hello\nto be or not to be\n")
+    attn(["heads", "--texts", str(tmp_path / "p.txt"), "-o", str(store)])
+    rows = rows_of(attn, store, "--statistic", "induction")
+    assert rows == rows_of(attn, store, "--statistic", "induction", *listed("layer", "head"))
+    assert len(rows) == 8 and {row["count"] for row in rows} == {3}
+    (pooled,) = rows_of(attn, store, "--statistic", "induction", *POOLED)
+    assert pooled["count"] == 24
+    best = max(rows, key=lambda row: row["mean"])
+    shown = attn(["results", str(store)]).out
+    assert "the head with the largest mean of each statistic\n" in shown
+    line = next(line.split() for line in shown.splitlines() if line.startswith("induction "))
+    assert line[1:4] == [f"{best['layer']}:{best['head']}", "3", f"{best['mean']:.2f}"]
+
+
+def test_ten_heads_of_one_statistic_are_the_strongest() -> None:
+    rows = Table(
+        {"statistic": "induction", "layer": i // 9, "head": i % 9, "count": 2, "mean": (i * 7 % 30) / 30}
+        for i in range(30)
+    )
+    spec = {"store": "s.db", "where": [], "group_by": ["layer", "head"]}
+    report = Report("results", spec, {}, statistics={"summary": rows})
+    stream = io.StringIO()
+    load_view("table")([report], stream, Display(width=80))
+    shown = stream.getvalue()
+    assert "the 10 heads with the largest mean" in shown and "Not shown: 20 rows" in shown
+    heads = [line.split()[1] for line in shown.splitlines() if line.startswith("induction ")]
+    order = sorted(range(30), key=lambda i: -(i * 7 % 30))[:10]
+    assert heads == [f"{i // 9}:{i % 9}" for i in order]
 
 
 @pytest.mark.parametrize("name", ["1234567", "007", "1e3", "7"])
