@@ -143,7 +143,7 @@ def unit_of(name: str, axes: tuple[str, ...]) -> str:
         return unit
     if name.endswith("scores"):
         return "score"
-    return "weight" if is_weights(name, axes) else name.replace("_", " ")
+    return "weight" if is_weights(name, axes[-2:]) else name.replace("_", " ")
 
 
 def scale_of(scale: str | None, axes: tuple[str, ...]) -> str:

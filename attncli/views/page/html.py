@@ -22,6 +22,7 @@ from attncli.views.matrices import (
     hidden_cells,
     is_weights,
     shared_axes,
+    unit_of,
     whole_heads,
 )
 from attncli.views.texts import heading, named_tokens, subtitle, title
@@ -156,6 +157,7 @@ def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
     return {
         **_tensor_data(name, tensor, hidden_cells(report, name, tensor)),
         "is_weights": is_weights(name, tensor.axes[-2:]),
+        "unit": unit_of(name, tensor.axes),
         "compared": [plain_text(other) for other in compared_names(report, name)],
     }
 

@@ -28,6 +28,7 @@ export function matrixOf([shown, index], number, shading) {
     shading,
     skip: skippedOf(shown),
     decimals: shown.decimals,
+    unit: shown.unit,
     isLog: shading.kind === "log",
     title: matrixTitle(shown === tensor ? tensor : { ...shown, name: "weights" }, place),
     rowLabels: axisLabels(report, axes[0], shown.rows),

@@ -18,7 +18,7 @@ import { showSources } from "./selection.js";
 import { showCurves, showRowCurves } from "../parts/curves.js";
 import { byId, fillSelect } from "../parts/elements.js";
 import { showSteps } from "../parts/steps.js";
-import { showTables, words } from "../parts/tables.js";
+import { keyTable, showTables, words } from "../parts/tables.js";
 import { showLegend } from "../values/colours.js";
 import { placeText, shortPlace } from "../values/labels.js";
 
@@ -34,6 +34,7 @@ export async function showReport(index) {
   showSteps(byId("steps"), report.steps);
   showNotes(report);
   await Promise.all([...report.rows, ...report.keys].map((tensor) => tensor.load()));
+  byId("tables").prepend(keyTable(report));
   const curves = report.tensors.filter(({ shape }) => shape.length === 1);
   await showCurves(byId("curves"), report, curves);
   if (chosen.report !== report) return; // another one was chosen meanwhile
@@ -112,8 +113,11 @@ async function showMatrix() {
   showHeadStatistics(matrix.place);
   showRowCurves(byId("row-curves"), report, matrix);
   for (const id of ["previous", "next", "compare-choice"]) byId(id).hidden = tensor.count < 2;
-  showLegend(byId("legend"), shading, matrix.decimals);
+  showLegend(byId("legend"), shading, matrix);
   showCompared();
+  // A map of no tokens leaves room beside it.
+  const hasMore = ["overview", "steps", "curves"].some((id) => !byId(id).hidden);
+  byId("main").classList.toggle("narrow", !matrix.isAttention && !hasMore && !byId("row-curves").children.length);
   map.show(matrix, beside !== null);
   const hasTokens = matrix.isAttention && Math.max(matrix.rows, matrix.columns) <= MOST_TOKENS;
   byId("tokens").hidden = !hasTokens;

@@ -59,7 +59,9 @@ export class MatrixMap {
     const { rows, columns } = this.matrix;
     const labelWidth = this.left.offsetWidth;
     const room = this.parts.clientWidth * (isWide.matches ? this.share : 1) - labelWidth - 8;
-    this.width = Math.max(1, Math.min(LARGEST_CELL, room / columns, Math.max(3, LARGEST_HEIGHT / rows)));
+    // Of tokens by tokens cells are square; others are as wide as there is room, for their numbers.
+    const widest = this.matrix.isAttention ? Math.max(3, LARGEST_HEIGHT / rows) : LARGEST_CELL;
+    this.width = Math.max(1, Math.min(LARGEST_CELL, room / columns, widest));
     const least = rows <= MOST_ROWS_WITH_LABELS ? LABEL_PIXELS + 1 : 0;
     this.height = Math.min(Math.max(this.width, least), 40);
     if (this.height * rows > LARGEST_HEIGHT) this.height = LARGEST_HEIGHT / rows;
@@ -92,6 +94,8 @@ export class MatrixMap {
       label.style[property] = `${i + 1} / span ${Math.min(step, labels.length - i)}`;
       shown.push(label);
     }
+    const longest = Math.max(...labels.map(({ position }) => position.length));
+    side.classList.toggle("level", labels.every(({ token }) => !token) && longest * 7 + 2 <= step * pixels);
     side.replaceChildren(...shown);
   }
 

@@ -8,6 +8,8 @@ import { isNumber, shortScalar } from "../values/numbers.js";
 
 // More maps than that stand beside the chosen one, where there is room.
 const FEW_MAPS = 24;
+// Of the heads of a layer so many stand beside each other there, at most.
+const MOST_ACROSS = 4;
 // Of more columns a small map shows no single cells.
 const MOST_PIXELATED = 64;
 
@@ -47,7 +49,10 @@ export class Overview {
     }
     this.hasLayers = tensor.axes[0] === "layer" && tensor.shape[0] > 1;
     this.container.classList.toggle("fine", tensor.columns > MOST_PIXELATED);
-    this.container.style.setProperty("--heads", tensor.leadingShape.at(-1));
+    const numHeads = tensor.leadingShape.at(-1);
+    this.container.style.setProperty("--heads", numHeads);
+    // Lines of a layer are equally long, as far as its heads can be shared out.
+    this.container.style.setProperty("--across", Math.ceil(numHeads / Math.ceil(numHeads / MOST_ACROSS)));
     this.setSize(this.size);
   }
 

@@ -1,7 +1,8 @@
 // Statistics as tables: mappings of numbers with the same names share one, a list of mappings has its own.
 
 import { make, makeToken } from "./elements.js";
-import { scalar } from "../values/numbers.js";
+import { axisLabels, labelText } from "../values/labels.js";
+import { NO_NUMBER, scalar } from "../values/numbers.js";
 
 export const PLACES = ["layer", "head"];
 const MOST_HEADS = 1e6; // of a layer, for their order
@@ -13,7 +14,10 @@ export function showTables(container, statistics, onPlace) {
   const shared = new Map();
   const tables = [];
   for (const [name, value] of Object.entries(statistics)) {
-    if (Array.isArray(value)) tables.push(tableOf(words(name), value, name === "heads" ? onPlace : null));
+    if (Array.isArray(value)) {
+      const isOfHeads = name === "heads";
+      tables.push(tableOf(words(name), isOfHeads ? distinguished(value) : value, isOfHeads ? onPlace : null));
+    }
     else if (value && typeof value === "object") {
       const names = Object.keys(value).join();
       if (!shared.has(names)) shared.set(names, []);
@@ -22,6 +26,29 @@ export function showTables(container, statistics, onPlace) {
   }
   for (const rows of shared.values()) tables.push(tableOf("", rows, null));
   container.replaceChildren(...tables);
+}
+
+// Of heads: without the kinds, stacks and modules that follow from the layer.
+function distinguished(rows) {
+  const count = (...names) => new Set(rows.map((row) => names.map((name) => row[name]).join("\n"))).size;
+  const dropped = ["kind", "stack"].filter((name) => count("layer", "stack", name) === count("layer"));
+  if (count("layer", "stack", "module") === count("layer", "stack")) dropped.push("module");
+  const isKept = ([name]) => !dropped.includes(name);
+  return rows.map((row) => Object.fromEntries(Object.entries(row).filter(isKept)));
+}
+
+// What each key gives or receives, of a report without a map of keys to point at.
+export function keyTable(report) {
+  const ofKeys = report.keys.filter(({ axes }) => String(axes) === "key");
+  const hasMap = report.matrices.some(({ axes }) => axes.at(-1).startsWith("key"));
+  if (hasMap || !ofKeys.length) return "";
+  const labels = axisLabels(report, "key", ofKeys[0].values.length);
+  const rows = labels.map((label, i) => ({
+    token: labelText(label),
+    ...Object.fromEntries(ofKeys.map(({ name, values }) => [name, values[i]])),
+  }));
+  const { head } = report.settings;
+  return tableOf(head ? `head ${head}, token by token` : "statistics of each key", rows, null);
 }
 
 // A list within a row takes a column for each of its numbers.
@@ -50,7 +77,8 @@ export function tableOf(title, mappings, onPlace) {
     return head;
   });
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body);
-  const areWhole = new Set(names.filter((name) => rows.every((row) => Number.isInteger(row[name]))));
+  const isWhole = (value) => value === null || Number.isInteger(value);
+  const areWhole = new Set(names.filter((name) => rows.every((row) => isWhole(row[name]))));
   const fill = (sorted) => body.replaceChildren(...sorted.map((row) => rowOf(row, names, areWhole, onPlace)));
   const sortBy = (name, head) => {
     const isDescending = head.getAttribute("aria-sort") !== "descending";
@@ -75,7 +103,7 @@ function rowOf(row, names, areWhole, onPlace) {
     const value = row[name];
     if (typeof value === "string") return make("td", { class: "text" }, makeToken(value));
     if (name === "head" && areHeads([row])) return make("td", { class: "number", text: headName(row) });
-    return make("td", { class: "number", text: areWhole.has(name) ? value : scalar(value) });
+    return make("td", { class: "number", text: areWhole.has(name) ? (value ?? NO_NUMBER) : scalar(value) });
   });
   const line = make("tr", {}, ...cells);
   if (onPlace && PLACES.every((axis) => axis in row)) {

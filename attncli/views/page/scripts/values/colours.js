@@ -115,7 +115,7 @@ export function isLight(pixel) {
   return 0.299 * (pixel & 255) + 0.587 * ((pixel >> 8) & 255) + 0.114 * ((pixel >> 16) & 255) > 140;
 }
 
-export function showLegend(element, shading, decimals) {
+export function showLegend(element, shading, { decimals, unit }) {
   const bar = make("canvas", { class: "legend-bar", role: "img", "aria-label": "colours from low to high" });
   bar.width = 256;
   bar.height = 1;
@@ -128,6 +128,7 @@ export function showLegend(element, shading, decimals) {
       ? [shading.startsAtZero ? "0" : "row's least", "row's most"]
       : rangeEnds(shading.low, shading.high, { decimals, isLog: shading.kind === "log" });
   element.replaceChildren(
+    make("span", { text: unit }),
     ends[0],
     bar,
     ends[1],

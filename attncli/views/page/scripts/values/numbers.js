@@ -1,6 +1,6 @@
 // Numbers as texts for people, with the same digits as the tables in a terminal.
 
-const NO_NUMBER = "-";
+export const NO_NUMBER = "-";
 const TOO_WIDE = 1e7;
 
 export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
