@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attncli.plain_text import plain_text
-from attncli.report import NamedTensor, Report, Table
+from attncli.report import NamedTensor, Report, Table, Tensors
 from attncli.views.page.html import SOURCES
 from tests.running import run
 from tests.views.page.pages import (
@@ -424,3 +424,54 @@ def test_the_sources_are_modules_that_a_browser_loads_as_they_are(browser: Any) 
     page.wait_for_selector("html[data-drawn]")
     assert errors == [] and page.locator("#map .map-numbers span").count() == 36
     page.close()
+
+
+def why_report() -> Report:
+    contributions = np.linspace(-1, 2, 90).reshape(30, 3)
+    rows = [
+        {"layer": layer, "module": f"layers.{layer}.attn", "kind": "self", "stack": "self", "head": head,
+         "pattern": "induction", "contribution": contributions[layer, head]}
+        for layer in range(30)
+        for head in range(3)
+    ]  # fmt: skip
+    patterns = [{"pattern": "induction", "rows": 15}, {"pattern": "unnamed", "rows": None}]
+    keys = {
+        name: NamedTensor(("key",), np.arange(6) / scale)
+        for name, scale in (("contribution", 3), ("weight", 15))
+    }
+    return Report(
+        "why",
+        {"head": "29:2"},
+        {},
+        SENTENCE,
+        tensors={"contribution": NamedTensor(("layer", "head"), contributions)},
+        statistics={"heads": Table(rows), "patterns": Table(patterns), "keys": Tensors(keys)},
+    )
+
+
+@pytest.mark.parametrize("width", [600, 1200])
+def test_a_page_without_tokens_has_the_table_of_tokens_beside_its_map(opened: Opened, width: int) -> None:
+    page = opened(page_of(why_report()), width=width)
+    tables = page.locator("#tables .table")
+    assert [title.split("\n")[0] for title in tables.all_inner_texts()] == [
+        "head 29:2, token by token", "heads", "patterns",
+    ]  # fmt: skip
+    assert tables.nth(0).locator("tbody tr").nth(5).locator("td").all_inner_texts() == [
+        "5 street",
+        "1.6667",
+        "0.3333",
+    ]
+    assert tables.nth(1).locator("th").all_inner_texts() == ["layer", "head", "pattern", "contribution"]
+    assert tables.nth(2).locator("td.number").all_inner_texts() == ["15", "·"]
+    assert page.inner_text("#legend").split()[0] == "logit"
+    assert page.locator(".map-numbers span").first.is_visible()
+    where, there = page.locator(".workspace").bounding_box(), page.locator("#tables").bounding_box()
+    assert (there["x"] > where["x"] + where["width"]) == (width == 1200)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_colour_bar_is_named_and_the_heads_of_a_layer_fill_their_lines(opened: Opened) -> None:
+    page = opened(page_of(heads_report(SENTENCE, random_weights(4, 9, 6, 6))), width=1200)
+    assert page.inner_text("#legend").split()[0] == "weight"
+    tops = page.locator(".thumbnail").evaluate_all("all => all.slice(0, 9).map(each => each.offsetTop)")
+    assert [tops.count(top) for top in dict.fromkeys(tops)] == [3, 3, 3]
