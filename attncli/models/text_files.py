@@ -1,5 +1,6 @@
 """Files with a text in each line: each line checked once, then read as needed; texts that run together."""
 
+import csv
 import json
 import shutil
 import sys
@@ -7,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -27,17 +29,23 @@ class LineFile:
     """The lines of a file, in bounded memory however long it is; errors about the file begin with `place`.
 
     Standard input (`-`) and pipes are copied to a temporary file first, since they are read more than once.
-    A file named .jsonl or .ndjson holds JSON Lines, and so does a pipe whose first line begins with {.
+    A file named .jsonl or .ndjson holds JSON Lines, and so does a pipe whose first line begins with {. Of one
+    named .csv each record is such a line, without the cells of other columns.
     """
+
+    columns: Sequence[str] = ()
+    """What is read of a CSV file, the text first; nothing of a file that has no such form."""
 
     def __init__(self, name: str, place: str) -> None:
         self.label = "<stdin>" if name == "-" else name
         self._path = Path(name)
         self._spool: IO[bytes] | None = None
+        self.is_csv = False
         try:
             if name != "-" and self._path.is_file():
                 self._path.open("rb").close()
-                self.is_json = self._path.suffix.lower() in (".jsonl", ".ndjson")
+                self.is_csv = bool(self.columns) and self._path.suffix.lower() == ".csv"
+                self.is_json = self.is_csv or self._path.suffix.lower() in (".jsonl", ".ndjson")
             else:
                 self._spool = _spooled(self._path, place, is_stdin=name == "-")
                 self.is_json = self._spool.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
@@ -54,10 +62,34 @@ class LineFile:
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """The lines that are not blank, with their numbers."""
         with self._opened() as file:
+            if self.is_csv:
+                yield from self._records(file)
+                return
             for number, data in enumerate(file, start=1):
                 stripped = data.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else data.strip()
                 if stripped:
                     yield number, stripped
+
+    def _records(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+        """Each record of a CSV file as JSON, with the number of its last line; UserError for what is none."""
+        with TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+            reader = csv.DictReader(text)
+            try:
+                found = reader.fieldnames or ()
+                if self.columns[0] not in found:
+                    has = f"it has {', '.join(map(str, found))[:60]}" if found else "it is empty"
+                    other = "one text per line in a .txt file, or JSON Lines, will do as well"
+                    raise UserError(f"{self.label}:1: must have a column {self.columns[0]} ({has}); {other}")
+                for cells in reader:
+                    if None in cells or None in cells.values():
+                        where, count = f"{self.label}:{reader.line_num}", len(reader.fieldnames or ())
+                        raise UserError(f'{where}: must have {count} cells, as its header: "quote, a comma"')
+                    kept = {name: cells[name] for name in self.columns if cells.get(name)}
+                    yield reader.line_num, json.dumps({self.columns[0]: "", **kept}).encode()
+            except UnicodeDecodeError as error:
+                raise UserError(f"{self.label}: is not UTF-8 text ({error.reason})") from None
+            except csv.Error as error:
+                raise UserError(f"{self.label}:{reader.line_num}: is not valid CSV: {error}") from None
 
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes]]:
@@ -163,10 +195,12 @@ class TextLine(NamedTuple):
 
 
 class TextFile(LineFile):
-    """What the setting `texts` names: a text in each line, or JSON Lines with text, id and group.
+    """What the setting `texts` names: a text in each line, or JSON Lines or CSV with text, id and group.
 
     With `group` only the texts of that group.
     """
+
+    columns = ("text", "id", "group")
 
     def __init__(self, name: str, group: str | None = None) -> None:
         super().__init__(name, f"texts: {name}")

@@ -30,7 +30,9 @@ class CheckedPrompts(NamedTuple):
 
 
 class PromptFile(LineFile):
-    """The sentences of a file: one per line, or JSON Lines with sentence, context and id."""
+    """The sentences of a file: one per line, or JSON Lines or CSV with sentence, context and id."""
+
+    columns = ("sentence", "context", "id")
 
     def __init__(self, name: str) -> None:
         super().__init__(name, f"--file {name}")

@@ -174,7 +174,8 @@ class ManyTextsSpec(Spec):
 
     texts: Annotated[FileName | None, Everyday("many texts, one per line, or .jsonl; - reads stdin")] = Field(
         None,
-        description="many texts, one per line, or JSON Lines (.jsonl) with text, id and group; - reads stdin",
+        description="many texts, one per line, or JSON Lines or CSV (.jsonl, .csv) with text, id and group; "
+        "- reads stdin",
     )
     text_group: str | None = Field(None, description="only the texts of this group")
 

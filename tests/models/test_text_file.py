@@ -22,6 +22,39 @@ def test_a_line_each_and_json_lines(tmp_path: Path) -> None:
     assert file.count() == 3
 
 
+def test_a_csv_file_is_read_by_its_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.CSV"
+    path.write_text('id,text,label\r\n7,"the cat, the ""mat""",x\r\n,"a\nb",y\r\n\r\nz,12,\r\n')
+    file = TextFile(str(path))
+    assert list(file) == [TextLine(2, 'the cat, the "mat"', "7"), TextLine(4, "a\nb"), TextLine(6, "12", "z")]
+    assert file.count() == 3
+    path.write_text("\ufeffgroup,text\nx,a\ny,b\n")
+    assert [line.text for line in TextFile(str(path), group="y")] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (
+            b"id,txt\na,b\n",
+            ":1: must have a column text (it has id, txt); one text per line in a .txt file, or ",
+        ),
+        (b"", ":1: must have a column text (it is empty); "),
+        (b"text,id\nthe cat, sat,3\n", ':2: must have 2 cells, as its header: "quote, a comma"'),
+        (b"text,id\na,1\nb\n", ":3: must have 2 cells, as its header"),
+        (b'text\n""\n', ":2: text: must hold at least one token (got an empty text)"),
+        (b"text\n\xff\n", ": is not UTF-8 text (invalid start byte)"),
+        (b'text\n"' + b"a" * 200_000 + b'"\n', ":1: is not valid CSV: field larger than field limit"),
+    ],
+)
+def test_what_is_wrong_with_a_csv_file_is_said(tmp_path: Path, content: bytes, error: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        TextFile(str(path)).count()
+    assert caught.value.lines[0].startswith(f"{path}{error}")
+
+
 def test_one_group(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a", "group": "x"}\n{"text": "b"}\n{"text": "c", "group": "x"}\n')
