@@ -12,14 +12,14 @@ from io import StringIO
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from textwrap import indent
+from textwrap import fill, indent
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.commands.command import DEBUG, LESSON_FILES, Command, argument, color_depth, option, width
 from attncli.commands.pager import can_walk, walk
 from attncli.errors import DONE, FAILED, INTERRUPTED, UserError, WriteError
 from attncli.saved import read_reports
-from attncli.views import Display
+from attncli.views import TEXT_WIDTH, Display
 from attncli.views.sections import Grid, Paragraph
 from attncli.views.tables import Screen, sections
 
@@ -242,8 +242,9 @@ def run(which: str | None, copy: str | None, attn: Attn) -> int:
     elif which is not None:
         return run_lesson(lesson(which), attn)
     else:
+        columns = width(sys.stdout.isatty()) or TEXT_WIDTH
         for each in lessons():
-            print(f"{each.number:>2}  {each.title}")
+            print(fill(f"{each.number:>2}  {each.title}", columns, subsequent_indent=" " * 4))
         print("\nNext: attn lesson 1")
     return DONE
 

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from attncli.core.row_statistics import ROW_STATISTICS
 from attncli.plain_text import plain_text
-from attncli.report import NamedTensor, Numbers, Report, Row, Table
+from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table
 from attncli.settings import SPECS
 from attncli.views import Display
 from attncli.views.heatmap import draw

@@ -36,6 +36,7 @@ from attncli.views.screens import (
     scale_demo_screen,
 )
 from attncli.views.sections import (
+    GAP,
     Column,
     Drawing,
     Elastic,
@@ -507,20 +508,39 @@ class Screen:
         for number, group in enumerate(groups):
             if number:
                 self.console.print()
-            self.console.print(_table([grid.label, *group]))
+            columns = [grid.label, *group]
+            self.console.print(_table(columns, _folded(columns, self.width)))
 
 
-def _table(columns: Sequence[Column]) -> ScreenTable:
-    """The columns with a rule below their headers."""
+LEAST_WIDTH, LEAST_TEXT = 40, 10
+"""A narrower screen has tables as wide as they need; a column of texts keeps so many cells."""
+
+
+def _folded(columns: Sequence[Column], width: int | None) -> dict[int, int]:
+    """The cells left for columns of texts, the widest first, where the table is wider than the screen."""
+    excess = sum(column.width for column in columns) + GAP * (len(columns) - 1) - (width or 0)
+    folded = {}
+    texts = [i for i, column in enumerate(columns) if column.left]
+    for i in sorted(texts, key=lambda i: -columns[i].width) if width and width >= LEAST_WIDTH else ():
+        if excess > 0 and columns[i].width > LEAST_TEXT:
+            folded[i] = max(LEAST_TEXT, columns[i].width - excess)
+            excess -= columns[i].width - folded[i]
+    return folded
+
+
+def _table(columns: Sequence[Column], folded: Mapping[int, int]) -> ScreenTable:
+    """The columns with a rule below their headers; texts continue below where they are `folded`."""
     table = ScreenTable(
         box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim"
     )
-    for column in columns:
+    for i, column in enumerate(columns):
         table.add_column(
             Text("\n".join(column.header).lstrip("\n")),
             justify="left" if column.left else "right",
-            no_wrap=True,
-            vertical="bottom",
+            no_wrap=i not in folded,
+            overflow="fold",
+            width=folded.get(i),
+            vertical="top" if folded else "bottom",
         )
     for row in zip(*map(_styled_cells, columns), strict=True):
         table.add_row(*row)

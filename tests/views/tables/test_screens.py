@@ -411,3 +411,15 @@ def test_heads_that_look_at_the_first_token_show_the_rest_of_their_weight() -> N
     assert letter_lines(many, Display(width=80))[1].split()[2:] == ["F", "F", "U", "U"]
     unknown = [{key: cell for key, cell in head.items() if key != "rest_pattern"} for head in heads]
     assert letter_lines(unknown, Display(width=80))[1].split()[2:] == ["F", "F", "U"]
+
+
+@pytest.mark.parametrize("width", [40, 47, 60])
+@pytest.mark.parametrize("experiment", SPECS)
+def test_no_line_is_wider_than_a_narrow_screen(experiment: str, width: int) -> None:
+    """Texts of a table continue below: no word is lost."""
+    report = run(experiment)
+    lines = shown("table", [report], width=width).splitlines()
+    assert max(cell_len(line.rstrip()) for line in lines) <= width
+    if experiment == "pitfalls":
+        words = {word for word in shown("table", [report], width=80).split() if word.isalpha()}
+        assert words <= {*" ".join(lines).split()}
