@@ -77,7 +77,7 @@ def test_a_list_is_one_item_or_a_text_with_commas_and_a_keyword_of_python_has_an
         listed
     )
     assert attncli.run("scale-demo", factors=8).spec["factors"] == [8]
-    with pytest.raises(attncli.UserError, match=r"^from_: needs --to"):
+    with pytest.raises(attncli.UserError, match=r"^from_: needs to"):
         attncli.run("heads", from_="it")
 
 
