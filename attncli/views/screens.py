@@ -509,7 +509,7 @@ def results_screen(report: Report, display: Display) -> ScreenParts:
     same = {name for name in report.spec["group_by"] if len({row[name] for row in summary}) == 1}
 
     def of(most: int) -> Iterator[Section]:
-        title, first = _first_rows(summary, report.spec, most)
+        title, first = _telling_rows(summary, report.spec, most)
         rows = [{name: cell for name, cell in row.items() if name not in same} for row in first]
         shown = {title: Table(rows), "failed": Table(failed)}
         statistics = {name: table for name, table in shown.items() if table}
@@ -528,7 +528,7 @@ def results_screen(report: Report, display: Display) -> ScreenParts:
     yield Elastic(of, most, min(LEAST_ROWS, len(summary)), len(summary))
 
 
-def _first_rows(summary: Table, spec: Mapping[str, Any], most: int) -> tuple[str, list[Row]]:
+def _telling_rows(summary: Table, spec: Mapping[str, Any], most: int) -> tuple[str, list[Row]]:
     """A title, and at most that many rows: of heads the strongest, else first means of statistics of rows."""
     if len(summary) <= most or spec.get("sort"):
         return "summary", summary[:most]
