@@ -13,8 +13,10 @@ if TYPE_CHECKING:
         ablate,
         examples,
         generate,
+        head_edges,
         layers,
         relations,
+        score_parts,
         survey,
         survey_texts,
         text_differences,
@@ -38,6 +40,7 @@ __all__ = [
     "examples",
     "generate",
     "head_differences",
+    "head_edges",
     "heads",
     "layers",
     "open_model",
@@ -45,6 +48,7 @@ __all__ = [
     "read_text",
     "relations",
     "run",
+    "score_parts",
     "survey",
     "survey_texts",
     "text_differences",
@@ -55,7 +59,7 @@ __all__ = [
 _OF_MODELS = {
     **dict.fromkeys(
         (
-            *("ablate", "examples", "generate", "layers", "relations"),
+            *("ablate", "examples", "generate", "head_edges", "layers", "relations", "score_parts"),
             *("survey", "survey_texts", "text_differences", "why"),
         ),
         "library",

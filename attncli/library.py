@@ -26,6 +26,9 @@ from attncli.measure.patterns import HeadRow, interval_rows, patterns_of_text, s
 from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
+from attncli.measure.scores import HeadEdges, ScoreParts
+from attncli.measure.scores import head_edges as edges_of_heads
+from attncli.measure.scores import score_parts as parts_of_score
 from attncli.measure.two_texts import TextDifferences
 from attncli.measure.two_texts import text_differences as differences_of_texts
 from attncli.measure.why import LogitAttribution, attribution
@@ -313,6 +316,30 @@ def why(
     """
     with in_use(model) as pretrained:
         return attribution(pretrained, _read(pretrained, text), answer=answer, against=against, head=head)
+
+
+def score_parts(
+    model: Pretrained, text: Text, head: str, *, query: int = -1, key: int | None = None, over: int = 2
+) -> ScoreParts:
+    """Why `head`, as 18:6, looks from one token to another: its score as a sum over what each part wrote.
+
+    `query` and `key` are positions: by default the last token, and the key with most weight beyond the first.
+    `over` of the heads that count most say what they looked at when they wrote. UserError for a model whose
+    scores are not such sums, and a head or key that is not there; MemoryError.
+    """
+    _, layer, number = named_head(head)
+    with in_use(model) as pretrained:
+        reading = _read(pretrained, text)
+        return parts_of_score(pretrained, reading, layer=layer, head=number, query=query, key=key, over=over)
+
+
+def head_edges(model: Pretrained, text: Text) -> HeadEdges:
+    """How much of what each head does comes from each earlier part of the model, by key, query and value.
+
+    UserError for a model whose scores are not such sums; MemoryError.
+    """
+    with in_use(model) as pretrained:
+        return edges_of_heads(pretrained, _read(pretrained, text))
 
 
 def generate(

@@ -1,12 +1,15 @@
-"""What each head adds to the logit of the next token, as a report."""
+"""What each head adds to the logit of the next token, and why a head looks where it does, as reports."""
 
 from collections.abc import Callable, Sequence
 
 import torch
 
 from attncli.commands.heads import SHIPPED_NOTE
+from attncli.core.head_names import named_head
+from attncli.errors import UserError
+from attncli.measure.scores import ScoreParts, score_parts
 from attncli.measure.why import LogitAttribution, attribution, check_splits
-from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.pretrained import Pretrained, Reading, token_named
 from attncli.report import Numbers, Report, Statistic, Table, Tensors
 from attncli.report_parts import build_report, named
 from attncli.runs.runner import read_survey_text
@@ -15,8 +18,9 @@ from attncli.settings.text import Texts
 
 
 def read(spec: WhySpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
-    """What the model reads; UserError for a model that does not predict what comes next."""
-    check_splits(pretrained)
+    """What the model reads; UserError for a model whose logits are asked for and are no sums."""
+    if not spec.is_of_score:
+        check_splits(pretrained)
     return read_survey_text(spec, texts, pretrained, generator)
 
 
@@ -27,7 +31,10 @@ def report_each(
     progress: Callable[[float], None] | None,
 ) -> list[Report]:
     """The report of each text."""
-    return [_report(spec, reading, pretrained) for spec, reading in zip(specs, readings, strict=True)]
+    pairs = zip(specs, readings, strict=True)
+    return [
+        (_score_report if spec.is_of_score else _report)(spec, reading, pretrained) for spec, reading in pairs
+    ]
 
 
 def _report(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Report:
@@ -63,7 +70,74 @@ def _how_to_read(found: LogitAttribution, pretrained: Pretrained) -> str:
 
 
 def _notes(spec: WhySpec, found: LogitAttribution, reading: Reading) -> list[str]:
-    notes = [f"Head {spec.head} token by token: weight times value, through W_O and W_U."]
-    if spec.model is None:
-        notes.append(SHIPPED_NOTE)
-    return [*notes, *found.notes, *reading.left_out_notes()]
+    by_token = f"Head {spec.head} token by token: weight times value, through W_O and W_U."
+    return [by_token, *_shipped(spec), *found.notes, *reading.left_out_notes()]
+
+
+MOST_PAIRS = 20
+
+
+def _score_report(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Report:
+    stack, layer, head = named_head(str(spec.head))
+    if stack:
+        raise UserError(f"head: must name a layer and a head, as {layer}:{head} (got {spec.head})")
+    text, key = reading.text, spec.to
+    found = score_parts(
+        pretrained,
+        reading,
+        layer=layer,
+        head=head,
+        query=token_named(spec.query, text, pretrained, key="from"),
+        key=None if key is None else token_named(key, text, pretrained, key="to"),
+    )
+    tokens = pretrained.written_tokens(text)
+    spec = spec.model_copy(update={"from": str(found.query), "to": str(found.key)})
+    sides = {"key": found.key_side, "query": found.query_side}
+    statistics: dict[str, Statistic] = {
+        "sides": Table({"side": side, **row} for side, rows in sides.items() for row in rows),
+        "score": Numbers(
+            query=found.query,
+            key=found.key,
+            weight=found.weight,
+            score=found.score,
+            above_mean=found.above_mean,
+            position=found.position,
+            missing=found.missing,
+        ),
+        "pairs": Table(_pairs(found)),
+        "writers": Table(row | {"key_token": tokens[row["key"]]} for row in found.writers),
+        "keys": Tensors(weight=named(found.weights, "key")),
+    }
+    return build_report(
+        spec,
+        Texts(text.tokens, token_spelling=pretrained.token_spelling),
+        {},
+        statistics,
+        [*_shipped(spec), *found.notes, *reading.left_out_notes()],
+        about=f"{pretrained.name}: why head {spec.head} looks from {found.query} to {found.key}.",
+        how_to_read=SCORE_NOTE,
+    )
+
+
+SCORE_NOTE = (
+    "The score, above the mean of the keys that the query sees, is a sum over what each part wrote, the "
+    "scales of the norms frozen; behind each the weight if the part had not written there."
+)
+
+
+def _pairs(found: ScoreParts) -> list[dict[str, str | float]]:
+    """The pairs of parts that add most, of the query and of the key."""
+    order = found.pairs.abs().flatten().argsort(descending=True)[:MOST_PAIRS].tolist()
+    places = (divmod(place, len(found.parts)) for place in order)
+    return [
+        {
+            "query_part": found.parts[a].name,
+            "key_part": found.parts[b].name,
+            "score": float(found.pairs[a, b]),
+        }
+        for a, b in places
+    ]
+
+
+def _shipped(spec: WhySpec) -> list[str]:
+    return [SHIPPED_NOTE] if spec.model is None else []

@@ -234,8 +234,11 @@ class Blocks:
         self._given = []
 
     @contextmanager
-    def begun_at(self, first: int, num_copies: int) -> Iterator[None]:
-        """While the model runs on that many copies of the text; the calls before `first` are not computed."""
+    def begun_at(self, first: int, num_copies: int, stream: Tensor | None = None) -> Iterator[None]:
+        """While the model runs on that many copies of the text; the calls before `first` are not computed.
+
+        They give what they gave, or in its place a `stream` of as many texts.
+        """
         calls = iter(range(len(self.calls)))
         modules = dict.fromkeys(self.calls)
         before = {module: vars(module).get("forward") for module in modules}
@@ -246,7 +249,11 @@ class Blocks:
             def run(*arguments: Any, **named: Any) -> Any:
                 number = next(calls)
                 if number < first:
-                    return copied(self.outputs[number], num_copies)
+                    output = self.outputs[number]
+                    if stream is None or not isinstance(output, Tensor | tuple | list):
+                        return copied(output, num_copies)
+                    others = [] if isinstance(output, Tensor) else copied(output[1:], num_copies)
+                    return stream if isinstance(output, Tensor) else type(output)((stream, *others))
                 return forward(*arguments, **named)
 
             return run

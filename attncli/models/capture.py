@@ -240,10 +240,10 @@ def check_computed_here(model: PreTrainedModel, inputs: Mapping[str, Tensor]) ->
 def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consumer) -> Any:
     """The outputs of a model with the attention that `consume` gives; `check_computed_here` came before.
 
-    UserError where the model fails; MemoryError.
+    None where `consume`, or a hook, raised StopCapture. UserError where the model fails; MemoryError.
     """
     model.config.use_cache = False
-    with model_errors(model.config.model_type):
+    with model_errors(model.config.model_type), suppress(StopCapture):
         return run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
 
 

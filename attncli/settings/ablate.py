@@ -1,11 +1,20 @@
 """The settings of what a model loses without some of its heads, and of what each head adds to a logit."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
 from attncli.core.row_statistics import EFFECTS
-from attncli.settings.fields import Contradictions, Everyday, Size, contradiction, in_group
+from attncli.settings.fields import (
+    Contradictions,
+    Everyday,
+    Group,
+    Size,
+    TokenName,
+    contradiction,
+    in_group,
+)
 from attncli.settings.models import SurveyTextSpec, check_head, check_heads, split_names
 
 if TYPE_CHECKING:
@@ -113,9 +122,41 @@ class AblateSpec(SurveyTextSpec):
             yield contradiction("approximate", "is for `method` zero: a gate goes from 1 to 0", "method")
 
 
-class WhySpec(SurveyTextSpec):
+if TYPE_CHECKING:
+
+    class QueryAndKeySpec(SurveyTextSpec):
+        to: str | None
+else:
+    # `from` cannot be written as the name of a field.
+    QueryAndKeySpec = create_model(
+        "QueryAndKeySpec",
+        __base__=SurveyTextSpec,
+        **{
+            "from": (
+                Annotated[TokenName | None, Group("Output"), Everyday("with --head: the token that looks")],
+                Field(
+                    None,
+                    description="with `head`: the query: a text as cat, cat#2 for the second of them, a "
+                    "position as 5 or -1, or last (default: last)",
+                ),
+            ),
+            "to": (
+                Annotated[
+                    TokenName | None, Group("Output"), Everyday("with --head: the token that it looks at")
+                ],
+                Field(
+                    None,
+                    description="with `head`: the key, named as in `from` (default: the one with most weight "
+                    "beyond the first)",
+                ),
+            ),
+        },
+    )
+
+
+class WhySpec(QueryAndKeySpec):
     experiment = "why"
-    title = "What each head adds to a logit"
+    title = "What adds to a logit, or to where a head looks"
     module = "attncli.commands.why"
     model_module = module
     needs_head = True
@@ -123,9 +164,10 @@ class WhySpec(SurveyTextSpec):
         "attn why",
         'attn why --model ./my-model --sentence "The capital of France is" --answer " Paris"',
         'attn why --model ./my-model "He gave the book to" --answer " her" --against " him" --head 9:6',
+        'attn why --model ./my-model "the cat sat because it was tired" --head 5:11 --from it --to cat',
         "attn why --model ./my-model -o heads.csv",
     )
-    off_keys = frozenset({"texts", "text_group", "answer", "against", "top"})
+    off_keys = frozenset({"texts", "text_group", "answer", "against", "top", "from", "to"})
     next_steps = ("--answer TEXT", "--head LAYER:HEAD", "-o page.html")
     heading_keys = ("file", "model", "answer", "against", "seed")
 
@@ -136,11 +178,28 @@ class WhySpec(SurveyTextSpec):
         None, description="with `answer`: how far its logit is above this token's"
     )
     head: Annotated[
-        Annotated[str, AfterValidator(check_head)] | None, Everyday("the head that is shown token by token")
+        Annotated[str, AfterValidator(check_head)] | None,
+        Everyday("why this head, as 5:11, looks where it does"),
     ] = Field(
-        None, description="the head, as LAYER:HEAD, that is shown token by token (default: which adds most)"
+        None,
+        description="why this head, as LAYER:HEAD, looks where it does; with `answer`: what it adds token by "
+        "token (default: the head that adds most)",
     )
     top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("--show all", "-o page.html") if settings.get("to") else cls.next_steps
+
+    @property
+    def is_of_score(self) -> bool:
+        """Whether it is about the score of a head, not about a logit."""
+        return self.head is not None and self.answer is None
+
+    @property
+    def query(self) -> str:
+        """The name of the token that looks."""
+        return getattr(self, "from") or "last"
 
     def row_statistics(self) -> tuple[str, ...]:
         return "contribution", "weight"
@@ -153,6 +212,11 @@ class WhySpec(SurveyTextSpec):
         yield from super().contradictions()
         if self.against is not None and self.answer is None:
             yield contradiction("against", "needs `answer`", "answer")
+        for key in self.given("from", "to"):
+            if self.head is None:
+                yield contradiction(key, "needs `head`, whose query or key it is", "head")
+            elif self.answer is not None:
+                yield contradiction(key, "cannot be combined with `answer`, at the last token", "answer")
         if self.texts is not None:
             yield contradiction(
                 "texts", "is not for why, which reads one text: give `sentence` or `file`", "texts"

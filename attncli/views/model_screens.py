@@ -755,6 +755,9 @@ def _tenth(value: float, largest: float) -> str:
 
 def why_screen(report: Report, display: Display) -> ScreenParts:
     """The sum; the heads and the MLPs that add most; the tokens whose values a head moved."""
+    if report.table("sides"):
+        yield from _score_screen(report, display)
+        return
     parts, precision = report.numbers("parts"), display.precision
     yield one_line(f"why: {report.about}", display, "title")
     yield text_line(report, display)
@@ -798,6 +801,69 @@ def _keys(report: Report, labels: TableLabels, precision: int, count: int) -> Gr
     tokens = [labels.place("key", place) for place in places]
     title = f"head {report.spec['head']}, by the tokens that it looked at"
     return Grid(title, Column(("", "token"), tokens, left=True), columns)
+
+
+MOST_PARTS, MOST_PAIRS = 6, 3
+BOUNDS = (1e-6, 1e-5, 1e-4)  # the digits below differ from machine to machine
+
+
+def _score_screen(report: Report, display: Display) -> Iterator[Section]:
+    """Where the head looks and how much; what wrote the key and the query, and the weight without each."""
+    score, precision = report.numbers("score"), display.precision
+    labels = TableLabels(report, display)
+    query, key = (labels.place(side, int(str(score[side]))) for side in ("query", "key"))
+    yield one_line(f"why: {report.about.partition(':')[0]}, head {report.spec['head']}", display, "title")
+    yield text_line(report, display)
+    weight, above = (fixed(score[name], precision) for name in ("weight", "above_mean"))
+    total = fixed(score["score"], precision)
+    line = f"from {query} to {key}: weight {weight}, score {total}, {above} above the mean key"
+    if score["position"]:
+        line += f"; positions add {fixed(score['position'], precision)}"
+    yield Paragraph(line, "line")
+    yield _side_tables(report, precision)
+    pairs = [
+        f"{row['query_part']} × {row['key_part']} {fixed(row['score'], precision)}"
+        for row in report.table("pairs")[:MOST_PAIRS]
+    ]
+    yield Paragraph(plain_text(f"pairs, query × key: {', '.join(pairs)}"), "line")
+    if writers := [_written_from(row, labels, precision) for row in report.table("writers")]:
+        yield Paragraph(f"where these heads looked: {', '.join(dict.fromkeys(writers))}", "line")
+    missing = float(str(score["missing"]))
+    bound = next((bound for bound in BOUNDS if missing < bound), missing)
+    yield from closing_notes(
+        [
+            f"{report.how_to_read} The sum misses the score by less than {bound:.0e} of the largest part.",
+            *report.notes,
+        ]
+    )
+
+
+def _side_tables(report: Report, precision: int) -> Grid:
+    """The parts that count most on the side of the key, and beside them those of the query."""
+    sides = {side: [row for row in report.table("sides") if row["side"] == side] for side in ("key", "query")}
+    count = min(MOST_PARTS, *map(len, sides.values()))
+    weight = fixed(report.numbers("score")["weight"], precision)
+    columns: list[Column] = []
+    for side, rows in sides.items():
+        some = rows[:count]
+        names = [f"{'  ' * (side == 'query')}{row['part']}" for row in some]
+        columns += [
+            Column(
+                (f"{'  ' * (side == 'query')}{side} side", "wrote"),
+                [plain_text(name) for name in names],
+                left=True,
+            ),
+            Column(("", "adds"), [fixed(row["score"], precision) for row in some]),
+            Column(("weight", f"{weight} ->"), [fixed(row["weight_without"], precision) for row in some]),
+        ]
+    title = f"the first {count} parts on each side, largest first"
+    return Grid(title, columns[0], columns[1:])
+
+
+def _written_from(row: Row, labels: TableLabels, precision: int) -> str:
+    """`16:0 at 20 ·x 0.91`: a head, and what it looked at most where it wrote."""
+    key = labels.place("key", int(str(row["key"])))
+    return f"{row['layer']}:{row['head']} at {key} {fixed(row['weight'], precision)}"
 
 
 MOST_TOKENS = 9

@@ -217,6 +217,17 @@ NEEDS: dict[str, Needs] = {
         spec={"head": ANY},
         said=("about", "how_to_read"),
     ),
+    "why of a score": Needs(
+        must=("sides", "score", "pairs", "keys"),
+        numbers={"score": ("query", "key", "weight", "score", "above_mean", "position", "missing")},
+        tables={
+            "sides": {"side": TEXT, "part": TEXT, "score": NUMBER, "weight_without": NUMBER},
+            "pairs": {"query_part": TEXT, "key_part": TEXT, "score": NUMBER},
+            "writers": {"side": TEXT, **HEAD, "query": WHOLE, "key": WHOLE, "weight": NUMBER},
+        },
+        spec={"head": ANY},
+        said=("about", "how_to_read"),
+    ),
     "diff of texts": Needs(
         must=("heads",),
         tables={
@@ -249,6 +260,8 @@ def suits(report: Report) -> bool:
         name = f"heads of {forms[0]}" if forms else name
     if name == "diff" and "heads" in report.statistics:
         name = "diff of texts"
+    if name == "why" and "sides" in report.statistics:
+        name = "why of a score"
     is_met = NEEDS[name].met_by(report)
     if name == "pitfalls" and not report.table("pitfalls"):
         return is_met and _is_wrong_and_right(report)

@@ -1,0 +1,724 @@
+"""Why a head looks where it does: its score as a sum over what earlier parts of the model wrote.
+
+With the scales of the norms frozen, query and key are linear in the residual stream, rotations included, and
+the stream is a sum of what the embedding, each earlier head, each earlier MLP and the biases wrote. So
+
+    score(i, j) = sum over a, b of C[a, b],   C[a, b] = scale (R_i W_Q n(c_a,i)) . (R_j W_K n(c_b,j))
+
+(Elhage et al. 2021, A mathematical framework for transformer circuits). Softmax sees differences only: of
+each C the mean over the keys that the query sees is taken off; what is left says why this key and no other.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import Any, Literal, NamedTuple, NoReturn, TypeGuard
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attncli.core.layer import AttentionLayer, merge_heads
+from attncli.errors import UserError
+from attncli.measure.removal import Blocks, output_of
+from attncli.memory import refuse_bytes
+from attncli.models.architectures import BLOCK, matrix_and_bias, output_projection, projection_of_heads
+from attncli.models.capture import check_computed_here, run_model
+from attncli.models.layers import CapturedLayer, StopCapture
+from attncli.models.pretrained import Pretrained, Reading
+
+ROUNDING = 1e-4
+"""By how much two vectors may differ, relative to the largest entry: float32 is far below it."""
+CHUNK = 2**24
+"""Numbers of the residual stream that a block reads at a time: 64 MB."""
+
+Kind = Literal["embedding", "head", "mlp", "bias"]
+Side = Literal["key", "query"]
+
+
+class Part(NamedTuple):
+    """A part of a model that writes to the residual stream, with layer and head where it has them."""
+
+    kind: Kind
+    layer: int | None = None
+    head: int | None = None
+
+    @property
+    def name(self) -> str:
+        """`16:0` for a head, `MLP 16`, `embedding`, `biases`."""
+        if self.kind == "head":
+            return f"{self.layer}:{self.head}"
+        return {"mlp": f"MLP {self.layer}", "bias": "biases"}.get(self.kind, self.kind)
+
+
+class FrozenNorm(NamedTuple):
+    """x gain s + shift, of x less its mean where the norm centres; s of each vector as it was in the run.
+
+    RMSNorm (Zhang & Sennrich 2019, 1910.07467), LayerNorm (Ba et al. 2016, 1607.06450).
+    """
+
+    gain: Tensor
+    scale: Tensor
+    shift: Tensor | None
+    is_centred: bool
+
+    def of(self, vectors: Tensor) -> Tensor:
+        """What the norm makes of other vectors in the places of those of the run, for several texts."""
+        centred = vectors - vectors.mean(dim=-1, keepdim=True) if self.is_centred else vectors
+        num_texts = len(vectors) // len(self.scale)
+        normed = centred * self.gain * self.scale.repeat(num_texts, *[1] * (self.scale.ndim - 1))
+        return normed if self.shift is None else normed + self.shift
+
+
+def frozen_norm(module: nn.Module, read: Tensor, gave: Tensor) -> FrozenNorm | None:
+    """The norm that a call of a module was; None where it was none."""
+    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+    size = read.shape[-1:]
+    if read.shape != gave.shape or any(
+        isinstance(one, Tensor) and one.shape != size for one in (weight, bias)
+    ):
+        return None
+    gain = weight.detach() if isinstance(weight, Tensor) else read.new_ones(size)
+    shift = bias.detach() if isinstance(bias, Tensor) else None
+    unshifted = (gave if shift is None else gave - shift).double()
+    for is_centred in (False, True):
+        centred = read - read.mean(dim=-1, keepdim=True) if is_centred else read
+        for own_gain in (gain, 1 + gain):  # Gemma keeps the gain less one
+            unscaled = (centred * own_gain).double()
+            length = unscaled.square().sum(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+            scale = (unscaled * unshifted).sum(dim=-1, keepdim=True) / length
+            if is_close(unscaled * scale, unshifted):
+                return FrozenNorm(own_gain, scale.to(read.dtype), shift, is_centred)
+    return None
+
+
+def is_close(a: Tensor, b: Tensor, size: Tensor | None = None) -> bool:
+    """Whether all vectors are the same but for rounding, of numbers as large as in those of `size`."""
+    largest = (b if size is None else size).abs().amax(dim=-1)
+    return a.shape == b.shape and bool(((a - b).abs().amax(dim=-1) <= ROUNDING * largest).all())
+
+
+def _is_vectors(given: object) -> TypeGuard[Tensor]:
+    return isinstance(given, Tensor) and given.is_floating_point() and given.ndim > 1
+
+
+class _Call(NamedTuple):
+    """What a call of a module read and gave."""
+
+    read: Tensor
+    gave: Tensor
+
+
+@dataclass(frozen=True)
+class _BlockRun:
+    """What a call of a block did: what its heads gave, what W_O made of that, its norms with their scales.
+
+    `mlp` is what else it added to what it read. Where it does more than add, `writers` are its modules that
+    gave a vector for each token, the innermost first, with what they gave.
+    """
+
+    name: str
+    layer: int
+    heads: Float[Tensor, "head token value_dim"]
+    projection: nn.Module
+    projected: Float[Tensor, "token embed"]
+    norms: Mapping[nn.Module, Sequence[FrozenNorm]]
+    read: Float[Tensor, "token embed"]
+    gave: Float[Tensor, "token embed"]
+    mlp: Float[Tensor, "token embed"] | None
+    writers: Sequence[tuple[nn.Module, Float[Tensor, "token embed"]]]
+
+    def of_head(self, head: int) -> Float[Tensor, "token embed"]:
+        """What a head gave, through its columns of W_O."""
+        columns = projection_of_heads(self.projection, len(self.heads))[head]
+        return self.heads[head].to(columns) @ columns.mT
+
+    @property
+    def bias(self) -> Float[Tensor, "token embed"]:
+        """What the bias of W_O gave each token."""
+        _, bias = matrix_and_bias(self.projection)
+        return torch.zeros_like(self.read) if bias is None else bias.detach().expand_as(self.read)
+
+
+Vectors = Callable[[], Float[Tensor, "token embed"]]
+"""Made when they are read: all heads at once would be many."""
+Given = Mapping[nn.Module, Float[Tensor, "text token embed"]]
+"""What modules give instead of what they compute."""
+
+
+class Stream:
+    """The residual stream before each block, in one run on a text, as a sum of what parts of the model wrote.
+
+    UserError for a model whose stream is no such sum; MemoryError.
+    """
+
+    def __init__(self, pretrained: Pretrained, reading: Reading) -> None:
+        self.pretrained, self.model = pretrained, pretrained.model
+        if pretrained.has_decoder:
+            self.refuse("it has an encoder and a decoder")
+        if torch.finfo(self.model.dtype).bits < 32:
+            name = str(self.model.dtype).removeprefix("torch.")
+            raise UserError(f"dtype: must be float32: rounded parts do not add up to a score (got {name})")
+        self.inputs = pretrained.inputs([reading])
+        self.num_tokens = len(reading.text.ids)
+        self.way = check_computed_here(self.model, self.inputs)
+        self.attention: list[CapturedLayer] = []
+        """That of each call of a block."""
+        self._blocks = Blocks(self.model)
+        self._runs: list[_BlockRun] = []
+        self._record()
+        first = self._runs[0].read
+        self._parts: list[tuple[Part, Vectors]] = [(Part("embedding"), lambda: first)]
+        self._biases = torch.zeros_like(first)
+        self._next_call = 0
+        """The parts and biases are those that this block reads."""
+
+    def refuse(self, reason: str) -> NoReturn:
+        """UserError that says why a score is no sum of parts here."""
+        name = self.pretrained.name
+        raise UserError(f"model: the scores of {name} cannot be split into parts, use another: {reason}")
+
+    def _record(self) -> None:
+        captured: list[tuple[CapturedLayer, Tensor]] = []
+        calls: dict[nn.Module, list[_Call]] = {}
+
+        def keep(layer: CapturedLayer) -> Tensor:
+            output = output_of(layer)
+            captured.append((layer, output))
+            return output
+
+        def note(module: nn.Module, inputs: Any, named: Mapping[str, Any], output: Any) -> None:
+            read = inputs[0] if inputs else named.get("hidden_states")
+            gave = output[0] if isinstance(output, tuple | list) and output else output
+            if _is_vectors(read) and _is_vectors(gave):
+                calls.setdefault(module, []).append(_Call(read.clone(), gave.clone()))
+
+        def begin(*_: Any) -> None:
+            captured.clear()
+            calls.clear()
+
+        names = {module: name for name, module in self.model.named_modules()}
+        with ExitStack() as hooks:
+            for module, name in names.items():
+                if BLOCK.match(name):
+                    hooks.enter_context(module.register_forward_hook(note, with_kwargs=True))
+                if BLOCK.fullmatch(name):
+                    hooks.enter_context(module.register_forward_pre_hook(begin))
+                    hooks.enter_context(
+                        module.register_forward_hook(
+                            lambda block, *_: self._keep(block, names, captured, calls)
+                        )
+                    )
+            hooks.enter_context(self._blocks.recorded())
+            run_model(self.model, self.inputs, keep)
+        if not self._runs:
+            self.refuse("no blocks were found in it")
+
+    def _keep(
+        self,
+        block: nn.Module,
+        names: Mapping[nn.Module, str],
+        captured: Sequence[tuple[CapturedLayer, Tensor]],
+        calls: Mapping[nn.Module, Sequence[_Call]],
+    ) -> None:
+        """Note what a call of a block did, from the calls of its modules."""
+        if len(captured) != 1 or block not in calls:
+            self.refuse(f"{names[block]} has {len(captured)} attentions, not one")
+        layer, output = captured[0]
+        heads = output[0].clone()
+        projection = output_projection(self.model, layer.module, heads.shape[0] * heads.shape[2])
+        if projection is None or projection not in calls:
+            self.refuse(f"no output projection was found for {layer.module}")
+        of_projection = calls[projection][0]
+        if not is_close(self._by_token(of_projection.read), merge_heads(heads)):
+            self.refuse(f"{layer.module} changes its heads before W_O")
+        norms: dict[nn.Module, Sequence[FrozenNorm]] = {}
+        for module in block.modules():
+            if module in calls and not any(module.children()):
+                frozen = [frozen_norm(module, call.read, call.gave) for call in calls[module]]
+                norms |= {module: [norm for norm in frozen if norm]} if all(frozen) else {}
+        read, gave = (self._by_token(tensor) for tensor in calls[block][-1])
+        projected = self._by_token(of_projection.gave)
+        writers = [
+            (module, self._by_token(own[-1].gave))
+            for module, own in sorted(calls.items(), key=lambda item: -names[item[0]].count("."))
+            if module not in (block, projection, *norms)
+            and (own[-1].gave.shape[-1], own[-1].gave.numel()) == (gave.shape[-1], gave.numel())
+        ]
+        rest = gave - read - projected
+        mlp = next((wrote for _, wrote in writers if is_close(wrote, rest, gave)), None)
+        writers = [] if mlp is not None else writers
+        self.attention.append(replace(layer, attention=_copied(layer.attention)))
+        self._runs.append(
+            _BlockRun(
+                names[block], layer.layer, heads, projection, projected, norms, read, gave, mlp, writers
+            )
+        )
+
+    def _by_token(self, tensor: Tensor) -> Float[Tensor, "token dim"]:
+        return tensor.reshape(self.num_tokens, -1)
+
+    def parts_before(self, call: int) -> list[tuple[Part, Vectors]]:
+        """The parts of what a block reads, the biases last; to be asked for in rising order."""
+        while self._next_call < call:
+            gave, read = self._runs[self._next_call].gave, self._runs[self._next_call + 1].read
+            self._pass_block()
+            if not is_close(read, gave):
+                self.refuse("what a block gives is changed before the next one reads it")
+        biases = self._biases
+        return [*self._parts, (Part("bias"), lambda: biases)]
+
+    def _pass_block(self) -> None:
+        """Add what the next block writes, and what it makes of what was there."""
+        call, run = self._next_call, self._runs[self._next_call]
+        self._next_call += 1
+        parts = [Part("head", run.layer, head) for head in range(len(run.heads))]
+        heads: list[Vectors] = [partial(run.of_head, head) for head in range(len(parts))]
+        if run.mlp is not None:
+            self._parts += [
+                *zip(parts, heads, strict=True),
+                (Part("mlp", run.layer), partial(_same, run.mlp)),
+            ]
+            self._biases = self._biases + run.bias
+            return
+        writer, wrote, constant, keeps_stream = self._writer(call)
+        num_kept = len(heads) + 1 + (0 if keeps_stream else len(self._parts))
+        refuse_bytes("sentence", num_kept * run.read.nbytes, "a shorter text")
+        *of_heads, of_bias = self._passed(
+            call, [*heads, lambda: run.bias], run.projection, {writer}, constant
+        )
+        (of_mlp,) = self._passed(call, [lambda: wrote], writer, {run.projection}, constant)
+        if not keeps_stream:
+            before = self._biases
+            stream = [*(vectors for _, vectors in self._parts), lambda: before]
+            *passed, self._biases = self._passed(call, stream, None, {writer, run.projection}, constant)
+            pairs = zip(self._parts, passed, strict=True)
+            self._parts = [(part, partial(_same, vectors)) for (part, _), vectors in pairs]
+        self._parts += [
+            (part, partial(_same, vectors)) for part, vectors in zip(parts, of_heads, strict=True)
+        ]
+        self._parts.append((Part("mlp", run.layer), partial(_same, of_mlp)))
+        self._biases = self._biases + of_bias + constant
+        total = sum((vectors() for _, vectors in self._parts), self._biases)
+        if not is_close(total, run.gave):
+            self.refuse(f"{run.name} is not linear in what it reads once its norms are frozen")
+
+    def _writer(self, call: int) -> tuple[nn.Module, Tensor, Tensor, bool]:
+        """The module that writes what the MLP gives, what it gave, what the block gives of nothing, and
+        whether what the block reads passes as it is.
+        """
+        run = self._runs[call]
+        nothing = torch.zeros_like(run.read)
+        other = torch.randn(nothing.shape, generator=torch.Generator().manual_seed(0)).to(nothing)
+        for module, wrote in run.writers:
+            reads = torch.stack([run.read, nothing, nothing, nothing, other])
+            given = {
+                run.projection: torch.stack([nothing, run.projected, nothing, nothing, nothing]),
+                module: torch.stack([nothing, nothing, wrote, nothing, nothing]),
+            }
+            *gave, constant, of_other = self._outputs(call, reads, given)
+            if is_close(sum(gave, -2 * constant), run.gave):
+                return module, wrote, constant, is_close(of_other - constant, other)
+        self.refuse(f"{run.name} is no sum of what it reads, its heads and its MLP")
+
+    def _passed(
+        self,
+        call: int,
+        vectors: Sequence[Vectors],
+        through: nn.Module | None,
+        silent: set[nn.Module],
+        constant: Float[Tensor, "token embed"],
+    ) -> list[Float[Tensor, "token embed"]]:
+        """What a block makes of vectors that it reads, or that a module in it gives, and of nothing else."""
+        passed: list[Tensor] = []
+        for some in self._chunks(vectors):
+            nothing = torch.zeros_like(some)
+            given = dict.fromkeys(silent, nothing)
+            reads = some if through is None else nothing
+            outputs = self._outputs(call, reads, given if through is None else {**given, through: some})
+            passed += (outputs - constant).unbind()
+        return passed
+
+    def _chunks(self, vectors: Sequence[Vectors]) -> Iterator[Float[Tensor, "text token embed"]]:
+        size = max(1, CHUNK // self._runs[0].read.numel())
+        for start in range(0, len(vectors), size):
+            yield torch.stack([make() for make in vectors[start : start + size]])
+
+    def _outputs(self, call: int, reads: Float[Tensor, "text token embed"], given: Given) -> Tensor:
+        """What a block gives, its norms frozen, each text with its own vectors and what modules give."""
+        found: list[Tensor] = []
+
+        def stop(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            found.append(output if isinstance(output, Tensor) else output[0])
+            raise StopCapture
+
+        with self._frozen(call, reads, given) as hooks:
+            hooks.enter_context(
+                self._blocks.calls[call].register_forward_hook(_at_call(self._turn(call), stop))
+            )
+            run_model(self.model, self._repeated(len(reads)), output_of)
+        return found[0].reshape(reads.shape)
+
+    def attention_on(self, call: int, reads: Float[Tensor, "text token embed"]) -> AttentionLayer:
+        """The attention of a block, its norms frozen, on other vectors in the place of what it read."""
+        found: list[AttentionLayer] = []
+
+        def keep(layer: CapturedLayer) -> Tensor:
+            assert isinstance(layer.attention, AttentionLayer)
+            found.append(_copied(layer.attention))
+            raise StopCapture
+
+        with self._frozen(call, reads, {}):
+            run_model(self.model, self._repeated(len(reads)), keep)
+        return found[0]
+
+    def _repeated(self, num_texts: int) -> dict[str, Tensor]:
+        return {name: tensor.repeat(num_texts, 1) for name, tensor in self.inputs.items()}
+
+    def _turn(self, call: int) -> int:
+        """How often the module of a call was called before it: one may serve as several blocks (ALBERT)."""
+        return sum(module is self._blocks.calls[call] for module in self._blocks.calls[:call])
+
+    @contextmanager
+    def _frozen(self, call: int, reads: Tensor, given: Given) -> Iterator[ExitStack]:
+        """While the model runs: nothing before the block is computed, its norms are frozen."""
+        norms = self._runs[call].norms
+        before = {module: vars(module).get("forward") for module in norms}
+
+        def read(_module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            if "hidden_states" in named:
+                return inputs, {**named, "hidden_states": reads}
+            return (reads, *inputs[1:]), named
+
+        def give(vectors: Tensor) -> Any:
+            def replaced(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+                own = output if isinstance(output, Tensor) else output[0]
+                return (
+                    vectors.reshape(own.shape) if own is output else (vectors.reshape(own.shape), *output[1:])
+                )
+
+            return replaced
+
+        with ExitStack() as hooks:
+            block = self._blocks.calls[call]
+            pre_hook = _at_call(self._turn(call), read)
+            hooks.enter_context(block.register_forward_pre_hook(pre_hook, with_kwargs=True))
+            for module, vectors in given.items():
+                hooks.enter_context(module.register_forward_hook(give(vectors)))
+            hooks.enter_context(self._blocks.begun_at(call, len(reads), reads))
+            for module, frozen in norms.items():
+                turns = iter(frozen)
+                module.forward = lambda vectors, turns=turns: next(turns).of(vectors)
+            try:
+                yield hooks
+            finally:
+                for module, forward in before.items():
+                    if forward is None:
+                        del module.forward
+                    else:
+                        module.forward = forward
+
+    def read_parts(self, call: int) -> Iterator[tuple[list[Part], AttentionLayer]]:
+        """Query, key and value of the attention of a block, of each part of what it reads, as texts.
+
+        That of nothing, from the biases of norms and of W_Q, W_K and W_V, belongs to the biases.
+        """
+        parts = self.parts_before(call)
+        nothing = self.attention_on(call, torch.zeros_like(self._runs[0].read).unsqueeze(0))
+        start = 0
+        for reads in self._chunks([vectors for _, vectors in parts]):
+            own = [part for part, _ in parts[start : start + len(reads)]]
+            start += len(reads)
+            layer = self.attention_on(call, reads)
+            less = torch.tensor([part.kind != "bias" for part in own], device=reads.device).view(-1, 1, 1, 1)
+            yield (
+                own,
+                replace(
+                    layer,
+                    query=layer.query - less * nothing.query,
+                    key=layer.key - less * nothing.key,
+                    value=layer.value - less * nothing.value,
+                ),
+            )
+
+
+def _same(vectors: Tensor) -> Tensor:
+    return vectors
+
+
+def _copied(attention: Any) -> AttentionLayer:
+    """Some models reuse the memory."""
+    query, key, value = attention.query.clone(), attention.key.clone(), attention.value.clone()
+    copied: AttentionLayer = replace(attention, query=query, key=key, value=value)
+    return copied
+
+
+def _at_call(turn: int, hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook that does something at one call of its module alone, counted from 0."""
+    turns = count()
+    return lambda *given: hook(*given) if next(turns) == turn else None
+
+
+class Row:
+    """A row of scores of one head as the softmax takes them, and its weights, in float64."""
+
+    def __init__(self, attention: AttentionLayer, head: int, query: int) -> None:
+        rules = attention.rules
+        device = attention.query.device
+        queries, keys = torch.tensor([query], device=device), torch.arange(attention.shape[3], device=device)
+        self.seen: Bool[Tensor, " key"] = attention.visibility.block(queries, keys)[0, 0]
+        self.rules = rules
+        self.position = torch.zeros(len(keys), dtype=torch.float64, device=device)
+        """What is added to the scores whatever the tokens are: ALiBi, relative biases."""
+        if rules.bias is not None:
+            bias = rules.bias.expand(1, attention.num_heads, *attention.shape[2:])
+            self.position = bias[0, head, query].double()
+        sink = rules.softmax_sink
+        self.sink = None if sink is None else sink.expand(1, attention.num_heads)[0, head].double()
+
+    def weights(self, scores: Float[Tensor, "*row key"]) -> Float[Tensor, "*row key"]:
+        """softmax((softcap(scores) + position) / temperature), of the keys that the query sees."""
+        cap = self.rules.softcap
+        capped = scores if cap is None else cap * (scores / cap).tanh()
+        entering = ((capped + self.position) / self.rules.temperature).masked_fill(~self.seen, -torch.inf)
+        if self.sink is None:
+            return entering.softmax(dim=-1)
+        outside = self.sink.expand(*entering.shape[:-1], 1)
+        return torch.cat([entering, outside], dim=-1).softmax(dim=-1)[..., :-1]
+
+    def above_mean(self, scores: Float[Tensor, "*row key"], key: int) -> Float[Tensor, "*row"]:
+        """How far the score of a key is above the mean of the keys that the query sees."""
+        return scores[..., key] - scores[..., self.seen].mean(dim=-1)
+
+
+@dataclass(frozen=True)
+class ScoreParts:
+    """The score of a query and a key of one head, as a sum over what earlier parts of the model wrote.
+
+    `key_side` and `query_side` have one row per part, the largest first: its `score`, above the mean of the
+    keys that the query sees (scaled scores, before a softcap), and the `weight_without` it: the softmax of
+    that row anew, without what the part wrote at all keys, or at the query. `pairs` (query part, key part) is
+    C less its mean, in the order of `parts`. Each of the three adds up to `above_mean`. `position` is what
+    ALiBi or a relative bias adds besides. `missing` is by how much the parts' score differs from that of the
+    model, relative to the largest part.
+    """
+
+    layer: int
+    head: int
+    query: int
+    key: int
+    weight: float
+    score: float
+    above_mean: float
+    position: float
+    missing: float
+    weights: Float[Tensor, " key"]
+    key_side: list[dict[str, Any]]
+    query_side: list[dict[str, Any]]
+    parts: list[Part]
+    pairs: Float[Tensor, "part part"]
+    writers: list[dict[str, Any]]
+    notes: tuple[str, ...] = ()
+
+
+@torch.no_grad()
+def score_parts(
+    pretrained: Pretrained,
+    reading: Reading,
+    *,
+    layer: int,
+    head: int,
+    query: int = -1,
+    key: int | None = None,
+    over: int = 2,
+) -> ScoreParts:
+    """Why a query looks at a key: by default the last query, at its largest key beyond the first.
+
+    `over` of the heads that count most are asked what they themselves looked at when they wrote (`writers`).
+    UserError for a model whose scores are not such sums, a head that is not there, a key that the query does
+    not see; MemoryError.
+    """
+    stream = Stream(pretrained, reading)
+    call = _call_of(stream, layer, head)
+    attention = stream.attention[call].attention
+    assert isinstance(attention, AttentionLayer)
+    query = range(stream.num_tokens)[query]
+    row = Row(attention, head, query)
+    own_query, own_keys = (
+        attention.query[0, head, query].double(),
+        attention.key[0, head // attention.group].double(),
+    )
+    scores = attention.scale * own_keys @ own_query
+    weights = row.weights(scores)
+    key = _key_of(weights, key, row, query)
+    parts: list[Part] = []
+    of_query, of_keys = [], []
+    for some, layer_of_parts in stream.read_parts(call):
+        parts += some
+        of_query.append(layer_of_parts.query[:, head, query].double())
+        of_keys.append(layer_of_parts.key[:, head // attention.group].double())
+    queries, keys = torch.cat(of_query), torch.cat(of_keys)
+    key_scores = attention.scale * keys @ own_query
+    query_scores = attention.scale * queries @ own_keys.mT
+    sides = {"key": key_scores, "query": query_scores}
+    tables = {
+        side: _side(parts, row.above_mean(side_scores, key), row.weights(scores - side_scores)[:, key])
+        for side, side_scores in sides.items()
+    }
+    seen_mean = keys[:, row.seen].mean(dim=1)
+    pairs = attention.scale * queries @ (keys[:, key] - seen_mean).mT
+    largest = max(float(one.abs().max()) for one in sides.values())
+    missing = max(float((one.sum(dim=0) - scores)[row.seen].abs().max()) for one in sides.values()) / largest
+    if missing > ROUNDING:
+        stream.refuse(f"the parts of the scores of {layer}:{head} miss them by {missing:.1g} of the largest")
+    return ScoreParts(
+        layer,
+        head,
+        query,
+        key,
+        float(weights[key]),
+        float(scores[key]),
+        float(row.above_mean(scores, key)),
+        float(row.above_mean(row.position, key)),
+        missing,
+        weights,
+        tables["key"],
+        tables["query"],
+        parts,
+        pairs,
+        _writers(stream, tables, {"key": key, "query": query}, over),
+        tuple(stream.way.notes()),
+    )
+
+
+def _call_of(stream: Stream, layer: int, head: int) -> int:
+    layers = [captured.layer for captured in stream.attention]
+    if layer not in layers:
+        raise UserError(f"head: layer must be one of {layers[0]} to {layers[-1]} (got {layer}:{head})")
+    call = layers.index(layer)
+    num_heads = stream.attention[call].attention.shape[1]
+    if head >= num_heads:
+        raise UserError(f"head: head must be below {num_heads} (got {layer}:{head})")
+    return call
+
+
+def _key_of(weights: Float[Tensor, " key"], key: int | None, row: Row, query: int) -> int:
+    if key is None:
+        beyond = weights[1:] if bool(row.seen[1:].any()) else weights
+        return int(beyond.argmax()) + len(weights) - len(beyond)
+    key = range(len(weights))[key]
+    if not row.seen[key]:
+        raise UserError(f"to: must be a key that query {query} sees (got {key})")
+    return key
+
+
+def _side(
+    parts: Sequence[Part], scores: Float[Tensor, " part"], without: Float[Tensor, " part"]
+) -> list[dict[str, Any]]:
+    rows = [
+        {"part": part.name, **part._asdict(), "score": score, "weight_without": weight}
+        for part, score, weight in zip(parts, scores.tolist(), without.tolist(), strict=True)
+    ]
+    return sorted(rows, key=lambda row: -abs(row["score"]))
+
+
+def _writers(
+    stream: Stream, tables: Mapping[str, Sequence[Mapping[str, Any]]], places: Mapping[str, int], over: int
+) -> list[dict[str, Any]]:
+    """What the heads that count most looked at from where they wrote."""
+    found = []
+    for side, rows in tables.items():
+        for written in [row for row in rows if row["kind"] == "head"][:over]:
+            attention = stream.attention[_call_of(stream, written["layer"], written["head"])].attention
+            assert isinstance(attention, AttentionLayer)
+            head, query = written["head"], places[side]
+            keys = attention.key[0, head // attention.group].double()
+            scores = attention.scale * keys @ attention.query[0, head, query].double()
+            weights = Row(attention, head, query).weights(scores)
+            looked_at = int(weights.argmax())
+            own = {"side": side, "layer": written["layer"], "head": head, "query": query}
+            found.append({**own, "key": looked_at, "weight": float(weights[looked_at])})
+    return found
+
+
+@dataclass(frozen=True)
+class HeadEdges:
+    """How much of what each head does comes from each earlier part of the model, on one text.
+
+    One row per head (`layer`, `head`), `side` and part (`kind`, `from_layer`, `from_head`), with the `share`
+    of what the head does that is the part's; over the parts of a side these add up to 1.
+    key, query: of how far the score of the key that a query looks at most, beyond the first, is above the
+    mean of those that it sees, the queries weighted by the weight that they give it. value: of the head's
+    output, through its weights, along that output.
+    """
+
+    rows: list[dict[str, Any]]
+    weight: dict[tuple[int, int], float]
+    notes: tuple[str, ...] = ()
+
+
+@torch.no_grad()
+def head_edges(
+    pretrained: Pretrained, reading: Reading, *, progress: Callable[[float], None] | None = None
+) -> HeadEdges:
+    """The shares of all parts in all heads. UserError for a model whose scores are not sums; MemoryError."""
+    stream = Stream(pretrained, reading)
+    rows: list[dict[str, Any]] = []
+    weight: dict[tuple[int, int], float] = {}
+    for call, captured in enumerate(stream.attention):
+        looks = [_Look(captured, head) for head in range(captured.attention.shape[1])]
+        totals = {head: {side: 0.0 for side in ("key", "query", "value")} for head in range(len(looks))}
+        own: list[dict[str, Any]] = []
+        for parts, attention in stream.read_parts(call):
+            for head, look in enumerate(looks):
+                for side, shares in look.sides(attention).items():
+                    for part, share in zip(parts, shares.tolist(), strict=True):
+                        totals[head][side] += share
+                        place = {"layer": captured.layer, "head": head, "side": side, "kind": part.kind}
+                        own.append(
+                            {**place, "from_layer": part.layer, "from_head": part.head, "share": share}
+                        )
+        rows += [{**row, "share": row["share"] / totals[row["head"]][row["side"]]} for row in own]
+        weight |= {(captured.layer, head): look.mean_weight for head, look in enumerate(looks)}
+        if progress is not None:
+            progress((call + 1) / len(stream.attention))
+    return HeadEdges(rows, weight, tuple(stream.way.notes()))
+
+
+class _Look:
+    """What a head does, as directions that its query, key and value have at each token.
+
+    All three sides are linear in what a part wrote, so the inner product with these is what it adds.
+    """
+
+    def __init__(self, captured: CapturedLayer, head: int) -> None:
+        attention = captured.attention
+        assert isinstance(attention, AttentionLayer)
+        self.head, self.kv_head = head, head // attention.group
+        query, key = (one.double() for one in (attention.query[0, head], attention.key[0, self.kv_head]))
+        weights = captured.weights()[0, head].double()
+        seen = attention.visibility.whole(query.device)[0].double()
+        beyond = weights.clone()
+        beyond[:, 0] = 0
+        at, looked_at = beyond.max(dim=-1)
+        at = at.where(seen.sum(dim=-1) > 1, 0)  # one key alone is above no mean
+        less_mean = -seen / seen.sum(dim=-1, keepdim=True).clamp_min(1)
+        less_mean[torch.arange(len(query)), looked_at] += 1
+        of_rows = attention.scale * at.unsqueeze(-1) * less_mean
+        self.mean_weight = float(at.mean())
+        self.directions = {
+            "key": of_rows.mT @ query,
+            "query": of_rows @ key,
+            "value": weights.mT @ weights @ attention.value[0, self.kv_head].double(),
+        }
+
+    def sides(self, parts: AttentionLayer) -> dict[str, Float[Tensor, " part"]]:
+        """What each part adds to what this head does: to its scores by key and by query, to its output."""
+        of_parts = {"key": parts.key[:, self.kv_head], "query": parts.query[:, self.head]}
+        of_parts["value"] = parts.value[:, self.kv_head]
+        return {
+            side: of_parts[side].flatten(1).double() @ direction.flatten()
+            for side, direction in self.directions.items()
+        }

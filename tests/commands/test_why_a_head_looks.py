@@ -1,0 +1,88 @@
+"""`attn why --head`: the score of a query and a key, from the command line."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import attncli
+from tests.conftest import Attn
+
+
+def test_the_screen_says_where_why_and_how_closely(attn: Attn) -> None:
+    lines = attn(["why", "--head", "1:2"]).out.splitlines()
+    assert lines[0] == "why: tiny-induction, head 1:2"
+    assert lines[2].startswith("from 48 _ to 25 s: weight 1.00, score ")
+    assert any(line.startswith("0:1 ") and "embedding" in line for line in lines)
+    assert any("pairs, query × key: embedding × 0:1 " in line for line in lines)
+    assert any(line.startswith("where these heads looked: 0:1 at 24 _ 1.00") for line in lines)
+    assert lines[-1].startswith("Next, with attn why: ")
+
+
+def test_the_report_is_what_python_gives(attn: Attn, tmp_path: Path) -> None:
+    text = "to be or not to b"
+    report = json.loads(attn(["why", text, "--head", "1:2", "--format", "json"]).out)
+    found = attncli.score_parts(attncli.open_model(), text, "1:2")
+    score, sides = report["statistics"]["score"], report["statistics"]["sides"]
+    assert (score["key"], score["query"]) == (found.key, found.query) == (found.key, len(text))
+    assert score["weight"] == pytest.approx(found.weight)
+    for side, rows in (("key", found.key_side), ("query", found.query_side)):
+        own = {row["part"]: row["score"] for row in sides if row["side"] == side}
+        assert own == pytest.approx({row["part"]: row["score"] for row in rows})
+        assert sum(own.values()) == pytest.approx(score["above_mean"], abs=1e-4)
+    weights = torch.tensor(report["statistics"]["keys"]["weight"])
+    assert float(weights.sum()) == pytest.approx(1) and int(weights[1:].argmax()) + 1 == found.key
+
+    saved = tmp_path / "why.json"
+    saved.write_text(json.dumps(report))
+    assert (
+        attn(["show", str(saved)]).out.splitlines()[:2]
+        == attn(["why", text, "--head", "1:2"]).out.splitlines()[:2]
+    )
+
+
+def test_a_table_has_a_row_for_each_part_and_side(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "parts.csv"
+    assert attn(["why", "to be or not to b", "--head", "1:0", "-o", str(path)]).code == 0
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert [row["side"] for row in rows] == ["key"] * 7 + ["query"] * 7
+    assert {row["part"] for row in rows} == {"embedding", "0:0", "0:1", "0:2", "0:3", "MLP 0", "biases"}
+
+
+def test_query_and_key_are_named_as_everywhere(attn: Attn) -> None:
+    named = attn(
+        ["why", "to be or not to b", "--head", "1:2", "--from", "b#2", "--to", "b#1", "--format", "json"]
+    )
+    at = attn(["why", "to be or not to b", "--head", "1:2", "--from", "-1", "--to", "4", "--format", "json"])
+    assert named.code == 0, named.err
+    assert json.loads(named.out)["statistics"] == json.loads(at.out)["statistics"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--from", "3"], "--from: needs --head, whose query or key it is"),
+        (
+            ["--head", "1:2", "--answer", "e", "--to", "3"],
+            "--to: cannot be combined with --answer, at the last token",
+        ),
+        (["--head", "9:2"], "--head: layer must be one of 0 to 1 (got 9:2)"),
+        (["--head", "1:9"], "--head: head must be below 4 (got 1:9)"),
+        (["--head", "1:2", "--from", "3", "--to", "7"], "--to: must be a key that query 3 sees (got 7)"),
+    ],
+)
+def test_what_cannot_be_said_is_one_line(arguments: list[str], error: str, attn: Attn) -> None:
+    ended = attn(["why", "to be or not to b", *arguments])
+    assert (ended.code, ended.err, ended.out) == (2, f"{error}\n", "")
+
+
+def test_with_an_answer_the_head_is_split_by_tokens_as_before(attn: Attn) -> None:
+    report = json.loads(
+        attn(["why", "to be or not to b", "--head", "1:2", "--answer", "e", "--format", "json"]).out
+    )
+    assert report["statistics"]["parts"]["logit"] == pytest.approx(
+        report["statistics"]["parts"]["sum"], abs=1e-3
+    )
+    assert "sides" not in report["statistics"]

@@ -1,0 +1,59 @@
+"""What TransformerLens says of the scores of the shipped model: tests/measure/transformer_lens_scores.json.
+
+Its packages pin others, so that it runs in an environment of its own, with attncli on the path:
+
+    pip install transformer-lens==4.3.0 torch==2.13.0
+    PYTHONPATH=. python tools/transformer_lens_scores.py
+"""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from transformer_lens import TransformerBridge
+
+from attncli.models.loading import in_use, open_model
+from attncli.models.pretrained import read_probe
+from attncli.settings.heads import HeadsSpec
+
+QUERY, KEY = 40, 17
+FOLDER = str(HeadsSpec.default_model)
+OUTPUT = Path(__file__).parents[1] / "tests" / "measure" / "transformer_lens_scores.json"
+
+
+@torch.no_grad()
+def scores() -> dict[str, dict[str, dict[str, float]]]:
+    """Of each head of layer 1 what each part adds to the score above the mean key, by key and by query."""
+    model = TransformerBridge.boot_transformers(FOLDER, device="cpu")
+    # The gains of the norms go into W_Q and W_K, so that a stack is divided by the scales alone.
+    model.enable_compatibility_mode(
+        fold_value_biases=False, center_writing_weights=False, center_unembed=False
+    )
+    with in_use(open_model(FOLDER)) as pretrained:
+        ids = read_probe(pretrained, 24, torch.Generator().manual_seed(0)).text.ids
+    _, cache = model.run_with_cache(ids.unsqueeze(0))
+    parts, labels = cache.get_full_resid_decomposition(
+        layer=1, expand_neurons=False, apply_ln=True, return_labels=True, mlp_input=False
+    )
+    found = {}
+    for head in range(4):
+        query, keys = (cache[f"blocks.1.attn.hook_{name}"][0, :, head] for name in "qk")
+        by_key = (parts[:, 0] @ model.W_K[1, head]) @ query[QUERY]
+        by_query = parts[:, 0, QUERY] @ model.W_Q[1, head] @ keys.mT
+        sides = {"key": by_key, "query": by_query}
+        found[f"1:{head}"] = {
+            side: dict(zip(labels, (above(row) / keys.shape[-1] ** 0.5).tolist(), strict=True))
+            for side, row in sides.items()
+        }
+    return found
+
+
+def above(row: torch.Tensor) -> torch.Tensor:
+    """How far the score of the key is above the mean of those that the query sees."""
+    return row[:, KEY] - row[:, : QUERY + 1].mean(dim=-1)
+
+
+if __name__ == "__main__":
+    about = {"transformer_lens": version("transformer-lens"), "query": QUERY, "key": KEY}
+    OUTPUT.write_text(json.dumps(about | {"heads": scores()}, indent=1) + "\n")
