@@ -803,11 +803,11 @@ def _keys(report: Report, labels: TableLabels, precision: int, count: int) -> Gr
     return Grid(title, Column(("", "token"), tokens, left=True), columns)
 
 
-MOST_PARTS, MOST_PAIRS = 6, 3
+MOST_WROTE, MOST_PAIRS = 6, 3
 BOUNDS = (1e-6, 1e-5, 1e-4)  # the digits below differ from machine to machine
 
 
-def _score_screen(report: Report, display: Display) -> Iterator[Section]:
+def _score_screen(report: Report, display: Display) -> ScreenParts:
     """Where the head looks and how much; what wrote the key and the query, and the weight without each."""
     score, precision = report.numbers("score"), display.precision
     labels = TableLabels(report, display)
@@ -820,7 +820,11 @@ def _score_screen(report: Report, display: Display) -> Iterator[Section]:
     if score["position"]:
         line += f"; positions add {fixed(score['position'], precision)}"
     yield Paragraph(line, "line")
-    yield _side_tables(report, precision)
+    sides = {side: [row for row in report.table("sides") if row["side"] == side] for side in ("key", "query")}
+    num_parts = min(map(len, sides.values()))
+    yield Elastic(
+        lambda count: [_side_tables(report, sides, precision, count)], MOST_WROTE, LEAST_ROWS, num_parts
+    )
     pairs = [
         f"{row['query_part']} × {row['key_part']} {fixed(row['score'], precision)}"
         for row in report.table("pairs")[:MOST_PAIRS]
@@ -830,18 +834,13 @@ def _score_screen(report: Report, display: Display) -> Iterator[Section]:
         yield Paragraph(f"where these heads looked: {', '.join(dict.fromkeys(writers))}", "line")
     missing = float(str(score["missing"]))
     bound = next((bound for bound in BOUNDS if missing < bound), missing)
-    yield from closing_notes(
-        [
-            f"{report.how_to_read} The sum misses the score by less than {bound:.0e} of the largest part.",
-            *report.notes,
-        ]
-    )
+    misses = f"The sum misses the score by less than {bound:.0e} of the largest part."
+    yield notes_in([report.how_to_read, misses, *report.notes], display, apart=True)
 
 
-def _side_tables(report: Report, precision: int) -> Grid:
+def _side_tables(report: Report, sides: Mapping[str, Sequence[Row]], precision: int, count: int) -> Grid:
     """The parts that count most on the side of the key, and beside them those of the query."""
-    sides = {side: [row for row in report.table("sides") if row["side"] == side] for side in ("key", "query")}
-    count = min(MOST_PARTS, *map(len, sides.values()))
+    count = min(count, *map(len, sides.values()))
     weight = fixed(report.numbers("score")["weight"], precision)
     columns: list[Column] = []
     for side, rows in sides.items():
