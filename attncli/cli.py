@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from attncli import __version__
 from attncli.core.processor import tile_pass_in_use
-from attncli.errors import DONE, FAILED, INTERRUPTED, ClosedPipe, UserError, WriteError, forget_stdout
+from attncli.errors import DONE, FAILED, INTERRUPTED, TRUTHS, ClosedPipe, UserError, WriteError, forget_stdout
 from attncli.memory import is_about_memory, out_of_memory
 from attncli.plain_text import forget_notes, note, plain_text
 from attncli.settings import EXPERIMENTS, load
@@ -79,15 +79,15 @@ class CommandWithExamples(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Typer's; a mistake in the form of the command line is explained."""
-        from attncli.commands import mistakes
-
         typed = [*args]
         try:
             parsed = super().parse_args(ctx, args)
         except typer.TyperException as error:
             if not typed:  # it shows the help
                 raise
-            line = mistakes.explained(
+            from attncli.commands.mistakes import explained
+
+            line = explained(
                 error.format_message(),
                 typed,
                 command=ctx.info_name,
@@ -96,7 +96,10 @@ class CommandWithExamples(TyperCommand):
                 flags_of=_flags_of_each,
             )
             raise UserError(line) from None
-        mistakes.check_switches(typed, _flags(self))
+        if not TRUTHS.isdisjoint(map(str.lower, typed)):
+            from attncli.commands.mistakes import check_switches
+
+            check_switches(typed, _flags(self))
         return parsed
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

@@ -11,6 +11,10 @@ ALIKE = 0.7
 """How alike a word and the known one are at least: at 0.6 --save is taken for --scale."""
 
 
+TRUTHS = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0"})
+"""What may be meant for a switch, which takes no value."""
+
+
 class UserError(Exception):
     """Something the user can mend: each line says where, what, and what would work (exit 2)."""
 

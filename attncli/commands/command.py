@@ -278,6 +278,15 @@ def height(is_terminal: bool) -> int | None:
     return max(known - 1, 1) if known else None
 
 
+def can_walk() -> bool:
+    """Whether there is a reader: someone who sees a screen and has a key to press."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+
+
+CLEAR = "\r\x1b[K"
+"""Takes back what stands on the line."""
+
+
 def color_depth(choice: str, is_terminal: bool | None) -> str:
     """How many colours: as --color says, else as the environment and the terminal allow."""
     if choice in COLOR_DEPTHS:

@@ -15,8 +15,17 @@ from tempfile import TemporaryDirectory
 from textwrap import fill, indent
 from typing import TYPE_CHECKING, NamedTuple
 
-from attncli.commands.command import DEBUG, LESSON_FILES, Command, argument, color_depth, option, width
-from attncli.commands.pager import can_walk, walk
+from attncli.commands.command import (
+    DEBUG,
+    LESSON_FILES,
+    Command,
+    argument,
+    can_walk,
+    color_depth,
+    option,
+    width,
+)
+from attncli.commands.pager import walk
 from attncli.errors import DONE, FAILED, INTERRUPTED, UserError, WriteError
 from attncli.saved import read_reports
 from attncli.views import TEXT_WIDTH, Display

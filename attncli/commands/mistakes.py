@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
 
-from attncli.errors import UserError, alike, synonym
+from attncli.errors import TRUTHS, UserError, alike, synonym
 
 Flags = Mapping[str, str | None]
 """The flags of a command, each with what help calls its value; None for a switch."""
 
-TRUTHS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 MOST_SHOWN = 60
 """Characters of what was typed that a message repeats."""
 MOST_NAMED = 4
@@ -39,11 +38,6 @@ ELSEWHERE = {
     ): "surveys: attn self --model MODEL --head LAYER:HEAD --explain is for one head",
     ("why", "layer"): "adds up all layers: --head LAYER:HEAD shows one head",
     ("ablate", "layer"): "takes out each head by itself: --heads LAYER:HEAD,... takes out these alone",
-    (
-        "why",
-        "from",
-    ): "is about the token after the text: attn heads --from TOKEN --to TOKEN is about two tokens",
-    ("why", "to"): "is about the token after the text: --answer TOKEN says which",
     ("self", "from"): "shows every query: attn heads --from TOKEN --to TOKEN ranks heads by one weight",
     ("self", "to"): "shows every key: attn heads --to TOKEN ranks heads by the weight on one",
     ("self", "top"): "shows one head: attn heads --top {value} shows the first heads of a model",

@@ -13,8 +13,16 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import IO, TYPE_CHECKING, Any
 
-from attncli.commands.command import MAX_DIGITS, checked_display, color_depth, height, refuse_unknown, width
-from attncli.commands.pager import CLEAR, can_walk, walk
+from attncli.commands.command import (
+    CLEAR,
+    MAX_DIGITS,
+    can_walk,
+    checked_display,
+    color_depth,
+    height,
+    refuse_unknown,
+    width,
+)
 from attncli.errors import ClosedPipe, RunError, UserError, WriteError
 from attncli.memory import readable_bytes
 from attncli.models.folder import local_model, weight_files
@@ -216,6 +224,8 @@ def with_step(reports: "Iterable[Report]", step: int | None) -> "Iterator[Report
 
 def walk_steps(reports: "Iterable[Report]", write: Write, stream: IO[str], display: Display) -> None:
     """Each step of an explanation on a page of its own, until the reader quits."""
+    from attncli.commands.pager import walk
+
     for report in reports:
         if not report.steps:
             write([report], stream, display)

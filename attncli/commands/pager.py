@@ -9,8 +9,10 @@ from importlib.util import find_spec
 from select import select
 from typing import NamedTuple
 
+from attncli.commands.command import CLEAR
+
 LINES = 24
-CLEAR, ABOVE = "\r\x1b[K", "\x1b[A"
+ABOVE = "\x1b[A"
 
 NEXT, BACK, QUIT = "next", "back", "quit"
 ESCAPE, END_OF_INPUT, RUBOUT = "\x1b", "\x04", ("\x7f", "\b")
@@ -51,11 +53,6 @@ class Place(NamedTuple):
 
 Ask = Callable[[Place], str | int]
 """Waits for the reader: NEXT, BACK, QUIT, or the number of a page, from 1."""
-
-
-def can_walk() -> bool:
-    """Whether there is a reader: someone who sees a screen and has a key to press."""
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def screens(text: str, height: int) -> Iterator[str]:

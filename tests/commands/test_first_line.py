@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from attncli.commands import output
-from attncli.commands.output import CLEAR, first_words, progress_line
+from attncli.commands.command import CLEAR
+from attncli.commands.output import first_words, progress_line
 from attncli.models.folder import SHIPPED_MODEL
 from tests.running import LESSON_FILES
 

@@ -36,7 +36,7 @@ MISTAKES = [
     ("heads --layer 3", "--layer: is not a flag of attn heads, which shows all layers: attn multihead --model MODEL --layer 3 shows the heads of one"),
     ("heads -m gpt2", "-m: is not a flag of attn heads: did you mean --model?"),
     ("heads --trust-remote-code", "--trust-remote-code: is not a flag of attn heads: leave it out, no code that comes with a model is run"),
-    ("why --to was", "--to: is not a flag of attn why, which is about the token after the text: --answer TOKEN says which"),
+    ("why --to was", "--to: needs --head, whose query or key it is"),
     ("ablate --head 5:11", "--head: is not a flag of attn ablate: did you mean --heads?"),
     ('generate --prompt "the cat"', "--prompt: is not a flag of attn generate: did you mean --sentence?"),
     ("generate -n 20", "-n: is not a flag of attn generate: did you mean --max-new-tokens?"),
