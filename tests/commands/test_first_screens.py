@@ -8,6 +8,7 @@ import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -39,13 +40,14 @@ SHIPPED = [
 ENGLISH = "When Mary and John went to the store, John gave a drink to Mary"
 SMOLLM2 = [
     *(["heads", text] for text in (ENGLISH, "one two", LONG, WIDE)),
-    ["heads", "--probe", "repeated"],
+    ["heads"],
     ["heads", ENGLISH, "--skip-sink", "1"],
     ["heads", ENGLISH, "--sort", "previous_token"],
     ["heads", ENGLISH, "--from", "to", "--to", "Mary"],
-    ["self", ENGLISH, "--layer", "16", "--head", "0"],
-    ["self", LONG, "--layer", "16", "--head", "0"],
+    ["self", ENGLISH, "--head", "16:0"],
+    ["self", LONG, "--head", "16:0"],
     ["why", ENGLISH],
+    ["why", ENGLISH, "--head", "18:6"],
     ["ablate", ENGLISH, "--heads", "16:0,17:3"],
     ["generate", ENGLISH, "--max-new-tokens", "12"],
 ]
@@ -84,23 +86,29 @@ def screen(arguments: list[str], columns: int, lines: int) -> list[str]:
     return CODES.sub("", b"".join(said).decode()).replace("\r", "").splitlines()
 
 
-def assert_fits(arguments: list[str], columns: int, lines: int) -> None:
+def assert_fits(arguments: list[str], columns: int, lines: int, name: str) -> None:
     found = screen(arguments, columns, lines)
     text = "\n".join(found)
     assert len(found) < lines, f"the prompt takes a line: {len(found)} of {lines}\n{text}"
     assert max(map(cell_len, found)) <= columns, text
-    name = arguments[0]
     assert found[0].startswith(f"{name}") or name == "diff", text
     assert found[-1].startswith(f"Next, with attn {name}: "), text
     assert "─────" in text or "layer" in text or "0.0" in text, "a table with its header, or a map"
 
 
-@pytest.fixture(params=["colour", "plain"])
+COLOURS = ("colour", "plain")
+
+
+@pytest.fixture(params=COLOURS)
 def colours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_colours(request.param, monkeypatch)
+
+
+def set_colours(colours: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
-    if request.param == "plain":
+    if colours == "plain":
         monkeypatch.setenv("NO_COLOR", "1")
 
 
@@ -108,15 +116,21 @@ def colours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(("columns", "lines"), SIZES)
 @pytest.mark.parametrize("arguments", [*TOYS, *SHIPPED], ids=lambda words: " ".join(words)[:40])
 def test_a_first_screen_fits_its_terminal(arguments: list[str], columns: int, lines: int) -> None:
-    assert_fits(arguments, columns, lines)
+    assert_fits(arguments, columns, lines, arguments[0])
 
 
-@pytest.mark.usefixtures("colours")
 @pytest.mark.xdist_group("smollm2")
 @pytest.mark.parametrize("arguments", SMOLLM2, ids=lambda words: " ".join(words)[:40])
-def test_those_of_a_model_of_270_heads_fit(arguments: list[str]) -> None:
-    for columns, lines in SIZES:
-        assert_fits([arguments[0], "--model", str(smollm2()), *arguments[1:]], columns, lines)
+def test_those_of_a_model_of_270_heads_fit(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model runs once; its report is shown at every size, with colours and without."""
+    saved = str(tmp_path / "report.json")
+    assert run([arguments[0], "--model", str(smollm2()), *arguments[1:], "-o", saved]) == 0
+    for colours in COLOURS:
+        set_colours(colours, monkeypatch)
+        for columns, lines in SIZES:
+            assert_fits(["show", saved], columns, lines, arguments[0])
 
 
 @pytest.mark.usefixtures("colours")
