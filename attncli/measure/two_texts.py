@@ -115,8 +115,8 @@ def _predicted_place(pretrained: Pretrained, reading: Reading) -> int | None:
         return len(reading.text.ids) - 1
     if pretrained.predicts is None:
         return None
-    masks = (reading.text.ids == pretrained.tokenizer.mask_token_id).nonzero().flatten().tolist()
-    return int(masks[0]) if len(masks) == 1 else None
+    ids, mask = reading.text.ids.tolist(), pretrained.tokenizer.mask_token_id
+    return ids.index(mask) if ids.count(mask) == 1 else None
 
 
 class Side(NamedTuple):

@@ -119,6 +119,8 @@ def test_a_masked_token_is_predicted_at_its_mask(tmp_path: Path) -> None:
     config = transformers.BertConfig(vocab_size=VOCABULARY, **sizes)
     transformers.BertForMaskedLM(config).save_pretrained(tmp_path)
     save_tokenizer(tmp_path)
+    without_mask = attncli.text_differences(attncli.open_model(tmp_path), "the cat sat", "the dog sat")
+    assert without_mask.predictions == []
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     tokenizer.mask_token = "w9"
     tokenizer.save_pretrained(tmp_path)
