@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from math import nan
 from typing import Any, Literal, NamedTuple, NoReturn, TypeGuard
 
 import torch
@@ -648,7 +649,8 @@ class HeadEdges:
     """How much of what each head does comes from each earlier part of the model, on one text.
 
     One row per head (`layer`, `head`), `side` and part (`kind`, `from_layer`, `from_head`), with the `share`
-    of what the head does that is the part's; over the parts of a side these add up to 1.
+    of what the head does that is the part's; over the parts of a side these add up to 1. It is nan where
+    a head looks at nothing beyond the first key, as in a text of one token.
     key, query: of how far the score of the key that a query looks at most, beyond the first, is above the
     mean of those that it sees, the queries weighted by the weight that they give it. value: of the head's
     output, through its weights, along that output.
@@ -680,7 +682,7 @@ def head_edges(
                         own.append(
                             {**place, "from_layer": part.layer, "from_head": part.head, "share": share}
                         )
-        rows += [{**row, "share": row["share"] / totals[row["head"]][row["side"]]} for row in own]
+        rows += [{**row, "share": row["share"] / (totals[row["head"]][row["side"]] or nan)} for row in own]
         weight |= {(captured.layer, head): look.mean_weight for head, look in enumerate(looks)}
         if progress is not None:
             progress((call + 1) / len(stream.attention))

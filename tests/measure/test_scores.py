@@ -6,6 +6,7 @@ score is bilinear in it once the norms' scales are frozen.
 
 import json
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,13 @@ def test_shares_of_a_head_are_means_over_its_queries(name: str) -> None:
         if (row["layer"], row["head"], row["side"]) == (2, 1, "key")
     }
     assert own == pytest.approx({part: value / total for part, value in sums.items()}, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["Llama", "BERT"])
+def test_a_head_that_sees_one_key_alone_has_shares_of_its_output_only(name: str) -> None:
+    one = Reading(replace(reading().text, tokens=("cat",), ids=TOKENS[:1]))
+    rows = head_edges(tiny(name), one).rows
+    assert all(isnan(row["share"]) == (row["side"] != "value") for row in rows)
 
 
 LENS = json.loads(Path(__file__).with_name("transformer_lens_scores.json").read_text())
