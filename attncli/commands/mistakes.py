@@ -130,6 +130,8 @@ def _too_many(more: str, args: Sequence[str], command: str, flags: Flags, argume
         return f"{is_too_much}: attn {command} takes {' and '.join(arguments) or 'flags alone'}"
     if arguments != ["TEXT"]:
         return f'{is_too_much}: a text goes in quotes: attn {command} --sentence "the cat sleeps"'
+    if command == "cross" and len(args) == 2:
+        return f"{is_too_much}: attn cross {_quoted(args[0])} --context {_quoted(args[1])}"
     text = "the cat sleeps" if any(arg.startswith("-") for arg in args) else " ".join(args)
     return f"{is_too_much}: a text goes in quotes: attn {command} {_quoted(text)}"
 

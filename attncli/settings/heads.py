@@ -210,7 +210,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
             else:
                 _, layer, head = named_head(self.head)
                 lacking = "`num_examples`" if self.texts else "`texts` and `num_examples`"
-                on_text = f"attn self --model MODEL --layer {layer} --head {head} shows it on one text"
+                on_text = f"attn self --model MODEL --head {layer}:{head} shows it on one text"
                 yield contradiction("head", f"needs {lacking}: {on_text}", "num_examples")
         elif self.head is not None:
             if self.texts is None:

@@ -46,6 +46,7 @@ MISTAKES = [
     ("self --causal=yes", "--causal: takes no value (got yes): --causal turns it on, --no-causal turns it off"),
     ("self --head-dim", "--head-dim: needs a value: --head-dim INTEGER"),
     ("self the cat sleeps", 'cat sleeps: is one argument too many: a text goes in quotes: attn self "the cat sleeps"'),
+    ('cross "a cat" "eine katze"', 'eine katze: is one argument too many: attn cross "a cat" --context "eine katze"'),
     ("norm 3", "3: is one argument too many: attn norm takes flags alone"),
     ("batch --workers two sweep.yaml", "--workers: must be a whole number, at least 1 (got two)"),
     ("show --format json", "attn show: needs FILE: attn show --help shows examples"),
@@ -67,7 +68,7 @@ MISTAKES = [
     ('heads --model ./weights.bin "the cat"', "--model: must be the model's folder or a .gguf file (got the file ./weights.bin)"),
     ('heads --model gpt2 "the cat"', "--model: no such folder: gpt2 (a hub id needs --allow-download)"),
     ('heads --model ./nowhere "the cat"', "--model: no such folder: ./nowhere"),
-    ("heads --head 5:11", "--head: needs --texts and --examples: attn self --model MODEL --layer 5 --head 11 shows it on one text"),
+    ("heads --head 5:11", "--head: needs --texts and --examples: attn self --model MODEL --head 5:11 shows it on one text"),
     ("heads --from cat", "--from: needs --to: without it every query's weights sum to 1"),
     (
         'heads --probe repeated "the cat"',

@@ -89,7 +89,7 @@ def test_an_example_has_its_tokens_and_the_weights_of_its_query(tmp_path: Path, 
     [
         (
             ["--head", "1:0"],
-            "--head: needs --examples: attn self --model MODEL --layer 1 --head 0 shows it on one text",
+            "--head: needs --examples: attn self --model MODEL --head 1:0 shows it on one text",
         ),
         (["--examples", "2", "--sort", "induction"], "--examples: needs --head"),
         (
