@@ -217,6 +217,8 @@ class WhySpec(QueryAndKeySpec):
                 yield contradiction(key, "needs `head`, whose query or key it is", "head")
             elif self.answer is not None:
                 yield contradiction(key, "cannot be combined with `answer`, at the last token", "answer")
+        if self.top is not None and self.is_of_score:
+            yield contradiction("top", "is of heads that add to a logit: `head` needs `answer`", "answer")
         if self.texts is not None:
             yield contradiction(
                 "texts", "is not for why, which reads one text: give `sentence` or `file`", "texts"

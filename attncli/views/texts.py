@@ -274,8 +274,9 @@ def untrained(report: Report) -> str:
 
 def nothing_to_draw(report: Report) -> str:
     """A message that a report has neither matrix nor curve, and what to run instead."""
-    steps = SPECS[report.experiment].steps_after(report.spec)[:1] if report.experiment in SPECS else ()
-    hint = f": try attn {report.experiment} {steps[0]}" if steps else ": --format table shows its numbers"
+    steps = SPECS[report.experiment].steps_after(report.spec) if report.experiment in SPECS else ()
+    others = [step for step in steps if not step.startswith("-")]
+    hint = f": try attn {report.experiment} {others[0]}" if others else ": --format table shows its numbers"
     return f"this report of {report.experiment} has no matrix and no curve to draw{hint}"
 
 

@@ -68,6 +68,10 @@ def test_query_and_key_are_named_as_everywhere(attn: Attn) -> None:
             ["--head", "1:2", "--answer", "e", "--to", "3"],
             "--to: cannot be combined with --answer, at the last token",
         ),
+        (
+            ["--head", "1:2", "--top", "2"],
+            "--top: is of heads that add to a logit: --head needs --answer",
+        ),
         (["--head", "9:2"], "--head: layer must be one of 0 to 1 (got 9:2)"),
         (["--head", "1:9"], "--head: head must be below 4 (got 1:9)"),
         (["--head", "1:2", "--from", "3", "--to", "7"], "--to: must be a key that query 3 sees (got 7)"),
@@ -86,3 +90,9 @@ def test_with_an_answer_the_head_is_split_by_tokens_as_before(attn: Attn) -> Non
         report["statistics"]["parts"]["sum"], abs=1e-3
     )
     assert "sides" not in report["statistics"]
+
+
+def test_a_picture_of_a_score_is_refused_with_what_shows_it(attn: Attn, tmp_path: Path) -> None:
+    error = "this report of why has no matrix and no curve to draw: --format table shows its numbers"
+    ended = attn(["why", "to be or not to b", "--head", "1:2", "-o", str(tmp_path / "why.png")])
+    assert (ended.code, ended.err) == (2, f"--format png: {error}\n")
