@@ -244,7 +244,7 @@ def command(name: str, summary: str) -> Command:
             raise UserError(f"--sentence: cannot be combined with the argument ({text}): give one")
         flags |= {"sentence": flags["sentence"] or text}
         spec, given = survey_spec(config, flags)
-        with errors_at(given, config):
+        with errors_at(spec, given, config):
             model, report = opened_model(spec, read_texts(spec))
         return browse_reports((report,), "browse", report.spec.get("sort"), shown, model)
 

@@ -102,7 +102,7 @@ def running(spec: Spec) -> "Iterator[Iterator[Report]]":
 
 
 @contextmanager
-def errors_at(given: dict[str, Given], config: str | None) -> Iterator[None]:
+def errors_at(spec: Spec, given: dict[str, Given], config: str | None) -> Iterator[None]:
     """An error of the run about a setting names its flag, or its line of a file; its kind is kept."""
     try:
         yield
@@ -111,7 +111,10 @@ def errors_at(given: dict[str, Given], config: str | None) -> Iterator[None]:
         lines = [
             given[key].line(key, message)
             if key in given
-            else in_words_of(f"{key}{colon}{message}", flags=config is None)
+            else in_words_of(
+                f"`{key}`{colon}{message}" if key in type(spec).model_fields else f"{key}{colon}{message}",
+                flags=config is None,
+            )
             for key, colon, message in parts
         ]
         error.lines = tuple(lines)
@@ -165,7 +168,7 @@ def run_experiment(
             is_unfinished = report.is_unfinished
             yield report
 
-    with running(spec) as reports, errors_at(given, config):
+    with running(spec) as reports, errors_at(spec, given, config):
         to.write(noted(reports))
     return INTERRUPTED if is_unfinished else DONE
 
@@ -271,7 +274,7 @@ def keep_survey(
     if spec.texts is None:
         advice = "-o FILE.json keeps relations" if spec.relations else "give --texts FILE"
         raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
-    with errors_at(given, config), TextFile(spec.texts, spec.text_group) as file:
+    with errors_at(spec, given, config), TextFile(spec.texts, spec.text_group) as file:
         # A run keeps every statistic of every head of one text, whatever is shown.
         off = dict.fromkeys(("texts", "text_group", "probe", "num_tokens", "sort"))
         unsorted = {key: HeadsSpec.model_fields[key].default for key in DISPLAY_KEYS if key != "sort"}

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from tests.conftest import Attn
 from tests.eager import eager_weights
-from tests.model_folders import save_model
+from tests.model_folders import save_model, save_tokenizer
 from tests.running import run
+from tools.tiny_architectures import VOCABULARY
 
 SENTENCE = "the cat walks on the street"
 
@@ -141,3 +143,11 @@ def test_hostile_text_is_data(attn: Attn) -> None:
     model = Path(__file__).parent.parent.parent / "attncli" / "data" / "tiny-induction"
     ended = attn(["self", "--model", str(model), "--sentence", "[/b] \x1b[31m <script>"])
     assert ended.code == 0 and "\x1b" not in ended.out
+
+
+def test_a_setting_that_nobody_gave_is_named_as_its_flag(attn: Attn, tmp_path: Path) -> None:
+    config = transformers.GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=1, n_head=2, n_positions=20)
+    transformers.GPT2Model(config).save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    ended = attn(["heads", "--model", str(tmp_path)])
+    assert (ended.code, ended.err.startswith("--num-tokens: must be at most 9 for ")) == (2, True), ended.err

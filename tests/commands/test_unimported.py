@@ -129,4 +129,4 @@ def test_toy_experiments_need_no_transformers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines() == ['model: needs: pip install "attncli[models]"']
+    assert done.stderr.splitlines() == ['--model: needs: pip install "attncli[models]"']
