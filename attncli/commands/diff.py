@@ -410,7 +410,8 @@ def run_diff(a: str, b: str | None, model: str | None, set: Sequence[str], **fla
         from attncli.runs.runner import Session
 
         with progress_line() as progress:
-            to.write([Session(progress).run(spec, reseed=True)])
+            report = Session(progress).run(spec, reseed=True)
+        to.write([report])
         return
     if b is None and not overrides:
         raise UserError("diff: needs a second side: a file, or --set KEY=VALUE for what differs")
@@ -418,9 +419,8 @@ def run_diff(a: str, b: str | None, model: str | None, set: Sequence[str], **fla
     if overrides and is_saved(other):
         raise UserError(f"--set: cannot change {other}, which was computed before: give a config file")
     with progress_line() as progress:
-        reports = _reports([(a, {}), (other, overrides)], to.view.draws, progress)
-
-        to.write([compare(*reports)])
+        report = compare(*_reports([(a, {}), (other, overrides)], to.view.draws, progress))
+    to.write([report])
 
 
 command = partial(Command, run=run_diff, parameters=[*PARAMETERS, *OUTPUT_FLAGS, DEBUG], examples=EXAMPLES)

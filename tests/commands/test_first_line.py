@@ -72,6 +72,14 @@ def test_the_line_is_erased_when_the_result_comes(tmp_path: Path) -> None:
     assert "heads: tiny-induction" in result and result.rstrip().splitlines()[-1].startswith("Next")
 
 
+@pytest.mark.parametrize(
+    "arguments", [["self", "--set", "causal=true"], ["abc", "abd", "--model", SHIPPED_MODEL]]
+)
+def test_the_line_is_erased_before_a_diff(arguments: list[str], tmp_path: Path) -> None:
+    before, _, result = on_terminal(["diff", *arguments], tmp_path).rpartition(CLEAR)
+    assert "diff:" in result.splitlines()[0] and "diff:" not in before
+
+
 def test_an_error_erases_it_too(tmp_path: Path) -> None:
     shown = on_terminal(["heads", "abc", "--from", "x", "--to", "x"], tmp_path)
     assert shown.rpartition(CLEAR)[2].startswith("--from: no token of the text (got x)"), shown
