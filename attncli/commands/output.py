@@ -312,8 +312,6 @@ class Destination:
             refuse_unknown("--show", error.name, error.names)
         except NothingToDraw as error:
             raise UserError(f"--format {self.format}: {error}") from None
-        if self.path is not None and sys.stderr.isatty():
-            print(f"wrote {plain_text(str(self.path))}", file=sys.stderr)
         if self.path is not None and self.browser is not None:
             is_opened = self.browser.open(self.path.resolve().as_uri())
             if not is_opened:
@@ -412,10 +410,12 @@ def chosen_format(
 
 @contextmanager
 def written_stream(path: Path | None, *, is_binary: bool) -> Iterator[IO[Any]]:
-    """A stream of text, or of bytes: to standard output, or to a file that appears whole."""
+    """A stream of text, or of bytes: to standard output, or to a file that appears whole and is named."""
     if path is not None:
         with _whole_file(path, is_binary) as stream:
             yield stream
+        if sys.stderr.isatty():
+            print(f"wrote {plain_text(str(path))}", file=sys.stderr)
         return
     stream = sys.stdout.buffer if is_binary else sys.stdout
     try:

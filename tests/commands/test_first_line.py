@@ -80,6 +80,14 @@ def test_the_line_is_erased_before_a_diff(arguments: list[str], tmp_path: Path) 
     assert "diff:" in result.splitlines()[0] and "diff:" not in before
 
 
+def test_a_terminal_reads_which_file_was_written(tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text("experiment: self\nsweep: {seed: [1, 2]}\n")
+    on_terminal(["batch", "sweep.yaml", "-o", "runs.db"], tmp_path)
+    for command in ("export", "results"):
+        assert "wrote tidy.csv" in on_terminal([command, "runs.db", "-o", "tidy.csv"], tmp_path)
+    assert on_terminal(["self", "a b", "-o", "a.json"], tmp_path).count("wrote a.json") == 1
+
+
 def test_an_error_erases_it_too(tmp_path: Path) -> None:
     shown = on_terminal(["heads", "abc", "--from", "x", "--to", "x"], tmp_path)
     assert shown.rpartition(CLEAR)[2].startswith("--from: no token of the text (got x)"), shown
