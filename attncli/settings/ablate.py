@@ -162,7 +162,8 @@ class WhySpec(QueryAndKeySpec):
     needs_head = True
     examples = (
         "attn why",
-        'attn why --model ./my-model --sentence "The capital of France is" --answer " Paris"',
+        'attn why "The capital of France is" --model ./my-model --answer " Paris"',
+        'attn why "the cat sat as it slept" --model ./my-model --head 5:11 --from it',
         'attn why --model ./my-model "He gave the book to" --answer " her" --against " him" --head 9:6',
         'attn why --model ./my-model "the cat sat because it was tired" --head 5:11 --from it --to cat',
         "attn why --model ./my-model -o heads.csv",

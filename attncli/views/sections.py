@@ -241,7 +241,7 @@ def statistic_tables(report: Report, display: Display, labels: TableLabels) -> I
     for name, value in report.statistics.items():
         if isinstance(value, Table) and is_of_store and report.tensors:
             value = Table(row for row in value if None in map(row.get, PLACES))  # the others are on grids
-        if value and isinstance(value, Table) and not is_of_store and set(PLACES) <= value[0].keys():
+        if value and isinstance(value, Table) and not is_of_store and _is_of_heads(value):
             yield heads_grid(table_title(report, name), value, display.precision)
         elif value and isinstance(value, Table):
             yield _grid(
@@ -255,6 +255,11 @@ def statistic_tables(report: Report, display: Display, labels: TableLabels) -> I
             groups.setdefault(tuple(value), {})[name] = value
     for rows in groups.values():
         yield _grid("statistics", list(rows), list(rows.values()), display, labels)
+
+
+def _is_of_heads(table: Table) -> bool:
+    """Whether each row is of a head; what an MLP or the embedding wrote has none."""
+    return all(row.get(place) is not None for row in table for place in PLACES)
 
 
 def _grid(

@@ -21,6 +21,19 @@ def test_the_screen_says_where_why_and_how_closely(attn: Attn) -> None:
     assert lines[-1].startswith("Next, with attn why: ")
 
 
+def test_every_part_is_shown_under_its_own_name(attn: Attn) -> None:
+    """What an MLP or the embedding wrote is no head's: the table names the part, not `0:None`."""
+    lines = attn(["why", "to be or not to b", "--head", "1:2", "--show", "all"]).out.splitlines()
+    parts = [line.split()[1:3] for line in lines if line.startswith(("key  ", "query  "))]
+    assert ["MLP", "0"] in parts and ["embedding", "embedding"] in parts and ["0:1", "head"] in parts
+    assert not any("None" in line for line in lines)
+
+
+def test_the_help_leads_with_how_to_ask_about_a_head(attn: Attn) -> None:
+    shown = attn(["why", "--help"]).out
+    assert '--answer " Paris"' in shown and "--head 5:11 --from it" in shown
+
+
 def test_the_report_is_what_python_gives(attn: Attn, tmp_path: Path) -> None:
     text = "to be or not to b"
     report = json.loads(attn(["why", text, "--head", "1:2", "--format", "json"]).out)
