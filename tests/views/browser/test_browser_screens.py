@@ -252,6 +252,7 @@ def test_help_names_every_key_and_goes_away() -> None:
     )
     arrows = {"up": "↑", "down": "↓", "left": "←", "right": "→"}
     assert all(arrows.get(key, key).lower() in named.lower() for key in MOVES)
+    assert max(map(cell_len, KEYS)) + 2 + max(map(cell_len, KEYS.values())) <= 76  # the frame
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
         await pilot.press("question_mark")
