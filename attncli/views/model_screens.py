@@ -72,8 +72,10 @@ def pattern_part(title: str, patterns: Sequence[Row], report: Report, display: D
     """The table of the patterns; those for which a terminal has no room, first those without heads, below."""
     labels = TableLabels(report, display)
     has_heads = [place for place, row in enumerate(patterns) if row["heads"]]
-    # What says least about a model goes first.
-    by_worth = sorted(has_heads, key=lambda place: (_worth(patterns[place]["pattern"]), place))
+    # What says least about a model goes first; of what says as much, the pattern whose heads show it least.
+    by_worth = sorted(
+        has_heads, key=lambda place: (_worth(patterns[place]["pattern"]), -_clearest(patterns[place], report))
+    )
 
     def of(count: int) -> Iterator[Section]:
         rows = [
@@ -93,6 +95,13 @@ def _worth(pattern: object) -> int:
     """0 for what names few heads, 1 for what names many, 2 for none."""
     known = HEAD_PATTERNS.get(str(pattern))
     return 2 if known is None else int(known.precedence != 1)
+
+
+def _clearest(row: Row, report: Report) -> float:
+    """The statistic of a pattern's strongest head; -1 where none of them is a number."""
+    heads = [head for head in report.table("strongest") if head["pattern"] == row["pattern"]]
+    values = [head["value"] for head in heads if head["stack"] == row["stack"]]
+    return max((value for value in values if isinstance(value, float)), default=-1.0)
 
 
 def _joined_patterns(patterns: Sequence[Row]) -> Iterator[str]:

@@ -16,8 +16,8 @@ from attncli.report import NamedTensor, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.validation import build_spec
 from attncli.views import Display
-from attncli.views.model_screens import head_letters, pattern_letter
-from attncli.views.sections import Drawing
+from attncli.views.model_screens import head_letters, pattern_letter, pattern_part
+from attncli.views.sections import Drawing, Grid, Paragraph
 from attncli.views.tables import SCREENS, sections, suits
 from tests.running import run
 from tests.same_text import assert_same_text
@@ -357,6 +357,14 @@ def test_a_model_of_many_layers_has_them_across(num_layers: int) -> None:
         assert cells[place[0]][place[1]] == pattern_letter(head["pattern"])
     named = {line.split()[1] for line in lines[1:]}
     assert named == {str(place) for place in range(len(cells))}
+
+
+def test_where_few_patterns_fit_those_stay_whose_heads_show_them_most() -> None:
+    report = run("heads")
+    part = pattern_part("", report.table("patterns"), report, Display(width=80))
+    grid, others = part.of(1)
+    assert isinstance(grid, Grid) and grid.label.cells == ["I induction"]
+    assert isinstance(others, Paragraph) and "2 P previous token" in others.text
 
 
 def letter_lines(heads: list[dict[str, Any]], display: Display, num_lines: int = 99) -> Sequence[str]:
