@@ -828,6 +828,9 @@ def _score_screen(report: Report, display: Display) -> ScreenParts:
     line = f"from {query} to {key}: weight {weight}, score {total}, {above} above the mean key"
     if score["position"]:
         line += f"; positions add {fixed(score['position'], precision)}"
+    weights = report.tensors_of("keys")["weight"].values
+    if (most := int(weights.argmax())) != score["key"]:
+        line += f"; most goes to {labels.place('key', most)}, {fixed(float(weights[most]), precision)}"
     yield Paragraph(line, "line")
     sides = {side: [row for row in report.table("sides") if row["side"] == side] for side in ("key", "query")}
     num_parts = min(map(len, sides.values()))

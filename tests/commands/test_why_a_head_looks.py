@@ -21,6 +21,12 @@ def test_the_screen_says_where_why_and_how_closely(attn: Attn) -> None:
     assert lines[-1].startswith("Next, with attn why: ")
 
 
+def test_the_screen_says_where_most_goes_if_not_to_this_key(attn: Attn) -> None:
+    elsewhere = " ".join(attn(["why", "--head", "1:2", "--to", "24"]).out.split())
+    assert " to 24 _: weight 0.00, " in elsewhere and "; most goes to 25 s, 1.00 " in elsewhere
+    assert "most goes" not in attn(["why", "--head", "1:2"]).out
+
+
 def test_every_part_is_shown_under_its_own_name(attn: Attn) -> None:
     """What an MLP or the embedding wrote is no head's: the table names the part, not `0:None`."""
     lines = attn(["why", "to be or not to b", "--head", "1:2", "--show", "all"]).out.splitlines()
