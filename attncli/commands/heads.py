@@ -327,7 +327,9 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
         if settings["experiment"] == "heads" and not any(map(settings.get, ("texts", "relations")))
     }
     if not surveys:
-        raise UserError(f"--store: {path} has no survey of heads, text by text: attn results shows what it has")
+        raise UserError(
+            f"--store: {path} has no survey of heads, text by text: attn results shows what it has"
+        )
     chosen = {
         number: settings
         for number, settings in surveys.items()
@@ -338,7 +340,8 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
         listed = "; ".join(f"{key} {', '.join(values)}" for key, values in differing.items())
         if not chosen:
             asked = ", ".join(f"{key} {value}" for key, value in choice.items())
-            raise UserError(f"--store: {path} has no survey of {asked}{f'; it has {listed}' if listed else ''}")
+            others = f"; it has {listed}" if listed else ""
+            raise UserError(f"--store: {path} has no survey of {asked}{others}")
         flags = " and ".join(f"--{key.replace('_', '-')}" for key in differing)
         raise UserError(f"--store: {path} has {len(chosen)} surveys ({listed}): choose one by {flags}")
     ((number, settings),) = chosen.items()
