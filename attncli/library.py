@@ -138,6 +138,7 @@ def survey(
             words=reading.text.words is not None,
             weighted=weighted,
             rollout=rollout,
+            rest=not (skip_sink or weighted),
             queries=tuple(_listed(queries)),
             keys=tuple(_listed(keys)),
         )
@@ -194,7 +195,9 @@ def survey_texts(
     out, with a note; `truncate` cuts one that is too long, `words` merges tokens into words; the others are
     as in `survey`. UserError where no text can be read; MemoryError.
     """
-    options = HeadOptions(skip_sink=skip_sink, words=words, weighted=weighted)
+    options = HeadOptions(
+        skip_sink=skip_sink, words=words, weighted=weighted, rest=not (skip_sink or weighted)
+    )
     with _many(model, texts, options, truncate=truncate) as (pretrained, many):
         totals, notes = head_totals(pretrained, many, options, ablate=_listed(ablate))
     heads = totals.heads()

@@ -168,7 +168,7 @@ def test_a_statistic_of_a_row_is_in_batches_and_exports(package: Path, tmp_path:
     config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
     config.write_text("experiment: self\nsweep:\n  causal: [true, false]\n")
     attn(package, "batch", str(config), "-o", str(store), "--workers", "1")
-    summary = report(package, "results", str(store), "--statistic", "local_mass.mean")
+    summary = report(package, "results", str(store), "--statistic", "local_mass.mean", "--group-by", "none")
     (row,) = summary["statistics"]["summary"]
     assert row["count"] == 2 and 0 < row["mean"] <= 1 + 1e-6
     rows = list(csv.DictReader(io.StringIO(attn(package, "export", str(store)))))
@@ -177,7 +177,7 @@ def test_a_statistic_of_a_row_is_in_batches_and_exports(package: Path, tmp_path:
 
 def test_an_experiment_is_a_command(package: Path, tmp_path: Path) -> None:
     assert "How alike the vectors of a sentence are" in attn(package, "--help")
-    assert "--centered" in attn(package, "similarity", "--help")
+    assert "--centered" in attn(package, "similarity", "--help-all")
     settings = ["--sentence", "the cat sees the cat", "--centered", "--embed-dim", "5"]
     found = report(package, "similarity", *settings)
     vectors = np.array(report(package, "self", *settings[:2], *settings[3:])["tensors"]["input"]["values"])
@@ -238,7 +238,7 @@ def test_a_view_is_a_format_and_a_suffix(package: Path, tmp_path: Path) -> None:
     assert [len(line.split("\t")) for line in shown[place + 2 : place + 4]] == [2, 2]
     attn(package, "self", "--sentence", "a b", "-o", str(tmp_path / "x.tsv"), "--precision", "2")
     assert (tmp_path / "x.tsv").read_text().splitlines() == shown
-    assert "|tsv" in attn(package, "self", "--help")
+    assert "|tsv" in attn(package, "self", "--help-all")
 
 
 def test_an_engine_computes_what_it_suits(package: Path) -> None:

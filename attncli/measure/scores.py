@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from attncli.core.layer import AttentionLayer, merge_heads
 from attncli.errors import UserError
-from attncli.measure.removal import Blocks, output_of
+from attncli.measure.removal import Blocks, index_of_head, output_of
 from attncli.memory import refuse_bytes
 from attncli.models.architectures import BLOCK, matrix_and_bias, output_projection, projection_of_heads
 from attncli.models.capture import check_computed_here, run_model
@@ -595,13 +595,12 @@ def score_parts(
 
 
 def _call_of(stream: Stream, layer: int, head: int) -> int:
-    layers = [captured.layer for captured in stream.attention]
-    if layer not in layers:
-        raise UserError(f"head: layer must be one of {layers[0]} to {layers[-1]} (got {layer}:{head})")
-    call = layers.index(layer)
-    num_heads = stream.attention[call].attention.shape[1]
-    if head >= num_heads:
-        raise UserError(f"head: head must be below {num_heads} (got {layer}:{head})")
+    rows: list[dict[str, Any]] = [
+        {"stack": captured.stack_name, "layer": captured.layer, "head": number, "call": call}
+        for call, captured in enumerate(stream.attention)
+        for number in range(captured.attention.shape[1])
+    ]
+    call: int = rows[index_of_head(rows, f"{layer}:{head}", "head", stream.pretrained)]["call"]
     return call
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import attncli
 from attncli.errors import UserError
 from attncli.report import Report
 from attncli.views.browser_choice import BrowsedModel, Choice
@@ -248,13 +249,14 @@ def test_a_text_is_browsed_as_heads_surveys_it(
     (row,) = (row for row in ablated["heads"] if f"{row['layer']}:{row['head']}" == heads[1])
     assert alone == pytest.approx({name: row[name] for name in alone})
     assert set(alone) == {"loss", "kl"}
-    added, why = model.addition(heads[0]), report_of("why", TEXT, "--head", heads[0])["statistics"]
-    ranks = [f"{row['layer']}:{row['head']}" for row in why["heads"]]
+    added, why = model.addition(heads[0]), attncli.why(attncli.open_model(), TEXT, head=heads[0])
+    rows = sorted(why.heads, key=lambda row: -abs(row["contribution"]))
+    ranks = [f"{row['layer']}:{row['head']}" for row in rows]
     assert added.rank == 1 + ranks.index(heads[0]) and added.num_heads == len(ranks)
-    assert added.contribution == pytest.approx(why["heads"][added.rank - 1]["contribution"])
-    assert [number for _, number in added.keys] == pytest.approx(why["keys"]["contribution"])
+    assert added.contribution == pytest.approx(rows[added.rank - 1]["contribution"])
+    assert [number for _, number in added.keys] == pytest.approx(why.keys.contribution.tolist())
     assert added.keys[1][0] == "1 " + choice.grid.report.tokens[1] and added.logit == pytest.approx(
-        why["parts"]["logit"]
+        why.parts["logit"]
     )
     with monkeypatch.context() as patched:
         patched.setattr("attncli.models.loading.load_pretrained", None)

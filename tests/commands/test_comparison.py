@@ -67,7 +67,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("average", {}),
     ("heads", {}),
     ("heads", {"maps": "self"}),
-    ("scale-demo", {}),
+    ("scale-demo", {"head_dim": [16]}),
     ("norm", {}),
 ]
 
@@ -154,7 +154,7 @@ def test_two_heads_of_a_model_and_two_checkpoints(tmp_path: Path) -> None:
             "seed 0 -> 1. They share no weights and no single statistic",
         ),
         (
-            ("scale-demo", {}),
+            ("scale-demo", {"head_dim": [16]}),
             ("scale-demo", {"head_dim": [8, 16]}),
             "no single statistic to set side by side",
         ),

@@ -119,7 +119,7 @@ def test_what_is_refused(attn: Attn, texts: str, flags: list[str], error: str) -
 def test_the_screen_marks_query_and_keys(attn: Attn, texts: str) -> None:
     ended = attn(["heads", "--texts", texts, "--head", "1:0", "--examples", "9", "--sort", "induction"])
     lines = ended.out.splitlines()
-    assert ended.code == 0 and len(lines) <= 30 and max(map(len, lines)) <= 80
+    assert ended.code == 0 and len(lines) <= 31 and max(map(len, lines)) <= 80
     assert lines[0] == "heads: tiny-induction, head 1:0: induction, mean over 7 texts"
     flags = ["--head", "1:0", "--examples", "2", "--sort", "induction", "--show", "all"]
     whole = attn(["heads", "--texts", texts, *flags])

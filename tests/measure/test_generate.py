@@ -399,10 +399,9 @@ def test_a_prompt_that_does_not_fit_says_how_long_it_may_be(attn: Attn) -> None:
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["--greedy", "--top-p", "0.5"], "--top-p: cannot be combined with --greedy, which samples nothing"),
         (["--head", "1"], "--head: needs its layer: LAYER:HEAD, as 17:3"),
         (["--layer", "9"], "--layer: must be from 0 to 1 (got 9)"),
-        (["--layer", "0", "--head", "4"], "--head: must be from 0:0 to 0:3 (got 0:4)"),
+        (["--head", "0:4"], "--head: must be from 0:0 to 0:3 (got 0:4)"),
         (["--sort", "retrieval"], "--sort: retrieval needs --needle"),
         (["--needle", "nothing"], "--needle: is not in the prompt as it stands (got nothing)"),
         (["--needle", "3:99"], "--needle: must end at 30, the number of tokens, or before (got 3:99)"),
@@ -572,13 +571,12 @@ def test_a_screen_of_many_tokens_has_30_lines(attn: Attn) -> None:
     assert len(shown.splitlines()) <= 30
 
 
-@pytest.mark.parametrize("place", [[], ["--layer", "1"], ["--layer", "1", "--head", "2"]])
+@pytest.mark.parametrize("place", [[], ["--layer", "1"], ["--head", "1:2"]])
 @pytest.mark.parametrize("maps", ["none", "mean", "heads"])
 def test_every_row_of_statistics_is_shown_once(attn: Attn, maps: str, place: list[str]) -> None:
     """Beside the weights where these are of the same heads; a mean over the heads stands alone."""
-    report = run(
-        "generate", max_new_tokens=2, **dict(zip(["layer", "head"], map(int, place[1::2]), strict=False))
-    )
+    chosen = {flag.removeprefix("--"): value for flag, value in zip(place[::2], place[1::2], strict=True)}
+    report = run("generate", max_new_tokens=2, **chosen)
     ended = attn(["generate", "--max-new-tokens", "2", "--maps", maps, "--show", "all", *place])
     assert (ended.code, ended.err) == (0, "")
     lines = [line.split() for line in ended.out.splitlines()]

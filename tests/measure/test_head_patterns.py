@@ -106,8 +106,8 @@ def test_a_screen_and_json_say_which_tokens_were_meant(attn: Attn, tmp_path: Pat
     assert of_second == meant("--from", "6", "--to", "7")[1] != of_both
     assert meant("--to", "last")[0] == [("to", "last", 9, "[SEP]")]
     shown = " ".join(attn([*command, "--from", "cat", "--to", "the", "--top", "3"]).out.split())
-    assert "by the weight from 2 cat, 6 cat (their mean) to 1 the, 5 the (summed), largest" in shown
-    assert "by the weight on 9 [SEP], mean over all tokens" in attn([*command, "--to", "last"]).out
+    assert "largest weight from 2 cat, 6 cat (their mean) to 1 the, 5 the (summed) first" in shown
+    assert "weight on 9 [SEP]" in attn([*command, "--to", "last"]).out
 
 
 @pytest.mark.parametrize(

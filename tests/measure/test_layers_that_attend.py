@@ -16,8 +16,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
 def test_the_first_layer_that_attends_is_the_default(tmp_path: Path) -> None:
     save_model("jamba", tmp_path)
     report = run("self", model=str(tmp_path), sentence=text_of(5))
-    assert report.spec["layer"] > 0 and f"layer {report.spec['layer']}" in report.notes[0]
-    with pytest.raises(UserError, match=rf"layer: must be one of {report.spec['layer']}.* \(got 0\)"):
+    assert report.spec["layer"] > 0 and f"head {report.spec['layer']}:0" in report.notes[0]
+    with pytest.raises(UserError, match=rf"head: must be from {report.spec['layer']}:0 .* \(got 0:0\)"):
         run("self", model=str(tmp_path), sentence=text_of(5), layer="0")
 
 

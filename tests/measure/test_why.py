@@ -142,7 +142,7 @@ def test_sinks_in_some_layers_only(kinds: list[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PRE_NORM)
 def test_the_parts_sum_to_the_logit(name: str, tmp_path: Path) -> None:
     model = save(tmp_path, name, PRE_NORM[name])
-    report = attncli.run("why", model=tmp_path, sentence=SENTENCE, head="1:2")
+    report = attncli.run("why", model=tmp_path, sentence=SENTENCE)
     parts = report.numbers("parts")
     ids = torch.tensor(AutoTokenizer.from_pretrained(tmp_path)(SENTENCE)["input_ids"])
     logit = float(model(ids.unsqueeze(0)).logits[0, -1].max())
@@ -154,7 +154,10 @@ def test_the_parts_sum_to_the_logit(name: str, tmp_path: Path) -> None:
     layers = report.table("layers")
     assert sum(row["mlp"] for row in layers) == pytest.approx(parts["mlps"], abs=1e-9)  # type: ignore[misc]
     keys = report.tensors_of("keys")
-    assert keys["contribution"].values.sum() == pytest.approx(float(contributions(report)[1, 2]), abs=1e-4)
+    layer, head = map(int, report.spec["head"].split(":"))
+    assert keys["contribution"].values.sum() == pytest.approx(
+        float(contributions(report)[layer, head]), abs=1e-4
+    )
     assert keys["weight"].values.sum() == pytest.approx(1, abs=1e-5)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gguf import GGUFWriter
 from transformers import AlbertConfig, AlbertModel
 
@@ -168,7 +167,7 @@ def opened(path: Path) -> str:
         check_gguf(path)
         folder = folder_of_gguf(path, None)
         check_model_folder(folder)
-        load_pretrained(str(folder), allow_download=False, device=torch.device("cpu"))
+        load_pretrained(str(folder), allow_download=False, device="cpu")
     except UserError as error:
         (line,) = error.lines
         assert "\n" not in line and line.startswith("model: ") and len(line) < 600
@@ -244,7 +243,7 @@ def test_more_labels_than_tensors_are_no_harm(tmp_path: Path) -> None:
     folder = save_model(tmp_path, "BERT")
     changed_json(folder / "config.json", num_qa_labels=9500, num_object_labels=1600, num_labels=20_000)
     check_model_folder(folder)
-    load_pretrained(str(folder), allow_download=False, device=torch.device("cpu"))
+    load_pretrained(str(folder), allow_download=False, device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -274,7 +273,7 @@ def test_parts_that_no_setting_s_name_tells_are_counted(tmp_path: Path) -> None:
     changed_json(tmp_path / "config.json", inner_group_num=10**9)
     check_model_folder(tmp_path)
     with bounded(seconds=60, num_bytes=2**30), pytest.raises(UserError, match=r"more than \d+ tensors, and"):
-        load_pretrained(str(tmp_path), allow_download=False, device=torch.device("cpu"))
+        load_pretrained(str(tmp_path), allow_download=False, device="cpu")
 
 
 def nested(inner: str, key: str, depth: int) -> str:

@@ -316,10 +316,6 @@ def test_a_token_without_a_name_is_its_number(tmp_path: Path) -> None:
         (["--model", "/no/such"], "--model: no such folder: /no/such"),
         (["--model", "gpt2"], "--model: no such folder: gpt2 (a hub id needs --allow-download)"),
         (["--allow-download"], "--allow-download: needs --model"),
-        (
-            ["--sentence", "x", "--probe", "repeated"],
-            "--sentence: cannot be combined with --probe: give one of them",
-        ),
         (["--sort", "entrop"], "did you mean 'entropy'"),
         (["--sentence", "x", "--sort", "induction_stripe"], "induction_stripe needs --probe repeated"),
         (["--rollout"], "--rollout: needs --sentence or --file"),

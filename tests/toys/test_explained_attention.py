@@ -198,7 +198,7 @@ def test_a_token_of_a_model_may_be_named(tmp_path: Path) -> None:
 
 def test_a_head_or_token_that_a_model_lacks_is_one_clear_line(tmp_path: Path) -> None:
     folder = str(save_model(tmp_path, "Llama"))
-    with pytest.raises(UserError, match=r"head: must be below 4 \(got 4\)"):
+    with pytest.raises(UserError, match=r"head: must be from 0:0 to 0:3 in .* \(got 0:4\)"):
         run("multihead", model=folder, explain=True, head=4)
     with pytest.raises(UserError, match=r"token: must be a position from 0 to 7, .* \(got 8\)"):
         run("multihead", model=folder, explain=True, token=8)

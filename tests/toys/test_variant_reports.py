@@ -163,7 +163,7 @@ def test_streaming_refuses_what_it_cannot_and_auto_does_not_choose_it(variant: s
     with pytest.raises(UserError, match=f"{variant}: needs engine dense: streaming "):
         spec_of("self", engine="streaming", **{variant: True})
     assert spec_of("self", **{variant: True}).chosen_engine(5000, 5000) == "dense"
-    with pytest.raises(UserError, match=f"use smaller sizes, or engine streaming without {variant}$"):
+    with pytest.raises(UserError, match=f"use smaller sizes, or `engine` streaming without `{variant}`$"):
         run("self", num_tokens=1_000_000, **{variant: True})
 
 
