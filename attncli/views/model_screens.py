@@ -302,10 +302,10 @@ def head_letters(heads: Mapping[str, Sequence[Row]], display: Display) -> Elasti
     or in lower case.
     """
     is_carpet = any(map(is_mostly_first, heads.values()))
-    title = _letters_title(display.has_color) if is_carpet else LETTERS_TITLE
+    title = REST_TITLE if is_carpet else LETTERS_TITLE
 
     def grid(rows: Sequence[Row], display: Display, most_lines: int | None) -> list[ScreenLine]:
-        letters = {place_of(row): head_letter(row, is_carpet, display.has_color) for row in rows}
+        letters = {place_of(row): head_letter(row, is_carpet) for row in rows}
         first = {place_of(row) for row in rows if row.get("pattern") == FIRST_TOKEN}
         return head_grid(letters, display, most_lines, first if is_carpet and display.has_color else ())
 
@@ -332,18 +332,15 @@ def place_of(row: Row) -> tuple[int, int]:
     return int(str(row["layer"])), int(str(row["head"]))
 
 
-def head_letter(row: Row, is_carpet: bool, has_color: bool) -> str:
-    """The letter of a head; among many that look at the first token by the rest of their weight."""
+def head_letter(row: Row, is_carpet: bool) -> str:
+    """The letter of a head; a small one, of the rest of its weight, where many look at the first token."""
     if not is_carpet or row.get("pattern") != FIRST_TOKEN:
         return pattern_letter(row.get("pattern"))
     rest = row.get("rest_pattern")
-    letter = pattern_letter(FIRST_TOKEN if rest in (None, UNNAMED) else rest)
-    return letter if has_color and rest not in (None, UNNAMED) else letter.lower()
+    return pattern_letter(FIRST_TOKEN if rest in (None, UNNAMED) else rest).lower()
 
 
-def _letters_title(has_color: bool) -> str:
-    mark = "Dim" if has_color else "Lower case"
-    return f"{mark}: F heads, by the rest of their weight (f: that has no pattern)."
+REST_TITLE = "Lower case: F heads, by the rest of their weight (f: that has no pattern)."
 
 
 def looks_at_first(report: Report) -> bool:

@@ -414,7 +414,7 @@ def test_heads_that_look_at_the_first_token_show_the_rest_of_their_weight() -> N
         for i, rest in enumerate(rests)
     ]
     assert letter_lines(heads, Display(width=80))[1].split()[2:] == ["i", "f", "U"]
-    assert "\x1b[2m  I\x1b[0m\x1b[2m  f\x1b[0m  U" in letter_lines(heads, Display(width=80, colors="16"))[1]
+    assert "\x1b[2m  i\x1b[0m\x1b[2m  f\x1b[0m  U" in letter_lines(heads, Display(width=80, colors="16"))[1]
     many = [*heads, {**heads[2], "head": 3}]
     assert letter_lines(many, Display(width=80))[1].split()[2:] == ["F", "F", "U", "U"]
     unknown = [{key: cell for key, cell in head.items() if key != "rest_pattern"} for head in heads]
