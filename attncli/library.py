@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attncli.core.head_names import named_head
 from attncli.core.layer import AttentionLayer
+from attncli.core.names import named_head
 from attncli.core.row_statistics import PATTERNS, ROW_STATISTICS
 from attncli.errors import UserError, must_be_one_of
 from attncli.measure.ablate import HeadEffects, ablated, predicted_reading

@@ -61,7 +61,7 @@ def modules_imported_at_once(path: Path) -> set[str]:
 
 
 # What the rooms without torch may import of core: tables of names.
-NAMES = {f"attncli.core.{name}" for name in ("row_statistics", "head_names", "token_names")}
+NAMES = {f"attncli.core.{name}" for name in ("row_statistics", "names")}
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from attncli.commands.heads import ablated_notes
 from attncli.core.engines import attend
-from attncli.core.head_names import head_range
 from attncli.core.layer import AttentionLayer, Computed, Wanted
+from attncli.core.names import head_range
 from attncli.core.summaries import moments
 from attncli.errors import UserError
 from attncli.measure.removal import AblatedHeads

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from attncli.commands.heads import SHIPPED_NOTE
-from attncli.core.head_names import named_head
+from attncli.core.names import named_head
 from attncli.errors import UserError
 from attncli.measure.scores import ScoreParts, score_parts
 from attncli.measure.why import LogitAttribution, attribution, check_splits

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attncli.core.engines import attend
-from attncli.core.head_names import head_range
 from attncli.core.layer import Wanted
+from attncli.core.names import head_range
 from attncli.core.row_statistics import PATTERNS
 from attncli.core.summaries import RunningMoments, mean_interval
 from attncli.errors import UserError

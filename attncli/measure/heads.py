@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from attncli.core.engines import attend
 from attncli.core.formulas import roll_out, value_norms
-from attncli.core.head_names import head_range
 from attncli.core.layer import MAP_SIZE, AttentionLayer, Computed, Marks, Wanted, merge_heads
+from attncli.core.names import head_range
 from attncli.core.row_statistics import FIRST_TOKEN
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError

@@ -1,7 +1,7 @@
 """Runs of a model without some heads: what replaces a head's output, and where a run may begin."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count, product
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attncli.core.engines import attend
-from attncli.core.head_names import head_range, named_head
 from attncli.core.layer import AttentionLayer, Wanted, repeat_heads
+from attncli.core.names import head_range, named_head
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.models.architectures import BLOCK, output_projection
@@ -240,8 +240,6 @@ class Blocks:
         They give what they gave, or in its place a `stream` of as many texts.
         """
         calls = iter(range(len(self.calls)))
-        modules = dict.fromkeys(self.calls)
-        before = {module: vars(module).get("forward") for module in modules}
 
         def replaced(module: nn.Module) -> Any:
             forward = module.forward
@@ -258,16 +256,24 @@ class Blocks:
 
             return run
 
-        for module in modules:
-            module.forward = replaced(module)
-        try:
+        with forwards_replaced({module: replaced(module) for module in self.calls}):
             yield
-        finally:
-            for module, forward in before.items():
-                if forward is None:
-                    del module.forward
-                else:
-                    module.forward = forward
+
+
+@contextmanager
+def forwards_replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """While it is open, modules compute these instead; a forward of an instance's own (hooks) comes back."""
+    before = {module: vars(module).get("forward") for module in forwards}
+    for module, forward in forwards.items():
+        module.forward = forward
+    try:
+        yield
+    finally:
+        for module, own in before.items():
+            if own is None:
+                del module.forward
+            else:
+                module.forward = own
 
 
 def _content(one: Mapping[Any, Any] | list[Any]) -> list[Any]:

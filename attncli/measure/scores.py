@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from attncli.core.layer import AttentionLayer, merge_heads
 from attncli.errors import UserError
-from attncli.measure.removal import Blocks, index_of_head, output_of
+from attncli.measure.removal import Blocks, forwards_replaced, index_of_head, output_of
 from attncli.memory import refuse_bytes
 from attncli.models.architectures import BLOCK, matrix_and_bias, output_projection, projection_of_heads
 from attncli.models.capture import check_computed_here, run_model
@@ -251,7 +251,7 @@ class Stream:
         rest = gave - read - projected
         mlp = next((wrote for _, wrote in writers if is_close(wrote, rest, gave)), None)
         writers = [] if mlp is not None else writers
-        self.attention.append(replace(layer, attention=_copied(layer.attention)))
+        self.attention.append(layer.copied())
         self._runs.append(
             _BlockRun(
                 names[block], layer.layer, heads, projection, projected, norms, read, gave, mlp, writers
@@ -367,8 +367,9 @@ class Stream:
         found: list[AttentionLayer] = []
 
         def keep(layer: CapturedLayer) -> Tensor:
-            assert isinstance(layer.attention, AttentionLayer)
-            found.append(_copied(layer.attention))
+            attention = layer.copied().attention
+            assert isinstance(attention, AttentionLayer)
+            found.append(attention)
             raise StopCapture
 
         with self._frozen(call, reads, {}):
@@ -385,8 +386,6 @@ class Stream:
     @contextmanager
     def _frozen(self, call: int, reads: Tensor, given: Given) -> Iterator[ExitStack]:
         """While the model runs: nothing before the block is computed, its norms are frozen."""
-        norms = self._runs[call].norms
-        before = {module: vars(module).get("forward") for module in norms}
 
         def read(_module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
             if "hidden_states" in named:
@@ -409,17 +408,9 @@ class Stream:
             for module, vectors in given.items():
                 hooks.enter_context(module.register_forward_hook(give(vectors)))
             hooks.enter_context(self._blocks.begun_at(call, len(reads), reads))
-            for module, frozen in norms.items():
-                turns = iter(frozen)
-                module.forward = lambda vectors, turns=turns: next(turns).of(vectors)
-            try:
-                yield hooks
-            finally:
-                for module, forward in before.items():
-                    if forward is None:
-                        del module.forward
-                    else:
-                        module.forward = forward
+            norms = {module: _in_turn(frozen) for module, frozen in self._runs[call].norms.items()}
+            hooks.enter_context(forwards_replaced(norms))
+            yield hooks
 
     def read_parts(self, call: int) -> Iterator[tuple[list[Part], AttentionLayer]]:
         """Query, key and value of the attention of a block, of each part of what it reads, as texts.
@@ -449,11 +440,10 @@ def _same(vectors: Tensor) -> Tensor:
     return vectors
 
 
-def _copied(attention: Any) -> AttentionLayer:
-    """Some models reuse the memory."""
-    query, key, value = attention.query.clone(), attention.key.clone(), attention.value.clone()
-    copied: AttentionLayer = replace(attention, query=query, key=key, value=value)
-    return copied
+def _in_turn(frozen: Sequence[FrozenNorm]) -> Callable[[Tensor], Tensor]:
+    """A forward that is the first of these norms at its first call, then the next."""
+    turns = iter(frozen)
+    return lambda vectors: next(turns).of(vectors)
 
 
 def _at_call(turn: int, hook: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from attncli.measure.ablate import WHERE, answer_token
 from attncli.measure.heads import WHERE_IT_LOOKS, Survey, found_texts, looked_at
 from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import index_of_head, output_of
+from attncli.measure.scores import frozen_norm
 from attncli.models.architectures import BLOCK, output_projection, projection_of_heads
 from attncli.models.capture import capture, check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, StopCapture
@@ -191,19 +192,15 @@ def direction_of(
     if close(read, stream):
         return Direction(unembedded, bias, 1.0)
     norm, call = _last_norm(pretrained, calls, stream, read)
-    assert isinstance(norm.weight, Tensor)
-    gain = norm.weight.detach().double()
-    if isinstance(norm, nn.LayerNorm):
-        shift = torch.zeros_like(gain) if norm.bias is None else norm.bias.detach().double()
-        scale = _scale(call.gave - shift, (call.read - call.read.mean()) * gain)
-        if scale is not None:
-            vector = unembedded * gain * scale
-            return Direction(vector - vector.mean(), bias + float(shift @ unembedded), scale)
-    for own_gain in (gain, 1 + gain):  # Gemma keeps the gain less one
-        scale = _scale(call.gave, call.read * own_gain)
-        if scale is not None:
-            return Direction(unembedded * own_gain * scale, bias, scale)
-    refuse(pretrained, f"its last norm, {type(norm).__name__}, is neither LayerNorm nor RMSNorm")
+    frozen = frozen_norm(norm, call.read, call.gave)
+    if frozen is None:
+        refuse(pretrained, f"its last norm, {type(norm).__name__}, is neither LayerNorm nor RMSNorm")
+    vector = unembedded * frozen.gain.double() * frozen.scale
+    if frozen.is_centred:
+        vector = vector - vector.mean()
+    if frozen.shift is not None:
+        bias += float(frozen.shift.double() @ unembedded)
+    return Direction(vector, bias, float(frozen.scale))
 
 
 def _last_norm(
@@ -216,12 +213,6 @@ def _last_norm(
         if call is not None and has_gain and close(call.read, stream) and close(call.gave, read):
             return module, call
     refuse(pretrained, "no norm was found between its last block and W_U")
-
-
-def _scale(gave: Float[Tensor, " embed"], unscaled: Float[Tensor, " embed"]) -> float | None:
-    """The number s with gave = s unscaled; None where there is none."""
-    scale = (gave @ unscaled) / (unscaled @ unscaled)
-    return float(scale) if close(unscaled * scale, gave) else None
 
 
 @dataclass(frozen=True)

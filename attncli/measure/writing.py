@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attncli.core.engines import attend
 from attncli.core.formulas import PromptedRows, Rows, load_formula, retrieval_score, top_keys
-from attncli.core.head_names import head_range
 from attncli.core.layer import AttentionLayer, Wanted
+from attncli.core.names import head_range
 from attncli.core.row_statistics import OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError

@@ -12,9 +12,9 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
+from attncli.core.names import the_one_position, token_positions
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.rows import merged_into_words
-from attncli.core.token_names import the_one_position, token_positions
 from attncli.errors import UserError, nearest
 from attncli.models.architectures import BLANKS, POSITIONS, Predicts, predicted_tokens
 from attncli.models.folder import panics_in_one_line

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from attncli.core.token_names import POSITION
+from attncli.core.names import POSITION
 
 MAX_SIZE = 10**9
 """What any size or count may be: sums and products of some of them still fit into 64 bits."""
@@ -70,7 +70,7 @@ def in_words_of(text: str, *, flags: bool) -> str:
 
 
 TokenName = Annotated[str, BeforeValidator(str), WithJsonSchema({"type": ["string", "integer"]})]
-"""The name of a token; see `attncli.core.token_names`."""
+"""The name of a token; see `attncli.core.names`."""
 
 
 def _position_or_name(value: Any) -> Any:

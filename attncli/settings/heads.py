@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, create_model
 
-from attncli.core.head_names import named_head
+from attncli.core.names import named_head
 from attncli.core.row_statistics import (
     HEAD_PATTERNS,
     HEAD_STATISTICS,

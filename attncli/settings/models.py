@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from attncli.core.head_names import named_head
+from attncli.core.names import named_head
 from attncli.models.folder import SHIPPED_MODEL, local_model
 from attncli.settings.fields import (
     MAX_SIZE,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from pydantic import AfterValidator, Field
 
-from attncli.core.token_names import occurrences_among, the_one_position, token_positions
+from attncli.core.names import occurrences_among, the_one_position, token_positions
 from attncli.errors import UserError, nearest
 from attncli.settings.fields import Contradictions, Everyday, Size, Spec, TextSource, contradiction
 

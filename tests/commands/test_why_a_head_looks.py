@@ -91,8 +91,8 @@ def test_query_and_key_are_named_as_everywhere(attn: Attn) -> None:
             ["--head", "1:2", "--top", "2"],
             "--top: is of heads that add to a logit: --head needs --answer",
         ),
-        (["--head", "9:2"], "--head: layer must be one of 0 to 1 (got 9:2)"),
-        (["--head", "1:9"], "--head: head must be below 4 (got 1:9)"),
+        (["--head", "9:2"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 9:2)"),
+        (["--head", "1:9"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 1:9)"),
         (["--head", "1:2", "--from", "3", "--to", "7"], "--to: must be a key that query 3 sees (got 7)"),
     ],
 )

@@ -181,8 +181,8 @@ def test_without_a_part_the_weight_is_that_of_a_run_that_takes_it_out(name: str)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"layer": 3, "head": 0}, "head: layer must be one of 0 to 2 (got 3:0)"),
-        ({"layer": 1, "head": 4}, "head: head must be below 4 (got 1:4)"),
+        ({"layer": 3, "head": 0}, "head: must be from 0:0 to 2:3 in Llama (got 3:0)"),
+        ({"layer": 1, "head": 4}, "head: must be from 0:0 to 2:3 in Llama (got 1:4)"),
         ({"layer": 1, "head": 0, "query": 3, "key": 7}, "to: must be a key that query 3 sees (got 7)"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attncli.core.token_names import occurrences_among, the_one_position, token_positions
+from attncli.core.names import occurrences_among, the_one_position, token_positions
 
 TOKENS = ("to", "be", "or", "5", "last", "to", "-1", "#2", "to#2", "##2", "C#")
 
