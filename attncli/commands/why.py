@@ -66,7 +66,7 @@ def _how_to_read(found: LogitAttribution, pretrained: Pretrained) -> str:
     labels = pretrained.labels(found.ids)
     shown = [pretrained.text_of([token]) or label for token, label in zip(found.ids, labels, strict=True)]
     what = f"the logit of {shown[0]!r}" + (f" minus that of {shown[1]!r}" if len(shown) > 1 else "")
-    return f"What each part adds to {what} at the last token, the scale of the last norm frozen."
+    return f"What each part adds to {what} at the last token, with the scale of the last norm frozen."
 
 
 def _notes(spec: WhySpec, found: LogitAttribution, reading: Reading) -> list[str]:

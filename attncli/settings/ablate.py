@@ -156,7 +156,7 @@ else:
 
 class WhySpec(QueryAndKeySpec):
     experiment = "why"
-    title = "What adds to a logit, or to where a head looks"
+    title = "What each head adds to a logit"
     module = "attncli.commands.why"
     model_module = module
     needs_head = True
@@ -187,6 +187,10 @@ class WhySpec(QueryAndKeySpec):
         "token (default: the head that adds most)",
     )
     top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
+
+    @classmethod
+    def title_of(cls, settings: Mapping[str, Any]) -> str:
+        return "Why a head looks where it does" if settings.get("to") else cls.title
 
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -176,6 +176,11 @@ class Spec(BaseModel):
         return next(own, next(base.group for base in bases if key in base.model_fields))
 
     @classmethod
+    def title_of(cls, settings: Mapping[str, Any]) -> str:
+        """The heading of a page or picture of a report with these settings."""
+        return cls.title
+
+    @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         """What to type next, below a report of these settings."""
         return cls.next_steps

@@ -207,9 +207,7 @@ def _too_few(row: Row, report: Report) -> str:
     )
     is_of_tokens = not (report.spec.get("probe") or report.spec.get("words"))
     is_repeated = row["pattern"] in REPEATED and is_of_tokens
-    return (
-        f"{count}: use {'random tokens, which are read without a text,' if is_repeated else 'a longer text'}"
-    )
+    return f"{count}: {'leave the text out: random tokens repeat' if is_repeated else 'use a longer text'}"
 
 
 HeadCells = Mapping[tuple[int, int], str]

@@ -245,7 +245,9 @@ def heading(report: Report) -> str:
 
 def title(report: Report) -> str:
     """`Self-attention, tiny-induction, head 0:2: the cat walks on the street`"""
-    name = (SPECS[report.experiment].title if report.experiment in SPECS else "") or report.experiment
+    name = (
+        SPECS[report.experiment].title_of(report.spec) if report.experiment in SPECS else ""
+    ) or report.experiment
     parts = [OTHER_TITLES.get(name, name)]
     parts += [setting(report.spec[key]) for key in ("model", "pitfall") if report.spec.get(key)]
     parts.append(place_text(report.spec))

@@ -66,7 +66,7 @@ def test_every_head_has_a_letter_on_the_first_screen(attn: Attn) -> None:
     shown = attn(["heads"]).out
     assert "layer 0   P  P  -  U\nlayer 1   I  I  I  I\n" in shown and len(shown.splitlines()) <= 30
     short = attn(["heads", "--sentence", "aba"]).out
-    assert "row only: use random tokens, which are read without a text," in short and "  I  " not in short
+    assert "row only: leave the text out: random tokens repeat" in short and "  I  " not in short
 
 
 @pytest.mark.parametrize("flags", [["--to", "cat"], ["--from", "tired", "--to", "cat", "--to", "2"]])
