@@ -270,11 +270,15 @@ def width(is_terminal: bool) -> int | None:
 
 
 def height(is_terminal: bool) -> int | None:
-    """The lines above the prompt: of LINES, else of the terminal; as many as needed where none are known."""
+    """The lines above the prompt of a terminal: LINES, else its own; as many as needed where none are known.
+
+    A pipe has none, whatever LINES says: whoever started attn may have left it there (readline does).
+    """
+    if not is_terminal:
+        return None
     lines = os.environ.get("LINES", "")
-    if lines.isdecimal() and int(lines) > 0:
-        return max(int(lines) - 1, 1)
-    known = os.get_terminal_size(sys.stdout.fileno()).lines if is_terminal else 0
+    given = int(lines) if lines.isdecimal() else 0
+    known = given or os.get_terminal_size(sys.stdout.fileno()).lines
     return max(known - 1, 1) if known else None
 
 
