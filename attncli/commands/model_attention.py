@@ -26,6 +26,7 @@ from attncli.models.pretrained import (
     token_named,
     words_of_characters,
 )
+from attncli.models.steps import of_this_run
 from attncli.report import NamedTensor, Numbers, Report, Statistic
 from attncli.report_parts import LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossSpec, MultiheadSpec, SelfSpec
@@ -69,7 +70,7 @@ class ChosenLayer:
         projection = self._projection(layer)
         if projection is None:
             raise StopCapture
-        self.hooks.enter_context(projection.register_forward_hook(self._take_output))
+        self.hooks.enter_context(projection.register_forward_hook(of_this_run(self._take_output)))
 
     def _projection(self, layer: CapturedLayer) -> nn.Module | None:
         attention = layer.attention

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from attncli.measure.heads import NOTHING_MORE, HeadOptions, MarkedTexts
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.steps import in_step, together
 from attncli.models.text_files import ManyTexts, TextLine
 
 DECIMALS = 5
@@ -151,12 +152,14 @@ def head_examples(
     values: dict[int, np.ndarray] = {}
     moments: list[RunningMoments] = []
     notes: dict[str, None] = {}
-    for batch in many.batches():
-        found = _weights(sought, [reading for _, reading in batch], pretrained)
-        notes |= dict.fromkeys(found.notes)
-        moments.append(RunningMoments.of(found.values.nanmean(dim=-1)))
-        for (line, _), of_text in zip(batch, found.values, strict=True):
-            values[line.line] = of_text.float().numpy()
+    for batches in together(pretrained.model, many.batches()):
+        readings = [[reading for _, reading in batch] for batch in batches]
+        every = in_step(pretrained.model, [partial(_weights, sought, some, pretrained) for some in readings])
+        for batch, found in zip(batches, every, strict=True):
+            notes |= dict.fromkeys(found.notes)
+            moments.append(RunningMoments.of(found.values.nanmean(dim=-1)))
+            for (line, _), of_text in zip(batch, found.values, strict=True):
+                values[line.line] = of_text.float().numpy()
     chosen, median = choose(dict(sorted(values.items())), count)
     lines = {line for rows in chosen.values() for line, _ in rows}
     texts = {number: line for number, line in many.file.numbered() if number in lines}

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +43,7 @@ from attncli.models.pretrained import (
     positions_named,
     texts_of_stack,
 )
+from attncli.models.steps import in_step, of_this_run, together
 from attncli.models.text_files import ManyTexts
 
 BYTES_PER_ROLLED_WEIGHT = 40
@@ -422,7 +423,7 @@ class Survey:
             if not _is_near(output, nn.functional.linear(inputs[0], matrix, bias)):
                 raise UserError(f"weighted: {place} gives something else than its W_O: leave `weighted` out")
 
-        hook = self.hooks.enter_context(projection.register_forward_hook(compare))
+        hook = self.hooks.enter_context(projection.register_forward_hook(of_this_run(compare)))
 
 
 def _is_near(ours: Tensor, theirs: Tensor) -> bool:
@@ -628,9 +629,11 @@ def head_totals(
     """
     totals = HeadTotals()
     notes: dict[str, None] = {}
-    for batch in many.batches():
-        found = surveyed(pretrained, [reading for _, reading in batch], options, ablate=ablate)
-        notes |= dict.fromkeys(found.way.notes())
-        found.add_to(totals)
+    for batches in together(pretrained.model, many.batches()):
+        readings = [[reading for _, reading in batch] for batch in batches]
+        runs = [partial(surveyed, pretrained, some, options, ablate=ablate) for some in readings]
+        for found in in_step(pretrained.model, runs):
+            notes |= dict.fromkeys(found.way.notes())
+            found.add_to(totals)
     totals.num_tokens = many.num_tokens
     return totals, list(notes)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,9 +17,10 @@ from attncli.core.summaries import share_interval
 from attncli.errors import UserError
 from attncli.measure.heads import refuse_merged
 from attncli.measure.removal import AblatedHeads
-from attncli.models.capture import capture
+from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import Pretrained, Reading, attention_between_words
+from attncli.models.steps import in_step, together
 from attncli.models.text_files import LineFile, ManyTexts
 
 if TYPE_CHECKING:
@@ -304,14 +306,19 @@ def relations(
     """
     counts = RelationCounts()
     notes: dict[str, None] = {}
-    for batch in many.batches():
+
+    def counted(batch: Sequence[tuple[ParsedSentence, Reading]]) -> Way:
         sentences, readings = zip(*batch, strict=True)
         counter = RelationCounter(sentences, readings, counts)
         with ExitStack() as hooks:
             ablated = AblatedHeads(ablate, pretrained, counter.take, hooks)
             way = capture(pretrained.model, pretrained.inputs(readings), ablated.take)
-        notes |= dict.fromkeys(way.notes())
         ablated.check_all_found()
+        return way
+
+    for batches in together(pretrained.model, many.batches()):
+        for way in in_step(pretrained.model, [partial(counted, batch) for batch in batches]):
+            notes |= dict.fromkeys(way.notes())
     if not counts.hits:
         name = pretrained.name
         raise UserError(

@@ -21,6 +21,7 @@ from attncli.models.architectures import BLOCK, output_projection
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer
 from attncli.models.pretrained import Pretrained
+from attncli.models.steps import of_this_run
 
 RemovalMethod = Literal["zero", "mean", "sink"]
 
@@ -98,7 +99,7 @@ def without_columns(
         read.view(num_texts, -1, num_heads, value_dim)[texts, :, heads] = 0
         return (read, *inputs[1:])
 
-    hook = hooks.enter_context(projection.register_forward_pre_hook(zero))
+    hook = hooks.enter_context(projection.register_forward_pre_hook(of_this_run(zero)))
     return output
 
 

@@ -28,6 +28,8 @@ from attncli.models.layers import (
     StopCapture,
     run_by_interface,
 )
+from attncli.models.steps import by_itself
+from attncli.models.stored import first_blocks
 
 ROUNDING = 1e-3
 """By how much a row may sum to more than 1, or a weight be in the future."""
@@ -272,15 +274,29 @@ def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
     ways = {} if model in _lent else _ways.setdefault(model, {})
     shapes = tuple(tensor.shape for tensor in more.values())
     if shapes not in ways:
-        with unchanged(model):
-            way = _tried(model, few, output_attentions=True)
-            if way == Way("interface") and needed > TRIAL_TOKENS:
-                # Without the weights, which would be those of all layers at once.
-                way = _tried(model, more)
-        ways[shapes] = way
+        with by_itself():
+            ways[shapes] = _way_on(model, few, more if needed > TRIAL_TOKENS else None)
     if ways[shapes] == Way("interface") and most < min(needed, num_tokens):
         return Way("interface", f"{NOT_COMPARED} beyond the first {most:,} tokens.")
     return ways[shapes]
+
+
+def _way_on(model: PreTrainedModel, few: Mapping[str, Tensor], more: Mapping[str, Tensor] | None) -> Way:
+    """The way on a few tokens and, where these are given, on more."""
+
+    def tried() -> Way:
+        way = _tried(model, few, output_attentions=True)
+        if way == Way("interface") and more is not None:
+            # Without the weights, which would be those of all layers at once.
+            way = _tried(model, more)
+        return way
+
+    # Each kind of block is read twice; where that settles nothing, all of them.
+    with unchanged(model), first_blocks(model) as is_shorter:
+        if is_shorter and (way := tried()) == Way("interface"):
+            return way
+    with unchanged(model):
+        return tried()
 
 
 def _windows_of(model: PreTrainedModel) -> set[int]:

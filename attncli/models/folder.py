@@ -5,9 +5,7 @@ import io
 import json
 import os
 import re
-import shutil
 import struct
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,11 +14,11 @@ from contextlib import (
     ExitStack,
     contextmanager,
     nullcontext,
-    redirect_stderr,
     suppress,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from glob import escape
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -30,8 +28,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
-from attncli.errors import UserError, WriteError
-from attncli.memory import readable_bytes
+from attncli.errors import UserError
 
 PACKAGES = ("transformers", "safetensors", "tokenizers")
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
@@ -50,6 +47,8 @@ READ = frozenset({".json", ".safetensors", ".txt", ".jinja", ".gguf", ".model", 
 SHARDED = "model.safetensors.index.json"
 LFS = b"version https://git-lfs"
 LARGEST_HEADER, LARGEST_FILE = 100_000_000, 2**63
+BITS = re.compile("[0-9]+")
+"""Of a number, in the name of its type: F32, BF16, F8_E4M3; BOOL has 8."""
 REPEATED = re.compile(r"(^|_)(layers?|depth)$")
 """Settings of so many parts, which are made one by one before any weight is read."""
 FEW_PARTS = 1000
@@ -144,7 +143,7 @@ def check_model_folder(folder: Path) -> None:
     for path in files:
         if path.suffix in READ:
             _check_file(path)
-    config = _read_config(folder / "config.json")
+    config = read_config(folder / "config.json")
     weights = [path for path in files if path.suffix == ".safetensors"]
     if not weights:
         pickled = [path.name for pattern in PICKLED for path in sorted(folder.glob(pattern))]
@@ -198,7 +197,8 @@ def _read_json(path: Path) -> Any:
         raise UserError(f"model: {path}: is not valid JSON: {error}") from None
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """What a config says; UserError for one that is none of a model."""
     config = _read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UserError(f"model: {path}: names no model_type: is this a transformers model?")
@@ -240,8 +240,17 @@ def safetensors_header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _checked_sizes(path: Path) -> list[int]:
-    """How many numbers each tensor of a safetensors file has; UserError for a damaged file."""
+@dataclass(frozen=True)
+class TensorInFile:
+    """Where a file has the numbers of a tensor: their type (a name, in GGUF a number), shape, first byte."""
+
+    kind: str | int
+    shape: tuple[int, ...]
+    begin: int
+
+
+def safetensors_tensors(path: Path) -> dict[str, TensorInFile]:
+    """The tensors of a safetensors file, by its header; UserError for a damaged file."""
     size = path.stat().st_size
     try:
         with path.open("rb") as file:
@@ -249,42 +258,58 @@ def _checked_sizes(path: Path) -> list[int]:
                 raise UserError(f"model: {path}: is a Git LFS pointer, not the weights: run git lfs pull")
             file.seek(0)
             header, begin = safetensors_header(file, size)
-        sizes, ends = _sizes_and_ends(header)
+        tensors, end = _tensors_and_end(header, begin)
     except EOFError:
         raise UserError(f"model: {path}: is not a safetensors file, or is cut off") from None
     except OSError as error:
         raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise UserError(f"model: {path}: is not a safetensors file: its header is damaged") from None
-    promised = begin + max(ends, default=0)
-    if promised != size:
-        raise UserError(f"model: {path}: is cut off: its header promises {promised} bytes")
-    return sizes
+    if end != size:
+        raise UserError(f"model: {path}: is cut off: its header promises {end} bytes")
+    return tensors
 
 
-def _sizes_and_ends(header: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-    """How many numbers each tensor has, and where it ends; ValueError where the header does not say so."""
-    sizes, ends = [], []
+def _checked_sizes(path: Path) -> list[int]:
+    """How many numbers each tensor of a safetensors file has; UserError for a damaged file."""
+    return [prod(tensor.shape) for tensor in safetensors_tensors(path).values()]
+
+
+def _tensors_and_end(header: Mapping[str, Any], begin: int) -> tuple[dict[str, TensorInFile], int]:
+    """The tensors whose bytes begin there, and where the last ends; ValueError for a damaged header."""
+    tensors, ends = {}, [0]
     for name, entry in header.items():
         match entry:
             case _ if name == "__metadata__":
                 continue
-            case {"shape": [*shape], "data_offsets": [int(), int() as end]} if 0 <= end <= LARGEST_FILE:
+            case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(start), int(end)]} if (
+                0 <= start <= end <= LARGEST_FILE
+            ):
                 if not all(isinstance(length, int) and length >= 0 for length in shape):
                     raise ValueError(name)
-                sizes.append(prod(shape))
+                bits = int(found[0]) if (found := BITS.search(kind)) else 8
+                if prod(shape) * bits != 8 * (end - start):
+                    raise ValueError(name)
+                tensors[name] = TensorInFile(kind, tuple(shape), begin + start)
                 ends.append(end)
             case _:
                 raise ValueError(name)
-    return sizes, ends
+    return tensors, begin + max(ends)
 
 
-def num_parameters(folder: Path) -> int:
-    """How many numbers the weights of a folder hold, from the headers of its safetensors files.
+def num_parameters(model: Path) -> int:
+    """How many numbers the weights of a folder or GGUF file hold, however few bits each takes, from headers.
 
-    0 without such a file; UserError for a damaged one.
+    0 for a folder without safetensors files; UserError for a damaged one.
     """
-    return sum(sum(_checked_sizes(path)) for path in weight_files(folder))
+    if model.is_file():
+        return gguf_header(model).num_parameters
+    return sum(sum(_checked_sizes(path)) for path in weight_files(model))
+
+
+def stored_bytes(model: Path) -> int:
+    """What the weights of a folder or GGUF file take in their files."""
+    return sum(path.stat().st_size for path in weight_files(model))
 
 
 def weight_files(model: Path) -> list[Path]:
@@ -333,8 +358,12 @@ def bounded_building(config: Path, *, size: int, num_tensors: int) -> Iterator[N
         yield
 
 
-def building_of_folder(folder: Path) -> AbstractContextManager[None]:
-    """Building bounded by what the weights of a folder can be; not for a model of the hub."""
+def building_of(folder: Path) -> AbstractContextManager[None]:
+    """Building bounded by what the weights of a folder or GGUF file can be; not for a model of the hub."""
+    if folder.is_file():
+        header = gguf_header(folder)
+        size = BYTES_A_NUMBER * header.num_parameters
+        return bounded_building(folder, size=size, num_tensors=len(header.tensors))
     files = [*folder.glob("*.safetensors")] if folder.is_dir() else []
     if not files:
         return nullcontext()
@@ -345,13 +374,16 @@ def building_of_folder(folder: Path) -> AbstractContextManager[None]:
     )
 
 
-GGUF_PACKAGES = ("gguf", "accelerate")
+BYTES_A_NUMBER = 4
+"""As float32, however few bits a GGUF file has for it."""
 MAGIC = b"GGUF"
 NUMBERS = dict(enumerate("BbHhIif?")) | dict(zip((10, 11, 12), "Qqd", strict=True))
 TEXT, ARRAY = 8, 9
 """The types of values in a GGUF header: numbers as `struct` has them, texts, and arrays of any of them."""
 MOST_AXES, MOST_ITEMS, NUMBERS_PER_BYTE = 8, 4_000_000, 8
 """Of a tensor; in all arrays of a header, each of which its reader makes an object; in a file, a bit each."""
+ARCHITECTURE = "general.architecture"
+ALIGNMENT, DEFAULT_ALIGNMENT = "general.alignment", 32
 BLOCK, BLOCK_COUNT = re.compile(r"(?:^|\.)blk\.([0-9]+)\."), ".block_count"
 
 
@@ -368,22 +400,19 @@ def check_gguf(path: Path) -> None:
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """What a GGUF file says: the numbers of each tensor, of how many blocks; settings that are no arrays."""
+    """What a GGUF file says: its tensors, of how many blocks; settings that are no arrays."""
 
-    sizes: tuple[int, ...]
+    tensors: Mapping[str, TensorInFile]
     num_blocks: int
     settings: Mapping[str, str | int | float]
 
-
-def num_parameters_of_gguf(path: Path) -> int:
-    """How many numbers a GGUF file holds, however few bits each takes, from its header.
-
-    UserError for a damaged file.
-    """
-    return sum(_gguf_header(path).sizes)
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers it holds, however few bits each takes."""
+        return sum(prod(tensor.shape) for tensor in self.tensors.values())
 
 
-def _gguf_header(path: Path) -> GgufHeader:
+def gguf_header(path: Path) -> GgufHeader:
     """https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. UserError for a damaged file.
 
     Its own reader believes every count, and goes on beyond the end of the file.
@@ -396,10 +425,11 @@ def _gguf_header(path: Path) -> GgufHeader:
             tensors, settings = header.read()
     except (OSError, ValueError, KeyError, struct.error, RecursionError):
         raise UserError(f"model: {path}: is not a GGUF file: its header is damaged") from None
-    if sum(tensors.values()) > NUMBERS_PER_BYTE * size:
-        raise UserError(f"model: {path}: is cut off: its header promises {sum(tensors.values())} numbers")
     blocks = {found[1] for name in tensors if (found := BLOCK.search(name))}
-    return GgufHeader(tuple(tensors.values()), len(blocks), settings)
+    whole = GgufHeader(tensors, len(blocks), settings)
+    if whole.num_parameters > NUMBERS_PER_BYTE * size:
+        raise UserError(f"model: {path}: is cut off: its header promises {whole.num_parameters} numbers")
+    return whole
 
 
 class _Header:
@@ -410,12 +440,17 @@ class _Header:
         version = int.from_bytes(file.read(8)[4:], "little")
         self._order = "<" if version & 0xFFFF else ">"
 
-    def read(self) -> tuple[dict[str, int], dict[str, str | int | float]]:
-        """The sizes of the tensors, and the settings that are no arrays."""
+    def read(self) -> tuple[dict[str, TensorInFile], dict[str, str | int | float]]:
+        """The tensors, and the settings that are no arrays."""
         num_tensors, num_values = self._numbers("QQ")
         values = [self._value() for _ in range(num_values)]
         settings = {name: value for name, value in values if value is not None}
-        return dict(self._tensor() for _ in range(num_tensors)), settings
+        tensors = dict(self._tensor() for _ in range(num_tensors))
+        alignment = settings.get(ALIGNMENT, DEFAULT_ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise ValueError(ALIGNMENT)
+        begin = -(-self._file.tell() // alignment) * alignment
+        return {name: replace(one, begin=begin + one.begin) for name, one in tensors.items()}, settings
 
     def _numbers(self, form: str) -> tuple[Any, ...]:
         form = self._order + form
@@ -455,87 +490,40 @@ class _Header:
         else:
             self._skip(count * struct.calcsize(f"<{NUMBERS[kind]}"))
 
-    def _tensor(self) -> tuple[str, int]:
+    def _tensor(self) -> tuple[str, TensorInFile]:
+        """Its first byte is counted from the first of all tensors."""
         name, (num_axes,) = self._text(), self._numbers("I")
         if num_axes > MOST_AXES:
             raise ValueError("too many axes")
-        *shape, _kind, _offset = self._numbers(f"{num_axes}QIQ")
-        return name, prod(shape)
+        *shape, kind, offset = self._numbers(f"{num_axes}QIQ")
+        return name, TensorInFile(kind, tuple(reversed(shape)), offset)
 
 
-def folder_of_gguf(
-    path: Path, tell: Callable[[str], None] | None, begin: Callable[[str], None] | None = None
-) -> Path:
-    """The folder with what a GGUF file holds, found by the file's content; made where it does not exist yet.
-
-    `begin` gets a line before it is made, which takes up to a minute, and `tell` one afterwards. UserError
-    for a file that transformers cannot read.
-    """
-    folder = cache_folder("gguf") / content_digest(path)[:32] / path.stem
-    if not folder.is_dir():
-        if any(find_spec(package) is None for package in GGUF_PACKAGES):
-            raise UserError('model: a GGUF file needs: pip install "attncli[gguf]"')
-        if begin is not None:
-            begin(f"converting {path.name}, {readable_bytes(path.stat().st_size)}, this once")
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            _make(path, folder)
-        except OSError as error:
-            raise WriteError(f"model: {folder}: cannot be written: {error.strerror or error}") from None
-        size = sum(file.stat().st_size for file in folder.iterdir())
-        if tell is not None:
-            tell(f"model: {path.name} was read once and is kept in {folder} ({size / 1e6:,.0f} MB)")
-    return folder
-
-
-def _make(path: Path, folder: Path) -> None:
-    """The folder appears whole, however many processes want it at once."""
-    unfinished = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".part-"))
-    try:
-        convert(path, unfinished)
-        if not folder.is_dir():
-            unfinished.rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def convert(path: Path, folder: Path) -> None:
-    """Write a GGUF file's model as float32 safetensors, with its tokenizer; UserError for a damaged file."""
-    header = _gguf_header(path)
+def check_gguf_of_model(path: Path) -> GgufHeader:
+    """The header of a GGUF file; UserError for one that is not of a model, or damaged."""
+    header = gguf_header(path)
     counts = {key: count for key, count in header.settings.items() if key.endswith(BLOCK_COUNT)}
-    kind = "general.architecture"
-    key = f"{header.settings[kind]}{BLOCK_COUNT}" if kind in header.settings else kind
-    if kind not in header.settings or key not in counts:  # transformers would take the count of another model
+    key = f"{header.settings[ARCHITECTURE]}{BLOCK_COUNT}" if ARCHITECTURE in header.settings else ARCHITECTURE
+    # Without it transformers would take the count of another model.
+    if ARCHITECTURE not in header.settings or key not in counts:
         raise UserError(f"model: {path}: is not a GGUF file of a model: {key:.200} is missing")
     for key, count in counts.items():
         if not isinstance(count, int) or count > header.num_blocks:
             wrong = f"must be at most {header.num_blocks}, the blocks of its tensors (got {count!s:.20})"
             raise UserError(f"model: {path}: {key:.200} {wrong}")
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+    return header
 
-    quiet_transformers()
-    options = {"gguf_file": path.name, "local_files_only": True}
+
+def converted_gguf(path: Path) -> Path | None:
+    """The folder that an earlier version made of a GGUF file; None where there is none."""
     try:
-        # Its own progress goes nowhere: attn reports one line.
-        size, num_tensors = 4 * sum(header.sizes), len(header.sizes)
-        building = bounded_building(path, size=size, num_tensors=num_tensors)
-        with panics_in_one_line(), building, redirect_stderr(io.StringIO()):
-            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-                path.parent, dtype=torch.float32, **options
-            )
-            tokenizer = AutoTokenizer.from_pretrained(path.parent, **options)
-    except UserError:
-        raise
-    except Exception as error:  # a damaged file may fail in any way
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"model: {path}: cannot be read as GGUF: {reason:.200}") from None
-    # The weights are plain numbers by now, but transformers refuses to write what was quantized once.
-    vars(model)["hf_quantizer"] = None
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+        folders = [*cache_folder("gguf").glob(f"*/{escape(path.stem)}")]
+        if not folders:
+            return None
+        folder = cache_folder("gguf") / content_digest(path)[:32] / path.stem
+    except OSError:
+        return None
+    return folder if folder in folders else None
 
 
 LARGE_BYTES = 8 * 2**20

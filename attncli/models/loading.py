@@ -1,10 +1,12 @@
 """A model and its tokenizer: from a folder or the hub (safetensors, no foreign code), or the caller's own."""
 
+import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import replace
 from functools import lru_cache
+from importlib.util import find_spec
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -15,26 +17,33 @@ from transformers import (
     AutoModel,
     AutoTokenizer,
     GenerationConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.integrations.gguf.utils import is_gguf_arch_supported
 
 from attncli.errors import UserError
-from attncli.memory import is_about_memory, readable_bytes
+from attncli.memory import available_bytes, is_about_memory, readable_bytes
 from attncli.models.architectures import UNTRAINED_PARTS, class_with_head, predicted_tokens
 from attncli.models.capture import tried_on_each_text, unchanged
 from attncli.models.folder import (
+    ADAPTER,
+    ARCHITECTURE,
     SHIPPED_MODEL,
-    building_of_folder,
+    building_of,
     check_gguf,
+    check_gguf_of_model,
     check_model_folder,
-    folder_of_gguf,
+    converted_gguf,
     local_model,
     num_parameters,
     panics_in_one_line,
     quiet_transformers,
+    read_config,
 )
 from attncli.models.pretrained import Pretrained
+from attncli.models.stored import Use, settled, unknown_types, weights_of_folder, weights_of_gguf
 
 MOST_REASON = 300
 
@@ -44,6 +53,9 @@ def _one_line(error: Exception) -> str:
 
 
 DTYPES = ("float32", "bfloat16", "float16")
+LOADS = ("auto", "memory", "disk")
+SMALL_BYTES = 2**30
+"""Of a model's numbers as they are computed with, up to which it is loaded whole: that takes a second."""
 
 
 def open_model(
@@ -52,12 +64,16 @@ def open_model(
     *,
     device: str = "auto",
     dtype: str = "float32",
+    load: str = "auto",
     allow_download: bool = False,
 ) -> Pretrained:
     """A model to measure, loaded once: a folder, a .gguf file or an installed package that ships one.
 
     `allow_download` takes a name on the hub, too; without a name it is the tiny model that comes with attn.
-    `device` is auto (CUDA where there is one), cpu or cuda; `dtype` float32, bfloat16 or float16.
+    `device` is auto (CUDA where there is one), cpu or cuda; `dtype`, of what is computed, float32, bfloat16
+    or float16. `load` is memory, or disk, where the weights stay in their files and are read, and widened,
+    as they are used; auto does so for a large model, and keeps what was widened, after the first time,
+    where that fits into half of the memory that is free.
 
     A loaded transformers model, with its tokenizer, stays where it is and is left as it was: device and dtype
     are its own. UserError for what cannot be opened; MemoryError.
@@ -69,9 +85,11 @@ def open_model(
     asked = fspath(model)
     if dtype not in DTYPES:
         raise UserError(f"dtype: must be one of {', '.join(DTYPES)} (got {dtype})")
+    if load not in LOADS:
+        raise UserError(f"load: must be one of {', '.join(LOADS)} (got {load})")
     source = _checked_source(asked, allow_download=allow_download)
     pretrained = load_pretrained(
-        source, allow_download=allow_download, device=device, dtype=dtype, with_head=True
+        source, allow_download=allow_download, device=device, dtype=dtype, load=load, with_head=True
     )
     return replace(pretrained, name=short_name(asked))
 
@@ -96,17 +114,20 @@ def _checked_source(asked: str, *, allow_download: bool) -> str:
     return source_of(asked)
 
 
-def source_of(
-    asked: str, tell: Callable[[str], None] | None = None, begin: Callable[[str], None] | None = None
-) -> str:
-    """The folder of a model that a user names, made of a GGUF file where that is new; else a name on the hub.
+def source_of(asked: str, tell: Callable[[str], None] | None = None) -> str:
+    """The folder or GGUF file of a model that a user names; else a name on the hub.
 
-    `begin` gets a line before a folder is made, and `tell` one afterwards.
+    `tell` gets a line about the folder that an earlier version made of a GGUF file, where there is one.
     """
     path = local_model(asked)
     if path is None:
         return asked
-    return str(path if path.is_dir() else folder_of_gguf(path, tell, begin))
+    converted = converted_gguf(path) if path.is_file() else None
+    if converted is not None and tell is not None:
+        size = readable_bytes(sum(file.stat().st_size for file in converted.iterdir()))
+        made = f"{converted} ({size}), which an earlier version made of {path.name}"
+        tell(f"model: reads {made}; without that folder it reads the file itself")
+    return str(converted or path)
 
 
 def _device(name: str) -> torch.device:
@@ -119,39 +140,46 @@ def _device(name: str) -> torch.device:
 
 
 def load_pretrained(
-    model: str, *, allow_download: bool, device: str, dtype: str = "float32", with_head: bool = False
+    model: str,
+    *,
+    allow_download: bool,
+    device: str,
+    dtype: str = "float32",
+    load: str = "auto",
+    with_head: bool = False,
 ) -> Pretrained:
-    """The model of a local folder or, where downloads are allowed, of a hub id.
+    """The model of a local folder or GGUF file or, where downloads are allowed, of a hub id.
 
-    UserError where transformers cannot load it, and where its weights are not all there: those would be
-    random. A head whose weights are not all there is left out.
+    UserError where transformers cannot load it, where it does not fit, and where its weights are not all
+    there: those would be random. A head whose weights are not all there is left out.
     """
     where = _device(device)
     quiet_transformers()
-    unheard = unreachable_hub(model) if allow_download and not Path(model).is_dir() else None
+    path = Path(model)
+    if path.is_file() and find_spec("gguf") is None:
+        raise UserError('model: a GGUF file needs: pip install "attncli[gguf]"')
+    unheard = unreachable_hub(model) if allow_download and not path.exists() else None
     is_local = not allow_download or unheard is not None
     options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": is_local}
+    stays = _stays_in_its_files(path, load=load, dtype=getattr(torch, dtype), device=where)
     try:
-        with panics_in_one_line():
-            tokenizer = AutoTokenizer.from_pretrained(model, **options)
-        with _without_warnings():
-            config = AutoConfig.from_pretrained(model, **options)
+        tokenizer, config = _described(path, options)
         # As transformers chooses: what a file asks for may be a kernel on the hub, or not installed. The
         # setters reach the configs in it.
         config._attn_implementation = config._experts_implementation = None
         head = class_with_head(config) if with_head else None
         # Eager from the start: some choose parts as they are built.
         options |= {"config": config, "dtype": getattr(torch, dtype), "attn_implementation": "eager"}
-        with building_of_folder(Path(model)), _without_warnings():
-            loaded, wrong = _loaded(head or AutoModel, model, options, where)
+        with building_of(path), _without_warnings():
+            loaded, wrong = _loaded(head or AutoModel, path, options, where, stays)
             if head is not None and wrong:
                 head = None
-                loaded, wrong = _loaded(AutoModel, model, options, where)
+                loaded, wrong = _loaded(AutoModel, path, options, where, stays)
     except UserError:
         raise
     except Exception as error:  # a damaged config may fail in any way; the reason is given in one line
         if is_about_memory(error):
-            raise MemoryError(_needed_memory(model, dtype)) from error
+            raise MemoryError(_needed_memory(path, dtype)) from error
         if unheard is not None and isinstance(error, OSError):
             instead = (
                 f"give a folder: hf download {model} --local-dir {short_name(model)} makes one elsewhere"
@@ -159,7 +187,8 @@ def load_pretrained(
             raise UserError(
                 f"model: {model}: {unheard}, and it was not downloaded before: {instead}"
             ) from None
-        raise UserError(f"model: {model}: cannot be loaded: {_one_line(error)}") from None
+        wanted = "read as GGUF" if path.is_file() else "loaded"
+        raise UserError(f"model: {model}: cannot be {wanted}: {_one_line(error)}") from None
     if wrong:
         raise UserError(
             f"model: {model}: {len(wrong)} weights are missing or have another shape, as {wrong[0]}"
@@ -170,12 +199,62 @@ def load_pretrained(
     return Pretrained(name, body, tokenizer, None if head is None else loaded)
 
 
-def _needed_memory(model: str, dtype: str) -> str:
-    count = num_parameters(Path(model)) if Path(model).is_dir() else 0
-    size = count * getattr(torch, dtype).itemsize
-    return (
-        f"more than {readable_bytes(size)}, the weights of {short_name(model)} as {dtype}" if size else "more"
-    )
+def _described(path: Path, options: Mapping[str, Any]) -> tuple[PreTrainedTokenizerBase, PreTrainedConfig]:
+    """A model's tokenizer and config."""
+    if not path.is_file():
+        with panics_in_one_line():
+            tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
+        with _without_warnings():
+            return tokenizer, AutoConfig.from_pretrained(str(path), **options)
+    # Its own progress goes nowhere: attn reports one line.
+    with panics_in_one_line(), redirect_stderr(io.StringIO()), _without_warnings():
+        options = {**options, "gguf_file": path.name}
+        tokenizer = AutoTokenizer.from_pretrained(str(path.parent), **options)
+        return tokenizer, AutoConfig.from_pretrained(str(path.parent), **options)
+
+
+def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: torch.device) -> Use | None:
+    """How the weights of a model are used that stay where they are; None where it is loaded into memory.
+
+    UserError for one that fits neither way.
+    """
+    cannot = _why_all_at_once(path)
+    if load == "disk" and cannot:
+        raise UserError(f"load: {path.name} cannot be read as it is used: {cannot}: use memory")
+    if load == "disk":
+        return Use(device)
+    if not path.exists():
+        return None
+    needed = num_parameters(path) * dtype.itemsize
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
+    if needed > free and (cannot or load == "memory"):
+        sizes = f"needs {readable_bytes(needed)} as {str(dtype).removeprefix('torch.')}"
+        instead = f"{cannot}: use a machine with more memory" if cannot else "load: disk needs little"
+        raise UserError(f"model: {path.name}: {sizes} and {readable_bytes(free)} are free: {instead}")
+    if cannot or load == "memory" or needed <= min(free, SMALL_BYTES):
+        return None
+    return Use(device, keeps=needed <= free / 2)
+
+
+def _why_all_at_once(path: Path) -> str:
+    """Why a model's weights cannot be read one by one; empty where they can."""
+    if not path.exists():
+        return "its size is not known before it is downloaded"
+    if path.is_file():
+        kind = check_gguf_of_model(path).settings[ARCHITECTURE]
+        return f"transformers reads {kind} files whole" if is_gguf_arch_supported(str(kind)) else ""
+    if (path / ADAPTER).is_file():
+        return "it has an adapter"
+    if "quantization_config" in read_config(path / "config.json"):
+        return "its weights are quantized"
+    if unknown := unknown_types(path):
+        return f"it has weights of type {', '.join(sorted(unknown))}"
+    return ""
+
+
+def _needed_memory(path: Path, dtype: str) -> str:
+    size = num_parameters(path) * getattr(torch, dtype).itemsize if path.exists() else 0
+    return f"more than {readable_bytes(size)}, the weights of {path.name} as {dtype}" if size else "more"
 
 
 HUB_SECONDS = 4
@@ -208,26 +287,51 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _loaded(
-    auto_class: Any, model: str, options: Mapping[str, Any], device: torch.device
+    auto_class: Any, path: Path, options: Mapping[str, Any], device: torch.device, use: Use | None
 ) -> tuple[PreTrainedModel, list[str]]:
     """The model in evaluation mode, and the names of its weights that the checkpoint lacks."""
-    loaded, info = auto_class.from_pretrained(
-        model,
-        use_safetensors=True,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,  # reported in one line
-        **options,
-    )
+    if use is not None:
+        use.is_loading = True
+    how = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # reported in one line
+    weights = _weights(auto_class, path, options, use)
+    if weights is None:
+        where: dict[str, Any] = {"gguf_file": path.name} if path.is_file() else {"use_safetensors": True}
+        folder = path.parent if path.is_file() else path
+        loaded, info = auto_class.from_pretrained(str(folder), **where, **how, **options)
+    else:
+        model_class, state = weights
+        loaded, info = model_class.from_pretrained(None, state_dict=state, **how, **options)
+        loaded.name_or_path = str(path)
     missing = [
         name for name in sorted(info["missing_keys"]) if not any(part in name for part in UNTRAINED_PARTS)
     ]
-    if loaded.config.is_encoder_decoder and not loaded.can_generate():
+    if (weights is not None and loaded.can_generate()) or (
         # Only a model that writes has it; the decoder's first token may stand there alone.
+        loaded.config.is_encoder_decoder and not loaded.can_generate()
+    ):
         with suppress(OSError):
             loaded.generation_config = GenerationConfig.from_pretrained(
-                model, local_files_only=options["local_files_only"]
+                str(path), local_files_only=options["local_files_only"]
             )
-    return loaded.eval().to(device), missing + sorted(str(key) for key in info["mismatched_keys"])
+    if use is None:
+        loaded = loaded.to(device)
+    else:
+        settled(loaded, use)
+    return loaded.eval(), missing + sorted(str(key) for key in info["mismatched_keys"])
+
+
+def _weights(
+    auto_class: Any, path: Path, options: Mapping[str, Any], use: Use | None
+) -> tuple[Any, dict[str, Any]] | None:
+    """The class of a model, and its weights as they are stored; None where transformers reads them itself."""
+    if use is None and (not path.is_file() or _why_all_at_once(path)):
+        return None
+    with torch.device("meta"):
+        empty = auto_class.from_config(options["config"], dtype=options["dtype"])
+    if path.is_file():
+        return type(empty), weights_of_gguf(path, empty, options["config"].to_dict(), use)
+    assert use is not None
+    return type(empty), weights_of_folder(path, use)
 
 
 def body_of(model: PreTrainedModel) -> PreTrainedModel:
@@ -255,9 +359,9 @@ def kept_pretrained(model: str, **loading: Any) -> Pretrained:
 
     A folder whose files have changed is loaded anew. One model is kept and no more, since it may be large.
     """
-    folder = Path(model)
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []  # a model of the hub has a version
-    files = [path for path in paths if path.is_file()]  # a link may be broken
+    path = Path(model)
+    paths = sorted(path.iterdir()) if path.is_dir() else [path]  # a model of the hub has a version
+    files = [file for file in paths if file.is_file()]  # a link may be broken
     state = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
     return _kept(model, state, **loading)
 

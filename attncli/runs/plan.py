@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attncli.errors import UserError
-from attncli.models.folder import content_digest, local_model, num_parameters, num_parameters_of_gguf
+from attncli.models.folder import content_digest, local_model, num_parameters
 from attncli.models.text_files import LineFile, TextFile, TextLine
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
@@ -531,9 +531,7 @@ def _parameters(model: str) -> int:
     """How many parameters a folder, a package's model or a GGUF file has; 0 where nothing says so."""
     path = local_model(model)
     try:
-        if path is None:
-            return 0
-        return num_parameters(path) if path.is_dir() else num_parameters_of_gguf(path)
+        return 0 if path is None else num_parameters(path)
     except UserError:  # each of its runs will fail with this error
         return 0
 

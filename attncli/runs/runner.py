@@ -94,10 +94,11 @@ def model_of(
     asked = spec.model_source()
     assert asked is not None, "without a model nothing is read here"
     found = kept_pretrained(
-        source_of(asked) if progress is None else source_of(asked, progress.tell, progress.begin),
+        source_of(asked) if progress is None else source_of(asked, progress.tell),
         allow_download=spec.allow_download,
         device=spec.device,
         dtype=spec.dtype,
+        load=spec.load,
         with_head=spec.needs_head if with_head is None else with_head,
     )
     # Messages name it as the user did, perhaps by the name of a package.
@@ -258,6 +259,8 @@ def _run_models(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterat
     module = import_experiment(first)
     from torch import Generator
 
+    from attncli.models.steps import in_step, together
+
     pretrained = _or_error(model_of, first)
     if isinstance(pretrained, UserError):
         yield dict.fromkeys(texts, pretrained)
@@ -274,15 +277,16 @@ def _run_models(specs: Mapping[int, Spec], texts: Mapping[int, Texts]) -> Iterat
         return reports
 
     refused: dict[int, Outcome] = {}
-    for batch in in_batches(texts, read, refused.__setitem__):
-        together = _or_error(run, dict(batch))
-        outcomes: Sequence[Outcome]
-        if isinstance(together, UserError):  # running each alone shows which of them is to blame
-            outcomes = [_or_error(lambda one: run(dict([one]))[0], one) for one in batch]
-        else:
-            outcomes = together
-        yield refused | dict(zip(dict(batch), outcomes, strict=True))
-        refused.clear()
+    for batches in together(pretrained.model, in_batches(texts, read, refused.__setitem__)):
+        runs = [partial(_or_error, run, dict(batch)) for batch in batches]
+        for batch, found in zip(batches, in_step(pretrained.model, runs), strict=True):
+            outcomes: Sequence[Outcome]
+            if isinstance(found, UserError):  # running each alone shows which of them is to blame
+                outcomes = [_or_error(lambda one: run(dict([one]))[0], one) for one in batch]
+            else:
+                outcomes = found
+            yield refused | dict(zip(dict(batch), outcomes, strict=True))
+            refused.clear()
     if refused:
         yield refused
 

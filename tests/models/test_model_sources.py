@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attncli.models import folder as gguf
+from attncli.models import folder as models
+from attncli.models import loading
 from tests.conftest import Attn
 from tests.model_folders import save_writer
 
@@ -18,7 +19,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    gguf._of_package.cache_clear()
+    models._of_package.cache_clear()
     return folder
 
 
@@ -65,9 +66,9 @@ def test_what_is_no_gguf_is_one_line(site: Path, attn: Attn, monkeypatch: pytest
     assert damaged.err.count("\n") == 1
 
     def without_gguf(name: str) -> ModuleSpec | None:
-        return None if name in gguf.GGUF_PACKAGES else find_spec(name)
+        return None if name == "gguf" else find_spec(name)
 
-    monkeypatch.setattr(gguf, "find_spec", without_gguf)
+    monkeypatch.setattr(loading, "find_spec", without_gguf)
     missing = attn(["heads", "--model", str(path)])
     assert missing.err == '--model: a GGUF file needs: pip install "attncli[gguf]"\n'
 

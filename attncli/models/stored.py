@@ -1,0 +1,733 @@
+"""Weights as their files have them: read, and widened, when something is computed with them.
+
+Of a file no more than its header is read before: what a model needs is known from there.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from transformers import PreTrainedModel
+
+from attncli.errors import UserError
+from attncli.models.folder import ARCHITECTURE, TensorInFile, gguf_header, safetensors_tensors, weight_files
+
+SMALL_BYTES = 2**20
+"""A weight of fewer is read when the model is loaded: norms, biases, tables of a few rows."""
+CHUNK_NUMBERS = 2**20
+"""How many numbers are widened at a time: they stay in a core's cache until they are multiplied."""
+AHEAD_BYTES = 2**28
+"""How far ahead the system is told to read a file: more than a disk gives while this much is computed."""
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""What the types in the header of a safetensors file are called in torch."""
+
+
+class WeightFile:
+    """A file that is read in parts, for as long as it stays what it was."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise UserError(f"model: {path}: cannot be read: {error.strerror}") from None
+        finalize(self, os.close, self._file)
+        self._state = self._now()
+
+    def check_holds(self, begin: int, size: int) -> None:
+        """UserError where a header promises bytes that are not there."""
+        if begin + size > self._state[0]:
+            raise UserError(f"model: {self.path}: is cut off: its header promises {begin + size} bytes")
+
+    def _now(self) -> tuple[int, int]:
+        about = os.fstat(self._file)
+        return about.st_size, about.st_mtime_ns
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """The bytes from an offset on; UserError where the file has changed or cannot be read."""
+        done = 0
+        try:
+            while done < len(buffer):
+                count = os.preadv(self._file, [buffer[done:]], offset + done)
+                if not count:
+                    break
+                done += count
+        except OSError as error:
+            raise UserError(f"model: {self.path}: cannot be read: {error.strerror}") from None
+        if done < len(buffer) or self._now() != self._state:
+            raise UserError(f"model: {self.path}: has changed while it was read: run this again")
+
+    def read_ahead(self, offset: int, size: int) -> None:
+        """Tell the system that these bytes will be wanted; where it cannot be told they are read later."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._file, offset, size, os.POSIX_FADV_WILLNEED)
+
+
+class Source:
+    """Where the numbers of a weight come from; of some of its rows without the others."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    stored_bytes: int
+    """What all of it takes in its files."""
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """The numbers of some rows: of the first axis."""
+        raise NotImplementedError
+
+    def whole(self) -> Tensor:
+        """All numbers, in their shape."""
+        raise NotImplementedError
+
+    def will_be_read(self) -> None:
+        """Called a little before the numbers are wanted."""
+        raise NotImplementedError
+
+
+@dataclass
+class InSafetensors(Source):
+    """A tensor in a safetensors file, which has its numbers row after row."""
+
+    file: WeightFile
+    about: TensorInFile
+
+    def __post_init__(self) -> None:
+        self.shape, self.dtype = torch.Size(self.about.shape), DTYPES[str(self.about.kind)]
+        self.stored_bytes = prod(self.shape) * self.dtype.itemsize
+        self.file.check_holds(self.about.begin, self.stored_bytes)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        row_bytes = prod(self.shape[1:]) * self.dtype.itemsize
+        return self._read((stop - start, *self.shape[1:]), self.about.begin + start * row_bytes)
+
+    def whole(self) -> Tensor:
+        return self._read(self.shape, self.about.begin)
+
+    def _read(self, shape: Sequence[int], begin: int) -> Tensor:
+        numbers = torch.empty(shape, dtype=self.dtype)
+        self.file.read_into(numbers.view(-1).view(torch.uint8).numpy().data, begin)
+        return numbers
+
+    def will_be_read(self) -> None:
+        self.file.read_ahead(self.about.begin, self.stored_bytes)
+
+
+@dataclass
+class InGguf(Source):
+    """A tensor in a GGUF file: blocks of numbers with few bits each, row after row."""
+
+    file: WeightFile
+    about: TensorInFile
+
+    def __post_init__(self) -> None:
+        from gguf import GGMLQuantizationType, quant_shape_to_byte_shape
+
+        self.shape, self.dtype = torch.Size(self.about.shape), torch.float32
+        self._kind = GGMLQuantizationType(int(self.about.kind))
+        self._of_blocks = quant_shape_to_byte_shape(self.about.shape, self._kind)
+        self.stored_bytes = prod(self._of_blocks)
+        self.file.check_holds(self.about.begin, self.stored_bytes)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        # The blocks of a vector stand along its only axis.
+        if len(self.shape) < 2:
+            return self.whole()[start:stop]
+        begin = self.about.begin + start * prod(self._of_blocks[1:])
+        return self._read((stop - start, *self._of_blocks[1:]), begin)
+
+    def whole(self) -> Tensor:
+        if len(self.shape) < 2:
+            return self._read(self._of_blocks, self.about.begin)
+        # So that nothing beside the numbers is whole.
+        numbers = torch.empty(self.shape)
+        for start, stop in chunks(self):
+            numbers[start:stop] = self.rows(start, stop)
+        return numbers
+
+    def _read(self, of_blocks: Sequence[int], begin: int) -> Tensor:
+        from gguf import dequantize
+
+        blocks = np.empty(of_blocks, dtype=np.uint8)
+        self.file.read_into(blocks.reshape(-1).data, begin)
+        return torch.from_numpy(dequantize(blocks, self._kind))
+
+    def will_be_read(self) -> None:
+        self.file.read_ahead(self.about.begin, self.stored_bytes)
+
+
+@dataclass
+class Cast(Source):
+    """The numbers of another source as another type, where the model is computed."""
+
+    source: Source
+    dtype: torch.dtype
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        self.shape, self.stored_bytes = self.source.shape, self.source.stored_bytes
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        # As stored to the device, which widens faster than the way there.
+        return self.source.rows(start, stop).to(self.device).to(self.dtype)
+
+    def whole(self) -> Tensor:
+        if self.shape and self.source.dtype != self.dtype and self.device.type == "cpu":
+            widened = torch.empty(self.shape, dtype=self.dtype)
+            for start, stop in chunks(self):
+                widened[start:stop] = self.source.rows(start, stop)
+            return widened
+        return self.source.whole().to(self.device).to(self.dtype)
+
+    def will_be_read(self) -> None:
+        self.source.will_be_read()
+
+
+@dataclass
+class Made(Source):
+    """One of the tensors that a function gives, of others: what transformers makes of those of a file."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    named: Mapping[str, Any]
+    position: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        self.stored_bytes = sum(part.source.stored_bytes for part in self._parts())
+
+    def _parts(self) -> Iterator["Stored"]:
+        flat = tree_flatten((self.args, dict(self.named)))[0]
+        return (part for part in flat if isinstance(part, Stored))
+
+    def whole(self) -> Tensor:
+        given = tree_map(_numbers_of, (self.args, dict(self.named)))
+        made: Tensor = tree_flatten(self.function(*given[0], **given[1]))[0][self.position]
+        return made
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        parts = self.args[0] if self.args else ()
+        axis = self.args[1] if len(self.args) > 1 else self.named.get("dim", 0)
+        # The experts of a layer are stored one by one: some are read without the others.
+        if self.function is torch.stack and axis == 0:
+            return torch.stack([_numbers_of(part) for part in parts[start:stop]])
+        if self.function is torch.cat and axis not in (0, -len(self.shape)):
+            return torch.cat([_rows_of(part, start, stop) for part in parts], axis)
+        return self.whole()[start:stop]
+
+    def will_be_read(self) -> None:
+        for part in self._parts():
+            part.source.will_be_read()
+
+
+@dataclass
+class Processed(Source):
+    """What transformers makes of tensors of a GGUF file: rows in another order, experts in one tensor."""
+
+    parts: Sequence[tuple[str, Source]]
+    process: Callable[[np.ndarray, str, dict[str, Tensor]], np.ndarray | None]
+    name: str
+    """In the model."""
+    shape: torch.Size
+    dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        self.stored_bytes = sum(part.stored_bytes for _, part in self.parts)
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        # Of experts each by itself; rows of a matrix change places.
+        if len(self.shape) < 3:
+            return self.whole()[start:stop]
+        return self._made(lambda part: part.rows(start, stop))
+
+    def whole(self) -> Tensor:
+        return self._made(lambda part: part.whole())
+
+    def _made(self, numbers: Callable[[Source], Tensor]) -> Tensor:
+        made: dict[str, Tensor] = {}
+        for name, part in self.parts:
+            found = self.process(numbers(part).numpy(), name, made)
+            if found is not None:
+                return torch.from_numpy(np.ascontiguousarray(found))
+        return made[self.name]
+
+    def will_be_read(self) -> None:
+        for _, part in self.parts:
+            part.will_be_read()
+
+
+def chunks(source: Source) -> Iterator[tuple[int, int]]:
+    """The rows of a source, some at a time."""
+    row = max(1, prod(source.shape[1:]))
+    at_a_time = max(1, CHUNK_NUMBERS // row)
+    return pairwise([*range(0, source.shape[0], at_a_time), source.shape[0]])
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A weight of which a model takes all numbers while it is loaded."""
+
+    source: Source
+
+    def __getitem__(self, _index: object) -> Tensor:
+        return self.source.whole()
+
+
+@dataclass
+class Use:
+    """How the weights of a model are used: in which order, and what is kept of what was widened.
+
+    Nothing is kept of the first use; of later ones everything where `keeps`. While a model `is_loading`, what
+    is made of its weights is only noted.
+    """
+
+    device: torch.device
+    keeps: bool = False
+    is_loading: bool = True
+    _after: dict[int, "Stored"] = field(default_factory=dict)
+    _held: list["Stored"] | None = None
+
+    def follow(self, order: Sequence["Stored"]) -> None:
+        """The weights in the order in which a model uses them, again and again."""
+        self._after = {id(one): after for one, after in pairwise([*order, *order[:1]])}
+
+    def begin(self, weight: "Stored") -> bool:
+        """Called before a weight is read, while those after it are read ahead. Whether it is to stay."""
+        ahead, size = self._after.get(id(weight)), 0
+        while ahead is not None and ahead is not weight and size < AHEAD_BYTES:
+            if ahead.numbers is None:
+                ahead.source.will_be_read()
+            size += ahead.source.stored_bytes
+            ahead = self._after.get(id(ahead))
+        if self._held is not None:
+            self._held.append(weight)
+            return True
+        weight.num_uses += 1
+        return self.keeps and weight.num_uses > 1
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """While it is open what is read stays: it is used several times."""
+        self._held = []
+        try:
+            yield
+        finally:
+            held, self._held = self._held, None
+            if not self.keeps:
+                for weight in held:
+                    weight.numbers = None
+
+
+class Stored(Tensor):
+    """A weight that takes no memory: its numbers come when something is computed with them.
+
+    What is not a number (shape, dtype, device) it has; everything else is computed with its numbers, a linear
+    layer a few rows at a time, of a table only the rows that are looked up.
+    """
+
+    source: Source
+    use: Use
+    numbers: Tensor | None
+    """Its numbers, where they are kept."""
+    num_uses: int
+
+    @staticmethod
+    def of(source: Source, use: Use) -> "Stored":
+        """The weight whose numbers are those of a source."""
+        # One number in all places: where anything should go by, it is not taken for a weight.
+        device = source.device if isinstance(source, Cast) else "cpu"
+        one = torch.full(
+            (), torch.nan if source.dtype.is_floating_point else 0, dtype=source.dtype, device=device
+        )
+        stored = one.expand(source.shape).as_subclass(Stored)
+        stored.source, stored.use, stored.numbers, stored.num_uses = source, use, None, 0
+        return stored
+
+    def read(self) -> Tensor:
+        """All numbers."""
+        if self.numbers is not None:
+            return self.numbers
+        stays = self.use.begin(self)
+        numbers = self.source.whole()
+        if stays:
+            self.numbers = numbers
+        return numbers
+
+    def parts(self) -> Iterator[tuple[int, int, Tensor]]:
+        """Its rows, some at a time: from where to where, and their numbers."""
+        if self.numbers is None and self.use.begin(self):
+            self.numbers = self.source.whole()
+        if self.numbers is not None:
+            yield 0, self.shape[0], self.numbers
+            return
+        for start, stop in chunks(self.source):
+            yield start, stop, self.source.rows(start, stop)
+
+    def looked_up(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The numbers of some rows, each once, and which of these each asked one is."""
+        if self.numbers is not None:
+            return self.numbers, rows
+        wanted, places = torch.unique(rows, return_inverse=True)
+        runs: list[tuple[int, int]] = []
+        for row in wanted.tolist():
+            if not 0 <= row < self.shape[0]:
+                raise IndexError("index out of range in self")
+            if runs and runs[-1][1] == row:
+                runs[-1] = (runs[-1][0], row + 1)
+            else:
+                runs.append((row, row + 1))
+        found = [self.source.rows(start, stop) for start, stop in runs]
+        return torch.cat(found) if found else self.source.rows(0, 0), places
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        if func in DESCRIBES or (_describes(func) and func not in (DATA.__get__, DATA.__set__)):
+            # torch leaves it without types.
+            return super().__torch_function__(func, types, args, named)  # type: ignore[no-untyped-call]
+        if func in SAME:
+            return _again(args[0])
+        if func is Tensor.requires_grad_:
+            return args[0]
+        if isinstance(args[0], Stored) and (func is DATA.__set__ or CHANGES.fullmatch(func.__name__)):
+            raise TypeError("a weight that stays in its file cannot be changed")
+        use = next(one.use for one in tree_flatten((args, named))[0] if isinstance(one, Stored))
+        if use.is_loading:
+            return _deferred(func, args, named, use)
+        if func in COMPUTED and (found := COMPUTED[func](*args, **named)) is not None:
+            return found
+        given, by_name = tree_map(_numbers_of, (args, named))
+        return func(*given, **by_name)
+
+    def __repr__(self) -> str:  # type: ignore[override]  # torch's has an argument for the numbers it prints
+        return f"Stored({tuple(self.shape)}, {self.dtype})"
+
+
+CHANGED_SHAPE = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+"""Properties that are made of the numbers; all others describe a tensor."""
+DESCRIBES = frozenset(
+    {
+        *(Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, Tensor.element_size),
+        *(
+            Tensor.stride,
+            Tensor.storage_offset,
+            Tensor.is_floating_point,
+            Tensor.is_complex,
+            Tensor.is_signed,
+        ),
+        *(Tensor.is_contiguous, Tensor.data_ptr, Tensor.get_device, Tensor.__len__, Tensor.__hash__),
+        *(Tensor.is_inference, Tensor.is_shared, Tensor.register_hook, Tensor.untyped_storage),
+        *(torch.is_floating_point, torch.is_complex, torch.numel),
+    }
+)
+"""What says something of a tensor without its numbers."""
+DATA: Any = Tensor.data
+CHANGES = re.compile("[a-z].*[a-z]_")
+"""The name of a function that changes a tensor."""
+SAME = frozenset({DATA.__get__, Tensor.detach, Tensor.__deepcopy__, Tensor.clone, Tensor.contiguous})
+"""What gives the same numbers again."""
+
+
+def _describes(func: Any) -> bool:
+    name = getattr(getattr(func, "__self__", None), "__name__", "")
+    return (func.__name__ == "__get__" and name not in CHANGED_SHAPE) or func.__name__ == "__set__"
+
+
+def _again(weight: Stored) -> Stored:
+    return Stored.of(weight.source, weight.use)
+
+
+def _numbers_of(part: Any) -> Any:
+    return part.read() if isinstance(part, Stored) else part
+
+
+def _rows_of(part: Any, start: int, stop: int) -> Tensor:
+    rows: Tensor = part.source.rows(start, stop) if isinstance(part, Stored) else part[start:stop]
+    return rows
+
+
+def _without_numbers(part: Any) -> Any:
+    return torch.empty_like(part, device="meta") if isinstance(part, Tensor) else part
+
+
+def _deferred(func: Any, args: tuple[Any, ...], named: Mapping[str, Any], use: Use) -> Any:
+    """What a function will give once its numbers are wanted, in its shapes."""
+    if func is Tensor.__getitem__ and args[1] is Ellipsis:
+        return args[0]
+    if func is Tensor.to and len(args) == 1 and named.keys() <= {"device", "dtype"}:
+        source = args[0].source
+        return Stored.of(Cast(source, named.get("dtype") or source.dtype, use.device), use)
+    meta_args, meta_named = tree_map(_without_numbers, (args, dict(named)))
+    flat, form = tree_flatten(func(*meta_args, **meta_named))
+    made = [
+        Stored.of(Made(func, args, named, position, one.shape, one.dtype), use)
+        if isinstance(one, Tensor)
+        else one
+        for position, one in enumerate(flat)
+    ]
+    return tree_unflatten(made, form)
+
+
+class _Linear(torch.autograd.Function):
+    """x W^T, with the numbers of W read anew for the gradient of x: they are not kept meanwhile."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, holder: list[Stored]) -> Tensor:
+        ctx.weight = holder[0]
+        return _multiplied(x, holder[0])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        weight: Stored = ctx.weight
+        found = gradient.new_zeros(*gradient.shape[:-1], weight.shape[1])
+        for start, stop, rows in weight.parts():
+            found += gradient[..., start:stop] @ rows
+        return found, None
+
+
+def _multiplied(x: Tensor, weight: Stored) -> Tensor:
+    """x W^T, a few rows of W at a time."""
+    output = x.new_empty(*x.shape[:-1], weight.shape[0])
+    flat, flat_output = x.reshape(-1, x.shape[-1]), output.view(-1, weight.shape[0])
+    for start, stop, rows in weight.parts():
+        torch.mm(flat, rows.T, out=flat_output[:, start:stop])
+    return output
+
+
+def _linear(input: Any, weight: Any, bias: Tensor | None = None) -> Tensor | None:
+    if not isinstance(weight, Stored) or isinstance(input, Stored) or isinstance(bias, Stored):
+        return None
+    if weight.numbers is not None:
+        return functional.linear(input, weight.numbers, bias)
+    if torch.is_grad_enabled() and input.requires_grad:
+        # torch leaves it without types.
+        product: Tensor = _Linear.apply(input, [weight])  # type: ignore[no-untyped-call]
+    else:
+        product = _multiplied(input, weight)
+    return product if bias is None else product + bias
+
+
+def _addmm(bias: Any, input: Any, weight: Any, **others: Any) -> Tensor | None:
+    """b + x W, as Conv1D has it: a few rows of W, and columns of x, at a time."""
+    if others or not isinstance(weight, Stored) or isinstance(input, Stored) or isinstance(bias, Stored):
+        return None
+    if weight.numbers is not None or (torch.is_grad_enabled() and input.requires_grad):
+        return None
+    output: Tensor = bias.expand(len(input), weight.shape[1]).clone()
+    for start, stop, rows in weight.parts():
+        output.addmm_(input[:, start:stop], rows)
+    return output
+
+
+def _embedding(
+    input: Any,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    *others: Any,
+    **more: Any,
+) -> Tensor | None:
+    if not isinstance(weight, Stored) or max_norm is not None:
+        return None
+    rows, places = weight.looked_up(input)
+    return functional.embedding(places, rows)
+
+
+def _item(tensor: Any, index: Any) -> Tensor | None:
+    """Some rows: one, those of a range, or those that are listed."""
+    if not isinstance(tensor, Stored) or tensor.numbers is not None or tensor.use.begin(tensor):
+        return None
+    count = tensor.shape[0] if tensor.shape else 0
+    if (
+        isinstance(index, Tensor)
+        and index.ndim == 0
+        and not index.is_floating_point()
+        and index.dtype != torch.bool
+    ):
+        index = int(index)
+    if isinstance(index, int) and not isinstance(index, bool) and -count <= index < count:
+        return tensor.source.rows(index % count, index % count + 1)[0]
+    if isinstance(index, slice) and index.step in (None, 1):
+        start, stop, _ = index.indices(count)
+        return tensor.source.rows(start, max(start, stop))
+    if isinstance(index, list) and all(type(one) is int for one in index):
+        index, is_place = torch.tensor(index, dtype=torch.long), True
+    if isinstance(index, Tensor) and is_place and bool((index >= 0).all()):
+        rows, places = tensor.looked_up(index)
+        return rows[places]
+    return None
+
+
+COMPUTED: dict[Any, Callable[..., Tensor | None]] = {
+    functional.linear: _linear,
+    torch.addmm: _addmm,
+    functional.embedding: _embedding,
+    Tensor.__getitem__: _item,
+}
+"""What needs a weight in parts, and what computes it so; None where it takes all of it."""
+
+
+def unknown_types(folder: Path) -> set[str]:
+    """The types of weights in a folder that torch has no name for here."""
+    files = map(safetensors_tensors, weight_files(folder))
+    return {str(about.kind) for tensors in files for about in tensors.values()} - DTYPES.keys()
+
+
+def weights_of_folder(folder: Path, use: Use) -> dict[str, Tensor]:
+    """The weights of a folder by their names in its files."""
+    found: dict[str, Tensor] = {}
+    for path in weight_files(folder):
+        file = WeightFile(path)
+        for name, about in safetensors_tensors(path).items():
+            found[name] = _held(InSafetensors(file, about), use)
+    return found
+
+
+def weights_of_gguf(
+    path: Path, model: PreTrainedModel, settings: Mapping[str, Any], use: Use | None
+) -> dict[str, Any]:
+    """The weights of a GGUF file by the names that transformers' model has for them.
+
+    `settings` are those of transformers' config for the file. Without `use` they are read as they are taken.
+    """
+    from transformers.modeling_gguf_pytorch_utils import (
+        TENSOR_PROCESSORS,
+        TensorProcessor,
+        get_gguf_hf_weights_map,
+    )
+
+    header = gguf_header(path)
+    # transformers leaves these without types.
+    of_kind: Any = TENSOR_PROCESSORS.get(str(header.settings[ARCHITECTURE]), TensorProcessor)
+    processor = of_kind(config=settings)
+    names: dict[str, str] = get_gguf_hf_weights_map(model, processor)
+
+    def process(numbers: np.ndarray, name: str, made: dict[str, Tensor]) -> np.ndarray | None:
+        result = processor.process(
+            weights=numbers, name=name, tensor_key_mapping=names, parsed_parameters={"tensors": made}
+        )
+        return None if result.name is None else result.weights
+
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    file = WeightFile(path)
+    found: dict[str, Source] = {}
+    parts: dict[str, list[tuple[str, Source]]] = {}
+    for name, about in header.tensors.items():
+        source = InGguf(file, about)
+        # Without numbers: what it does with them, and to which weight of the model they go. Of experts one.
+        nothing = np.broadcast_to(
+            np.float32(0), (1, *about.shape[1:]) if len(about.shape) > 2 else about.shape
+        )
+        made: dict[str, Tensor] = {}
+        processed = process(nothing, name, made)
+        if processed is nothing and name in names:
+            found[names[name]] = source
+        elif processed is None or name in names:
+            target = next(iter(made)) if processed is None else names[name]
+            parts.setdefault(target, []).append((name, source))
+            if target in shapes:
+                found[target] = Processed(parts[target], process, target, shapes[target])
+    if use is None:
+        return {name: Whole(source) for name, source in found.items()}
+    return {name: _held(source, use) for name, source in found.items()}
+
+
+def _held(source: Source, use: Use) -> Tensor:
+    is_small = source.stored_bytes < SMALL_BYTES or not source.shape
+    return source.whole() if is_small else Stored.of(source, use)
+
+
+def settled(model: PreTrainedModel, use: Use) -> None:
+    """A model whose weights have all been named: from now on their numbers come when they are used."""
+    use.is_loading = False
+    use.follow([weight for weight in model.parameters() if isinstance(weight, Stored)])
+    if use.device.type == "cpu":
+        return
+    for module in model.modules():
+        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        for name, tensor in own:
+            if not isinstance(tensor, Stored):
+                moved = tensor.to(use.device)
+                setattr(module, name, nn.Parameter(moved) if isinstance(tensor, nn.Parameter) else moved)
+
+
+def use_of(model: nn.Module) -> Use | None:
+    """How the weights of a model are used that stay in their files; None for one that is in memory."""
+    return next((weight.use for weight in model.parameters() if isinstance(weight, Stored)), None)
+
+
+def blocks_of(model: nn.Module) -> list[nn.ModuleList]:
+    """The stacks of blocks whose weights stay in their files."""
+    found: dict[str, nn.ModuleList] = {}
+    for name, stack in model.named_modules():
+        # The experts of a block are no blocks.
+        if not isinstance(stack, nn.ModuleList) or any(name.startswith(f"{outer}.") for outer in found):
+            continue
+        if any(isinstance(weight, Stored) for weight in stack.parameters()):
+            found[name] = stack
+    return [*found.values()]
+
+
+@contextmanager
+def first_blocks(model: PreTrainedModel) -> Iterator[bool]:
+    """While it is open, a model whose weights stay in their files ends where each kind of block was there.
+
+    A kind is of modules with weights of the same shapes and the same settings. False where that is the whole
+    model; its caller makes undone what happens to parts and configs.
+    """
+    is_shorter = False
+    for stack in blocks_of(model):
+        kinds = [_kind(block) for block in stack]
+        needed = max(map(kinds.index, kinds)) + 1
+        if needed < len(stack):
+            is_shorter = True
+            del stack[needed:]
+            for config in (model.config, model.config.get_text_config()):
+                if getattr(config, NUM_LAYERS, None) == len(kinds):
+                    setattr(config, NUM_LAYERS, needed)
+    yield is_shorter
+
+
+NUM_LAYERS = "num_hidden_layers"
+NUMBERING = re.compile(r"idx|index")
+"""In the name of an attribute that is the number of a block."""
+
+
+def _kind(block: nn.Module) -> tuple[Any, ...]:
+    """What two blocks have in common that compute alike."""
+    found: list[Any] = []
+    for name, module in block.named_modules():
+        shapes = [(key, tuple(weight.shape)) for key, weight in module.named_parameters(recurse=False)]
+        plain = [
+            (key, value)
+            for key, value in vars(module).items()
+            if isinstance(value, int | float | str | None) and not NUMBERING.search(key)
+        ]
+        found.append((name, type(module), *shapes, *plain))
+    return tuple(found)
