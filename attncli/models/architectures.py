@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
+import torch
+import transformers
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import (
@@ -22,6 +24,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_MAPPING_NAMES,
 )
 from transformers.pytorch_utils import Conv1D
 
@@ -103,6 +106,16 @@ def class_with_head(config: PreTrainedConfig) -> Any:
     own = [head for head in heads if kind in head.class_names]
     named = [head for head in own if head.has(kind, saved)]
     return next((head.auto_class for head in (*named, *own)), None)
+
+
+def class_of(auto_class: Any, config: PreTrainedConfig) -> Any:
+    """The class of the model that one of transformers' auto classes makes of a config."""
+    by_head = {head.auto_class: head.class_names for head in LANGUAGE_HEADS}
+    name = by_head.get(auto_class, MODEL_MAPPING_NAMES).get(config.model_type)
+    if isinstance(name, str):
+        return getattr(transformers, name)
+    with torch.device("meta"):  # some kinds have several, and the auto class knows which
+        return type(auto_class.from_config(config))
 
 
 def predicted_tokens(model: PreTrainedModel) -> Predicts | None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
+from multiprocessing import parent_process
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from transformers.integrations.gguf.utils import is_gguf_arch_supported
 
 from attncli.errors import UserError
 from attncli.memory import available_bytes, is_about_memory, readable_bytes
-from attncli.models.architectures import UNTRAINED_PARTS, class_with_head, predicted_tokens
+from attncli.models.architectures import UNTRAINED_PARTS, class_of, class_with_head, predicted_tokens
 from attncli.models.capture import tried_on_each_text, unchanged
 from attncli.models.folder import (
     ADAPTER,
@@ -54,8 +55,8 @@ def _one_line(error: Exception) -> str:
 
 DTYPES = ("float32", "bfloat16", "float16")
 LOADS = ("auto", "memory", "disk")
-SMALL_BYTES = 2**30
-"""Of a model's numbers as they are computed with, up to which it is loaded whole: that takes a second."""
+SMALL_BYTES = 2**28
+"""Of a model's numbers as they are computed with, up to which all are read before the first is used."""
 
 
 def open_model(
@@ -233,7 +234,8 @@ def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: to
         raise UserError(f"model: {path.name}: {sizes} and {readable_bytes(free)} are free: {instead}")
     if cannot or load == "memory" or needed <= min(free, SMALL_BYTES):
         return None
-    return Use(device, keeps=needed <= free / 2)
+    # Workers of a batch have the files' pages together, and would each keep numbers of their own.
+    return Use(device, keeps=needed <= free / 2 and parent_process() is None)
 
 
 def _why_all_at_once(path: Path) -> str:
@@ -324,14 +326,14 @@ def _weights(
     auto_class: Any, path: Path, options: Mapping[str, Any], use: Use | None
 ) -> tuple[Any, dict[str, Any]] | None:
     """The class of a model, and its weights as they are stored; None where transformers reads them itself."""
-    if use is None and (not path.is_file() or _why_all_at_once(path)):
+    if use is None and _why_all_at_once(path):
         return None
+    model_class = class_of(auto_class, options["config"])
+    if path.is_dir():
+        return model_class, weights_of_folder(path, use)
     with torch.device("meta"):
-        empty = auto_class.from_config(options["config"], dtype=options["dtype"])
-    if path.is_file():
-        return type(empty), weights_of_gguf(path, empty, options["config"].to_dict(), use)
-    assert use is not None
-    return type(empty), weights_of_folder(path, use)
+        empty = model_class(options["config"])
+    return model_class, weights_of_gguf(path, empty, options["config"].to_dict(), use)
 
 
 def body_of(model: PreTrainedModel) -> PreTrainedModel:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 from pathlib import Path
+from threading import local
 from typing import Any
 from weakref import finalize
 
@@ -99,6 +100,10 @@ class Source:
         """The numbers of some rows: of the first axis."""
         raise NotImplementedError
 
+    def passing(self, start: int, stop: int) -> Tensor:
+        """As `rows`, in memory that the next call in this thread takes again."""
+        return self.rows(start, stop)
+
     def whole(self) -> Tensor:
         """All numbers, in their shape."""
         raise NotImplementedError
@@ -121,14 +126,16 @@ class InSafetensors(Source):
         self.file.check_holds(self.about.begin, self.stored_bytes)
 
     def rows(self, start: int, stop: int) -> Tensor:
-        row_bytes = prod(self.shape[1:]) * self.dtype.itemsize
-        return self._read((stop - start, *self.shape[1:]), self.about.begin + start * row_bytes)
+        return self._read(torch.empty((stop - start, *self.shape[1:]), dtype=self.dtype), start)
+
+    def passing(self, start: int, stop: int) -> Tensor:
+        return self._read(_memory("read", (stop - start, *self.shape[1:]), self.dtype), start)
 
     def whole(self) -> Tensor:
-        return self._read(self.shape, self.about.begin)
+        return self._read(torch.empty(self.shape, dtype=self.dtype))
 
-    def _read(self, shape: Sequence[int], begin: int) -> Tensor:
-        numbers = torch.empty(shape, dtype=self.dtype)
+    def _read(self, numbers: Tensor, start: int = 0) -> Tensor:
+        begin = self.about.begin + start * prod(self.shape[1:]) * self.dtype.itemsize
         self.file.read_into(numbers.view(-1).view(torch.uint8).numpy().data, begin)
         return numbers
 
@@ -194,11 +201,17 @@ class Cast(Source):
         # As stored to the device, which widens faster than the way there.
         return self.source.rows(start, stop).to(self.device).to(self.dtype)
 
+    def passing(self, start: int, stop: int) -> Tensor:
+        read = self.source.passing(start, stop)
+        if self.device.type != "cpu":
+            return read.to(self.device).to(self.dtype)
+        return read if read.dtype == self.dtype else _memory("widened", read.shape, self.dtype).copy_(read)
+
     def whole(self) -> Tensor:
         if self.shape and self.source.dtype != self.dtype and self.device.type == "cpu":
             widened = torch.empty(self.shape, dtype=self.dtype)
             for start, stop in chunks(self):
-                widened[start:stop] = self.source.rows(start, stop)
+                widened[start:stop] = self.source.passing(start, stop)
             return widened
         return self.source.whole().to(self.device).to(self.dtype)
 
@@ -280,6 +293,21 @@ class Processed(Source):
             part.will_be_read()
 
 
+_kept_memory = local()
+
+
+def _memory(what: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """The same memory for what is needed until the next of it: to get new memory costs more than to read."""
+    size = prod(shape)
+    kept: Tensor | None = getattr(_kept_memory, what, None)
+    if size > 2 * CHUNK_NUMBERS:
+        return torch.empty(*shape, dtype=dtype)
+    if kept is None:
+        kept = torch.empty(2 * CHUNK_NUMBERS, dtype=torch.float64)
+        setattr(_kept_memory, what, kept)
+    return kept.view(torch.uint8)[: size * dtype.itemsize].view(dtype).view(*shape)
+
+
 def chunks(source: Source) -> Iterator[tuple[int, int]]:
     """The rows of a source, some at a time."""
     row = max(1, prod(source.shape[1:]))
@@ -308,26 +336,42 @@ class Use:
     device: torch.device
     keeps: bool = False
     is_loading: bool = True
-    _after: dict[int, "Stored"] = field(default_factory=dict)
+    _order: Sequence["Stored"] = ()
+    _places: dict[int, int] = field(default_factory=dict)
+    _begun: int = 0
+    _told: int = 0
+    _bytes_ahead: int = 0
     _held: list["Stored"] | None = None
 
     def follow(self, order: Sequence["Stored"]) -> None:
         """The weights in the order in which a model uses them, again and again."""
-        self._after = {id(one): after for one, after in pairwise([*order, *order[:1]])}
+        self._order, self._places = order, {id(weight): place for place, weight in enumerate(order)}
 
     def begin(self, weight: "Stored") -> bool:
         """Called before a weight is read, while those after it are read ahead. Whether it is to stay."""
-        ahead, size = self._after.get(id(weight)), 0
-        while ahead is not None and ahead is not weight and size < AHEAD_BYTES:
-            if ahead.numbers is None:
-                ahead.source.will_be_read()
-            size += ahead.source.stored_bytes
-            ahead = self._after.get(id(ahead))
+        place = self._places.get(id(weight))
+        if place is not None:
+            self._read_ahead(place)
         if self._held is not None:
             self._held.append(weight)
             return True
         weight.num_uses += 1
         return self.keeps and weight.num_uses > 1
+
+    def _read_ahead(self, place: int) -> None:
+        """Tell the system once in each run of the model that a weight will be wanted, some time before."""
+        if not self._begun <= place < self._told:
+            self._told, self._bytes_ahead = place + 1, 0
+        else:
+            passed = self._order[self._begun + 1 : place + 1]
+            self._bytes_ahead -= sum(weight.source.stored_bytes for weight in passed)
+        self._begun = place
+        while self._bytes_ahead < AHEAD_BYTES and self._told < len(self._order):
+            ahead = self._order[self._told]
+            if ahead.numbers is None:
+                ahead.source.will_be_read()
+            self._bytes_ahead += ahead.source.stored_bytes
+            self._told += 1
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -385,7 +429,7 @@ class Stored(Tensor):
             yield 0, self.shape[0], self.numbers
             return
         for start, stop in chunks(self.source):
-            yield start, stop, self.source.rows(start, stop)
+            yield start, stop, self.source.passing(start, stop)
 
     def looked_up(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The numbers of some rows, each once, and which of these each asked one is."""
@@ -599,9 +643,9 @@ def unknown_types(folder: Path) -> set[str]:
     return {str(about.kind) for tensors in files for about in tensors.values()} - DTYPES.keys()
 
 
-def weights_of_folder(folder: Path, use: Use) -> dict[str, Tensor]:
-    """The weights of a folder by their names in its files."""
-    found: dict[str, Tensor] = {}
+def weights_of_folder(folder: Path, use: Use | None) -> dict[str, Any]:
+    """The weights of a folder by their names in its files. Without `use` they are read as they are taken."""
+    found: dict[str, Tensor | Whole] = {}
     for path in weight_files(folder):
         file = WeightFile(path)
         for name, about in safetensors_tensors(path).items():
@@ -653,12 +697,12 @@ def weights_of_gguf(
             parts.setdefault(target, []).append((name, source))
             if target in shapes:
                 found[target] = Processed(parts[target], process, target, shapes[target])
-    if use is None:
-        return {name: Whole(source) for name, source in found.items()}
     return {name: _held(source, use) for name, source in found.items()}
 
 
-def _held(source: Source, use: Use) -> Tensor:
+def _held(source: Source, use: Use | None) -> Tensor | Whole:
+    if use is None:
+        return Whole(source)
     is_small = source.stored_bytes < SMALL_BYTES or not source.shape
     return source.whole() if is_small else Stored.of(source, use)
 
