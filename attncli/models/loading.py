@@ -221,7 +221,7 @@ def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: to
     """
     cannot = _why_all_at_once(path)
     if load == "disk" and cannot:
-        raise UserError(f"load: {path.name} cannot be read as it is used: {cannot}: use memory")
+        raise UserError(f"load: {path.name} cannot stay on disk: {cannot}: use memory")
     if load == "disk":
         return Use(device)
     if not path.exists():
@@ -230,7 +230,7 @@ def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: to
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
     if needed > free and (cannot or load == "memory"):
         sizes = f"needs {readable_bytes(needed)} as {str(dtype).removeprefix('torch.')}"
-        instead = f"{cannot}: use a machine with more memory" if cannot else "load: disk needs little"
+        instead = f"{cannot}: use a machine with more memory" if cannot else "`load` disk needs little"
         raise UserError(f"model: {path.name}: {sizes} and {readable_bytes(free)} are free: {instead}")
     if cannot or load == "memory" or needed <= min(free, SMALL_BYTES):
         return None

@@ -459,7 +459,7 @@ class Stored(Tensor):
             return _again(args[0])
         if func is Tensor.requires_grad_:
             return args[0]
-        if isinstance(args[0], Stored) and (func is DATA.__set__ or CHANGES.fullmatch(func.__name__)):
+        if isinstance(args[0], Stored) and (func == DATA.__set__ or CHANGES.fullmatch(func.__name__)):
             raise TypeError("a weight that stays in its file cannot be changed")
         use = next(one.use for one in tree_flatten((args, named))[0] if isinstance(one, Stored))
         if use.is_loading:
@@ -517,7 +517,9 @@ def _rows_of(part: Any, start: int, stop: int) -> Tensor:
 
 
 def _without_numbers(part: Any) -> Any:
-    return torch.empty_like(part, device="meta") if isinstance(part, Tensor) else part
+    if not isinstance(part, Tensor):
+        return part
+    return torch.empty(part.shape, dtype=part.dtype, device="meta")
 
 
 def _deferred(func: Any, args: tuple[Any, ...], named: Mapping[str, Any], use: Use) -> Any:
@@ -608,13 +610,9 @@ def _item(tensor: Any, index: Any) -> Tensor | None:
     if not isinstance(tensor, Stored) or tensor.numbers is not None or tensor.use.begin(tensor):
         return None
     count = tensor.shape[0] if tensor.shape else 0
-    if (
-        isinstance(index, Tensor)
-        and index.ndim == 0
-        and not index.is_floating_point()
-        and index.dtype != torch.bool
-    ):
-        index = int(index)
+    is_place = isinstance(index, Tensor) and index.dtype in (torch.int64, torch.int32)
+    if is_place and index.ndim == 0:
+        index, is_place = int(index), False
     if isinstance(index, int) and not isinstance(index, bool) and -count <= index < count:
         return tensor.source.rows(index % count, index % count + 1)[0]
     if isinstance(index, slice) and index.step in (None, 1):
@@ -622,7 +620,7 @@ def _item(tensor: Any, index: Any) -> Tensor | None:
         return tensor.source.rows(start, max(start, stop))
     if isinstance(index, list) and all(type(one) is int for one in index):
         index, is_place = torch.tensor(index, dtype=torch.long), True
-    if isinstance(index, Tensor) and is_place and bool((index >= 0).all()):
+    if is_place and bool((index >= 0).all()):
         rows, places = tensor.looked_up(index)
         return rows[places]
     return None

@@ -1,0 +1,265 @@
+"""Weights that stay in their files give the numbers that they give in memory, whatever is asked of them."""
+
+import os
+import threading
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType, dequantize, quant_shape_to_byte_shape
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+import attncli
+from attncli.errors import UserError
+from attncli.models import loading, stored
+from attncli.models.capture import capture, with_eager_attention
+from attncli.models.folder import TensorInFile, safetensors_tensors
+from attncli.models.layers import CapturedLayer
+from attncli.models.loading import load_pretrained
+from attncli.models.steps import in_step
+from attncli.models.stored import InGguf, InSafetensors, Stored, Use, WeightFile, use_of
+from tests.conftest import Attn
+from tests.model_folders import save_model, save_tokenizer, save_writer
+from tests.models.test_damaged_models import save_gguf
+from tools.tiny_architectures import ARCHITECTURES, GROUPED, Architecture, random_inputs
+
+TEXT = "the cat sat on the street and the cat sat"
+EXPERTS = {**GROUPED, "num_experts_per_tok": 2}
+OTHERS = {
+    "Mixtral": Architecture("MixtralModel", {**EXPERTS, "num_local_experts": 4}),
+    "Qwen2 MoE": Architecture(
+        "Qwen2MoeModel",
+        {**EXPERTS, "num_experts": 4, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24},
+    ),
+}
+KINDS = {
+    name: one for name, one in (ARCHITECTURES | OTHERS).items() if name not in ("ViT", "Mamba", "BigBird")
+}
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every matrix stays in its file, and is read a few rows at a time."""
+    monkeypatch.setattr(stored, "SMALL_BYTES", 600)
+    monkeypatch.setattr(stored, "CHUNK_NUMBERS", 100)
+    monkeypatch.setattr(loading, "SMALL_BYTES", 0)
+
+
+def opened(folder: Path, load: str, *, with_head: bool = False) -> PreTrainedModel:
+    found = load_pretrained(
+        str(folder), allow_download=False, device="cpu", load=load, with_head=with_head
+    ).whole
+    assert (use_of(found) is None) == (load == "memory")
+    return found
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_model_gives_the_same_from_its_files(name: str, tmp_path: Path) -> None:
+    made = KINDS[name].build()
+    # As large models come: half precision, several files, experts one by one.
+    made.to(torch.bfloat16).save_pretrained(tmp_path, max_shard_size="20kB")
+    save_tokenizer(tmp_path)
+    inputs = random_inputs(made)
+    outputs: list[Tensor] = []
+    layers: list[list[Tensor]] = []
+    for load in ("memory", "disk", "auto"):
+        model = opened(tmp_path, load)
+        # The second run of auto keeps what it reads.
+        for _ in range(2):
+            weights: list[Tensor] = []
+
+            def keep(layer: CapturedLayer, weights: list[Tensor] = weights) -> None:
+                weights.append(layer.weights())
+
+            capture(model, inputs, keep)
+            with torch.no_grad(), with_eager_attention(model):
+                outputs.append(model(**inputs)[0])
+            layers.append(weights)
+        kept = [weight.numbers is not None for weight in model.parameters() if isinstance(weight, Stored)]
+        assert any(kept) == (load == "auto")
+    for output, weights in zip(outputs, layers, strict=True):
+        torch.testing.assert_close(output, outputs[0], rtol=1e-5, atol=1e-5)
+        assert len(weights) == len(layers[0]) > 0
+        for one, expected in zip(weights, layers[0], strict=True):
+            torch.testing.assert_close(one, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["Llama", "GPT-2", "T5"])
+@pytest.mark.parametrize("command", ["heads", "why", "ablate --method gradient", "generate", "multihead"])
+def test_commands_say_the_same_of_a_model_in_its_files(
+    kind: str, command: str, attn: Attn, tmp_path: Path
+) -> None:
+    folder = save_writer(tmp_path, kind)
+    asked = [*command.split(), "--model", str(folder), TEXT]
+    if kind == "T5" and command == "heads":
+        asked += ["--context", "the dog ran"]
+    in_memory, on_disk = (attn([*asked, "--load", load]) for load in ("memory", "disk"))
+    assert in_memory.out == on_disk.out and in_memory.code == on_disk.code
+
+
+def test_many_texts_are_read_block_by_block(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block is read once for all, however many lengths they have."""
+    folder = save_writer(tmp_path, "Llama")
+    file = tmp_path / "texts.txt"
+    words = TEXT.split()
+    file.write_text("".join(f"{' '.join(words[: 2 + n % 8])}\n" for n in range(24)))
+    read: list[int] = []
+    read_into = WeightFile.read_into
+
+    def counted(self: WeightFile, buffer: memoryview, offset: int) -> None:
+        read.append(len(buffer))
+        read_into(self, buffer, offset)
+
+    monkeypatch.setattr(WeightFile, "read_into", counted)
+    asked = ["heads", "--texts", str(file), "--model", str(folder), "--format", "csv"]
+    on_disk = attn([*asked, "--load", "disk"])
+    num_read, size = sum(read), sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    assert on_disk.out == attn([*asked, "--load", "memory"]).out
+    assert on_disk.code == 0 and threading.active_count() == 1
+    # The table of words for each length; the trial reads two blocks twice for each length under eight.
+    assert num_read < 8 * size
+
+
+def test_runs_side_by_side_end_with_the_first_error(tmp_path: Path) -> None:
+    model = opened(save_writer(tmp_path, "Llama"), "disk")
+    ids = torch.arange(3, 9)[None]
+    reached: list[int] = []
+
+    def work(number: int) -> Tensor:
+        with torch.no_grad():
+            reached.append(number)
+            found: Tensor = model(ids[:, : 2 + number])[0]
+        if number == 1:
+            raise UserError("the second fails")
+        return found
+
+    with pytest.raises(UserError, match="the second fails"):
+        in_step(model, [lambda number=number: work(number) for number in range(3)])
+    assert reached == [0, 1, 2] and threading.active_count() == 1
+    # Whoever comes later finds the model as it was.
+    with torch.no_grad():
+        torch.testing.assert_close(in_step(model, [lambda: model(ids)[0]] * 2)[1], model(ids)[0])
+
+
+SHAPE = (12, 64)
+
+
+@pytest.fixture
+def numbers() -> Tensor:
+    return torch.randn(SHAPE, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def weight(tmp_path: Path, numbers: Tensor) -> Stored:
+    path = tmp_path / "numbers.bin"
+    path.write_bytes(numbers.numpy().tobytes())
+    use = Use(torch.device("cpu"), is_loading=False)
+    return Stored.of(InSafetensors(WeightFile(path), TensorInFile("F32", SHAPE, 0)), use)
+
+
+def test_what_is_computed_with_a_stored_weight(weight: Stored, numbers: Tensor) -> None:
+    x = torch.randn(2, 5, 64, requires_grad=True)
+    bias = torch.randn(12)
+    product = functional.linear(x, weight, bias)
+    expected = functional.linear(x, numbers, bias)
+    torch.testing.assert_close(product, expected)
+    (gradient,) = torch.autograd.grad(product.square().sum(), x)
+    (expected_gradient,) = torch.autograd.grad(expected.square().sum(), x)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-4)
+    rows = torch.tensor([[3, 3], [11, 0]])
+    torch.testing.assert_close(functional.embedding(rows, weight), numbers[rows])
+    for index in (3, -1, slice(2, 5), [4, 1], rows, torch.tensor(7), (slice(None), 3), rows > 2):
+        index = index[0, 0] if isinstance(index, Tensor) and index.dtype == torch.bool else index
+        torch.testing.assert_close(weight[index], numbers[index])
+    y = torch.randn(3, 12)
+    torch.testing.assert_close(
+        torch.addmm(torch.ones(64), y, weight), torch.addmm(torch.ones(64), y, numbers)
+    )
+    torch.testing.assert_close(weight.T @ y.T, numbers.T @ y.T)
+    torch.testing.assert_close(weight.double().sum(), numbers.double().sum())
+    torch.testing.assert_close(torch.stack([weight, weight])[1], numbers)
+    assert weight.numbers is None
+    assert weight.shape == SHAPE and weight.dtype == torch.float32 and weight.numel() == 12 * 64
+    assert type(deepcopy(weight)) is Stored and repr(weight) == "Stored((12, 64), torch.float32)"
+    for change in (lambda: weight.zero_(), lambda: weight.mul_(2), lambda: setattr(weight, "data", numbers)):
+        with pytest.raises(TypeError, match="cannot be changed"):
+            change()
+    with pytest.raises(IndexError):
+        functional.embedding(torch.tensor([12]), weight)
+
+
+QUANTIZED = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", *(f"Q{n}_K" for n in range(2, 7))]
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_blocks_of_a_gguf_are_those_of_its_own_package(kind: str, tmp_path: Path) -> None:
+    """Any bytes are numbers in these types; rows alone give what the whole gives."""
+    of_kind, shape = GGMLQuantizationType[kind], (6, 512)
+    of_blocks = quant_shape_to_byte_shape(shape, of_kind)
+    blocks = np.random.default_rng(0).integers(0, 120, of_blocks, dtype=np.uint8)
+    path = tmp_path / "blocks.bin"
+    path.write_bytes(b"before" + blocks.tobytes())
+    source = InGguf(WeightFile(path), TensorInFile(of_kind.value, shape, 6))
+    expected = torch.from_numpy(dequantize(blocks, of_kind).copy())
+    torch.testing.assert_close(source.whole(), expected, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(source.rows(2, 5), expected[2:5], rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_gguf_gives_the_same_in_memory_and_in_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    save_gguf(path)
+    whole, parts = (opened(path, load, with_head=True) for load in ("memory", "disk"))
+    ids = torch.tensor([[1, 4, 2, 9]])
+    with torch.no_grad():
+        torch.testing.assert_close(whole(ids).logits, parts(ids).logits)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save_model(tmp_path, "BERT")
+
+
+def runs_of(folder: Path) -> Iterator[None]:
+    pretrained = attncli.open_model(folder, load="disk")
+    while True:
+        attncli.survey(pretrained, TEXT)
+        yield
+
+
+def test_a_file_that_changes_while_it_is_read_is_one_line(folder: Path) -> None:
+    (path,) = folder.glob("*.safetensors")
+    runs = runs_of(folder)
+    next(runs)
+    content = path.read_bytes()
+    os.utime(path, (1, 1))
+    with pytest.raises(UserError, match="has changed while it was read"):
+        next(runs)
+    runs = runs_of(folder)
+    next(runs)
+    os.truncate(path, len(content) // 2)
+    with pytest.raises(UserError, match="has changed while it was read"):
+        next(runs)
+
+
+def test_what_does_not_fit_is_refused_before_it_is_read(
+    attn: Attn, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = folder.glob("*.safetensors")
+    size = sum(tensor.numel() for tensor in load_file(path).values()) * 4
+    assert len(safetensors_tensors(path)) == len(load_file(path))
+    monkeypatch.setattr(loading, "available_bytes", lambda: size - 1)
+    refused = attn(["heads", "--model", str(folder), "--load", "memory", TEXT])
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith(f"--model: {folder.name}: needs ") and "--load disk" in refused.err
+    # By itself it reads it as it is used.
+    assert attn(["heads", "--model", str(folder), TEXT]).code == 0
+    assert attn(["heads", "--load", "disk", TEXT]).code == 0
+    assert attn(["self", "--load", "disk", TEXT]).err == "--load: needs --model\n"
