@@ -9,7 +9,9 @@ from torch import Tensor
 
 from attncli.errors import UserError
 from attncli.measure.writing import MOST_KEYS_OF_HEADS, Prompt, Writing, WrittenRows, read_prompt, writing
+from attncli.memory import readable_bytes
 from attncli.models.pretrained import Pretrained
+from attncli.models.stored import use_of
 from attncli.models.writing import Decoding, settings_notes, start_token
 from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table, Tensors
 from attncli.report_parts import build_report, named
@@ -170,6 +172,8 @@ def report_each(
 
 
 def _report(spec: GenerateSpec, prompt: Prompt, pretrained: Pretrained, progress: Progress | None) -> Report:
+    if progress is not None:
+        _tell_of_reading(pretrained, progress)
     found = writing(
         pretrained,
         prompt,
@@ -195,6 +199,15 @@ def _report(spec: GenerateSpec, prompt: Prompt, pretrained: Pretrained, progress
         written=pretrained.text_of(parts.written),
     )
     return replace(report, first_query=parts.first_query, is_unfinished=found.is_unfinished)
+
+
+def _tell_of_reading(pretrained: Pretrained, progress: Progress) -> None:
+    """What a token will take, of a model that is read anew for each."""
+    use = use_of(pretrained.whole)
+    if use is not None and not use.keeps:
+        size, seconds = use.one_run()
+        each = f"{readable_bytes(size)} of {pretrained.name} for each token, at least {seconds:.2g} s"
+        progress.tell(f"generate: reads {each}")
 
 
 def _notes(parts: ReportParts) -> list[str]:

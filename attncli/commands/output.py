@@ -52,6 +52,7 @@ class ProgressLine:
         self.begun = time.monotonic()
         self._shown_at = 0.0
         self._first: tuple[float, float] | None = None
+        self._first_layer: tuple[float, int] | None = None
         self._waiting: Event | None = None
         self._lock = Lock()
 
@@ -74,6 +75,18 @@ class ProgressLine:
             began, share_then = self._first
             left = (now - began) * (1 - share) / (share - share_then)
             self.show(lambda: f"{share:4.0%}, about {readable_seconds(left)} left")
+
+    def of_layers(self, number: int, count: int, /) -> None:
+        """A layer of a model that is read as it is used begins; not shown where the share of all work is."""
+        if self._first is not None:
+            return
+        now = time.monotonic()
+        if number == 1 or self._first_layer is None:
+            self._first_layer = now, number
+        began, first = self._first_layer
+        left = (now - began) * (count + 1 - number) / max(1, number - first)
+        about = f", about {readable_seconds(left)} left" if number > first else ""
+        self.show(lambda: f"layer {number} of {count}{about}")
 
     def rate(self, done: int) -> float | None:
         """How many a second since the first were done; None where that is not known yet."""

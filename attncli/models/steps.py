@@ -124,6 +124,20 @@ def of_this_run(hook: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+@contextmanager
+def counted(model: nn.Module, show: Callable[[int, int], None]) -> Iterator[None]:
+    """While it is open, `show` gets the number of each block before it runs, from 1, and how many there are.
+
+    Only of a model whose weights stay in their files: its blocks take time.
+    """
+    blocks = [block for stack in blocks_of(model) for block in stack]
+    with ExitStack() as hooks:
+        for number, block in enumerate(blocks, start=1):
+            hook = block.register_forward_pre_hook(lambda _b, _inputs, n=number: show(n, len(blocks)))
+            hooks.enter_context(hook)
+        yield
+
+
 def together(model: nn.Module, batches: Iterable[Batch]) -> Iterator[list[Batch]]:
     """Batches of texts, as many at a time as run side by side."""
     use = use_of(model)

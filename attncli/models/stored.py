@@ -5,6 +5,7 @@ Of a file no more than its header is read before: what a model needs is known fr
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ SMALL_BYTES = 2**20
 """A weight of fewer is read when the model is loaded: norms, biases, tables of a few rows."""
 CHUNK_NUMBERS = 2**20
 """How many numbers are widened at a time: they stay in a core's cache until they are multiplied."""
+TRIED_BYTES = 2**26
+"""How much is read to tell how long all of it takes."""
 AHEAD_BYTES = 2**28
 """How far ahead the system is told to read a file: more than a disk gives while this much is computed."""
 
@@ -346,6 +349,18 @@ class Use:
     def follow(self, order: Sequence["Stored"]) -> None:
         """The weights in the order in which a model uses them, again and again."""
         self._order, self._places = order, {id(weight): place for place, weight in enumerate(order)}
+
+    def one_run(self) -> tuple[int, float]:
+        """The bytes that a run of the model reads, and about how many seconds that takes, by a part of it."""
+        total = sum(weight.source.stored_bytes for weight in self._order)
+        read, begun = 0, time.monotonic()
+        for weight in self._order:
+            for start, stop in chunks(weight.source):
+                weight.source.passing(start, stop)
+            read += weight.source.stored_bytes
+            if read >= TRIED_BYTES:
+                break
+        return total, (time.monotonic() - begun) * total / max(1, read)
 
     def begin(self, weight: "Stored") -> bool:
         """Called before a weight is read, while those after it are read ahead. Whether it is to stay."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attncli.errors import UserError
-from attncli.models.folder import content_digest, local_model, num_parameters
+from attncli.models.folder import content_digest, local_model, num_parameters, stored_bytes
 from attncli.models.text_files import LineFile, TextFile, TextLine
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
@@ -447,6 +447,10 @@ BYTES_OF_A_WORKER = 300 * 10**6
 SHARE_OF_MEMORY = 1 / 3
 BYTES_OF_A_NUMBER = {"float32": 4, "bfloat16": 2, "float16": 2}
 MAX_TOGETHER, MAX_SECONDS_TOGETHER, MAX_BYTES_TOGETHER = 256, 2.0, 512 * 2**20
+LARGE_MODEL_BYTES, BYTES_READ_A_SECOND = 2**28, 10**9
+"""Of a model's numbers, above which a worker reads them from its files again for each lot of jobs."""
+SHARE_IN_MEMORY, SHARE_OF_READING = 1 / 8, 1 / 8
+"""Of such a model what is in memory at a time, and the most of a lot's time that reading it may take."""
 
 
 class Work(NamedTuple):
@@ -456,7 +460,9 @@ class Work(NamedTuple):
     seconds: float
     run_bytes: int
     model_bytes: int | None = None
-    """None where no experiment has a model."""
+    """In each worker; None where no experiment has a model."""
+    reading_seconds: float = 0.0
+    """For the models that are read again for each lot of jobs."""
 
     @property
     def seconds_a_job(self) -> float:
@@ -492,7 +498,8 @@ def num_together(work: Work) -> int:
     It depends on the plan alone: results agree to the last bit only when the same jobs are computed together.
     """
     fitting = MAX_BYTES_TOGETHER // max(1, work.run_bytes)
-    in_time = int(MAX_SECONDS_TOGETHER / max(work.seconds_a_job, 1e-9))
+    seconds = max(MAX_SECONDS_TOGETHER, work.reading_seconds / SHARE_OF_READING)
+    in_time = int(seconds / max(work.seconds_a_job, 1e-9))
     return max(1, min(MAX_TOGETHER, fitting, in_time))
 
 
@@ -500,12 +507,17 @@ def estimated_work(plan: Plan, num_left: int) -> Work:
     """A rough estimate for the last `num_left` runs of a plan, before anything is imported or loaded."""
     costs = [(spec, _num_tokens(spec, plan)) for spec in plan.specs()]
     share = num_left / len(plan)
-    models = {(model, _dtype(spec)) for spec, _ in costs if (model := spec.model_source()) is not None}
+    models = {
+        (model, _setting(spec, "dtype"), _setting(spec, "load"))
+        for spec, _ in costs
+        if (model := spec.model_source()) is not None
+    }
     return Work(
         num_jobs=round(plan.num_jobs * share),
         seconds=plan.num_prompts * share * sum(seconds_of_run(*cost) for cost in costs),
         run_bytes=max(spec.needed_bytes(num_tokens, num_tokens) for spec, num_tokens in costs),
-        model_bytes=sum(parameter_bytes(*model) for model in models) if models else None,
+        model_bytes=sum(_bytes_in_worker(*model) for model in models) if models else None,
+        reading_seconds=sum(_seconds_to_read(*model) for model in models),
     )
 
 
@@ -526,6 +538,23 @@ def parameter_bytes(model: str, dtype: str = "float32") -> int:
     return BYTES_OF_A_NUMBER[dtype] * _parameters(model)
 
 
+def _is_read_again(model: str, dtype: str, load: str) -> bool:
+    size = parameter_bytes(model, dtype)
+    return load == "disk" or (load == "auto" and size > LARGE_MODEL_BYTES)
+
+
+def _bytes_in_worker(model: str, dtype: str, load: str) -> int:
+    size = parameter_bytes(model, dtype)
+    return int(size * SHARE_IN_MEMORY) if _is_read_again(model, dtype, load) else size
+
+
+def _seconds_to_read(model: str, dtype: str, load: str) -> float:
+    path = local_model(model)
+    if path is None or not _is_read_again(model, dtype, load):
+        return 0.0
+    return stored_bytes(path) / BYTES_READ_A_SECOND
+
+
 @cache
 def _parameters(model: str) -> int:
     """How many parameters a folder, a package's model or a GGUF file has; 0 where nothing says so."""
@@ -536,8 +565,9 @@ def _parameters(model: str) -> int:
         return 0
 
 
-def _dtype(spec: Spec) -> str:
-    return str(getattr(spec, "dtype", "float32"))
+def _setting(spec: Spec, key: str) -> str:
+    """A setting of experiments with a model."""
+    return str(getattr(spec, key))
 
 
 def _num_tokens(spec: Spec, plan: Plan) -> int:

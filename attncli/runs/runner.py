@@ -7,6 +7,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -137,11 +138,14 @@ def _run_on_model(
     progress: "Progress | None" = None,
 ) -> Report:
     """The report of one experiment on a model."""
+    from attncli.models.steps import counted
+
     module = import_experiment(spec)
     report: Report
     if not spec.reads_many_texts():
         reading = module.read(spec, texts, pretrained, generator)
-        (report,) = module.report_each([spec], [reading], pretrained, progress)
+        with nullcontext() if progress is None else counted(pretrained.model, progress.of_layers):
+            (report,) = module.report_each([spec], [reading], pretrained, progress)
         return report
     is_small = pretrained.model.num_parameters() < SMALL_MODEL
     with one_torch_thread() if is_small else threads_of_idle_cores() as adapt:

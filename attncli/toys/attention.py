@@ -140,6 +140,9 @@ class Progress(Protocol):
     def tell(self, line: str, /) -> None:
         """A line that stays: a part is finished."""
 
+    def of_layers(self, number: int, count: int, /) -> None:
+        """A layer of a model that is read as it is used begins, and how many there are."""
+
 
 class Draws:
     """A generator and the vocabulary's table, which one experiment leaves to the next."""
