@@ -54,7 +54,8 @@ def write_model(folder: Path, shape: Shape) -> None:
     kv_dim = shape.hidden // shape.heads * shape.kv_heads
 
     def matrix(rows: int, columns: int) -> Tensor:
-        return (torch.randn(rows, columns, generator=drawn) * 0.6 / columns**0.5).bfloat16()
+        drawn_matrix = torch.randn(rows, columns, generator=drawn) * (0.6 * columns**-0.5)
+        return drawn_matrix.bfloat16()
 
     def put(name: str, tensors: dict[str, Tensor]) -> None:
         save_file(tensors, folder / name, metadata={"format": "pt"})
@@ -155,8 +156,8 @@ def main() -> None:
         print(f"| {'command':46} | median s | peak GB | over the shipped model |")
         print(f"|{'-' * 48}|{'-' * 9}:|{'-' * 8}:|{'-' * 23}:|")
         for name, seconds_each in times.items():
-            peak, over = peaks[name] / 1e9, (peaks[name] - first) / 1e9
-            print(f"| {name:46} | {statistics.median(seconds_each):8.1f} | {peak:7.2f} | {over:22.2f} |")
+            gigabytes, over = peaks[name] / 1e9, (peaks[name] - first) / 1e9
+            print(f"| {name:46} | {statistics.median(seconds_each):8.1f} | {gigabytes:7.2f} | {over:22.2f} |")
 
 
 if __name__ == "__main__":

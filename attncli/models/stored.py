@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from math import prod
 from pathlib import Path
 from threading import local
@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from transformers import PreTrainedModel
 
 from attncli.errors import UserError
@@ -76,10 +75,10 @@ class WeightFile:
         done = 0
         try:
             while done < len(buffer):
-                count = os.preadv(self._file, [buffer[done:]], offset + done)
-                if not count:
+                num_read = os.preadv(self._file, [buffer[done:]], offset + done)
+                if not num_read:
                     break
-                done += count
+                done += num_read
         except OSError as error:
             raise UserError(f"model: {self.path}: cannot be read: {error.strerror}") from None
         if done < len(buffer) or self._now() != self._state:
@@ -237,13 +236,11 @@ class Made(Source):
         self.stored_bytes = sum(part.source.stored_bytes for part in self._parts())
 
     def _parts(self) -> Iterator["Stored"]:
-        flat = tree_flatten((self.args, dict(self.named)))[0]
-        return (part for part in flat if isinstance(part, Stored))
+        return (part for part in _tensors_in([self.args, self.named]) if isinstance(part, Stored))
 
     def whole(self) -> Tensor:
-        given = tree_map(_numbers_of, (self.args, dict(self.named)))
-        made: Tensor = tree_flatten(self.function(*given[0], **given[1]))[0][self.position]
-        return made
+        given, named = _changed([self.args, self.named], Stored.read)
+        return [*_tensors_in(self.function(*given, **named))][self.position]
 
     def rows(self, start: int, stop: int) -> Tensor:
         parts = self.args[0] if self.args else ()
@@ -476,12 +473,12 @@ class Stored(Tensor):
             return args[0]
         if isinstance(args[0], Stored) and (func == DATA.__set__ or CHANGES.fullmatch(func.__name__)):
             raise TypeError("a weight that stays in its file cannot be changed")
-        use = next(one.use for one in tree_flatten((args, named))[0] if isinstance(one, Stored))
+        use = next(one.use for one in _tensors_in([args, named]) if isinstance(one, Stored))
         if use.is_loading:
             return _deferred(func, args, named, use)
         if func in COMPUTED and (found := COMPUTED[func](*args, **named)) is not None:
             return found
-        given, by_name = tree_map(_numbers_of, (args, named))
+        given, by_name = _changed([args, named], Stored.read)
         return func(*given, **by_name)
 
     def __repr__(self) -> str:  # type: ignore[override]  # torch's has an argument for the numbers it prints
@@ -531,10 +528,31 @@ def _rows_of(part: Any, start: int, stop: int) -> Tensor:
     return rows
 
 
-def _without_numbers(part: Any) -> Any:
-    if not isinstance(part, Tensor):
-        return part
-    return torch.empty(part.shape, dtype=part.dtype, device="meta")
+def _without_numbers(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def _tensors_in(part: Any) -> Iterator[Tensor]:
+    """The tensors in lists and dicts, in their order."""
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, list | tuple):
+        for inner in part:
+            yield from _tensors_in(inner)
+    elif isinstance(part, Mapping):
+        yield from _tensors_in([*part.values()])
+
+
+def _changed(part: Any, change: Callable[[Any], Any]) -> Any:
+    """Lists and dicts with each tensor changed; with `Stored.read` only those that stay in their files."""
+    if isinstance(part, Tensor):
+        return part if change is Stored.read and not isinstance(part, Stored) else change(part)
+    if isinstance(part, list | tuple):
+        changed = [_changed(inner, change) for inner in part]
+        return changed if isinstance(part, list) else tuple(changed)
+    if isinstance(part, Mapping):
+        return {key: _changed(inner, change) for key, inner in part.items()}
+    return part
 
 
 def _deferred(func: Any, args: tuple[Any, ...], named: Mapping[str, Any], use: Use) -> Any:
@@ -544,15 +562,13 @@ def _deferred(func: Any, args: tuple[Any, ...], named: Mapping[str, Any], use: U
     if func is Tensor.to and len(args) == 1 and named.keys() <= {"device", "dtype"}:
         source = args[0].source
         return Stored.of(Cast(source, named.get("dtype") or source.dtype, use.device), use)
-    meta_args, meta_named = tree_map(_without_numbers, (args, dict(named)))
-    flat, form = tree_flatten(func(*meta_args, **meta_named))
-    made = [
-        Stored.of(Made(func, args, named, position, one.shape, one.dtype), use)
-        if isinstance(one, Tensor)
-        else one
-        for position, one in enumerate(flat)
-    ]
-    return tree_unflatten(made, form)
+    meta_args, meta_named = _changed([args, named], _without_numbers)
+    positions = count()
+
+    def made(one: Tensor) -> Stored:
+        return Stored.of(Made(func, args, named, next(positions), one.shape, one.dtype), use)
+
+    return _changed(func(*meta_args, **meta_named), made)
 
 
 class _Linear(torch.autograd.Function):
@@ -624,14 +640,14 @@ def _item(tensor: Any, index: Any) -> Tensor | None:
     """Some rows: one, those of a range, or those that are listed."""
     if not isinstance(tensor, Stored) or tensor.numbers is not None or tensor.use.begin(tensor):
         return None
-    count = tensor.shape[0] if tensor.shape else 0
+    num_rows = tensor.shape[0] if tensor.shape else 0
     is_place = isinstance(index, Tensor) and index.dtype in (torch.int64, torch.int32)
     if is_place and index.ndim == 0:
         index, is_place = int(index), False
-    if isinstance(index, int) and not isinstance(index, bool) and -count <= index < count:
-        return tensor.source.rows(index % count, index % count + 1)[0]
+    if isinstance(index, int) and not isinstance(index, bool) and -num_rows <= index < num_rows:
+        return tensor.source.rows(index % num_rows, index % num_rows + 1)[0]
     if isinstance(index, slice) and index.step in (None, 1):
-        start, stop, _ = index.indices(count)
+        start, stop, _ = index.indices(num_rows)
         return tensor.source.rows(start, max(start, stop))
     if isinstance(index, list) and all(type(one) is int for one in index):
         index, is_place = torch.tensor(index, dtype=torch.long), True
