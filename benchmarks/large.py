@@ -54,8 +54,7 @@ def write_model(folder: Path, shape: Shape) -> None:
     kv_dim = shape.hidden // shape.heads * shape.kv_heads
 
     def matrix(rows: int, columns: int) -> Tensor:
-        drawn_matrix = torch.randn(rows, columns, generator=drawn) * (0.6 * columns**-0.5)
-        return drawn_matrix.bfloat16()
+        return torch.randn(rows, columns, generator=drawn).mul(0.6 * float(columns) ** -0.5).bfloat16()
 
     def put(name: str, tensors: dict[str, Tensor]) -> None:
         save_file(tensors, folder / name, metadata={"format": "pt"})

@@ -19,6 +19,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     PreTrainedConfig,
     PreTrainedModel,
+    TokenizersBackend,
 )
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -26,6 +27,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     MODEL_MAPPING_NAMES,
 )
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 from transformers.pytorch_utils import Conv1D
 
 OUTPUT_PROJECTIONS = (
@@ -106,6 +108,11 @@ def class_with_head(config: PreTrainedConfig) -> Any:
     own = [head for head in heads if kind in head.class_names]
     named = [head for head in own if head.has(kind, saved)]
     return next((head.auto_class for head in (*named, *own)), None)
+
+
+def tokenizer_class(kind: str) -> Any:
+    """transformers' class of tokenizer for a kind of model, where a file names none."""
+    return getattr(transformers, TOKENIZER_MAPPING_NAMES.get(kind) or "TokenizersBackend", TokenizersBackend)
 
 
 def class_of(auto_class: Any, config: PreTrainedConfig) -> Any:

@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from logging import CRITICAL
 from math import prod
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, BinaryIO
 
 from attncli.errors import UserError
@@ -382,7 +382,7 @@ TEXT, ARRAY = 8, 9
 """The types of values in a GGUF header: numbers as `struct` has them, texts, and arrays of any of them."""
 MOST_AXES, MOST_ITEMS, NUMBERS_PER_BYTE = 8, 4_000_000, 8
 """Of a tensor; in all arrays of a header, each of which its reader makes an object; in a file, a bit each."""
-ARCHITECTURE = "general.architecture"
+ARCHITECTURE, VOCABULARY = "general.architecture", "tokenizer.ggml.tokens"
 ALIGNMENT, DEFAULT_ALIGNMENT = "general.alignment", 32
 BLOCK, BLOCK_COUNT = re.compile(r"(?:^|\.)blk\.([0-9]+)\."), ".block_count"
 
@@ -404,6 +404,8 @@ class GgufHeader:
 
     tensors: Mapping[str, TensorInFile]
     num_blocks: int
+    num_tokens: int
+    """Of its vocabulary."""
     settings: Mapping[str, str | int | float]
 
     @property
@@ -418,18 +420,44 @@ def gguf_header(path: Path) -> GgufHeader:
     Its own reader believes every count, and goes on beyond the end of the file.
     """
     check_gguf(path)
+    about = path.stat()
+    return _gguf_header(path, (about.st_size, about.st_mtime_ns))
+
+
+@lru_cache(maxsize=8)
+def _gguf_header(path: Path, _state: tuple[int, int]) -> GgufHeader:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             header = _Header(file, size)
             tensors, settings = header.read()
+            num_tokens = header.lengths.get(VOCABULARY, 0)
     except (OSError, ValueError, KeyError, struct.error, RecursionError):
         raise UserError(f"model: {path}: is not a GGUF file: its header is damaged") from None
     blocks = {found[1] for name in tensors if (found := BLOCK.search(name))}
-    whole = GgufHeader(tensors, len(blocks), settings)
+    whole = GgufHeader(tensors, len(blocks), num_tokens, settings)
     if whole.num_parameters > NUMBERS_PER_BYTE * size:
         raise UserError(f"model: {path}: is cut off: its header promises {whole.num_parameters} numbers")
     return whole
+
+
+LONG_ARRAY_BYTES = 2**16
+
+
+@contextmanager
+def gguf_settings(path: Path) -> Iterator[Path]:
+    """A GGUF file with the settings of another and none of its numbers, for as long as it is open.
+
+    The reader of the gguf package makes objects of every token of a vocabulary, which takes seconds.
+    """
+    size = path.stat().st_size
+    with TemporaryDirectory() as folder, path.open("rb") as file:
+        short = Path(folder) / path.name
+        with short.open("wb") as made:
+            made.write(_Header(file, size).without_long_arrays())
+            # Its tensors have places and no numbers: a hole, which takes no space.
+            made.truncate(made.tell() + size)
+        yield short
 
 
 class _Header:
@@ -437,6 +465,8 @@ class _Header:
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._size, self._num_items = file, size, 0
+        self.lengths: dict[str, int] = {}
+        """Of the arrays."""
         version = int.from_bytes(file.read(8)[4:], "little")
         self._order = "<" if version & 0xFFFF else ">"
 
@@ -451,6 +481,31 @@ class _Header:
             raise ValueError(ALIGNMENT)
         begin = -(-self._file.tell() // alignment) * alignment
         return {name: replace(one, begin=begin + one.begin) for name, one in tensors.items()}, settings
+
+    def without_long_arrays(self) -> bytes:
+        """The header with all its tensors and settings, but for arrays of many items: vocabularies, say."""
+        num_tensors, num_values = self._numbers("QQ")
+        kept: list[bytes] = []
+        for _ in range(num_values):
+            begin = self._file.tell()
+            self._value()
+            length = self._file.tell() - begin
+            if length <= LONG_ARRAY_BYTES:
+                kept.append(self._bytes(begin, length))
+        begin = self._file.tell()
+        for _ in range(num_tensors):
+            self._tensor()
+        tensors = self._bytes(begin, self._file.tell() - begin)
+        return b"".join(
+            [self._bytes(0, 8), struct.pack(f"{self._order}QQ", num_tensors, len(kept)), *kept, tensors]
+        )
+
+    def _bytes(self, begin: int, length: int) -> bytes:
+        after = self._file.tell()
+        self._file.seek(begin)
+        found = self._file.read(length)
+        self._file.seek(max(after, begin + length))
+        return found
 
     def _numbers(self, form: str) -> tuple[Any, ...]:
         form = self._order + form
@@ -472,7 +527,9 @@ class _Header:
         if kind == TEXT:
             return name, self._text()
         if kind == ARRAY:
-            self._skip_values(*self._numbers("IQ"))
+            of, count = self._numbers("IQ")
+            self._skip_values(of, count)
+            self.lengths[name] = count
             return name, None
         return name, self._numbers(NUMBERS[kind])[0]
 

@@ -26,7 +26,13 @@ from transformers.integrations.gguf.utils import is_gguf_arch_supported
 
 from attncli.errors import UserError
 from attncli.memory import available_bytes, is_about_memory, readable_bytes
-from attncli.models.architectures import UNTRAINED_PARTS, class_of, class_with_head, predicted_tokens
+from attncli.models.architectures import (
+    UNTRAINED_PARTS,
+    class_of,
+    class_with_head,
+    predicted_tokens,
+    tokenizer_class,
+)
 from attncli.models.capture import tried_on_each_text, unchanged
 from attncli.models.folder import (
     ADAPTER,
@@ -37,6 +43,8 @@ from attncli.models.folder import (
     check_gguf_of_model,
     check_model_folder,
     converted_gguf,
+    gguf_header,
+    gguf_settings,
     local_model,
     num_parameters,
     panics_in_one_line,
@@ -207,11 +215,16 @@ def _described(path: Path, options: Mapping[str, Any]) -> tuple[PreTrainedTokeni
             tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
         with _without_warnings():
             return tokenizer, AutoConfig.from_pretrained(str(path), **options)
+    header = gguf_header(path)
     # Its own progress goes nowhere: attn reports one line.
     with panics_in_one_line(), redirect_stderr(io.StringIO()), _without_warnings():
-        options = {**options, "gguf_file": path.name}
-        tokenizer = AutoTokenizer.from_pretrained(str(path.parent), **options)
-        return tokenizer, AutoConfig.from_pretrained(str(path.parent), **options)
+        with gguf_settings(path) as short:
+            config = AutoConfig.from_pretrained(short.parent, gguf_file=short.name, **options)
+        if f"{header.settings[ARCHITECTURE]}.vocab_size" not in header.settings:
+            config.vocab_size = header.num_tokens
+        # By its class: the auto class would read the config once more, which takes seconds.
+        its_class = tokenizer_class(config.model_type)
+        return its_class.from_pretrained(str(path.parent), gguf_file=path.name, **options), config
 
 
 def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: torch.device) -> Use | None:

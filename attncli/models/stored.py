@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 from attncli.errors import UserError
 from attncli.models.folder import ARCHITECTURE, TensorInFile, gguf_header, safetensors_tensors, weight_files
 
-SMALL_BYTES = 2**20
+SMALL_NUMBERS = 2**18
 """A weight of fewer is read when the model is loaded: norms, biases, tables of a few rows."""
 CHUNK_NUMBERS = 2**20
 """How many numbers are widened at a time: they stay in a core's cache until they are multiplied."""
@@ -699,7 +699,7 @@ def weights_of_gguf(
     # transformers leaves these without types.
     of_kind: Any = TENSOR_PROCESSORS.get(str(header.settings[ARCHITECTURE]), TensorProcessor)
     processor = of_kind(config=settings)
-    names: dict[str, str] = get_gguf_hf_weights_map(model, processor)
+    names: dict[str, str] = get_gguf_hf_weights_map(_Names(model), processor)
 
     def process(numbers: np.ndarray, name: str, made: dict[str, Tensor]) -> np.ndarray | None:
         result = processor.process(
@@ -729,11 +729,31 @@ def weights_of_gguf(
     return {name: _held(source, use) for name, source in found.items()}
 
 
+class _Names:
+    """A model as transformers asks it for the names of its weights: itself, and its body without a head.
+
+    It would ask every part, and make the table of all names for each.
+    """
+
+    def __init__(self, model: Any, *, is_body: bool = False) -> None:
+        self.config = model.config
+        self._model, self._is_body = model, is_body
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The names of all weights."""
+        return dict(self._model.state_dict())
+
+    def named_children(self) -> list[tuple[str, "_Names"]]:
+        """Its body, where it has a head."""
+        body = self._model.base_model
+        is_apart = body is not self._model and not self._is_body
+        return [(self._model.base_model_prefix, _Names(body, is_body=True))] if is_apart else []
+
+
 def _held(source: Source, use: Use | None) -> Tensor | Whole:
     if use is None:
         return Whole(source)
-    is_small = source.stored_bytes < SMALL_BYTES or not source.shape
-    return source.whole() if is_small else Stored.of(source, use)
+    return source.whole() if prod(source.shape) < SMALL_NUMBERS else Stored.of(source, use)
 
 
 def settled(model: PreTrainedModel, use: Use) -> None:

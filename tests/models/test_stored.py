@@ -46,7 +46,7 @@ KINDS = {
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every matrix stays in its file, and is read a few rows at a time."""
-    monkeypatch.setattr(stored, "SMALL_BYTES", 600)
+    monkeypatch.setattr(stored, "SMALL_NUMBERS", 200)
     monkeypatch.setattr(stored, "CHUNK_NUMBERS", 100)
     monkeypatch.setattr(loading, "SMALL_BYTES", 0)
 
