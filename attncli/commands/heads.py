@@ -9,10 +9,18 @@ import numpy as np
 import torch
 
 from attncli.core.formulas import sink_rate
-from attncli.core.row_statistics import STARTS_SPECIAL
+from attncli.core.row_statistics import STARTS_SPECIAL, WITHOUT_FIRST
 from attncli.errors import UserError
 from attncli.measure.examples import Example, head_examples
-from attncli.measure.heads import HeadMaps, HeadOptions, Surveyed, check_reading, head_totals, surveyed
+from attncli.measure.heads import (
+    HeadMaps,
+    HeadOptions,
+    RestOfText,
+    Surveyed,
+    check_reading,
+    head_totals,
+    surveyed,
+)
 from attncli.measure.patterns import (
     HeadPatterns,
     HeadRow,
@@ -71,7 +79,7 @@ def options_of(spec: HeadsSpec) -> HeadOptions:
         words=spec.words,
         weighted=spec.weighted,
         rollout=spec.rollout,
-        rest=not (spec.skip_sink or spec.weighted),
+        rest=spec.names_rest(),
         maps=spec.maps,
         full=tuple(spec.full),
         queries=tuple(sought["from"]),
@@ -165,13 +173,28 @@ def _pattern_tables(found: HeadPatterns) -> dict[str, Table]:
     }
 
 
+def _rest_tables(rest: RestOfText | None) -> dict[str, Table]:
+    """What `rest_pattern` is named by, and how many rows of the text that comes from."""
+    if rest is None:
+        return {}
+    counts = [
+        {"stack": stack.name, STARTS_SPECIAL: stack.starts_special, **stack.num_rows}
+        for stack in rest.stacks.values()
+    ]
+    return {WITHOUT_FIRST: Table(rest.rows), f"{WITHOUT_FIRST}_rows": Table(counts)}
+
+
 def report_of_text(
     spec: HeadsSpec, whole: Reading, surveyed: Surveyed, text: int, pretrained: Pretrained
 ) -> Report:
     """The report of one of the texts that were surveyed together."""
     reading, found = whole.in_words(), surveyed.texts[text]
     patterns = patterns_of_text(found.rows, found.stacks, found.key_of)
-    tables = _pattern_tables(patterns) | {"named_tokens": _named_tokens(spec, reading, pretrained)}
+    tables = (
+        _pattern_tables(patterns)
+        | _rest_tables(found.rest)
+        | {"named_tokens": _named_tokens(spec, reading, pretrained)}
+    )
     statistics, tensors = _parts(spec, found.rows, tables)
     if surveyed.rollout:
         tensors["rollout"] = named(surveyed.rollout[text], "query", "key")
@@ -350,21 +373,29 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
 
 def _totals(reader: Reader, settings: int) -> HeadTotals:
     """The totals over the runs with these settings, each of which is a text."""
-    totals = HeadTotals()
+    totals, rest = HeadTotals(), HeadTotals()
     for runs in reader.done():
         kept = [place for place, run in enumerate(runs.runs) if run.settings == settings]
         if kept:
             _add(totals, runs.columns, runs.values[kept])
+            if any(WITHOUT_FIRST in column.statistic for column in runs.columns):
+                _add(rest, runs.columns, runs.values[kept], of_rest=True)
+    # A store of before (0.2.0) does not have it, and one that was continued has it of some texts.
+    totals.rest = rest if rest.num_texts == totals.num_texts else None
     return totals
 
 
-def _add(totals: HeadTotals, columns: Columns, values: np.ndarray) -> None:
-    """Add runs with the same columns (run, column), each of which is a text."""
+def _add(totals: HeadTotals, columns: Columns, values: np.ndarray, *, of_rest: bool = False) -> None:
+    """Add runs with the same columns (run, column), each of which is a text; or what is kept of the rest."""
     totals.num_texts += len(values)
     known: set[str] = set()
     layers: dict[tuple[int, str], dict[int, dict[str, int]]] = {}
     for place, (statistic, layer, head, *_) in enumerate(columns):
         stack, name = stack_and_name(statistic)
+        if of_rest:
+            first, _, name = name.partition(".")
+            if first != WITHOUT_FIRST:
+                continue
         if layer is not None and head is not None and "." not in name:
             layers.setdefault((layer, stack), {}).setdefault(head, {})[name] = place
         elif name == STARTS_SPECIAL:

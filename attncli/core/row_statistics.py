@@ -81,6 +81,9 @@ HEAD_STATISTICS = (
 STARTS_SPECIAL = "starts_special"
 """Whether the first key of a text is a special token, which decides what counts as weight on those."""
 
+WITHOUT_FIRST = "without_first"
+"""What the statistics of a head are of where its first key is left out, the other weights renormalised."""
+
 UNNAMED = "unnamed"
 """What a head is called that no pattern names."""
 

@@ -1,7 +1,7 @@
 """What is measured of a model's heads while it runs, a layer at a time, and what was found about each."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -16,7 +16,7 @@ from attncli.core.engines import attend
 from attncli.core.formulas import roll_out, value_norms
 from attncli.core.layer import MAP_SIZE, AttentionLayer, Computed, Marks, Wanted, merge_heads
 from attncli.core.names import head_range
-from attncli.core.row_statistics import FIRST_TOKEN
+from attncli.core.row_statistics import FIRST_TOKEN, HEAD_PATTERNS
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.measure.patterns import (
@@ -431,12 +431,24 @@ def _is_near(ours: Tensor, theirs: Tensor) -> bool:
     return bool((ours - theirs).abs().max() <= rounding * theirs.abs().max())
 
 
+class RestOfText(NamedTuple):
+    """What names the patterns of the heads of one text without its first key, and the rows behind it."""
+
+    rows: list[HeadRow]
+    stacks: dict[str, Stack]
+
+    def patterns(self) -> list[str]:
+        """The pattern of each head, in the order of the rows."""
+        return [pattern_of(row, self.stacks[row["stack"]]) for row in self.rows]
+
+
 class SurveyedText(NamedTuple):
     """The heads of one text, the rows behind their patterns, and each head's key with the most weight."""
 
     rows: list[HeadRow]
     stacks: list[Stack]
     one_keys: dict[tuple[str, int, int], int]
+    rest: RestOfText | None
 
     def key_of(self, row: HeadRow) -> int:
         """The position of the key with the most weight of a head."""
@@ -489,23 +501,25 @@ def found_texts(survey: Survey) -> list[SurveyedText]:
     """What was found on each text: a row for each head, in the order of the layers, and what they do."""
     layers = survey.found.layers
     numbers = [(one.names, one.values.tolist(), one.keys.tolist()) for one in head_numbers(survey.found)]
-    of_rest = None if survey.rest is None else rest_patterns(survey.rest.found, survey.num_texts)
+    rests = [] if survey.rest is None else list(rest_of_texts(survey.rest.found, survey.num_texts))
     texts = []
     for text in range(survey.num_texts):
         stacks = stacks_of(survey.found, text)
+        rest = rests[text] if rests else None
+        of_rest = [] if rest is None else rest.patterns()
         rows: list[HeadRow] = []
         one_keys: dict[tuple[str, int, int], int] = {}
-        for place, ((where, *_), (names, values, keys)) in enumerate(zip(layers, numbers, strict=True)):
+        for (where, *_), (names, values, keys) in zip(layers, numbers, strict=True):
             stack = stacks[where["stack"]]
             for head, (of_head, key) in enumerate(zip(values[text], keys[text], strict=True)):
                 by_name = dict(zip(names, of_head, strict=True))
                 named: dict[str, str | None] = {"pattern": pattern_of(by_name, stack)}
-                if of_rest is not None:
+                if rest is not None:
                     is_first = named["pattern"] == FIRST_TOKEN
-                    named["rest_pattern"] = of_rest[text][place][head] if is_first else None
+                    named["rest_pattern"] = of_rest[len(rows)] if is_first else None
                 rows.append({**where, "head": head, **named, **by_name})
                 one_keys[stack.name, where["layer"], head] = key
-        texts.append(SurveyedText(rows, list(stacks.values()), one_keys))
+        texts.append(SurveyedText(rows, list(stacks.values()), one_keys, rest))
     return texts
 
 
@@ -535,21 +549,18 @@ def looked_at(survey: Survey, text: int, queries: Sequence[int | None]) -> list[
 LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
 
 
-def rest_patterns(found: SurveyedLayers, num_texts: int) -> list[list[list[str]]]:
-    """The pattern of each head, by text and layer."""
+def rest_of_texts(found: SurveyedLayers, num_texts: int) -> Iterator[RestOfText]:
+    """What names the patterns of the heads of each text, in the order of the layers."""
+    named = {pattern.statistic for pattern in HEAD_PATTERNS.values()}
     numbers = [(one.names, one.values.tolist()) for one in head_numbers(found)]
-    patterns = []
     for text in range(num_texts):
-        stacks = stacks_of(found, text)
-        by_layer = [
-            [
-                pattern_of(dict(zip(names, of_head, strict=True)), stacks[layer.where["stack"]])
-                for of_head in values[text]
-            ]
-            for layer, (names, values) in zip(found.layers, numbers, strict=True)
+        rows = [
+            {"stack": where["stack"], "layer": where["layer"], "head": head}
+            | {name: number for name, number in zip(names, of_head, strict=True) if name in named}
+            for (where, *_), (names, values) in zip(found.layers, numbers, strict=True)
+            for head, of_head in enumerate(values[text])
         ]
-        patterns.append(by_layer)
-    return patterns
+        yield RestOfText(rows, stacks_of(found, text))
 
 
 def _add_layers(totals: HeadTotals, found: SurveyedLayers, num_texts: int) -> None:
@@ -579,6 +590,7 @@ class Surveyed:
         _add_layers(totals, survey.found, survey.num_texts)
         if survey.rest is not None:
             totals.rest = HeadTotals() if totals.rest is None else totals.rest
+            totals.rest.num_texts += survey.num_texts
             _add_layers(totals.rest, survey.rest.found, survey.num_texts)
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from attncli.core.row_statistics import HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL
+from attncli.core.row_statistics import HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, WITHOUT_FIRST
 from attncli.errors import UserError, nearest
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
 from attncli.settings.fields import SUMMARIES, Spec
@@ -171,8 +171,10 @@ def _leaves(reports: Sequence[Report], rows: bool) -> Iterator[Leaf]:
     # A layer or head may also be a word, which is not a place.
     place = [index if isinstance(index, int) else None for index in map(first.spec.get, PLACES)]
     for group, found in statistics.items():
-        if group == "heads" and isinstance(found, Table):
-            yield _survey(found, len(reports))
+        if group in ("heads", WITHOUT_FIRST) and isinstance(found, Table):
+            yield _survey(found, len(reports), "" if group == "heads" else f"{group}.")
+        elif group == f"{WITHOUT_FIRST}_rows" and isinstance(found, Table):
+            yield from _rows_of_rest(found, first.table("heads"), len(reports))
         elif group == "pattern_rows" and isinstance(found, Table):
             yield from _stacks(found, first.table("heads"), len(reports))
         elif group == "patterns" and isinstance(found, Table):
@@ -261,15 +263,26 @@ def _stacks(stacks: Table, heads: Table, num_reports: int) -> Iterator[Leaf]:
                 yield shape, np.full((num_reports, 1), number, dtype=np.float64)
 
 
+def _rows_of_rest(stacks: Table, heads: Table, num_reports: int) -> Iterator[Leaf]:
+    """The same where the first key is left out, of each statistic that names a pattern."""
+    prefixes = _prefixes(heads)
+    for row in stacks:
+        for name, number in row.items():
+            if name != "stack":
+                full_name = f"{WITHOUT_FIRST}.{name}{'' if name == STARTS_SPECIAL else ROWS}"
+                shape = (one_column, f"{prefixes[str(row['stack'])]}{full_name}", None, None)
+                yield shape, np.full((num_reports, 1), number, dtype=np.float64)
+
+
 def _prefixes(heads: Table) -> dict[str, str]:
     """What the names of each stack begin with."""
     stacks = {str(row["stack"]) for row in heads}
     return {stack: STACKS[stack] if len(stacks) > 1 else "" for stack in stacks}
 
 
-def _survey(heads: Table, num_reports: int) -> Leaf:
-    """The values of a survey of heads."""
-    prefixes = _prefixes(heads)
+def _survey(heads: Table, num_reports: int, before: str) -> Leaf:
+    """The values of a survey of heads, with that before the names of the statistics."""
+    prefixes = {stack: f"{prefix}{before}" for stack, prefix in _prefixes(heads).items()}
     shape: list[Any] = []
     numbers: list[Any] = []
     for row in heads:

@@ -12,6 +12,7 @@ from attncli.core.row_statistics import (
     PATTERNS,
     ROW_STATISTICS,
     STARTS_SPECIAL,
+    WITHOUT_FIRST,
 )
 from attncli.settings.fields import (
     Contradictions,
@@ -141,11 +142,19 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         if settings.get("relations"):
             return "--show all", "-o relations.html"
-        return ("--show all", "-o examples.html") if settings.get("head") else cls.next_steps
+        if settings.get("head"):
+            return "--show all", "-o examples.html"
+        if settings.get("statistic"):
+            return "--show all", "--format heatmap", "-o page.html"
+        return cls.next_steps
 
     def sought(self) -> dict[str, list[str]]:
         """The tokens whose weights are asked for, of the queries and of the keys."""
         return {"from": getattr(self, "from"), "to": self.to}
+
+    def names_rest(self) -> bool:
+        """Whether heads that look at the first key are named by the rest of their weight, too."""
+        return not (self.skip_sink or self.weighted)
 
     def reads_many_texts(self) -> bool:
         return super().reads_many_texts() or self.relations is not None
@@ -168,7 +177,11 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
         of_patterns = dict.fromkeys((*(one.statistic for one in HEAD_PATTERNS.values()), *PATTERNS))
         rows = (f"{name}.rows" for name in of_patterns if asked.get(name, True))
         of_heads = (name for name in HEAD_STATISTICS if asked.get(name, True))
-        return (*of_heads, *rows, STARTS_SPECIAL, *of_model)
+        rest: tuple[str, ...] = ()
+        if self.names_rest():
+            named = [one.statistic for one in HEAD_PATTERNS.values()]
+            rest = in_group(WITHOUT_FIRST, *named, *(f"{name}.rows" for name in named), STARTS_SPECIAL)
+        return (*of_heads, *rows, STARTS_SPECIAL, *rest, *of_model)
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()

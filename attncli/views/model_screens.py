@@ -1,6 +1,6 @@
 """The first screens of models: what their heads do, what they add, what is lost without them."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -13,9 +13,10 @@ from rich.cells import cell_len
 
 from attncli.core.row_statistics import EFFECTS, FIRST_TOKEN, HEAD_PATTERNS, UNNAMED, Effect
 from attncli.plain_text import plain_text
-from attncli.report import Cell, NamedTensor, Report, Row, Table
+from attncli.report import PLACES, Cell, NamedTensor, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.matrices import head_name
+from attncli.views.matrices import head_name, matrices_of
+from attncli.views.screens import weights_part
 from attncli.views.sections import (
     GAP,
     Column,
@@ -264,12 +265,15 @@ def head_grid(
     layers, heads = (sorted(set(places)) for places in zip(*cells, strict=True))
     width = display.width or TEXT_WIDTH
     for count in range(len(layers), 0, -1):
-        is_cut = count < len(layers)
-        room = most_lines - is_cut if most_lines is not None else None
+        more = _not_shown(counted(len(layers) - count, "layer"), width) if count < len(layers) else []
+        room = most_lines - len(more) if most_lines is not None else None
         if way := next((way for way in _ways(layers[:count], heads) if way.fits(width, room)), None):
-            more = f"Not shown: {counted(len(layers) - count, 'layer')}. {NOT_ALL}"
-            return [*way.lines(cells, dim), *([plain_line(more)] if is_cut else [])]
-    return [plain_line(f"Not shown: {counted(len(cells), 'head')}. {NOT_ALL}")]
+            return [*way.lines(cells, dim), *more]
+    return _not_shown(counted(len(cells), "head"), width)
+
+
+def _not_shown(what: str, width: int) -> list[ScreenLine]:
+    return [plain_line(line) for line in wrap_cells(f"Not shown: {what}. {NOT_ALL}", width)]
 
 
 def _ways(layers: Sequence[int], heads: Sequence[int]) -> Iterator[HeadGrid]:
@@ -323,6 +327,11 @@ def head_letters(heads: Mapping[str, Sequence[Row]], display: Display) -> Elasti
             yield Drawing(title, [line.text.rstrip() for line in beside(blocks, GAP)])
 
     return Elastic(of, usual, min(usual, LEAST_LINES))
+
+
+def _where_there_is_room(grid: Elastic) -> Elastic:
+    """A grid of heads that leaves its lines to what the user asked for."""
+    return replace(grid, of=lambda lines: grid.of(lines) if lines >= LEAST_LINES else [], least=0, rank=1)
 
 
 def place_of(row: Row) -> tuple[int, int]:
@@ -438,7 +447,6 @@ def heads_screen(report: Report, display: Display) -> ScreenParts:
     if report.table("relations"):
         yield from _relations(report, display)
         return
-    labels = TableLabels(report, display)
     heads, patterns, spec = report.table("heads"), report.table("patterns"), report.spec
     yield Paragraph(_title(report, heads), "title")
     yield text_line(report, display)
@@ -453,15 +461,35 @@ def heads_screen(report: Report, display: Display) -> ScreenParts:
         for stack, rows in groupby(patterns, key=lambda row: str(row["stack"])):
             yield pattern_part(stack if len(stacks) > 1 else "", list(rows), report, display)
         if stacks := {plain_text(stack): rows for stack, rows in stacks.items() if rows}:
-            yield head_letters(stacks, display)
-    tensors = {name: tensor for name, tensor in report.tensors.items() if name == "rollout" or not heads}
-    if tensors:
-        yield from TensorTables(replace(report, tensors=tensors), display, labels).sections()
+            letters = head_letters(stacks, display)
+            yield _where_there_is_room(letters) if "rollout" in report.tensors else letters
+    if "rollout" in report.tensors:
+        (rollout,) = matrices_of(report, "rollout", report.tensors["rollout"])
+        yield weights_part(report, rollout, ROLLOUT_TITLE, display)
+    for name, tensor in report.tensors.items():
+        if tensor.axes == PLACES:
+            yield _statistic_grid(report, name, display)
     few = [Paragraph(note, "note") for note in _few_rows(report)]
     yield notes_in(report.notes, display, apart=True)
     if few and not report.notes:
         yield Paragraph("", "dim")
     yield from few
+
+
+ROLLOUT_TITLE = "rollout: attention multiplied over all layers (query × key)"
+
+
+def _statistic_grid(report: Report, name: str, display: Display) -> Elastic:
+    """The number of each head, by layer and head; tenths of the largest where lines are few."""
+    tensor = report.tensors[name]
+    tenths = _tenths(name, tensor, "", display)
+    tables = TensorTables(replace(report, tensors={name: tensor}), display, TableLabels(report, display))
+
+    def of(lines: int) -> Iterable[Section]:
+        return tables.sections() if lines >= num_layers else tenths.of(lines)
+
+    num_layers = len(tensor.values)
+    return Elastic(of, num_layers, min(LEAST_LINES, num_layers))
 
 
 def _title(report: Report, heads: Table) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.cells import cell_len
 
-from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.core.row_statistics import ROW_STATISTICS, WITHOUT_FIRST
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Row, Table
 from attncli.settings import SPECS
@@ -275,16 +275,7 @@ def _weights(report: Report, display: Display) -> Iterator[Elastic]:
         name = f"where each {token_name(report)} looks: weights (query × key)"
         title = ", ".join([name, *_place(tensor)])
         leading = dict(zip(tensor.axes[:-2], tensor.values.shape[:-2], strict=True))
-
-        def of(rows: int) -> Iterator[Section]:
-            part = MatrixPart(report, {"": matrix}, display, title, rows)
-            yield part.grid
-            yield Paragraph(_how_to_read(report, part), "line")
-            if left_out := ", ".join(part.left_out(leading)):
-                more = "See --show weights, --format heatmap or -o page.html."
-                yield Paragraph(f"Not shown: {left_out}. {more}", "note")
-
-        yield matrix_rows(of, len(matrix.values))
+        yield weights_part(report, matrix, title, display, leading)
     elif "pooled_mean" in report.tensors:
         tensor = report.tensors["pooled_mean"]
         first = next(matrices_of(report, "pooled_mean", tensor))
@@ -296,6 +287,22 @@ def _weights(report: Report, display: Display) -> Iterator[Elastic]:
             yield Paragraph("See --show weights for larger maps.", "note")
 
         yield Elastic(map_of, MAP_LINES, LEAST_ROWS, display.map_lines)
+
+
+def weights_part(
+    report: Report, matrix: Matrix, title: str, display: Display, leading: Mapping[str, int] | None = None
+) -> Elastic:
+    """A matrix of weights, a sentence about a row, and what is left out, also of the `leading` axes."""
+
+    def of(rows: int) -> Iterator[Section]:
+        part = MatrixPart(report, {"": matrix}, display, title, rows)
+        yield part.grid
+        yield Paragraph(_how_to_read(report, part), "line")
+        if left_out := ", ".join(part.left_out(leading)):
+            more = "See --show weights, --format heatmap or -o page.html."
+            yield Paragraph(f"Not shown: {left_out}. {more}", "note")
+
+    return matrix_rows(of, len(matrix.values))
 
 
 def _place(tensor: NamedTensor) -> Iterator[str]:
@@ -541,7 +548,13 @@ def _telling_rows(summary: Table, spec: Mapping[str, Any], most: int) -> tuple[s
         names += [name for name in by_statistic if name not in of_rows]
         return "summary", [row for name in names for row in by_statistic[name]][:most]
     ranked = [sorted(rows, key=lambda row: -float(str(row["mean"]))) for rows in by_statistic.values()]
-    ranked = [rows for rows in ranked if rows[0]["head"] is not None and rows[0]["mean"] != 0]
+    ranked = [
+        rows
+        for rows in ranked
+        if rows[0]["head"] is not None
+        and rows[0]["mean"] != 0
+        and f"{WITHOUT_FIRST}." not in rows[0]["statistic"]
+    ]
     if len(ranked) == 1:
         return f"the {STRONGEST} heads with the largest mean", list(map(_of_head, ranked[0][:STRONGEST]))
     return "the head with the largest mean of each statistic", [_of_head(rows[0]) for rows in ranked[:most]]

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, TextIO
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as ScreenTable
 from rich.text import Text
@@ -291,14 +292,25 @@ NEXT_STEPS = {
 }
 
 
-def next_steps(report: Report) -> Iterator[Paragraph]:
-    """What to type next, without flags that the report has already or cannot have."""
+def next_steps(report: Report, width: int | None, shown_parts: Sequence[str] = ()) -> Iterator[Paragraph]:
+    """What to type next, on one line: no part that is shown, no flag that the report has or cannot have."""
     name = report.experiment
     steps = SPECS[name].steps_after(report.spec) if name in SPECS else NEXT_STEPS.get(name, ())
     if name == "heads" and looks_at_first(report):
         steps = ("--skip-sink 1", steps[0], steps[-1])
-    if shown := [step for step in steps if _is_new(step, report)]:
-        yield Paragraph(f"Next, with attn {name}: {'  '.join(shown)}", "prose")
+    if shown_parts:
+        steps = tuple(step for step in steps if _is_part_left(step, shown_parts))
+    shown = [step for step in steps if _is_new(step, report)]
+    lines = [f"Next, with attn {name}: {'  '.join(shown[:count])}" for count in range(len(shown), 0, -1)]
+    if lines:
+        fitting = (line for line in lines if cell_len(line) <= (width or TEXT_WIDTH))
+        yield Paragraph(next(fitting, lines[-1]), "prose")
+
+
+def _is_part_left(step: str, shown_parts: Sequence[str]) -> bool:
+    """Whether a step is not a part that is shown already."""
+    flag, _, value = step.partition(" ")
+    return flag != "--show" or not ("all" in shown_parts or {*value.split(",")} <= {*shown_parts})
 
 
 def _is_new(step: str, report: Report) -> bool:
@@ -354,11 +366,13 @@ def sections(report: Report, display: Display) -> Iterator[Section]:
         yield from _parts(chosen_parts(report, display.show), display)
         for sentence in missing_parts(display.show, parts_of(report)):
             yield Paragraph(f"T{sentence[1:]}.", "dim")
+        if display.height is not None:  # on a terminal, where the first lines may be gone
+            yield from next_steps(report, display.width, display.show)
     elif report.steps:
         yield from _explanation(report, display)
     else:
         parts = _screen(report, display) or _parts(report, display)
-        yield from fitted([*parts, *next_steps(report)], display)
+        yield from fitted([*parts, *next_steps(report, display.width)], display)
 
 
 def _screen(report: Report, display: Display) -> list[Section | Elastic]:
@@ -377,7 +391,7 @@ def _explanation(report: Report, display: Display) -> Iterator[Section]:
         yield Paragraph(heading(report), "title")
     yield from step_sections(report, TableLabels(report, display), display.step)
     if display.step in (None, len(report.steps)):
-        yield from next_steps(report)
+        yield from next_steps(report, display.width)
 
 
 def _parts(report: Report, display: Display) -> Iterator[Section]:

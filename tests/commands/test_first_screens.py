@@ -7,10 +7,11 @@ import struct
 import sys
 import termios
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from threading import Thread
 
+import numpy as np
 import pytest
 from rich.cells import cell_len
 
@@ -18,6 +19,7 @@ from attncli.cli import run
 from tests.checkpoints import smollm2
 
 SIZES = [(80, 24), (100, 30), (160, 50)]
+SMALL = 60, 15
 CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 LONG = " ".join(f"word{i % 7}" for i in range(200))
 WIDE = "我们 注意 机制 让 每个 词 看见 其他 的 词 以及 它们 的 含义 和 顺序 吧"
@@ -36,6 +38,15 @@ SHIPPED = [
     ["heads", "a b a b a b a"],
     ["generate", "--needle", "2:5", "a needle in the hay; a nee"],
     ["diff", "heads", "--set", "skip_sink=1"],
+    ["heads", "--statistic", "entropy"],
+    ["heads", "--rollout", "a b a b a b a"],
+    ["results", "sweep.db"],
+    ["results", "survey.db"],
+    ["heads", "--store", "survey.db"],
+    ["show", "report.json"],
+    ["show", "survey.json"],
+    ["show", "weights.npy"],
+    ["diff", "report.json", "causal.json"],
 ]
 ENGLISH = "When Mary and John went to the store, John gave a drink to Mary"
 SMOLLM2 = [
@@ -44,13 +55,34 @@ SMOLLM2 = [
     ["heads", ENGLISH, "--skip-sink", "1"],
     ["heads", ENGLISH, "--sort", "previous_token"],
     ["heads", ENGLISH, "--from", "to", "--to", "Mary"],
+    ["heads", ENGLISH, "--statistic", "entropy"],
+    ["heads", ENGLISH, "--rollout"],
     ["self", ENGLISH, "--head", "16:0"],
     ["self", LONG, "--head", "16:0"],
     ["why", ENGLISH],
     ["why", ENGLISH, "--head", "18:6"],
     ["ablate", ENGLISH, "--heads", "16:0,17:3"],
     ["generate", ENGLISH, "--max-new-tokens", "12"],
+    ["diff", ENGLISH, ENGLISH.replace("John gave", "Mary gave")],
+    ["diff", ENGLISH, LONG],
 ]
+PARTS = [
+    ("heads", ["heads", "--table"]),
+    ("generate", ["generate", "--show", "rows"]),
+    ("why", ["why", "--show", "all"]),
+    ("diff", ["diff", "self", "--set", "causal=true", "--show", "weights"]),
+    ("self", ["self", LONG, "--show", "weights"]),
+    ("results", ["results", "sweep.db", "--group-by", "num_heads"]),
+]
+MAKES = {
+    "sweep.db": ["batch", "sweep.yaml", "-o"],
+    "survey.db": ["heads", "--texts", "texts.txt", "-o"],
+    "survey.json": ["heads", "--texts", "texts.txt", "-o"],
+    "report.json": ["self", "-o"],
+    "causal.json": ["self", "--causal", "-o"],
+}
+"""The stores and reports that first screens are of, and the commands that make them."""
+EXPERIMENTS = {"report.json": "self", "survey.json": "heads"}
 
 
 @contextmanager
@@ -86,6 +118,22 @@ def screen(arguments: list[str], columns: int, lines: int) -> list[str]:
     return CODES.sub("", b"".join(said).decode()).replace("\r", "").splitlines()
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what first screens are of."""
+    folder = tmp_path_factory.mktemp("made")
+    sweep = (
+        "experiment: multihead\nsweep: {num_heads: [1, 2, 4, 8], causal: [false, true], seed: [0, 1, 2]}\n"
+    )
+    (folder / "sweep.yaml").write_text(sweep)
+    (folder / "texts.txt").write_text("a b a b a b\nthe cat sat on the cat sat\nx y z x y z x\n")
+    np.save(folder / "weights.npy", np.tril(np.ones((40, 40))) / np.arange(1, 41)[:, None])
+    with chdir(folder):
+        for name, arguments in MAKES.items():
+            assert run([*arguments, name]) == 0
+    return folder
+
+
 def assert_fits(arguments: list[str], columns: int, lines: int, name: str) -> None:
     found = screen(arguments, columns, lines)
     text = "\n".join(found)
@@ -115,8 +163,40 @@ def set_colours(colours: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("colours")
 @pytest.mark.parametrize(("columns", "lines"), SIZES)
 @pytest.mark.parametrize("arguments", [*TOYS, *SHIPPED], ids=lambda words: " ".join(words)[:40])
-def test_a_first_screen_fits_its_terminal(arguments: list[str], columns: int, lines: int) -> None:
-    assert_fits(arguments, columns, lines, arguments[0])
+def test_a_first_screen_fits_its_terminal(
+    arguments: list[str], columns: int, lines: int, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(made)
+    assert_fits(arguments, columns, lines, EXPERIMENTS.get(arguments[-1], arguments[0]))
+
+
+@pytest.mark.usefixtures("colours")
+@pytest.mark.parametrize(("columns", "lines"), SIZES)
+@pytest.mark.parametrize("arguments", [[], ["lesson"]], ids=["attn", "lesson"])
+def test_what_shows_no_report_fits(arguments: list[str], columns: int, lines: int) -> None:
+    found = screen(arguments, columns, lines)
+    assert len(found) < lines and max(map(cell_len, found)) <= columns
+    assert any(line.startswith("Next:") for line in found[-5:])
+
+
+@pytest.mark.usefixtures("colours")
+@pytest.mark.parametrize(("name", "arguments"), PARTS, ids=[" ".join(words)[:40] for _, words in PARTS])
+def test_what_is_longer_than_a_screen_ends_in_what_to_type_next(
+    name: str, arguments: list[str], made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(made)
+    *_, last = found = screen(arguments, 80, 24)
+    assert len(found) > 24 and last.startswith(f"Next, with attn {name}: ")
+    assert "--table" not in last and "--show all" not in last
+
+
+@pytest.mark.parametrize("arguments", [*TOYS, *SHIPPED], ids=lambda words: " ".join(words)[:40])
+def test_nothing_is_wider_than_a_small_terminal(
+    arguments: list[str], made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(made)
+    set_colours("plain", monkeypatch)
+    assert max(map(cell_len, screen(arguments, *SMALL))) <= SMALL[0]
 
 
 @pytest.mark.xdist_group("smollm2")
@@ -131,6 +211,7 @@ def test_those_of_a_model_of_270_heads_fit(
         set_colours(colours, monkeypatch)
         for columns, lines in SIZES:
             assert_fits(["show", saved], columns, lines, arguments[0])
+    assert max(map(cell_len, screen(["show", saved], *SMALL))) <= SMALL[0]
 
 
 @pytest.mark.usefixtures("colours")

