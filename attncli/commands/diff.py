@@ -12,7 +12,7 @@ from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, opt
 from attncli.commands.output import Destination, ProgressLine, first_words, progress_line
 from attncli.commands.show import opened
 from attncli.errors import UserError, nearest
-from attncli.report import NamedTensor, Numbers, Report, Statistic, Table, Tensors
+from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table, Tensors
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Spec, TextSource
@@ -130,21 +130,35 @@ def _change_note(changed: "ChangedHeads") -> str:
     return f"{changed.num_changed} of {changed.num_shared} heads changed beyond their 95 % intervals.{chance}"
 
 
-def _single_numbers(report: Report) -> Iterator[tuple[str, float]]:
-    """Every number by its name, as `scores.variance`; of the statistics of rows the mean over rows."""
+def _single_numbers(report: Report, other: Report) -> Iterator[tuple[str, float]]:
+    """Every number by its name, as `scores.variance`; of the statistics of rows the mean over rows.
+
+    The rows of a table, which the other side may have one of alone, are told apart by their first cells:
+    `variance.query, head_dim 16`. Those of surveys are of heads, which are compared by themselves.
+    """
     for group, found in report.statistics.items():
-        if isinstance(found, Numbers):
-            for name, value in found.items():
-                if value is not None and np.isfinite(value):
-                    yield f"{group}.{name}", float(value)
+        if isinstance(found, Numbers) and not isinstance(other.statistics.get(group), Table):
+            yield from _finite(group, found)
+        elif isinstance(found, Numbers | Table) and "heads" not in report.statistics:
+            for row in filter(None, found if isinstance(found, Table) else [found]):
+                (first, cell), *numbers = row.items()
+                which = f"{cell:g}" if isinstance(cell, float) else _setting(cell)
+                yield from _finite(group, dict(numbers), f", {first} {which}")
     for name, tensor in report.tensors_of("rows").items():
-        numbers = tensor.values[np.isfinite(tensor.values)]
-        if len(numbers) and not name.startswith("top_"):
-            yield f"{name}.mean", float(numbers.mean())
+        numbers_of_rows = tensor.values[np.isfinite(tensor.values)]
+        if len(numbers_of_rows) and not name.startswith("top_"):
+            yield f"{name}.mean", float(numbers_of_rows.mean())
+
+
+def _finite(group: str, row: Row, which: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers of a row by their full names, with `which` row it is at their end."""
+    for name, cell in row.items():
+        if isinstance(cell, int | float) and np.isfinite(cell):
+            yield f"{group}.{name}{which}", float(cell)
 
 
 def _side_by_side(a: Report, b: Report) -> Table:
-    of_a, of_b = dict(_single_numbers(a)), dict(_single_numbers(b))
+    of_a, of_b = dict(_single_numbers(a, b)), dict(_single_numbers(b, a))
     return Table(
         {"statistic": name, "a": of_a[name], "b": of_b[name], "difference": of_b[name] - of_a[name]}
         for name in of_a

@@ -68,6 +68,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("heads", {}),
     ("heads", {"maps": "self"}),
     ("scale-demo", {"head_dim": [16]}),
+    ("scale-demo", {}),
+    ("pitfalls", {}),
     ("norm", {}),
 ]
 
@@ -149,13 +151,8 @@ def test_two_heads_of_a_model_and_two_checkpoints(tmp_path: Path) -> None:
         (("self", {}), ("norm", {}), "B has no weights to compare"),
         (("scale-demo", {}), ("norm", {}), "scale-demo and norm have no weights and other statistics"),
         (
-            ("pitfalls", {}),
-            ("pitfalls", {"seed": 1}),
-            "seed 0 -> 1. They share no weights and no single statistic",
-        ),
-        (
-            ("scale-demo", {"head_dim": [16]}),
-            ("scale-demo", {"head_dim": [8, 16]}),
+            ("scale-demo", {"head_dim": [4, 16], "factors": [1.0]}),
+            ("scale-demo", {"head_dim": [8, 64], "factors": [2.0]}),
             "no single statistic to set side by side",
         ),
         (("self", {}), ("self", {"engine": "streaming"}), "B holds maps of blocks, not weights"),
@@ -177,6 +174,17 @@ def test_what_one_side_has_alone_is_left_out_and_named() -> None:
         line = f"In {side} alone, and left out where heads are compared: heads 2 to 4."
         assert report.notes[0] == line
     assert len(report.statistics["by_head"]) == 2
+
+
+def test_rows_of_lessons_are_compared_each_with_its_own() -> None:
+    """One head_dim beside four of them is a row of its own, too."""
+    four, one = run("scale-demo"), run("scale-demo", head_dim=[16], seed=3)
+    rows = {row["statistic"]: row for row in compare(four, one).table("side_by_side")}
+    expected = four.table("variance")[1]["raw_scores"], one.numbers("variance")["raw_scores"]
+    row = rows["variance.raw_scores, head_dim 16"]
+    assert (row["a"], row["b"]) == expected
+    assert not any("head_dim 4" in name for name in rows)
+    assert rows["sharpness.entropy, factor 8"]["difference"] == 0
 
 
 def places(*stacks: tuple[str, int, int]) -> set[Place]:
