@@ -17,6 +17,7 @@ import numpy as np
 
 from attncli.errors import UserError, nearest
 from attncli.models.folder import safetensors_header
+from attncli.plain_text import binary_kind
 
 STDIN = "-"
 
@@ -57,15 +58,12 @@ def read_text(file: str, *, most_bytes: int | None = None, bytes_each: int = 1) 
             name, content = file, Path(file).read_bytes()
         except OSError as error:
             raise UserError(f"{file}: cannot be read: {error.strerror}") from None
-    if content.startswith(b"SQLite format 3\0"):
-        wanted = "attn results, export and heads --store show a store"
-        raise UserError(f"{name}: is a database, not a report: {wanted}")
     try:
         return content.decode("utf-8-sig"), name
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        wrong = f"byte 0x{content[error.start]:02x} in line {line}"
-        raise UserError(f"{name}: is not UTF-8 text ({wrong})") from None
+        wrong = f"is not UTF-8 text (byte 0x{content[error.start]:02x} in line {line})"
+        raise UserError(f"{name}: {binary_kind(content) or wrong}") from None
 
 
 MOST_NAMED = 20

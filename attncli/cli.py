@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from inspect import Parameter as Keyword
 from inspect import Signature
+from itertools import pairwise
 from keyword import iskeyword
 from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -28,7 +29,7 @@ if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is cal
 
 HELP = """See attention at work: where each token looks, in a sentence, in the heads of a model, in many runs.
 
-attn alone shows a trained head and ways on from there.
+attn alone shows a trained head; attn COMMAND --help-all shows every flag.
 """
 
 
@@ -96,10 +97,13 @@ class CommandWithExamples(TyperCommand):
                 flags_of=_flags_of_each,
             )
             raise UserError(line) from None
-        if not TRUTHS.isdisjoint(map(str.lower, typed)):
-            from attncli.commands.mistakes import check_switches
+        flags = _flags(self)
+        if any(
+            flag in flags and (other in flags or other.lower() in TRUTHS) for flag, other in pairwise(typed)
+        ):
+            from attncli.commands.mistakes import check_values
 
-            check_switches(typed, _flags(self))
+            check_values(typed, flags)
         return parsed
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -289,6 +293,12 @@ def _typer_command(command: "Command") -> Any:
 
 class Group(TyperGroup):
     """A group of commands that says what would work instead of a command that it has not."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Typer's; every flag is shown by command, so that `--help-all` is help here."""
+        return super().parse_args(
+            ctx, ["--help" if arg == "--help-all" else arg for arg in args[:1]] + args[1:]
+        )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Typer's; UserError for a word that is no command."""

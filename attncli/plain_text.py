@@ -69,6 +69,26 @@ def _is_part(match: re.Match[str]) -> bool:
     return all(JOINED.match(side) and category(side)[0] in "LM" for side in (before[-1], after))
 
 
+BINARY = {
+    b"SQLite format 3\0": "is a database: attn results, export and heads --store show a store",
+    b"%PDF": "is a PDF, not text: pdftotext makes text of one",
+    b"\x89PNG": "is a picture, not text",
+    b"\xff\xd8\xff": "is a picture, not text",
+    b"PK\x03\x04": "is a zip archive, not text",
+    b"\x1f\x8b": "is compressed: gunzip it first",
+    b"PAR1": "is a Parquet table, not text",
+    b"GGUF": "is a model, not text: --model reads it",
+    b"\xff\xfe": "is UTF-16, not UTF-8: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it",
+    b"\xfe\xff": "is UTF-16, not UTF-8: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it",
+}
+"""What a file is that begins with these bytes, and what reads it."""
+
+
+def binary_kind(content: bytes) -> str | None:
+    """What content that is no text is, by its first bytes: `is a database: ...`; None where nothing tells."""
+    return next((kind for start, kind in BINARY.items() if content.startswith(start)), None)
+
+
 _noted: set[str] = set()
 
 

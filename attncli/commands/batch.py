@@ -175,8 +175,10 @@ def run_files(
             return 0
         if store is None:
             return _show(plan, to, conditions, fail_fast=fail_fast, debug=debug)
-
-        return keep(plan, store, conditions=conditions, fail_fast=fail_fast, **of_store)
+        code = keep(plan, store, conditions=conditions, fail_fast=fail_fast, **of_store)
+    if code == DONE and sys.stderr.isatty():
+        print(plain_text(f"Next: attn results {store}"), file=sys.stderr)
+    return code
 
 
 def _refuse_flags(store: Path | None, of_store: dict[str, Any], view: str | None) -> None:
@@ -325,7 +327,7 @@ def keep(
             )
             raise
         line.clear()
-        print(plain_text(_summary(path, driver, line)), file=sys.stderr)
+        print(plain_text(_summary(path, driver, line, store.count_earlier())), file=sys.stderr)
         if weights and driver.done and not WeightFiles(path).folder.is_dir():
             print("--weights: none was kept: these experiments have no matrix of weights", file=sys.stderr)
         return exit_code(expectations.unmet(), broken=driver.broken, failed=driver.failed)
@@ -339,7 +341,7 @@ def _kept(path: Path, driver: Driver) -> str:
     return f"{path} has {driver.kept + driver.done:,} of {driver.num_runs:,} runs"
 
 
-def _summary(path: Path, driver: Driver, line: ProgressLine) -> str:
+def _summary(path: Path, driver: Driver, line: ProgressLine, num_earlier: int) -> str:
     now = driver.done + driver.failed
     parts = [_kept(path, driver)]
     if now:
@@ -350,6 +352,8 @@ def _summary(path: Path, driver: Driver, line: ProgressLine) -> str:
     if driver.kept and now:
         parts.append(f"{driver.kept:,} were there")
     parts.extend(_repeats(driver.plan, driver.num_runs))
+    if num_earlier:
+        parts.append(f"{num_earlier:,} of earlier plans left out (attn results --all has them)")
     if driver.failed:
         parts.append(f"{driver.failed:,} failed")
     if driver.stopped:

@@ -10,9 +10,10 @@ import numpy as np
 from attncli.arrays import is_array_file
 from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, option
 from attncli.commands.output import Destination, ProgressLine, first_words, progress_line
-from attncli.commands.show import opened
+from attncli.commands.show import opened, refuse_what_is_only_written
 from attncli.errors import UserError, nearest
 from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table, Tensors
+from attncli.runs.store import is_store_name
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Spec, TextSource
@@ -371,6 +372,12 @@ def spec_of(side: str, overrides: Overrides, draws: bool) -> Spec:
         kinds = f"neither a file nor an experiment{nearest(side, SPECS)}"
         raise UserError(f"{side}: is {kinds}: one of {', '.join(SPECS)}; a text needs --model FOLDER")
     else:
+        refuse_what_is_only_written(side, "compare")
+        if is_store_name(side) and is_file(side):
+            saved = f"attn heads --store {side} -o {Path(side).stem}.json"
+            raise UserError(
+                f"{side}: is a store of many runs: {saved} saves a survey in one, to compare that"
+            )
         entries = ConfigFile(Path(side), overrides).entries()
         if len(entries) != 1:
             raise UserError(f"{side}: holds {len(entries)} experiments: diff takes one on each side")

@@ -215,7 +215,27 @@ def report_of_text(
     ]
     read = Texts(tokens, context, token_spelling=spelling)
     about = _about(pretrained.name, len(found.rows), count)
-    return build_report(spec, read, tensors, statistics, notes, about=about)
+    unseen = _unseen(spec, tables["named_tokens"], found.rows)
+    return build_report(spec, read, tensors, statistics, notes, about=about, how_to_read=unseen)
+
+
+def _unseen(spec: HeadsSpec, named_tokens: Table, rows: Sequence[HeadRow]) -> str:
+    """A sentence where no head has any weight from what was named to what stands behind it; else nothing."""
+    places = {
+        key: [int(str(row["position"])) for row in named_tokens if row["setting"] == key]
+        for key in spec.sought()
+    }
+    is_behind = places["from"] and places["to"] and max(places["from"]) < min(places["to"])
+    if not is_behind or any(row["from_to_weight"] for row in rows):
+        return ""
+    names = spec.sought()
+    flags = " ".join(
+        f"--{key} {name}" for key, other in (("from", "to"), ("to", "from")) for name in names[other]
+    )
+    return (
+        f"Every weight is 0: {', '.join(names['from'])} stands before {', '.join(names['to'])}, and this "
+        f"model never looks ahead. The other way round: {flags}."
+    )
 
 
 def _named_tokens(spec: HeadsSpec, reading: Reading, pretrained: Pretrained) -> Table:

@@ -77,11 +77,19 @@ def unknown_command(args: Sequence[str], commands: Collection[str], above: str) 
     return f"{typed}: is not a command: attn --help lists them"
 
 
-def check_switches(args: Sequence[str], flags: Flags) -> None:
-    """UserError for `--causal true`, whose `true` would be taken for the text."""
-    for flag, value in pairwise(args):
-        if flag in flags and flags[flag] is None and value.lower() in TRUTHS:
+def check_values(args: Sequence[str], flags: Flags) -> None:
+    """UserError for `--causal true`, whose `true` would be taken for the text, and `--needle --model`."""
+    for flag, value in pairwise(takewhile(lambda arg: arg != "--", args)):
+        if flag not in flags:
+            continue
+        if flags[flag] is None and value.lower() in TRUTHS:
             raise UserError(_takes_no_value(flag, value, flags))
+        if flags[flag] is not None and value in flags:
+            raise UserError(f"{_needs_value(flag, flags)} (got {value})")
+
+
+def _needs_value(flag: str, flags: Flags) -> str:
+    return f"{flag}: needs a value: {flag} {flags.get(flag, 'VALUE')}"
 
 
 def _takes_no_value(flag: str, value: str, flags: Flags) -> str:
@@ -114,7 +122,7 @@ def explained(
         value = next(arg.partition("=")[2] for arg in args if arg.startswith(f"{match[1]}="))
         return _takes_no_value(match[1], value, flags)
     if match := re.match(r"Option '(.+)' requires an argument", message):
-        return f"{match[1]}: needs a value: {match[1]} {flags.get(match[1], 'VALUE')}"
+        return _needs_value(match[1], flags)
     if match := re.match(r"Invalid value for '([^ ']+).*?': Input should be (.+)", message):
         return f"{match[1]}: must be a whole number, at least 1 (got {dict(pairwise(args)).get(match[1])})"
     if match := re.match(r"Missing argument '(.+)'", message):

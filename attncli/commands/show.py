@@ -59,8 +59,11 @@ REPORT = option(
 )
 
 
-def refuse_what_is_only_written(file: str) -> None:
-    """UserError for a picture, a page or a table, by its suffix, where it does not hold JSON all the same."""
+def refuse_what_is_only_written(file: str, use: str = "show") -> None:
+    """UserError for a picture, a page or a table, by its suffix, where it does not hold JSON all the same.
+
+    `use` is what to do with the report that is saved instead.
+    """
     path = Path(file)
     view = SUFFIXES.get(path.suffix.lower(), "json")
     if view in READ or not path.is_file():
@@ -68,7 +71,7 @@ def refuse_what_is_only_written(file: str) -> None:
     with path.open("rb") as stream:
         if stream.read(64).lstrip()[:1] == b"{":
             return
-    read = f"save the report as JSON too (-o {path.stem}.json) and show that"
+    read = f"save the report as JSON too (-o {path.stem}.json) and {use} that"
     raise UserError(f"{file}: no report can be read from {path.suffix.lower()}: {read}")
 
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from attncli.core.formulas import load_formula, received_mass, top_keys
+from attncli.core.formulas import load_formula, merged_moments, received_mass, top_keys
 from attncli.core.layer import AttentionLayer, Computed, Moments, Wanted
 from attncli.core.row_statistics import ROW_STATISTICS
 from attncli.core.row_tiles import (
@@ -28,7 +28,6 @@ from attncli.core.row_tiles import (
     tiles,
     torch_threads,
 )
-from attncli.core.summaries import merged_moments
 
 
 class Part(Protocol):

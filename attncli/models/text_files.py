@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from attncli.errors import UserError, nearest
+from attncli.plain_text import binary_kind
 
 if TYPE_CHECKING:  # a plan counts texts without torch
     from attncli.models.pretrained import Reading
@@ -111,7 +112,8 @@ class LineFile:
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
-            raise UserError(f"{where}: is not UTF-8 text (byte {error.start})") from None
+            wrong = binary_kind(data) or f"is not UTF-8 text (byte {error.start})"
+            raise UserError(f"{where}: {wrong}") from None
         if not self.is_json:
             return {texts[0]: text}
         try:

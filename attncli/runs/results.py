@@ -285,6 +285,20 @@ class Summary:
                 kept &= _where_statistic(runs, condition)
         return kept
 
+    def values_there(self) -> dict[str, list[Any]]:
+        """What there is of each name of a condition: its values in order, numbers before texts."""
+        found: dict[str, set[Any]] = {condition.name: set() for condition in self.where}
+        for runs in self.reader.done():
+            for name, values in found.items():
+                if name in PLACES:
+                    values |= {getattr(column, name) for column in runs.columns} - {None}
+                elif name in {*self._settings, *RUN_NAMES}:
+                    values |= {self._run_value(name, run) for run in runs.runs}
+                else:
+                    places = [i for i, column in enumerate(runs.columns) if column.statistic == name]
+                    values |= {*runs.values[:, places][np.isfinite(runs.values[:, places])].tolist()}
+        return {name: sorted(values, key=_in_order) for name, values in found.items() if values}
+
     def keeps(self, failed: FailedRun) -> bool:
         """Whether a failed run meets the conditions, which must all be on settings."""
         return all(
@@ -292,6 +306,29 @@ class Summary:
             and condition.holds(self._run_value(condition.name, failed.run))
             for condition in self.where
         )
+
+
+MOST_VALUES = 12
+
+
+def _listed_values(values: Sequence[Any]) -> str:
+    """`1, 2 or 4`; of many numbers their least and greatest, of many texts the first."""
+    listed = [f"{value:.4g}" if isinstance(value, float) else _typed(value) for value in values]
+    if len(listed) <= MOST_VALUES:
+        return " or ".join(filter(None, [", ".join(listed[:-1]), *listed[-1:]]))
+    if all(isinstance(value, int | float) for value in values):
+        return f"from {listed[0]} to {listed[-1]}"
+    return f"{', '.join(listed[:MOST_VALUES])} and {len(listed) - MOST_VALUES} more"
+
+
+def _typed(value: Any) -> str:
+    """A value as conditions have it."""
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _in_order(value: Any) -> tuple[bool, float, str]:
+    is_number = isinstance(value, int | float)
+    return not is_number, float(value) if is_number else 0.0, str(value)
 
 
 def _grouped(items: Iterable[Any], group: Callable[[Any], Group]) -> dict[Group, list[int]]:
@@ -371,6 +408,7 @@ def results(
         notes.append(f"The first {len(rows):,} of {len(all_rows):,} rows.")
     if not rows and counts["done"]:
         notes.append("No value meets these conditions.")
+        notes += [f"{name} is {_listed_values(values)}." for name, values in summary.values_there().items()]
     return Report("results", asked, {}, tokens, columns, tensors, found, tuple(notes))
 
 

@@ -383,6 +383,11 @@ class Store:
                     self._connection.execute(CHANGE_SETTINGS, (number, item, settings))
         return count_planned(self._connection)
 
+    def count_earlier(self) -> int:
+        """How many runs are not in the plan of the last batch."""
+        (count,) = self._connection.execute("SELECT count(*) FROM runs WHERE plan IS NOT NULL").fetchone()
+        return int(count)
+
     def planned(self, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bool]]:
         """The place of each run (of equal runs the first), and whether it is done."""
         found: dict[bytes, tuple[int, bool]] = {}

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
 from attncli.core.row_statistics import EFFECTS
 from attncli.settings.fields import (
+    ONE_HEAD,
     Contradictions,
     Everyday,
     Group,
@@ -169,7 +170,7 @@ class WhySpec(QueryAndKeySpec):
         "attn why --model ./my-model -o heads.csv",
     )
     off_keys = frozenset({"texts", "text_group", "answer", "against", "top", "from", "to"})
-    next_steps = ("--answer TEXT", "--head LAYER:HEAD", "-o page.html")
+    next_steps = (ONE_HEAD, "--answer TEXT", "-o page.html")
     heading_keys = ("file", "model", "answer", "against", "seed")
 
     answer: Annotated[str | None, Everyday("the token whose logit it is, after the text")] = Field(
@@ -194,7 +195,9 @@ class WhySpec(QueryAndKeySpec):
 
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("--show all", "-o page.html") if settings.get("to") else cls.next_steps
+        if settings.get("to"):
+            return "--show all", "-o page.html"
+        return cls.next_steps[1:] if settings.get("answer") else cls.next_steps
 
     @property
     def is_of_score(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from attncli.errors import UserError, nearest
+from attncli.plain_text import binary_kind
 from attncli.settings import SPECS
 from attncli.settings.fields import Spec
 from attncli.settings.text import PATH_KEYS, is_vector_file
@@ -66,11 +67,13 @@ def read_yaml(path: Path) -> Node:
     make a small file expand without bound or construct objects.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        content = path.read_bytes()
+        text = content.decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not UTF-8 text (byte {error.start})") from None
+        wrong = binary_kind(content) or f"is not UTF-8 text (byte {error.start})"
+        raise UserError(f"{path}: {wrong}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     try:

@@ -122,6 +122,10 @@ def contradiction(key: str, message: str, *others: str) -> Contradiction:
 Contradictions = Iterator[Contradiction]
 
 
+ONE_HEAD = "--head LAYER:HEAD"
+"""A next step whose head is the first that the report lists."""
+
+
 def in_group(group: str, *names: str) -> tuple[str, ...]:
     """`group.name` for each name of a number; N stands for a place in a list, as in `sharpness.N.entropy`."""
     return tuple(f"{group}.{name}" for name in names)

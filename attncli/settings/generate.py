@@ -1,12 +1,14 @@
 """The settings of a model that writes, and of what is kept of its attention meanwhile."""
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from attncli.core.row_statistics import ROW_STATISTICS, WRITER_STATISTICS, WRITING
 from attncli.settings.fields import (
+    ONE_HEAD,
     Contradictions,
     Count,
     Everyday,
@@ -117,10 +119,14 @@ class GenerateSpec(PromptSpec):
     )
     group = "Output"
     heading_keys = ("file", "model", "layer", "head", "seed")
-    next_steps = ("--head LAYER:HEAD", "--show rows", "-o page.html")
+    next_steps = (ONE_HEAD, "--show rows", "-o page.html")
     off_keys = frozenset(
         {"question", "chat", "needle", "needle_depth", "lengths", "prefill_chunk", "ascending", "top"}
     )
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        return cls.next_steps if settings.get("head") is None else cls.next_steps[1:]
 
     max_new_tokens: Annotated[Size, Everyday()] = Field(24, description="write so many tokens at most")
     sampling_temperature: Annotated[float | None, Everyday("sample, instead of the likeliest")] = Field(

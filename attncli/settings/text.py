@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 
 from attncli.core.names import occurrences_among, the_one_position, token_positions
 from attncli.errors import UserError, nearest
+from attncli.plain_text import binary_kind
 from attncli.settings.fields import Contradictions, Everyday, Size, Spec, TextSource, contradiction
 
 if TYPE_CHECKING:  # help and usage errors are told without it
@@ -189,7 +190,8 @@ def read_text(file: str) -> str:
     except OSError as error:
         raise UserError(f"file: cannot be read: {file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"file: is not UTF-8 text: {file} (byte {error.start})") from None
+        wrong = binary_kind(data) or f"is not UTF-8 text (byte {error.start})"
+        raise UserError(f"file: {file} {wrong}") from None
 
 
 def tokenize(text: str, tokenizer: str, *, key: str) -> list[str]:

@@ -22,6 +22,7 @@ from attncli.views.sections import (
     TableLabels,
     one_line,
     statistic_tables,
+    title_line,
 )
 from attncli.views.texts import fixed, heading, shortened
 
@@ -113,7 +114,7 @@ NOT_ALIGNED_TITLE = "the heads whose statistics changed most, and what each look
 
 def _texts(report: Report, display: Display) -> ScreenParts:
     """Both texts; the heads that changed most, with what they look at; what comes next in each."""
-    yield one_line(f"diff: {report.about}", display, "title")
+    yield title_line(report, display)
     for side in ("a", "b"):
         settings = report.spec.get(side)
         text = settings.get("sentence") if isinstance(settings, Mapping) else ""

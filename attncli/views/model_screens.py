@@ -34,6 +34,8 @@ from attncli.views.sections import (
     one_line,
     split_header,
     text_line,
+    title_line,
+    titled,
 )
 from attncli.views.texts import (
     DIM,
@@ -377,7 +379,7 @@ LEGEND = "value, text (its id or line): «query» and [key weight] of what it lo
 def examples_screen(report: Report, display: Display) -> ScreenParts:
     """What the head does on average; then some of its strongest, weakest and typical rows."""
     statistics = report.numbers("head")
-    yield one_line(f"heads: {report.about.rstrip('.')}", display, "title")
+    yield title_line(report, display)
     mean = statistics.get("mean")
     average = f"{fixed(mean, 2)} {half_width(mean, statistics.get('upper'))}".rstrip()
     median = fixed(statistics["median"], 2)
@@ -452,6 +454,8 @@ def heads_screen(report: Report, display: Display) -> ScreenParts:
     yield text_line(report, display)
     if context := spec.get("context"):
         yield one_line(f"encoder reads: {' '.join(str(context).split())}", display)
+    if report.how_to_read:
+        yield Paragraph(plain_text(report.how_to_read), "note")
     if heads and (not patterns or spec.get("table") or _is_cut(report)):
         yield _sorted_heads(report, heads, display)
     elif heads:
@@ -495,7 +499,7 @@ def _statistic_grid(report: Report, name: str, display: Display) -> Elastic:
 def _title(report: Report, heads: Table) -> str:
     """`heads: minilm, 6 layers × 12 heads, 17 tokens`; of some heads what the report is about."""
     if _is_cut(report) and report.about:
-        return plain_text(f"heads: {report.about.rstrip('.')}")
+        return titled(report)
     stacks = dict.fromkeys(str(row["stack"]) for row in heads)
     sizes = [_size(stack, [row for row in heads if row["stack"] == stack]) for stack in stacks]
     texts = report.numbers("texts").get("num_texts")
@@ -642,7 +646,7 @@ def _effect(name: object) -> Effect:
 def ablate_screen(report: Report, display: Display) -> ScreenParts:
     """The model, what it read and how well it did; the heads in order; a grid; what was removed."""
     width, heads, sort = display.width or 0, report.table("heads"), str(report.spec["sort"])
-    yield one_line(f"ablate: {report.about}", display, "title")
+    yield title_line(report, display)
     yield text_line(report, display)
     summary = list(_summary(report, display.precision))
     yield from (Paragraph(line, "") for line in summary)
@@ -791,7 +795,7 @@ def why_screen(report: Report, display: Display) -> ScreenParts:
         yield from _score_screen(report, display)
         return
     parts, precision = report.numbers("parts"), display.precision
-    yield one_line(f"why: {report.about}", display, "title")
+    yield title_line(report, display)
     yield text_line(report, display)
     yield Paragraph(plain_text(report.how_to_read), "note")
     terms = " + ".join(f"{term} {fixed(parts[name], precision)}" for name, term in TERMS.items())

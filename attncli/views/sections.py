@@ -196,6 +196,16 @@ def one_line(text: str, display: Display, style: str = "") -> Paragraph:
     return Paragraph(shortened(plain_text(text), display.width), style)
 
 
+def title_line(report: Report, display: Display) -> Paragraph:
+    """`why: smollm2, 270 heads, on 15 tokens`: what the report is about."""
+    return one_line(titled(report), display, "title")
+
+
+def titled(report: Report) -> str:
+    """The experiment and what it is about, with one colon."""
+    return plain_text(f"{report.experiment}: {report.about.rstrip('.').replace(': ', ', ', 1)}")
+
+
 def model_name(report: Report) -> str:
     """The model's folder or id, the default one where the user named none."""
     default = getattr(SPECS[report.experiment], "default_model", "")

@@ -17,10 +17,11 @@ from rich.text import Text
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
+from attncli.settings.fields import ONE_HEAD
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.comparisons import comparison_screen
 from attncli.views.heatmap import sentences
-from attncli.views.matrices import chosen_parts, missing_parts, parts_of
+from attncli.views.matrices import chosen_parts, head_name, missing_parts, parts_of
 from attncli.views.model_screens import (
     ablate_screen,
     generate_screen,
@@ -300,11 +301,17 @@ def next_steps(report: Report, width: int | None, shown_parts: Sequence[str] = (
         steps = ("--skip-sink 1", steps[0], steps[-1])
     if shown_parts:
         steps = tuple(step for step in steps if _is_part_left(step, shown_parts))
-    shown = [step for step in steps if _is_new(step, report)]
+    shown = [_with_head(step, report) for step in steps if _is_new(step, report)]
     lines = [f"Next, with attn {name}: {'  '.join(shown[:count])}" for count in range(len(shown), 0, -1)]
     if lines:
         fitting = (line for line in lines if cell_len(line) <= (width or TEXT_WIDTH))
         yield Paragraph(next(fitting, lines[-1]), "prose")
+
+
+def _with_head(step: str, report: Report) -> str:
+    """The step; with the first of the report's heads where it takes one."""
+    heads = report.table("heads")
+    return step.replace("LAYER:HEAD", head_name(heads[0])) if step == ONE_HEAD and heads else step
 
 
 def _is_part_left(step: str, shown_parts: Sequence[str]) -> bool:
@@ -316,6 +323,8 @@ def _is_part_left(step: str, shown_parts: Sequence[str]) -> bool:
 def _is_new(step: str, report: Report) -> bool:
     flag, _, value = step.partition(" ")
     key = flag.removeprefix("--").replace("-", "_")
+    if step == ONE_HEAD:  # of whose settings it follows whether it is offered
+        return True
     if flag == "--show":
         return {*value.split(",")} <= {*parts_of(report), "all"}
     if key == "explain" and (report.spec.get("engine") == "streaming" or report.spec.get("words")):

@@ -175,3 +175,19 @@ def test_the_keys_that_take_no_colour_have_a_flag_of_their_own(attn: Attn) -> No
     assert attn(["heads", "--skip-sink", "1", "--format", "json"]).err == ""
     both = attn(["self", "--skip-first-keys", "1", "--skip-sink", "2"])
     assert both.code == 2 and "--skip-first-keys: takes one value (got 1, 2)" in both.err
+
+
+def test_every_weight_to_a_later_token_is_zero_which_is_said(attn: Attn) -> None:
+    """A causal model looks at earlier tokens alone, and the other way round there is something to see."""
+    out = " ".join(attn(["heads", "ab", "--from", "a", "--to", "b"]).out.split())
+    assert "Every weight is 0: a stands before b, and this model never looks ahead." in out
+    assert "The other way round: --from b --to a." in out
+    assert "Every weight" not in attn(["heads", "ab", "--from", "b", "--to", "a"]).out
+
+
+@pytest.mark.parametrize("command", ["why", "generate"])
+def test_the_strongest_head_is_what_to_look_at_next(attn: Attn, command: str) -> None:
+    (report,) = [json.loads(attn([command, "abcabc", "--format", "json"]).out)]
+    head = "{layer}:{head}".format(**report["statistics"]["heads"][0])
+    assert f"Next, with attn {command}: --head {head}  " in attn([command, "abcabc"]).out
+    assert "--head" not in attn([command, "abcabc", "--head", head]).out.splitlines()[-1]

@@ -86,6 +86,13 @@ MISTAKES = [
     ("multihead --num-heads 7", "--num-heads: --embed-dim (64) must be divisible by --num-heads (7), or --head-dim given"),
     ("batch t.txt", "t.txt:1:1: must be a mapping with `experiment: NAME` or `steps:`: --file t.txt reads texts"),
     ("results t.txt", "t.txt: is not an attn store, left unchanged: give a file that -o FILE.db wrote, or a new name to write one"),
+    ("generate --needle --model ./my-model", "--needle: needs a value: --needle TEXT (got --model)"),
+    ("diff runs.sqlite other.json", "runs.sqlite: is a store of many runs: attn heads --store runs.sqlite -o runs.json saves a survey in one, to compare that"),
+    ("diff paper.pdf other.json", "paper.pdf: no report can be read from .pdf: save the report as JSON too (-o paper.json) and compare that"),
+    ("diff paper other.json", "paper: is a PDF, not text: pdftotext makes text of one"),
+    ("show report.json", "report.json: is a database: attn results, export and heads --store show a store"),
+    ("self --file picture.png", "--file: picture.png is a picture, not text"),
+    ("self --file wide.txt", "--file: wide.txt is UTF-16, not UTF-8: iconv -f UTF-16 -t UTF-8 makes UTF-8 of it"),
     ("generate --chat", "--chat: tiny-induction has no chat template: leave --chat out"),
     ("pitfalls late", "--pitfall: got late (did you mean 'late-mask'?): must be one of softmax-twice, no-scaling, uniform-projections, merged-heads, vocabulary-labels, wrong-axis or late-mask"),
 ]
@@ -96,6 +103,11 @@ FILES = {
     "entry.yaml": b"- experiment: self\n",
     "deep.yaml": b"experiment: heads\nmodel: ./nowhere\n",
     "picture.png": b"\x89PNG\r\n",
+    "runs.sqlite": b"SQLite format 3\0\xff",
+    "report.json": b"SQLite format 3\0\xff",
+    "paper.pdf": b"%PDF-1.4\n\xff",
+    "paper": b"%PDF-1.4\n\xff",
+    "wide.txt": "the cat".encode("utf-16"),
     "weights.bin": b"",
 }
 
@@ -128,6 +140,8 @@ def test_version_and_help_are_commands_too(attn: Attn) -> None:
     assert version.code == 0 and attn(["-V"]) == attn(["version"]) == version
     assert attn(["help"]) == attn(["--help"])
     assert attn(["help", "self"]) == attn(["self", "--help"]) and attn(["help", "self"]).code == 0
+    assert attn(["--help-all"]) == attn(["--help"])
+    assert attn(["config", "--help-all"]) == attn(["config", "--help"])
     assert attn(["help", "config", "schema"]).out.startswith("Usage: attn config schema")
 
 

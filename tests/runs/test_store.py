@@ -761,3 +761,30 @@ def test_executors_give_the_same_figures(attn: Attn, tmp_path: Path) -> None:
     for store in stores.values():
         assert len(done_runs(store)) == 300
         assert_same_figures(tidy(store), expected)
+
+
+def test_a_condition_that_nothing_meets_says_what_there_is(attn: Attn, tmp_path: Path) -> None:
+    store, config = str(tmp_path / "s.db"), tmp_path / "s.yaml"
+    config.write_text("experiment: multihead\nsweep: {num_heads: [1, 2, 8], causal: [false, true]}\n")
+    assert attn(["batch", str(config), "-o", store]).code == 0
+    for condition, line in {
+        "num_heads=3": "num_heads is 1, 2 or 8.",
+        "causal=maybe": "causal is false or true.",
+        "head=9": "head is 0, 1, 2, 3, 4, 5, 6 or 7.",
+        "seed=4": "seed is 0.",
+    }.items():
+        assert (
+            f"No value meets these conditions.\n{line}\n"
+            in attn(["results", store, "--where", condition]).out
+        )
+    assert "entropy.mean is from " in attn(["results", store, "--where", "entropy.mean > 99"]).out
+
+
+def test_a_batch_says_what_another_plan_left_in_its_store(attn: Attn, tmp_path: Path) -> None:
+    """Without --file the store's texts are of no plan: nothing of them is shown until --all asks for it."""
+    store, config, texts = str(tmp_path / "s.db"), tmp_path / "s.yaml", tmp_path / "t.txt"
+    config.write_text("experiment: self\n")
+    texts.write_text("a cat\ntwo dogs\n")
+    assert "earlier" not in attn(["batch", str(config), "--file", str(texts), "-o", store]).err
+    again = attn(["batch", str(config), "-o", store])
+    assert again.err.endswith(", 2 of earlier plans left out (attn results --all has them)\n")
