@@ -13,7 +13,7 @@ from attncli.report import PLACES, Report, Row, Table
 from attncli.views import SCALES
 from attncli.views.colours import Shading, shading
 from attncli.views.matrices import ATTENTION_AXES, Matrix, matrices_of, place_names, whole_heads
-from attncli.views.model_screens import pattern_letter
+from attncli.views.model_screens import head_letter, is_mostly_first
 from attncli.views.texts import LabelledAxis, labelled_axes
 
 # The first of these is what one opens a report for.
@@ -114,14 +114,10 @@ class Grid:
 
     @cached_property
     def letters(self) -> dict[Place, str]:
-        """The letter of each head's pattern; a small one for the first token, where most heads look."""
-        letters = {
-            place: pattern_letter(row["pattern"]) for place, row in self.heads.items() if "pattern" in row
-        }
-        common = HEAD_PATTERNS["first token"].letter
-        if 2 * list(letters.values()).count(common) <= len(letters):
-            return letters
-        return {place: letter.lower() if letter == common else letter for place, letter in letters.items()}
+        """The letters of `attn heads`: of most that look at the first token small ones, by the rest."""
+        named = {place: row for place, row in self.heads.items() if "pattern" in row}
+        is_carpet = is_mostly_first([*named.values()])
+        return {place: head_letter(row, is_carpet) for place, row in named.items()}
 
     @cached_property
     def is_causal(self) -> bool:

@@ -14,10 +14,12 @@ from attncli.views import TEXT_WIDTH, Display
 from attncli.views.colours import Shading, levels, palette, shading
 from attncli.views.matrices import (
     Matrix,
+    axes_in_words,
     block_maximum,
     block_mean,
     chosen_parts,
     compared_names,
+    in_words,
     matrices,
     place_names,
     scale_of,
@@ -158,7 +160,7 @@ class Subject:
         if len(self.matrices) == 1:
             return first.title
         axes = (*(axis for axis, _ in first.place), *first.axes)
-        return f"{first.name} ({' × '.join(axes)})"
+        return f"{in_words(first.name)} ({axes_in_words(axes)})"
 
     @property
     def poolings(self) -> tuple[str, ...]:
@@ -347,7 +349,8 @@ def arranged(subject: Subject, plan: Plan, maps: list[Lines]) -> Lines:
     columns = subject.columns if len(maps) == 1 else replace(subject.columns, tokens=())
     header = column_header(columns, plan.block[1], plan.cell_width)
     row_labels = subject.rows.labels(subject.row_token_cells, plan.block[0], plan.rows_per_line)
-    labels = [text_line(text) for text in ([""] * (len(header) - 1) + [subject.rows.name, *row_labels])]
+    names = [""] * (len(header) - 1) + [in_words(subject.rows.name)]
+    labels = [text_line(text) for text in [*names, *row_labels]]
     if len(maps) == 1:
         return beside([labels, [*header, *maps[0]]], 1)
     titles = subject.panel_titles

@@ -52,17 +52,35 @@ class Matrix:
     @property
     def title(self) -> str:
         """`weights (query × key), layer 0, head 3`."""
-        return self._titled(f"{self.name} ({' × '.join(self.axes)})")
+        return self._titled(f"{in_words(self.name)} ({axes_in_words(self.axes)})")
 
     @property
     def title_without_axes(self) -> str:
         """`weights, layer 0, head 3`."""
-        return self._titled(self.name)
+        return self._titled(in_words(self.name))
 
     def _titled(self, name: str) -> str:
         if self.shared:
             return f"{name}, the same for every {' and '.join(self.shared)}"
         return ", ".join([name, *place_names(self.place)])
+
+
+WORDS = {
+    "pooled_mean": "block means",
+    "pooled_max": "block maxima",
+    "query_block": "query block",
+    "key_block": "key block",
+}
+
+
+def in_words(name: str) -> str:
+    """What people read for a tensor or an axis: mostly its name."""
+    return WORDS.get(name, name)
+
+
+def axes_in_words(axes: Iterable[str]) -> str:
+    """`query × key`."""
+    return " × ".join(map(in_words, axes))
 
 
 def place_names(place: Iterable[tuple[str, int]]) -> list[str]:

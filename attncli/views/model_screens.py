@@ -15,7 +15,7 @@ from attncli.core.row_statistics import EFFECTS, FIRST_TOKEN, HEAD_PATTERNS, UNN
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Cell, NamedTensor, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.matrices import head_name, matrices_of
+from attncli.views.matrices import head_name, matrices_of, unit_of
 from attncli.views.screens import weights_part
 from attncli.views.sections import (
     GAP,
@@ -633,7 +633,7 @@ OTHER_LINES = 9
 A header with names of two words has a second line.
 """
 
-LITTLE = "."
+LITTLE, NATS = ".", "nats"
 MOST_EFFECTS, MOST_KEYS, FEWEST_KEYS = 6, 4, 2
 TERMS = {"embedding": "embedding", "heads": "heads", "mlps": "MLPs", "biases": "biases"}
 
@@ -658,7 +658,7 @@ def ablate_screen(report: Report, display: Display) -> ScreenParts:
         drawings, height = [replace(drawing, usual=0) for drawing in drawings], 0
     notes = [plain_text(note) for note in report.notes]
     has_second_header = bool(_looked_at(heads, display)) or any(
-        "_" in effect for effect in _effects(heads, sort)
+        effect_header[0] for effect_header in map(_effect_header, _effects(heads, sort))
     )
     taken = OTHER_LINES + has_second_header + height
     taken += sum(-(-cell_len(line) // width) for line in (*summary, *notes))
@@ -690,7 +690,15 @@ def _summary(report: Report, precision: int) -> Iterator[str]:
 
 def _numbers(numbers: Row, precision: int, *, signed: bool = False) -> str:
     names = (name for name in EFFECTS if name in numbers)
-    return ", ".join(f"{name} {_number(name, numbers[name], precision, signed)}" for name in names)
+    parts = (
+        f"{name} {_number(name, numbers[name], precision, signed)} {_nats(name)}".rstrip() for name in names
+    )
+    return ", ".join(parts)
+
+
+def _nats(name: str) -> str:
+    """The unit of an effect that is a number of nats."""
+    return NATS if unit_of(name, PLACES) == NATS else ""
 
 
 def _number(name: str, value: object, precision: int, signed: bool = True) -> str:
@@ -712,7 +720,7 @@ def _ranked(rows: Sequence[Row], count: int, sort: str, display: Display) -> Gri
         names = [f"{row['stack']} {name}" for row, name in zip(rows, label.cells, strict=True)]
         label = Column(label.header, names)
     columns = [
-        Column(split_header(name), [_number(name, row[name], display.precision) for row in rows])
+        Column(_effect_header(name), [_number(name, row[name], display.precision) for row in rows])
         for name in _effects(rows, sort)
     ]
     order = "lowest" if _effect(sort).falls else "largest"
@@ -721,6 +729,11 @@ def _ranked(rows: Sequence[Row], count: int, sort: str, display: Display) -> Gri
     # Where every head is missed at one token, that is what the screen is about.
     first, last = (looks_at, []) if len(looks_at) == 1 else ([], looks_at)
     return Grid(title, label, [_patterns(rows), *first, *columns, *last]).first_group(display.width)
+
+
+def _effect_header(name: str) -> tuple[str, str]:
+    """`loss`, `nats`; a name of two words on two lines."""
+    return (name, NATS) if _nats(name) else split_header(name)
 
 
 def _head_names(rows: Sequence[Row]) -> Column:
@@ -774,7 +787,8 @@ def _tenths(name: str, tensor: NamedTensor, sort: str, display: Display) -> Elas
     cells = {place: _tenth(value, largest) for place, value in np.ndenumerate(values) if np.isfinite(value)}
     marks = {"-": "- better without the head", LITTLE: f"{LITTLE} next to nothing"}
     said = [text for mark, text in marks.items() if mark in cells.values()]
-    title = plain_text("; ".join([f"{name}: 9 is the largest, {fixed(largest, 2)}", *said]))
+    size = f"{fixed(largest, 2)} {_nats(name.partition(' ')[0])}".rstrip()
+    title = plain_text("; ".join([f"{name}: 9 is the largest, {size}", *said]))
     num_lines = len(head_grid(cells, display)) if cells else 0
 
     def of(lines: int) -> Iterator[Section]:

@@ -28,8 +28,10 @@ from attncli.views.matrices import (
     Curve,
     Curves,
     Matrix,
+    axes_in_words,
     compared_names,
     curves_of,
+    in_words,
     matrices_of,
     place_names,
     scale_of,
@@ -300,7 +302,7 @@ class MapsBlock:
         if count == 1:
             return replace(first, name=self.maps.name).title.replace("_", " ")
         part = f": the first {count} of {total}" if total > count else ""
-        return f"{self.maps.name} ({' × '.join(first.axes)}){part}".replace("_", " ")
+        return f"{in_words(self.maps.name)} ({axes_in_words(first.axes)}){part}".replace("_", " ")
 
     @property
     def unit(self) -> str:

@@ -203,6 +203,7 @@ def matrix_rows(of: Callable[[int], Iterable[Section]], count: int, most: int = 
 
 
 MAP_LINES = 12
+EVEN = 1.2  # Blocks of random tokens differ by less; their map is of one colour.
 ROOM = 11  # Lines for the rows of the weights and the notes together.
 NAME_WIDTH = 16
 SUM_TOLERANCE, ALIKE = 5e-3, 1e-6
@@ -284,6 +285,9 @@ def _weights(report: Report, display: Display) -> Iterator[Elastic]:
         def map_of(lines: int) -> Iterator[Section]:
             figure = draw(report, [first], replace(display, map_lines=lines))
             yield Drawing(title, [line.text.rstrip(" ") for line in figure.lines], figure.mentioned)
+            low, high = np.nanmin(first.values), np.nanmax(first.values)
+            if high <= EVEN * low:
+                yield Paragraph(f"No block stands out: their means are {low:.1e} to {high:.1e}.", "line")
             yield Paragraph("See --show weights for larger maps.", "note")
 
         yield Elastic(map_of, MAP_LINES, LEAST_ROWS, display.map_lines)

@@ -14,7 +14,15 @@ from attncli.report import PLACES, Cell, NamedTensor, Numbers, Report, Row, Shap
 from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heatmap import draw
-from attncli.views.matrices import Matrix, first_position, head_name, matrices, place_names, tokens_of
+from attncli.views.matrices import (
+    Matrix,
+    first_position,
+    head_name,
+    in_words,
+    matrices,
+    place_names,
+    tokens_of,
+)
 from attncli.views.texts import NO_NUMBER, fixed, scalar, shortened, token_texts, wrap_cells
 
 GAP = 2
@@ -115,7 +123,7 @@ class TableLabels:
         digits = len(str(first + count - 1))
         texts = token_texts(names, count, self.row_width)
         cells = [f"{i:>{digits}} {name}".rstrip() for i, name in enumerate(texts, first)]
-        return Column(("", axis), cells, left=True)
+        return Column(("", in_words(axis)), cells, left=True)
 
     def columns(self, axis: str, count: int) -> list[tuple[str, str]]:
         """A header of two lines for each column."""

@@ -310,8 +310,9 @@ def next_steps(report: Report, width: int | None, shown_parts: Sequence[str] = (
 
 def _with_head(step: str, report: Report) -> str:
     """The step; with the first of the report's heads where it takes one."""
-    heads = report.table("heads")
-    return step.replace("LAYER:HEAD", head_name(heads[0])) if step == ONE_HEAD and heads else step
+    first = next(iter(report.table("heads")), {})
+    is_known = step == ONE_HEAD and {*PLACES} <= first.keys()
+    return step.replace("LAYER:HEAD", head_name(first)) if is_known else step
 
 
 def _is_part_left(step: str, shown_parts: Sequence[str]) -> bool:

@@ -35,6 +35,7 @@ def named_survey(tokens: tuple[str, ...] = WORDS, *, layers: int = 3, heads: int
             "head": head,
             "stack": "self",
             "pattern": name,
+            "rest_pattern": None if name == "previous token" else "uniform" if head == 2 else "unnamed",
             "sink_mass": 0.25 if name == "previous token" else 1.0,
             "previous_token": 0.875 if name == "previous token" else 0.0,
         }
@@ -263,16 +264,16 @@ def test_it_opens_where_most_is_to_be_seen() -> None:
 
 @pytest.mark.parametrize("depth", ["none", "16", "truecolor"])
 def test_heads_are_the_letters_of_their_patterns(depth: str) -> None:
-    """Where most heads look at the first token, their letter is small."""
+    """Where most heads look at the first token, their letters are small, by the rest of their weight."""
 
     async def steps(app: Browser, pilot: "Pilot[None]") -> None:
         await pilot.press("right")
         picker = app.query_one(HeadPicker)
         assert [picker.render_line(y).text.rstrip() for y in range(4)] == [
             "   0   2   4",
-            "0  f[f]f f f",
-            "1  f f f f f",
-            "2  f f f f P",
+            "0  f[f]u f f",
+            "1  f f u f f",
+            "2  f f u f P",
         ]
         screen = screen_now(app)
         assert "0:1 first token (sink_mass 1.00)" in screen

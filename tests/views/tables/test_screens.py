@@ -1,6 +1,7 @@
 """First screens: goldens of reports made by hand; every one fits 30 lines and ends in what to type next."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -432,3 +433,21 @@ def test_no_line_is_wider_than_a_narrow_screen(experiment: str, width: int) -> N
         *wide, _ = shown("table", [report], width=80).splitlines()  # all but what to type next
         words = {word for word in " ".join(wide).split() if word.isalpha()}
         assert words <= {*" ".join(lines).split()}
+
+
+def test_a_map_of_one_colour_says_so_in_words() -> None:
+    """Blocks of random tokens get the same weight; those of a causal text do not."""
+    report = run("self", num_tokens=300, engine="streaming")
+    tensor = report.tensors["pooled_mean"]
+    even = NamedTensor(tensor.axes, np.full_like(tensor.values, 1 / 300))
+    text = shown("table", [replace(report, tensors={"pooled_mean": even})])
+    assert "No block stands out: their means are 3.3e-03 to 3.3e-03." in text
+    assert "block means (query block × key block)" in text
+    assert "No block stands out" not in shown("table", [report])
+
+
+def test_losses_have_their_unit() -> None:
+    text = shown("table", [run("ablate")])
+    assert re.search(r"with all heads: loss \d+\.\d\d nats", text)
+    assert re.search(r"loss: 9 is the largest, \d+\.\d\d nats", text)
+    assert re.search(r"^head  pattern +nats  nats", text, re.MULTILINE)

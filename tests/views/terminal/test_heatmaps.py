@@ -301,7 +301,7 @@ def test_blocks_of_a_streamed_run_are_labelled_by_position() -> None:
         "self", {}, {}, tensors={"pooled_max": tensor}, statistics={"rows": entropy, "keys": received}
     )
     text = shown("heatmap", [report], width=80)
-    assert "pooled_max (query_block × key_block): each cell the largest of 3 × 3 weights" in text
+    assert "block maxima (query block × key block): each cell the largest of 3 × 3 weights" in text
     assert [line.split()[0] for line in pictures(text, 4)] == ["0-2", "3-5", "6-8", "9"]
 
 
