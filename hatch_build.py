@@ -32,7 +32,7 @@ class CompiledPass(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def _processor(folder: Path) -> Any:
-    spec = spec_from_file_location("processor", folder / "processor.py")
+    spec = spec_from_file_location("runtime", folder / "runtime.py")
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from attncli.core.processor import limit_spinning
+from attncli.core.runtime import limit_spinning
 
 if TYPE_CHECKING:
     from attncli.api import NotebookReport, heads, run

@@ -18,16 +18,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attncli import __version__
-from attncli.core.processor import tile_pass_in_use
+from attncli.core.runtime import tile_pass_in_use
 from attncli.errors import DONE, FAILED, INTERRUPTED, TRUTHS, ClosedPipe, UserError, WriteError, forget_stdout
 from attncli.memory import is_about_memory, out_of_memory
 from attncli.plain_text import forget_notes, note, plain_text
-from attncli.settings import EXPERIMENTS, load
+from attncli.settings import EXPERIMENTS, PLUGINS_GROUP, SPECS, load
 
 if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
     from attncli.commands.command import Command, CommandGroup, Parameter
 
-HELP = """See attention at work: where each token looks, in a sentence, in the heads of a model, in many runs.
+HELP = """Where each token looks: in a sentence, in heads of models, in many runs.
 
 attn alone shows a trained head; attn COMMAND --help-all shows every flag.
 """
@@ -51,6 +51,7 @@ COMMANDS = {
     "batch": CommandRow("Run the experiments of config files", "batch", "Many runs"),
     "results": CommandRow("A summary of what a batch has kept", "results", "Many runs"),
     "export": CommandRow("The statistics of a batch as a tidy table", "results:export_command", "Many runs"),
+    "plugins": CommandRow("What installed packages add to attn", "plugins", "Many runs"),
     "config": CommandRow("The schema of config files", "config", "Many runs"),
 }
 COMMAND_GROUPS = ("See", "Learn", "Models", "Many runs")
@@ -176,7 +177,8 @@ def _flags(command: Any) -> dict[str, str | None]:
 
 def _flags_of_each() -> dict[str, dict[str, str | None]]:
     """The flags of every command, whose pages are all imported now."""
-    commands = {name: _command(name) for name in COMMANDS}
+    usable = [name for name in COMMANDS if name not in EXPERIMENTS or name in SPECS]
+    commands = {name: _command(name) for name in usable}
     return {name: _flags(one) for name, one in commands.items() if not hasattr(one, "commands")}
 
 
@@ -322,6 +324,8 @@ def _typer_group(group: "CommandGroup") -> TyperGroup:
 def _command(name: str) -> Any:
     """Typer's command of that name, built now."""
     row = COMMANDS[name]
+    if name in EXPERIMENTS and name not in SPECS:  # it has been said why
+        raise typer.Exit(FAILED)
     command = load(f"attncli.commands.{row.module}", "command")(name, row.summary)
     return _typer_group(command) if hasattr(command, "commands") else _typer_command(command)
 
@@ -350,7 +354,8 @@ class LazyGroup(Group):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The names and summaries in their groups, with nothing imported."""
         width = max(map(len, COMMANDS))
-        for group in COMMAND_GROUPS:
+        has_plugins = any(row.group == PLUGINS_GROUP for row in COMMANDS.values())
+        for group in (*COMMAND_GROUPS, PLUGINS_GROUP) if has_plugins else COMMAND_GROUPS:
             with formatter.section(group):
                 rows = [
                     (name.ljust(width), row.summary) for name, row in COMMANDS.items() if row.group == group

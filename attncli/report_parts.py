@@ -13,9 +13,9 @@ from attncli import __version__
 from attncli.core.engines import attend
 from attncli.core.formulas import outside_mass
 from attncli.core.layer import Computed, Wanted
-from attncli.core.processor import tile_pass_in_use
 from attncli.core.row_statistics import ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
+from attncli.core.runtime import tile_pass_in_use
 from attncli.core.summaries import extreme_places, quantiles
 from attncli.report import NamedTensor, Report, Statistic, Table, Tensors
 from attncli.settings import load

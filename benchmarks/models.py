@@ -28,7 +28,7 @@ from transformers.modeling_utils import PreTrainedModel
 
 from attncli.core.engines import attend
 from attncli.core.layer import Computed, Marks, Wanted
-from attncli.core.processor import SWITCH, tile_pass
+from attncli.core.runtime import SWITCH, tile_pass
 from attncli.measure.patterns import head_scores, wanted_scores
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, DeferredLayers

@@ -28,7 +28,7 @@ ARROWS = {
     "core": set(),
     "report_parts": {"settings", "core", "report"},
     "saved": {"arrays", "settings", *LEAVES},
-    "arrays": {"errors", "models"},
+    "arrays": {"errors", "models", "plain_text"},
     "memory": {"errors"},
     "plain_text": set(),
     "errors": set(),
@@ -61,7 +61,7 @@ def modules_imported_at_once(path: Path) -> set[str]:
 
 
 # What the rooms without torch may import of core: tables of names.
-NAMES = {f"attncli.core.{name}" for name in ("row_statistics", "names")}
+NAMES = {f"attncli.core.{name}" for name in ("row_statistics", "names", "runtime")}
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 

@@ -35,7 +35,7 @@ from attncli.commands.output import (
     readable_rate,
     readable_seconds,
 )
-from attncli.core.processor import one_torch_thread
+from attncli.core.runtime import one_torch_thread
 from attncli.errors import DONE, FAILED, SOME_FAILED, ClosedPipe, UserError, forget_stdout
 from attncli.memory import available_bytes
 from attncli.plain_text import plain_text

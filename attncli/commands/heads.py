@@ -177,7 +177,7 @@ def _rest_tables(rest: RestOfText | None) -> dict[str, Table]:
     """What `rest_pattern` is named by, and how many rows of the text that comes from."""
     if rest is None:
         return {}
-    counts = [
+    counts: list[dict[str, Cell]] = [
         {"stack": stack.name, STARTS_SPECIAL: stack.starts_special, **stack.num_rows}
         for stack in rest.stacks.values()
     ]

@@ -1,6 +1,7 @@
 """What computes a layer's attention; which engine does follows from size and from what is wanted."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from attncli.core import rows
 from attncli.core.layer import PLAIN, AttentionLayer, Computed, Visibility, Wanted
 from attncli.core.row_tiles import GivenWeights, Source
+from attncli.core.runtime import added, imported_or_told
 
 Progress = Callable[[float], None]
 
@@ -59,14 +61,21 @@ ENGINES = {
 }
 
 
+@cache
+def engines() -> dict[str, Engine]:
+    """Those of plugins, each an Engine; then ours."""
+    others = {name: imported_or_told(plugin) for name, plugin in added("engines", {*ENGINES}).items()}
+    return {name: engine for name, engine in others.items() if engine is not None} | ENGINES
+
+
 def engine_for(source: Source, wanted: Wanted) -> str:
     """The name of the first engine that suits."""
-    return next(name for name, engine in ENGINES.items() if engine.suits(source, wanted))
+    return next(name for name, engine in engines().items() if engine.suits(source, wanted))
 
 
 def attend(source: Source, wanted: Wanted, progress: Progress | None = None) -> Computed:
     """What is wanted of a layer, or of given weights, by the engine that suits."""
-    return ENGINES[engine_for(source, wanted)].attend(source, wanted, progress)
+    return engines()[engine_for(source, wanted)].attend(source, wanted, progress)
 
 
 def attend_with_gradients(layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:

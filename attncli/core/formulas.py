@@ -10,6 +10,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attncli.core.row_statistics import PLUGGED
+from attncli.core.runtime import imported_or_told
+
 
 @dataclass(frozen=True)
 class Softmax:
@@ -90,10 +93,18 @@ class Rows:
 
 @cache
 def load_formula(place: str) -> Callable[..., Any]:
-    """The function that a table names."""
+    """The function that a table names; no number where it is of a plugin that cannot be imported."""
+    for plugin in PLUGGED.values():
+        if plugin.place == place:
+            return imported_or_told(plugin) or no_number
     module, _, name = place.partition(":")
     function: Callable[..., Any] = getattr(import_module(module), name)
     return function
+
+
+def no_number(rows: Rows) -> Float[Tensor, "*batch query"]:
+    """NaN in every row."""
+    return torch.full_like(max_weight(rows), torch.nan)
 
 
 def entropy(rows: Rows) -> Float[Tensor, "*batch query"]:

@@ -7,6 +7,8 @@ place, `module:function`.
 
 from typing import NamedTuple
 
+from attncli.core.runtime import added
+
 
 class RowStatistic(NamedTuple):
     """One number for each row, by a formula of `attncli.core.formulas.Rows`."""
@@ -63,6 +65,10 @@ WRITING = {
     "lookback_ratio": "attncli.core.formulas:lookback_ratio",
     "needle_mass": "attncli.core.formulas:needle_mass",
 }
+PLUGGED = added("statistics", {*ROW_STATISTICS, *PATTERNS, *WRITING})
+"""What other packages measure of a row, where queries and keys are of one text."""
+for name, plugin in PLUGGED.items():
+    ROW_STATISTICS[name] = RowStatistic(plugin.place, positional=True)
 OF_WRITTEN_KEYS = ("written_mass", "lookback_ratio")
 """Those that need what was written among the keys: cross-attention has them not."""
 WRITER_STATISTICS = (*ROW_STATISTICS, *WRITING, "retrieval")

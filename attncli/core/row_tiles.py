@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attncli.core.formulas import Rows, Softmax
 from attncli.core.layer import AttentionLayer, SeenKeys
-from attncli.core.processor import tile_pass
+from attncli.core.runtime import tile_pass
 
 Found = TypeVar("Found")
 

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.processor import tile_pass
 from attncli.core.row_tiles import Scratch
+from attncli.core.runtime import tile_pass
 from attncli.core.tile_scores import LOWEST, Head, QueryBlock, keep_top
 
 SAFE_BITS = 48.0

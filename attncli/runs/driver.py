@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from attncli.core.processor import VARIABLE
+from attncli.core.runtime import VARIABLE
 from attncli.errors import RunError
 from attncli.memory import is_about_memory, out_of_memory
 from attncli.runs.plan import Job, Plan, RunKeys

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from attncli.core.runtime import Plugin, added, imported_or_told
+
 if TYPE_CHECKING:
     from attncli.settings.fields import Spec
 
@@ -14,6 +16,7 @@ class Experiment(NamedTuple):
     summary: str
     spec: str
     group: str = "See"
+    plugin: Plugin | None = None
 
 
 EXPERIMENTS = {
@@ -41,6 +44,17 @@ EXPERIMENTS = {
 }
 
 
+OTHER_COMMANDS = frozenset(
+    {"lesson", "show", "diff", "browse", "batch", "results", "export", "plugins", "config", "help", "version"}
+)
+"""Names of the command line that no experiment of a plugin may have."""
+PLUGINS_GROUP = "Plugins"
+EXPERIMENTS |= {
+    name: Experiment(f"From {plugin.package}", plugin.place, PLUGINS_GROUP, plugin)
+    for name, plugin in added("experiments", {*EXPERIMENTS, *OTHER_COMMANDS}).items()
+}
+
+
 def load(place: str, default: str) -> Any:
     """What stands at `module:name`, imported now; `default` where the place names a module alone."""
     module, _, name = place.partition(":")
@@ -51,14 +65,21 @@ class Specs(Mapping[str, "type[Spec]"]):
     """The Spec of each experiment, imported when it is asked for."""
 
     def __getitem__(self, experiment: str) -> "type[Spec]":
-        spec_class: type[Spec] = load(f"attncli.{EXPERIMENTS[experiment].spec}", "")
+        row = EXPERIMENTS[experiment]
+        if row.plugin is not None and imported_or_told(row.plugin) is None:
+            raise KeyError(experiment)
+        spec_class: type[Spec] = load(row.spec if row.plugin else f"attncli.{row.spec}", "")
         return spec_class
 
     def __iter__(self) -> Iterator[str]:
-        return iter(EXPERIMENTS)
+        return (name for name in EXPERIMENTS if name in self)
 
     def __len__(self) -> int:
-        return len(EXPERIMENTS)
+        return sum(1 for _ in self)
+
+    def __contains__(self, experiment: object) -> bool:
+        row = EXPERIMENTS.get(str(experiment))
+        return row is not None and (row.plugin is None or imported_or_told(row.plugin) is not None)
 
 
 SPECS = Specs()

@@ -6,6 +6,9 @@ from importlib import import_module
 from logging import ERROR, getLogger
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from attncli.core.runtime import BrokenPlugin, Plugin, added, imported
+from attncli.errors import RunError
+
 if TYPE_CHECKING:
     from attncli.report import Report
 
@@ -33,6 +36,7 @@ class View(NamedTuple):
     one_table: bool = False
     has_steps: bool = False
     has_title: bool = False
+    plugin: Plugin | None = None
 
 
 PLOT = ("plot", "matplotlib")
@@ -53,6 +57,10 @@ VIEWS = {
     "png": View("pictures:write_png", (".png",), PLOT, True, True, True, True, has_title=True),
     "svg": View("pictures:write_svg", (".svg",), PLOT, True, False, True, True, has_title=True),
     "pdf": View("pictures:write_pdf", (".pdf",), PLOT, True, True, True, True, has_title=True),
+}
+VIEWS |= {
+    name: View(plugin.place, (f".{name}",), plugin=plugin)
+    for name, plugin in added("views", {*VIEWS}).items()
 }
 SUFFIXES = {suffix: name for name, view in VIEWS.items() for suffix in view.suffixes}
 
@@ -122,7 +130,11 @@ def load_view(name: str) -> Write:
     if VIEWS[name].extra == PLOT:
         # Before the import: matplotlib logs about its caches and fonts.
         getLogger("matplotlib").setLevel(ERROR)
-    write: Write = getattr(import_module(f"{__name__}.{module}"), function or "write")
+    write: Write
+    if (plugin := VIEWS[name].plugin) is None:
+        write = getattr(import_module(f"{__name__}.{module}"), function or "write")
+    else:
+        write = _of_plugin(plugin)
     if VIEWS[name].spells_tokens:
         return write
 
@@ -132,3 +144,12 @@ def load_view(name: str) -> Write:
         write(map(readable, reports), stream, display)
 
     return write_readable
+
+
+def _of_plugin(plugin: Plugin) -> Write:
+    """The function that a plugin names; RunError where it cannot be imported."""
+    try:
+        write: Write = imported(plugin)
+    except BrokenPlugin as error:
+        raise RunError(str(error)) from None
+    return write

@@ -557,7 +557,7 @@ def _telling_rows(summary: Table, spec: Mapping[str, Any], most: int) -> tuple[s
         for rows in ranked
         if rows[0]["head"] is not None
         and rows[0]["mean"] != 0
-        and f"{WITHOUT_FIRST}." not in rows[0]["statistic"]
+        and f"{WITHOUT_FIRST}." not in str(rows[0]["statistic"])
     ]
     if len(ranked) == 1:
         return f"the {STRONGEST} heads with the largest mean", list(map(_of_head, ranked[0][:STRONGEST]))

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attncli.core import processor, reference, rows, tiles
+from attncli.core import reference, rows, runtime, tiles
 from attncli.core import row_tiles as row_softmax
 from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.row_statistics import ROW_STATISTICS
@@ -38,10 +38,10 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is
 
 @pytest.fixture
 def torch_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(processor.SWITCH, "0")
-    processor.tile_pass.cache_clear()
+    monkeypatch.setenv(runtime.SWITCH, "0")
+    runtime.tile_pass.cache_clear()
     yield
-    processor.tile_pass.cache_clear()
+    runtime.tile_pass.cache_clear()
 
 
 def build_hook() -> Any:
@@ -80,7 +80,7 @@ def assert_close(found: Computed, expected: Computed, tolerance: float) -> None:
 
 @needs_compiler
 def test_it_is_installed() -> None:
-    assert processor.tile_pass_in_use() == "compiled"
+    assert runtime.tile_pass_in_use() == "compiled"
 
 
 @given(
@@ -128,7 +128,7 @@ def test_scores_of_ten_thousand(sizes: TileSizes) -> None:
 
 
 def test_torch_gives_the_same(torch_alone: None) -> None:
-    assert processor.tile_pass_in_use() == "torch"
+    assert runtime.tile_pass_in_use() == "torch"
     made = layer(3, 61, 67, causal=True)
     expected = reference.attend(made, WANTED)
     assert_close(tiles.attend(made, WANTED, None, TileSizes(16, 32)), expected, 3e-5)
@@ -198,9 +198,9 @@ def test_after_a_fork() -> None:
 
 SANITIZED = """
 import ctypes, sys
-from attncli.core import processor
+from attncli.core import runtime
 library = ctypes.CDLL(sys.argv[1])
-processor.tile_pass = lambda: library
+runtime.tile_pass = lambda: library
 from tests.core import test_compiled_pass as tests
 from attncli.core.tile_sums import TileSizes
 tests.test_any_shape_and_mask_is_that_of_float64()
@@ -213,11 +213,11 @@ def test_the_sanitizers_find_nothing(tmp_path: Path) -> None:
     """Addresses and undefined behaviour, over the tests above."""
     hook, library = build_hook(), tmp_path / "sanitized.so"
     flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
-    command = ["cc", *hook.FLAGS, *flags, "-o", library, processor.SOURCE, "-lm"]
+    command = ["cc", *hook.FLAGS, *flags, "-o", library, runtime.SOURCE, "-lm"]
     if subprocess.run(command, capture_output=True).returncode:
         pytest.skip("the compiler has no sanitizers")
-    runtime = subprocess.run(["cc", "-print-file-name=libasan.so"], capture_output=True, text=True)
-    environment = {**os.environ, "LD_PRELOAD": runtime.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
+    libasan = subprocess.run(["cc", "-print-file-name=libasan.so"], capture_output=True, text=True)
+    environment = {**os.environ, "LD_PRELOAD": libasan.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
     done = subprocess.run(
         [sys.executable, "-c", SANITIZED, library], cwd=ROOT, env=environment, capture_output=True, text=True
     )

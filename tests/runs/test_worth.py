@@ -17,8 +17,8 @@ from transformers import AutoModel
 from typer.core import TyperCommand
 
 from attncli.commands import batch as kept
-from attncli.core import processor
-from attncli.core.processor import SPINNING, SPINS, VARIABLE, one_torch_thread
+from attncli.core import runtime
+from attncli.core.runtime import SPINNING, SPINS, VARIABLE, one_torch_thread
 from attncli.runs import driver as workers
 from attncli.runs import plan as worth
 from attncli.runs.driver import Driver
@@ -288,13 +288,13 @@ def test_slow_runs_are_chunks_of_their_own_whatever_was_expected(tmp_path: Path)
 def test_threads_follow_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = iter((0.0, 4.0, 4.0, 4.0, 4.0, 8.0, 8.0))
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(processor, "SECONDS", 0.0)
-    monkeypatch.setattr(processor, "_busy_seconds", lambda: next(busy))
-    monkeypatch.setattr(processor.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(runtime, "SECONDS", 0.0)
+    monkeypatch.setattr(runtime, "_busy_seconds", lambda: next(busy))
+    monkeypatch.setattr(runtime.os, "cpu_count", lambda: 2)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with processor.threads_of_idle_cores() as look:
+        with runtime.threads_of_idle_cores() as look:
             assert torch.get_num_threads() == 1
             look()  # four seconds of others in no time
             assert torch.get_num_threads() == 1

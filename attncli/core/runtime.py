@@ -1,20 +1,31 @@
-"""What computes on the CPU: the pass over tiles in C, and torch's own threads.
+"""What attn finds where it runs: the pass over tiles in C, torch's own threads, plugins of other packages.
 
 A leaf without torch. The library of the pass is built when attn is installed, where there is a compiler
 (hatch_build.py); its name has the digest of its source, so that none of another version is ever loaded.
+
+A plugin is an entry point, named by the metadata of its package and imported when it is used. A package
+names it in its pyproject.toml, as `similarity = "attn_similarity:SimilaritySpec"` below
+`[project.entry-points."attncli.experiments"]`. Metadata is read as files
+(https://packaging.python.org/en/latest/specifications/entry-points/): `importlib.metadata` takes longer to
+import than half of `attn --help` takes.
 """
 
 import ctypes
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from configparser import ConfigParser
+from configparser import Error as NotEntryPoints
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from hashlib import sha256
+from importlib import import_module
 from importlib.util import find_spec
 from math import isnan, nan
 from pathlib import Path
+from typing import Any, NamedTuple
 
 SOURCE = Path(__file__).with_name("tile_pass.c")
 SWITCH = "ATTN_COMPILED"
@@ -132,3 +143,91 @@ def _busy_seconds() -> float:
     user, nice, system, _idle, _waiting, *interrupts = map(int, first_line.split()[1:])
     # The last two, for guests, are already in user and nice.
     return float(user + nice + system + sum(interrupts[:3])) / os.sysconf("SC_CLK_TCK")
+
+
+GROUPS = ("experiments", "statistics", "views", "engines")
+SECTION = "attncli."
+PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+PLUGIN_PLACE = re.compile(r"[\w.]+:[\w.]+")
+DIST_INFO = ".dist-info"
+
+
+class Plugin(NamedTuple):
+    """An entry point: what it adds to which table, where that stands, and its package with the version."""
+
+    group: str
+    name: str
+    place: str
+    package: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.package})"
+
+
+class BrokenPlugin(ImportError):
+    """What a plugin names cannot be imported."""
+
+
+@cache
+def plugins() -> tuple[Plugin, ...]:
+    """Those of all installed packages, by package and name; of a package that is there twice the first."""
+    found: dict[str, list[Plugin]] = {}
+    for folder in map(Path, dict.fromkeys(sys.path)):
+        infos = folder.glob(f"*{DIST_INFO}/entry_points.txt") if folder.is_dir() else ()
+        for file in sorted(infos):
+            name, _, version = file.parent.name.removesuffix(DIST_INFO).partition("-")
+            if name not in found:
+                found[name] = list(_entry_points(file, f"{name.replace('_', '-')} {version}"))
+    return tuple(plugin for name in sorted(found) for plugin in found[name])
+
+
+def _entry_points(file: Path, package: str) -> list[Plugin]:
+    try:
+        text = file.read_text(encoding="utf-8")
+        if f"[{SECTION}" not in text:
+            return []
+        parser = ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
+        parser.optionxform = str  # type: ignore[assignment,method-assign]  # as configparser documents it
+        parser.read_string(text)
+    except (OSError, UnicodeDecodeError, NotEntryPoints):
+        return []
+    return [
+        Plugin(group, name, place, package)
+        for group in GROUPS
+        if parser.has_section(SECTION + group)
+        for name, place in parser.items(SECTION + group)
+        if PLUGIN_NAME.fullmatch(name) and PLUGIN_PLACE.fullmatch(place)
+    ]
+
+
+def added(group: str, known: set[str]) -> dict[str, Plugin]:
+    """The plugins of a group by name, but for names that are `known`: attn's own stay what they are."""
+    found: dict[str, Plugin] = {}
+    for plugin in plugins():
+        if plugin.group == group and plugin.name not in known:
+            found.setdefault(plugin.name, plugin)
+    return found
+
+
+@cache
+def imported(plugin: Plugin) -> Any:
+    """What it names, imported now; BrokenPlugin, with the reason in a line, where that fails."""
+    module, _, name = plugin.place.partition(":")
+    try:
+        found = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # it is somebody else's code, which may fail in any way
+        why = ascii(f"{type(error).__name__}: {error}")[1:-1]
+        raise BrokenPlugin(f"plugin {plugin} cannot be imported: {why}") from error
+    return found
+
+
+@cache
+def imported_or_told(plugin: Plugin) -> Any:
+    """What it names; None, and once a line on standard error, where that cannot be imported."""
+    try:
+        return imported(plugin)
+    except BrokenPlugin as error:
+        print(error, file=sys.stderr)
+        return None
