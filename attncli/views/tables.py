@@ -17,6 +17,7 @@ from attncli.plain_text import plain_text
 from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
+from attncli.views.answers import source_screen
 from attncli.views.comparisons import comparison_screen
 from attncli.views.heatmap import sentences
 from attncli.views.matrices import chosen_parts, missing_parts, parts_of
@@ -228,6 +229,19 @@ NEEDS: dict[str, Needs] = {
         spec={"head": ANY},
         said=("about", "how_to_read"),
     ),
+    "source": Needs(
+        must=("sources", "answer", "rankings", "source"),
+        tables={
+            "sources": {"source": WHOLE, "name": TEXT, "title": ANY, "text": ANY, "all_heads": NUMBER},
+            "answer": {"text": TEXT, "source": MAYBE},
+            "rankings": {
+                **{"ranking": TEXT, "predicts": TEXT, "removed": WHOLE},
+                **{"spearman": MAYBE, "first_right": MAYBE},
+            },
+        },
+        said=("about", "how_to_read"),
+    ),
+    "source of heads": Needs(must=("heads", "chosen"), tables={"heads": HEAD, "chosen": {}}, said=("about",)),
     "diff of texts": Needs(
         must=("heads",),
         tables={
@@ -260,6 +274,8 @@ def suits(report: Report) -> bool:
         name = f"heads of {forms[0]}" if forms else name
     if name == "diff" and "heads" in report.statistics:
         name = "diff of texts"
+    if name == "source" and "chosen" in report.statistics:
+        name = "source of heads"
     if name == "why" and "sides" in report.statistics:
         name = "why of a score"
     is_met = NEEDS[name].met_by(report)
@@ -343,6 +359,7 @@ SCREENS: dict[str, FirstScreen] = {
     "generate": generate_screen,
     "ablate": ablate_screen,
     "why": why_screen,
+    "source": source_screen,
     "diff": comparison_screen,
     "results": results_screen,
 }

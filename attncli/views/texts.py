@@ -311,7 +311,8 @@ def _settings(report: Report, without: str = "") -> list[str]:
 def token_counts(report: Report) -> list[str]:
     """`6 tokens` and `3 context tokens`, of those that the report has."""
     name = token_name(report)
-    sides = ((report.tokens, name), (report.context_tokens, f"context {name}"))
+    other = "source" if "sources" in report.statistics else f"context {name}"
+    sides = ((report.tokens, name), (report.context_tokens, other))
     return [counted(len(tokens), name) for tokens, name in sides if tokens]
 
 
