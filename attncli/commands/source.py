@@ -132,6 +132,8 @@ class SourceSpec(ModelSpec):
         return cls.next_steps
 
     def single_statistics(self) -> tuple[str, ...]:
+        if self.find_heads:
+            return ("found", "weight")
         numbers = ["source", "tokens", "first_token", "all_heads", "all_heads_rank"]
         numbers += ["retrieving_heads", "retrieving_heads_rank", "lost", "lost_rank"]
         numbers += ["effect", "effect_rank"] if self.method == "sampled" else []
@@ -274,7 +276,11 @@ def _report(
     tensors = {"source_weights": named(found.weights, "row", "column")}
     return build_report(
         spec,
-        Texts(pretrained.labels(found.ids), tuple(one.name for one in reading.sourced.sources)),
+        Texts(
+            pretrained.labels(found.ids),
+            tuple(one.name for one in reading.sourced.sources),
+            token_spelling=pretrained.token_spelling,
+        ),
         tensors,
         statistics,
         [*_notes(spec, found, heads, is_kept=kept is not None, name=pretrained.name), *found.notes],

@@ -273,11 +273,13 @@ def answer_sources(
     named = [named_head(name) for name in heads]
     weights = source_weights(layers, reading, len(ids), named)
     shown = weights.mean if weights.chosen is None else weights.chosen
-    found: dict[str, Float[Tensor, " source"]] = {"all_heads": weights.mean.mean(dim=0)}
-    if weights.chosen is not None:
-        found["retrieving_heads"] = weights.chosen.mean(dim=0)
     num_sources, removals = len(reading.places), Removals(pretrained, reading, replay)
-    lost = torch.full((num_sources,), torch.nan, dtype=torch.float64)
+    unknown = torch.full((num_sources,), torch.nan, dtype=torch.float64)
+    found: dict[str, Float[Tensor, " source"]] = {
+        "all_heads": weights.mean.mean(dim=0),
+        "retrieving_heads": unknown if weights.chosen is None else weights.chosen.mean(dim=0),
+    }
+    lost = unknown.clone()
     if method == "sampled":
         masks = sampled_masks(num_runs, num_sources, seed)
         sums = removals.log_probabilities(masks, progress).sum(dim=1)
@@ -314,9 +316,8 @@ def _ranks(numbers: Float[Tensor, " source"]) -> list[int | None]:
 
 def _deciding(found: Mapping[str, Tensor]) -> str:
     """The rank that sources are in the order of."""
-    if not found["lost"].isnan().any():
-        return "lost_rank"
-    return next(f"{name}_rank" for name in ("effect", "retrieving_heads", "all_heads") if name in found)
+    names = ("lost", "effect", "retrieving_heads", "all_heads")
+    return next(f"{name}_rank" for name in names if name in found and not found[name].isnan().any())
 
 
 def _source_rows(reading: SourcedReading, found: Mapping[str, Tensor]) -> list[dict[str, Any]]:
@@ -378,8 +379,8 @@ def _rankings(found: Mapping[str, Tensor]) -> list[dict[str, Any]]:
     known = ~found[reference].isnan()
     rows = []
     for name in ("all_heads", "retrieving_heads"):
-        if name in found:
-            weights, expected = found[name][known], found[reference][known]
+        weights, expected = found[name][known], found[reference][known]
+        if not weights.isnan().any():
             correlation = float(rank_correlation(weights, expected))
             rows.append(
                 {

@@ -81,11 +81,12 @@ def _question(report: Report) -> str:
 
 def _sources(rows: Sequence[Row], count: int, display: Display) -> Iterator[Section]:
     shown = rows[:count]
-    numbers = [name for name in HEADERS if any(row.get(name) is not None for row in rows)]
     columns = []
-    for name in numbers:
+    for name in HEADERS:
+        if not any(isinstance(row.get(name), float) for row in rows):
+            continue
         cells = [fixed(row[name], display.precision) for row in shown]
-        ranks = [NO_NUMBER if row[f"{name}_rank"] is None else str(row[f"{name}_rank"]) for row in shown]
+        ranks = [fixed(row.get(f"{name}_rank"), 0) for row in shown]
         columns += [Column(HEADERS[name], cells), Column(("", "#"), ranks)]
     label = Column(("", "source"), [_name(row) for row in shown], left=True)
     taken = label.width + sum(GAP + column.width for column in columns) + GAP

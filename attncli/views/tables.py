@@ -135,6 +135,8 @@ HEADS = Needs(
     tensors={"rollout": 2},
 )
 
+SOURCE_NUMBERS = dict.fromkeys(("all_heads", "retrieving_heads", "lost"), MAYBE)
+
 NEEDS: dict[str, Needs] = {
     **dict.fromkeys(("self", "multihead", "cross", "show"), WEIGHTS),
     "average": replace(WEIGHTS, numbers={"agreement": ("loop_vs_matmul", "loop_vs_softmax")}),
@@ -232,7 +234,7 @@ NEEDS: dict[str, Needs] = {
     "source": Needs(
         must=("sources", "answer", "rankings", "source"),
         tables={
-            "sources": {"source": WHOLE, "name": TEXT, "title": ANY, "text": ANY, "all_heads": NUMBER},
+            "sources": {"source": WHOLE, "name": TEXT, "title": ANY, "text": ANY, **SOURCE_NUMBERS},
             "answer": {"text": TEXT, "source": MAYBE},
             "rankings": {
                 **{"ranking": TEXT, "predicts": TEXT, "removed": WHOLE},

@@ -285,6 +285,8 @@ def nothing_to_draw(report: Report) -> str:
 def text_of(report: Report, key: str) -> str:
     """The `sentence` or `context` as it was given, else its tokens."""
     spec = report.spec
+    if "sources" in report.statistics:  # its tokens are an answer's
+        return plain_text(" ".join(str(spec.get(key) or "").split())) if key == "sentence" else ""
     tokens = report.tokens if key == "sentence" else report.context_tokens
     if not tokens:
         return ""
