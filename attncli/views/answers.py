@@ -21,7 +21,7 @@ from attncli.views.sections import (
     notes_in,
     one_line,
 )
-from attncli.views.texts import NO_NUMBER, ScreenLine, counted, fixed, joined, shortened, styled
+from attncli.views.texts import ScreenLine, counted, fixed, joined, shortened, styled
 from attncli.views.texts import text_line as plain_line
 
 MOST_SOURCES, LEAST_SOURCES = 8, 2
