@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from rich.cells import cell_len
-
 from attncli.plain_text import plain_text
 from attncli.report import Report, Row
 from attncli.views import TEXT_WIDTH, Display
@@ -29,7 +27,7 @@ ANSWER_LINES, LEAST_LINES = 3, 1
 MOST_HEADS = 8
 LEAST_TEXT = 12
 COLOURS = ("\x1b[36m", "\x1b[33m", "\x1b[35m", "\x1b[32m", "\x1b[34m", "\x1b[31m")
-"""Of the sources in their order; those after them have their number alone."""
+"""Of the sources in their order."""
 HEADERS = {
     "all_heads": ("all", "heads"),
     "retrieving_heads": ("retrieving", "heads"),
@@ -117,14 +115,14 @@ def _rankings(rows: Sequence[Row], num_sources: int) -> str:
 
 
 def _answer_lines(report: Report, display: Display) -> list[ScreenLine]:
-    """The answer in lines: parts of one source in its colour, else with its number behind them."""
+    """The answer in lines: behind each part the number of its source; the first sources have colours, too."""
     numbers = [row["source"] for row in report.table("sources")]
     colours: Mapping[object, str] = dict(zip(numbers, COLOURS, strict=False)) if display.has_color else {}
     words: list[list[ScreenLine]] = [[]]
     for source, tokens in groupby(report.table("answer"), key=lambda row: row["source"]):
         text = "".join(str(row["text"]) for row in tokens)
         colour = colours.get(source, "")
-        end = f"[{source}]" if source is not None and not colour and text.strip() else ""
+        end = f"[{source}]" if source is not None and text.strip() else ""
         kept = f"{text.rstrip()}{end}{text[len(text.rstrip()) :]}"
         for place, part in enumerate(kept.replace("\n", " ").split(" ")):
             if place:
@@ -138,20 +136,4 @@ def _answer_lines(report: Report, display: Display) -> list[ScreenLine]:
             lines[-1] += [plain_line(" "), word]
         else:
             lines.append([word])
-    legend = _legend(report, colours, width)
-    return [*map(joined, lines), *([legend] if legend else [])]
-
-
-def _legend(report: Report, colours: Mapping[object, str], width: int) -> ScreenLine | None:
-    """The names of the sources that the answer shows, each in its colour."""
-    shown = {row["source"] for row in report.table("answer")}
-    parts = [
-        styled(plain_text(f"■ {row['name']}"), colours[row["source"]], True)
-        for row in report.table("sources")
-        if row["source"] in shown and row["source"] in colours
-    ]
-    line: list[ScreenLine] = []
-    for part in parts:
-        if sum(one.cells for one in line) + GAP + cell_len(part.text) <= width:
-            line += [plain_line("  "), part] if line else [part]
-    return joined(line) if line else None
+    return [*map(joined, lines)]
