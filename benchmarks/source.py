@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import torch
 
+from attncli.core.names import named_head
 from attncli.measure.retrieval import retrieving_heads
 from attncli.measure.sources import Removals, given_answer, source_weights, written_answer
 from attncli.models.loading import open_model
@@ -78,7 +79,7 @@ def rankings(pretrained: Pretrained, num_contexts: int) -> None:
     """How often the right source is first, by the chosen heads and by all; of answers given and written."""
     chosen = retrieving_heads(pretrained).heads
     print(f"chosen heads: {', '.join(chosen)}", flush=True)
-    places = [tuple(map(int, name.split(":"))) for name in chosen]
+    places = [named_head(name) for name in chosen]
     for kind in ("given", "written"):
         found = {"chosen": 0, "all": 0}
         num_answers = num_right = 0
@@ -93,7 +94,7 @@ def rankings(pretrained: Pretrained, num_contexts: int) -> None:
             num_right += context.place.split()[-1] in pretrained.text_of(answer.ids)
             replay = Replay(pretrained.whole, reading.prompt.ids, torch.tensor(answer.ids), answer.cache)
             weights = source_weights(replay.layers()[0], reading, len(answer.ids))
-            rows = [weights.heads.index(("self", *place)) for place in places]
+            rows = [weights.heads.index(("self", place.layer, place.head)) for place in places]
             for name, of_heads in (("chosen", weights.of_heads[rows]), ("all", weights.of_heads)):
                 found[name] += int(of_heads.mean(dim=0).argmax()) + 1 == context.right
         said = f"answers {kind}: {num_right} of {num_answers} name the place; right source first: {found}"

@@ -53,9 +53,9 @@ def scores(folder: str) -> dict[str, Any]:
     lines = (ROOT / "configs" / "alice.txt").read_text().splitlines()[:11]
     context = "\n".join([*lines[:6], FACT, *lines[6:]])
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
     citer = ContextCiter(
-        model,
+        model.eval(),
         tokenizer,
         context,
         QUESTION,

@@ -366,8 +366,8 @@ NAMES_A_SOURCE = "source.first"
 
 
 def _number(text: str, name: str) -> float | None:
-    if name == NAMES_A_SOURCE and (number := source_number(text)) is not None:
-        return float(number)
+    if name == NAMES_A_SOURCE and (source := source_number(text)) is not None:
+        return float(source)
     try:
         number = float(text)
     except ValueError:
