@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from attncli.errors import UserError
     from attncli.library import (
         ablate,
+        answer_sources,
         examples,
         generate,
         head_edges,
         layers,
         relations,
+        retrieving_heads,
         score_parts,
         survey,
         survey_texts,
@@ -35,6 +37,7 @@ __all__ = [
     "Report",
     "UserError",
     "ablate",
+    "answer_sources",
     "attention_statistics",
     "changed_heads",
     "examples",
@@ -47,6 +50,7 @@ __all__ = [
     "read_probe",
     "read_text",
     "relations",
+    "retrieving_heads",
     "run",
     "score_parts",
     "survey",
@@ -59,8 +63,8 @@ __all__ = [
 _OF_MODELS = {
     **dict.fromkeys(
         (
-            *("ablate", "examples", "generate", "head_edges", "layers", "relations", "score_parts"),
-            *("survey", "survey_texts", "text_differences", "why"),
+            *("ablate", "answer_sources", "examples", "generate", "head_edges", "layers", "relations"),
+            *("retrieving_heads", "score_parts", "survey", "survey_texts", "text_differences", "why"),
         ),
         "library",
     ),

@@ -26,9 +26,13 @@ from attncli.measure.patterns import HeadRow, interval_rows, patterns_of_text, s
 from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
+from attncli.measure.retrieval import RetrievingHeads
+from attncli.measure.retrieval import retrieving_heads as heads_that_retrieve
 from attncli.measure.scores import HeadEdges, ScoreParts
 from attncli.measure.scores import head_edges as edges_of_heads
 from attncli.measure.scores import score_parts as parts_of_score
+from attncli.measure.sources import AnswerSources, SourceMethod, given_answer, written_answer
+from attncli.measure.sources import answer_sources as sources_of_answer
 from attncli.measure.two_texts import TextDifferences
 from attncli.measure.two_texts import text_differences as differences_of_texts
 from attncli.measure.why import LogitAttribution, attribution
@@ -38,6 +42,7 @@ from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
 from attncli.models.pretrained import Pretrained, Reading, read_text, words_of_characters
+from attncli.models.source_texts import SourcedText, Split, read_sourced, split_text, with_documents
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
 from attncli.models.writing import Decoding
 
@@ -364,3 +369,54 @@ def generate(
     with in_use(model) as pretrained:
         num_new = 0 if pretrained.has_decoder else max_new_tokens - 1
         return written(pretrained, pretrained.read(text, "text", num_new=num_new), decoding, top_k=top_k)
+
+
+def answer_sources(
+    model: Model,
+    question: str | None,
+    sources: str | Sequence[str] | SourcedText,
+    *,
+    split: Split = "sentence",
+    chat: bool = False,
+    answer: str | None = None,
+    max_new_tokens: int = 24,
+    heads: Names = (),
+    method: SourceMethod = "weights",
+    num_runs: int = 64,
+    seed: int = 0,
+) -> AnswerSources:
+    """Which sources an answer came from: one that is given, or what the model writes.
+
+    `sources` are documents above the question, a text whose parts (`split`) are the sources, or a prompt of
+    your own with its sources. `heads`, as `retrieving_heads` chose them, are told apart from all heads;
+    `method` is weights, removal or sampled. UserError for what the model cannot do; MemoryError.
+    """
+    if isinstance(sources, str):
+        sourced = split_text(sources, split, question=question, key="sources")
+    elif isinstance(sources, SourcedText):
+        sourced = sources
+    else:
+        documents = [(str(number), text) for number, text in enumerate(sources, start=1)]
+        sourced = with_documents(documents, question or "")
+    with in_use(model) as pretrained:
+        if chat:
+            sourced = sourced.in_template(pretrained)
+        num_new = max_new_tokens - 1 if answer is None and not pretrained.has_decoder else 0
+        reading = read_sourced(pretrained, sourced, num_new=num_new, key="sources")
+        found = (
+            written_answer(pretrained, reading, Decoding(max_new_tokens))
+            if answer is None
+            else given_answer(pretrained, answer, reading)
+        )
+        return sources_of_answer(
+            pretrained, reading, found, heads=_listed(heads), method=method, num_runs=num_runs, seed=seed
+        )
+
+
+def retrieving_heads(model: Model, *, seed: int = 0) -> RetrievingHeads:
+    """The heads that look at the right sentence of 24 synthetic contexts, from the seed.
+
+    UserError for a model that cannot read these, and where no head does; MemoryError.
+    """
+    with in_use(model) as pretrained:
+        return heads_that_retrieve(pretrained, seed=seed)

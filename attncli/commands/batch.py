@@ -104,7 +104,7 @@ PARAMETERS = (
     option(
         "sentences --file",
         "Run each experiment on every sentence of a file: one per line, or JSON Lines (.jsonl) with "
-        "sentence, context and id; - reads stdin.",
+        "sentence, context, answer and id; - reads stdin.",
         "FILE",
         reads_file=True,
         everyday="run each on every sentence of a file",

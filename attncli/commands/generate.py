@@ -16,7 +16,7 @@ from attncli.models.writing import Decoding, settings_notes, start_token
 from attncli.report import NamedTensor, Numbers, Report, Row, Statistic, Table, Tensors
 from attncli.report_parts import build_report, named
 from attncli.settings.generate import GenerateSpec
-from attncli.settings.text import Texts
+from attncli.settings.text import Texts, text_or_file
 from attncli.toys.attention import Progress
 
 MOST_MEAN_WEIGHTS = 2**22
@@ -82,6 +82,12 @@ class ReportParts:
             "written": Table(self.rows.token_rows(labels, self.first_query, best=self.found.best_head)),
             "writing": Numbers(prompt_tokens=num_prompt, new_tokens=num_new),
         }
+        if self.found.log_probabilities is not None:
+            found["writing"] = Numbers(
+                prompt_tokens=num_prompt,
+                new_tokens=num_new,
+                log_probability=float(self.found.log_probabilities.sum()),
+            )
         if self.prompt.needle:
             needle = {int(self.prompt.prompt.ids[place]) for place in self.prompt.needle}
             share = len(needle & {*self.written}) / len(needle)  # of its different tokens
@@ -151,6 +157,7 @@ def read(spec: GenerateSpec, texts: Texts, pretrained: Pretrained, generator: to
         pretrained,
         texts.text,
         max_new_tokens=spec.max_new_tokens,
+        answer=None if spec.answer is None else text_or_file(spec.answer, "answer"),
         question=spec.question,
         chat=spec.chat,
         needle=spec.needle_tokens() or spec.needle,
@@ -184,7 +191,7 @@ def _report(spec: GenerateSpec, prompt: Prompt, pretrained: Pretrained, progress
         keeps_heads=spec.maps == "heads",
         on_text=None if progress is None else progress.write,
     )
-    if progress is not None:
+    if progress is not None and not prompt.answer:
         progress.write("\n\n")
     parts = ReportParts(spec, found, pretrained)
     num_prompt, num_new = len(prompt.prompt.ids), len(parts.written)
@@ -195,7 +202,8 @@ def _report(spec: GenerateSpec, prompt: Prompt, pretrained: Pretrained, progress
         parts.tensors(),
         parts.statistics(),
         [*_notes(parts), *prompt.left_out_notes()],
-        about=f"{pretrained.name}: {num_prompt} tokens in the prompt, {num_new} new ones.",
+        about=f"{pretrained.name}: {num_prompt} tokens in the prompt, {num_new} "
+        f"{'in the answer' if prompt.answer else 'new ones'}.",
         written=pretrained.text_of(parts.written),
     )
     return replace(report, first_query=parts.first_query, is_unfinished=found.is_unfinished)
@@ -223,5 +231,9 @@ def _notes(parts: ReportParts) -> list[str]:
         notes.append(parts.needle_note())
     if spec.maps == "heads" and parts.rows.tokens[-1].weights is None:
         notes.append(f"Beyond {MOST_KEYS_OF_HEADS} keys the map is the mean over the heads.")
-    notes += settings_notes(pretrained.whole.generation_config)
+    if parts.found.log_probabilities is not None:
+        total = float(parts.found.log_probabilities.sum())
+        notes.append(f"The answer was read, not written: its log-probability is {total:.2f}.")
+    else:
+        notes += settings_notes(pretrained.whole.generation_config)
     return notes + parts.found.way.notes()

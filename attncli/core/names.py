@@ -31,6 +31,15 @@ def named_head(name: str) -> NamedHead:
     return NamedHead(found[1] or "", int(found[2]), int(found[3]))
 
 
+NUMBERED = re.compile(r"(?:doc|source|sentence|line|paragraph|turn)([0-9]{1,6})")
+
+
+def source_number(name: str) -> int | None:
+    """2 for doc2, as the sources of an answer are called; None for another name."""
+    found = NUMBERED.fullmatch(name)
+    return int(found[1]) if found else None
+
+
 LAST = "last"
 POSITION = re.compile(r"-?[0-9]{1,9}")
 OCCURRENCE = re.compile(r"(.+)#([0-9]{1,9})", re.DOTALL)

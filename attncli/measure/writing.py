@@ -21,6 +21,7 @@ from attncli.errors import UserError
 from attncli.models.capture import Way
 from attncli.models.layers import CannotShow, CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.replay import Replay, rows_of_tokens
 from attncli.models.writing import Decoding, OnToken, in_chat_template, write
 
 SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
@@ -28,9 +29,13 @@ SENTENCE_ENDS = (". ", "! ", "? ", ".\n", "!\n", "?\n", "\n")
 
 @dataclass(frozen=True)
 class Prompt(Reading):
-    """With a decoder the prompt goes to the encoder; `needle` are the places of the needle in the prompt."""
+    """With a decoder the prompt goes to the encoder; `needle` are the places of the needle in the prompt.
+
+    `answer` are the tokens that the model reads after it, where it is not to write.
+    """
 
     needle: tuple[int, ...] = ()
+    answer: tuple[int, ...] = ()
 
     @property
     def prompt(self) -> ModelText:
@@ -43,6 +48,7 @@ def read_prompt(
     text: str,
     *,
     max_new_tokens: int = 24,
+    answer: str | None = None,
     question: str | None = None,
     chat: bool = False,
     needle: str | tuple[int, int] | None = None,
@@ -53,7 +59,8 @@ def read_prompt(
 ) -> Prompt:
     """The prompt as a model reads it: a text, with a question below it, in the model's chat template.
 
-    The needle is looked for in it, by its text or by its first token and the one after its last. With
+    With an `answer`, which the model is to read after it, as many places stay free as that has tokens. The
+    needle is looked for in it, by its text or by its first token and the one after its last. With
     `needle_depth` its text is put there first (0 is the start, 1 the end), into as much of the text as makes
     `length` tokens with it. UserError, which names `key`, for what does not fit, and a needle that is not
     there.
@@ -65,8 +72,11 @@ def read_prompt(
         text = f"{text.rstrip()}\n\n{question}"
     if chat:
         text = in_chat_template(text, pretrained)
-    num_new = 0 if pretrained.has_decoder else max_new_tokens - 1
+    ids = () if answer is None else tuple(answer_ids(pretrained, answer))
+    num_new = 0 if pretrained.has_decoder else (len(ids) or max_new_tokens) - 1
     most = pretrained.most_tokens()
+    if ids and most is not None and num_new >= most:
+        raise UserError(f"answer: must be at most {most} tokens for {pretrained.name} (got {len(ids)})")
     if most is not None and num_new >= most:
         raise UserError(
             f"max_new_tokens: must be at most {most} for {pretrained.name} (got {max_new_tokens})"
@@ -78,8 +88,26 @@ def read_prompt(
     )
     places = () if needle is None else _needle_places(needle, text, read)
     if not pretrained.has_decoder:
-        return Prompt(read, needle=places)
-    return Prompt(replace(read, tokens=(), ids=read.ids[:0]), read, needle=places)
+        return Prompt(read, needle=places, answer=ids)
+    return Prompt(replace(read, tokens=(), ids=read.ids[:0]), read, needle=places, answer=ids)
+
+
+def answer_ids(pretrained: Pretrained, answer: str) -> list[int]:
+    """The tokens of an answer, special ones as text; UserError for none, and for an unknown one."""
+    ids: list[int] = pretrained.encoded(answer, add_special_tokens=False, split_special_tokens=True)[
+        "input_ids"
+    ]
+    if not ids:
+        raise UserError("answer: must hold at least one token (got an empty text)")
+    unknown = pretrained.tokenizer.unk_token_id
+    if unknown in ids and unknown in pretrained.unknown_ids:
+        word = pretrained.tokenizer.unk_token
+        if pretrained.tokenizer.is_fast:
+            options = {"add_special_tokens": False, "return_offsets_mapping": True}
+            start, end = pretrained.encoded(answer, **options)["offset_mapping"][ids.index(unknown)]
+            word = answer[start:end]
+        raise UserError(f"answer: {word!r} is not in the vocabulary of {pretrained.name}")
+    return ids
 
 
 def _needle_places(sought: str | tuple[int, int], text: str, read: ModelText) -> tuple[int, ...]:
@@ -396,13 +424,14 @@ def _beside_first(keys: Tensor, weights: Tensor, count: int) -> tuple[list[int |
 class Writing:
     """What a model wrote after a prompt, and where each head looked meanwhile.
 
-    `is_unfinished` where Ctrl-C ended it.
+    `is_unfinished` where Ctrl-C ended it; the `log_probabilities` are those of an answer that it read.
     """
 
     prompt: Prompt
     rows: WrittenRows
     way: Way
     is_unfinished: bool = False
+    log_probabilities: Float[Tensor, " token"] | None = None
 
     @property
     def tokens(self) -> list[int]:
@@ -442,7 +471,9 @@ def writing(
     keeps_heads: bool = False,
     on_text: Callable[[str], None] | None = None,
 ) -> Writing:
-    """The model continues a prompt; the rows of every head are kept, or of one layer, or of one head in it.
+    """The model continues a prompt, or reads the answer after it (teacher forcing).
+
+    The rows of every head are kept, or of one layer, or of one head in it.
 
     `on_text` gets what is written as it comes, whole characters alone; where it is given Ctrl-C ends the
     writing, and what was written until then counts. With `keeps_heads` the weights of each head are kept, up
@@ -459,6 +490,12 @@ def writing(
         top_k=top_k,
         keeps_heads=keeps_heads,
     )
+    if prompt.answer:
+        replay = Replay(pretrained.whole, prompt.prompt.ids, torch.tensor(prompt.answer))
+        layers, found = replay.layers()
+        for token, of_token in zip(prompt.answer, rows_of_tokens(layers, len(prompt.answer)), strict=True):
+            rows.take(token, of_token)
+        return Writing(prompt, rows, replay.way, log_probabilities=found)
     ids = prompt.prompt.ids.unsqueeze(0).to(pretrained.model.device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     take = rows.take if on_text is None else _with_text(rows, pretrained, on_text)

@@ -182,13 +182,14 @@ def _has_surrogate(text: str) -> bool:
 
 
 class TextLine(NamedTuple):
-    """One of many texts; `id`, `group` and `context` are the writer's own, where it has them."""
+    """One of many texts; `id`, `group`, `context` and `answer` are the writer's own, where it has them."""
 
     line: int
     text: str
     id: str | None = None
     group: str | None = None
     context: str | None = None
+    answer: str | None = None
 
     @property
     def label(self) -> str:

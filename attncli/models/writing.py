@@ -16,7 +16,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -103,9 +103,10 @@ OnToken = Callable[[int, Sequence[CapturedLayer]], None]
 
 
 class LastRows:
-    """The attention of the last query in each layer of a decoder's last run."""
+    """The attention of the last queries, one or some, in each layer of a decoder's last run."""
 
-    def __init__(self, has_two_stacks: bool) -> None:
+    def __init__(self, has_two_stacks: bool, count: int = 1) -> None:
+        self.count = count
         self.layers: list[CapturedLayer] = []
         self.fused = FusedAttention()
         self.numbering = Numbering(has_two_stacks, None)
@@ -117,13 +118,15 @@ class LastRows:
         self.numbering.taken.clear()
 
     def take(self, layer: CapturedLayer) -> Tensor | None:
-        """Keep the last row; gives the output by fused attention, None where that cannot compute it."""
+        """Keep the last rows; gives the output by fused attention, None where that cannot compute it."""
         attention = layer.attention
         assert isinstance(attention, AttentionLayer)
         if layer.stack != "encoder":
-            if layer.kind == "self":
+            is_self, num_queries = layer.kind == "self", attention.shape[2]
+            if is_self:
                 _refuse_the_future(layer.module, attention.visibility)
-            self.layers.append(replace(layer, attention=_last_row(attention, is_self=layer.kind == "self")))
+            rows = of_queries(attention, max(0, num_queries - self.count), num_queries, is_self=is_self)
+            self.layers.append(replace(layer, attention=rows))
         return self.fused.output(attention)
 
     def take_returned(self, outputs: ModelOutput, sources: Mapping[Tensor, str]) -> None:
@@ -137,7 +140,7 @@ class LastRows:
                 raise CannotShow(f"it returns {fault}")
             if kind == "self" and weights.shape[2] > 1 and weights[:, :, 0, -1].max() > 0:
                 raise CannotShow(f"{name} looks at later tokens: it reads text and does not write")
-            row = weights[:, :, -1:].clone()
+            row = weights[:, :, -self.count :].clone()
             given = GivenWeights(row, (row > 0).any(dim=1))
             self.layers.append(self.numbering.layer(name, kind, given, stack))
 
@@ -150,26 +153,34 @@ def _refuse_the_future(module: str, visibility: Visibility) -> None:
         raise CannotShow(f"{module} looks at later tokens: it reads text and does not write")
 
 
-def _last_row(layer: AttentionLayer, *, is_self: bool) -> AttentionLayer:
-    """The attention of the last query alone; in self-attention it stands at the last key.
+def of_queries(layer: AttentionLayer, first: int, stop: int, *, is_self: bool) -> AttentionLayer:
+    """The attention of some queries in a row; in self-attention up to the key at which the last one stands.
 
     The query is a copy: a view would keep those of the whole prompt in memory until its token is chosen.
     """
-    seen, before = layer.visibility, layer.visibility.num_queries - 1
-    if not before and seen.causal == is_self:
+    seen = layer.visibility
+    if not first and stop == seen.num_queries and seen.causal == is_self:
         return layer
-    rule = seen.rule
-    of_row = replace(
+    num_keys = seen.num_keys - (seen.num_queries - stop) * is_self
+    rule, mask, bias = seen.rule, seen.key_mask, layer.rules.bias
+    of_rows = replace(
         seen,
-        num_queries=1,
+        num_queries=stop - first,
+        num_keys=num_keys,
         causal=is_self,
-        rule=None if rule is None else lambda queries, keys: rule(queries + before, keys),
+        key_mask=None if mask is None else mask[:, :num_keys],
+        rule=None if rule is None else lambda queries, keys: rule(queries + first, keys),
     )
-    bias = layer.rules.bias
     if bias is not None and bias.shape[2] > 1:
-        bias = bias[:, :, -1:].clone()
-    rules = replace(layer.rules, bias=bias)
-    return replace(layer, query=layer.query[:, :, -1:].clone(), visibility=of_row, rules=rules)
+        bias = bias[:, :, first:stop, :num_keys].clone()
+    return replace(
+        layer,
+        query=layer.query[:, :, first:stop].clone(),
+        key=layer.key[:, :, :num_keys],
+        value=layer.value[:, :, :num_keys],
+        visibility=of_rows,
+        rules=replace(layer.rules, bias=bias),
+    )
 
 
 @dataclass(frozen=True)
@@ -221,11 +232,13 @@ def write(
     decoding: Decoding,
     on_token: OnToken,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    cache: DynamicCache | None = None,
 ) -> Way:
     """The model continues one text; `on_token` gets every token as it comes. Returns how attention came.
 
-    The tokenizer is for models that end at some text rather than a token. UserError where the model gives no
-    weights of its tokens, or cannot write; MemoryError.
+    The tokenizer is for models that end at some text rather than a token. A `cache` of `whole_cache` holds
+    the keys of what was read and written afterwards. UserError where the model gives no weights of its
+    tokens, or cannot write; MemoryError.
     """
     model.config.use_cache = True
     kind = model.config.model_type
@@ -251,15 +264,15 @@ def write(
             cleanup.enter_context(handing_over(model, guarded(rows.take), rows.numbering))
         else:
             cleanup.enter_context(with_eager_attention(model))
-            cleanup.enter_context(_handing_over_weights(model, rows))
-        cache = _cache_options(model, ids.shape[1], decoding.prefill_chunk)
+            cleanup.enter_context(handing_over_weights(model, rows))
+        options = _cache_options(model, ids.shape[1], decoding.prefill_chunk, cache)
         watcher = _TokenWatcher(rows, on_token)
         watchers = StoppingCriteriaList([watcher])
         if stop_strings:
             assert tokenizer is not None
             watchers.append(_EndOfText(tokenizer, stop_strings))
         generate: Any = model.generate  # transformers leaves it without types
-        generate(**inputs, **cache, stopping_criteria=watchers)
+        generate(**inputs, **options, stopping_criteria=watchers)
         if not watcher.num_tokens:
             raise CannotShow("its own generate does not tell when it has written a token")
     return way
@@ -287,7 +300,7 @@ def start_token(model: PreTrainedModel) -> int:
 
 
 @contextmanager
-def _handing_over_weights(model: PreTrainedModel, rows: LastRows) -> Iterator[None]:
+def handing_over_weights(model: PreTrainedModel, rows: LastRows) -> Iterator[None]:
     """While it is open, the model gives the weights of its eager attention to the rows at each run."""
 
     def ask_for_weights(_module: nn.Module, inputs: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -301,27 +314,49 @@ def _handing_over_weights(model: PreTrainedModel, rows: LastRows) -> Iterator[No
         yield
 
 
-def _cache_options(model: PreTrainedModel, num_tokens: int, prefill_chunk: int | None) -> dict[str, Any]:
-    """A cache that keeps what is beyond a sliding window, so that every key has its place; and a long prompt
-    in pieces where that changes nothing.
+class WholeCache(NamedTuple):
+    """A cache that keeps what is beyond a sliding window, so that every key has its place.
 
-    A state that is not a cache of keys may not continue from a piece; rotations that depend on the length of
-    what is read (dynamic, longrope) would be those of the piece. UserError where pieces are asked for there.
+    `is_changed` where the model's own would drop keys; `may_be_cut` where a text may go on from a part of it:
+    a state that is not a cache of keys may not, and rotations that depend on the length of what is read
+    (dynamic, longrope) would be those of the part.
     """
+
+    cache: DynamicCache
+    is_changed: bool
+    may_be_cut: bool
+
+
+def whole_cache(model: PreTrainedModel) -> WholeCache | None:
+    """An empty cache for what a decoder reads; None for a model that has a cache of its own kind."""
     supports: Any = model._supports_default_dynamic_cache
-    options: dict[str, Any] = {}
-    may_be_cut = False
-    if supports():
-        config = model.config.get_text_config(decoder=True)
-        cache, has_decoder = DynamicCache(config=config), bool(model.config.is_encoder_decoder)
-        whole = [_without_window(layer) for layer in cache.layers]
-        if whole != cache.layers:
-            cache.layers = whole
-            options["past_key_values"] = EncoderDecoderCache(cache, DynamicCache()) if has_decoder else cache
-        rope: Any = getattr(config, "rope_parameters", None) or {}
-        rope_types = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
-        is_of_keys = {type(layer) for layer in whole} <= {DynamicLayer, DummyLayer}
-        may_be_cut = is_of_keys and not has_decoder and not rope_types & ROTATIONS_BY_LENGTH
+    if not supports():
+        return None
+    config = model.config.get_text_config(decoder=True)
+    cache = DynamicCache(config=config)
+    whole = [_without_window(layer) for layer in cache.layers]
+    is_changed = whole != cache.layers
+    if is_changed:
+        cache.layers = whole
+    rope: Any = getattr(config, "rope_parameters", None) or {}
+    rope_types = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
+    is_of_keys = {type(layer) for layer in whole} <= {DynamicLayer, DummyLayer}
+    may_be_cut = is_of_keys and not model.config.is_encoder_decoder and not rope_types & ROTATIONS_BY_LENGTH
+    return WholeCache(cache, is_changed, may_be_cut)
+
+
+def _cache_options(
+    model: PreTrainedModel, num_tokens: int, prefill_chunk: int | None, cache: DynamicCache | None
+) -> dict[str, Any]:
+    """The caller's cache or, where the model's own would drop keys, a whole one; and a long prompt in pieces
+    where that changes nothing. UserError where pieces are asked for and may change something.
+    """
+    own = whole_cache(model)
+    options: dict[str, Any] = {} if cache is None else {"past_key_values": cache}
+    if own is not None and own.is_changed and cache is None:
+        is_pair = bool(model.config.is_encoder_decoder)
+        options["past_key_values"] = EncoderDecoderCache(own.cache, DynamicCache()) if is_pair else own.cache
+    may_be_cut = own is not None and own.may_be_cut
     if prefill_chunk is not None and not may_be_cut:
         kind = model.config.model_type
         raise UserError(f"prefill_chunk: a prompt in pieces may be another one to {kind}: leave it out")
@@ -375,8 +410,14 @@ MOST_COPIES, MOST_WRITTEN = 4, 10**6
 """How often a template may repeat the text, and how many characters it may add."""
 
 
-def in_chat_template(text: str, pretrained: Pretrained) -> str:
-    """The text in the model's own chat template, which is a program: it is rendered in a process of its own,
+Messages = str | Sequence[Mapping[str, Any]]
+"""A user's message, or several, each with its role and content."""
+
+
+def in_chat_template(
+    messages: Messages, pretrained: Pretrained, tools: Sequence[Mapping[str, Any]] = ()
+) -> str:
+    """Messages in the model's own chat template, which is a program: it is rendered in a process of its own,
     which ends where it takes too long or too much. UserError for whatever goes wrong there.
     """
     if not pretrained.tokenizer.chat_template:
@@ -388,7 +429,7 @@ def in_chat_template(text: str, pretrained: Pretrained) -> str:
         process = os.fork()
     if not process:
         os.close(reading)
-        _render(text, pretrained, writing)
+        _render(messages, tools, pretrained, writing)
     os.close(writing)
     answer = _answer(reading, process)
     if not answer.startswith(RENDERED):
@@ -396,13 +437,15 @@ def in_chat_template(text: str, pretrained: Pretrained) -> str:
     return answer.removeprefix(RENDERED)
 
 
-def _render(text: str, pretrained: Pretrained, writing: int) -> NoReturn:
+def _render(
+    messages: Messages, tools: Sequence[Mapping[str, Any]], pretrained: Pretrained, writing: int
+) -> NoReturn:
     """Write the whole prompt after a mark, or in one line why there is none, and end this process."""
     code = 1
     try:
         _limit_memory()
         try:
-            written = _rendered(text, pretrained).encode("utf-8", "surrogatepass")
+            written = _rendered(messages, tools, pretrained).encode("utf-8", "surrogatepass")
         except MemoryError:
             written = f"it takes more than {readable_bytes(MOST_MEMORY)}".encode()
         with os.fdopen(writing, "wb") as pipe:
@@ -422,17 +465,20 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
 
 
-def _rendered(text: str, pretrained: Pretrained) -> str:
-    message = [{"role": "user", "content": text}]
+def _rendered(messages: Messages, tools: Sequence[Mapping[str, Any]], pretrained: Pretrained) -> str:
+    chat: list[Any] = [{"role": "user", "content": messages}] if isinstance(messages, str) else [*messages]
+    length = sum(len(str(one.get("content"))) for one in chat) + sum(len(str(tool)) for tool in tools)
     try:
-        whole = pretrained.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        whole = pretrained.tokenizer.apply_chat_template(
+            chat, tools=list[Any](tools) or None, tokenize=False, add_generation_prompt=True
+        )
     except MemoryError:
         raise
     except Exception as error:  # a program of somebody else may fail in any way
         return " ".join(str(error).split())[:MOST_REASON] or type(error).__name__
     assert isinstance(whole, str)
-    if len(whole) > len(text) * MOST_COPIES + MOST_WRITTEN:
-        return f"it makes {len(whole):,} characters of {len(text):,}"
+    if len(whole) > length * MOST_COPIES + MOST_WRITTEN:
+        return f"it makes {len(whole):,} characters of {length:,}"
     return f"{RENDERED}{whole}"
 
 

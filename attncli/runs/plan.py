@@ -17,7 +17,7 @@ from attncli.models.text_files import LineFile, TextFile, TextLine
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
 from attncli.settings.fields import Spec
-from attncli.settings.text import PATH_KEYS, check_tokens, is_vector_file
+from attncli.settings.text import PATH_KEYS, check_tokens, is_vector_file, names_file
 from attncli.settings.validation import Given, Overrides, unknown_overrides
 
 
@@ -30,9 +30,9 @@ class CheckedPrompts(NamedTuple):
 
 
 class PromptFile(LineFile):
-    """The sentences of a file: one per line, or JSON Lines or CSV with sentence, context and id."""
+    """The sentences of a file: one per line, or JSON Lines or CSV with sentence, context, answer and id."""
 
-    columns = ("sentence", "context", "id")
+    columns = ("sentence", "context", "answer", "id")
 
     def __init__(self, name: str) -> None:
         super().__init__(name, f"--file {name}")
@@ -77,10 +77,11 @@ class PromptFile(LineFile):
                 raise UserError(f"{self.label}:{number}: id: {message}")
 
     def _prompt(self, number: int, data: bytes) -> TextLine:
-        fields = self.fields(number, data, ("sentence", "context"), ("id",))
+        fields = self.fields(number, data, ("sentence", "context", "answer"), ("id",))
         sentence = fields["sentence"]
         assert sentence is not None
-        return TextLine(number, sentence, fields.get("id"), context=fields.get("context"))
+        texts = {key: fields.get(key) for key in ("context", "answer")}
+        return TextLine(number, sentence, fields.get("id"), **texts)
 
 
 # Stands for the sentences to come, so that settings are validated once and not for each sentence.
@@ -154,12 +155,12 @@ class Job(NamedTuple):
     place: int
 
     def items(self) -> Chain:
-        """The experiments, each with the sentence (and the context, where it reads one)."""
+        """The experiments, each with the sentence (and the context and the answer, where it reads them)."""
         if self.prompt is None:
             return self.chain
         texts = {"sentence": self.prompt.text}
-        if self.prompt.context is not None:
-            texts["context"] = self.prompt.context
+        others = {"context": self.prompt.context, "answer": self.prompt.answer}
+        texts |= {key: text for key, text in others.items() if text is not None}
         return tuple(
             item._replace(spec=_with(item.spec, texts), source=self.name(item), id=self.label)
             for item in self.chain
@@ -280,14 +281,16 @@ def _refuse_what_reads_many(paths: Sequence[Path], overrides: Overrides) -> None
 
 
 def _prompt_check(items: Sequence[Item]) -> Callable[[TextLine], None]:
-    """The check that all experiments need: at least one token, and a context only where one is read."""
+    """The check that all experiments need: at least one token, and nothing else that none of them reads."""
     by_tokenizer = {item.spec.word_tokenizer(): item.spec for item in items}
-    reads_context = any("context" in type(item.spec).model_fields for item in items)
-    readers = [name for name, spec in SPECS.items() if "context" in spec.model_fields]
+    others = ("context", "answer")
+    is_read = {key: any(key in type(item.spec).model_fields for item in items) for key in others}
 
     def check(prompt: TextLine) -> None:
-        if prompt.context is not None and not reads_context:
-            raise UserError(f"context: is read by {', '.join(readers)} alone")
+        for key in others:
+            if getattr(prompt, key) is not None and not is_read[key]:
+                readers = ", ".join(name for name, spec in SPECS.items() if key in spec.model_fields)
+                raise UserError(f"{key}: is read by {readers} alone")
         for spec in by_tokenizer.values():
             check_tokens(spec, "sentence", prompt.text)
             if prompt.context is not None:
@@ -380,6 +383,11 @@ def _settings_digest(spec: Spec, contents: _Contents) -> bytes:
                 advice = "name a file" if spec.reads_many_texts() else "give the sentences with --file -"
                 raise UserError(f"{key}: cannot be - in a batch: {advice}")
             settings[key] = contents.of_file(Path(value))
+        elif isinstance(value, list):
+            settings[key] = [contents.of_file(Path(one)) for one in value]
+    answer = getattr(spec, "answer", None)
+    if answer is not None and names_file(answer):
+        settings["answer"] = contents.of_file(Path(answer))
     model = getattr(spec, "model", None)
     found = None if model is None else local_model(model)
     if found is not None:
@@ -426,14 +434,16 @@ class RunKeys:
         return keys
 
 
-def _texts(spec: Spec, prompt: TextLine | None) -> list[str | None]:
-    """Sentence, context and the id in the file: equal texts with different ids are two runs."""
+def _texts(spec: Spec, prompt: TextLine | None) -> list[Any]:
+    """Sentence, context, id and answer in the file: equal texts with different ids are two runs."""
     sentence, context = (getattr(spec, key, None) for key in TEXT_KEYS)
     if prompt is None:
         return [sentence, context]
     if prompt.context is not None and "context" in type(spec).model_fields:
         context = prompt.context
-    return [prompt.text, context, *([prompt.id] if prompt.id is not None else [])]
+    own = [prompt.text, context, *([prompt.id] if prompt.id is not None else [])]
+    reads_answer = prompt.answer is not None and "answer" in type(spec).model_fields
+    return [*own, {"answer": prompt.answer}] if reads_answer else own
 
 
 # Measured on one core, and rounded: a factor of three or so does not matter here.

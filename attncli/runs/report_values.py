@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from attncli.core.names import source_number
 from attncli.core.row_statistics import HEAD_PATTERNS, PATTERNS, STARTS_SPECIAL, WITHOUT_FIRST
 from attncli.errors import UserError, nearest
 from attncli.report import PLACES, NamedTensor, Numbers, Report, Table, Tensors
@@ -359,7 +360,7 @@ def parse_conditions(texts: Iterable[str], flag: str, *, numbers_only: bool) -> 
     conditions, errors = [], []
     for text in texts:
         match = FORM.fullmatch(text)
-        value = _number(match[3]) if match else None
+        value = _number(match[3], match[1]) if match else None
         if match is None or not match[3]:
             errors.append(f"{flag} {text!r}: must be a name, one of {' '.join(OPERATORS)}, and a value")
         elif value is None and numbers_only:
@@ -373,7 +374,13 @@ def parse_conditions(texts: Iterable[str], flag: str, *, numbers_only: bool) -> 
     return tuple(conditions)
 
 
-def _number(text: str) -> float | None:
+NAMES_A_SOURCE = "source.first"
+"""The statistic that is the number of a source, which may be compared with its name."""
+
+
+def _number(text: str, name: str) -> float | None:
+    if name == NAMES_A_SOURCE and (source := source_number(text)) is not None:
+        return float(source)
     try:
         number = float(text)
     except ValueError:

@@ -38,6 +38,7 @@ EXPERIMENTS = {
     "why": Experiment(
         "What each head adds to the logit of the next token", "settings.ablate:WhySpec", "Models"
     ),
+    "source": Experiment("Which sources an answer came from", "commands.source:SourceSpec", "Models"),
     "pitfalls": Experiment(
         "Classic mistakes, each next to the right way", "commands.pitfalls:PitfallsSpec", "Learn"
     ),

@@ -18,7 +18,7 @@ from attncli.errors import UserError, nearest
 from attncli.plain_text import binary_kind
 from attncli.settings import SPECS
 from attncli.settings.fields import Spec
-from attncli.settings.text import PATH_KEYS, is_vector_file
+from attncli.settings.text import PATH_KEYS, is_vector_file, names_file
 from attncli.settings.validation import (
     NO_PREVIOUS,
     Given,
@@ -155,8 +155,14 @@ def _plain(node: Node) -> tuple[Any, str | None]:
 
 
 def _relative(path: Path, key: str, value: Any) -> Any:
-    """Paths in a file are relative to it; a model is a path where there is such a folder or file."""
+    """Paths in a file are relative to it; a model is a path where there is such a folder or file, and so is
+    an answer.
+    """
+    if isinstance(value, list):
+        return [_relative(path, key, one) for one in value]
     if key == "model" and isinstance(value, str) and (path.parent / value).exists():
+        return str(path.parent / value)
+    if key == "answer" and isinstance(value, str) and names_file(str(path.parent / value)):
         return str(path.parent / value)
     is_path = key in PATH_KEYS and isinstance(value, str) and value != "-" and is_vector_file(value)
     # Joined as text: a Path would make `./random` the name of a way to sample.

@@ -116,18 +116,26 @@ class GenerateSpec(PromptSpec):
         'attn generate --model ./my-model --file notes.txt --question "Who came?" --chat',
         'attn generate --model ./my-model --file notes.txt --chat --needle "Ann came"',
         "attn generate --model ./my-model --file notes.txt --head 17:3 -o page.html",
+        "attn generate --model ./my-model --file prompt.txt --answer answer.txt",
     )
     group = "Output"
     heading_keys = ("file", "model", "layer", "head", "seed")
     next_steps = (ONE_HEAD, "--show rows", "-o page.html")
     off_keys = frozenset(
-        {"question", "chat", "needle", "needle_depth", "lengths", "prefill_chunk", "ascending", "top"}
+        {
+            *("question", "chat", "needle", "needle_depth", "lengths"),
+            *("answer", "prefill_chunk", "ascending", "top"),
+        }
     )
 
     @classmethod
     def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         return cls.next_steps if settings.get("head") is None else cls.next_steps[1:]
 
+    answer: Annotated[Text | None, Everyday("read this answer instead of writing one: text or file")] = Field(
+        None,
+        description="an answer that is there already, as a text or a file: the model reads it, not writes",
+    )
     max_new_tokens: Annotated[Size, Everyday()] = Field(24, description="write so many tokens at most")
     sampling_temperature: Annotated[float | None, Everyday("sample, instead of the likeliest")] = Field(
         None, gt=0, le=100, description="sample: the scores of the tokens are divided by it"
@@ -173,6 +181,7 @@ class GenerateSpec(PromptSpec):
     def single_statistics(self) -> tuple[str, ...]:
         of_needle = {"needle_mass", "retrieval"} if self.needle is None else set()
         counts = in_group("writing", "prompt_tokens", "new_tokens")
+        counts += in_group("writing", "log_probability") if self.answer is not None else ()
         found = () if self.needle is None else in_group("needle", "tokens", "copied", "found")
         return (*(name for name in WRITER_STATISTICS if name not in of_needle), *counts, *found)
 
@@ -185,6 +194,9 @@ class GenerateSpec(PromptSpec):
             yield contradiction(
                 "greedy", "needs `sampling_temperature` or `top_p` to be off", "sampling_temperature", "top_p"
             )
+        for key in self.given("max_new_tokens", "sampling_temperature", "top_p", "prefill_chunk"):
+            if self.answer is not None:
+                yield contradiction(key, "cannot be combined with `answer`, which is read", "answer")
         if self.head is not None and self.layer is None:
             yield contradiction("head", "needs its layer: LAYER:HEAD, as 17:3", "layer")
         if self.sort in ("needle_mass", "retrieval") and self.needle is None:

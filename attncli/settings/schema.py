@@ -9,7 +9,7 @@ from typing import Any
 from attncli.settings import SPECS
 from attncli.settings.config_file import NULLS
 from attncli.settings.fields import Spec, in_words_of
-from attncli.settings.text import PATH_KEYS, SAMPLED_EMBEDDINGS
+from attncli.settings.text import PATH_KEYS, SAMPLED_EMBEDDINGS, names_file
 from attncli.settings.validation import Given
 
 OBJECT = {"type": "object", "additionalProperties": False}
@@ -98,8 +98,11 @@ def _visible(text: str) -> str:
 
 def _portable(key: str, value: Any) -> Any:
     """Paths in a file are relative to it, wherever it will be: so they are written in full."""
+    if isinstance(value, list):
+        return [_portable(key, one) for one in value]
     is_path = key in PATH_KEYS and value not in (None, "-", *SAMPLED_EMBEDDINGS)
     is_here = key == "model" and value is not None and Path(value).exists()
+    is_here = is_here or (key == "answer" and value is not None and names_file(value))
     return str(Path(value).absolute()) if is_path or is_here else value
 
 

@@ -19,12 +19,13 @@ if TYPE_CHECKING:  # help and usage errors are told without it
 SENTENCE = "the cat walks on the street"
 CONTEXT = "die katze geht langsam über die straße"
 TOKENIZER_HELP = 'words: lower-case, without ,;.!?:"(); whitespace: split as it stands'
-PATH_KEYS = ("file", "texts", "relations", "context_file", "embedding")
+PATH_KEYS = ("file", "texts", "relations", "context_file", "embedding", "document")
 ALTERNATIVES = (
     ("sentence", "file", "texts", "relations", "num_tokens"),
     ("context", "context_file", "num_context_tokens"),
 )
 SAMPLED_EMBEDDINGS = ("random", "gaussian", "integers", "previous")
+MAX_NAME = 1000
 SAMPLED_LINES = 20
 """How many lines of a vector file say what size its vectors have."""
 
@@ -192,6 +193,21 @@ def read_text(file: str) -> str:
     except UnicodeDecodeError as error:
         wrong = binary_kind(data) or f"is not UTF-8 text (byte {error.start})"
         raise UserError(f"file: {file} {wrong}") from None
+
+
+def names_file(value: str) -> bool:
+    """Whether a text that may be the name of a file is one: it has a suffix, and the file is there."""
+    return len(value) < MAX_NAME and bool(Path(value).suffix) and Path(value).is_file()
+
+
+def text_or_file(value: str, key: str) -> str:
+    """A text, or that of the file that it names; UserError at `key` for a file that cannot be read."""
+    if not names_file(value):
+        return value
+    try:
+        return read_text(value).strip()
+    except UserError as error:
+        raise UserError(*(f"{key}{line.removeprefix('file')}" for line in error.lines)) from None
 
 
 def tokenize(text: str, tokenizer: str, *, key: str) -> list[str]:

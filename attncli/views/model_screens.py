@@ -938,7 +938,8 @@ def generate_screen(report: Report, display: Display) -> ScreenParts:
     prompt = report.spec.get("sentence") or f"file {report.spec.get('file')}"
     words = f"{prompt} {report.spec.get('question') or ''}".split()
     yield one_line(f"prompt: {' '.join(words)}", display)
-    lines = wrap_cells(f"wrote: {plain_text(' '.join((report.written or '').split()))}", width)
+    said = "answer" if report.spec.get("answer") else "wrote"
+    lines = wrap_cells(f"{said}: {plain_text(' '.join((report.written or '').split()))}", width)
     if len(lines) > TEXT_LINES:
         lines = [*lines[: TEXT_LINES - 1], shortened(" ".join(lines[TEXT_LINES - 1 :]), width)]
     yield from (Paragraph(line, "") for line in lines)
@@ -957,7 +958,8 @@ def generate_screen(report: Report, display: Display) -> ScreenParts:
 def _written_title(report: Report) -> str:
     """`generate: SmolLM2, 30 layers × 9 heads, 366 tokens, 24 new ones`"""
     counts = report.numbers("writing")
-    sizes = [f"{counts['prompt_tokens']} tokens", f"{counts['new_tokens']} new"]
+    new = "in the answer" if report.spec.get("answer") else "new"
+    sizes = [f"{counts['prompt_tokens']} tokens", f"{counts['new_tokens']} {new}"]
     parts = [model_name(report), place_text(report.spec), *sizes]
     return plain_text(f"generate: {', '.join(filter(None, parts))}")
 

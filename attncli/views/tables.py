@@ -19,6 +19,7 @@ from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import TEXT_WIDTH, Display
+from attncli.views.answers import source_screen
 from attncli.views.comparisons import comparison_screen
 from attncli.views.heatmap import sentences
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, parts_of
@@ -136,6 +137,8 @@ HEADS = Needs(
     tensors={"rollout": 2},
 )
 
+SOURCE_NUMBERS = dict.fromkeys(("all_heads", "retrieving_heads", "lost"), MAYBE)
+
 NEEDS: dict[str, Needs] = {
     **dict.fromkeys(("self", "multihead", "cross", "show"), WEIGHTS),
     "average": replace(WEIGHTS, numbers={"agreement": ("loop_vs_matmul", "loop_vs_softmax")}),
@@ -230,6 +233,19 @@ NEEDS: dict[str, Needs] = {
         spec={"head": ANY},
         said=("about", "how_to_read"),
     ),
+    "source": Needs(
+        must=("sources", "answer", "rankings", "source"),
+        tables={
+            "sources": {"source": WHOLE, "name": TEXT, "title": ANY, "text": ANY, **SOURCE_NUMBERS},
+            "answer": {"text": TEXT, "source": MAYBE},
+            "rankings": {
+                **{"ranking": TEXT, "predicts": TEXT, "removed": WHOLE},
+                **{"spearman": MAYBE, "first_right": MAYBE},
+            },
+        },
+        said=("about", "how_to_read"),
+    ),
+    "source of heads": Needs(must=("heads", "chosen"), tables={"heads": HEAD, "chosen": {}}, said=("about",)),
     "diff of texts": Needs(
         must=("heads",),
         tables={
@@ -262,6 +278,8 @@ def suits(report: Report) -> bool:
         name = f"heads of {forms[0]}" if forms else name
     if name == "diff" and "heads" in report.statistics:
         name = "diff of texts"
+    if name == "source" and "chosen" in report.statistics:
+        name = "source of heads"
     if name == "why" and "sides" in report.statistics:
         name = "why of a score"
     is_met = NEEDS[name].met_by(report)
@@ -365,6 +383,7 @@ SCREENS: dict[str, FirstScreen] = {
     "generate": generate_screen,
     "ablate": ablate_screen,
     "why": why_screen,
+    "source": source_screen,
     "diff": comparison_screen,
     "results": results_screen,
 }

@@ -285,6 +285,8 @@ def nothing_to_draw(report: Report) -> str:
 def text_of(report: Report, key: str) -> str:
     """The `sentence` or `context` as it was given, else its tokens."""
     spec = report.spec
+    if "sources" in report.statistics:  # its tokens are an answer's
+        return plain_text(" ".join(str(spec.get(key) or "").split())) if key == "sentence" else ""
     tokens = report.tokens if key == "sentence" else report.context_tokens
     if not tokens:
         return ""
@@ -311,7 +313,8 @@ def _settings(report: Report, without: str = "") -> list[str]:
 def token_counts(report: Report) -> list[str]:
     """`6 tokens` and `3 context tokens`, of those that the report has."""
     name = token_name(report)
-    sides = ((report.tokens, name), (report.context_tokens, f"context {name}"))
+    other = "source" if "sources" in report.statistics else f"context {name}"
+    sides = ((report.tokens, name), (report.context_tokens, other))
     return [counted(len(tokens), name) for tokens, name in sides if tokens]
 
 

@@ -584,3 +584,31 @@ def test_every_row_of_statistics_is_shown_once(attn: Attn, maps: str, place: lis
         for query, token, entropy in zip(("29", "30"), "io", entropies, strict=True):
             cell = f"{entropy:.4f}"
             assert sum(line[:2] == [query, token] and cell in line for line in lines) == 1, cell
+
+
+@pytest.mark.parametrize("architecture", ("GPT-2", "Mistral", "Gemma 2", "GPT-OSS", "BLOOM", "T5", "BART"))
+def test_an_answer_that_is_read_has_the_rows_of_transformers(architecture: str, tmp_path: Path) -> None:
+    folder, oracle = save_writer(tmp_path, architecture), Oracle(tmp_path)
+    answer = "was tired on the street w30"
+    (tmp_path / "answer.txt").write_text(f"{answer}\n")
+    ids = oracle.tokenizer(SENTENCE, return_tensors="pt")["input_ids"]
+    expected = oracle.rows(ids, oracle.tokenizer(answer, add_special_tokens=False)["input_ids"])
+    for given in (answer, str(tmp_path / "answer.txt")):
+        settings = {"model": str(folder), "sentence": SENTENCE, "answer": given, "maps": "heads"}
+        report = run("generate", **settings)
+        found = report.tensors["weights"].values
+        np.testing.assert_allclose(found, expected.numpy(), atol=2e-5)
+        assert report.written == answer
+        assert report.numbers("writing")["new_tokens"] == expected.shape[2] == 6
+        assert report.numbers("writing")["log_probability"] < 0
+
+
+def test_an_answer_is_read_instead_of_written(attn: Attn) -> None:
+    ended = attn(["generate", "--answer", "on", "--max-new-tokens", "5"])
+    assert (ended.code, ended.err) == (
+        2,
+        "--max-new-tokens: cannot be combined with --answer, which is read\n",
+    )
+    assert attn(["generate", "--answer", "on\u00df"]).err.startswith(
+        "--answer: '\u00df' is not in the vocabulary"
+    )

@@ -16,8 +16,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from attncli.core.names import named_head
+from attncli.measure.sources import Removals, given_answer, lasso_effects, source_weights
 from attncli.models.loading import kept_pretrained
 from attncli.models.pretrained import Pretrained
+from attncli.models.replay import Replay
+from attncli.models.source_texts import SourcedReading, read_sourced, split_text
+from benchmarks.source import contexts
 from tests.checkpoints import package_folder, smollm2
 from tests.conftest import Attn
 from tests.eager import captured_layers, eager_weights, whole_weights
@@ -38,6 +43,12 @@ def folder() -> Path:
 def pretrained(folder: Path) -> Pretrained:
     """The very model that `attn --model` has loaded."""
     return kept_pretrained(str(folder), allow_download=False, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def writer(folder: Path) -> Pretrained:
+    """The same with the head that predicts tokens, as `attn generate` has it."""
+    return kept_pretrained(str(folder), allow_download=False, device="cpu", with_head=True)
 
 
 def survey_rows(attn: Attn, folder: Path, *flags: str) -> list[dict[str, Any]]:
@@ -219,3 +230,53 @@ def test_the_folder_that_an_earlier_version_made_of_a_gguf_is_read(
     assert ended.code == 0
     assert ended.err.startswith(f"model: reads {made} (54")
     assert f"which an earlier version made of {path.name}; without that folder" in ended.err
+
+
+CONTEXT_CITE = Path(__file__).with_name("context_cite_scores.json")
+
+
+def cited_reading(cited: dict[str, Any], pretrained: Pretrained) -> SourcedReading:
+    """The chat of tools/context_cite_scores.py, its lines as sources."""
+    sourced = split_text(cited["context"], "line", question=cited["question"])
+    return read_sourced(pretrained, sourced.in_template(pretrained))
+
+
+def test_removed_sources_are_as_likely_as_context_cite_finds_them(writer: Pretrained) -> None:
+    """context-cite 0.0.4: ln p of each token of its answer without the sources of its masks."""
+    cited = json.loads(CONTEXT_CITE.read_text())
+    reading = cited_reading(cited, writer)
+    replay = Replay(writer.whole, reading.prompt.ids, torch.tensor(cited["ids"]))
+    some = [0, 7, 19]
+    masks = torch.tensor([cited["masks"][run] for run in some]).bool()
+    found = Removals(writer, reading, replay).log_probabilities(masks)
+    expected = torch.tensor([cited["log_probabilities"][run] for run in some], dtype=torch.float64)
+    assert torch.allclose(found, expected, atol=1e-4)
+
+
+def test_the_effects_of_sources_are_those_of_context_cite() -> None:
+    """Its Lasso is that of scikit-learn, which ends at a tolerance of 1e-4, on float32."""
+    cited = json.loads(CONTEXT_CITE.read_text())
+    sums = torch.tensor(cited["log_probabilities"], dtype=torch.float64).sum(dim=1)
+    found = lasso_effects(torch.tensor(cited["masks"]).bool(), sums, len(cited["ids"]))
+    expected = torch.tensor(cited["effects"], dtype=torch.float64)
+    assert torch.allclose(found, expected, atol=5e-3)
+    assert int(found.argmax()) == int(expected.argmax())
+
+
+RETRIEVING = ("18:6", "17:4", "14:3", "8:0", "17:3", "18:7", "21:8", "17:5")
+"""What `attn source --find-heads` chooses, on contexts without any of these names, things and places."""
+
+
+def test_the_heads_that_retrieve_find_the_right_source(writer: Pretrained) -> None:
+    """benchmarks/source.py has 100 of them."""
+    right = {"retrieving_heads": 0, "all_heads": 0}
+    for context in contexts(2):
+        reading = read_sourced(writer, context.asked(writer), num_new=24)
+        answer = given_answer(writer, f"{context.start} {context.place}.", reading)
+        ids = torch.tensor(answer.ids)
+        layers, _ = Replay(writer.whole, reading.prompt.ids, ids).layers()
+        weights = source_weights(layers, reading, len(ids), [named_head(name) for name in RETRIEVING])
+        assert weights.chosen is not None
+        for name, found in {"retrieving_heads": weights.chosen, "all_heads": weights.mean}.items():
+            right[name] += int(found.mean(dim=0).argmax()) + 1 == context.right
+    assert right == {"retrieving_heads": 2, "all_heads": 0}

@@ -35,6 +35,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("generate", {"needle": "copy", "max_new_tokens": "3"}),
     ("generate", {"layer": "1"}),
     ("generate", {"layer": "1", "head": "2", "maps": "heads"}),
+    ("source", {"method": "sampled", "runs": "3", "head": "1:0"}),
     ("ablate", {"approximate": "true"}),
     ("ablate", {"sentence": "abcabc", "answer": "a", "against": "b", "heads": "0:1,1:0", "jointly": "true"}),
     *(("pitfalls", {"pitfall": name}) for name in PITFALLS),

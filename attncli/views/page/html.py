@@ -200,7 +200,16 @@ SOURCES = files("attncli.views.page")
 IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async |const |let |class |function ))", re.MULTILINE)
 # Later files override earlier ones.
-STYLES = ("base.css", "maps.css", "tokens.css", "cards.css", "tables.css", "charts.css", "layout.css")
+STYLES = (
+    "base.css",
+    "maps.css",
+    "tokens.css",
+    "cards.css",
+    "tables.css",
+    "charts.css",
+    "answer.css",
+    "layout.css",
+)
 REPORTS = "<!-- reports -->\n"
 
 

@@ -58,6 +58,24 @@ def test_hover_shows_the_weights_of_each_of_two_equal_words(opened: Opened) -> N
     ]
 
 
+def test_a_token_of_an_answer_shows_its_weight_on_each_source(opened: Opened) -> None:
+    report = run("source", answer="green")
+    weights = report.tensors["source_weights"].values
+    page = opened(page_of(report))
+    order = [int(str(row["source"])) - 1 for row in report.table("sources")]
+    items = page.locator("#answer .sources li")
+    assert items.locator(".said").all_text_contents() == [str(row["text"]) for row in report.table("sources")]
+    numbers = items.locator(".number")
+    assert numbers.all_text_contents() == [f"{weights[:, place].mean():.2f}" for place in order]
+    tokens = page.locator("#answer .token")
+    assert "".join(tokens.all_text_contents()) == "green"
+    tokens.nth(3).hover()
+    assert numbers.all_text_contents() == [f"{weights[3, place]:.2f}" for place in order]
+    items.nth(0).hover()
+    shares = [token.evaluate("e => e.style.getPropertyValue('--share')") for token in tokens.all()]
+    assert shares == [f"{round(70 * number / weights.max())}%" for number in weights[:, order[0]]]
+
+
 def test_the_pointer_on_the_map_reads_a_cell(opened: Opened) -> None:
     report = sentence_report()
     page = opened(page_of(report))

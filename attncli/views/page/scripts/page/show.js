@@ -15,6 +15,7 @@ import {
   skippedOf,
 } from "./report.js";
 import { showSources } from "./selection.js";
+import { showAnswer } from "../parts/answer.js";
 import { showCurves, showRowCurves } from "../parts/curves.js";
 import { byId, fillSelect } from "../parts/elements.js";
 import { showSteps } from "../parts/steps.js";
@@ -39,6 +40,13 @@ export async function showReport(index) {
   await showCurves(byId("curves"), report, curves);
   if (chosen.report !== report) return; // another one was chosen meanwhile
   const { matrices } = report;
+  byId("answer").hidden = true;
+  const onSources = matrices.find(({ name }) => name === "source_weights");
+  if (onSources && report.statistics.answer) {
+    await onSources.load();
+    if (chosen.report !== report) return;
+    showAnswer(byId("answer"), report, onSources);
+  }
   for (const id of ["matrix", "controls"]) byId(id).hidden = !matrices.length;
   byId("overview").hidden = true;
   byId("row-curves").replaceChildren();

@@ -1,0 +1,377 @@
+"""`attn source`: which sources an answer came from."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from attncli.core.names import named_head
+from attncli.errors import UserError
+from attncli.models.folder import cache_folder, content_digest, local_model, weight_files
+from attncli.report import Numbers, Report, Statistic, Table
+from attncli.settings.fields import (
+    CONFIG_ONLY,
+    Contradictions,
+    Everyday,
+    Size,
+    TextSource,
+    contradiction,
+    in_group,
+)
+from attncli.settings.heads import HeadsSpec
+from attncli.settings.models import ModelSpec, check_head_of_model
+from attncli.settings.text import IN_FILE, FileName, Text, Texts, read_text, text_or_file
+
+if TYPE_CHECKING:
+    from attncli.measure.retrieval import RetrievingHeads
+    from attncli.measure.sources import Answer, AnswerSources
+    from attncli.models.pretrained import Pretrained
+    from attncli.models.source_texts import SourcedReading, SourcedText
+    from attncli.toys.attention import Progress
+
+QUESTION = "lamp="
+CONTEXT = "key=brass\ndoor=oak\nhat=wool\nlamp=green"
+
+
+def _check_heads(names: str) -> str:
+    return ",".join(dict.fromkeys(check_head_of_model(name.strip()) for name in names.split(",")))
+
+
+def _default_question(data: dict[str, Any]) -> str | None:
+    given = any(data.get(key) for key in ("model", "file", "document", "context"))
+    return None if given else QUESTION
+
+
+class SourceSpec(ModelSpec):
+    experiment = "source"
+    title = "Where an answer came from"
+    main_table = "sources"
+    module = model_module = "attncli.commands.source"
+    default_model = HeadsSpec.default_model
+    needs_head = True
+    group = "Input"
+    argument = "sentence"
+    examples = (
+        "attn source",
+        'attn source "Who came?" --document a.md --document b.md --model M',
+        "attn source --file prompt.txt --split paragraph --model M -o page.html",
+        'attn source "Who came?" --document a.md --model M --answer answer.txt',
+        "attn source --chat --file chat.json --model M --method removal",
+        "attn source --find-heads --model M",
+    )
+    heading_keys = ("file", "model", "method", "head", "seed")
+    next_steps = ("--method removal", "--show statistics", "-o page.html")
+    off_keys = frozenset({"document", "context", "chat", "find_heads", "answer", "head", "runs"})
+
+    file: Annotated[FileName | None, IN_FILE] = Field(
+        None, description="a text whose parts are the sources, or a chat as JSON; - reads stdin"
+    )
+    document: Annotated[list[FileName], Everyday("a document that is a source; repeatable")] = Field(
+        [], description="a text file that is a source, above the question; repeatable"
+    )
+    context: Annotated[Text | None, CONFIG_ONLY] = Field(
+        None, description="a text whose parts are the sources, as in `file`"
+    )
+    sentence: Text | None = Field(
+        default_factory=_default_question, description="the question, below the sources"
+    )
+    split: Annotated[
+        Literal["sentence", "line", "paragraph", "turn"], Everyday("what the sources of a text are")
+    ] = Field(
+        default_factory=lambda data: "line" if data.get("sentence") == QUESTION else "sentence",
+        description="what the sources of a text are; a text with <source NAME>...</source> in it has its own",
+    )
+    chat: Annotated[bool, Everyday("in the chat template; of a chat as JSON each turn")] = Field(
+        False,
+        description="in the model's chat template: of a chat as JSON each turn and tool is a source, any "
+        "other text is a user's message",
+    )
+    answer: Annotated[Text | None, Everyday("an answer that is there: its text or file")] = Field(
+        None,
+        description="an answer that is there already, as a text or a file: the model reads it "
+        "(default: it writes one)",
+    )
+    max_new_tokens: Annotated[Size, Everyday()] = Field(24, description="write so many tokens at most")
+    method: Annotated[Literal["weights", "removal", "sampled"], Everyday("what sources are ranked by")] = (
+        Field(
+            "weights",
+            description="what sources are ranked by: weights, checked by removing the first five; removal of "
+            "each; or sampled, random sets of them and a Lasso (ContextCite)",
+        )
+    )
+    runs: Size = Field(64, description="with `method` sampled: random sets of sources")
+    head: Annotated[
+        Annotated[str, AfterValidator(_check_heads)] | None, Everyday("the retrieving heads, as 18:6,14:3")
+    ] = Field(
+        None,
+        description="the retrieving heads, as LAYER:HEAD,... (default: those that `find_heads` chose for "
+        "this model)",
+    )
+    find_heads: Annotated[bool, Everyday("choose a model's retrieving heads, and keep them")] = Field(
+        False,
+        description="choose the heads that retrieve on 24 synthetic contexts, and keep them in the user's "
+        "cache for this model",
+    )
+
+    def text_sources(self) -> tuple[TextSource, ...]:
+        return TextSource("sentence", self.sentence), TextSource("context", self._context, self.file)
+
+    @property
+    def _context(self) -> str | None:
+        return CONTEXT if self.sentence == QUESTION and not self.given("sentence") else self.context
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        if settings.get("find_heads"):
+            return ('"QUESTION" --document FILE', "--show statistics")
+        return cls.next_steps
+
+    def single_statistics(self) -> tuple[str, ...]:
+        if self.find_heads:
+            return ("found", "weight")
+        numbers = ["source", "tokens", "first_token", "all_heads", "all_heads_rank"]
+        numbers += ["retrieving_heads", "retrieving_heads_rank", "lost", "lost_rank"]
+        numbers += ["effect", "effect_rank"] if self.method == "sampled" else []
+        of_answer = in_group("answer.N", "position", "source", "weight", "log_probability")
+        of_rankings = in_group("rankings.N", "removed", "spearman", "first_right")
+        found = in_group("source", "first", "sources", "prompt_tokens", "answer_tokens", "log_probability")
+        of_heads = ("weight", "source", "source_weight")
+        return (*found, *in_group("sources.N", *numbers), *of_answer, *of_rankings, *of_heads)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        yield from self.conflicts("file", "document", "context")
+        texts = self.given("sentence", "file", "document", "context", "answer", "method")
+        if self.find_heads:
+            for key in (*texts, *self.given("chat", "head", "runs")):
+                yield contradiction(
+                    key, "cannot be combined with `find_heads`, which asks nothing", "find_heads"
+                )
+            return
+        if self.sentence is None and self.file is None and self.context is None:
+            yield contradiction(
+                "model", "needs a question, and `document` or `file`: sources", "document", "file"
+            )
+        if self.document and self.sentence is None:
+            yield contradiction("document", "needs a question below it", "sentence")
+        if self.split == "turn" and self.document:
+            yield contradiction("split", "is of a text: each `document` is one source", "document")
+        if self.truncate:
+            yield contradiction("truncate", "is not for source: it would cut sources off")
+        if self.given("runs") and self.method != "sampled":
+            yield contradiction("runs", "needs `method` sampled", "method")
+
+
+def read(spec: SourceSpec, texts: Texts, pretrained: "Pretrained", generator: Any) -> Any:
+    """What the model reads; UserError for what does not fit, and for sources that hold no text."""
+    from attncli.models.pretrained import read_probe
+    from attncli.models.source_texts import read_sourced
+
+    if spec.find_heads:
+        return read_probe(pretrained, 1, generator)
+    sourced = _sourced(spec, texts, pretrained)
+    num_new = 0 if spec.answer or pretrained.has_decoder else spec.max_new_tokens - 1
+    return read_sourced(pretrained, sourced, num_new=num_new, key=_key(spec))
+
+
+def _key(spec: SourceSpec) -> str:
+    return "document" if spec.document else "file" if spec.file else "context" if spec.context else "sentence"
+
+
+def _sourced(spec: SourceSpec, texts: Texts, pretrained: "Pretrained") -> "SourcedText":
+    """The sources in their prompt: documents, marked parts, turns of a chat, or parts of a text."""
+    from attncli.models.source_texts import chat_text, is_chat, marked_text, split_text, with_documents
+
+    question, context, key = texts.text, texts.context, _key(spec)
+    if spec.document:
+        assert question is not None
+        documents = [(Path(file).name, read_text(file)) for file in spec.document]
+        sourced = with_documents(documents, question)
+    elif context is None:
+        assert question is not None
+        marked = marked_text(question, key=key)
+        sourced = marked or split_text(question, spec.split, key=key)
+    elif spec.chat and is_chat(context):
+        if question is not None:
+            raise UserError("sentence: is not for a chat as JSON, whose last message asks: leave it out")
+        return chat_text(context, pretrained, key=key)
+    else:
+        marked = marked_text(context, question=question, key=key)
+        sourced = marked or split_text(context, spec.split, question=question, key=key)
+    return sourced.in_template(pretrained) if spec.chat else sourced
+
+
+def report_each(
+    specs: Sequence[SourceSpec],
+    readings: Sequence[Any],
+    pretrained: "Pretrained",
+    progress: "Progress | None",
+) -> list[Report]:
+    """The report of each prompt, one after the other."""
+    return [
+        _report_of_heads(spec, pretrained, progress)
+        if spec.find_heads
+        else _report(spec, reading, pretrained, progress)
+        for spec, reading in zip(specs, readings, strict=True)
+    ]
+
+
+def _answer(
+    spec: SourceSpec, reading: "SourcedReading", pretrained: "Pretrained", progress: "Progress | None"
+) -> "Answer":
+    """The answer that is given, or what the model writes."""
+    from attncli.measure.sources import given_answer, written_answer
+    from attncli.models.writing import Decoding
+
+    if spec.answer is not None:
+        return given_answer(pretrained, text_or_file(spec.answer, "answer"), reading)
+    decoding = Decoding(spec.max_new_tokens, seed=spec.seed)
+    answer = written_answer(
+        pretrained, reading, decoding, on_text=None if progress is None else progress.write
+    )
+    if progress is not None:
+        progress.write("\n\n")
+    return answer
+
+
+def _report(
+    spec: SourceSpec, reading: "SourcedReading", pretrained: "Pretrained", progress: "Progress | None"
+) -> Report:
+    from attncli.measure.sources import answer_sources
+    from attncli.report_parts import build_report, named
+
+    kept = None if spec.head else kept_heads(spec)
+    heads = spec.head.split(",") if spec.head else kept or []
+    answer = _answer(spec, reading, pretrained, progress)
+    found = answer_sources(
+        pretrained,
+        reading,
+        answer,
+        heads=heads,
+        method=spec.method,
+        num_runs=spec.runs,
+        seed=spec.seed,
+        progress=progress,
+    )
+    count = len(found.sources)
+    statistics: dict[str, Statistic] = {
+        "sources": Table(found.sources),
+        "answer": Table(found.tokens),
+        "rankings": Table(found.rankings),
+        "source": Numbers(
+            first=found.first,
+            sources=count,
+            prompt_tokens=len(reading.prompt.ids),
+            answer_tokens=len(found.ids),
+            log_probability=found.log_probability,
+        ),
+        "heads": Table(found.heads),
+    }
+    sources = "1 source" if count == 1 else f"{count} sources"
+    tensors = {"source_weights": named(found.weights, "row", "column")}
+    return build_report(
+        spec,
+        Texts(
+            pretrained.labels(found.ids),
+            tuple(one.name for one in reading.sourced.sources),
+            token_spelling=pretrained.token_spelling,
+        ),
+        tensors,
+        statistics,
+        [*_notes(spec, found, heads, is_kept=kept is not None, name=pretrained.name), *found.notes],
+        about=f"{pretrained.name}: {sources}, {len(reading.prompt.ids)} tokens in the prompt, "
+        f"{len(found.ids)} in the answer.",
+        how_to_read=HOW_TO_READ,
+        written=found.answer,
+    )
+
+
+HOW_TO_READ = (
+    "Weights are where heads looked, which need not be why; lost: nats that the answer's log-probability "
+    "loses where the source's text is taken out, which moves what comes after it."
+)
+
+
+def _notes(
+    spec: SourceSpec, found: "AnswerSources", heads: Sequence[str], *, is_kept: bool, name: str
+) -> list[str]:
+    notes = []
+    if spec.model is None:
+        notes.append("This model ships with attn: it copies. --model FOLDER takes another.")
+    if is_kept:
+        notes.append(f"Retrieving heads, chosen on synthetic contexts: {', '.join(heads)}.")
+    elif not heads and spec.model is not None:
+        notes.append(f"No retrieving heads of {name} are kept: --find-heads chooses some, --head names them.")
+    if spec.method == "sampled":
+        notes.append(f"effect: of {spec.runs} random sets of sources, by a Lasso, on the answer's logit.")
+    return notes
+
+
+def _report_of_heads(spec: SourceSpec, pretrained: "Pretrained", progress: "Progress | None") -> Report:
+    """The heads that retrieve, which are kept for the model."""
+    from attncli.measure.retrieval import retrieving_heads
+    from attncli.report_parts import build_report
+
+    found = retrieving_heads(pretrained, seed=spec.seed, progress=progress)
+    place = keep_heads(spec, found)
+    where = (
+        f"Kept in {place}." if place else "They are not kept: this model is no folder with weights in files."
+    )
+    chosen = f"Chosen, for what this model answers from here on: {', '.join(found.heads)}."
+    return build_report(
+        spec,
+        Texts(),
+        {},
+        {"heads": Table(found.rows), "chosen": Table({"chosen_head": name} for name in found.heads)},
+        [chosen, where],
+        about=f"{pretrained.name}: which heads find the right sentence in {found.num_contexts} contexts.",
+        how_to_read="found: the share of contexts in which the right sentence, of 16, has most of a head's "
+        "weight; weight: its mean weight on it.",
+    )
+
+
+def _place_of_heads(spec: SourceSpec) -> Path | None:
+    """Where the heads of a model are kept, by the contents of its weights; None where it has no files."""
+    source = spec.model_source()
+    folder = None if source is None else local_model(source)
+    if folder is None:
+        return None
+    with suppress(OSError):
+        digests = [content_digest(file) for file in sorted(weight_files(folder))]
+        return cache_folder("heads") / f"{sha256(''.join(digests).encode()).hexdigest()[:32]}.json"
+    return None
+
+
+def kept_heads(spec: SourceSpec) -> list[str] | None:
+    """The heads that were chosen for a model; None where none are kept."""
+    place = _place_of_heads(spec)
+    if place is None or not place.exists():
+        return None
+    try:
+        heads = json.loads(place.read_bytes())["heads"]
+        return [f"{one.layer}:{one.head}" for one in map(named_head, heads)] or None
+    except (OSError, ValueError, TypeError, KeyError):
+        raise UserError(f"head: {place} is damaged: attn source --find-heads writes it anew") from None
+
+
+def keep_heads(spec: SourceSpec, found: "RetrievingHeads") -> Path | None:
+    """Write the chosen heads whole; None where there is no place for them."""
+    place = _place_of_heads(spec)
+    if place is None:
+        return None
+    about = {"model": spec.model_source(), "contexts": found.num_contexts, "seed": found.seed}
+    part = place.with_name(f"{place.name}.{os.getpid()}")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps({**about, "heads": found.heads}))
+        part.replace(place)
+    except OSError as error:
+        raise UserError(f"find_heads: {place}: cannot be written: {error.strerror}") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return place

@@ -1,0 +1,418 @@
+"""Where an answer came from: how much each source was looked at, and what the answer loses without it.
+
+Weights are where heads looked, not causes; a removal moves every token after it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers import DynamicCache
+
+from attncli.core.engines import attend
+from attncli.core.layer import Wanted
+from attncli.core.names import NamedHead, head_range, named_head
+from attncli.core.summaries import rank_correlation
+from attncli.errors import UserError
+from attncli.measure.writing import answer_ids
+from attncli.models.layers import CapturedLayer
+from attncli.models.pretrained import Pretrained
+from attncli.models.replay import Replay, queries_of
+from attncli.models.source_texts import SourcedReading, SourcedText, encoded_sources
+from attncli.models.writing import Decoding, whole_cache, write
+
+SourceMethod = Literal["weights", "removal", "sampled"]
+CHECKED = 5
+"""Sources that are removed where all of them would take long: the first by weight."""
+QUERIES_AT_ONCE = 64
+KEEP_SHARE, LASSO_ALPHA = 0.5, 0.01
+"""As ContextCite samples and fits (Cohen-Wang et al. 2024, 2409.00729)."""
+Progress = Callable[[float], None]
+
+
+def given_answer(pretrained: Pretrained, answer: str, reading: SourcedReading) -> "Answer":
+    """An answer that is there; UserError for none, an unknown token, and more than the model reads."""
+    ids = answer_ids(pretrained, answer)
+    most, num_prompt = pretrained.most_tokens(), len(reading.prompt.ids)
+    room = None if most is None else most + 1 - (0 if pretrained.has_decoder else num_prompt)
+    if room is not None and len(ids) > room:
+        raise UserError(f"answer: must be at most {room} tokens after {num_prompt} (got {len(ids)})")
+    return Answer(ids)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The tokens of an answer; where the model wrote it, what its cache holds of the prompt."""
+
+    ids: list[int]
+    cache: DynamicCache | None = None
+
+
+def written_answer(
+    pretrained: Pretrained,
+    reading: SourcedReading,
+    decoding: Decoding,
+    *,
+    on_text: Callable[[str], None] | None = None,
+) -> Answer:
+    """What the model writes after its prompt, without the special tokens that end it.
+
+    UserError where it cannot write, and where it writes nothing; MemoryError.
+    """
+    ids: list[int] = []
+    shown = ""
+
+    def take(token: int, _layers: Sequence[CapturedLayer]) -> None:
+        nonlocal shown
+        ids.append(token)
+        text = pretrained.text_of(ids)
+        if on_text is not None and not text.endswith("\ufffd"):
+            on_text(text[len(shown) :])
+            shown = text
+
+    whole = whole_cache(pretrained.whole)
+    cache = whole.cache if whole is not None and whole.may_be_cut else None
+    prompt = reading.prompt.ids.unsqueeze(0).to(pretrained.device)
+    inputs = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
+    write(pretrained.whole, inputs, decoding, take, pretrained.tokenizer, cache)
+    while ids and ids[-1] in pretrained.special_ids:
+        ids.pop()
+    if not ids:
+        raise UserError(f"answer: {pretrained.name} writes nothing after this prompt: give one")
+    return Answer(ids, cache)
+
+
+@dataclass(frozen=True)
+class SourceWeights:
+    """The weight of the answer's queries on each source; the prompt's first token, where sinks are, in none.
+
+    `of_heads` are means over tokens, `heads` their names; `mean` is that over all heads, `chosen` that over
+    the heads that were named, if any were.
+    """
+
+    heads: list[tuple[str, int, int]]
+    of_heads: Float[Tensor, "head source"]
+    mean: Float[Tensor, "token source"]
+    chosen: Float[Tensor, "token source"] | None
+
+
+def source_weights(
+    layers: Sequence[CapturedLayer], reading: SourcedReading, num_tokens: int, named: Sequence[NamedHead] = ()
+) -> SourceWeights:
+    """From the layers with the queries of the answer; UserError for a named head that is not there."""
+    num_heads = {layer.layer: layer.attention.shape[1] for layer in layers}
+    for head in named:
+        if head.head >= num_heads.get(head.layer, 0):
+            raise UserError(f"head: {head_range(num_heads)} (got {head.layer}:{head.head})")
+    member = torch.zeros(len(reading.prompt.ids), len(reading.places))
+    for source, places in enumerate(reading.places):
+        member[[place for place in places if place], source] = 1.0
+    names: list[tuple[str, int, int]] = []
+    of_heads: list[Tensor] = []
+    total = torch.zeros(num_tokens, len(reading.places), dtype=torch.float64)
+    chosen = torch.zeros_like(total)
+    for layer in layers:
+        rows = torch.cat([*_on_sources(layer, member, num_tokens)], dim=1).double().cpu()
+        names += [(layer.stack_name, layer.layer, head) for head in range(len(rows))]
+        of_heads.append(rows.mean(dim=1))
+        total += rows.sum(dim=0)
+        for head in named:
+            if head.layer == layer.layer:
+                chosen += rows[head.head]
+    found = torch.cat(of_heads)
+    return SourceWeights(names, found, total / len(found), chosen / len(named) if named else None)
+
+
+def _on_sources(
+    layer: CapturedLayer, member: Float[Tensor, "key source"], num_tokens: int
+) -> Iterator[Float[Tensor, "head token source"]]:
+    """The weight of some tokens at a time on each source; what was written is no source."""
+    for start in range(0, num_tokens, QUERIES_AT_ONCE):
+        part = queries_of(layer, start, min(start + QUERIES_AT_ONCE, num_tokens))
+        weights = attend(part.attention, Wanted(weights=True)).weights
+        assert weights is not None
+        weights = weights[0, ..., : len(member)]
+        yield weights @ member.to(weights)
+
+
+class Removals:
+    """The answer's log-probability after prompts from which sources were removed: their text is taken out."""
+
+    def __init__(self, pretrained: Pretrained, reading: SourcedReading, replay: Replay) -> None:
+        self.pretrained, self.sourced, self.replay = pretrained, reading.sourced, replay
+
+    def log_probabilities(
+        self, masks: Bool[Tensor, "run source"], progress: Progress | None = None
+    ) -> Float[Tensor, "run token"]:
+        """Those of the answer's tokens with the sources of each mask; alike ones run one after another."""
+        found = torch.zeros(len(masks), len(self.replay.answer), dtype=torch.float64)
+        order = sorted(range(len(masks)), key=lambda run: masks[run].tolist())
+        for done, run in enumerate(order, start=1):
+            found[run] = self.replay.log_probabilities(self._prompt(self.sourced.with_only(masks[run])))
+            if progress is not None:
+                progress(done / len(order))
+        return found
+
+    def _prompt(self, sourced: SourcedText) -> Int[Tensor, " token"]:
+        ids, _ = encoded_sources(self.pretrained, sourced)
+        if not ids:
+            raise UserError("document: no token of the prompt is left without its sources: give a question")
+        return torch.tensor(ids)
+
+
+def sampled_masks(num_runs: int, num_sources: int, seed: int) -> Bool[Tensor, "run source"]:
+    """Each source is there in half of the runs, at random."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(num_runs, num_sources, generator=generator) < KEEP_SHARE
+
+
+def lasso_effects(
+    masks: Bool[Tensor, "run source"], log_probabilities: Float[Tensor, " run"], num_tokens: int
+) -> Float[Tensor, " source"]:
+    """What each source adds to the logit of the answer's probability, ln p - ln(1 - p), by ContextCite's fit.
+
+    The Lasso of the logits per token on standardised masks, with a penalty of 0.01.
+    """
+    sums = log_probabilities.double().clamp(max=-torch.finfo(torch.float64).eps)
+    logits = sums - torch.log(-torch.expm1(sums))
+    present = masks.double()
+    scale = present.std(dim=0, correction=0)
+    scale = torch.where(scale > 0, scale, 1.0)
+    found = lasso((present - present.mean(dim=0)) / scale, logits / num_tokens, LASSO_ALPHA)
+    return found / scale * num_tokens
+
+
+def lasso(
+    columns: Float[Tensor, "row column"],
+    target: Float[Tensor, " row"],
+    penalty: float,
+    *,
+    tolerance: float = 1e-10,
+) -> Float[Tensor, " column"]:
+    """w with the least |y - X w|^2 / 2n + penalty |w|_1, the columns of X and y centred.
+
+    By coordinate descent: Friedman, Hastie & Tibshirani 2010, equation 5.
+    """
+    rest = target - target.mean()
+    found = torch.zeros(columns.shape[1], dtype=columns.dtype)
+    squares = columns.square().mean(dim=0)
+    for _ in range(MOST_SWEEPS):
+        largest = 0.0
+        for place in range(len(found)):
+            column, before = columns[:, place], float(found[place])
+            if not squares[place]:
+                continue
+            pull = float(column @ rest) / len(rest) + float(squares[place]) * before
+            now = max(abs(pull) - penalty, 0.0) * (1 if pull > 0 else -1) / float(squares[place])
+            rest = rest - column * (now - before)
+            found[place] = now
+            largest = max(largest, abs(now - before))
+        if largest <= tolerance:
+            break
+    return found
+
+
+MOST_SWEEPS = 10_000
+
+
+@dataclass(frozen=True)
+class AnswerSources:
+    """An answer and its sources, as rows of plain values.
+
+    `sources` has one row per source, the first first: by what is lost where each was removed, by the fit, by
+    the weight of the named heads, or of all. A row has its number, text and tokens; `all_heads`, the mean
+    weight of all heads on it, and `retrieving_heads`, that of the named ones; `lost`, by how many nats the
+    answer's log-probability falls without its text, and where sampled `effect` (see `lasso_effects`); of each
+    the rank. `tokens` has one row per token of the answer, with the source that has more than half of its
+    weight on all sources. `rankings` says how well each weight predicts what is lost: Spearman's correlation,
+    and whether the first is the same, among the `removed` sources. `weights` are those of each token on each
+    source, by the named heads or by all; `heads` has each head's weight on all sources.
+    """
+
+    answer: str
+    ids: list[int]
+    sources: list[dict[str, Any]]
+    tokens: list[dict[str, Any]]
+    rankings: list[dict[str, Any]]
+    weights: Float[Tensor, "token source"]
+    heads: list[dict[str, Any]]
+    log_probability: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> int:
+        """The number of the source that ranks first."""
+        number: int = self.sources[0]["source"]
+        return number
+
+
+@torch.no_grad()
+def answer_sources(
+    pretrained: Pretrained,
+    reading: SourcedReading,
+    answer: Answer,
+    *,
+    heads: Sequence[str] = (),
+    method: SourceMethod = "weights",
+    num_runs: int = 64,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> AnswerSources:
+    """Where an answer, written by the model or read by it, came from.
+
+    `heads`, as 18:6, are those whose weight is told apart. `method`: weights, and what is lost without the
+    first five sources by it; removal, without each source; sampled, by `num_runs` random sets of sources.
+    UserError for heads that are not there, and what the model cannot do; MemoryError.
+    """
+    ids = torch.tensor(answer.ids)
+    replay = Replay(pretrained.whole, reading.prompt.ids, ids, answer.cache)
+    layers, expected = replay.layers()
+    named = [named_head(name) for name in heads]
+    weights = source_weights(layers, reading, len(ids), named)
+    shown = weights.mean if weights.chosen is None else weights.chosen
+    num_sources, removals = len(reading.places), Removals(pretrained, reading, replay)
+    unknown = torch.full((num_sources,), torch.nan, dtype=torch.float64)
+    found: dict[str, Float[Tensor, " source"]] = {
+        "all_heads": weights.mean.mean(dim=0),
+        "retrieving_heads": unknown if weights.chosen is None else weights.chosen.mean(dim=0),
+    }
+    lost = unknown.clone()
+    if method == "sampled":
+        masks = sampled_masks(num_runs, num_sources, seed)
+        sums = removals.log_probabilities(masks, progress).sum(dim=1)
+        found["effect"] = lasso_effects(masks, sums, len(ids))
+    else:
+        order = shown.mean(dim=0).argsort(descending=True, stable=True)
+        removed = order[: num_sources if method == "removal" else CHECKED].sort().values
+        masks = torch.ones(len(removed), num_sources, dtype=torch.bool)
+        masks[torch.arange(len(removed)), removed] = False
+        lost[removed] = expected.sum() - removals.log_probabilities(masks, progress).sum(dim=1)
+    found["lost"] = lost
+    return AnswerSources(
+        pretrained.text_of(answer.ids),
+        answer.ids,
+        sorted(_source_rows(reading, found), key=lambda row: row[_deciding(found)]),
+        _token_rows(pretrained, answer.ids, reading, shown, expected),
+        _rankings(found),
+        shown.float(),
+        _head_rows(weights),
+        float(expected.sum()),
+        (*replay.way.notes(), *_equal_sources(reading.sourced)),
+    )
+
+
+def _ranks(numbers: Float[Tensor, " source"]) -> list[int | None]:
+    """1 for the largest; equal ones in their order, None for no number."""
+    known = [place for place, number in enumerate(numbers.tolist()) if number == number]
+    order = sorted(known, key=lambda place: -float(numbers[place]))
+    ranks: list[int | None] = [None] * len(numbers)
+    for rank, place in enumerate(order, start=1):
+        ranks[place] = rank
+    return ranks
+
+
+def _deciding(found: Mapping[str, Tensor]) -> str:
+    """The rank that sources are in the order of."""
+    names = ("lost", "effect", "retrieving_heads", "all_heads")
+    return next(f"{name}_rank" for name in names if name in found and not found[name].isnan().any())
+
+
+def _source_rows(reading: SourcedReading, found: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    ranks = {name: _ranks(numbers) for name, numbers in found.items()}
+    rows = []
+    sourced = reading.sourced
+    for place, (source, text, tokens) in enumerate(
+        zip(sourced.sources, sourced.texts(), reading.places, strict=True)
+    ):
+        row: dict[str, Any] = {"source": place + 1, "name": source.name, "title": source.title}
+        row |= {"tokens": len(tokens), "first_token": tokens[0] if tokens else None}
+        for name, numbers in found.items():
+            number = float(numbers[place])
+            row |= {name: number if number == number else None, f"{name}_rank": ranks[name][place]}
+        rows.append(row | {"text": text})
+    return rows
+
+
+def _token_rows(
+    pretrained: Pretrained,
+    ids: list[int],
+    reading: SourcedReading,
+    weights: Float[Tensor, "token source"],
+    expected: Float[Tensor, " token"],
+) -> list[dict[str, Any]]:
+    rows = []
+    first = 0 if pretrained.has_decoder else len(reading.prompt.ids)
+    labels, texts = pretrained.labels(ids), written_pieces(pretrained, ids)
+    for place, (label, text) in enumerate(zip(labels, texts, strict=True)):
+        most, total = weights[place].max(dim=0), float(weights[place].sum())
+        is_clear = 2 * float(most.values) > total > 0
+        rows.append(
+            {
+                "token": label,
+                "text": text,
+                "position": first + place,
+                "source": int(most.indices) + 1 if is_clear else None,
+                "weight": float(most.values),
+                "log_probability": float(expected[place]),
+            }
+        )
+    return rows
+
+
+def written_pieces(pretrained: Pretrained, ids: list[int]) -> list[str]:
+    """What each token adds to the text; a character of several tokens comes with the last of them."""
+    pieces, before = [], ""
+    for end in range(1, len(ids) + 1):
+        text = pretrained.text_of(ids[:end])
+        is_whole = not text.endswith("\ufffd") or end == len(ids)
+        pieces.append(text[len(before) :] if is_whole else "")
+        before = text if is_whole else before
+    return pieces
+
+
+def _rankings(found: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    """How well the weights predict what is lost, or what the fit says."""
+    reference = "effect" if "effect" in found else "lost"
+    known = ~found[reference].isnan()
+    rows = []
+    for name in ("all_heads", "retrieving_heads"):
+        weights, expected = found[name][known], found[reference][known]
+        if not weights.isnan().any():
+            correlation = float(rank_correlation(weights, expected))
+            rows.append(
+                {
+                    "ranking": name,
+                    "predicts": reference,
+                    "removed": int(known.sum()),
+                    "spearman": correlation if correlation == correlation else None,
+                    "first_right": int(weights.argmax() == expected.argmax()),
+                }
+            )
+    return rows
+
+
+def _head_rows(weights: SourceWeights) -> list[dict[str, Any]]:
+    """One row per head: its weight on all sources, and the source that it looked at most."""
+    return [
+        {
+            "stack": stack,
+            "layer": layer,
+            "head": head,
+            "weight": float(row.sum()),
+            "source": int(row.argmax()) + 1,
+            "source_weight": float(row.max()),
+        }
+        for (stack, layer, head), row in zip(weights.heads, weights.of_heads, strict=True)
+    ]
+
+
+def _equal_sources(sourced: SourcedText) -> Iterator[str]:
+    alike: dict[str, list[str]] = {}
+    for source, text in zip(sourced.sources, sourced.texts(), strict=True):
+        alike.setdefault(text, []).append(source.name)
+    for names in alike.values():
+        if len(names) > 1:
+            yield f"{', '.join(names)} hold the same text: what one loses the others may still say."

@@ -1,0 +1,179 @@
+"""A model reads an answer that is there already (teacher forcing): where it looks, how likely it finds it.
+
+Prompts that begin alike share what was read of them, where the model's cache may be cut.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import copy
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from attncli.core.layer import AttentionLayer
+from attncli.core.row_tiles import GivenWeights
+from attncli.memory import refuse_bytes
+from attncli.models.capture import Way, guarded, model_errors, way_of, with_eager_attention
+from attncli.models.layers import CannotShow, CapturedLayer, handing_over
+from attncli.models.writing import (
+    LONG_CHUNK,
+    LastRows,
+    handing_over_weights,
+    of_queries,
+    start_token,
+    whole_cache,
+)
+
+LOGITS_TO_KEEP = "logits_to_keep"
+"""The argument of models that can compute their logits at some places alone."""
+BYTES_PER_LOGIT = 12
+"""The logits of an answer and their log-probabilities, in float32."""
+
+
+class Replay:
+    """A model reads a prompt and the answer after it; with an encoder the prompt goes there.
+
+    `cache` is that of `whole_cache` after the model wrote the answer itself. UserError for a model that does
+    not write; MemoryError.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        prompt: Int[Tensor, " token"],
+        answer: Int[Tensor, " new"],
+        cache: DynamicCache | None = None,
+    ) -> None:
+        self.model, self.prompt, self.answer = model, prompt, answer
+        self.is_pair = bool(model.config.is_encoder_decoder)
+        model.config.use_cache = True
+        vocabulary = model.config.get_text_config().vocab_size
+        refuse_bytes("answer", len(answer) * vocabulary * BYTES_PER_LOGIT, "a shorter answer")
+        kind = model.config.model_type
+        with torch.no_grad(), model_errors(kind):
+            if not model.can_generate():
+                raise CannotShow("it has no head that writes")
+            self.way: Way = way_of(model, self._inputs(prompt))
+        self._keeps_logits = LOGITS_TO_KEEP in inspect.signature(model.forward).parameters
+        empty = whole_cache(model)
+        self._empty = empty.cache if empty is not None and empty.may_be_cut else None
+        self._read: dict[str, tuple[Tensor, DynamicCache]] = {}
+        if cache is not None and self._empty is not None:
+            self._read["whole"] = self._ids(prompt)[: cache.get_seq_length()], cache
+
+    def layers(self) -> tuple[list[CapturedLayer], Float[Tensor, " new"]]:
+        """The attention of the queries that chose the answer's tokens, and the log-probability of each."""
+        rows = LastRows(self.is_pair, len(self.answer))
+        found = self._log_probabilities(self.prompt, rows, "whole")
+        kind = "cross" if self.is_pair else "self"
+        return [layer for layer in rows.layers if layer.kind == kind], found
+
+    def log_probabilities(self, prompt: Int[Tensor, " token"]) -> Float[Tensor, " new"]:
+        """ln p of each token of the answer after another prompt, in float64."""
+        return self._log_probabilities(prompt, LastRows(self.is_pair), "last")
+
+    def _ids(self, prompt: Int[Tensor, " token"]) -> Int[Tensor, " read"]:
+        """What a decoder reads to choose the answer: not the answer's last token."""
+        return torch.cat([prompt, self.answer[:-1]])
+
+    def _inputs(self, prompt: Int[Tensor, " token"]) -> dict[str, Tensor]:
+        """What a model without a cache reads at once."""
+        device = self.model.device
+        if not self.is_pair:
+            return {"input_ids": self._ids(prompt).unsqueeze(0).to(device)}
+        ids = torch.cat([torch.tensor([start_token(self.model)]), self.answer[:-1]])
+        return {
+            "input_ids": prompt.unsqueeze(0).to(device),
+            "decoder_input_ids": ids.unsqueeze(0).to(device),
+        }
+
+    @torch.no_grad()
+    def _log_probabilities(
+        self, prompt: Int[Tensor, " token"], rows: LastRows, name: str
+    ) -> Float[Tensor, " new"]:
+        with self._running(rows):
+            if self._empty is None:
+                logits = self.model(**self._inputs(prompt), use_cache=False).logits[0, -len(self.answer) :]
+            else:
+                logits = self._continued(prompt, name)
+        expected = logits.float().log_softmax(dim=-1)
+        found: Tensor = expected.gather(-1, self.answer.to(logits.device).unsqueeze(-1))[:, 0]
+        return found.double().cpu()
+
+    def _continued(self, prompt: Int[Tensor, " token"], name: str) -> Float[Tensor, "new vocabulary"]:
+        """The logits of the answer; what an earlier prompt has in common with this one is not read again."""
+        assert self._empty is not None
+        ids, count = self._ids(prompt), len(self.answer)
+        shared, cache = 0, copy(self._empty)
+        cache.layers = [copy(layer) for layer in self._empty.layers]
+        for before, kept in self._read.values():
+            alike = min(_num_alike(before, ids), len(prompt) - 1)
+            if alike > shared:
+                shared, cache = alike, _cut(kept, alike)
+        # Long prompts in pieces, the answer whole in the last one.
+        last = max(shared, len(ids) - count - LONG_CHUNK)
+        starts = [*range(shared, last, LONG_CHUNK), last]
+        for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
+            options = {LOGITS_TO_KEEP: count if stop == len(ids) else 1} if self._keeps_logits else {}
+            piece = ids[start:stop].unsqueeze(0).to(self.model.device)
+            output = self.model(input_ids=piece, past_key_values=cache, use_cache=True, **options)
+        self._read[name] = ids, cache
+        logits: Tensor = output.logits[0, -count:]
+        return logits
+
+    @contextmanager
+    def _running(self, rows: LastRows) -> Iterator[None]:
+        """While it is open, the model's attention is computed here, or eagerly by itself."""
+        with ExitStack() as opened:
+            opened.enter_context(model_errors(self.model.config.model_type, "read an answer"))
+            if self.way.kind == "interface":
+                hook = self.model.register_forward_pre_hook(lambda _module, _inputs: rows.begin())
+                opened.enter_context(hook)
+                opened.enter_context(handing_over(self.model, guarded(rows.take), rows.numbering))
+            else:
+                opened.enter_context(with_eager_attention(self.model))
+                opened.enter_context(handing_over_weights(self.model, rows))
+            yield
+            if not rows.layers:
+                raise CannotShow("it gives no attention weights: it has none, or transformers hides them")
+
+
+def _num_alike(a: Int[Tensor, " a"], b: Int[Tensor, " b"]) -> int:
+    """How many tokens both begin with."""
+    count = min(len(a), len(b))
+    differ = (a[:count] != b[:count]).nonzero()
+    return int(differ[0]) if len(differ) else count
+
+
+def _cut(cache: DynamicCache, num_tokens: int) -> DynamicCache:
+    """The first tokens of a cache, which stays as it is: what is appended goes into new tensors."""
+    cut = copy(cache)
+    cut.layers = [copy(layer) for layer in cache.layers]
+    for layer in cut.layers:
+        if not isinstance(layer, DynamicLayer):
+            continue
+        if layer.keys is not None and layer.values is not None:
+            layer.keys, layer.values = layer.keys[..., :num_tokens, :], layer.values[..., :num_tokens, :]
+    return cut
+
+
+def queries_of(layer: CapturedLayer, first: int, stop: int) -> CapturedLayer:
+    """A layer with some of its queries; in self-attention without the keys after the last of them."""
+    attention, is_self = layer.attention, layer.kind == "self"
+    if isinstance(attention, AttentionLayer):
+        return replace(layer, attention=of_queries(attention, first, stop, is_self=is_self))
+    num_queries, num_keys = attention.shape[2:]
+    keys = num_keys - (num_queries - stop) * is_self
+    rows = attention.weights[:, :, first:stop, :keys], attention.seen[:, first:stop, :keys]
+    return replace(layer, attention=GivenWeights(*rows))
+
+
+def rows_of_tokens(layers: Sequence[CapturedLayer], num_tokens: int) -> Iterator[list[CapturedLayer]]:
+    """For each token of the answer, the layers with the one query that chose it."""
+    for place in range(num_tokens):
+        yield [queries_of(layer, place, place + 1) for layer in layers]

@@ -1,0 +1,299 @@
+"""Texts with sources in them: parts of a text, documents above a question, the turns of a chat."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool
+
+from attncli.errors import UserError
+from attncli.models.pretrained import ModelText, Pretrained, Reading
+from attncli.models.writing import in_chat_template
+
+Split = Literal["sentence", "line", "paragraph", "turn"]
+
+
+class Source(NamedTuple):
+    """A part of a text from a character to another: its name, as doc2, and what else it is called."""
+
+    name: str
+    start: int
+    end: int
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class SourcedText:
+    """A text and its sources, in order; one in a chat template `is_whole`: no special tokens stand around it.
+
+    Blanks between two sources belong to the second; any other text there stays when sources are removed.
+    """
+
+    text: str
+    sources: tuple[Source, ...]
+    is_whole: bool = False
+
+    def texts(self) -> list[str]:
+        """That of each source."""
+        return [self.text[source.start : source.end] for source in self.sources]
+
+    def with_only(self, kept: Sequence[bool] | Bool[torch.Tensor, " source"]) -> "SourcedText":
+        """The text with some of its sources, without the blanks before the first of them."""
+        pieces, left, end = [self.text[: self.sources[0].start]], list[Source](), self.sources[0].start
+        length, is_first = end, True
+        for source, is_kept in zip(self.sources, kept, strict=True):
+            gap = self.text[end : source.start]
+            if gap.strip():
+                pieces.append(gap)
+                length, gap, is_first = length + len(gap), "", True
+            if is_kept:
+                gap = "" if is_first else gap
+                start = length + len(gap)
+                length = start + source.end - source.start
+                left.append(source._replace(start=start, end=length))
+                pieces += gap, self.text[source.start : source.end]
+                is_first = False
+            end = source.end
+        return replace(self, text="".join([*pieces, self.text[end:]]), sources=tuple(left))
+
+    def in_template(self, pretrained: Pretrained) -> "SourcedText":
+        """The text as a user's message, in the model's chat template."""
+        whole = in_chat_template(self.text, pretrained)
+        start = _place(self.text.strip(), whole, 0, pretrained, "the text")
+        moved = start - (len(self.text) - len(self.text.lstrip()))
+        sources = (one._replace(start=one.start + moved, end=one.end + moved) for one in self.sources)
+        return SourcedText(whole, tuple(sources), is_whole=True)
+
+
+SENTENCE_END = re.compile(r"[.!?][\"')\]\u2019\u201d]*\s+")
+LINE_END, PARAGRAPH_END = re.compile(r"\n"), re.compile(r"\n[^\S\n]*\n\s*")
+TURN_START = re.compile(r"^(?=[^\W\d][\w .-]{0,30}:(?:\s|$))", re.MULTILINE)
+"""`Ann Lee: ` at the start of a line."""
+ENDS: Mapping[Split, re.Pattern[str]] = {
+    "sentence": SENTENCE_END,
+    "line": LINE_END,
+    "paragraph": PARAGRAPH_END,
+    "turn": TURN_START,
+}
+
+
+def _spans(text: str, split: Split) -> Iterator[tuple[int, int]]:
+    """The characters of each part, without the blanks around it; sentences end with their line, too."""
+    ends = {match.end() for match in ENDS[split].finditer(text)}
+    if split == "sentence":
+        ends |= {match.end() for match in LINE_END.finditer(text)}
+    for start, end in pairwise(sorted({0, *ends, len(text)})):
+        part = text[start:end]
+        if part.strip():
+            yield start + len(part) - len(part.lstrip()), start + len(part.rstrip())
+
+
+def split_text(text: str, split: Split, *, question: str | None = None, key: str = "file") -> SourcedText:
+    """A text whose sentences, lines, paragraphs or turns are the sources, with a question below it.
+
+    UserError, which names `key`, for a text without any.
+    """
+    spans = list(_spans(text, split))
+    if not spans:
+        raise UserError(f"{key}: must hold a {split} (got an empty text)")
+    sources = tuple(Source(f"{split}{number}", *span) for number, span in enumerate(spans, start=1))
+    below = "" if question is None else f"\n\n{question}"
+    return SourcedText(text.rstrip() + below if below else text, sources)
+
+
+def with_documents(documents: Sequence[tuple[str, str]], question: str) -> SourcedText:
+    """Documents, each with its title, and a question below them; UserError for one without a text."""
+    text, sources = "", list[Source]()
+    for number, (title, document) in enumerate(documents, start=1):
+        if not document.strip():
+            raise UserError(f"document: {title}: holds no text")
+        text += "\n\n" if text else ""
+        start = len(text)
+        text += document.strip()
+        sources.append(Source(f"doc{number}", start, len(text), title))
+    return SourcedText(f"{text}\n\n{question}", tuple(sources))
+
+
+MARK = re.compile(r"<source(?:\s+([^<>]{1,60}?))?\s*>|</source>")
+
+
+def marked_text(text: str, *, question: str | None = None, key: str = "sentence") -> SourcedText | None:
+    """A text in which sources stand between `<source NAME>` and `</source>`, without these; None for none.
+
+    UserError, which names `key`, for a mark without its counterpart, and a source without a text.
+    """
+    plain, sources, end = "", list[Source](), 0
+    opened: tuple[str, int] | None = None
+    for mark in MARK.finditer(text):
+        plain += text[end : mark.start()]
+        end = mark.end()
+        if (mark[0] == "</source>") == (opened is None):
+            expected = "<source NAME>" if opened is None else "</source>"
+            raise UserError(f"{key}: must have {expected} before its next {mark[0]}")
+        if opened is None:
+            opened = mark[1] or "", len(plain)
+            continue
+        title, start = opened
+        part, opened = plain[start:], None
+        if not part.strip():
+            raise UserError(f"{key}: source {title or len(sources) + 1}: holds no text")
+        start += len(part) - len(part.lstrip())
+        sources.append(Source(f"source{len(sources) + 1}", start, start + len(part.strip()), title))
+    if opened is not None:
+        raise UserError(f"{key}: must have </source> after its last <source>")
+    if not sources:
+        return None
+    plain += text[end:]
+    return SourcedText(plain if question is None else f"{plain.rstrip()}\n\n{question}", tuple(sources))
+
+
+def chat_text(text: str, pretrained: Pretrained, *, key: str = "file") -> SourcedText:
+    """A chat, as JSON, in the model's template: each message is a source, and each tool.
+
+    The JSON is a list of messages with `role` and `content`, or an object with `messages` and `tools`.
+    UserError, which names `key`, for another text, and for what the template leaves out.
+    """
+    messages, tools = _messages(text, key)
+    whole = in_chat_template(messages, pretrained, tools)
+    found: list[tuple[int, int, str]] = []
+    end = 0
+    for message in messages:
+        content = (message.get("content") or "").strip()
+        if content:
+            start = _place(content, whole, end, pretrained, f"the message {content[:30]!r}")
+            end = start + len(content)
+            found.append((start, end, str(message["role"])))
+    for tool in tools:
+        name = str(tool.get("function", tool).get("name", "tool"))
+        written = next(filter(whole.__contains__, _written(tool)), None)
+        start = _place(written or name, whole if written else "", 0, pretrained, f"the tool {name}")
+        found.append((start, start + len(written or name), f"tool {name}"))
+    spans = enumerate(sorted(found), start=1)
+    sources = tuple(Source(f"turn{number}", *span) for number, span in spans)
+    if not sources:
+        raise UserError(f"{key}: must hold a message with a text")
+    return SourcedText(whole, sources, is_whole=True)
+
+
+def _messages(text: str, key: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    chat = found if isinstance(found, dict) else {"messages": found}
+    messages: Any = chat.get("messages")
+    tools: Any = chat.get("tools") or []
+    are_messages = isinstance(messages, list) and all(
+        isinstance(one, dict)
+        and isinstance(one.get("role"), str)
+        and isinstance(one.get("content"), str | None)
+        for one in messages
+    )
+    if not are_messages or not isinstance(tools, list) or not all(isinstance(one, dict) for one in tools):
+        form = '[{"role": "user", "content": "..."}, ...], or {"messages": [...], "tools": [...]}'
+        raise UserError(f"{key}: must be a chat as JSON: {form}")
+    return messages, tools
+
+
+def is_chat(text: str) -> bool:
+    """Whether a text looks like the JSON of a chat."""
+    return text.lstrip().startswith(("[", "{"))
+
+
+def _written(tool: Mapping[str, Any]) -> Iterator[str]:
+    """A tool as templates write it, whole or its function alone."""
+    for part in (tool, tool.get("function", tool)):
+        for indent in (None, 2, 4):
+            for is_ascii in (False, True):
+                yield json.dumps(part, ensure_ascii=is_ascii, indent=indent)
+
+
+def _place(part: str, whole: str, start: int, pretrained: Pretrained, what: str) -> int:
+    place = whole.find(part, start)
+    if place < 0:
+        raise UserError(f"chat: the chat template of {pretrained.name} leaves out {what}, or changes it")
+    return place
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourcedReading(Reading):
+    """What a model reads; `places` are the tokens of each source in its prompt."""
+
+    sourced: SourcedText
+    places: tuple[tuple[int, ...], ...] = field(default=())
+
+    @property
+    def prompt(self) -> ModelText:
+        """The prompt, which goes to an encoder where there is one."""
+        return self.context or self.text
+
+
+def read_sourced(
+    pretrained: Pretrained, sourced: SourcedText, *, num_new: int = 0, key: str = "file"
+) -> SourcedReading:
+    """A text as a model reads it: in its sources the names of special tokens are text like any other.
+
+    UserError, which names `key`, for more tokens than the model reads beside `num_new` new ones.
+    """
+    if not pretrained.tokenizer.is_fast:
+        message = "does not say which characters a token covers, so that no source is known"
+        raise UserError(f"model: the tokenizer of {pretrained.name} {message}")
+    ids, spans = encoded_sources(pretrained, sourced)
+    places = tuple(
+        tuple(i for i, (start, end) in enumerate(spans) if max(start, one.start) < min(end, one.end))
+        for one in sourced.sources
+    )
+    most = pretrained.most_tokens()
+    if most is not None and len(ids) + num_new > most:
+        counts = [len(one) for one in places]
+        longest = sourced.sources[counts.index(max(counts))].name
+        beside = f" beside {num_new + 1} new ones" if num_new else ""
+        must = f"must be at most {most - num_new} tokens for {pretrained.name}{beside} (got {len(ids)}"
+        raise UserError(f"{key}: the prompt {must}; the longest source is {longest}, {max(counts)})")
+    read = ModelText(pretrained.labels(ids), torch.tensor(ids), spans=spans)
+    if not pretrained.has_decoder:
+        return SourcedReading(read, sourced=sourced, places=places)
+    nothing = replace(read, tokens=(), ids=read.ids[:0], spans=None)
+    return SourcedReading(nothing, read, sourced=sourced, places=places)
+
+
+def encoded_sources(pretrained: Pretrained, sourced: SourcedText) -> tuple[list[int], list[tuple[int, int]]]:
+    """The tokens of a text and their characters; a special token's name in a source is plain text."""
+    text, options = sourced.text, {"return_offsets_mapping": True, "padding": False, "truncation": False}
+    special = {
+        token.content: i for i, token in pretrained.tokenizer.added_tokens_decoder.items() if token.special
+    }
+    names = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))
+    found = list(re.finditer(names, text)) if names else []
+    inert = [
+        mark
+        for mark in found
+        if any(mark.start() < one.end and one.start < mark.end() for one in sourced.sources)
+    ]
+    if not inert:
+        read = pretrained.encoded(text, add_special_tokens=not sourced.is_whole, **options)
+        return read["input_ids"], read["offset_mapping"]
+    # Pieces between the special tokens that are meant, whose names in the pieces are text.
+    ids, spans, start = list[int](), list[tuple[int, int]](), 0
+    for mark in [*(mark for mark in found if mark not in inert), None]:
+        end = len(text) if mark is None else mark.start()
+        read = pretrained.encoded(
+            text[start:end], add_special_tokens=False, split_special_tokens=True, **options
+        )
+        ids += read["input_ids"]
+        spans += [(first + start, last + start) for first, last in read["offset_mapping"]]
+        if mark is not None:
+            start = mark.end()
+            ids.append(special[mark[0]])
+            spans.append((mark.start(), mark.end()))
+    if sourced.is_whole:
+        return ids, spans
+    plain: list[int] = pretrained.encoded("a", add_special_tokens=False)["input_ids"]
+    around: list[int] = pretrained.encoded("a", add_special_tokens=True)["input_ids"]
+    first = next((i for i in range(len(around)) if around[i : i + len(plain)] == plain), 0)
+    last = around[first + len(plain) :]
+    return [*around[:first], *ids, *last], [(0, 0)] * first + spans + [(0, 0)] * len(last)

@@ -1,0 +1,86 @@
+// An answer beside its sources: a token that is looked at shades them by its weight on each, a source that is
+// looked at shades the tokens; while neither is, the bars are the means over the answer.
+
+import { make, makeToken, moved } from "./elements.js";
+import { fixed } from "../values/numbers.js";
+
+const MOST_TEXT = 2000;
+const STRENGTH = 70; // percent of the accent colour at the largest weight
+
+// `weights` is a tensor of tokens by sources, whose columns are in the order of the prompt.
+export function showAnswer(container, { statistics }, weights) {
+  const { answer, sources } = statistics;
+  const tokens = answer.map(({ text, token }, i) => {
+    const element = make("button", { class: "token", type: "button", tabindex: i ? "-1" : "0" });
+    element.append(makeToken(text || token));
+    return element;
+  });
+  const bars = new Map();
+  const items = sources.map((row) => {
+    const bar = make("span", { class: "bar", "aria-hidden": "true" });
+    const number = make("span", { class: "number" });
+    const name = make("span", { class: "name" }, makeToken(row.title ? `${row.name} ${row.title}` : row.name));
+    const text = make("bdi", { class: "said", text: row.text.slice(0, MOST_TEXT) });
+    const item = make("li", { tabindex: "0" }, make("div", { class: "head" }, name, number), bar, text);
+    bars.set(row.source, { item, bar, number });
+    return item;
+  });
+  const at = (token, source) => weights.values[token * weights.columns + source - 1];
+  const mean = (source) => answer.reduce((sum, _, i) => sum + at(i, source), 0) / answer.length;
+  const largest = Math.max(...weights.values);
+
+  function shade(element, share) {
+    element.style.setProperty("--share", `${Math.round(STRENGTH * share)}%`);
+  }
+
+  function fill(weightOf) {
+    for (const [source, { item, bar, number }] of bars) {
+      const weight = weightOf(source);
+      bar.style.width = `${(100 * weight) / (largest || 1)}%`;
+      number.textContent = fixed(weight, 2);
+      shade(item, weight / (largest || 1));
+    }
+  }
+
+  function rest() {
+    fill(mean);
+    tokens.forEach((token, i) => shade(token, answer[i].source === null ? 0 : answer[i].weight / (largest || 1)));
+  }
+
+  const lookAt = (i) => {
+    fill((source) => at(i, source));
+    tokens.forEach((token, other) => shade(token, other === i ? 1 : 0));
+  };
+  const lookAtSource = (source) => {
+    fill((other) => (other === source ? mean(other) : 0));
+    tokens.forEach((token, i) => shade(token, at(i, source) / (largest || 1)));
+  };
+  tokens.forEach((token, i) => {
+    token.addEventListener("pointerenter", () => lookAt(i));
+    token.addEventListener("focus", () => lookAt(i));
+    token.addEventListener("keydown", (event) => {
+      const to = moved(event, i, tokens.length, tokens.length);
+      if (to === null) return;
+      event.preventDefault();
+      tokens[to].focus();
+    });
+  });
+  sources.forEach(({ source }, i) => {
+    items[i].addEventListener("pointerenter", () => lookAtSource(source));
+    items[i].addEventListener("focus", () => lookAtSource(source));
+  });
+  const written = make("div", { class: "written", role: "group", "aria-label": "the answer" }, ...tokens);
+  const list = make("ol", { class: "sources" }, ...items);
+  for (const part of [written, list]) {
+    part.addEventListener("pointerleave", rest);
+    part.addEventListener("focusout", rest);
+  }
+  container.replaceChildren(
+    make("div", {}, make("h2", { text: "answer" }), written, make("p", { class: "quiet", text: HINT })),
+    make("div", {}, make("h2", { text: "sources" }), list),
+  );
+  container.hidden = false;
+  rest();
+}
+
+const HINT = "Point at a token, or focus it, to see its weight on each source; at a source to see its tokens.";

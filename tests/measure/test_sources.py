@@ -1,0 +1,387 @@
+"""Where an answer came from: weights and removals against transformers alone, the Lasso by its conditions."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from attncli.errors import UserError
+from attncli.measure.retrieval import NUM_SENTENCES, synthetic_contexts
+from attncli.measure.sources import (
+    Removals,
+    answer_sources,
+    given_answer,
+    lasso,
+    lasso_effects,
+    sampled_masks,
+    written_answer,
+)
+from attncli.models.loading import open_model
+from attncli.models.pretrained import Pretrained
+from attncli.models.replay import Replay
+from attncli.models.source_texts import (
+    Source,
+    SourcedReading,
+    SourcedText,
+    chat_text,
+    encoded_sources,
+    marked_text,
+    read_sourced,
+    split_text,
+    with_documents,
+)
+from attncli.models.writing import Decoding
+from tests.conftest import Attn
+from tests.model_folders import save_writer
+
+ARCHITECTURES = ("GPT-2", "Llama", "Mistral", "Gemma 2", "GPT-OSS", "BLOOM", "T5", "BART")
+PARTS = ("the cat walks", "die katze sat on the street", "it was tired", "w20 w21 w22", "the street was w23")
+QUESTION = "because it"
+ANSWER = "was tired on the street w30 w31"
+TOLERANCE = 2e-5
+
+
+def sourced_reading(pretrained: Pretrained, parts: tuple[str, ...] = PARTS) -> SourcedReading:
+    documents = [(f"{number}.md", part) for number, part in enumerate(parts)]
+    return read_sourced(pretrained, with_documents(documents, QUESTION))
+
+
+class Oracle:
+    """transformers alone, the whole text at once: ln p of an answer, and its weights on the prompt."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        is_pair = json.loads((folder / "config.json").read_text()).get("is_encoder_decoder")
+        auto: Any = AutoModelForSeq2SeqLM if is_pair else AutoModelForCausalLM
+        self.is_pair = bool(is_pair)
+        self.model = auto.from_pretrained(folder, attn_implementation="eager").eval()
+
+    @torch.no_grad()
+    def read(self, prompt: str, answer: list[int]) -> tuple[Tensor, Tensor]:
+        ids = self.tokenizer(prompt, return_tensors="pt")["input_ids"]
+        given, count = torch.tensor([answer[:-1]], dtype=torch.long), ids.shape[1]
+        if self.is_pair:
+            start = torch.cat([torch.tensor([[0]]), given], dim=1)
+            out = self.model(input_ids=ids, decoder_input_ids=start, output_attentions=True)
+            logits, weights = out.logits[0], torch.stack(out.cross_attentions)[:, 0]
+        else:
+            out = self.model(torch.cat([ids, given], dim=1), output_attentions=True)
+            logits = out.logits[0, count - 1 :]
+            weights = torch.stack(out.attentions)[:, 0, :, count - 1 :, :count]
+        found = logits.log_softmax(dim=-1).gather(-1, torch.tensor(answer).unsqueeze(-1))[:, 0]
+        return found, weights
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_weights_and_what_is_lost_are_those_of_whole_runs(architecture: str, tmp_path: Path) -> None:
+    pretrained, oracle = open_model(save_writer(tmp_path, architecture)), Oracle(tmp_path)
+    reading = sourced_reading(pretrained)
+    answer = given_answer(pretrained, ANSWER, reading)
+    found = answer_sources(pretrained, reading, answer, method="removal", heads=("0:1", "1:0"))
+    prompt = "\n\n".join((*PARTS, QUESTION))
+    expected, weights = oracle.read(prompt, answer.ids)
+    places, start = [], 1  # behind [CLS], which is the first token
+    for part in PARTS:
+        places.append(range(start, start + len(part.split())))
+        start += len(part.split())
+    rows = {row["source"]: row for row in found.sources}
+    for number, of_source in enumerate(places, start=1):
+        on_source = weights[..., list(of_source)].sum(dim=-1)
+        row = rows[number]
+        assert row["tokens"] == len(of_source) and row["first_token"] == of_source.start
+        assert row["all_heads"] == pytest.approx(float(on_source.mean()), abs=TOLERANCE)
+        named = (on_source[0, 1] + on_source[1, 0]) / 2
+        assert row["retrieving_heads"] == pytest.approx(float(named.mean()), abs=TOLERANCE)
+        assert torch.allclose(found.weights[:, number - 1], named, atol=TOLERANCE)
+        others = [part for place, part in enumerate(PARTS, start=1) if place != number]
+        without, _ = oracle.read("\n\n".join((*others, QUESTION)), answer.ids)
+        lost = float((expected - without).sum())
+        assert row["lost"] == pytest.approx(lost, abs=2e-4)
+    assert [row["lost_rank"] for row in found.sources] == [1, 2, 3, 4, 5]
+    lost_of = [row["lost"] for row in found.sources]
+    assert lost_of == sorted(lost_of, reverse=True)
+    assert found.log_probability == pytest.approx(float(expected.sum()), abs=2e-4)
+
+
+@pytest.mark.parametrize("architecture", ("Llama", "BART"))
+def test_an_answer_that_the_model_wrote_is_the_same_read_again(architecture: str, tmp_path: Path) -> None:
+    pretrained = open_model(save_writer(tmp_path, architecture))
+    reading = sourced_reading(pretrained)
+    written = written_answer(pretrained, reading, Decoding(6))
+    found = answer_sources(pretrained, reading, written, method="removal")
+    again = answer_sources(
+        pretrained, reading, given_answer(pretrained, found.answer, reading), method="removal"
+    )
+    assert again.ids == found.ids
+    assert torch.allclose(again.weights, found.weights, atol=1e-6)
+    for one, other in zip(found.sources, again.sources, strict=True):
+        assert one["source"] == other["source"] and one["lost"] == pytest.approx(other["lost"], abs=1e-4)
+
+
+def test_a_long_prompt_in_pieces_gives_what_it_gives_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretrained = open_model(save_writer(tmp_path, "Llama"))
+    reading = sourced_reading(pretrained)
+    answer = given_answer(pretrained, ANSWER, reading)
+    whole = answer_sources(pretrained, reading, answer, method="removal")
+    monkeypatch.setattr("attncli.models.replay.LONG_CHUNK", 3)
+    pieces = answer_sources(pretrained, reading, answer, method="removal")
+    for one, other in zip(whole.sources, pieces.sources, strict=True):
+        assert one["lost"] == pytest.approx(other["lost"], abs=1e-4)
+        assert one["all_heads"] == pytest.approx(other["all_heads"], abs=1e-6)
+
+
+def test_what_was_read_before_does_not_change_a_removal(tmp_path: Path) -> None:
+    pretrained = open_model(save_writer(tmp_path, "Llama"))
+    reading = sourced_reading(pretrained)
+    ids = torch.tensor(given_answer(pretrained, ANSWER, reading).ids)
+    replay = Replay(pretrained.whole, reading.prompt.ids, ids)
+    replay.layers()
+    masks = sampled_masks(9, len(PARTS), seed=3)
+    together = Removals(pretrained, reading, replay).log_probabilities(masks)
+    for mask, found in zip(masks, together, strict=True):
+        alone, _ = encoded_sources(pretrained, reading.sourced.with_only(mask))
+        fresh = Replay(pretrained.whole, torch.tensor(alone), ids)
+        assert torch.allclose(fresh.log_probabilities(torch.tensor(alone)), found, atol=1e-5)
+
+
+def test_the_lasso_meets_its_conditions() -> None:
+    """At the least value the gradient is the penalty where a weight is not 0, else no larger."""
+    generator = torch.Generator().manual_seed(5)
+    columns = torch.randn(40, 11, generator=generator, dtype=torch.float64)
+    columns -= columns.mean(dim=0)
+    target = columns[:, 0] * 3 - columns[:, 4] + torch.randn(40, generator=generator, dtype=torch.float64)
+    found = lasso(columns, target, 0.3)
+    gradient = columns.mT @ (target - target.mean() - columns @ found) / len(target)
+    kept = found != 0
+    assert 0 < int(kept.sum()) < len(found)
+    assert torch.allclose(gradient[kept], 0.3 * found[kept].sign(), atol=1e-9)
+    assert (gradient[~kept].abs() <= 0.3 + 1e-9).all()
+
+
+def test_a_source_that_alone_matters_alone_has_an_effect() -> None:
+    masks = sampled_masks(64, 7, seed=1)
+    log_probabilities = torch.where(masks[:, 3], -0.5, -6.0)
+    effects = lasso_effects(masks, log_probabilities, 5)
+    assert int(effects.argmax()) == 3 and int((effects != 0).sum()) == 1
+
+
+TEXT = 'Ann came. "Did she?" Yes!\nBo left\n\nAnn: hi\n there\nBo Lee: bye'
+
+
+@pytest.mark.parametrize(
+    ("split", "parts"),
+    [
+        ("sentence", ["Ann came.", '"Did she?"', "Yes!", "Bo left", "Ann: hi", "there", "Bo Lee: bye"]),
+        ("line", ['Ann came. "Did she?" Yes!', "Bo left", "Ann: hi", "there", "Bo Lee: bye"]),
+        ("paragraph", ['Ann came. "Did she?" Yes!\nBo left', "Ann: hi\n there\nBo Lee: bye"]),
+        ("turn", ['Ann came. "Did she?" Yes!\nBo left', "Ann: hi\n there", "Bo Lee: bye"]),
+    ],
+)
+def test_a_text_is_cut_at_the_ends_of_its_parts(split: Any, parts: list[str]) -> None:
+    found = split_text(TEXT, split, question="Who?")
+    assert found.texts() == parts
+    assert [source.name for source in found.sources] == [f"{split}{i + 1}" for i in range(len(parts))]
+    assert found.text == f"{TEXT}\n\nWho?"
+
+
+def test_removed_sources_take_the_blanks_before_them_and_leave_other_text() -> None:
+    plain = "<a b c / d e>"
+    text = SourcedText(plain, tuple(Source(c, plain.index(c), plain.index(c) + 1) for c in "abcde"))
+    assert text.with_only([True] * 5) == text
+    for kept, expected in {
+        (False, True, True, True, True): "<b c / d e>",
+        (True, False, True, False, True): "<a c / e>",
+        (False, False, False, True, False): "< / d>",
+        (False, False, False, False, False): "< / >",
+    }.items():
+        found = text.with_only(kept)
+        assert found.text == expected
+        assert found.texts() == [c for c, is_kept in zip("abcde", kept, strict=True) if is_kept]
+
+
+def test_marks_are_taken_out_and_their_sources_named() -> None:
+    found = marked_text("Use: <source notes> Ann came. </source> and <source>Bo left</source>. Who?")
+    assert found is not None
+    assert found.text == "Use:  Ann came.  and Bo left. Who?"
+    assert found.texts() == ["Ann came.", "Bo left"]
+    assert [(one.name, one.title) for one in found.sources] == [("source1", "notes"), ("source2", "")]
+    assert marked_text("no marks") is None
+    for text, message in {
+        "<source a>x": "must have </source> after its last <source>",
+        "x</source>": "must have <source NAME> before its next </source>",
+        "<source a>x<source b>y</source>": "must have </source> before its next <source b>",
+        "<source a> </source>": "source a: holds no text",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            marked_text(text)
+
+
+TEMPLATE = (
+    "{% for m in messages %}[CLS] {{ m['role'] }} {{ m['content'] | trim }} [SEP]\n{% endfor %}"
+    "{% if tools %}{% for t in tools %}{{ t | tojson }}\n{% endfor %}{% endif %}"
+)
+
+
+@pytest.fixture
+def talker(tmp_path: Path) -> Pretrained:
+    pretrained = open_model(save_writer(tmp_path, "Llama"))
+    pretrained.tokenizer.chat_template = TEMPLATE
+    return pretrained
+
+
+def test_the_turns_and_tools_of_a_chat_are_sources(talker: Pretrained) -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"it": 1}}}
+    messages = [{"role": "system", "content": " the cat "}, {"role": "user", "content": "walks"}]
+    found = chat_text(json.dumps({"messages": messages, "tools": [tool]}), talker)
+    assert found.texts() == ["the cat", "walks", json.dumps(tool)]
+    assert [(one.name, one.title) for one in found.sources] == [
+        ("turn1", "system"),
+        ("turn2", "user"),
+        ("turn3", "tool look"),
+    ]
+    with pytest.raises(UserError, match="must be a chat as JSON"):
+        chat_text("[1]", talker)
+    talker.tokenizer.chat_template = TEMPLATE.partition("{% if tools")[0]
+    with pytest.raises(UserError, match="leaves out the tool look"):
+        chat_text(json.dumps({"messages": messages, "tools": [tool]}), talker)
+
+
+def test_markup_in_a_source_is_text_and_the_templates_own_is_not(talker: Pretrained) -> None:
+    text = "the cat [SEP] walks"
+    plain = with_documents([("a", text)], "it was").in_template(talker)
+    reading = read_sourced(talker, plain)
+    special = [i for i, one in enumerate(reading.text.ids.tolist()) if one in (2, 3)]
+    ids = talker.tokenizer(plain.text, add_special_tokens=False)["input_ids"]
+    assert ids.count(3) == 2
+    assert len(special) == 2 and not {*special} & {*reading.places[0]}
+    # Without markup in a source the tokens are those of the whole text.
+    other = with_documents([("a", "the cat walks")], "it was").in_template(talker)
+    assert (
+        encoded_sources(talker, other)[0]
+        == talker.tokenizer(other.text, add_special_tokens=False)["input_ids"]
+    )
+    # Not in a template: the tokenizer's own around the text are there all the same.
+    bare = with_documents([("a", text)], "it was")
+    found = encoded_sources(talker, bare)[0]
+    assert found[0] == 2 and found[-1] == 3 and found[1:-1].count(3) == 0
+
+
+@pytest.mark.parametrize(
+    ("documents", "answer", "message"),
+    [
+        ((("a.md", " \n"),), "", "document: a.md: holds no text"),
+        (
+            (("a.md", "cat " * 3000),),
+            "was",
+            "document: the prompt must be at most .* the longest source is doc1",
+        ),
+        ((("a.md", "cat"),), "zebra", "answer: 'zebra' is not in the vocabulary"),
+        ((("a.md", "cat"),), "", "answer: must hold at least one token"),
+        ((("a.md", "cat"),), "was " * 3000, "answer: must be at most"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(documents: Any, answer: str, message: str, tmp_path: Path) -> None:
+    pretrained = open_model(save_writer(tmp_path, "Llama"))
+    with pytest.raises(UserError, match=message) as error:
+        reading = read_sourced(pretrained, with_documents(documents, QUESTION), key="document")
+        given_answer(pretrained, answer, reading)
+    assert len(error.value.lines) == 1
+
+
+def test_equal_sources_are_said(tmp_path: Path) -> None:
+    pretrained = open_model(save_writer(tmp_path, "Llama"))
+    reading = sourced_reading(pretrained, ("the cat", "it was", "the cat"))
+    found = answer_sources(pretrained, reading, given_answer(pretrained, "was", reading))
+    assert found.notes == ("doc1, doc3 hold the same text: what one loses the others may still say.",)
+    with pytest.raises(UserError, match=r"head: must be from 0:0 to \d+:\d+ \(got 9:9\)"):
+        answer_sources(pretrained, reading, given_answer(pretrained, "was", reading), heads=("9:9",))
+
+
+def test_synthetic_contexts_are_the_same_twice_and_hold_their_answer() -> None:
+    contexts = list(synthetic_contexts(5, seed=2))
+    assert contexts == list(synthetic_contexts(5, seed=2)) != list(synthetic_contexts(5, seed=3))
+    for context in contexts:
+        assert len(context.sentences) == NUM_SENTENCES
+        assert context.sentences[context.right] == context.question + context.answer
+        assert context.sourced().texts() == context.sentences
+
+
+def report_of(attn: Attn, *arguments: str) -> dict[str, Any]:
+    ended = attn(["source", *arguments, "--format", "json"])
+    assert ended.code == 0, ended.err
+    report: dict[str, Any] = json.loads(ended.out)
+    return report
+
+
+def test_documents_and_an_answer_come_from_files(attn: Attn, tmp_path: Path) -> None:
+    model = save_writer(tmp_path / "model", "Llama")
+    for name, text in {"a.md": PARTS[0], "b.md": PARTS[1], "answer.txt": "was tired\n"}.items():
+        (tmp_path / name).write_text(text)
+    named = [f"--document={tmp_path / name}" for name in ("a.md", "b.md")]
+    report = report_of(
+        attn,
+        QUESTION,
+        *named,
+        "--model",
+        str(model),
+        f"--answer={tmp_path / 'answer.txt'}",
+        "--head",
+        "0:1,1:0",
+    )
+    rows = {row["name"]: row for row in report["statistics"]["sources"]}
+    assert {name: row["title"] for name, row in rows.items()} == {"doc1": "a.md", "doc2": "b.md"}
+    assert report["written"] == "was tired"
+    assert report["statistics"]["source"]["first"] in (1, 2)
+    assert all(row["retrieving_heads"] > 0 for row in rows.values())
+
+
+def test_found_heads_are_kept_for_the_model_and_used(
+    attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = str(save_writer(tmp_path / "model", "Llama"))
+    from attncli.commands.source import SourceSpec, keep_heads, kept_heads
+    from attncli.measure.retrieval import RetrievingHeads
+
+    spec = SourceSpec(model=model, sentence="it")
+    assert kept_heads(spec) is None
+    place = keep_heads(spec, RetrievingHeads(["1:0"], [], 24, 0))
+    assert place is not None and place.parent == tmp_path / "cache" / "attncli" / "heads"
+    assert kept_heads(spec) == ["1:0"]
+    report = report_of(attn, "<source a>the cat</source> it", "--model", model, "--answer", "was")
+    assert "Retrieving heads, chosen on synthetic contexts: 1:0." in report["notes"]
+    assert report["statistics"]["sources"][0]["retrieving_heads"] is not None
+    other = str(save_writer(tmp_path / "other", "GPT-2"))
+    assert kept_heads(SourceSpec(model=other, sentence="it")) is None
+    place.write_text("{")
+    ended = attn(["source", "<source a>the cat</source> it", "--model", model, "--answer", "was"])
+    assert ended.code == 2 and ended.err.startswith("--head: ") and "is damaged" in ended.err
+
+
+def test_many_prompts_go_into_a_store_and_are_expected_to_come_from_a_source(
+    attn: Attn, tmp_path: Path
+) -> None:
+    (tmp_path / "source.yaml").write_text("experiment: source\nsplit: line\nmethod: removal\n")
+    lines = [
+        {"sentence": "lamp=", "context": "key=brass\nlamp=green", "answer": "green", "id": "a"},
+        {"sentence": "key=", "context": "hat=wool\nkey=brass\ndoor=oak", "answer": "brass", "id": "b"},
+    ]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = ["batch", str(tmp_path / "source.yaml"), "--file", str(prompts)]
+    store = str(tmp_path / "runs.db")
+    kept = attn([*command, "-o", store, "--expect", "source.first == line2"])
+    assert kept.code == 0, kept.err
+    results = json.loads(attn(["results", store, "--statistic", "source.first", "--format", "json"]).out)
+    (row,) = results["statistics"]["summary"]
+    assert (row["count"], row["min"], row["max"]) == (2, 2, 2)
+    broken = attn([*command, "--expect", "source.first == line1", "--format", "csv"])
+    assert broken.code == 1 and "expected source.first == line1: got 2.0" in broken.err
+    wrong = attn([*command, "--expect", "entropy.mean == line1"])
+    assert wrong.code == 2 and "must end in a number (got line1)" in wrong.err
