@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from attncli.errors import UserError
     from attncli.library import (
         ablate,
+        compositions,
         examples,
         generate,
         head_edges,
@@ -37,6 +38,7 @@ __all__ = [
     "ablate",
     "attention_statistics",
     "changed_heads",
+    "compositions",
     "examples",
     "generate",
     "head_differences",
@@ -59,8 +61,8 @@ __all__ = [
 _OF_MODELS = {
     **dict.fromkeys(
         (
-            *("ablate", "examples", "generate", "head_edges", "layers", "relations", "score_parts"),
-            *("survey", "survey_texts", "text_differences", "why"),
+            *("ablate", "compositions", "examples", "generate", "head_edges", "layers", "relations"),
+            *("score_parts", "survey", "survey_texts", "text_differences", "why"),
         ),
         "library",
     ),

@@ -26,7 +26,7 @@ from attncli.settings import EXPERIMENTS, load
 if TYPE_CHECKING:  # a page imports them, with pydantic, when its command is called
     from attncli.commands.command import Command, CommandGroup, Parameter
 
-HELP = """See attention at work: where each token looks, in a sentence, in the heads of a model, in many runs.
+HELP = """See attention at work: where tokens look, in a sentence or in a model.
 
 attn alone shows a trained head and ways on from there.
 """

@@ -20,14 +20,16 @@ from attncli.core.names import named_head
 from attncli.core.row_statistics import PATTERNS, ROW_STATISTICS
 from attncli.errors import UserError, must_be_one_of
 from attncli.measure.ablate import HeadEffects, ablated, predicted_reading
+from attncli.measure.circuit import Compositions, HeadEdges
+from attncli.measure.circuit import compositions as compositions_of_heads
+from attncli.measure.circuit import head_edges as edges_of_heads
 from attncli.measure.examples import HeadExamples, head_examples
 from attncli.measure.heads import HeadOptions, check_reading, head_totals, surveyed
 from attncli.measure.patterns import HeadRow, interval_rows, patterns_of_text, summary_patterns
 from attncli.measure.relations import HeadRelations, SentenceFile, sentences_of
 from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
-from attncli.measure.scores import HeadEdges, ScoreParts
-from attncli.measure.scores import head_edges as edges_of_heads
+from attncli.measure.scores import ScoreParts
 from attncli.measure.scores import score_parts as parts_of_score
 from attncli.measure.two_texts import TextDifferences
 from attncli.measure.two_texts import text_differences as differences_of_texts
@@ -336,13 +338,26 @@ def score_parts(
         return parts_of_score(pretrained, reading, layer=layer, head=number, query=query, key=key, over=over)
 
 
-def head_edges(model: Pretrained, text: Text) -> HeadEdges:
-    """How much of what each head does comes from each earlier part of the model, by key, query and value.
+def head_edges(model: Model, text: Text | Sequence[Text], *, heads: Names = ()) -> HeadEdges:
+    """How much of what each head does, and of the logits, comes from each earlier part of the model.
 
-    UserError for a model whose scores are not such sums; MemoryError.
+    On a text, or means over several with 95 % intervals; of some heads, as 18:6, or of all. UserError for a
+    model whose scores are not sums, and heads that are not there; MemoryError.
+    """
+    texts = [text] if isinstance(text, Text) else text
+    with in_use(model) as pretrained:
+        readings = [_read(pretrained, one) for one in texts]
+        return edges_of_heads(pretrained, readings, heads=_listed(heads))
+
+
+def compositions(model: Model, *, head: str | None = None) -> Compositions:
+    """How much of what earlier heads can write each head can read, and how much each copies, without a text.
+
+    Of all pairs of heads, or of those with one `head`, as 18:6. UserError for a model whose heads do not add
+    to a stream that later heads read; MemoryError.
     """
     with in_use(model) as pretrained:
-        return edges_of_heads(pretrained, _read(pretrained, text))
+        return compositions_of_heads(pretrained, head=head)
 
 
 def generate(

@@ -22,14 +22,26 @@ FOLDER = str(HeadsSpec.default_model)
 OUTPUT = Path(__file__).parents[1] / "tests" / "measure" / "transformer_lens_scores.json"
 
 
-@torch.no_grad()
-def scores() -> dict[str, dict[str, dict[str, float]]]:
-    """Of each head of layer 1 what each part adds to the score above the mean key, by key and by query."""
+def opened() -> TransformerBridge:
+    """The shipped model."""
     model = TransformerBridge.boot_transformers(FOLDER, device="cpu")
     # The gains of the norms go into W_Q and W_K, so that a stack is divided by the scales alone.
     model.enable_compatibility_mode(
         fold_value_biases=False, center_writing_weights=False, center_unembed=False
     )
+    return model
+
+
+@torch.no_grad()
+def compositions(model: TransformerBridge) -> dict[str, list]:
+    """The composition of each two heads: layer, head, layer, head."""
+    sides = {"key": "K", "query": "Q", "value": "V"}
+    return {side: model.all_composition_scores(mode).tolist() for side, mode in sides.items()}
+
+
+@torch.no_grad()
+def scores(model: TransformerBridge) -> dict[str, dict[str, dict[str, float]]]:
+    """Of each head of layer 1 what each part adds to the score above the mean key, by key and by query."""
     with in_use(open_model(FOLDER)) as pretrained:
         ids = read_probe(pretrained, 24, torch.Generator().manual_seed(0)).text.ids
     _, cache = model.run_with_cache(ids.unsqueeze(0))
@@ -56,4 +68,6 @@ def above(row: torch.Tensor) -> torch.Tensor:
 
 if __name__ == "__main__":
     about = {"transformer_lens": version("transformer-lens"), "query": QUERY, "key": KEY}
-    OUTPUT.write_text(json.dumps(about | {"heads": scores()}, indent=1) + "\n")
+    model = opened()
+    found = about | {"heads": scores(model), "compositions": compositions(model)}
+    OUTPUT.write_text(json.dumps(found, indent=1) + "\n")

@@ -35,6 +35,7 @@ EXPERIMENTS = {
     "why": Experiment(
         "What each head adds to the logit of the next token", "settings.ablate:WhySpec", "Models"
     ),
+    "circuit": Experiment("Which heads feed which", "commands.circuit:CircuitSpec", "Models"),
     "pitfalls": Experiment(
         "Classic mistakes, each next to the right way", "commands.pitfalls:PitfallsSpec", "Learn"
     ),

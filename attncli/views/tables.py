@@ -18,6 +18,7 @@ from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.comparisons import comparison_screen
+from attncli.views.graphs import circuit_screen
 from attncli.views.heatmap import sentences
 from attncli.views.matrices import chosen_parts, missing_parts, parts_of
 from attncli.views.model_screens import (
@@ -111,6 +112,7 @@ def _has_axes(report: Report, name: str, num_axes: int) -> bool:
 
 
 HEAD = {"layer": WHOLE, "head": WHOLE}
+EDGE = {"from": TEXT, "to": TEXT, "side": TEXT}
 WEIGHTS = Needs(
     tensors={"weights": 2, "pooled_mean": 2},
     numbers={
@@ -228,6 +230,16 @@ NEEDS: dict[str, Needs] = {
         spec={"head": ANY},
         said=("about", "how_to_read"),
     ),
+    "circuit": Needs(
+        must=("edges",),
+        tables={"edges": {**EDGE, "share": MAYBE, "strength": MAYBE}, "heads": {**HEAD, "weight": MAYBE}},
+        said=("about", "how_to_read"),
+    ),
+    "circuit of weights": Needs(
+        must=("edges", "copying"),
+        tables={"edges": {**EDGE, "score": NUMBER}, "copying": {**HEAD, "score": NUMBER}},
+        said=("about", "how_to_read"),
+    ),
     "diff of texts": Needs(
         must=("heads",),
         tables={
@@ -262,6 +274,8 @@ def suits(report: Report) -> bool:
         name = "diff of texts"
     if name == "why" and "sides" in report.statistics:
         name = "why of a score"
+    if name == "circuit" and "copying" in report.statistics:
+        name = "circuit of weights"
     is_met = NEEDS[name].met_by(report)
     if name == "pitfalls" and not report.table("pitfalls"):
         return is_met and _is_wrong_and_right(report)
@@ -343,6 +357,7 @@ SCREENS: dict[str, FirstScreen] = {
     "generate": generate_screen,
     "ablate": ablate_screen,
     "why": why_screen,
+    "circuit": circuit_screen,
     "diff": comparison_screen,
     "results": results_screen,
 }

@@ -16,8 +16,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from attncli.measure.circuit import head_edges
 from attncli.models.loading import kept_pretrained
-from attncli.models.pretrained import Pretrained
+from attncli.models.pretrained import Pretrained, read_probe
 from tests.checkpoints import package_folder, smollm2
 from tests.conftest import Attn
 from tests.eager import captured_layers, eager_weights, whole_weights
@@ -219,3 +220,17 @@ def test_the_folder_that_an_earlier_version_made_of_a_gguf_is_read(
     assert ended.code == 0
     assert ended.err.startswith(f"model: reads {made} (54")
     assert f"which an earlier version made of {path.name}; without that folder" in ended.err
+
+
+def test_the_heads_that_copy_find_their_keys_by_what_the_previous_token_head_wrote(
+    pretrained: Pretrained,
+) -> None:
+    """The head that feeds them, from one text: Olsson et al. 2022, Elhage et al. 2021."""
+    probe = read_probe(pretrained, 24, torch.Generator().manual_seed(0))
+    names = [f"{layer}:{head}" for layer, head in sorted(INDUCTION)]
+    rows = [row for row in head_edges(pretrained, [probe], heads=names).rows if row["side"] == "key"]
+    for layer, head in INDUCTION:
+        of_head = [row for row in rows if (row["layer"], row["head"]) == (layer, head)]
+        first = max(of_head, key=lambda row: row["share"])
+        assert (first["from_layer"], first["from_head"]) == PREVIOUS_TOKEN
+        assert first["share"] > 0.5

@@ -37,6 +37,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("generate", {"layer": "1", "head": "2", "maps": "heads"}),
     ("ablate", {"approximate": "true"}),
     ("ablate", {"sentence": "abcabc", "answer": "a", "against": "b", "heads": "0:1,1:0", "jointly": "true"}),
+    ("circuit", {"weights": "true"}),
     *(("pitfalls", {"pitfall": name}) for name in PITFALLS),
 ]
 

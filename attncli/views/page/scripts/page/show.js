@@ -17,6 +17,7 @@ import {
 import { showSources } from "./selection.js";
 import { showCurves, showRowCurves } from "../parts/curves.js";
 import { byId, fillSelect } from "../parts/elements.js";
+import { showGraph } from "../parts/graph.js";
 import { showSteps } from "../parts/steps.js";
 import { keyTable, showTables, words } from "../parts/tables.js";
 import { showLegend } from "../values/colours.js";
@@ -31,6 +32,7 @@ export async function showReport(index) {
   byId("settings-line").textContent = report.subtitle;
   document.title = report.title;
   showTables(byId("tables"), report.statistics, showHead);
+  showGraph(byId("graph"), report.graph);
   showSteps(byId("steps"), report.steps);
   showNotes(report);
   await Promise.all([...report.rows, ...report.keys].map((tensor) => tensor.load()));
