@@ -12,9 +12,14 @@ from pathlib import Path
 
 import torch
 from transformer_lens import TransformerBridge
+from transformer_lens.patching import (
+    get_act_patch_attn_head_out_all_pos,
+    get_act_patch_attn_head_out_by_pos,
+)
 
+from attncli.measure.ablate import answer_token
 from attncli.models.loading import in_use, open_model
-from attncli.models.pretrained import read_probe
+from attncli.models.pretrained import read_probe, read_text
 from attncli.settings.heads import HeadsSpec
 
 QUERY, KEY = 40, 17
@@ -61,6 +66,30 @@ def scores(model: TransformerBridge) -> dict[str, dict[str, dict[str, float]]]:
     return found
 
 
+TEXT, OTHER, ANSWER, AGAINST = "to be or not to b", "to go or not to g", "e", "o"
+
+
+@torch.no_grad()
+def patches() -> dict[str, list[list[float]]]:
+    """The logit difference of one prompt with what a head (layer, head) gave on the other one, both ways."""
+    # As transformers computes it: the compatible logits are not those of the model to 1e-4.
+    model = TransformerBridge.boot_transformers(FOLDER, device="cpu")
+    with in_use(open_model(FOLDER)) as pretrained:
+        tokens = [read_text(pretrained, text).text.ids.unsqueeze(0) for text in (TEXT, OTHER)]
+        ids = [answer_token(pretrained, text, "answer") for text in (ANSWER, AGAINST)]
+
+    def difference(logits: torch.Tensor) -> torch.Tensor:
+        return logits[0, -1, ids[0]] - logits[0, -1, ids[1]]
+
+    found = {}
+    for name, (own, other) in {"text": tokens, "other": tokens[::-1]}.items():
+        _, cache = model.run_with_cache(other)
+        found[name] = get_act_patch_attn_head_out_all_pos(model, own, cache, difference).tolist()
+        by_token = get_act_patch_attn_head_out_by_pos(model, own, cache, difference)
+        found[f"{name}, by token"] = by_token.tolist()  # layer, token, head
+    return found
+
+
 def above(row: torch.Tensor) -> torch.Tensor:
     """How far the score of the key is above the mean of those that the query sees."""
     return row[:, KEY] - row[:, : QUERY + 1].mean(dim=-1)
@@ -69,5 +98,5 @@ def above(row: torch.Tensor) -> torch.Tensor:
 if __name__ == "__main__":
     about = {"transformer_lens": version("transformer-lens"), "query": QUERY, "key": KEY}
     model = opened()
-    found = about | {"heads": scores(model), "compositions": compositions(model)}
+    found = about | {"heads": scores(model), "compositions": compositions(model), "patches": patches()}
     OUTPUT.write_text(json.dumps(found, indent=1) + "\n")

@@ -257,6 +257,10 @@ class Stream:
             )
         )
 
+    def read_by(self, call: int) -> Float[Tensor, "token embed"]:
+        """What a block reads."""
+        return self._runs[call].read
+
     def last_norm(self) -> FrozenNorm | None:
         """What makes of the stream behind the last block what W_U reads; None where that is no norm."""
         stream = self._runs[-1].gave

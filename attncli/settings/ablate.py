@@ -16,12 +16,14 @@ from attncli.settings.fields import (
     in_group,
 )
 from attncli.settings.models import SurveyTextSpec, check_head, check_heads, split_names
+from attncli.settings.text import Text
 
 if TYPE_CHECKING:
     Effect = str
 else:
     Effect = Literal[tuple(EFFECTS)]
 EVERY_HEAD = "all"
+EACH_TOKEN = "each"
 
 
 def _check_heads_or_all(names: list[str]) -> list[str]:
@@ -43,9 +45,13 @@ class AblateSpec(SurveyTextSpec):
         'attn ablate --model ./my-model --sentence "The capital of France is" --answer " Paris"',
         "attn ablate --model ./my-model --texts lines.txt --method mean -o heads.csv",
         "attn ablate --model ./my-model --approximate",
+        'attn ablate --model ./my-model "A is" --method swap --other "B is" --answer " 1" --against " 2"',
     )
     off_keys = frozenset(
-        {"texts", "text_group", "heads", "jointly", "approximate", "answer", "against", "top", "sort"}
+        {
+            *("texts", "text_group", "heads", "jointly", "approximate", "answer", "against", "top", "sort"),
+            *("other", "token", "into"),
+        }
     )
     next_steps = ("--method mean", "--texts FILE", "-o page.html")
     group = "Heads"
@@ -54,9 +60,29 @@ class AblateSpec(SurveyTextSpec):
     heads: Annotated[HeadNamesOrAll, Everyday("the heads that are taken out, or all, each by itself")] = (
         Field([EVERY_HEAD], description="the heads that are taken out, as LAYER:HEAD, or all, each by itself")
     )
-    method: Annotated[Literal["zero", "mean", "sink"], Everyday("what replaces a head's output")] = Field(
-        "zero",
-        description="what replaces a head's output: nothing, its mean over all tokens, or the first value",
+    method: Annotated[Literal["zero", "mean", "sink", "swap"], Everyday("what replaces a head's output")] = (
+        Field(
+            "zero",
+            description="what replaces a head's output: nothing, its mean over all tokens, the first value, "
+            "or what it gave on another prompt",
+        )
+    )
+    other: Annotated[Text | None, Everyday("with --method swap: the other prompt, of as many tokens")] = (
+        Field(
+            None,
+            description="with `method` swap: the other prompt, of as many tokens (for many: `texts` in JSON "
+            "Lines or CSV with text, other, answer and against)",
+        )
+    )
+    token: TokenName | None = Field(
+        None,
+        description="with `method` swap: at this token alone, named as cat, cat#2, 5, -1 or last; each: at "
+        "every token by itself (default: at all tokens)",
+    )
+    into: Annotated[str, AfterValidator(check_head)] | None = Field(
+        None,
+        description="with `method` swap: into this one later head alone, as LAYER:HEAD, by the direct path "
+        "(path patching)",
     )
     jointly: Annotated[bool, Everyday()] = Field(
         False, description="also take out all of these heads at once"
@@ -99,6 +125,26 @@ class AblateSpec(SurveyTextSpec):
             found += ["approximate", *in_group("approximation", "rank_correlation", "heads")]
         return tuple(found)
 
+    def _contradictions_of_swaps(self) -> Contradictions:
+        if self.method != "swap":
+            for key in self.given("other", "token", "into"):
+                yield contradiction(key, "needs `method` swap", "method")
+            return
+        if self.texts is None and self.other is None:
+            yield contradiction(
+                "method", "swap needs `other`, another prompt, or `texts` with pairs", "other"
+            )
+        if self.texts is not None and self.other is not None:
+            yield contradiction("other", "stands in the lines of `texts`", "texts")
+        if self.other is not None and self.probe:
+            yield contradiction("other", "needs `sentence` or `file`: another prompt than that", "probe")
+        if self.context is not None:
+            yield contradiction("context", "cannot be combined with `method` swap", "method")
+        if self.token == EACH_TOKEN and self.texts is not None:
+            yield contradiction("token", "each is for one pair: `texts` have tokens of their own", "texts")
+        if self.into is not None and self.jointly:
+            yield contradiction("jointly", "cannot be combined with `into`, head by head", "into")
+
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.against is not None and self.answer is None:
@@ -111,6 +157,7 @@ class AblateSpec(SurveyTextSpec):
             ("approximate", "approximate"),
             ("probability", "answer"),
             ("logit_difference", "against"),
+            ("restored", "against"),
         ):
             if self.sort == key and not getattr(self, needs):
                 yield contradiction("sort", f"{key} needs `{needs}`", needs)
@@ -118,6 +165,7 @@ class AblateSpec(SurveyTextSpec):
             yield contradiction(
                 "sort", "output_change is for models without a head: leave `answer` out", "answer"
             )
+        yield from self._contradictions_of_swaps()
         if self.approximate and self.method != "zero":
             yield contradiction("approximate", "is for `method` zero: a gate goes from 1 to 0", "method")
 

@@ -92,10 +92,10 @@ def _lines(edges: Iterable[Edge], to_logits: set[str], width: int) -> list[str]:
     """A line for each head, side, and whether what it feeds writes to the logits; lower layers first."""
     groups: dict[tuple[tuple[int, int], str, bool], list[str]] = {}
     for edge in edges:
-        place = layer_and_head(edge.start), edge.letter, edge.end in to_logits
-        groups.setdefault(place, []).append(edge.end)
+        group = layer_and_head(edge.start), edge.letter, edge.end in to_logits
+        groups.setdefault(group, []).append(edge.end)
     lines: list[str] = []
-    before = None
+    before: tuple[int, int] | None = None
     for (place, letter, writes_logits), ends in sorted(groups.items()):
         name = "" if place == before else f"{place[0]}:{place[1]}"
         start, end = f"{name:>5} -{letter}-> ", " -> logits" if writes_logits else ""

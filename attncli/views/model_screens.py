@@ -616,6 +616,8 @@ def ablate_screen(report: Report, display: Display) -> ScreenParts:
     width, heads, sort = display.width or 0, report.table("heads"), str(report.spec["sort"])
     yield one_line(f"ablate: {report.about}", display, "title")
     yield text_line(report, display)
+    if other := report.spec.get("other"):
+        yield one_line(f"other: {' '.join(str(other).split())}", display)
     summary = list(_summary(report, display.precision))
     yield from (Paragraph(line, "") for line in summary)
     is_whole = not report.spec.get("heads") or bool(report.spec.get("approximate"))
@@ -684,11 +686,21 @@ def _ranked(rows: Sequence[Row], count: int, sort: str, display: Display) -> Gri
         for name in _effects(rows, sort)
     ]
     order = "lowest" if _effect(sort).falls else "largest"
-    title = f"{some_of(len(rows), count, 'head')}, {order} {sort} first"
+    at_tokens = [
+        Column(
+            ("at", "token"),
+            [f"{row['token']} {plain_text(str(row['token_text']))}" for row in rows],
+            left=True,
+        )
+        for row in rows[:1]
+        if "token_text" in row
+    ]
+    title = f"{some_of(len(rows), count, 'swap' if at_tokens else 'head')}, {order} {sort} first"
     looks_at = _looked_at(rows, display)
     # Where every head is missed at one token, that is what the screen is about.
     first, last = (looks_at, []) if len(looks_at) == 1 else ([], looks_at)
-    return Grid(title, label, [_patterns(rows), *first, *columns, *last]).first_group(display.width)
+    columns = [*at_tokens, _patterns(rows), *first, *columns, *last]
+    return Grid(title, label, columns).first_group(display.width)
 
 
 def _head_names(rows: Sequence[Row]) -> Column:

@@ -132,7 +132,7 @@ def report_data(report: Report) -> dict[str, Any]:
     for name, value in report.statistics.items():
         if isinstance(value, Table) and len(value) > MAX_ROWS:
             long_tables.append(f"{name}: all but the first {MAX_ROWS:,} of {len(value):,} rows")
-            value = value[:MAX_ROWS]
+            value = Table(value[:MAX_ROWS])
         if not isinstance(value, Tensors):
             statistics[name] = value
     return {
