@@ -752,7 +752,10 @@ def _tenths(name: str, tensor: NamedTensor, sort: str, display: Display) -> Elas
     values = -tensor.values if _effect(sort).falls else tensor.values
     largest = np.nanmax(values, initial=0.0)
     cells = {place: _tenth(value, largest) for place, value in np.ndenumerate(values) if np.isfinite(value)}
-    marks = {"-": "- better without the head", LITTLE: f"{LITTLE} next to nothing"}
+    marks = {
+        "-": "- the other way" if sort == "restored" else "- better without the head",
+        LITTLE: f"{LITTLE} next to nothing",
+    }
     said = [text for mark, text in marks.items() if mark in cells.values()]
     title = plain_text("; ".join([f"{name}: 9 is the largest, {fixed(largest, 2)}", *said]))
     num_lines = len(head_grid(cells, display)) if cells else 0
