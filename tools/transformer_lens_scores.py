@@ -9,6 +9,7 @@ Its packages pin others, so that it runs in an environment of its own, with attn
 import json
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformer_lens import TransformerBridge
@@ -38,7 +39,7 @@ def opened() -> TransformerBridge:
 
 
 @torch.no_grad()
-def compositions(model: TransformerBridge) -> dict[str, list]:
+def compositions(model: TransformerBridge) -> dict[str, list[Any]]:
     """The composition of each two heads: layer, head, layer, head."""
     sides = {"key": "K", "query": "Q", "value": "V"}
     return {side: model.all_composition_scores(mode).tolist() for side, mode in sides.items()}

@@ -55,7 +55,8 @@ def _pair(
         )
     is_one = spec.token not in (None, EACH_TOKEN)
     token = token_named(str(spec.token), reading.text, pretrained, key="token") if is_one else None
-    return swapped_reading(*predicted, token)
+    here, other_reading = predicted
+    return swapped_reading(here, other_reading, token)
 
 
 def _read_pair(
@@ -131,7 +132,7 @@ def _report(
     ranked = sorted(rows, key=lambda row: (row[sort] is None, sign * (row[sort] or 0.0)))
     statistics: dict[str, Statistic] = {"heads": Table(ranked[: spec.top])}
     if back:
-        statistics["back"] = Table(sorted(back, key=lambda row: -abs(row[sort])))
+        statistics["back"] = Table(sorted(back, key=lambda row: -abs(float(str(row[sort])))))
     single = {
         "baseline": found.baseline,
         "back_baseline": found.back_baseline,

@@ -158,7 +158,7 @@ def _report(
     )
 
 
-def _edge(row: Mapping[str, Any]) -> dict[str, Cell]:
+def _edge(row: Mapping[str, Any]) -> dict[str, Any]:
     """The edge from a part to a head or the logits, under their names."""
     from attncli.measure.scores import Part
 

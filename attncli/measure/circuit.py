@@ -146,7 +146,7 @@ def _targets(
         looks = [_Look(captured, head) for head in numbers]
         parts = stream.parts_before(call)
         added = _added(stream, call, [vectors for _, vectors in parts], looks)
-        for look, of_look in zip(looks, added.unflatten(0, (len(looks), len(SIDES))), strict=True):
+        for look, of_look in zip(looks, added.view(len(looks), len(SIDES), -1), strict=True):
             for side, of_side in zip(SIDES, of_look, strict=True):
                 target = _Target(captured.layer, look.head, side)
                 yield target, [part for part, _ in parts], of_side, look.mean_weight
@@ -237,7 +237,7 @@ def _unembedding(pretrained: Pretrained) -> nn.Linear | None:
     if pretrained.predicts != "next":
         return None
     # transformers leaves this without types.
-    unembedding = pretrained.whole.get_output_embeddings()  # type: ignore[no-untyped-call]
+    unembedding: object = pretrained.whole.get_output_embeddings()  # type: ignore[no-untyped-call]
     return unembedding if isinstance(unembedding, nn.Linear) else None
 
 
@@ -351,7 +351,8 @@ def _copying(maps: _Maps, copied: Float[Tensor, "embed embed"]) -> Iterator[dict
 
 
 def _triangle(matrices: Float[Tensor, "head embed dim"]) -> Float[Tensor, "head dim dim"]:
-    return torch.linalg.qr(matrices, mode="r").R
+    triangle: Tensor = torch.linalg.qr(matrices, mode="r").R
+    return triangle
 
 
 def _maps(stream: Stream, call: int) -> _Maps:
@@ -373,8 +374,9 @@ def _maps(stream: Stream, call: int) -> _Maps:
 
 def _embedding(pretrained: Pretrained) -> Float[Tensor, "token embed"]:
     # transformers leaves this without types.
-    weight: Tensor = pretrained.model.get_input_embeddings().weight  # type: ignore[no-untyped-call]
-    return weight.detach()
+    embedding: Any = pretrained.model.get_input_embeddings()  # type: ignore[no-untyped-call]
+    weight: Tensor = embedding.weight.detach()
+    return weight
 
 
 def _copied(stream: Stream) -> Float[Tensor, "embed embed"] | None:
