@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from math import nan
 from typing import Any, Literal, NamedTuple, NoReturn, TypeGuard
 
 import torch
@@ -542,6 +543,11 @@ class Row:
         outside = self.sink.expand(*entering.shape[:-1], 1)
         return torch.cat([entering, outside], dim=-1).softmax(dim=-1)[..., :-1]
 
+    def above_mean_of_each(self, scores: Float[Tensor, "*row key"]) -> Float[Tensor, "*row key"]:
+        """How far each score is above the mean of the keys that the query sees; nan of the others."""
+        above = scores - scores[..., self.seen].mean(dim=-1, keepdim=True)
+        return above.masked_fill(~self.seen, nan)
+
     def above_mean(self, scores: Float[Tensor, "*row key"], key: int) -> Float[Tensor, "*row"]:
         """How far the score of a key is above the mean of the keys that the query sees."""
         return scores[..., key] - scores[..., self.seen].mean(dim=-1)
@@ -554,7 +560,9 @@ class ScoreParts:
     `key_side` and `query_side` have one row per part, the largest first: its `score`, above the mean of the
     keys that the query sees (scaled scores, before a softcap), and the `weight_without` it: the softmax of
     that row anew, without what the part wrote at all keys, or at the query. `pairs` (query part, key part) is
-    C less its mean, in the order of `parts`. Each of the three adds up to `above_mean`. `position` is what
+    C less its mean, in the order of `parts`. Each of the three adds up to `above_mean`. `of_keys` says the
+    same of every key, by side, in the order of `parts`: what each part adds, and the weight without it; what
+    is added to keys that the query does not see is nan. `position` is what
     ALiBi or a relative bias adds besides. `missing` is by how much the parts' score differs from that of the
     model, relative to the largest part.
     """
@@ -573,6 +581,7 @@ class ScoreParts:
     query_side: list[dict[str, Any]]
     parts: list[Part]
     pairs: Float[Tensor, "part part"]
+    of_keys: dict[Side, tuple[Float[Tensor, "part key"], Float[Tensor, "part key"]]]
     writers: list[dict[str, Any]]
     notes: tuple[str, ...] = ()
 
@@ -616,11 +625,12 @@ def score_parts(
     queries, keys = torch.cat(of_query), torch.cat(of_keys)
     key_scores = attention.scale * keys @ own_query
     query_scores = attention.scale * queries @ own_keys.mT
-    sides = {"key": key_scores, "query": query_scores}
-    tables = {
-        side: _side(parts, row.above_mean(side_scores, key), row.weights(scores - side_scores)[:, key])
+    sides: dict[Side, Tensor] = {"key": key_scores, "query": query_scores}
+    of_keys = {
+        side: (row.above_mean_of_each(side_scores), row.weights(scores - side_scores))
         for side, side_scores in sides.items()
     }
+    tables = {side: _side(parts, adds[:, key], without[:, key]) for side, (adds, without) in of_keys.items()}
     seen_mean = keys[:, row.seen].mean(dim=1)
     pairs = attention.scale * queries @ (keys[:, key] - seen_mean).mT
     largest = max(float(one.abs().max()) for one in sides.values())
@@ -642,6 +652,7 @@ def score_parts(
         tables["query"],
         parts,
         pairs,
+        of_keys,
         _writers(stream, tables, {"key": key, "query": query}, over),
         tuple(stream.way.notes()),
     )
@@ -678,7 +689,10 @@ def _side(
 
 
 def _writers(
-    stream: Stream, tables: Mapping[str, Sequence[Mapping[str, Any]]], places: Mapping[str, int], over: int
+    stream: Stream,
+    tables: Mapping[Side, Sequence[Mapping[str, Any]]],
+    places: Mapping[Side, int],
+    over: int,
 ) -> list[dict[str, Any]]:
     """What the heads that count most looked at from where they wrote."""
     found = []

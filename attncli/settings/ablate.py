@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, create_model
 from attncli.core.row_statistics import EFFECTS
 from attncli.settings.fields import (
     Contradictions,
+    Count,
     Everyday,
     Group,
     Size,
@@ -216,7 +217,7 @@ class WhySpec(QueryAndKeySpec):
         'attn why --model ./my-model "the cat sat because it was tired" --head 5:11 --from it --to cat',
         "attn why --model ./my-model -o heads.csv",
     )
-    off_keys = frozenset({"texts", "text_group", "answer", "against", "top", "from", "to"})
+    off_keys = frozenset({"texts", "text_group", "answer", "against", "top", "from", "to", "over"})
     next_steps = ("--answer TEXT", "--head LAYER:HEAD", "-o page.html")
     heading_keys = ("file", "model", "answer", "against", "seed")
 
@@ -233,6 +234,10 @@ class WhySpec(QueryAndKeySpec):
         None,
         description="why this head, as LAYER:HEAD, looks where it does; with `answer`: what it adds token by "
         "token (default: the head that adds most)",
+    )
+    over: Count = Field(
+        2,
+        description="with `head`: how many earlier heads of each side say what they looked at as they wrote",
     )
     top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
 
@@ -265,9 +270,10 @@ class WhySpec(QueryAndKeySpec):
         yield from super().contradictions()
         if self.against is not None and self.answer is None:
             yield contradiction("against", "needs `answer`", "answer")
-        for key in self.given("from", "to"):
+        for key in self.given("from", "to", "over"):
             if self.head is None:
-                yield contradiction(key, "needs `head`, whose query or key it is", "head")
+                what = "whose score it is about" if key == "over" else "whose query or key it is"
+                yield contradiction(key, f"needs `head`, {what}", "head")
             elif self.answer is not None:
                 yield contradiction(key, "cannot be combined with `answer`, at the last token", "answer")
         if self.top is not None and self.is_of_score:

@@ -833,14 +833,14 @@ def _score_screen(report: Report, display: Display) -> ScreenParts:
     query, key = (labels.place(side, int(str(score[side]))) for side in ("query", "key"))
     yield one_line(f"why: {report.about.partition(':')[0]}, head {report.spec['head']}", display, "title")
     yield text_line(report, display)
-    weight, above = (fixed(score[name], precision) for name in ("weight", "above_mean"))
+    weight, above = weight_text(score["weight"], precision), fixed(score["above_mean"], precision)
     total = fixed(score["score"], precision)
     line = f"from {query} to {key}: weight {weight}, score {total}, {above} above the mean key"
     if score["position"]:
         line += f"; positions add {fixed(score['position'], precision)}"
     weights = report.tensors_of("keys")["weight"].values
     if (most := int(weights.argmax())) != score["key"]:
-        line += f"; most goes to {labels.place('key', most)}, {fixed(float(weights[most]), precision)}"
+        line += f"; most goes to {labels.place('key', most)}, {weight_text(weights[most], precision)}"
     yield Paragraph(line, "line")
     sides = {side: [row for row in report.table("sides") if row["side"] == side] for side in ("key", "query")}
     num_parts = min(map(len, sides.values()))
@@ -863,7 +863,7 @@ def _score_screen(report: Report, display: Display) -> ScreenParts:
 def _side_tables(report: Report, sides: Mapping[str, Sequence[Row]], precision: int, count: int) -> Grid:
     """The parts that count most on the side of the key, and beside them those of the query."""
     count = min(count, *map(len, sides.values()))
-    weight = fixed(report.numbers("score")["weight"], precision)
+    weight = weight_text(report.numbers("score")["weight"], precision)
     columns: list[Column] = []
     for side, rows in sides.items():
         some = rows[:count]
@@ -875,7 +875,9 @@ def _side_tables(report: Report, sides: Mapping[str, Sequence[Row]], precision: 
                 left=True,
             ),
             Column(("", "adds"), [fixed(row["score"], precision) for row in some]),
-            Column(("weight", f"{weight} ->"), [fixed(row["weight_without"], precision) for row in some]),
+            Column(
+                ("weight", f"{weight} ->"), [weight_text(row["weight_without"], precision) for row in some]
+            ),
         ]
     title = f"the first {count} parts on each side, largest first"
     return Grid(title, columns[0], columns[1:])
@@ -884,7 +886,14 @@ def _side_tables(report: Report, sides: Mapping[str, Sequence[Row]], precision: 
 def _written_from(row: Row, labels: TableLabels, precision: int) -> str:
     """`16:0 at 20 ·x 0.91`: a head, and what it looked at most where it wrote."""
     key = labels.place("key", int(str(row["key"])))
-    return f"{row['layer']}:{row['head']} at {key} {fixed(row['weight'], precision)}"
+    return f"{row['layer']}:{row['head']} at {key} {weight_text(row['weight'], precision)}"
+
+
+def weight_text(weight: object, precision: int) -> str:
+    """A weight with as many decimals as others; one below 0.1 has two significant digits."""
+    number = float(str(weight))
+    rounded = fixed(number, precision)
+    return f"{number:.2g}" if 0 < number < 0.1 and float(rounded) != number else rounded
 
 
 MOST_TOKENS = 9

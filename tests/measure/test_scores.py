@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from attncli.errors import UserError
-from attncli.measure.scores import ScoreParts, score_parts
+from attncli.measure.scores import Part, ScoreParts, score_parts
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import ModelText, Pretrained, Reading, read_probe
 from attncli.settings.heads import HeadsSpec
@@ -189,6 +189,21 @@ def test_places_that_are_not_there_are_refused(arguments: dict[str, int], messag
     with pytest.raises(UserError) as error:
         score_parts(tiny("Llama"), reading(), **arguments)
     assert str(error.value) == message
+
+
+def test_of_every_key_there_is_what_is_said_of_one() -> None:
+    found = score_parts(tiny("Llama"), reading(), layer=2, head=1, query=QUERY, key=4)
+    for side, rows in (("key", found.key_side), ("query", found.query_side)):
+        adds, without = found.of_keys[side]
+        own = {part: place for place, part in enumerate(found.parts)}
+        for row in rows:
+            place = own[Part(row["kind"], row["layer"], row["head"])]
+            assert row["score"] == pytest.approx(float(adds[place, 4]))
+            assert row["weight_without"] == pytest.approx(float(without[place, 4]))
+        assert adds[:, : QUERY + 1].sum(dim=1).abs().max() < 1e-4  # above the mean
+        assert adds[:, QUERY + 1 :].isnan().all() and not adds[:, : QUERY + 1].isnan().any()
+        other = score_parts(tiny("Llama"), reading(), layer=2, head=1, query=QUERY, key=6)
+        assert float(adds[:, 6].sum()) == pytest.approx(other.above_mean, abs=1e-5)
 
 
 def test_rounded_parts_are_refused() -> None:

@@ -159,7 +159,23 @@ def report_data(report: Report) -> dict[str, Any]:
         "statistics": _sanitised(plain(statistics)),
         "steps": _sanitised(plain(report.fields().get("steps", []))),
         "graph": graph_data(report),
+        "score": _score_data(report),
         "notes": [plain_text(note) for note in report.sentences],
+    }
+
+
+def _score_data(report: Report) -> dict[str, Any] | None:
+    """The score of a query as a sum, key by key; None for another report."""
+    tensors = report.tensors_of("key_parts")
+    if not tensors:
+        return None
+    score = report.numbers("score")
+    return {
+        "query": score["query"],
+        "key": score["key"],
+        "weights": plain(report.tensors_of("keys")["weight"].values),
+        "parts": [plain_text(str(row["part"])) for row in report.table("part_names")],
+        **{name: plain(tensor.values) for name, tensor in tensors.items()},
     }
 
 
