@@ -305,7 +305,10 @@ def compositions(
     with threads_of_idle_cores() as adapt:
         for call in range(num_layers):
             maps = _maps(stream, call)
+            of_chosen = chosen is None or chosen.layer == maps.layer
             for layer, written in earlier:
+                if not (of_chosen or (chosen is not None and chosen.layer == layer)):
+                    continue
                 rows += _composed(layer, written, maps)
                 adapt()
             # ||V O X|| = ||R O X||, R of the QR decomposition of V.
@@ -374,7 +377,7 @@ def _maps(stream: Stream, call: int) -> _Maps:
 
 def _embedding(pretrained: Pretrained) -> Float[Tensor, "token embed"]:
     # transformers leaves this without types.
-    embedding: Any = pretrained.model.get_input_embeddings()  # type: ignore[no-untyped-call]
+    embedding: Any = pretrained.model.get_input_embeddings()
     weight: Tensor = embedding.weight.detach()
     return weight
 

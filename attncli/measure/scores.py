@@ -626,11 +626,11 @@ def score_parts(
     key_scores = attention.scale * keys @ own_query
     query_scores = attention.scale * queries @ own_keys.mT
     sides: dict[Side, Tensor] = {"key": key_scores, "query": query_scores}
-    of_keys = {
+    of_sides = {
         side: (row.above_mean_of_each(side_scores), row.weights(scores - side_scores))
         for side, side_scores in sides.items()
     }
-    tables = {side: _side(parts, adds[:, key], without[:, key]) for side, (adds, without) in of_keys.items()}
+    tables = {side: _side(parts, adds[:, key], without[:, key]) for side, (adds, without) in of_sides.items()}
     seen_mean = keys[:, row.seen].mean(dim=1)
     pairs = attention.scale * queries @ (keys[:, key] - seen_mean).mT
     largest = max(float(one.abs().max()) for one in sides.values())
@@ -652,7 +652,7 @@ def score_parts(
         tables["query"],
         parts,
         pairs,
-        of_keys,
+        of_sides,
         _writers(stream, tables, {"key": key, "query": query}, over),
         tuple(stream.way.notes()),
     )

@@ -206,7 +206,7 @@ class TextFile(LineFile):
     With `group` only the texts of that group.
     """
 
-    columns = ("text", "id", "group")
+    columns: Sequence[str] = ("text", "id", "group")
 
     def __init__(self, name: str, group: str | None = None) -> None:
         super().__init__(name, f"texts: {name}")

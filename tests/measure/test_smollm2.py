@@ -17,6 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from attncli.measure.circuit import head_edges
+from attncli.measure.scores import score_parts
 from attncli.models.loading import kept_pretrained
 from attncli.models.pretrained import Pretrained, read_probe
 from tests.checkpoints import package_folder, smollm2
@@ -220,6 +221,15 @@ def test_the_folder_that_an_earlier_version_made_of_a_gguf_is_read(
     assert ended.code == 0
     assert ended.err.startswith(f"model: reads {made} (54")
     assert f"which an earlier version made of {path.name}; without that folder" in ended.err
+
+
+def test_the_parts_of_a_score_add_up_to_it(pretrained: Pretrained) -> None:
+    probe = read_probe(pretrained, 12, torch.Generator().manual_seed(0))
+    found = score_parts(pretrained, probe, layer=18, head=6)
+    largest = max(abs(row["score"]) for row in (*found.key_side, *found.query_side))
+    for rows in (found.key_side, found.query_side):
+        assert sum(row["score"] for row in rows) == pytest.approx(found.above_mean, abs=1e-4 * largest)
+    assert found.key_side[0]["part"] == "16:0" and found.key_side[0]["weight_without"] < 0.1 < found.weight
 
 
 def test_the_heads_that_copy_find_their_keys_by_what_the_previous_token_head_wrote(
