@@ -1,11 +1,12 @@
-"""How long it takes to say why heads look where they look, as typed: each command once more than warm-up.
+"""How long it takes to say why heads look where they look: whole commands, as typed.
 
     python benchmarks/circuit.py --model FOLDER              SmolLM2: about five minutes
     python benchmarks/circuit.py --model FOLDER --rounds 1
 
-`edges`: attn circuit on 81 tokens, all heads. `compositions`: the same from weights alone. `swaps`: every head
-at each of 14 tokens, in both directions. `score`: attn why --head beside `logit`, attn why. Seconds and CPU
-seconds of whole processes, the least of the rounds; how busy the cores were is printed, too. Linux only.
+`logit` is attn why, `score` attn why --head on the same text. `edges`: attn circuit on 81 tokens, all heads;
+`compositions`: the same from weights alone. `swaps`: every head at each of 14 tokens, in both directions.
+Seconds and CPU seconds of whole processes, the least of the rounds; how busy the cores were is printed, too.
+Linux only.
 """
 
 import argparse

@@ -376,7 +376,6 @@ def _maps(stream: Stream, call: int) -> _Maps:
 
 
 def _embedding(pretrained: Pretrained) -> Float[Tensor, "token embed"]:
-    # transformers leaves this without types.
     embedding: Any = pretrained.model.get_input_embeddings()
     weight: Tensor = embedding.weight.detach()
     return weight

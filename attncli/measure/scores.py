@@ -659,6 +659,7 @@ def score_parts(
 
 
 def call_of(stream: Stream, layer: int, head: int) -> int:
+    """The call of a head's attention; UserError for a head that is not there."""
     rows: list[dict[str, Any]] = [
         {"stack": captured.stack_name, "layer": captured.layer, "head": number, "call": call}
         for call, captured in enumerate(stream.attention)
