@@ -119,6 +119,8 @@ def _decimals(step: float) -> int:
 MAX_NUMBERS = 1 << 22
 MAX_WEIGHTS = 1 << 26
 MAX_ROWS = 2000
+PART_NAMES = "part_names"
+"""The names along an axis, which the page shows with its numbers."""
 
 # Characters that end a script's text or begin markup in it; JSON reads their escapes as the same text.
 ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
@@ -133,7 +135,7 @@ def report_data(report: Report) -> dict[str, Any]:
         if isinstance(value, Table) and len(value) > MAX_ROWS:
             long_tables.append(f"{name}: all but the first {MAX_ROWS:,} of {len(value):,} rows")
             value = Table(value[:MAX_ROWS])
-        if not isinstance(value, Tensors):
+        if not isinstance(value, Tensors) and name != PART_NAMES:
             statistics[name] = value
     return {
         "heading": heading(report),
@@ -174,7 +176,7 @@ def _score_data(report: Report) -> dict[str, Any] | None:
         "query": score["query"],
         "key": score["key"],
         "weights": plain(report.tensors_of("keys")["weight"].values),
-        "parts": [plain_text(str(row["part"])) for row in report.table("part_names")],
+        "parts": [plain_text(str(row["part"])) for row in report.table(PART_NAMES)],
         **{name: plain(tensor.values) for name, tensor in tensors.items()},
     }
 
