@@ -357,7 +357,9 @@ class Stream:
                 module: torch.stack([nothing, nothing, wrote, nothing, nothing]),
             }
             *gave, constant, of_other = self._outputs(call, reads, given)
-            if is_close(sum(gave, -2 * constant), run.gave):
+            # A module around the heads, or around all of the block, leaves nothing to pass beside it.
+            others_pass = not any(is_close(one, constant) for one in gave[:2])
+            if others_pass and is_close(sum(gave, -2 * constant), run.gave):
                 return module, wrote, constant, is_close(of_other - constant, other)
         self.refuse(f"{run.name} is no sum of what it reads, its heads and its MLP")
 

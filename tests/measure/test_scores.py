@@ -88,6 +88,9 @@ def test_parts_add_up_to_the_score_that_gives_the_weight(name: str) -> None:
         largest = max(abs(row["score"]) for row in (*found.key_side, *found.query_side))
         for side in (found.key_side, found.query_side):
             assert sum(row["score"] for row in side) == pytest.approx(found.above_mean, abs=1e-4 * largest)
+            for part in ("embedding", "head", "mlp"):  # each has its own share
+                scores = [abs(row["score"]) for row in side if row["kind"] == part]
+                assert min(scores) > 1e-7 * largest, part
         assert float(found.pairs.sum()) == pytest.approx(found.above_mean, abs=1e-4 * largest)
         assert len(found.parts) == 1 + 2 * (4 + 1) + 1
         weight = eager_weights(pretrained.model, 2, head)[QUERY, found.key]
