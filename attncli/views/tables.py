@@ -232,7 +232,7 @@ NEEDS: dict[str, Needs] = {
     ),
     "circuit": Needs(
         must=("edges",),
-        tables={"edges": {**EDGE, "share": MAYBE, "strength": MAYBE}, "heads": {**HEAD, "weight": MAYBE}},
+        tables={"edges": {**EDGE, "share": NUMBER, "strength": NUMBER}, "heads": {**HEAD, "weight": MAYBE}},
         said=("about", "how_to_read"),
     ),
     "circuit of weights": Needs(

@@ -156,6 +156,7 @@ def test_the_parts_of_a_score_add_up_to_it(folder: str) -> None:
                 assert sum(row["score"] for row in rows) == pytest.approx(
                     found.above_mean, abs=1e-4 * largest
                 )
+            assert sum(row["kind"] == "head" and abs(row["score"]) > 1e-3 for row in found.key_side) > 3
         assert not [
             row for row in head_edges(pretrained, [text], heads=["5:3"]).rows if row["side"] == "logit"
         ]
