@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from attncli.library import (
         ablate,
         answer_sources,
+        compositions,
         examples,
         generate,
         head_edges,
@@ -40,6 +41,7 @@ __all__ = [
     "answer_sources",
     "attention_statistics",
     "changed_heads",
+    "compositions",
     "examples",
     "generate",
     "head_differences",
@@ -63,8 +65,9 @@ __all__ = [
 _OF_MODELS = {
     **dict.fromkeys(
         (
-            *("ablate", "answer_sources", "examples", "generate", "head_edges", "layers", "relations"),
-            *("retrieving_heads", "score_parts", "survey", "survey_texts", "text_differences", "why"),
+            *("ablate", "answer_sources", "compositions", "examples", "generate", "head_edges", "layers"),
+            *("relations", "retrieving_heads", "score_parts", "survey", "survey_texts"),
+            *("text_differences", "why"),
         ),
         "library",
     ),

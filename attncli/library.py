@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -19,7 +19,10 @@ from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
 from attncli.core.row_statistics import PATTERNS, ROW_STATISTICS
 from attncli.errors import UserError, must_be_one_of
-from attncli.measure.ablate import HeadEffects, ablated, predicted_reading
+from attncli.measure.ablate import HeadEffects, Predicted, ablated, predicted_reading, swapped_reading
+from attncli.measure.circuit import Compositions, HeadEdges
+from attncli.measure.circuit import compositions as compositions_of_heads
+from attncli.measure.circuit import head_edges as edges_of_heads
 from attncli.measure.examples import HeadExamples, head_examples
 from attncli.measure.heads import HeadOptions, check_reading, head_totals, surveyed
 from attncli.measure.patterns import HeadRow, interval_rows, patterns_of_text, summary_patterns
@@ -28,8 +31,7 @@ from attncli.measure.relations import relations as relations_of
 from attncli.measure.removal import RemovalMethod
 from attncli.measure.retrieval import RetrievingHeads
 from attncli.measure.retrieval import retrieving_heads as heads_that_retrieve
-from attncli.measure.scores import HeadEdges, ScoreParts
-from attncli.measure.scores import head_edges as edges_of_heads
+from attncli.measure.scores import ScoreParts
 from attncli.measure.scores import score_parts as parts_of_score
 from attncli.measure.sources import AnswerSources, SourceMethod, given_answer, written_answer
 from attncli.measure.sources import answer_sources as sources_of_answer
@@ -273,23 +275,41 @@ def ablate(
     approximate: bool = False,
     answer: str | None = None,
     against: str | None = None,
+    other: Text | Sequence[Text] | None = None,
+    token: int | Literal["each"] | None = None,
+    into: str | None = None,
     seed: int = 0,
 ) -> HeadEffects:
     """What the model loses on a text, or on several, without each of some heads, as 5:11, or of all.
 
     What is predicted: every token from those before it; for an encoder tokens masked at random, from the
     `seed`; or the `answer` alone, and with `against` by how much its logit is above that of another token.
-    `method`: zero, mean or sink, what replaces a head's output (see `Removal`). `jointly` also takes out all
-    of them at once; `approximate` orders every head by one backward pass. UserError for heads that are not
-    there, and for what the model cannot do; MemoryError.
+    `method`: zero, mean, sink or swap, what replaces a head's output (see `Removal`). `jointly` also takes
+    out all of them at once; `approximate` orders every head by one backward pass.
+    With swap a head gives what it gave on the `other` prompt, one for each text: at all tokens, at the
+    position `token`, or at each by itself; `into` one later head alone, or into all. `back` is the other
+    direction. UserError for heads that are not there, and for what the model cannot do; MemoryError.
     """
     generator = torch.Generator().manual_seed(seed)
     texts = [text] if isinstance(text, Text) else text
+    others = [other] if isinstance(other, Text) else other
+    if (others is None) == (method == "swap"):
+        raise UserError("other: is for method swap, which needs it")
+
+    def predicted(one: Text, key: str) -> Predicted:
+        reading = _read(pretrained, one, key)
+        return predicted_reading(reading, pretrained, generator, answer=answer, against=against, key=key)
+
     with in_use(model) as pretrained:
-        readings = [
-            predicted_reading(_read(pretrained, one), pretrained, generator, answer=answer, against=against)
-            for one in texts
-        ]
+        readings = []
+        for place, one in enumerate(texts):
+            state = generator.get_state()
+            reading = predicted(one, "text")
+            if others is not None:
+                generator.set_state(state)  # of an encoder's texts the same tokens are masked
+                at = None if token == "each" else token
+                reading = swapped_reading(reading, predicted(others[place], "other"), at)
+            readings.append(reading)
         return ablated(
             pretrained,
             readings,
@@ -297,6 +317,8 @@ def ablate(
             method=method,
             jointly=jointly,
             approximate=approximate,
+            each_token=token == "each",
+            into=into,
         )
 
 
@@ -341,13 +363,26 @@ def score_parts(
         return parts_of_score(pretrained, reading, layer=layer, head=number, query=query, key=key, over=over)
 
 
-def head_edges(model: Pretrained, text: Text) -> HeadEdges:
-    """How much of what each head does comes from each earlier part of the model, by key, query and value.
+def head_edges(model: Model, text: Text | Sequence[Text], *, heads: Names = ()) -> HeadEdges:
+    """How much of what each head does, and of the logits, comes from each earlier part of the model.
 
-    UserError for a model whose scores are not such sums; MemoryError.
+    On a text, or means over several with 95 % intervals; of some heads, as 18:6, or of all. UserError for a
+    model whose scores are not sums, and heads that are not there; MemoryError.
+    """
+    texts = [text] if isinstance(text, Text) else text
+    with in_use(model) as pretrained:
+        readings = [_read(pretrained, one) for one in texts]
+        return edges_of_heads(pretrained, readings, heads=_listed(heads))
+
+
+def compositions(model: Model, *, head: str | None = None) -> Compositions:
+    """How much of what earlier heads can write each head can read, and how much each copies, without a text.
+
+    Of all pairs of heads, or of those with one `head`, as 18:6. UserError for a model whose heads do not add
+    to a stream that later heads read; MemoryError.
     """
     with in_use(model) as pretrained:
-        return edges_of_heads(pretrained, _read(pretrained, text))
+        return compositions_of_heads(pretrained, head=head)
 
 
 def generate(

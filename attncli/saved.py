@@ -113,7 +113,7 @@ LARGEST = 1e200
 """Beyond it, differences and sums of numbers overflow."""
 RANKED = ("top_keys", "top_weights")
 # The axis that each group of tensors runs along, and the axis of the weights that it lacks.
-GROUPS = {"rows": ("query", "key"), "keys": ("key", "query")}
+GROUPS = {"rows": ("query", "key"), "keys": ("key", "query"), "key_parts": ("key", "query")}
 
 
 def as_array(values: Any, num_axes: int) -> np.ndarray:

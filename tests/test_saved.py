@@ -20,6 +20,7 @@ from tests.views.test_views import CASES, HOSTILE, shown
 TEXT_VIEWS = [view for view in VIEWS if view in ("table", "json", "jsonl", "csv", "heatmap")]
 MORE = {
     "heads": ("heads", {}),
+    "circuit": ("circuit", {}),
     "pitfalls": ("pitfalls", {}),
     "explained-average": ("average", {"explain": True, "num_tokens": 3, "embed_dim": 2}),
     "explained-cross": ("cross", {"explain": True, "embed_dim": 2}),
@@ -76,7 +77,7 @@ def test_a_report_that_says_everything_in_notes_is_shown_as_one_that_has_fields(
         report = run(experiment, **given_settings)
     data = report.to_data()
     said = [data.pop(name, None) for name in ("about", "how_to_read", "written")]
-    assert said[0] == data["notes"][0] and bool(said[1]) == (case == "why")
+    assert said[0] == data["notes"][0] and bool(said[1]) == (case in ("why", "circuit"))
     (old,) = reports_of(json.dumps(data), "x.json").reports
     assert old.sentences == report.sentences and old.about and old.notes == report.notes
     for view in TEXT_VIEWS:

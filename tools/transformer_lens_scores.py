@@ -9,12 +9,18 @@ Its packages pin others, so that it runs in an environment of its own, with attn
 import json
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformer_lens import TransformerBridge
+from transformer_lens.patching import (
+    get_act_patch_attn_head_out_all_pos,
+    get_act_patch_attn_head_out_by_pos,
+)
 
+from attncli.measure.ablate import answer_token
 from attncli.models.loading import in_use, open_model
-from attncli.models.pretrained import read_probe
+from attncli.models.pretrained import read_probe, read_text
 from attncli.settings.heads import HeadsSpec
 
 QUERY, KEY = 40, 17
@@ -22,14 +28,26 @@ FOLDER = str(HeadsSpec.default_model)
 OUTPUT = Path(__file__).parents[1] / "tests" / "measure" / "transformer_lens_scores.json"
 
 
-@torch.no_grad()
-def scores() -> dict[str, dict[str, dict[str, float]]]:
-    """Of each head of layer 1 what each part adds to the score above the mean key, by key and by query."""
+def opened() -> TransformerBridge:
+    """The shipped model."""
     model = TransformerBridge.boot_transformers(FOLDER, device="cpu")
     # The gains of the norms go into W_Q and W_K, so that a stack is divided by the scales alone.
     model.enable_compatibility_mode(
         fold_value_biases=False, center_writing_weights=False, center_unembed=False
     )
+    return model
+
+
+@torch.no_grad()
+def compositions(model: TransformerBridge) -> dict[str, list[Any]]:
+    """The composition of each two heads: layer, head, layer, head."""
+    sides = {"key": "K", "query": "Q", "value": "V"}
+    return {side: model.all_composition_scores(mode).tolist() for side, mode in sides.items()}
+
+
+@torch.no_grad()
+def scores(model: TransformerBridge) -> dict[str, dict[str, dict[str, float]]]:
+    """Of each head of layer 1 what each part adds to the score above the mean key, by key and by query."""
     with in_use(open_model(FOLDER)) as pretrained:
         ids = read_probe(pretrained, 24, torch.Generator().manual_seed(0)).text.ids
     _, cache = model.run_with_cache(ids.unsqueeze(0))
@@ -49,6 +67,30 @@ def scores() -> dict[str, dict[str, dict[str, float]]]:
     return found
 
 
+TEXT, OTHER, ANSWER, AGAINST = "to be or not to b", "to go or not to g", "e", "o"
+
+
+@torch.no_grad()
+def patches() -> dict[str, list[list[float]]]:
+    """The logit difference of one prompt with what a head (layer, head) gave on the other one, both ways."""
+    # As transformers computes it: the compatible logits are not those of the model to 1e-4.
+    model = TransformerBridge.boot_transformers(FOLDER, device="cpu")
+    with in_use(open_model(FOLDER)) as pretrained:
+        tokens = [read_text(pretrained, text).text.ids.unsqueeze(0) for text in (TEXT, OTHER)]
+        ids = [answer_token(pretrained, text, "answer") for text in (ANSWER, AGAINST)]
+
+    def difference(logits: torch.Tensor) -> torch.Tensor:
+        return logits[0, -1, ids[0]] - logits[0, -1, ids[1]]
+
+    found = {}
+    for name, (own, other) in {"text": tokens, "other": tokens[::-1]}.items():
+        _, cache = model.run_with_cache(other)
+        found[name] = get_act_patch_attn_head_out_all_pos(model, own, cache, difference).tolist()
+        by_token = get_act_patch_attn_head_out_by_pos(model, own, cache, difference)
+        found[f"{name}, by token"] = by_token.tolist()  # layer, token, head
+    return found
+
+
 def above(row: torch.Tensor) -> torch.Tensor:
     """How far the score of the key is above the mean of those that the query sees."""
     return row[:, KEY] - row[:, : QUERY + 1].mean(dim=-1)
@@ -56,4 +98,6 @@ def above(row: torch.Tensor) -> torch.Tensor:
 
 if __name__ == "__main__":
     about = {"transformer_lens": version("transformer-lens"), "query": QUERY, "key": KEY}
-    OUTPUT.write_text(json.dumps(about | {"heads": scores()}, indent=1) + "\n")
+    model = opened()
+    found = about | {"heads": scores(model), "compositions": compositions(model), "patches": patches()}
+    OUTPUT.write_text(json.dumps(found, indent=1) + "\n")

@@ -89,6 +89,7 @@ def _score_report(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Re
         head=head,
         query=token_named(spec.query, text, pretrained, key="from"),
         key=None if key is None else token_named(key, text, pretrained, key="to"),
+        over=spec.over,
     )
     tokens = pretrained.written_tokens(text)
     spec = spec.model_copy(update={"from": str(found.query), "to": str(found.key)})
@@ -107,6 +108,14 @@ def _score_report(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Re
         "pairs": Table(_pairs(found)),
         "writers": Table(row | {"key_token": tokens[row["key"]]} for row in found.writers),
         "keys": Tensors(weight=named(found.weights, "key")),
+        "key_parts": Tensors(
+            {
+                f"{side}_{name}": named(numbers, "part", "key")
+                for side, of_side in found.of_keys.items()
+                for name, numbers in zip(("adds", "without"), of_side, strict=True)
+            }
+        ),
+        "part_names": Table({"part": part.name} for part in found.parts),
     }
     return build_report(
         spec,

@@ -141,6 +141,7 @@ EFFECTS = {
     "kl": Effect(),
     "probability": Effect(is_difference=True, falls=True),
     "logit_difference": Effect(is_difference=True, falls=True),
+    "restored": Effect(),
     "output_change": Effect(),
     "approximate": Effect(),
 }

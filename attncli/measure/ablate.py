@@ -4,8 +4,10 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count, groupby
+from math import nan
 
 import torch
 from jaxtyping import Float, Int
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from attncli.core.engines import attend_with_gradients
 from attncli.core.layer import AttentionLayer
+from attncli.core.processor import threads_of_idle_cores
 from attncli.core.summaries import (
     mean_divergence,
     mean_interval,
@@ -31,10 +34,12 @@ from attncli.measure.removal import (
     Removed,
     index_of_head,
     mean_outputs,
+    output_of,
 )
+from attncli.measure.scores import Part, Stream
 from attncli.memory import refuse_bytes
 from attncli.models.capture import check_computed_here, run_model
-from attncli.models.layers import CapturedLayer, Consumer
+from attncli.models.layers import CapturedLayer, Consumer, StopCapture
 from attncli.models.pretrained import Pretrained, Reading
 
 MASKED_SHARE = 0.15
@@ -47,13 +52,16 @@ class Predicted(Reading):
     """What a model reads, the places of its predictions, and the token that each should be.
 
     A model without a head has none. An answer is the only target, and `against` a token that it is compared
-    with.
+    with. `other` is another prompt, of as many tokens, whose heads may give what they gave there: all tokens,
+    or at the position `token`.
     """
 
     places: Int[Tensor, " place"] = NO_PLACES
     targets: Int[Tensor, " place"] = NO_PLACES
     is_answer: bool = False
     against: int | None = None
+    other: "Predicted | None" = None
+    token: int | None = None
 
     @property
     def num_places(self) -> int:
@@ -108,6 +116,14 @@ def predicted_reading(
         raise UserError(f"{key}: must be at least 2 tokens, so that one predicts another (got {count})")
     places = torch.arange(first, len(ids)) - 1
     return Predicted(reading.text, reading.context, places, ids[first:], repeat=reading.repeat)
+
+
+def swapped_reading(reading: Predicted, other: Predicted, token: int | None = None) -> Predicted:
+    """A prompt with another of as many tokens, whose heads give what they gave there; UserError otherwise."""
+    counts = len(reading.text.ids), len(other.text.ids)
+    if counts[0] != counts[1]:
+        raise UserError(f"other: must have as many tokens as the text, {counts[0]} (got {counts[1]})")
+    return replace(reading, other=other, token=token)
 
 
 def _masked(pretrained: Pretrained, reading: Reading, key: str, generator: torch.Generator) -> Predicted:
@@ -223,6 +239,26 @@ class TextRun:
         inputs = {name: torch.cat([tensor] * len(removed)) for name, tensor in self.inputs.items()}
         with self._blocks.begun_at(begin, len(removed)), ExitStack() as hooks:
             return self._run(inputs, consume)
+
+    def output_on(
+        self, call: int, streams: Float[Tensor, "copy token embed"]
+    ) -> Float[Tensor, "copy head query value_dim"]:
+        """What the heads of a call give when their block reads these.
+
+        UserError for a model whose blocks leave something to later ones.
+        """
+        if not self._can_begin_later:
+            raise UserError(f"into: {self.pretrained.name} cannot be run from a later block on")
+        found: list[Tensor] = []
+
+        def keep(layer: CapturedLayer) -> Tensor:
+            found.append(output_of(layer))
+            raise StopCapture
+
+        inputs = {name: torch.cat([tensor] * len(streams)) for name, tensor in self.inputs.items()}
+        with self._blocks.begun_at(self.block_of(call), len(streams), streams):
+            run_model(self.model, inputs, keep)
+        return found[0]
 
     def _run(
         self, inputs: Mapping[str, Tensor], consume: Consumer
@@ -354,9 +390,13 @@ class Ablation:
         method: RemovalMethod,
         jointly: bool,
         approximate: bool,
+        each_token: bool,
+        into: str | None,
         progress: Callable[[float], None] | None,
     ) -> None:
         self.readings = readings
+        self.each_token, self.into = each_token, into
+        self.into_place: HeadPlace | None = None
         self.pretrained = pretrained
         self.named, self.method = named, method
         self.jointly, self.approximate = jointly, approximate
@@ -368,7 +408,11 @@ class Ablation:
         self.looks: list[HeadRow] = []
         self.effects: list[list[Effects]] = []
         self.baselines: list[Effects] = []
+        self.back_effects: list[list[Effects]] = []
+        self.back_baselines: list[Effects] = []
         self.gradients: list[Tensor] = []
+        self.places: Sequence[HeadPlace] = []
+        self.adapt: Callable[[], None] = lambda: None
         self.notes: dict[str, None] = {}
 
     def run(self) -> None:
@@ -385,37 +429,121 @@ class Ablation:
             inputs = (self.pretrained.inputs([reading]) for reading in self.readings)
             means = mean_outputs(self.pretrained.whole, inputs)
         removal = Removal(self.method, means)
-        for number, reading in enumerate(self.readings):
-            self._run_text(reading, removal, number)
+        with threads_of_idle_cores() as adapt:
+            self.adapt = adapt
+            for number, reading in enumerate(self.readings):
+                if reading.other is None:
+                    self._run_text(reading, removal, number)
+                else:
+                    self._run_pair(reading, reading.other, number)
 
     def _run_text(self, reading: Predicted, removal: Removal, number: int) -> None:
-        options = WHERE_IT_LOOKS if len(self.readings) == 1 else NOTHING_MORE
+        survey, run, _ = self._surveyed(reading)
+        baseline = Baseline(run.output, reading)
+        self.baselines.append(baseline.numbers)
+
+        def outputs(some: Sequence[int]) -> Tensor:
+            return run.without([self.removed[i] for i in some], removal)
+
+        found = self._found(run, baseline, outputs, number / len(self.readings), 1 / len(self.readings))
+        self.effects.append([effects for effects, _ in found])
+        self._look(survey, [position for _, position in found])
+
+    def _surveyed(
+        self, reading: Predicted, *, is_back: bool = False
+    ) -> tuple[Survey, TextRun, dict[int, Tensor]]:
+        """The run of a text, what its heads do, and, where heads are swapped, what they gave, by call."""
+        options = WHERE_IT_LOOKS if len(self.readings) == 1 and not is_back else NOTHING_MORE
+        given: dict[int, Tensor] = {}
         with ExitStack() as hooks:
             survey = Survey(options, [reading], self.pretrained, None, hooks)
-            run = TextRun(self.pretrained, reading, survey.take)
+
+            def take(layer: CapturedLayer) -> Tensor | None:
+                output = survey.take(layer)
+                if self.method == "swap":
+                    output = output_of(layer) if output is None else output
+                    given[len(given)] = output.clone()
+                return output
+
+            run = TextRun(self.pretrained, reading, take)
         self.notes |= dict.fromkeys(run.way.notes())
+        if is_back:
+            return survey, run, given
         rows = found_texts(survey)[0].rows
         if not self.heads:
             self._choose(rows, list(_places(survey)))
+        if self.method == "swap":
+            self._choose_tokens(reading)
         for row, counter in zip(rows, self.patterns, strict=True):
             counter[row["pattern"]] += 1
-        baseline = Baseline(run.output, reading)
-        self.baselines.append(baseline.numbers)
-        found: list[Effects] = [{}] * len(self.removed)
-        missed_at: list[int | None] = [None] * len(rows)
+        return survey, run, given
+
+    def _found(
+        self,
+        run: TextRun,
+        baseline: Baseline,
+        outputs: Callable[[Sequence[int]], Tensor],
+        begun: float,
+        share: float,
+    ) -> list[tuple[Effects, int | None]]:
+        """The effects of each set of heads that is removed, and the token where it is missed most."""
+        found: list[tuple[Effects, int | None]] = [({}, None)] * len(self.removed)
         done = 0
-        for some in _batches(run, self.removed):
-            effects = baseline.effects(run.without([self.removed[i] for i in some], removal))
-            for i, (effect, position) in zip(some, effects, strict=True):
+        begins = [[self.into_place]] * len(self.removed) if self.into_place else self.removed
+        for some in _batches(run, begins):
+            for i, effect in zip(some, baseline.effects(outputs(some)), strict=True):
                 found[i] = effect
-                if i < len(self.chosen):
-                    missed_at[self.chosen[i]] = position
             done += len(some)
+            self.adapt()
             if self.progress is not None:
-                self.progress((number + done / len(self.removed)) / len(self.readings))
-        self.effects.append(found)
-        if options.first_keys:
-            self.looks = looked_at(survey, 0, missed_at)
+                self.progress(begun + share * done / len(self.removed))
+        return found
+
+    def _look(self, survey: Survey, missed_at: Sequence[int | None]) -> None:
+        """What each head looks at from the token where it is missed most."""
+        if survey.options.first_keys and not self.each_token:
+            by_head = dict(zip(self.chosen, missed_at[: len(self.chosen)], strict=True))
+            self.looks = looked_at(survey, 0, [by_head.get(head) for head in range(len(self.heads))])
+
+    def _run_pair(self, reading: Predicted, other: Predicted, number: int) -> None:
+        """Heads of a prompt give what they gave on the other one, then the other way round."""
+        survey, run, given = self._surveyed(reading)
+        _, other_run, other_given = self._surveyed(other, is_back=True)
+        runs, gave, texts = (run, other_run), (given, other_given), (reading, other)
+        baselines = [Baseline(each.output, text) for each, text in zip(runs, texts, strict=True)]
+        streams = None
+        if self.into_place is not None:
+            streams = [Stream(self.pretrained, text) for text in texts]
+        for back in (0, 1):
+            removal = Removal("swap", given=gave[1 - back])
+            outputs = partial(self._without, runs[back], removal)
+            if streams is not None:
+                paths = _Paths(runs[back], streams[back], streams[1 - back], self.into_place)
+                outputs = partial(self._through, paths)
+            begun, share = (number + back / 2) / len(self.readings), 0.5 / len(self.readings)
+            found = self._found(runs[back], baselines[back], outputs, begun, share)
+            own, others = baselines[back].numbers, baselines[1 - back].numbers
+            effects = [_with_share_restored(effect, own, others) for effect, _ in found]
+            (self.back_effects if back else self.effects).append(effects)
+            (self.back_baselines if back else self.baselines).append(own)
+            if not back:
+                self._look(survey, [position for _, position in found])
+
+    def _without(self, run: TextRun, removal: Removal, some: Sequence[int]) -> Tensor:
+        return run.without([self.removed[i] for i in some], removal)
+
+    def _through(self, paths: "_Paths", some: Sequence[int]) -> Tensor:
+        return paths.outputs([self.removed[i] for i in some])
+
+    def _choose_tokens(self, reading: Predicted) -> None:
+        """Swap at all tokens, at one of this text, or at each by itself."""
+        tokens: list[int | None] = [reading.token]
+        if self.each_token:
+            tokens = [*range(len(reading.text.ids))]
+        alone = [self.places[index] for index in self.chosen]
+        self.removed = [[place._replace(token=token)] for place in alone for token in tokens]
+        if self.jointly:
+            self.removed.append([place._replace(token=reading.token) for place in alone])
 
     def _choose(self, rows: Sequence[HeadRow], places: Sequence[HeadPlace]) -> None:
         """The heads that are removed exactly: those named, or all; of an approximation a sample.
@@ -431,8 +559,20 @@ class Ablation:
             order = self._mean_gradients().argsort(descending=True, stable=True)
             spread = torch.linspace(0, len(order) - 1, min(SAMPLED_HEADS, len(order))).round().long()
             self.chosen = sorted(order[spread].tolist())
+        self.places = places
+        if self.into is not None:
+            self._choose_into(places)
         together = [places[index] for index in self.chosen]
         self.removed = [[place] for place in together] + ([together] if self.jointly else [])
+
+    def _choose_into(self, places: Sequence[HeadPlace]) -> None:
+        """The later head, and of those that are chosen the heads before it; UserError where one is not."""
+        self.into_place = places[index_of_head(self.heads, str(self.into), "into", self.pretrained)]
+        earlier = [index for index in self.chosen if places[index].call < self.into_place.call]
+        if not earlier or (self.named and len(earlier) < len(self.chosen)):
+            where = "must be in a later layer than the heads that write to it"
+            raise UserError(f"into: {where} (got {self.into})")
+        self.chosen = earlier
 
     def _mean_gradients(self) -> Tensor:
         """The mean of |d loss / d gate| over the texts, for each head."""
@@ -442,8 +582,23 @@ class Ablation:
         """The effects of each chosen head over the texts."""
         return _over_texts([found[: len(self.chosen)] for found in self.effects])
 
+    def swapped_rows(self, effects: Sequence[Sequence[Effects]], *, with_looks: bool) -> list[HeadRow]:
+        """One for each head, and for each token where these are swapped one by one."""
+        alone = len(self.removed) - self.jointly
+        rows: list[HeadRow] = []
+        per_head = alone // len(self.chosen)
+        for place, found in enumerate(_over_texts([each[:alone] for each in effects])):
+            index = self.chosen[place // per_head]
+            ((pattern, _),) = self.patterns[index].most_common(1)
+            row = {**self.heads[index], "pattern": pattern}
+            row |= {"token": place % per_head} if self.each_token else {}
+            rows.append(row | found | (self.looks[index] if self.looks and with_looks else {}))
+        return rows
+
     def rows(self) -> list[HeadRow]:
         """One for each head that was measured: where it is, what it looks at, and what is lost without it."""
+        if self.method == "swap":
+            return self.swapped_rows(self.effects, with_looks=True)
         exact = dict(zip(self.chosen, self._exact(), strict=True))
         nothing: dict[str, float | None] = dict.fromkeys(exact[self.chosen[0]])
         approximate = self._mean_gradients().tolist() if self.gradients else []
@@ -472,6 +627,41 @@ class Ablation:
         return {"joint": joint, "approximation": {"rank_correlation": correlation, "heads": len(losses)}}
 
 
+class _Paths:
+    """What heads wrote on another prompt in the place of what they wrote, in what one later head reads alone.
+
+    Path patching (Wang et al. 2022, 2211.00593; Goldowsky-Dill et al. 2023, 2304.05969) along the direct
+    path: everything between is as it was, the norm before the later head is computed anew.
+    """
+
+    def __init__(self, run: TextRun, stream: Stream, other: Stream, into: HeadPlace | None) -> None:
+        assert into is not None
+        self.run, self.into = run, into
+        self.read = stream.read_by(into.call)
+        self.layers = [captured.layer for captured in stream.attention]
+        self.wrote, self.wrote_there = (dict(one.parts_before(into.call)) for one in (stream, other))
+
+    def outputs(self, changed: Sequence[Removed]) -> Tensor:
+        """What the model gives with what each of these wrote there, at one token or all."""
+        streams = self.read.repeat(len(changed), 1, 1)
+        for text, each in enumerate(changed):
+            for place in each:
+                part = Part("head", self.layers[place.call], place.head)
+                difference = self.wrote_there[part]() - self.wrote[part]()
+                tokens = slice(None) if place.token is None else slice(place.token, place.token + 1)
+                streams[text, tokens] += difference[tokens]
+        given = {self.into.call: self.run.output_on(self.into.call, streams)}
+        return self.run.without([[self.into]] * len(changed), Removal("swap", given=given))
+
+
+def _with_share_restored(effects: Effects, own: Effects, other: Effects) -> Effects:
+    """With `restored`: the share of the way from a prompt's logit difference to that of the other one."""
+    if "logit_difference" not in own:
+        return effects
+    way = other["logit_difference"] - own["logit_difference"]
+    return {**effects, "restored": effects["logit_difference"] / way if way else nan}
+
+
 @dataclass(frozen=True)
 class HeadEffects:
     """What is lost without heads, as rows of plain values, means over the texts with 95 % intervals.
@@ -480,12 +670,16 @@ class HeadEffects:
     lost without all named heads at once; `approximation` how well gradients order the heads. Of a single text
     `query` is the position of the token where the head is missed most, and `key` what the head looks at most
     from there, with `key_weight`.
+    Where heads give what they gave on another prompt, a row may be for one `token`, by its position, and
+    `back` and `back_baseline` are those of the other prompt, whose heads give what they gave on this one.
     """
 
     heads: list[HeadRow]
     baseline: Effects
     joint: Effects
     approximation: Effects
+    back: list[HeadRow] = field(default_factory=list)
+    back_baseline: Effects = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -498,12 +692,16 @@ def ablated(
     method: RemovalMethod = "zero",
     jointly: bool = False,
     approximate: bool = False,
+    each_token: bool = False,
+    into: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> HeadEffects:
     """What the model loses on some texts without each of the named heads, as 5:11, or of all heads.
 
     `method` says what replaces a head's output (see `Removal`). With `jointly` also what is lost without all
-    of them at once. `approximate` orders every head by one backward pass and measures some of them. UserError
+    of them at once. `approximate` orders every head by one backward pass and measures some of them. With
+    `method` swap each reading has another one, and with `each_token` each token is swapped by itself; `into`,
+    as 18:6, is the one later head that reads the change, by the direct path, all else as it was. UserError
     for heads that are not there, and for what the model cannot do; MemoryError.
     """
     ablation = Ablation(
@@ -513,10 +711,20 @@ def ablated(
         method=method,
         jointly=jointly,
         approximate=approximate,
+        each_token=each_token,
+        into=into,
         progress=progress,
     )
     ablation.run()
-    return HeadEffects(ablation.rows(), ablation.baseline, **ablation.together(), notes=tuple(ablation.notes))
+    is_swap = method == "swap"
+    return HeadEffects(
+        ablation.rows(),
+        ablation.baseline,
+        **ablation.together(),
+        back=ablation.swapped_rows(ablation.back_effects, with_looks=False) if is_swap else [],
+        back_baseline=_over_texts([[one] for one in ablation.back_baselines])[0] if is_swap else {},
+        notes=tuple(ablation.notes),
+    )
 
 
 def _places(survey: Survey) -> Iterator[HeadPlace]:

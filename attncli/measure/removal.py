@@ -23,14 +23,17 @@ from attncli.models.layers import CapturedLayer, Consumer
 from attncli.models.pretrained import Pretrained
 from attncli.models.steps import of_this_run
 
-RemovalMethod = Literal["zero", "mean", "sink"]
+RemovalMethod = Literal["zero", "mean", "sink", "swap"]
 
 
 class HeadPlace(NamedTuple):
-    """A head by the call of its attention, in the order of a run, and its number there."""
+    """A head by the call of its attention, in the order of a run, and its number there; at one token alone
+    where there is one.
+    """
 
     call: int
     head: int
+    token: int | None = None
 
 
 Removed = Sequence[HeadPlace]
@@ -40,37 +43,42 @@ Removed = Sequence[HeadPlace]
 @dataclass(frozen=True)
 class Removal:
     """zero: nothing, as if its columns of W_O were zero. mean: its mean output over all tokens of the texts.
-    sink: the value of the first key, as if it looked there alone.
+    sink: the value of the first key, as if it looked there alone. swap: what it gave on another text.
 
-    `means` are the mean outputs (head, value_dim) of the heads of each call, whose sizes may differ.
+    `means` are the mean outputs (head, value_dim) of the heads of each call, whose sizes may differ; `given`
+    what they gave on the other text.
     """
 
     method: RemovalMethod
     means: Sequence[Float[Tensor, "_ _"]] = ()
+    given: Mapping[int, Float[Tensor, "#text head query value_dim"]] = field(default_factory=dict)
 
     def applied(
         self, model: nn.Module, layer: CapturedLayer, call: int, removed: Sequence[Removed], hooks: ExitStack
     ) -> Float[Tensor, "text head query value_dim"]:
         """The output of a call, each text without its own removed heads."""
         output = output_of(layer)
-        places = [
-            (text, place.head) for text, each in enumerate(removed) for place in each if place.call == call
-        ]
-        if not places:
+        own = [(text, place) for text, each in enumerate(removed) for place in each if place.call == call]
+        if not own:
             return output
         if self.method == "zero":
+            places = [(text, place.head) for text, place in own]
             return without_columns(model, layer, output, places, hooks)
         assert isinstance(layer.attention, AttentionLayer)
-        texts, heads = torch.tensor(places, device=output.device).unbind(dim=-1)
+        replacement = self._replacement(layer.attention, call).to(output.dtype)
         changed = output.clone()
-        changed[texts, heads] = self._replacement(layer.attention, call)[texts, heads].to(output.dtype)
+        for text, place in own:
+            tokens = slice(None) if place.token is None else slice(place.token, place.token + 1)
+            changed[text, place.head, tokens] = replacement[text, place.head, tokens]
         return changed
 
     def _replacement(self, layer: AttentionLayer, call: int) -> Float[Tensor, "text head #query value_dim"]:
+        if self.method == "swap":
+            return self.given[call].to(layer.value.device).expand(layer.shape[0], -1, -1, -1)
         if self.method == "mean":
             means = self.means[call].unsqueeze(1)
-            return means.expand(layer.shape[0], -1, -1, -1).to(layer.value.device)
-        return repeat_heads(layer.value[:, :, :1], layer.num_heads)
+            return means.expand(layer.shape[0], -1, layer.shape[2], -1).to(layer.value.device)
+        return repeat_heads(layer.value[:, :, :1], layer.num_heads).expand(-1, -1, layer.shape[2], -1)
 
 
 def without_columns(

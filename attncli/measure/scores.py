@@ -156,7 +156,7 @@ class Stream:
     """
 
     def __init__(self, pretrained: Pretrained, reading: Reading) -> None:
-        self.pretrained, self.model = pretrained, pretrained.model
+        self.pretrained, self.model, self.reading = pretrained, pretrained.model, reading
         if pretrained.has_decoder:
             self.refuse("it has an encoder and a decoder")
         if torch.finfo(self.model.dtype).bits < 32:
@@ -203,8 +203,7 @@ class Stream:
         names = {module: name for name, module in self.model.named_modules()}
         with ExitStack() as hooks:
             for module, name in names.items():
-                if BLOCK.match(name):
-                    hooks.enter_context(module.register_forward_hook(note, with_kwargs=True))
+                hooks.enter_context(module.register_forward_hook(note, with_kwargs=True))
                 if BLOCK.fullmatch(name):
                     hooks.enter_context(module.register_forward_pre_hook(begin))
                     hooks.enter_context(
@@ -216,6 +215,7 @@ class Stream:
             run_model(self.model, self.inputs, keep)
         if not self._runs:
             self.refuse("no blocks were found in it")
+        self._behind = {module: own[-1] for module, own in calls.items() if not BLOCK.match(names[module])}
 
     def _keep(
         self,
@@ -258,15 +258,52 @@ class Stream:
             )
         )
 
+    def read_by(self, call: int) -> Float[Tensor, "token embed"]:
+        """What a block reads."""
+        return self._runs[call].read
+
+    def last_norm(self) -> FrozenNorm | None:
+        """What makes of the stream behind the last block what W_U reads; None where that is no norm."""
+        stream = self._runs[-1].gave
+        for module, call in self._behind.items():
+            has_gain = isinstance(getattr(module, "weight", None), Tensor)
+            if has_gain and call.read.numel() == stream.numel() == call.gave.numel():
+                read, gave = self._by_token(call.read), self._by_token(call.gave)
+                if is_close(read, stream):
+                    return frozen_norm(module, read, gave)
+        return None
+
+    def written(
+        self, call: int, vectors: Float[Tensor, "text token embed"]
+    ) -> Float[Tensor, "text token embed"]:
+        """What a block adds to the stream when W_O gives these; UserError where it does more than add."""
+        run = self._runs[call]
+        if run.mlp is not None:
+            return vectors
+        writer, _, constant, keeps_stream = self._writer(call)
+        if not keeps_stream:
+            self.refuse("norms stand between what its blocks write and the stream")
+        passed = self._passed(
+            call, [partial(_same, one) for one in vectors], run.projection, {writer}, constant
+        )
+        return torch.stack(passed)
+
+    def columns(self, call: int) -> Float[Tensor, "head embed value_dim"]:
+        """The columns of W_O of each head of a block."""
+        run = self._runs[call]
+        return projection_of_heads(run.projection, len(run.heads))
+
     def _by_token(self, tensor: Tensor) -> Float[Tensor, "token dim"]:
         return tensor.reshape(self.num_tokens, -1)
 
     def parts_before(self, call: int) -> list[tuple[Part, Vectors]]:
-        """The parts of what a block reads, the biases last; to be asked for in rising order."""
+        """The parts of what a block reads, or of the last stream, the biases last; to be asked for in rising
+        order.
+        """
         while self._next_call < call:
-            gave, read = self._runs[self._next_call].gave, self._runs[self._next_call + 1].read
+            gave = self._runs[self._next_call].gave
             self._pass_block()
-            if not is_close(read, gave):
+            if self._next_call < len(self._runs) and not is_close(self._runs[self._next_call].read, gave):
                 self.refuse("what a block gives is changed before the next one reads it")
         biases = self._biases
         return [*self._parts, (Part("bias"), lambda: biases)]
@@ -320,7 +357,9 @@ class Stream:
                 module: torch.stack([nothing, nothing, wrote, nothing, nothing]),
             }
             *gave, constant, of_other = self._outputs(call, reads, given)
-            if is_close(sum(gave, -2 * constant), run.gave):
+            # A module around the heads, or around all of the block, leaves nothing to pass beside it.
+            others_pass = not any(is_close(one, constant) for one in gave[:2])
+            if others_pass and is_close(sum(gave, -2 * constant), run.gave):
                 return module, wrote, constant, is_close(of_other - constant, other)
         self.refuse(f"{run.name} is no sum of what it reads, its heads and its MLP")
 
@@ -334,7 +373,7 @@ class Stream:
     ) -> list[Float[Tensor, "token embed"]]:
         """What a block makes of vectors that it reads, or that a module in it gives, and of nothing else."""
         passed: list[Tensor] = []
-        for some in self._chunks(vectors):
+        for some in self.chunks(vectors):
             nothing = torch.zeros_like(some)
             given = dict.fromkeys(silent, nothing)
             reads = some if through is None else nothing
@@ -342,7 +381,8 @@ class Stream:
             passed += (outputs - constant).unbind()
         return passed
 
-    def _chunks(self, vectors: Sequence[Vectors]) -> Iterator[Float[Tensor, "text token embed"]]:
+    def chunks(self, vectors: Sequence[Vectors]) -> Iterator[Float[Tensor, "text token embed"]]:
+        """The vectors of parts, as many together as a block reads at a time."""
         size = max(1, CHUNK // self._runs[0].read.numel())
         for start in range(0, len(vectors), size):
             yield torch.stack([make() for make in vectors[start : start + size]])
@@ -375,6 +415,32 @@ class Stream:
         with self._frozen(call, reads, {}):
             run_model(self.model, self._repeated(len(reads)), keep)
         return found[0]
+
+    def along(
+        self, call: int, directions: Sequence[Tensor]
+    ) -> tuple[Float[Tensor, "direction token embed"], Float[Tensor, " direction"]]:
+        """Inner products of query, key and value of a block, each (direction, head, token, dim), with
+        directions, as linear functions of what the block reads: their gradients, and what nothing gives.
+        """
+        with torch.enable_grad():
+            nothing = torch.zeros_like(self._runs[0].read).unsqueeze(0).requires_grad_()
+            layer = self.attention_on(call, nothing)
+            outputs = [tensor[0] for tensor in (layer.query, layer.key, layer.value)]
+        given = [one.to(output) for one, output in zip(directions, outputs, strict=True)]
+        size = max(1, CHUNK // sum(output.numel() for output in outputs))
+        gradients = [
+            torch.autograd.grad(
+                outputs,
+                nothing,
+                [one[start : start + size] for one in given],
+                retain_graph=True,
+                is_grads_batched=True,
+            )[0]
+            for start in range(0, len(given[0]), size)
+        ]
+        pairs = zip(directions, outputs, strict=True)
+        constants = [one.flatten(1) @ output.detach().flatten().to(one) for one, output in pairs]
+        return torch.cat(gradients).squeeze(1), torch.stack(constants).sum(dim=0)
 
     def _repeated(self, num_texts: int) -> dict[str, Tensor]:
         return {name: tensor.repeat(num_texts, 1) for name, tensor in self.inputs.items()}
@@ -420,7 +486,7 @@ class Stream:
         parts = self.parts_before(call)
         nothing = self.attention_on(call, torch.zeros_like(self._runs[0].read).unsqueeze(0))
         start = 0
-        for reads in self._chunks([vectors for _, vectors in parts]):
+        for reads in self.chunks([vectors for _, vectors in parts]):
             own = [part for part, _ in parts[start : start + len(reads)]]
             start += len(reads)
             layer = self.attention_on(call, reads)
@@ -479,6 +545,11 @@ class Row:
         outside = self.sink.expand(*entering.shape[:-1], 1)
         return torch.cat([entering, outside], dim=-1).softmax(dim=-1)[..., :-1]
 
+    def above_mean_of_each(self, scores: Float[Tensor, "*row key"]) -> Float[Tensor, "*row key"]:
+        """How far each score is above the mean of the keys that the query sees; nan of the others."""
+        above = scores - scores[..., self.seen].mean(dim=-1, keepdim=True)
+        return above.masked_fill(~self.seen, nan)
+
     def above_mean(self, scores: Float[Tensor, "*row key"], key: int) -> Float[Tensor, "*row"]:
         """How far the score of a key is above the mean of the keys that the query sees."""
         return scores[..., key] - scores[..., self.seen].mean(dim=-1)
@@ -491,7 +562,9 @@ class ScoreParts:
     `key_side` and `query_side` have one row per part, the largest first: its `score`, above the mean of the
     keys that the query sees (scaled scores, before a softcap), and the `weight_without` it: the softmax of
     that row anew, without what the part wrote at all keys, or at the query. `pairs` (query part, key part) is
-    C less its mean, in the order of `parts`. Each of the three adds up to `above_mean`. `position` is what
+    C less its mean, in the order of `parts`. Each of the three adds up to `above_mean`. `of_keys` says the
+    same of every key, by side, in the order of `parts`: what each part adds, and the weight without it; what
+    is added to keys that the query does not see is nan. `position` is what
     ALiBi or a relative bias adds besides. `missing` is by how much the parts' score differs from that of the
     model, relative to the largest part.
     """
@@ -510,6 +583,7 @@ class ScoreParts:
     query_side: list[dict[str, Any]]
     parts: list[Part]
     pairs: Float[Tensor, "part part"]
+    of_keys: dict[Side, tuple[Float[Tensor, "part key"], Float[Tensor, "part key"]]]
     writers: list[dict[str, Any]]
     notes: tuple[str, ...] = ()
 
@@ -532,7 +606,7 @@ def score_parts(
     not see; MemoryError.
     """
     stream = Stream(pretrained, reading)
-    call = _call_of(stream, layer, head)
+    call = call_of(stream, layer, head)
     attention = stream.attention[call].attention
     assert isinstance(attention, AttentionLayer)
     query = range(stream.num_tokens)[query]
@@ -553,11 +627,12 @@ def score_parts(
     queries, keys = torch.cat(of_query), torch.cat(of_keys)
     key_scores = attention.scale * keys @ own_query
     query_scores = attention.scale * queries @ own_keys.mT
-    sides = {"key": key_scores, "query": query_scores}
-    tables = {
-        side: _side(parts, row.above_mean(side_scores, key), row.weights(scores - side_scores)[:, key])
+    sides: dict[Side, Tensor] = {"key": key_scores, "query": query_scores}
+    of_sides = {
+        side: (row.above_mean_of_each(side_scores), row.weights(scores - side_scores))
         for side, side_scores in sides.items()
     }
+    tables = {side: _side(parts, adds[:, key], without[:, key]) for side, (adds, without) in of_sides.items()}
     seen_mean = keys[:, row.seen].mean(dim=1)
     pairs = attention.scale * queries @ (keys[:, key] - seen_mean).mT
     largest = max(float(one.abs().max()) for one in sides.values())
@@ -579,12 +654,14 @@ def score_parts(
         tables["query"],
         parts,
         pairs,
+        of_sides,
         _writers(stream, tables, {"key": key, "query": query}, over),
         tuple(stream.way.notes()),
     )
 
 
-def _call_of(stream: Stream, layer: int, head: int) -> int:
+def call_of(stream: Stream, layer: int, head: int) -> int:
+    """The call of a head's attention; UserError for a head that is not there."""
     rows: list[dict[str, Any]] = [
         {"stack": captured.stack_name, "layer": captured.layer, "head": number, "call": call}
         for call, captured in enumerate(stream.attention)
@@ -615,13 +692,16 @@ def _side(
 
 
 def _writers(
-    stream: Stream, tables: Mapping[str, Sequence[Mapping[str, Any]]], places: Mapping[str, int], over: int
+    stream: Stream,
+    tables: Mapping[Side, Sequence[Mapping[str, Any]]],
+    places: Mapping[Side, int],
+    over: int,
 ) -> list[dict[str, Any]]:
     """What the heads that count most looked at from where they wrote."""
     found = []
     for side, rows in tables.items():
         for written in [row for row in rows if row["kind"] == "head"][:over]:
-            attention = stream.attention[_call_of(stream, written["layer"], written["head"])].attention
+            attention = stream.attention[call_of(stream, written["layer"], written["head"])].attention
             assert isinstance(attention, AttentionLayer)
             head, query = written["head"], places[side]
             keys = attention.key[0, head // attention.group].double()
@@ -631,85 +711,3 @@ def _writers(
             own = {"side": side, "layer": written["layer"], "head": head, "query": query}
             found.append({**own, "key": looked_at, "weight": float(weights[looked_at])})
     return found
-
-
-@dataclass(frozen=True)
-class HeadEdges:
-    """How much of what each head does comes from each earlier part of the model, on one text.
-
-    One row per head (`layer`, `head`), `side` and part (`kind`, `from_layer`, `from_head`), with the `share`
-    of what the head does that is the part's; over the parts of a side these add up to 1. It is nan where
-    a head looks at nothing beyond the first key, as in a text of one token.
-    key, query: of how far the score of the key that a query looks at most, beyond the first, is above the
-    mean of those that it sees, the queries weighted by the weight that they give it. value: of the head's
-    output, through its weights, along that output.
-    """
-
-    rows: list[dict[str, Any]]
-    weight: dict[tuple[int, int], float]
-    notes: tuple[str, ...] = ()
-
-
-@torch.no_grad()
-def head_edges(
-    pretrained: Pretrained, reading: Reading, *, progress: Callable[[float], None] | None = None
-) -> HeadEdges:
-    """The shares of all parts in all heads. UserError for a model whose scores are not sums; MemoryError."""
-    stream = Stream(pretrained, reading)
-    rows: list[dict[str, Any]] = []
-    weight: dict[tuple[int, int], float] = {}
-    for call, captured in enumerate(stream.attention):
-        looks = [_Look(captured, head) for head in range(captured.attention.shape[1])]
-        totals = {head: {side: 0.0 for side in ("key", "query", "value")} for head in range(len(looks))}
-        own: list[dict[str, Any]] = []
-        for parts, attention in stream.read_parts(call):
-            for head, look in enumerate(looks):
-                for side, shares in look.sides(attention).items():
-                    for part, share in zip(parts, shares.tolist(), strict=True):
-                        totals[head][side] += share
-                        place = {"layer": captured.layer, "head": head, "side": side, "kind": part.kind}
-                        own.append(
-                            {**place, "from_layer": part.layer, "from_head": part.head, "share": share}
-                        )
-        rows += [{**row, "share": row["share"] / (totals[row["head"]][row["side"]] or nan)} for row in own]
-        weight |= {(captured.layer, head): look.mean_weight for head, look in enumerate(looks)}
-        if progress is not None:
-            progress((call + 1) / len(stream.attention))
-    return HeadEdges(rows, weight, tuple(stream.way.notes()))
-
-
-class _Look:
-    """What a head does, as directions that its query, key and value have at each token.
-
-    All three sides are linear in what a part wrote, so the inner product with these is what it adds.
-    """
-
-    def __init__(self, captured: CapturedLayer, head: int) -> None:
-        attention = captured.attention
-        assert isinstance(attention, AttentionLayer)
-        self.head, self.kv_head = head, head // attention.group
-        query, key = (one.double() for one in (attention.query[0, head], attention.key[0, self.kv_head]))
-        weights = captured.weights()[0, head].double()
-        seen = attention.visibility.whole(query.device)[0].double()
-        beyond = weights.clone()
-        beyond[:, 0] = 0
-        at, looked_at = beyond.max(dim=-1)
-        at = at.where(seen.sum(dim=-1) > 1, 0)  # one key alone is above no mean
-        less_mean = -seen / seen.sum(dim=-1, keepdim=True).clamp_min(1)
-        less_mean[torch.arange(len(query)), looked_at] += 1
-        of_rows = attention.scale * at.unsqueeze(-1) * less_mean
-        self.mean_weight = float(at.mean())
-        self.directions = {
-            "key": of_rows.mT @ query,
-            "query": of_rows @ key,
-            "value": weights.mT @ weights @ attention.value[0, self.kv_head].double(),
-        }
-
-    def sides(self, parts: AttentionLayer) -> dict[str, Float[Tensor, " part"]]:
-        """What each part adds to what this head does: to its scores by key and by query, to its output."""
-        of_parts = {"key": parts.key[:, self.kv_head], "query": parts.query[:, self.head]}
-        of_parts["value"] = parts.value[:, self.kv_head]
-        return {
-            side: of_parts[side].flatten(1).double() @ direction.flatten()
-            for side, direction in self.directions.items()
-        }

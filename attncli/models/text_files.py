@@ -182,14 +182,19 @@ def _has_surrogate(text: str) -> bool:
 
 
 class TextLine(NamedTuple):
-    """One of many texts; `id`, `group`, `context` and `answer` are the writer's own, where it has them."""
+    """One of many texts; `id`, `group`, `context` and `answer` are the writer's own, where it has them.
+
+    `other`, `answer` and `against` are those of a pair of prompts.
+    """
 
     line: int
     text: str
     id: str | None = None
     group: str | None = None
     context: str | None = None
+    other: str | None = None
     answer: str | None = None
+    against: str | None = None
 
     @property
     def label(self) -> str:
@@ -203,7 +208,7 @@ class TextFile(LineFile):
     With `group` only the texts of that group.
     """
 
-    columns = ("text", "id", "group")
+    columns: Sequence[str] = ("text", "id", "group")
 
     def __init__(self, name: str, group: str | None = None) -> None:
         super().__init__(name, f"texts: {name}")
@@ -246,6 +251,24 @@ class TextFile(LineFile):
         text = fields["text"]
         assert text is not None
         return TextLine(number, text, fields.get("id"), fields.get("group"))
+
+
+class PairFile(TextFile):
+    """Pairs of prompts: JSON Lines or CSV with text and other, where there is one answer and against, too."""
+
+    columns = ("text", "other", "answer", "against", "id", "group")
+
+    def _text(self, number: int, data: bytes) -> TextLine:
+        if not self.is_json:
+            raise UserError(
+                f"texts: {self.label}: must be JSON Lines or CSV (.jsonl, .csv) with text and other"
+            )
+        optional = ("id", "group", "answer", "against")
+        fields = self.fields(number, data, ("text", "other"), optional)
+        text = fields.pop("text")
+        assert text is not None
+        own = {name: fields.get(name) for name in ("other", *optional)}
+        return TextLine(number, text, **own)
 
 
 MAX_TEXTS = 32

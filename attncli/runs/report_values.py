@@ -115,7 +115,7 @@ class OwnPart(Mapping[str, Part]):
 
 # Keys by rank, and what only describes the rows to people, are not statistics.
 LEFT_OUT = (
-    *("top_keys", "top_weights", "quantiles", "extremes", "strongest"),
+    *("top_keys", "top_weights", "quantiles", "extremes", "strongest", "edges", "key_parts"),
     *("intervals", "examples", "example_weights", "relations"),
     *("written", "named_tokens"),
 )

@@ -39,6 +39,7 @@ EXPERIMENTS = {
         "What each head adds to the logit of the next token", "settings.ablate:WhySpec", "Models"
     ),
     "source": Experiment("Which sources an answer came from", "commands.source:SourceSpec", "Models"),
+    "circuit": Experiment("Which heads feed which", "commands.circuit:CircuitSpec", "Models"),
     "pitfalls": Experiment(
         "Classic mistakes, each next to the right way", "commands.pitfalls:PitfallsSpec", "Learn"
     ),

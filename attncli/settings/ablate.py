@@ -9,6 +9,7 @@ from attncli.core.row_statistics import EFFECTS
 from attncli.settings.fields import (
     ONE_HEAD,
     Contradictions,
+    Count,
     Everyday,
     Group,
     Size,
@@ -17,12 +18,14 @@ from attncli.settings.fields import (
     in_group,
 )
 from attncli.settings.models import SurveyTextSpec, check_head, check_heads, split_names
+from attncli.settings.text import Text
 
 if TYPE_CHECKING:
     Effect = str
 else:
     Effect = Literal[tuple(EFFECTS)]
 EVERY_HEAD = "all"
+EACH_TOKEN = "each"
 
 
 def _check_heads_or_all(names: list[str]) -> list[str]:
@@ -44,9 +47,13 @@ class AblateSpec(SurveyTextSpec):
         'attn ablate --model ./my-model --sentence "The capital of France is" --answer " Paris"',
         "attn ablate --model ./my-model --texts lines.txt --method mean -o heads.csv",
         "attn ablate --model ./my-model --approximate",
+        'attn ablate --model ./my-model "A is" --method swap --other "B is" --answer " 1" --against " 2"',
     )
     off_keys = frozenset(
-        {"texts", "text_group", "heads", "jointly", "approximate", "answer", "against", "top", "sort"}
+        {
+            *("texts", "text_group", "heads", "jointly", "approximate", "answer", "against", "top", "sort"),
+            *("other", "token", "into"),
+        }
     )
     next_steps = ("--method mean", "--texts FILE", "-o page.html")
     group = "Heads"
@@ -55,9 +62,29 @@ class AblateSpec(SurveyTextSpec):
     heads: Annotated[HeadNamesOrAll, Everyday("the heads that are taken out, or all, each by itself")] = (
         Field([EVERY_HEAD], description="the heads that are taken out, as LAYER:HEAD, or all, each by itself")
     )
-    method: Annotated[Literal["zero", "mean", "sink"], Everyday("what replaces a head's output")] = Field(
-        "zero",
-        description="what replaces a head's output: nothing, its mean over all tokens, or the first value",
+    method: Annotated[Literal["zero", "mean", "sink", "swap"], Everyday("what replaces a head's output")] = (
+        Field(
+            "zero",
+            description="what replaces a head's output: nothing, its mean over all tokens, the first value, "
+            "or what it gave on another prompt",
+        )
+    )
+    other: Annotated[Text | None, Everyday("with --method swap: the other prompt, of as many tokens")] = (
+        Field(
+            None,
+            description="with `method` swap: the other prompt, of as many tokens (for many: `texts` in JSON "
+            "Lines or CSV with text, other, answer and against)",
+        )
+    )
+    token: TokenName | None = Field(
+        None,
+        description="with `method` swap: at this token alone, named as cat, cat#2, 5, -1 or last; each: at "
+        "every token by itself (default: at all tokens)",
+    )
+    into: Annotated[str, AfterValidator(check_head)] | None = Field(
+        None,
+        description="with `method` swap: into this one later head alone, as LAYER:HEAD, by the direct path "
+        "(path patching)",
     )
     jointly: Annotated[bool, Everyday()] = Field(
         False, description="also take out all of these heads at once"
@@ -100,6 +127,26 @@ class AblateSpec(SurveyTextSpec):
             found += ["approximate", *in_group("approximation", "rank_correlation", "heads")]
         return tuple(found)
 
+    def _contradictions_of_swaps(self) -> Contradictions:
+        if self.method != "swap":
+            for key in self.given("other", "token", "into"):
+                yield contradiction(key, "needs `method` swap", "method")
+            return
+        if self.texts is None and self.other is None:
+            yield contradiction(
+                "method", "swap needs `other`, another prompt, or `texts` with pairs", "other"
+            )
+        if self.texts is not None and self.other is not None:
+            yield contradiction("other", "stands in the lines of `texts`", "texts")
+        if self.other is not None and self.probe:
+            yield contradiction("other", "needs `sentence` or `file`: another prompt than that", "probe")
+        if self.context is not None:
+            yield contradiction("context", "cannot be combined with `method` swap", "method")
+        if self.token == EACH_TOKEN and self.texts is not None:
+            yield contradiction("token", "each is for one pair: `texts` have tokens of their own", "texts")
+        if self.into is not None and self.jointly:
+            yield contradiction("jointly", "cannot be combined with `into`, head by head", "into")
+
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
         if self.against is not None and self.answer is None:
@@ -112,6 +159,7 @@ class AblateSpec(SurveyTextSpec):
             ("approximate", "approximate"),
             ("probability", "answer"),
             ("logit_difference", "against"),
+            ("restored", "against"),
         ):
             if self.sort == key and not getattr(self, needs):
                 yield contradiction("sort", f"{key} needs `{needs}`", needs)
@@ -119,6 +167,7 @@ class AblateSpec(SurveyTextSpec):
             yield contradiction(
                 "sort", "output_change is for models without a head: leave `answer` out", "answer"
             )
+        yield from self._contradictions_of_swaps()
         if self.approximate and self.method != "zero":
             yield contradiction("approximate", "is for `method` zero: a gate goes from 1 to 0", "method")
 
@@ -169,7 +218,7 @@ class WhySpec(QueryAndKeySpec):
         'attn why --model ./my-model "the cat sat because it was tired" --head 5:11 --from it --to cat',
         "attn why --model ./my-model -o heads.csv",
     )
-    off_keys = frozenset({"texts", "text_group", "answer", "against", "top", "from", "to"})
+    off_keys = frozenset({"texts", "text_group", "answer", "against", "top", "from", "to", "over"})
     next_steps = (ONE_HEAD, "--answer TEXT", "-o page.html")
     heading_keys = ("file", "model", "answer", "against", "seed")
 
@@ -186,6 +235,10 @@ class WhySpec(QueryAndKeySpec):
         None,
         description="why this head, as LAYER:HEAD, looks where it does; with `answer`: what it adds token by "
         "token (default: the head that adds most)",
+    )
+    over: Count = Field(
+        2,
+        description="with `head`: how many earlier heads of each side say what they looked at as they wrote",
     )
     top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
 
@@ -220,9 +273,10 @@ class WhySpec(QueryAndKeySpec):
         yield from super().contradictions()
         if self.against is not None and self.answer is None:
             yield contradiction("against", "needs `answer`", "answer")
-        for key in self.given("from", "to"):
+        for key in self.given("from", "to", "over"):
             if self.head is None:
-                yield contradiction(key, "needs `head`, whose query or key it is", "head")
+                what = "whose score it is about" if key == "over" else "whose query or key it is"
+                yield contradiction(key, f"needs `head`, {what}", "head")
             elif self.answer is not None:
                 yield contradiction(key, "cannot be combined with `answer`, at the last token", "answer")
         if self.top is not None and self.is_of_score:

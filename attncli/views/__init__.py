@@ -56,6 +56,7 @@ VIEWS = {
     "html": View("page.html", (".html", ".htm"), draws=True, whole=True, has_title=True),
     "png": View("pictures:write_png", (".png",), PLOT, True, True, True, True, has_title=True),
     "svg": View("pictures:write_svg", (".svg",), PLOT, True, False, True, True, has_title=True),
+    "dot": View("graphs:write_dot", (".dot", ".gv"), draws=True, has_title=True),
     "pdf": View("pictures:write_pdf", (".pdf",), PLOT, True, True, True, True, has_title=True),
 }
 VIEWS |= {

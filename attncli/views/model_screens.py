@@ -648,6 +648,8 @@ def ablate_screen(report: Report, display: Display) -> ScreenParts:
     width, heads, sort = display.width or 0, report.table("heads"), str(report.spec["sort"])
     yield title_line(report, display)
     yield text_line(report, display)
+    if other := report.spec.get("other"):
+        yield one_line(f"other: {' '.join(str(other).split())}", display)
     summary = list(_summary(report, display.precision))
     yield from (Paragraph(line, "") for line in summary)
     is_whole = not report.spec.get("heads") or bool(report.spec.get("approximate"))
@@ -724,11 +726,21 @@ def _ranked(rows: Sequence[Row], count: int, sort: str, display: Display) -> Gri
         for name in _effects(rows, sort)
     ]
     order = "lowest" if _effect(sort).falls else "largest"
-    title = f"{some_of(len(rows), count, 'head')}, {order} {sort} first"
+    at_tokens = [
+        Column(
+            ("at", "token"),
+            [f"{row['token']} {plain_text(str(row['token_text']))}" for row in rows],
+            left=True,
+        )
+        for row in rows[:1]
+        if "token_text" in row
+    ]
+    title = f"{some_of(len(rows), count, 'swap' if at_tokens else 'head')}, {order} {sort} first"
     looks_at = _looked_at(rows, display)
     # Where every head is missed at one token, that is what the screen is about.
     first, last = (looks_at, []) if len(looks_at) == 1 else ([], looks_at)
-    return Grid(title, label, [_patterns(rows), *first, *columns, *last]).first_group(display.width)
+    columns = [*at_tokens, _patterns(rows), *first, *columns, *last]
+    return Grid(title, label, columns).first_group(display.width)
 
 
 def _effect_header(name: str) -> tuple[str, str]:
@@ -785,7 +797,10 @@ def _tenths(name: str, tensor: NamedTensor, sort: str, display: Display) -> Elas
     values = -tensor.values if _effect(sort).falls else tensor.values
     largest = np.nanmax(values, initial=0.0)
     cells = {place: _tenth(value, largest) for place, value in np.ndenumerate(values) if np.isfinite(value)}
-    marks = {"-": "- better without the head", LITTLE: f"{LITTLE} next to nothing"}
+    marks = {
+        "-": "- the other way" if sort == "restored" else "- better without the head",
+        LITTLE: f"{LITTLE} next to nothing",
+    }
     said = [text for mark, text in marks.items() if mark in cells.values()]
     size = f"{fixed(largest, 2)} {_nats(name.partition(' ')[0])}".rstrip()
     title = plain_text("; ".join([f"{name}: 9 is the largest, {size}", *said]))
@@ -864,14 +879,14 @@ def _score_screen(report: Report, display: Display) -> ScreenParts:
     query, key = (labels.place(side, int(str(score[side]))) for side in ("query", "key"))
     yield one_line(f"why: {report.about.partition(':')[0]}, head {report.spec['head']}", display, "title")
     yield text_line(report, display)
-    weight, above = (fixed(score[name], precision) for name in ("weight", "above_mean"))
+    weight, above = weight_text(score["weight"], precision), fixed(score["above_mean"], precision)
     total = fixed(score["score"], precision)
     line = f"from {query} to {key}: weight {weight}, score {total}, {above} above the mean key"
     if score["position"]:
         line += f"; positions add {fixed(score['position'], precision)}"
     weights = report.tensors_of("keys")["weight"].values
     if (most := int(weights.argmax())) != score["key"]:
-        line += f"; most goes to {labels.place('key', most)}, {fixed(float(weights[most]), precision)}"
+        line += f"; most goes to {labels.place('key', most)}, {weight_text(weights[most], precision)}"
     yield Paragraph(line, "line")
     sides = {side: [row for row in report.table("sides") if row["side"] == side] for side in ("key", "query")}
     num_parts = min(map(len, sides.values()))
@@ -894,7 +909,7 @@ def _score_screen(report: Report, display: Display) -> ScreenParts:
 def _side_tables(report: Report, sides: Mapping[str, Sequence[Row]], precision: int, count: int) -> Grid:
     """The parts that count most on the side of the key, and beside them those of the query."""
     count = min(count, *map(len, sides.values()))
-    weight = fixed(report.numbers("score")["weight"], precision)
+    weight = weight_text(report.numbers("score")["weight"], precision)
     columns: list[Column] = []
     for side, rows in sides.items():
         some = rows[:count]
@@ -906,7 +921,9 @@ def _side_tables(report: Report, sides: Mapping[str, Sequence[Row]], precision: 
                 left=True,
             ),
             Column(("", "adds"), [fixed(row["score"], precision) for row in some]),
-            Column(("weight", f"{weight} ->"), [fixed(row["weight_without"], precision) for row in some]),
+            Column(
+                ("weight", f"{weight} ->"), [weight_text(row["weight_without"], precision) for row in some]
+            ),
         ]
     title = f"the first {count} parts on each side, largest first"
     return Grid(title, columns[0], columns[1:])
@@ -915,7 +932,14 @@ def _side_tables(report: Report, sides: Mapping[str, Sequence[Row]], precision: 
 def _written_from(row: Row, labels: TableLabels, precision: int) -> str:
     """`16:0 at 20 ·x 0.91`: a head, and what it looked at most where it wrote."""
     key = labels.place("key", int(str(row["key"])))
-    return f"{row['layer']}:{row['head']} at {key} {fixed(row['weight'], precision)}"
+    return f"{row['layer']}:{row['head']} at {key} {weight_text(row['weight'], precision)}"
+
+
+def weight_text(weight: object, precision: int) -> str:
+    """A weight with as many decimals as others; one below 0.1 has two significant digits."""
+    number = float(str(weight))
+    rounded = fixed(number, precision)
+    return f"{number:.2g}" if 0 < number < 0.1 and float(rounded) != number else rounded
 
 
 MOST_TOKENS = 9

@@ -23,6 +23,7 @@ from attncli.plain_text import plain_text
 from attncli.report import PLACES, NamedTensor, Report, Table
 from attncli.views import Display, NothingToDraw, Write
 from attncli.views.colours import VIRIDIS, Shading, colour_map, colours, shading
+from attncli.views.graphs import Graph, graph_of
 from attncli.views.matrices import (
     ATTENTION_AXES,
     Curve,
@@ -129,11 +130,16 @@ class Spreads(NamedTuple):
     deviations: np.ndarray
 
 
-Part = Maps | Curves | Spreads
+Part = Maps | Curves | Spreads | Graph
 
 
 def parts_of(report: Report) -> Iterator[list[Part]]:
-    """The maps of a report, compared ones together, or else the statistics of heads; means; and curves."""
+    """The edges between heads alone; else the maps of a report, compared ones together, or the statistics of
+    heads; means; and curves.
+    """
+    if graph := graph_of(report):
+        yield [graph]
+        return
     maps = {name: tensor for name, tensor in report.tensors.items() if _is_drawn(name, tensor, report)}
     maps = maps or dict(_of_heads(report.table("heads")))
     while maps:
@@ -393,6 +399,59 @@ class MapsBlock:
 CHART_WIDTH, CHART_HEIGHT = 4.2, 3.0
 
 
+EDGE_COLOURS = {"key": "#c2410c", "query": "#1d4ed8", "value": "#15803d", "logit": "0.45"}
+ROW_HEIGHT, NODE_WIDTH, LEAST_GRAPH, ROW_LABEL = 0.62, 0.62, 4.0, 0.75
+THINNEST, THICKEST = 0.4, 3.0
+
+
+class GraphBlock:
+    """Heads in rows of layers, the lowest below, and an arrow for each edge: the stronger, the thicker."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        most = max(sum(row == own for _, own in graph.nodes.values()) for row in range(len(graph.rows)))
+        self.across = max(LEAST_GRAPH, NODE_WIDTH * most)
+        self.down = ROW_HEIGHT * len(graph.rows)
+        self.width, self.height = self.across + ROW_LABEL, self.down + 2 * TITLE_HEIGHT
+
+    def draw(self, figure: Figure, left: float, top: float) -> None:
+        """The title, which is the key to the colours, and the graph below it."""
+        total_width, total_height = figure.get_size_inches()
+        x = left
+        for text, side in (("K keys", "key"), ("Q queries", "query"), ("V values", "value")):
+            place = x / total_width, 1 - top / total_height
+            figure.text(*place, text, va="top", fontsize=8, color=EDGE_COLOURS[side])
+            x += 0.8
+        axes = axes_at(figure, left + ROW_LABEL, top + TITLE_HEIGHT, self.across, self.down)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(-0.5, len(self.graph.rows) - 0.5)
+        axes.set_axis_off()
+        strongest = max(abs(edge.strength) for edge in self.graph.edges)
+        for edge in self.graph.edges:
+            (x0, y0), (x1, y1) = self.graph.nodes[edge.start], self.graph.nodes[edge.end]
+            # An arrow past other rows bends around what stands there.
+            bend = 0.12 if y1 - y0 > 1 else 0.0
+            axes.annotate(
+                "",
+                xy=(x1, y1),
+                xytext=(x0, y0),
+                arrowprops={
+                    "arrowstyle": "-|>,head_width=0.15,head_length=0.3",
+                    "connectionstyle": f"arc3,rad={bend}",
+                    "color": EDGE_COLOURS[edge.side],
+                    "linestyle": "--" if edge.share < 0 else "-",
+                    "linewidth": THINNEST + (THICKEST - THINNEST) * abs(edge.strength) / strongest,
+                    "shrinkA": 8,
+                    "shrinkB": 8,
+                },
+            )
+        box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "0.6", "linewidth": 0.5}
+        for name, (x, row) in self.graph.nodes.items():
+            axes.text(x, row, plain_text(name), ha="center", va="center", fontsize=8, bbox=box)
+        for row, name in enumerate(self.graph.rows):
+            axes.text(-ROW_LABEL / self.across, row, name, va="center", fontsize=7, color="0.4")
+
+
 class ChartBlock:
     """A chart of curves, or of means with their standard deviations; all charts have one size."""
 
@@ -480,7 +539,14 @@ def settings() -> Any:
     }
 
 
-Block = MapsBlock | ChartBlock
+Block = MapsBlock | ChartBlock | GraphBlock
+
+
+def block_of(part: Part, display: Display) -> Block:
+    """What draws a part."""
+    if isinstance(part, Graph):
+        return GraphBlock(part)
+    return MapsBlock(part, display) if isinstance(part, Maps) else ChartBlock(part)
 
 
 def _rows(groups: Iterable[list[Block]]) -> list[list[Block]]:
@@ -501,8 +567,7 @@ def _rows(groups: Iterable[list[Block]]) -> list[list[Block]]:
 def draw(report: Report, display: Display) -> Figure:
     """The figure of a report: its title and settings, then its parts; NothingToDraw where it has none."""
     rows = _rows(
-        [MapsBlock(part, display) if isinstance(part, Maps) else ChartBlock(part) for part in group]
-        for group in islice(parts_of(report), MOST_PARTS)
+        [block_of(part, display) for part in group] for group in islice(parts_of(report), MOST_PARTS)
     )
     if not rows:
         raise NothingToDraw(nothing_to_draw(report))

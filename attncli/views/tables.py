@@ -21,6 +21,7 @@ from attncli.settings.fields import ONE_HEAD
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.answers import source_screen
 from attncli.views.comparisons import comparison_screen
+from attncli.views.graphs import circuit_screen
 from attncli.views.heatmap import sentences
 from attncli.views.matrices import chosen_parts, head_name, missing_parts, parts_of
 from attncli.views.model_screens import (
@@ -114,6 +115,7 @@ def _has_axes(report: Report, name: str, num_axes: int) -> bool:
 
 
 HEAD = {"layer": WHOLE, "head": WHOLE}
+EDGE = {"from": TEXT, "to": TEXT, "side": TEXT}
 WEIGHTS = Needs(
     tensors={"weights": 2, "pooled_mean": 2},
     numbers={
@@ -246,6 +248,16 @@ NEEDS: dict[str, Needs] = {
         said=("about", "how_to_read"),
     ),
     "source of heads": Needs(must=("heads", "chosen"), tables={"heads": HEAD, "chosen": {}}, said=("about",)),
+    "circuit": Needs(
+        must=("edges",),
+        tables={"edges": {**EDGE, "share": NUMBER, "strength": NUMBER}, "heads": {**HEAD, "weight": MAYBE}},
+        said=("about", "how_to_read"),
+    ),
+    "circuit of weights": Needs(
+        must=("edges", "copying"),
+        tables={"edges": {**EDGE, "score": NUMBER}, "copying": {**HEAD, "score": NUMBER}},
+        said=("about", "how_to_read"),
+    ),
     "diff of texts": Needs(
         must=("heads",),
         tables={
@@ -282,6 +294,8 @@ def suits(report: Report) -> bool:
         name = "source of heads"
     if name == "why" and "sides" in report.statistics:
         name = "why of a score"
+    if name == "circuit" and "copying" in report.statistics:
+        name = "circuit of weights"
     is_met = NEEDS[name].met_by(report)
     if name == "pitfalls" and not report.table("pitfalls"):
         return is_met and _is_wrong_and_right(report)
@@ -384,6 +398,7 @@ SCREENS: dict[str, FirstScreen] = {
     "ablate": ablate_screen,
     "why": why_screen,
     "source": source_screen,
+    "circuit": circuit_screen,
     "diff": comparison_screen,
     "results": results_screen,
 }

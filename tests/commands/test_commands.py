@@ -283,9 +283,8 @@ def test_columns_is_honoured_and_a_pipe_has_no_width(attn: Attn, monkeypatch: py
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_closed_pipe_ends_quietly(view: str) -> None:
-    command = (
-        f"{sys.executable} -m attncli self --num-tokens 300 --format {view} | head -c 100 > {os.devnull}"
-    )
+    experiment = "circuit" if view == "dot" else "self --num-tokens 300"
+    command = f"{sys.executable} -m attncli {experiment} --format {view} | head -c 100 > {os.devnull}"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -33,9 +33,11 @@ TOYS = [
     ["diff", "self", "--set", "causal=true"], ["diff", "multihead", "--set", "seed=2"],
 ]  # fmt: skip
 SHIPPED = [
-    *([name] for name in ("heads", "ablate", "why", "generate", "source")),
+    *([name] for name in ("heads", "ablate", "why", "circuit", "generate", "source")),
     ["heads", "--sort", "induction"],
     ["heads", "a b a b a b a"],
+    ["circuit", "--weights"],
+    ["circuit", "to be or not to be", "--head", "1:2"],
     ["generate", "--needle", "2:5", "a needle in the hay; a nee"],
     ["diff", "heads", "--set", "skip_sink=1"],
     ["heads", "--statistic", "entropy"],
@@ -61,6 +63,7 @@ SMOLLM2 = [
     ["self", LONG, "--head", "16:0"],
     ["why", ENGLISH],
     ["why", ENGLISH, "--head", "18:6"],
+    ["circuit", "--pattern", "induction"],
     ["ablate", ENGLISH, "--heads", "16:0,17:3"],
     ["generate", ENGLISH, "--max-new-tokens", "12"],
     ["diff", ENGLISH, ENGLISH.replace("John gave", "Mary gave")],

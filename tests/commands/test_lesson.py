@@ -124,7 +124,7 @@ def test_a_pipe_gets_all_of_it_at_once(attn: Attn, which: str) -> None:
 @pytest.mark.parametrize(
     ("which", "near"),
     [
-        *((which, "1 to 17") for which in ("0", "18", "01", "../README", "")),
+        *((which, "1 to 18") for which in ("0", "19", "01", "../README", "")),
         ("why", "1 why-attention"),
         ("head", "3 heads-and-output, 15 heads"),
         ("Vectors", "11 glove"),

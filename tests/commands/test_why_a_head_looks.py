@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,28 @@ def test_the_screen_says_where_why_and_how_closely(attn: Attn) -> None:
 
 def test_the_screen_says_where_most_goes_if_not_to_this_key(attn: Attn) -> None:
     elsewhere = " ".join(attn(["why", "--head", "1:2", "--to", "24"]).out.split())
-    assert " to 24 _: weight 0.00, " in elsewhere and "; most goes to 25 s, 1.00 " in elsewhere
+    assert (
+        re.search(r" to 24 _: weight \d(\.\d)?e-0\d, ", elsewhere)
+        and "; most goes to 25 s, 1.00 " in elsewhere
+    )
     assert "most goes" not in attn(["why", "--head", "1:2"]).out
+
+
+def test_as_many_heads_as_asked_for_say_what_they_looked_at(attn: Attn) -> None:
+    def writers(count: str) -> list[dict[str, object]]:
+        out = attn(["why", "--head", "1:2", "--over", count, "--format", "json"]).out
+        rows: list[dict[str, object]] = json.loads(out)["statistics"]["writers"]
+        return rows
+
+    assert not writers("0") and len(writers("1")) == 2 and len(writers("3")) == 6
+    assert "where these heads looked" not in attn(["why", "--head", "1:2", "--over", "0"]).out
+
+
+def test_small_weights_have_two_significant_digits(attn: Attn) -> None:
+    arguments = ["why", "to be or not to b", "--head", "1:2", "--to", "2"]
+    weight = json.loads(attn([*arguments, "--format", "json"]).out)["statistics"]["score"]["weight"]
+    assert 0 < weight < 0.005
+    assert f"weight {weight:.2g}, score" in " ".join(attn(arguments).out.split())
 
 
 def test_every_part_is_shown_under_its_own_name(attn: Attn) -> None:
@@ -83,6 +104,7 @@ def test_query_and_key_are_named_as_everywhere(attn: Attn) -> None:
     ("arguments", "error"),
     [
         (["--from", "3"], "--from: needs --head, whose query or key it is"),
+        (["--over", "3"], "--over: needs --head, whose score it is about"),
         (
             ["--head", "1:2", "--answer", "e", "--to", "3"],
             "--to: cannot be combined with --answer, at the last token",

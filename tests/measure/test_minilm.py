@@ -15,6 +15,10 @@ import numpy as np
 import pytest
 import torch
 
+from attncli.measure.circuit import head_edges
+from attncli.measure.scores import score_parts
+from attncli.models.loading import in_use, open_model
+from attncli.models.pretrained import read_text
 from attncli.saved import read_reports
 from tests.conftest import Attn
 from tests.eager import eager_weights
@@ -162,3 +166,20 @@ def test_over_sentences_of_a_book_two_heads_are_named_with_intervals(folder: str
         for row in survey.table("intervals")
     }
     assert ends[0, 2, "previous_token"] > 0.9 and ends[1, 8, "next_token"] > 0.6
+
+
+def test_the_parts_of_a_score_add_up_to_it(folder: str) -> None:
+    """Norms stand behind its blocks, and are carried along, frozen."""
+    with in_use(open_model(folder)) as pretrained:
+        text = read_text(pretrained, "the cat sat on the mat because it was tired")
+        for layer in (2, 5):
+            found = score_parts(pretrained, text, layer=layer, head=3)
+            largest = max(abs(row["score"]) for row in (*found.key_side, *found.query_side))
+            for rows in (found.key_side, found.query_side):
+                assert sum(row["score"] for row in rows) == pytest.approx(
+                    found.above_mean, abs=1e-4 * largest
+                )
+            assert sum(row["kind"] == "head" and abs(row["score"]) > 1e-3 for row in found.key_side) > 3
+        assert not [
+            row for row in head_edges(pretrained, [text], heads=["5:3"]).rows if row["side"] == "logit"
+        ]

@@ -6,7 +6,6 @@ score is bilinear in it once the norms' scales are frozen.
 
 import json
 from dataclasses import replace
-from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from attncli.errors import UserError
-from attncli.measure.scores import ScoreParts, head_edges, score_parts
+from attncli.measure.scores import Part, ScoreParts, score_parts
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import ModelText, Pretrained, Reading, read_probe
 from attncli.settings.heads import HeadsSpec
@@ -89,6 +88,9 @@ def test_parts_add_up_to_the_score_that_gives_the_weight(name: str) -> None:
         largest = max(abs(row["score"]) for row in (*found.key_side, *found.query_side))
         for side in (found.key_side, found.query_side):
             assert sum(row["score"] for row in side) == pytest.approx(found.above_mean, abs=1e-4 * largest)
+            for part in ("embedding", "head", "mlp"):  # each has its own share
+                scores = [abs(row["score"]) for row in side if row["kind"] == part]
+                assert min(scores) > 1e-7 * largest, part
         assert float(found.pairs.sum()) == pytest.approx(found.above_mean, abs=1e-4 * largest)
         assert len(found.parts) == 1 + 2 * (4 + 1) + 1
         weight = eager_weights(pretrained.model, 2, head)[QUERY, found.key]
@@ -192,6 +194,21 @@ def test_places_that_are_not_there_are_refused(arguments: dict[str, int], messag
     assert str(error.value) == message
 
 
+def test_of_every_key_there_is_what_is_said_of_one() -> None:
+    found = score_parts(tiny("Llama"), reading(), layer=2, head=1, query=QUERY, key=4)
+    for side, rows in (("key", found.key_side), ("query", found.query_side)):
+        adds, without = found.of_keys[side]
+        own = {part: place for place, part in enumerate(found.parts)}
+        for row in rows:
+            place = own[Part(row["kind"], row["layer"], row["head"])]
+            assert row["score"] == pytest.approx(float(adds[place, 4]))
+            assert row["weight_without"] == pytest.approx(float(without[place, 4]))
+        assert adds[:, : QUERY + 1].sum(dim=1).abs().max() < 1e-4  # above the mean
+        assert adds[:, QUERY + 1 :].isnan().all() and not adds[:, : QUERY + 1].isnan().any()
+        other = score_parts(tiny("Llama"), reading(), layer=2, head=1, query=QUERY, key=6)
+        assert float(adds[:, 6].sum()) == pytest.approx(other.above_mean, abs=1e-5)
+
+
 def test_rounded_parts_are_refused() -> None:
     pretrained = tiny("Llama")
     pretrained.model.bfloat16()
@@ -204,7 +221,6 @@ def test_the_shipped_model_finds_its_keys_by_what_its_previous_token_heads_wrote
     with in_use(open_model(SHIPPED)) as pretrained:
         probe = read_probe(pretrained, 24, torch.Generator().manual_seed(0))
         found: ScoreParts = score_parts(pretrained, probe, layer=1, head=2, query=40)
-        edges = head_edges(pretrained, probe)
     assert (found.key, found.query) == (40 - 23, 40)
     assert [found.key_side[0][key] for key in ("kind", "layer", "head")] == ["head", 0, 1]
     assert found.query_side[0]["kind"] == "embedding"
@@ -212,43 +228,6 @@ def test_the_shipped_model_finds_its_keys_by_what_its_previous_token_heads_wrote
     assert found.weight > 0.9
     writer = found.writers[0]
     assert (writer["layer"], writer["head"], writer["query"], writer["key"]) == (0, 1, 17, 16)
-    for head in range(4):
-        of_key = [row for row in edges.rows if (row["layer"], row["head"], row["side"]) == (1, head, "key")]
-        best = max(of_key, key=lambda row: row["share"])
-        assert (best["kind"], best["from_layer"], best["from_head"]) == ("head", 0, 1)
-        assert sum(row["share"] for row in of_key) == pytest.approx(1, abs=1e-4)
-
-
-@pytest.mark.parametrize("name", ["Llama", "BERT"])
-def test_shares_of_a_head_are_means_over_its_queries(name: str) -> None:
-    """Weighted by the weight of the key with most weight beyond the first; the output along itself."""
-    pretrained = tiny(name)
-    edges = head_edges(pretrained, reading())
-    weights = eager_weights(pretrained.model, 2, 1).double()
-    sums: dict[Any, float] = {}
-    for query in range(len(TOKENS)):
-        seen = weights[query] > 0
-        if seen.sum() < 2:
-            continue
-        key = int(weights[query, 1:].argmax()) + 1
-        found = score_parts(pretrained, reading(), layer=2, head=1, query=query, key=key)
-        for row in found.key_side:
-            part = row["kind"], row["layer"], row["head"]
-            sums[part] = sums.get(part, 0) + row["score"] * float(weights[query, key])
-    total = sum(sums.values())
-    own = {
-        (row["kind"], row["from_layer"], row["from_head"]): row["share"]
-        for row in edges.rows
-        if (row["layer"], row["head"], row["side"]) == (2, 1, "key")
-    }
-    assert own == pytest.approx({part: value / total for part, value in sums.items()}, abs=1e-4)
-
-
-@pytest.mark.parametrize("name", ["Llama", "BERT"])
-def test_a_head_that_sees_one_key_alone_has_shares_of_its_output_only(name: str) -> None:
-    one = Reading(replace(reading().text, tokens=("cat",), ids=TOKENS[:1]))
-    rows = head_edges(tiny(name), one).rows
-    assert all(isnan(row["share"]) == (row["side"] != "value") for row in rows)
 
 
 LENS = json.loads(Path(__file__).with_name("transformer_lens_scores.json").read_text())

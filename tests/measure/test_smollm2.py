@@ -17,9 +17,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from attncli.core.names import named_head
+from attncli.measure.circuit import head_edges
+from attncli.measure.scores import score_parts
 from attncli.measure.sources import Removals, given_answer, lasso_effects, source_weights
 from attncli.models.loading import kept_pretrained
-from attncli.models.pretrained import Pretrained
+from attncli.models.pretrained import Pretrained, read_probe
 from attncli.models.replay import Replay
 from attncli.models.source_texts import SourcedReading, read_sourced, split_text
 from benchmarks.source import contexts
@@ -280,3 +282,26 @@ def test_the_heads_that_retrieve_find_the_right_source(writer: Pretrained) -> No
         for name, found in {"retrieving_heads": weights.chosen, "all_heads": weights.mean}.items():
             right[name] += int(found.mean(dim=0).argmax()) + 1 == context.right
     assert right == {"retrieving_heads": 2, "all_heads": 0}
+
+
+def test_the_parts_of_a_score_add_up_to_it(pretrained: Pretrained) -> None:
+    probe = read_probe(pretrained, 12, torch.Generator().manual_seed(0))
+    found = score_parts(pretrained, probe, layer=18, head=6)
+    largest = max(abs(row["score"]) for row in (*found.key_side, *found.query_side))
+    for rows in (found.key_side, found.query_side):
+        assert sum(row["score"] for row in rows) == pytest.approx(found.above_mean, abs=1e-4 * largest)
+    assert found.key_side[0]["part"] == "16:0" and found.key_side[0]["weight_without"] < 0.1 < found.weight
+
+
+def test_the_heads_that_copy_find_their_keys_by_what_the_previous_token_head_wrote(
+    pretrained: Pretrained,
+) -> None:
+    """The head that feeds them, from one text: Olsson et al. 2022, Elhage et al. 2021."""
+    probe = read_probe(pretrained, 24, torch.Generator().manual_seed(0))
+    names = [f"{layer}:{head}" for layer, head in sorted(INDUCTION)]
+    rows = [row for row in head_edges(pretrained, [probe], heads=names).rows if row["side"] == "key"]
+    for layer, head in INDUCTION:
+        of_head = [row for row in rows if (row["layer"], row["head"]) == (layer, head)]
+        first = max(of_head, key=lambda row: row["share"])
+        assert (first["from_layer"], first["from_head"]) == PREVIOUS_TOKEN
+        assert first["share"] > 0.5

@@ -38,6 +38,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("source", {"method": "sampled", "runs": "3", "head": "1:0"}),
     ("ablate", {"approximate": "true"}),
     ("ablate", {"sentence": "abcabc", "answer": "a", "against": "b", "heads": "0:1,1:0", "jointly": "true"}),
+    ("circuit", {"weights": "true"}),
     *(("pitfalls", {"pitfall": name}) for name in PITFALLS),
 ]
 

@@ -13,9 +13,10 @@ from typing import Any, TextIO
 import numpy as np
 
 from attncli.plain_text import plain_text
-from attncli.report import NamedTensor, Report, Tensors, plain
+from attncli.report import NamedTensor, Report, Table, Tensors, plain
 from attncli.views import SCALES, Display
 from attncli.views.colours import COOLWARM, VIRIDIS
+from attncli.views.graphs import graph_data
 from attncli.views.matrices import (
     KEY_AXES,
     compared_names,
@@ -117,6 +118,9 @@ def _decimals(step: float) -> int:
 # Beyond these a page takes too long to open; it names what is left out.
 MAX_NUMBERS = 1 << 22
 MAX_WEIGHTS = 1 << 26
+MAX_ROWS = 2000
+PART_NAMES = "part_names"
+"""The names along an axis, which the page shows with its numbers."""
 
 # Characters that end a script's text or begin markup in it; JSON reads their escapes as the same text.
 ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
@@ -125,7 +129,14 @@ ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 def report_data(report: Report) -> dict[str, Any]:
     """What the page's script reads of one report."""
     tensors = {name: tensor for name, tensor in report.tensors.items() if not _is_too_large(tensor)}
-    statistics = {name: value for name, value in report.statistics.items() if not isinstance(value, Tensors)}
+    statistics: dict[str, Any] = {}
+    long_tables: list[str] = []
+    for name, value in report.statistics.items():
+        if isinstance(value, Table) and len(value) > MAX_ROWS:
+            long_tables.append(f"{name}: all but the first {MAX_ROWS:,} of {len(value):,} rows")
+            value = Table(value[:MAX_ROWS])
+        if not isinstance(value, Tensors) and name != PART_NAMES:
+            statistics[name] = value
     return {
         "heading": heading(report),
         "title": title(report),
@@ -142,13 +153,31 @@ def report_data(report: Report) -> dict[str, Any]:
             f"{name}: {' × '.join(map(str, tensor.values.shape))}"
             for name, tensor in report.tensors.items()
             if name not in tensors
-        ],
+        ]
+        + long_tables,
         "whole_heads": {name: "{}:{}".format(*place) for place, name in whole_heads(report).items()},
         "rows": [_tensor_data(name, tensor) for name, tensor in report.tensors_of("rows").items()],
         "keys": [_tensor_data(name, tensor) for name, tensor in report.tensors_of("keys").items()],
         "statistics": _sanitised(plain(statistics)),
         "steps": _sanitised(plain(report.fields().get("steps", []))),
+        "graph": graph_data(report),
+        "score": _score_data(report),
         "notes": [plain_text(note) for note in report.sentences],
+    }
+
+
+def _score_data(report: Report) -> dict[str, Any] | None:
+    """The score of a query as a sum, key by key; None for another report."""
+    tensors = report.tensors_of("key_parts")
+    if not tensors:
+        return None
+    score = report.numbers("score")
+    return {
+        "query": score["query"],
+        "key": score["key"],
+        "weights": plain(report.tensors_of("keys")["weight"].values),
+        "parts": [plain_text(str(row["part"])) for row in report.table(PART_NAMES)],
+        **{name: plain(tensor.values) for name, tensor in tensors.items()},
     }
 
 

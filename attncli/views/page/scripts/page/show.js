@@ -18,6 +18,8 @@ import { showSources } from "./selection.js";
 import { showAnswer } from "../parts/answer.js";
 import { showCurves, showRowCurves } from "../parts/curves.js";
 import { byId, fillSelect } from "../parts/elements.js";
+import { showGraph } from "../parts/graph.js";
+import { showScore } from "../parts/score.js";
 import { showSteps } from "../parts/steps.js";
 import { keyTable, showTables, words } from "../parts/tables.js";
 import { showLegend } from "../values/colours.js";
@@ -32,6 +34,8 @@ export async function showReport(index) {
   byId("settings-line").textContent = report.subtitle;
   document.title = report.title;
   showTables(byId("tables"), report.statistics, showHead);
+  showGraph(byId("graph"), report.graph);
+  showScore(byId("score"), report);
   showSteps(byId("steps"), report.steps);
   showNotes(report);
   await Promise.all([...report.rows, ...report.keys].map((tensor) => tensor.load()));

@@ -1,23 +1,16 @@
 // Numbers as lines between two axes, with the numbers at the pointer or at the arrow keys' place.
 
-import { make, moved } from "./elements.js";
+import { make, makeSvg, moved } from "./elements.js";
 import { endsOf } from "../values/colours.js";
 import { isNumber, rangeEnds, scalar } from "../values/numbers.js";
 import { axisOf, tickText } from "../values/ticks.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const [CHART_WIDTH, CHART_HEIGHT] = [480, 120];
 const MOST_POINTS = 1000;
 const CURVE_COLOURS = ["looked", "pin-0", "pin-1", "pin-2", "pin-3", "pin-4", "pin-5"];
 const [STEPS_UP, STEPS_ACROSS] = [3, 6];
 // So few places have their labels below the chart instead of round numbers.
 const FEW_PLACES = 8;
-
-function makeSvg(tag, attributes) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  return element;
-}
 
 // Lines over the same places, each a name and numbers; then the name of the horizontal axis, where each number
 // stands on it, what stands there, and whether these places are counted.

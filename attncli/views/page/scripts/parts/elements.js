@@ -13,6 +13,15 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+const SVG = "http://www.w3.org/2000/svg";
+
+export function makeSvg(tag, attributes, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
 // A token or another text of the user's: in its own direction, whatever stands around it.
 export const makeToken = (text) => make("bdi", { class: "word", text });
 

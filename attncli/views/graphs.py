@@ -1,0 +1,242 @@
+"""The edges between heads as a layered graph: on a first screen, for pictures and pages, and in DOT."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TextIO
+
+from attncli.plain_text import plain_text
+from attncli.report import Report, Row
+from attncli.views import TEXT_WIDTH, Display, NothingToDraw
+from attncli.views.matrices import head_name
+from attncli.views.model_screens import half_width
+from attncli.views.sections import (
+    Column,
+    Drawing,
+    Elastic,
+    Grid,
+    Paragraph,
+    ScreenParts,
+    Section,
+    notes_in,
+    one_line,
+    text_line,
+)
+from attncli.views.texts import fixed, title, wrap_cells
+
+LETTERS = {"key": "K", "query": "Q", "value": "V", "logit": ""}
+LOGITS = "logits"
+MOST_DRAWN = 40
+"""Edges of a picture: more cannot be told apart."""
+FAINT = 0.1
+"""An edge of less than this share of the strongest one's strength is not drawn."""
+WRITES_LOGITS = 0.01
+"""The share from which a head's arrow to the logits is drawn."""
+
+
+class Edge(NamedTuple):
+    """What a head, or of a saved report another part, adds to a side of a later one, or to the logits."""
+
+    start: str
+    end: str
+    side: str
+    share: float
+    strength: float
+    high: float | None
+    """The upper end of the share's interval over several texts."""
+
+    @property
+    def letter(self) -> str:
+        """K, Q or V; empty into the logits."""
+        return LETTERS.get(self.side, "")
+
+
+def head_edges(report: Report) -> list[Edge]:
+    """Those between heads, and into the logits, the strongest first."""
+    edges = [_edge(row) for row in report.table("edges") if row.get("from_head") is not None]
+    return sorted(edges, key=lambda edge: -abs(edge.strength))
+
+
+def _edge(row: Row) -> Edge:
+    share = float(str(row.get("share", row.get("score"))))
+    strength = float(str(row.get("strength", share)))
+    high = row.get("share_high")
+    ends = str(row["from"]), str(row["to"]), str(row["side"])
+    return Edge(*ends, share, strength, high if isinstance(high, float) else None)
+
+
+def layer_and_head(name: str) -> tuple[int, int]:
+    """Of `18:6`; what is no head is behind all."""
+    layer, _, head = name.partition(":")
+    return (int(layer), int(head)) if layer.isdecimal() and head.isdecimal() else (10**9, 0)
+
+
+def letter_lines(edges: Sequence[Edge], most_lines: int, width: int) -> list[str]:
+    """`16:0 -K-> 17:3, 18:6, 18:7 -> logits`: as many of the strongest edges as fit that many lines."""
+    to_logits = {edge.start for edge in edges if edge.end == LOGITS and edge.share >= WRITES_LOGITS}
+    between = [edge for edge in strong_edges(edges) if edge.share > 0]
+    lines: list[str] = []
+    for count in range(1, len(between) + 1):
+        longer = _lines(between[:count], to_logits, width)
+        if len(longer) > most_lines:
+            break
+        lines = longer
+    return lines
+
+
+def strong_edges(edges: Sequence[Edge]) -> list[Edge]:
+    """Those between heads that are not faint beside the strongest."""
+    between = [edge for edge in edges if edge.end != LOGITS]
+    return [edge for edge in between if abs(edge.strength) >= FAINT * abs(between[0].strength)]
+
+
+def _lines(edges: Iterable[Edge], to_logits: set[str], width: int) -> list[str]:
+    """A line for each head, side, and whether what it feeds writes to the logits; lower layers first."""
+    groups: dict[tuple[tuple[int, int], str, bool], list[str]] = {}
+    for edge in edges:
+        group = layer_and_head(edge.start), edge.letter, edge.end in to_logits
+        groups.setdefault(group, []).append(edge.end)
+    lines: list[str] = []
+    before: tuple[int, int] | None = None
+    for (place, letter, writes_logits), ends in sorted(groups.items()):
+        name = "" if place == before else f"{place[0]}:{place[1]}"
+        start, end = f"{name:>5} -{letter}-> ", " -> logits" if writes_logits else ""
+        text = ", ".join(sorted(ends, key=layer_and_head)) + end
+        first, *others = wrap_cells(text, width - len(start))
+        lines += [start + first, *(" " * len(start) + other for other in others)]
+        before = place
+    return lines
+
+
+USUAL_LINES, USUAL_ROWS, LEAST_ROWS = 9, 5, 3
+FEW = 6
+"""Heads named in a line."""
+
+
+def circuit_screen(report: Report, display: Display) -> ScreenParts:
+    """The strongest edges in letters, then as numbers; of weights alone also the heads that copy most."""
+    is_of_weights = bool(report.spec.get("weights"))
+    yield one_line(f"circuit: {report.about.rstrip('.').replace(':', ',', 1)}", display, "title")
+    if not is_of_weights:
+        yield text_line(report, display)
+    edges, width = head_edges(report), display.width or TEXT_WIDTH
+    every = len(letter_lines(edges, MOST_LINES, width))
+
+    def graph(lines: int) -> Iterator[Section]:
+        if drawn := letter_lines(edges, lines, width):
+            yield Drawing("the strongest edges, into keys (K), queries (Q) and values (V)", drawn)
+
+    yield Elastic(graph, min(USUAL_LINES, every), min(LEAST_ROWS, every), every)
+    yield Elastic(
+        lambda count: [_edge_table(report, edges, display, count)] if edges else [],
+        min(USUAL_ROWS, len(edges)),
+        min(LEAST_ROWS, len(edges)),
+        min(MOST_LINES, len(edges)),
+        rank=1,
+    )
+    if copying := sorted(report.table("copying"), key=lambda row: -float(str(row["score"])))[:FEW]:
+        names = (f"{head_name(row)} {fixed(row['score'], display.precision)}" for row in copying)
+        yield Paragraph(f"heads that copy most: {', '.join(names)}", "line")
+    elif of_logits := [edge for edge in edges if edge.end == LOGITS][:FEW]:
+        names = (f"{edge.start} {fixed(edge.share, display.precision)}" for edge in of_logits)
+        yield Paragraph(f"into the logits, share: {', '.join(names)}", "line")
+    yield notes_in([report.how_to_read, *report.notes], display, apart=True)
+
+
+MOST_LINES = 60
+
+
+def _edge_table(report: Report, edges: Sequence[Edge], display: Display, count: int) -> Grid:
+    """The strongest edges between heads: side, share or score, and how sure they are."""
+    rows = [edge for edge in edges if edge.end != LOGITS]
+    shown, precision = rows[:count], display.precision
+    label = Column(("", "head"), [plain_text(edge.start) for edge in shown], left=True)
+    columns = [
+        Column(("", "feeds"), [plain_text(edge.end) for edge in shown], left=True),
+        Column(("", "side"), [edge.side for edge in shown], left=True),
+    ]
+    if report.spec.get("weights"):
+        columns.append(Column(("", "composition"), [fixed(edge.share, precision) for edge in shown]))
+    else:
+        columns.append(Column(("", "share"), [fixed(edge.share, precision) for edge in shown]))
+        if any(edge.high is not None for edge in shown):
+            halves = [half_width(edge.share, edge.high) for edge in shown]
+            columns.append(Column(("", ""), halves))
+        columns.append(Column(("", "strength"), [fixed(edge.strength, precision) for edge in shown]))
+    return Grid(f"the strongest {len(shown)} of {len(rows):,} edges between heads", label, columns)
+
+
+class Graph(NamedTuple):
+    """Where each head stands: x from 0 to 1, and its row from the lowest layer up; the edges between them."""
+
+    nodes: dict[str, tuple[float, int]]
+    edges: list[Edge]
+    rows: list[str]
+
+
+def graph_of(report: Report) -> Graph | None:
+    """The strongest edges; in a row the heads of a layer, each above what feeds it. None without edges."""
+    every = head_edges(report)
+    between = strong_edges(every)[:MOST_DRAWN]
+    heads = {name for edge in between for name in (edge.start, edge.end)}
+    edges = [
+        *between,
+        *(
+            edge
+            for edge in every
+            if edge.end == LOGITS and edge.start in heads and edge.share >= WRITES_LOGITS
+        ),
+    ]
+    if not edges:
+        return None
+    by_row: dict[int, list[str]] = {}
+    for name in sorted({name for edge in edges for name in (edge.start, edge.end)}, key=layer_and_head):
+        by_row.setdefault(layer_and_head(name)[0], []).append(name)
+    nodes: dict[str, tuple[float, int]] = {}
+    for row, names in enumerate(by_row.values()):
+        wanted = {
+            name: _mean([nodes[edge.start][0] for edge in edges if edge.end == name and edge.start in nodes])
+            for name in names
+        }
+        for place, name in enumerate(sorted(names, key=lambda one: wanted[one])):
+            nodes[name] = ((place + 0.5) / len(names), row)
+    rows = [LOGITS if names == [LOGITS] else f"layer {layer}" for layer, names in by_row.items()]
+    return Graph(nodes, edges, rows)
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers) if numbers else 0.5
+
+
+def graph_data(report: Report) -> dict[str, Any] | None:
+    """The graph as a page draws it; None for a report without edges."""
+    graph = graph_of(report)
+    return graph and {
+        "nodes": [{"name": plain_text(name), "x": x, "row": row} for name, (x, row) in graph.nodes.items()],
+        "edges": [{**edge._asdict(), "letter": edge.letter} for edge in graph.edges],
+        "rows": graph.rows,
+    }
+
+
+def write_dot(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
+    """A digraph per report in the language of Graphviz (https://graphviz.org/doc/info/lang.html)."""
+    for report in reports:
+        stream.writelines(f"{line}\n" for line in _dot_lines(report, display))
+
+
+def _dot_lines(report: Report, display: Display) -> Iterator[str]:
+    graph = graph_of(report)
+    if graph is None:
+        raise NothingToDraw(f"this report of {report.experiment} has no edges: attn circuit finds some")
+    yield f"digraph {_quoted(display.title or title(report))} {{"
+    yield "  rankdir=BT; node [shape=box];"
+    for row in range(len(graph.rows)):
+        names = " ".join(_quoted(name) for name, (_, own) in graph.nodes.items() if own == row)
+        yield f"  {{ rank=same; {names} }}"
+    for edge in graph.edges:
+        label = f"{edge.letter} {fixed(edge.share, display.screen_precision)}".strip()
+        style = "dashed" if edge.share < 0 else "solid"
+        yield f"  {_quoted(edge.start)} -> {_quoted(edge.end)} [label={_quoted(label)}, style={style}];"
+    yield "}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + plain_text(text).replace("\\", "\\\\").replace('"', '\\"') + '"'

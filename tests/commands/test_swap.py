@@ -1,0 +1,81 @@
+"""`attn ablate --method swap`: heads that give what they gave on another prompt, from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import attncli
+from tests.conftest import Attn
+
+TEXT, OTHER = "to be or not to b", "to go or not to g"
+SWAP = ["ablate", TEXT, "--method", "swap"]
+ASKED = [*SWAP, "--other", OTHER, "--answer", "e", "--against", "o"]
+
+
+def test_the_screen_says_what_each_head_restores(attn: Attn) -> None:
+    lines = attn(ASKED).out.splitlines()
+    assert lines[1:3] == [TEXT, f"other: {OTHER}"]
+    assert any(line.startswith("8 heads, largest restored first") for line in lines)
+    first = next(line for line in lines if line.startswith(" 0:1 "))
+    assert " previous token " in first
+
+
+def test_each_token_has_a_row_of_its_own(attn: Attn) -> None:
+    lines = attn([*ASKED, "--token", "each", "--top", "4"]).out.splitlines()
+    assert any(line.startswith("4 swaps, largest restored first") for line in lines)
+    assert any(line.startswith(" 0:1  5 e ") for line in lines)
+    report = json.loads(attn([*ASKED, "--token", "each", "--format", "json"]).out)
+    rows = report["statistics"]["heads"]
+    assert len(rows) == len(report["statistics"]["back"]) == 8 * 18
+    assert {row["token"] for row in rows} == {*range(18)}
+
+
+def test_the_report_is_what_python_gives(attn: Attn) -> None:
+    report = json.loads(attn([*ASKED, "--into", "1:2", "--token", "e", "--format", "json"]).out)
+    found = attncli.ablate(
+        attncli.open_model(), TEXT, method="swap", other=OTHER, answer="e", against="o", into="1:2", token=5
+    )
+    for own, expected in (("heads", found.heads), ("back", found.back)):
+        rows = {(row["layer"], row["head"]): row["kl"] for row in report["statistics"][own]}
+        assert rows == pytest.approx({(row["layer"], row["head"]): row["kl"] for row in expected})
+    assert report["statistics"]["back_baseline"] == pytest.approx(found.back_baseline)
+
+
+def test_pairs_come_from_a_file(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    pairs = [
+        {"text": TEXT, "other": OTHER, "answer": "e", "against": "o"},
+        {"text": "so do or not so d", "other": "so he or not so h", "answer": "o", "against": "e"},
+        {"text": "too long", "other": "short", "answer": "o", "against": "e"},
+    ]
+    path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    report = json.loads(attn(["ablate", "--method", "swap", "--texts", str(path), "--format", "json"]).out)
+    row = report["statistics"]["heads"][0]
+    assert row["restored_low"] <= row["restored"] <= row["restored_high"]
+    assert any("1 text is left out" in note and "as many tokens" in note for note in report["notes"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (SWAP, "--method: swap needs --other, another prompt, or --texts with pairs"),
+        (["ablate", TEXT, "--other", OTHER], "--other: needs --method swap"),
+        (["ablate", TEXT, "--token", "e"], "--token: needs --method swap"),
+        ([*SWAP, "--other", "to g"], "--other: must have as many tokens as the text, 18 (got 5)"),
+        ([*ASKED, "--token", "z"], "--token: "),
+        ([*ASKED, "--into", "0:1"], "--into: must be in a later layer than the heads that write to it"),
+        ([*ASKED, "--into", "1:1", "--jointly", "--heads", "0:0,0:1"], "--jointly: cannot be combined"),
+        (["ablate", "--method", "swap", "--other", OTHER], "--other: needs --sentence or --file"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_swapped_is_one_line(arguments: list[str], error: str, attn: Attn) -> None:
+    ended = attn(arguments)
+    assert ended.code == 2 and ended.err.startswith(error) and ended.err.count("\n") == 1, ended.err
+
+
+def test_lines_of_plain_text_are_no_pairs(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("to be\n")
+    ended = attn(["ablate", "--method", "swap", "--texts", str(path)])
+    assert (ended.code, "must be JSON Lines or CSV" in ended.err) == (2, True)

@@ -1,0 +1,126 @@
+"""`attn circuit`: which heads feed which, from the command line."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import attncli
+from attncli.views.graphs import Edge, letter_lines
+from tests.conftest import Attn
+
+
+def test_the_screen_draws_the_induction_circuit_and_its_numbers(attn: Attn) -> None:
+    lines = attn(["circuit"]).out.splitlines()
+    assert lines[0] == "circuit: tiny-induction, which heads feed which, on 49 tokens"
+    assert "  0:1 -K-> 1:0, 1:1, 1:2, 1:3 -> logits" in lines
+    table = next(place for place, line in enumerate(lines) if line.startswith("the strongest 5 "))
+    assert lines[table + 3].split()[:3] == ["0:1", "1:1", "key"]
+    assert any(line.startswith("into the logits, share: 1:") for line in lines)
+    assert lines[-1] == "Next, with attn circuit: --head LAYER:HEAD  --weights  -o circuit.svg"
+
+
+def test_lines_hold_as_many_of_the_strongest_edges_as_fit() -> None:
+    def edge(start: str, end: str, side: str, strength: float) -> Edge:
+        return Edge(start, end, side, strength, strength, None)
+
+    edges = [
+        edge("16:0", "18:7", "key", 0.9),
+        edge("16:0", "17:3", "key", 0.8),
+        edge("9:1", "16:0", "query", 0.7),
+        edge("16:0", "18:6", "key", 0.6),
+        edge("17:3", "18:6", "value", 0.01),
+        edge("18:6", "logits", "logit", 0.05),
+        edge("18:7", "logits", "logit", 0.05),
+    ]
+    assert letter_lines(edges, 9, 80) == [
+        "  9:1 -Q-> 16:0",
+        " 16:0 -K-> 17:3",
+        "      -K-> 18:6, 18:7 -> logits",
+    ]
+    assert letter_lines(edges, 1, 80) == [" 16:0 -K-> 18:7 -> logits"]
+
+
+def test_the_report_is_what_python_gives(attn: Attn) -> None:
+    text = "to be or not to b"
+    report = json.loads(attn(["circuit", text, "--head", "1:2", "--format", "json"]).out)
+    found = attncli.head_edges(attncli.open_model(), text, heads="1:2")
+    rows = {
+        (row["kind"] == "head" and f"{row['from_layer']}:{row['from_head']}", row["side"]): row["share"]
+        for row in found.rows
+        if row["kind"] == "head" and row["layer"] is not None and abs(row["share"]) >= 0.01
+    }
+    edges = [
+        row for row in report["statistics"]["edges"] if row["to"] == "1:2" and row["from_head"] is not None
+    ]
+    assert {(row["from"], row["side"]): row["share"] for row in edges} == pytest.approx(rows)
+    (head,) = report["statistics"]["heads"]
+    of_heads = [row["share"] for row in found.rows if (row["kind"], row["side"]) == ("head", "key")]
+    assert head["key_of_heads"] == pytest.approx(sum(of_heads))
+    assert head["weight"] == pytest.approx(found.weight[1, 2])
+
+
+def test_only_heads_of_a_pattern_are_fed(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "edges.csv"
+    assert attn(["circuit", "--pattern", "induction", "-o", str(path)]).code == 0
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert {row["to"] for row in rows} == {"1:0", "1:1", "1:2", "1:3", "logits"}
+    strengths = [abs(float(row["strength"])) for row in rows]
+    assert strengths == sorted(strengths, reverse=True)
+
+
+def test_many_texts_have_intervals(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("to be or not to be\nthe cat sat on the mat\nnever say never again\n")
+    report = json.loads(attn(["circuit", "--texts", str(path), "--format", "json"]).out)
+    assert report["statistics"]["texts"] == {"num_texts": 3}
+    for row in report["statistics"]["edges"]:
+        assert row["share_low"] <= row["share"] <= row["share_high"]
+    screen = attn(["circuit", "--texts", str(path)]).out
+    assert re.search(r"0:1 +1:\d +key +0\.\d\d +±0\.\d\d", screen)
+
+
+def test_weights_alone_need_no_text(attn: Attn) -> None:
+    report = json.loads(attn(["circuit", "--weights", "--head", "0:1", "--format", "json"]).out)
+    assert report["spec"]["probe"] is None and not report["tokens"]
+    found = attncli.compositions(attncli.open_model(), head="0:1")
+    own = {(row["to"], row["side"]): row["score"] for row in report["statistics"]["edges"]}
+    expected = {(f"{row['layer']}:{row['head']}", row["side"]): row["score"] for row in found.rows}
+    assert own == pytest.approx(expected)
+    assert report["statistics"]["copying"][0]["score"] == pytest.approx(found.copying[0]["score"])
+
+
+def test_pictures_and_dot_hold_the_same_edges(attn: Attn, tmp_path: Path) -> None:
+    svg, dot = tmp_path / "circuit.svg", tmp_path / "circuit.dot"
+    assert attn(["circuit", "-o", str(svg)]).code == attn(["circuit", "-o", str(dot)]).code == 0
+    texts = [element.text for element in ElementTree.parse(svg).iter("{http://www.w3.org/2000/svg}text")]
+    lines = dot.read_text().splitlines()
+    nodes = {name for line in lines if "rank=same" in line for name in re.findall(r'"([^"]+)"', line)}
+    assert nodes == {"0:0", "0:1", "0:2", "1:0", "1:1", "1:2", "1:3", "logits"}
+    assert nodes <= {*texts} and {"layer 0", "layer 1"} <= {*texts}
+    assert any(re.fullmatch(r'  "0:1" -> "1:1" \[label="K 0\.\d\d", style=solid\];', line) for line in lines)
+    assert lines[0].startswith('digraph "') and lines[-1] == "}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--head", "9:2"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 9:2)"),
+        (["--weights", "--head", "9:2"], "--head: must be from 0:0 to 1:3 in tiny-induction (got 9:2)"),
+        (["--head", "1:2", "--pattern", "induction"], "--pattern: cannot be combined with --head"),
+        (["--pattern", "next token"], "--pattern: no head of tiny-induction has it here (got next token)"),
+        (["a text", "--weights"], "--sentence: cannot be combined with --weights, which need no text"),
+    ],
+)
+def test_what_cannot_be_said_is_one_line(arguments: list[str], error: str, attn: Attn) -> None:
+    ended = attn(["circuit", *arguments])
+    assert (ended.code, ended.err, ended.out) == (2, f"{error}\n", "")
+
+
+def test_dot_is_for_reports_with_edges(attn: Attn, tmp_path: Path) -> None:
+    ended = attn(["heads", "-o", str(tmp_path / "heads.dot")])
+    error = "--format dot: this report of heads has no edges: attn circuit finds some"
+    assert (ended.code, ended.err) == (2, f"{error}\n")

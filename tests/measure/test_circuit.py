@@ -1,0 +1,305 @@
+"""Which heads feed which: by what each part adds to a query, by TransformerLens, by runs without it."""
+
+from dataclasses import replace
+from math import isnan
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attncli.errors import UserError
+from attncli.measure.circuit import Compositions, HeadEdges, compositions, head_edges, heads_with_pattern
+from attncli.measure.scores import score_parts
+from attncli.models.capture import with_eager_attention
+from attncli.models.loading import in_use, open_model
+from attncli.models.pretrained import Reading, read_probe, read_text
+from tests.measure.test_scores import LENS, OTHERS, SHIPPED, TOKENS, eager_weights, reading, tiny
+
+
+def shares(edges: HeadEdges, layer: int | None, head: int | None, side: str) -> dict[Any, float]:
+    return {
+        (row["kind"], row["from_layer"], row["from_head"]): row["share"]
+        for row in edges.rows
+        if (row["layer"], row["head"], row["side"]) == (layer, head, side)
+    }
+
+
+@pytest.mark.parametrize("name", ["Llama", "BERT"])
+def test_shares_of_a_head_are_means_over_its_queries(name: str) -> None:
+    """Weighted by the weight of the key with most weight beyond the first; the output along itself."""
+    pretrained = tiny(name)
+    edges = head_edges(pretrained, [reading()])
+    weights = eager_weights(pretrained.model, 2, 1).double()
+    for side in ("key", "query"):
+        sums: dict[Any, float] = {}
+        for query in range(len(TOKENS)):
+            seen = weights[query] > 0
+            if seen.sum() < 2:
+                continue
+            key = int(weights[query, 1:].argmax()) + 1
+            found = score_parts(pretrained, reading(), layer=2, head=1, query=query, key=key)
+            for row in found.key_side if side == "key" else found.query_side:
+                part = row["kind"], row["layer"], row["head"]
+                sums[part] = sums.get(part, 0) + row["score"] * float(weights[query, key])
+        total = sum(sums.values())
+        expected = {part: value / total for part, value in sums.items()}
+        assert shares(edges, 2, 1, side) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPT-2", "BERT", "Gemma 2", "Granite", "OLMo 2"])
+def test_the_shares_of_a_side_add_up_to_one(name: str) -> None:
+    edges = head_edges(tiny(name), [reading()])
+    for layer in range(3):
+        for head in range(4):
+            for side in ("key", "query", "value"):
+                of_side = shares(edges, layer, head, side)
+                assert len(of_side) == 2 + 5 * layer
+                assert sum(of_side.values()) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["Llama", "BERT"])
+def test_a_head_that_sees_one_key_alone_has_shares_of_its_output_only(name: str) -> None:
+    one = Reading(replace(reading().text, tokens=("cat",), ids=TOKENS[:1]))
+    rows = head_edges(tiny(name), [one]).rows
+    assert all(isnan(row["share"]) == (row["side"] != "value") for row in rows)
+
+
+def test_named_heads_have_the_shares_that_they_have_among_all() -> None:
+    pretrained = tiny("Llama")
+    every, some = (
+        head_edges(pretrained, [reading()]),
+        head_edges(pretrained, [reading()], heads=["2:1", "0:3"]),
+    )
+    assert {(row["layer"], row["head"]) for row in some.rows} == {(0, 3), (2, 1)}
+    assert shares(some, 2, 1, "query") == pytest.approx(shares(every, 2, 1, "query"))
+    assert some.weight == pytest.approx({place: every.weight[place] for place in ((0, 3), (2, 1))})
+    with pytest.raises(UserError, match="head: must be from 0:0 to 2:3 in Llama"):
+        head_edges(pretrained, [reading()], heads=["3:0"])
+
+
+def test_of_several_texts_they_are_means_with_intervals() -> None:
+    """Student's t for three texts: mean -+ 4.3027 s / sqrt 3."""
+    pretrained = tiny("Llama")
+    texts = [
+        Reading(replace(reading().text, tokens=tuple("abcdefghijk"), ids=TOKENS.roll(shift)))
+        for shift in range(3)
+    ]
+    together = head_edges(pretrained, texts)
+    alone = [head_edges(pretrained, [text]) for text in texts]
+    assert together.num_texts == 3
+    for place in range(0, len(together.rows), 7):
+        of_texts = torch.tensor([edges.rows[place]["share"] for edges in alone], dtype=torch.float64)
+        row = together.rows[place]
+        assert row["share"] == pytest.approx(float(of_texts.mean()), abs=1e-9)
+        half = 4.302652729911275 * float(of_texts.std()) / 3**0.5
+        assert row["share_high"] - row["share"] == pytest.approx(half, abs=1e-6)
+        assert row["share"] - row["share_low"] == pytest.approx(half, abs=1e-6)
+
+
+class HookedGpt2:
+    """What transformers' own modules of a GPT-2 give on some tokens."""
+
+    def __init__(self, model: Any, ids: Tensor) -> None:
+        self.model, self.ids = model, ids
+        seen: dict[Any, tuple[Tensor, Tensor]] = {}
+
+        def keep(module: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
+            seen[module] = inputs[0][0], output[0]
+
+        body = model.transformer
+        modules = [*(block.attn.c_proj for block in body.h), *(block.ln_1 for block in body.h), body.ln_f]
+        hooks = [module.register_forward_hook(keep) for module in modules]
+        with torch.no_grad(), with_eager_attention(model):
+            self.logits = model(input_ids=ids.unsqueeze(0)).logits[0]
+        for hook in hooks:
+            hook.remove()
+        self.seen = seen
+
+    def wrote(self, layer: int, head: int) -> Tensor:
+        """What a head added to the stream at each token."""
+        projection = self.model.transformer.h[layer].attn.c_proj
+        own = slice(16 * head, 16 * head + 16)
+        written: Tensor = self.seen[projection][0][:, own] @ projection.weight[own]
+        return written.detach()
+
+    def normed(self, norm: Any, vectors: Tensor) -> Tensor:
+        """The norm of these vectors in the place of what it read, its scale and its shift left out."""
+        read, _ = self.seen[norm]
+        centred = vectors - vectors.mean(dim=-1, keepdim=True)
+        size = (read.var(dim=-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
+        normed: Tensor = centred / size * norm.weight
+        return normed.detach()
+
+
+def test_of_the_logits_a_head_has_what_it_adds_above_the_mean_of_all_tokens() -> None:
+    with in_use(open_model(SHIPPED)) as pretrained:
+        text = read_text(pretrained, "to be or not to be")
+        found = head_edges(pretrained, [text])
+        hooked = HookedGpt2(pretrained.whole, text.text.ids)
+        matrix = pretrained.whole.lm_head.weight.detach()
+    targets = text.text.ids[1:]
+    directions = matrix[targets] - matrix.mean(dim=0)
+    logits = hooked.logits[:-1]
+    total = (logits.gather(1, targets.unsqueeze(1)) - logits.mean(dim=1, keepdim=True)).sum()
+    own = shares(found, None, None, "logit")
+    assert sum(own.values()) == pytest.approx(1, abs=1e-4)
+    for layer in range(2):
+        for head in range(4):
+            normed = hooked.normed(hooked.model.transformer.ln_f, hooked.wrote(layer, head))
+            adds = (normed[:-1] * directions).sum()
+            assert own["head", layer, head] == pytest.approx(float(adds / total), abs=1e-4)
+
+
+def test_without_its_ten_strongest_edges_a_head_looks_as_is_said() -> None:
+    """Beside a run of transformers in which a hook takes the head out of one side alone."""
+    with in_use(open_model(SHIPPED)) as pretrained:
+        probe = read_probe(pretrained, 24, torch.Generator().manual_seed(0))
+        edges = head_edges(pretrained, [probe])
+        hooked = HookedGpt2(pretrained.whole, probe.text.ids)
+        between = [row for row in edges.rows if row["kind"] == "head" and row["side"] in ("key", "query")]
+        strongest = sorted((row for row in between if row["layer"]), key=lambda row: -row["strength"])[:10]
+        block = pretrained.whole.transformer.h[1]
+        falls = []
+        for row in strongest:
+            found = score_parts(pretrained, probe, layer=1, head=row["head"], query=40)
+            sides = found.key_side if row["side"] == "key" else found.query_side
+            place = ("head", row["from_layer"], row["from_head"])
+            said = next(part for part in sides if (part["kind"], part["layer"], part["head"]) == place)
+            wrote = hooked.normed(block.ln_1, hooked.wrote(row["from_layer"], row["from_head"]))
+            columns = slice(64, 128) if row["side"] == "key" else slice(0, 64)
+
+            def without(
+                module: Any,
+                inputs: Any,
+                output: Tensor,
+                columns: slice = columns,
+                wrote: Tensor = wrote,
+                only: slice = slice(None) if row["side"] == "key" else slice(40, 41),
+            ) -> Tensor:
+                changed = output.clone()
+                changed[0, only, columns] -= (wrote @ module.weight[:, columns])[only]
+                return changed
+
+            ids = probe.text.ids.unsqueeze(0)
+            with (
+                with_eager_attention(pretrained.whole),
+                block.attn.c_attn.register_forward_hook(without),
+                torch.no_grad(),
+            ):
+                weights = pretrained.whole(input_ids=ids, output_attentions=True).attentions[1]
+            weight = float(weights[0, row["head"], 40, found.key])
+            assert said["weight_without"] == pytest.approx(weight, abs=1e-5)
+            falls.append(found.weight - weight)
+    assert falls[0] > 0.1 and sum(falls) > 0
+
+
+def test_the_heads_with_a_pattern_are_those_of_the_survey() -> None:
+    with in_use(open_model(SHIPPED)) as pretrained:
+        probe = read_probe(pretrained, 24, torch.Generator().manual_seed(0))
+        assert heads_with_pattern(pretrained, [probe], "induction") == ["1:0", "1:1", "1:2", "1:3"]
+
+
+def test_the_shipped_model_finds_its_keys_by_what_its_previous_token_heads_wrote() -> None:
+    """The induction circuit (Olsson et al. 2022): 0:1 leads the key side of each head that copies."""
+    with in_use(open_model(SHIPPED)) as pretrained:
+        edges = head_edges(pretrained, [read_probe(pretrained, 24, torch.Generator().manual_seed(0))])
+    for head in range(4):
+        of_key = shares(edges, 1, head, "key")
+        assert max(of_key, key=lambda part: of_key[part]) == ("head", 0, 1)
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Compositions:
+    with in_use(open_model(SHIPPED)) as pretrained:
+        return compositions(pretrained)
+
+
+@pytest.mark.parametrize("side", ["key", "query", "value"])
+def test_heads_compose_as_transformer_lens_says(side: str, shipped: Compositions) -> None:
+    """tools/transformer_lens_scores.py wrote its numbers, of the same weights."""
+    rows = [row for row in shipped.rows if row["side"] == side]
+    assert len(rows) == 16
+    for row in rows:
+        theirs = LENS["compositions"][side][row["from_layer"]][row["from_head"]][row["layer"]][row["head"]]
+        assert row["score"] == pytest.approx(theirs, abs=1e-4)
+
+
+def test_heads_copy_as_the_eigenvalues_of_the_whole_matrix_say(shipped: Compositions) -> None:
+    """Of W_U W_OV W_E, as many tokens by as many, from the weights of transformers' modules."""
+    with in_use(open_model(SHIPPED)) as pretrained:
+        model: Any = pretrained.whole
+
+    def normed(vectors: Tensor, norm: Any) -> Tensor:
+        return (vectors - vectors.mean(dim=-1, keepdim=True)) * norm.weight.double()
+
+    body = model.transformer
+    for row in shipped.copying:
+        block, own = body.h[row["layer"]], slice(16 * row["head"], 16 * row["head"] + 16)
+        value = block.attn.c_attn.weight[:, 128:192][:, own].double()
+        read = normed(body.wte.weight.double(), block.ln_1) @ value
+        whole = (
+            normed(read @ block.attn.c_proj.weight[own].double(), body.ln_f)
+            @ model.lm_head.weight.double().mT
+        )
+        values = torch.linalg.eigvals(whole.detach())
+        assert row["score"] == pytest.approx(float(values.real.sum() / values.abs().sum()), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma 2"])
+def test_compositions_are_those_of_the_whole_matrices(name: str) -> None:
+    """||W_OV W_QK|| of embed x embed matrices, from the weights of transformers' modules."""
+    pretrained = tiny(name)
+    model: Any = pretrained.model
+
+    def of_head(layer: int, head: int) -> dict[str, Tensor]:
+        block = model.layers[layer]
+        attention = block.self_attn
+        dim = attention.head_dim
+        own, shared = (slice(dim * number, dim * number + dim) for number in (head, head // 2))
+        is_less_one = name == "Gemma 2"
+        gain = block.input_layernorm.weight + is_less_one
+        query, key, value = (
+            projection.weight[rows] * gain
+            for projection, rows in (
+                (attention.q_proj, own),
+                (attention.k_proj, shared),
+                (attention.v_proj, shared),
+            )
+        )
+        if name == "Qwen3":
+            query = query * attention.q_norm.weight.unsqueeze(1)
+            key = key * attention.k_norm.weight.unsqueeze(1)
+        output = attention.o_proj.weight[:, own]
+        if name == "Gemma 2":
+            output = output * (block.post_attention_layernorm.weight + 1).unsqueeze(1)
+        return {"query": (query.mT @ key), "key": (key.mT @ query), "value": value.mT @ output.mT}
+
+    found = compositions(pretrained)
+    assert not found.copying
+    for row in found.rows:
+        writes = of_head(row["from_layer"], row["from_head"])["value"]
+        reads = of_head(row["layer"], row["head"])[row["side"]]
+        expected = (writes @ reads).norm() / writes.norm() / reads.norm()
+        assert row["score"] == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_compositions_of_one_head_are_some_of_all(shipped: Compositions) -> None:
+    with in_use(open_model(SHIPPED)) as pretrained:
+        found = compositions(pretrained, head="0:1")
+        with pytest.raises(UserError, match="head: must be from 0:0 to 1:3"):
+            compositions(pretrained, head="2:0")
+    assert found.rows == [row for row in shipped.rows if (row["from_layer"], row["from_head"]) == (0, 1)]
+    assert [(row["layer"], row["head"]) for row in found.copying] == [(0, 1)]
+
+
+@pytest.mark.parametrize(("name", "reason"), [("BERT", "norms stand between"), ("T5", "an encoder and a")])
+def test_models_whose_heads_do_not_add_to_one_stream_are_refused(name: str, reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        compositions(tiny(name))
+
+
+def test_families_of_decoders_compose() -> None:
+    for name in ("Mistral", "GPT-NeoX", "Phi", *(one for one in OTHERS if one in ("Granite", "Cohere"))):
+        scores = [row["score"] for row in compositions(tiny(name)).rows]
+        assert len(scores) == 3 * 3 * 16 and all(0 <= score <= 1 for score in scores)

@@ -1,0 +1,158 @@
+"""A head gives what it gave on another prompt: against TransformerLens, and hooks in transformers."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import attncli
+from attncli.errors import UserError
+from attncli.measure.ablate import HeadEffects
+from attncli.models.capture import with_eager_attention
+from attncli.models.pretrained import Pretrained
+from tests.measure.test_scores import LENS, reading, tiny
+
+TEXT, OTHER, ANSWER, AGAINST = "to be or not to b", "to go or not to g", "e", "o"
+"""As in tools/transformer_lens_scores.py."""
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Pretrained:
+    return attncli.open_model()
+
+
+def swapped(pretrained: Pretrained, **settings: Any) -> HeadEffects:
+    return attncli.ablate(
+        pretrained, TEXT, method="swap", other=OTHER, answer=ANSWER, against=AGAINST, **settings
+    )
+
+
+def test_swaps_are_those_of_transformer_lens_in_both_directions(shipped: Pretrained) -> None:
+    """get_act_patch_attn_head_out_all_pos: tools/transformer_lens_scores.py wrote its numbers."""
+    found = swapped(shipped)
+    for name, rows, baseline in (
+        ("text", found.heads, found.baseline),
+        ("other", found.back, found.back_baseline),
+    ):
+        assert len(rows) == 8
+        for row in rows:
+            own = row["logit_difference"] + baseline["logit_difference"]
+            assert own == pytest.approx(LENS["patches"][name][row["layer"]][row["head"]], abs=1e-4)
+    way = found.back_baseline["logit_difference"] - found.baseline["logit_difference"]
+    assert [row["restored"] for row in found.heads] == pytest.approx(
+        [row["logit_difference"] / way for row in found.heads]
+    )
+
+
+def test_swaps_at_each_token_are_those_of_transformer_lens(shipped: Pretrained) -> None:
+    found = swapped(shipped, token="each")
+    assert len(found.heads) == 8 * 18
+    for rows, baseline, name in (
+        (found.heads, found.baseline, "text, by token"),
+        (found.back, found.back_baseline, "other, by token"),
+    ):
+        for row in rows:
+            theirs = LENS["patches"][name][row["layer"]][row["token"]][row["head"]]
+            own = row["logit_difference"] + baseline["logit_difference"]
+            assert own == pytest.approx(theirs, abs=1e-4)
+
+
+def test_one_token_is_one_of_each(shipped: Pretrained) -> None:
+    every = {(row["layer"], row["head"], row["token"]): row for row in swapped(shipped, token="each").heads}
+    for row in swapped(shipped, token=5, heads="0:1,1:2").heads:
+        each = every[row["layer"], row["head"], 5]
+        assert row["logit_difference"] == pytest.approx(each["logit_difference"], abs=1e-5)
+
+
+def test_into_one_head_alone_is_what_hooks_on_its_input_and_output_give(shipped: Pretrained) -> None:
+    """Path patching: the stream that 1:2 reads holds what the head wrote on the other prompt, none else's."""
+    found = swapped(shipped, into="1:2")
+    assert [(row["layer"], row["head"]) for row in found.heads] == [(0, head) for head in range(4)]
+    model: Any = shipped.whole
+    first, second = model.transformer.h
+    ids = [attncli.read_text(shipped, text).text.ids.unsqueeze(0) for text in (TEXT, OTHER)]
+    answers = [shipped.encoded(text, add_special_tokens=False)["input_ids"][0] for text in (ANSWER, AGAINST)]
+    inputs: dict[Any, Tensor] = {}
+
+    def keep(module: Any, given: tuple[Tensor, ...]) -> None:
+        inputs[module] = given[0].clone()
+
+    def difference(logits: Tensor) -> float:
+        return float(logits[0, -1, answers[0]] - logits[0, -1, answers[1]])
+
+    with with_eager_attention(model), torch.no_grad():
+        heads = []
+        for own in ids:
+            with first.attn.c_proj.register_forward_pre_hook(keep):
+                model(input_ids=own)
+            heads.append(inputs[first.attn.c_proj])
+        plain = difference(model(input_ids=ids[0]).logits)
+        for row in found.heads:
+            columns = slice(16 * row["head"], 16 * row["head"] + 16)
+            weight = first.attn.c_proj.weight[columns]
+            added = (heads[1] - heads[0])[..., columns] @ weight
+
+            def add(module: Any, given: tuple[Tensor, ...], added: Tensor = added) -> tuple[Tensor, ...]:
+                return (given[0] + added, *given[1:])
+
+            with (
+                second.register_forward_pre_hook(add),
+                second.attn.c_proj.register_forward_pre_hook(keep),
+            ):
+                model(input_ids=ids[0])
+            changed = inputs[second.attn.c_proj][..., 32:48]
+
+            def replace_head(module: Any, given: tuple[Tensor, ...], changed: Tensor = changed) -> Any:
+                read = given[0].clone()
+                read[..., 32:48] = changed
+                return (read,)
+
+            with second.attn.c_proj.register_forward_pre_hook(replace_head):
+                patched = difference(model(input_ids=ids[0]).logits)
+            assert row["logit_difference"] == pytest.approx(patched - plain, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["Llama", "BERT", "GPT-2", "Gemma 2"])
+def test_with_the_same_prompt_nothing_changes_and_with_another_something_does(name: str) -> None:
+    pretrained = tiny(name)
+    same = attncli.ablate(pretrained, reading(), method="swap", other=reading())
+    assert max(row["output_change"] for row in same.heads) < 1e-5
+    turned = reading()
+    turned = type(turned)(type(turned.text)(turned.text.tokens[::-1], turned.text.ids.flip(0)))
+    found = attncli.ablate(pretrained, reading(), method="swap", other=turned)
+    assert len(found.heads) == len(found.back) == 12
+    assert min(row["output_change"] for row in (*found.heads, *found.back)) > 1e-4
+    if name != "BERT":  # whose norms between blocks are carried along, frozen
+        paths = attncli.ablate(pretrained, reading(), method="swap", other=turned, into="2:1")
+        assert len(paths.heads) == 8 and max(row["output_change"] for row in paths.heads) > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"other": "to be"}, "other: must have as many tokens as the text, 18 (got 6)"),
+        ({"other": OTHER, "into": "0:1"}, "into: must be in a later layer than the heads that write to it"),
+        ({"other": OTHER, "into": "1:1", "heads": "0:1,1:0"}, "into: must be in a later layer"),
+        ({"other": OTHER, "into": "2:1"}, "into: must be from 0:0 to 1:3"),
+        ({}, "other: is for method swap, which needs it"),
+    ],
+)
+def test_what_cannot_be_swapped_is_refused(
+    settings: dict[str, Any], message: str, shipped: Pretrained
+) -> None:
+    with pytest.raises(UserError) as error:
+        attncli.ablate(shipped, TEXT, method="swap", **settings)
+    assert str(error.value).startswith(message)
+
+
+def test_pairs_are_means_with_intervals(shipped: Pretrained) -> None:
+    texts, others = ["to be or not to b", "so do or not so d"], ["to go or not to g", "so he or not so h"]
+    alone = [
+        attncli.ablate(shipped, text, method="swap", other=other, answer="e", against="o").heads[1]
+        for text, other in zip(texts, others, strict=True)
+    ]
+    row = attncli.ablate(shipped, texts, method="swap", other=others, answer="e", against="o").heads[1]
+    mean = sum(one["logit_difference"] for one in alone) / 2
+    assert row["logit_difference"] == pytest.approx(mean, abs=1e-5)
+    assert row["logit_difference_low"] < mean < row["logit_difference_high"]
