@@ -18,6 +18,10 @@ class RowStatistic(NamedTuple):
     """Whether it compares positions of queries and keys, which two texts do not share."""
     running: bool = False
     """Whether the engine `tiles` gets it from its running sums; any other takes it a second pass."""
+    of_scores: bool = False
+    """Whether it is about what the softmax was given, which weights from elsewhere do not tell."""
+    is_peak: bool = False
+    """Whether the number of a head is the largest of its rows, not their mean."""
 
 
 # In the order in which reports name them.
@@ -28,7 +32,23 @@ ROW_STATISTICS = {
     "sink_mass": RowStatistic("attncli.core.formulas:sink_mass", signed=True, running=True),
     "distance": RowStatistic("attncli.core.formulas:distance", positional=True, running=True),
     "participation": RowStatistic("attncli.core.formulas:participation", running=True),
+    "local_mass": RowStatistic("attncli.core.formulas:local_mass", positional=True, running=True),
+    "max_score": RowStatistic("attncli.core.formulas:max_score", running=True, of_scores=True, is_peak=True),
 }
+OF_WEIGHTS = tuple(name for name, statistic in ROW_STATISTICS.items() if not statistic.of_scores)
+"""Those that weights from elsewhere have, too."""
+
+
+class Ends(NamedTuple):
+    """How many of the first keys and of the last ones a small cache keeps: Xiao et al. 2023 (2309.17453)."""
+
+    sink: int
+    window: int
+
+
+def ends_of(num_keys: int) -> Ends:
+    """4 and 64, as Xiao et al. keep few; of shorter texts a 128th and an eighth, rounded up."""
+    return Ends(min(4, -(-num_keys // 128)), min(64, -(-num_keys // 8)))
 
 # Which keys of a row a head's score counts: a function of `attncli.core.formulas.Places`.
 PATTERNS = {
@@ -65,7 +85,7 @@ WRITING = {
 }
 OF_WRITTEN_KEYS = ("written_mass", "lookback_ratio")
 """Those that need what was written among the keys: cross-attention has them not."""
-WRITER_STATISTICS = (*ROW_STATISTICS, *WRITING, "retrieval")
+WRITER_STATISTICS = (*OF_WEIGHTS, *WRITING, "retrieval")
 """What each head of a model that writes has a number of."""
 
 HEAD_STATISTICS = (

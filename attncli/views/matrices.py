@@ -128,6 +128,8 @@ UNITS = {
     **dict.fromkeys(("contribution", "logit_difference"), "logit"),
     "distance": "tokens",
     "participation": "keys",
+    "local_mass": "weight",
+    "max_score": "score",
     "difference": "weight of B minus A",
 }
 
