@@ -97,9 +97,7 @@ def naive(layer: AttentionLayer, wanted: Wanted) -> dict[str, Any]:
                 numbers["logsumexp"][row] = logsumexp
                 if 0 <= position - 1 < num_keys:
                     numbers["previous_token"][row] = weights[*row, position - 1]
-                for name, number in row_statistics(
-                    weights[row], scores[row], position, len(seen)
-                ).items():
+                for name, number in row_statistics(weights[row], scores[row], position, len(seen)).items():
                     if name in wanted.rows:
                         numbers[name][row] = number
                 best = sorted(seen, key=lambda j: (-scores[*row, j], j))[: wanted.top_k]
