@@ -36,6 +36,8 @@ __all__ = [
     "UserError",
     "ablate",
     "attention_statistics",
+    "cache",
+    "cache_policies",
     "changed_heads",
     "examples",
     "generate",
@@ -59,7 +61,17 @@ __all__ = [
 _OF_MODELS = {
     **dict.fromkeys(
         (
-            *("ablate", "examples", "generate", "head_edges", "layers", "relations", "score_parts"),
+            *(
+                "ablate",
+                "cache",
+                "cache_policies",
+                "examples",
+                "generate",
+                "head_edges",
+                "layers",
+                "relations",
+                "score_parts",
+            ),
             *("survey", "survey_texts", "text_differences", "why"),
         ),
         "library",

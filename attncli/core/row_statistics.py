@@ -172,7 +172,7 @@ CACHE_POLICIES = {
         "Li et al. 2024 (2404.14469)",
     ),
     "pyramidkv": CachePolicy(
-        OF_CACHE + "by_last_queries", "as snapkv, more of them in lower layers", "Cai et al. 2024 (2406.02069)",
+        OF_CACHE + "by_last_queries", "as snapkv, more in lower layers", "Cai et al. 2024 (2406.02069)",
         OF_CACHE + "pyramid_counts",
     ),
     "knorm": CachePolicy(OF_CACHE + "by_key_norm", "the shortest keys", "Devoto et al. 2024 (2406.11430)"),
@@ -182,7 +182,7 @@ CACHE_POLICIES = {
     ),
     "random": CachePolicy(OF_CACHE + "by_chance", "any keys", "a baseline"),
     "heads": CachePolicy(
-        OF_CACHE + "by_ends", "all keys of the heads whose output changes most without, of the others first and last",
+        OF_CACHE + "by_ends", "all keys of the heads whose output changes most, of others the ends",
         "Xiao et al. 2024 (2410.10819)", OF_CACHE + "head_counts",
     ),
 }  # fmt: skip

@@ -190,7 +190,7 @@ def row_statistics(
 
 
 STRIP = 128
-"""Queries whose weights on near keys are computed together: a band of keys is wider than the window by so many."""
+"""Queries whose weights on near keys are computed together; their band is as much wider than a window."""
 
 
 def local_mass(

@@ -257,7 +257,7 @@ class TextRun:
     def without(
         self, removed: Sequence[Removed], removal: Change, first_call: int | None = None
     ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
-        """The output with each of these sets of heads changed, all at once; from the block of the first on."""
+        """The output with each of these sets of heads changed, all at once; from the first block on."""
         if first_call is None:
             first_call = min(place.call for places in removed for place in places)
         begin = self.block_of(first_call)

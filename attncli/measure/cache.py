@@ -2,7 +2,7 @@
 together.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,15 +19,20 @@ from attncli.errors import UserError
 from attncli.measure.ablate import Predicted, TextRun, predicted_reading, runs_together
 from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import HeadPlace, Removed
+from attncli.models.capture import run_model
 from attncli.models.layers import CapturedLayer
-from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.pretrained import ModelText, Pretrained, Reading
 
 
 @dataclass(frozen=True)
 class Judged(Predicted):
-    """What a model reads and predicts; `needle` are those of its places at which the needle should come."""
+    """What a model reads and predicts; `needle` are those of its places at which the needle should come.
+
+    Of a longer text it is the part from the token `offset` on.
+    """
 
     needle: tuple[int, ...] = ()
+    offset: int = 0
 
     def needle_positions(self) -> list[int]:
         """Where the predictions of the needle are made: a token before it."""
@@ -40,16 +45,23 @@ def read_judged(
     *,
     needle: str | None = None,
     truncate: bool = False,
+    every: int | None = None,
     key: str = "text",
 ) -> Judged:
     """A text whose every token is predicted from those before it, and the last copy of the needle apart.
 
-    A needle that stands in the text once is asked for: it is put behind the text. UserError, which names
-    `key`, for a text that a model cannot read, and a needle that is not there.
+    A needle that stands in the text once is asked for: it is put behind the text. With `every` the text may
+    be longer than the model reads. UserError, which names `key`, for a text that a model cannot read, and a
+    needle that is not there.
     """
     if needle is not None:
         text = _with_answer(text, needle, pretrained)
-    read = pretrained.read(text, key, truncate=truncate, with_spans=needle is not None)
+    if every is None:
+        read = pretrained.read(text, key, truncate=truncate, with_spans=needle is not None)
+    else:
+        encoded = pretrained.encoded(text, truncation=False, return_offsets_mapping=needle is not None)
+        ids = encoded["input_ids"]
+        read = ModelText(pretrained.labels(ids), torch.tensor(ids), spans=encoded.get("offset_mapping"))
     judged = judged_reading(Reading(read), pretrained, key=key)
     if needle is None:
         return judged
@@ -95,7 +107,7 @@ class Limit:
 
     def __init__(self, sink: int, window: int) -> None:
         self.sink, self.window = sink, window
-        self._whole, self._few = FusedAttention(), FusedAttention()
+        self.whole, self._few = FusedAttention(), FusedAttention()
         self._last: tuple[Visibility, Visibility] | None = None
 
     def applied(
@@ -112,7 +124,7 @@ class Limit:
             few = output_by(self._few, replace(attention, visibility=self.visibility(attention.visibility)))
             if is_limited.all():
                 return few
-        whole = output_by(self._whole, attention)
+        whole = output_by(self.whole, attention)
         if few is None:
             return whole
         of_heads = is_limited.repeat_interleave(attention.group, dim=1).to(whole.device)
@@ -198,7 +210,7 @@ class Judge:
             "loss": float(rises.mean()),
             **self._needle(rises),
             "worst": float(divergence[worst]),
-            "worst_at": int(self.reading.places[worst]) + 1,
+            "worst_at": int(self.reading.places[worst]) + 1 + self.reading.offset,
         }
 
     def _needle(self, losses: Float[Tensor, " place"]) -> dict[str, float]:
@@ -225,12 +237,35 @@ class CacheHead:
         return self.bytes_per_key * (self.few if limited else self.whole)
 
 
+def _weights_of_query(layer: AttentionLayer, head: int, query: int) -> Float[Tensor, " key"]:
+    """The weights of one query, mean over the heads that share keys and values."""
+    own, seen = slice(head * layer.group, (head + 1) * layer.group), layer.visibility
+    rules, at = layer.rules, slice(query, query + 1)
+    bias, sink = rules.bias, rules.sink
+    if bias is not None:
+        bias = bias[:, own if bias.shape[1] > 1 else slice(None), at if bias.shape[2] > 1 else slice(None)]
+    if sink is not None:
+        sink = sink[:, own if sink.shape[1] > 1 else slice(None)]
+    few = AttentionLayer(
+        layer.query[:, own, at],
+        layer.key[:, head : head + 1],
+        layer.value[:, head : head + 1],
+        Visibility(1, layer.shape[3], rule=lambda i, j: seen.block(i + query, j)),
+        layer.scale,
+        replace(rules, bias=bias, sink=sink),
+    )
+    weights = attend(few, Wanted(weights=True)).weights
+    assert weights is not None
+    return weights[0, :, 0].mean(dim=0).cpu()
+
+
 @dataclass(frozen=True)
 class LimitedHeads:
     """What is lost where key/value heads keep the first `sink` keys and the last `window` alone.
 
     `heads` has one row per head, the one that needs the rest most first: kl, loss and needle as in `Judge`,
-    `kept_weight` on the keys it would keep, `bytes` of the whole text. `curve` has one row per share of the
+    `kept_weight` on the keys it would keep, `bytes` of the whole text, and the `key` with most weight that it
+    forgets at the `query` before the token that is hit hardest. `curve` has one row per share of the
     heads that are limited together, the least needed first. `baseline` are the numbers with the whole cache.
     `full` names the heads that keep everything, where a budget was given, and `at_budget` what that costs.
     """
@@ -249,7 +284,7 @@ SHARES = tuple(tenths / 10 for tenths in range(1, 11))
 """Of the heads that are limited together on the curve."""
 
 
-class _Limiting:
+class Limiting:
     """Limits the heads of a model on one text."""
 
     def __init__(self, pretrained: Pretrained, reading: Judged, limit: Limit) -> None:
@@ -293,6 +328,30 @@ class _Limiting:
                 progress(len(some))
         return found
 
+    def forgotten(self, queries: Sequence[int]) -> list[dict[str, Any]]:
+        """Of each head the key with most weight from one query among those that it would not keep."""
+        tokens, found = self.reading.text.tokens, list[dict[str, Any]]()
+
+        def take(layer: CapturedLayer) -> Tensor:
+            attention = layer.attention
+            assert isinstance(attention, AttentionLayer)
+            num_keys = attention.shape[3]
+            few = self.limit.visibility(attention.visibility)
+            for head in range(attention.key.shape[1]):
+                query = queries[len(found)]
+                row = _weights_of_query(attention, head, query)
+                row = row.masked_fill(few.block(torch.tensor([query]), torch.arange(num_keys))[0, 0], 0.0)
+                key = int(row.argmax())
+                missed = dict.fromkeys(("query", "query_token", "key", "key_token", "key_weight"))
+                if row[key] > 0:
+                    missed |= {"query": query, "query_token": tokens[query], "key": key}
+                    missed |= {"key_token": tokens[key], "key_weight": float(row[key])}
+                found.append(missed)
+            return output_by(self.limit.whole, attention)
+
+        run_model(self.run.model, self.run.inputs, take)
+        return found
+
     def num_bytes(self, limited: int, order: Sequence[CacheHead]) -> int:
         """Bytes of the cache with so many of the heads limited, in that order."""
         return sum(head.num_bytes(limited=rank < limited) for rank, head in enumerate(order))
@@ -317,7 +376,7 @@ def limited_heads(
     """
     ends = ends_of(len(reading.text.ids))
     limit = Limit(ends.sink if sink is None else sink, ends.window if window is None else window)
-    limiting = _Limiting(pretrained, reading, limit)
+    limiting = Limiting(pretrained, reading, limit)
     heads = limiting.heads
     total = len(heads) + len(SHARES) + (budget is not None)
     done = 0
@@ -329,7 +388,7 @@ def limited_heads(
             progress(done / total)
 
     alone = limiting.losses([[head.place] for head in heads], step)
-    needs = [need_of(lost) for lost in alone]
+    needs = [lost[need_name(lost)] for lost in alone]
     order = [heads[index] for index in sorted(range(len(heads)), key=needs.__getitem__)]
     counts = list(dict.fromkeys(max(1, round(share * len(heads))) for share in SHARES))
     at_budget = [] if budget is None else [_most_whole(limiting, order, budget)]
@@ -341,10 +400,16 @@ def limited_heads(
         for count, lost in zip((*counts, *at_budget), together, strict=True)
     ]
     by_need = sorted(range(len(heads)), key=lambda index: -needs[index])
+    missed = limiting.forgotten([lost["worst_at"] - 1 for lost in alone])
     full = [] if budget is None else [head.row for head in order[at_budget[0] :]][::-1]
     return LimitedHeads(
         [
-            {**heads[index].row, **alone[index], "bytes": heads[index].num_bytes(limited=False)}
+            {
+                **heads[index].row,
+                **alone[index],
+                "bytes": heads[index].num_bytes(limited=False),
+                **missed[index],
+            }
             for index in by_need
         ],
         rows[: len(counts)],
@@ -357,17 +422,19 @@ def limited_heads(
     )
 
 
-def need_of(lost: dict[str, Any]) -> float:
-    """How much a head needs what it would forget: by the needle, where one is sought, else the worst token."""
-    return float(lost.get("needle", lost["worst"]))
+def need_name(lost: Mapping[str, Any]) -> str:
+    """What tells how much a head needs what it would forget: the needle, where one is sought, else the token
+    that is hit hardest; a head that is needed at one place hardly shows in a mean.
+    """
+    return "needle" if "needle" in lost else "worst"
 
 
-def _bytes(limiting: _Limiting, count: int, order: Sequence[CacheHead], whole: int) -> dict[str, Any]:
+def _bytes(limiting: Limiting, count: int, order: Sequence[CacheHead], whole: int) -> dict[str, Any]:
     num_bytes = limiting.num_bytes(count, order)
     return {"bytes": num_bytes, "cache": num_bytes / whole}
 
 
-def _most_whole(limiting: _Limiting, order: Sequence[CacheHead], budget: float) -> int:
+def _most_whole(limiting: Limiting, order: Sequence[CacheHead], budget: float) -> int:
     """How few heads are to be limited, the least needed first, for the cache to take that share."""
     whole = limiting.num_bytes(0, order)
     for count in range(len(order) + 1):

@@ -3,10 +3,9 @@ keeps numbers of few bits.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from math import sqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -19,10 +18,10 @@ from attncli.core.layer import AttentionLayer, Visibility, Wanted
 from attncli.core.row_statistics import CACHE_POLICIES, ends_of
 from attncli.errors import UserError
 from attncli.measure.ablate import Start, TextRun
-from attncli.measure.cache import Judge, Judged, Limit, output_by
+from attncli.measure.cache import Judge, Judged, Limit, judged_reading, output_by
 from attncli.measure.removal import Removed
 from attncli.models.layers import CapturedLayer
-from attncli.models.pretrained import Pretrained
+from attncli.models.pretrained import Pretrained, Reading
 
 Scores = Float[Tensor, "kv_head key"]
 """The keys of the highest scores stay."""
@@ -148,8 +147,8 @@ def by_key_norm(layer: PromptLayer) -> Scores:
 
 
 def by_expected_weight(layer: PromptLayer) -> Scores:
-    """softmax_j(m k_j s + k_j C k_j s^2 / 2) ||v_j||: the weight that queries to come have for a key, were they
-    Gaussian with the mean m and the covariance C of those read so far; the first four keys stay.
+    """softmax_j(m k_j s + k_j C k_j s^2 / 2) ||v_j||: the weight that a key has for queries to come, were
+    they Gaussian with the mean m and the covariance C of those read so far; the first four keys stay.
 
     m and C are of queries before their rotation, turned by the mean rotation of the 512 positions to come.
     Devoto et al. 2025 (2510.00636), section 3.
@@ -200,8 +199,8 @@ def even_counts(read: Read, budget: float) -> list[list[int]]:
 
 
 def pyramid_counts(read: Read, budget: float) -> list[list[int]]:
-    """Fewer keys from layer to layer, the same number in all. Cai et al. 2024 (2406.02069), section 4.2, as in
-    their code and in kvpress; where the lowest layer would have less than the last queries, even counts.
+    """Fewer keys from layer to layer, the same number in all. Cai et al. 2024 (2406.02069), section 4.2, as
+    in their code and in kvpress; where the lowest layer would have less than the last queries, even counts.
     """
     num_keys, num_layers = read.num_keys, len(read.needs)
     total = num_keys * budget
@@ -480,29 +479,77 @@ def num_judged(reading: Judged) -> int:
     return count
 
 
+def windows(pretrained: Pretrained, reading: Judged, every: int) -> list[Judged]:
+    """The parts of a text that end every so many tokens, each with as much before as the model reads.
+
+    What a window judges are its last tokens; at least as many are before them. The first token of the text,
+    where it is special, begins each. UserError where a window has no room for both.
+    """
+    ids, most = reading.text.ids, pretrained.most_tokens() or len(reading.text.ids)
+    if 2 * every + 1 > min(most, len(ids)):
+        raise UserError(
+            f"every: must be below {min(most, len(ids)) // 2} here: a prompt comes before (got {every})"
+        )
+    is_special = int(ids[0]) in pretrained.special_ids
+    parts = []
+    for end in range(len(ids), 2 * every, -every):
+        first = max(0, end - most)
+        own = ids[first:end].clone()
+        if is_special:
+            own[0] = ids[0]
+        text = replace(reading.text, tokens=pretrained.labels(own.tolist()), ids=own, spans=None)
+        part = judged_reading(Reading(text), pretrained)
+        places = [position - first for position in reading.needle_positions()]
+        has_needle = places and end - first - every - 1 <= min(places) and max(places) < end - first - 1
+        parts.append(replace(part, offset=first, needle=tuple(places) if has_needle else ()))
+    return parts[::-1]
+
+
 @torch.no_grad()
 def policy_costs(
     pretrained: Pretrained,
-    reading: Judged,
+    readings: Sequence[Judged],
     *,
     policies: Sequence[str] = tuple(CACHE_POLICIES),
     budgets: Sequence[float] = (0.1, 0.3, 0.5),
     bits: int | None = None,
+    every: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> PolicyCosts:
     """What the model loses on the last tokens of a text where the cache of those before keeps less.
 
     The prompt is read once, with the whole cache; then each policy keeps the share of its keys that a budget
     allows, and the last tokens are read with what is left, and with all keys of their own. Keys keep their
-    rotation. `bits` rounds all keys and values besides (see `rounded_cache`). UserError for a text too short
-    to be cut, and a model that cannot read on from kept keys; MemoryError.
+    rotation. `bits` rounds all keys and values instead (see `rounded_cache`). Of several `readings`, windows
+    of a text that judge `every` tokens each, means. UserError for a text too short to be cut, and a model
+    that cannot read on from kept keys; MemoryError.
     """
-    judged = num_judged(reading)
+    found = []
+    for number, reading in enumerate(readings):
+
+        def step(share: float, number: int = number) -> None:
+            if progress is not None:
+                progress((number + share) / len(readings))
+
+        judged = num_judged(reading) if every is None else every
+        found.append(_costs(pretrained, reading, judged, policies, budgets, bits, step))
+    return found[0] if len(found) == 1 else _mean_costs(found)
+
+
+def _costs(
+    pretrained: Pretrained,
+    reading: Judged,
+    judged: int,
+    policies: Sequence[str],
+    budgets: Sequence[float],
+    bits: int | None,
+    progress: Callable[[float], None],
+) -> PolicyCosts:
+    """Those of one reading."""
     start = len(reading.text.ids) - judged - 1  # the token before the first that is judged predicts it
     if start < 3:
-        raise UserError(
-            f"text: must be longer, for a prompt and tokens behind it (got {len(reading.text.ids)})"
-        )
+        count = len(reading.text.ids)
+        raise UserError(f"text: must be longer, for a prompt and tokens behind it (got {count})")
     cache = PromptCache(pretrained, reading, start, policies)
     runs = [(policy, budget, cache.kept(policy, budget)) for policy in policies for budget in budgets]
     total, done = len(runs) + (bits is not None) + 1, 1
@@ -510,8 +557,7 @@ def policy_costs(
     def step(count: int) -> None:
         nonlocal done
         done += count
-        if progress is not None:
-            progress(done / total)
+        progress(done / total)
 
     copies: list[Callable[[int, Start], Sequence[Part]]] = [
         lambda call, first, kept=kept: _parts_of(kept[call], first) for _, _, kept in runs
@@ -529,6 +575,23 @@ def policy_costs(
     return PolicyCosts(rows, cache.judge.baseline(), start, judged, tuple(cache.run.way.notes()))
 
 
+def _mean_costs(found: Sequence[PolicyCosts]) -> PolicyCosts:
+    """Means over windows that judge as many tokens each; the worst token of all, the one window's needle."""
+    rows = []
+    for alike in zip(*(costs.policies for costs in found), strict=True):
+        worst = max(alike, key=lambda row: float(row["worst"]))
+        rows.append({**worst, **_means(alike, ("cache", "kl", "loss", "needle"))})
+    baseline = _means([costs.baseline for costs in found], ("loss", "needle"))
+    notes = dict.fromkeys(note for costs in found for note in costs.notes)
+    largest = max(costs.prompt for costs in found)
+    return PolicyCosts(rows, baseline, largest, sum(costs.judged for costs in found), tuple(notes))
+
+
+def _means(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
+    known = {name: [row[name] for row in rows if name in row] for name in names}
+    return {name: sum(numbers) / len(numbers) for name, numbers in known.items() if numbers}
+
+
 def _rounded_part(start: Start, bits: int) -> Part:
     key, value = rounded_cache(start, bits)
     positions = torch.arange(key.shape[1], device=key.device).expand(len(key), -1)
@@ -541,5 +604,5 @@ def _share(kept: Sequence[Kept], num_keys: int) -> float:
 
 
 def _share_of_bits(start: Start, bits: int) -> float:
-    """With a scale and an offset in half precision for every 32 numbers, of the numbers as the model has them."""
+    """With a scale and an offset in half precision for every 32 numbers; of the model's own numbers."""
     return (bits + 2 * 16 / ROUNDED_TOGETHER) / (8 * start.key.element_size())

@@ -64,7 +64,9 @@ def rows_of_patterns(found: Computed, wanted: Wanted) -> Int[Tensor, "text patte
 
 
 def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
-    """Means over the rows of the row statistics (of a peak the largest), and how much weight falls on each detection pattern D.
+    """Means over the rows of the row statistics, and how much weight falls on each detection pattern D.
+
+    Of a peak, as max_score, it is the largest of the rows.
 
     mean_i sum_j D_ij p_ij over the rows where the pattern is not empty, NaN where it is in all; NAME_mul is
     sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector. What does not compare in

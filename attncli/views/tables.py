@@ -17,6 +17,7 @@ from attncli.plain_text import plain_text
 from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
+from attncli.views.cache_screen import cache_screen
 from attncli.views.comparisons import comparison_screen
 from attncli.views.heatmap import sentences
 from attncli.views.matrices import chosen_parts, missing_parts, parts_of
@@ -207,6 +208,22 @@ NEEDS: dict[str, Needs] = {
         spec={"sort": TEXT},
         said=("about",),
     ),
+    "cache": Needs(
+        must=("heads", "curve", "baseline"),
+        tables={
+            "heads": {"stack": TEXT, **HEAD, "kept_weight": NUMBER, "kl": NUMBER, "worst": NUMBER},
+            "curve": {"share": NUMBER, "cache": NUMBER, "kl": NUMBER, "loss": NUMBER},
+            "full": HEAD,
+        },
+        numbers={"baseline": ("loss", "bytes", "sink", "window"), "at_budget": ("cache", "kl", "loss")},
+        said=("about", "how_to_read"),
+    ),
+    "cache of policies": Needs(
+        must=("policies", "baseline"),
+        tables={"policies": {"policy": TEXT, "budget": MAYBE, "cache": NUMBER, "kl": NUMBER, "loss": NUMBER}},
+        numbers={"baseline": ("loss",)},
+        said=("about", "how_to_read"),
+    ),
     "why": Needs(
         must=("parts", "heads", "layers", "keys"),
         numbers={"parts": ("logit", "embedding", "heads", "mlps", "biases")},
@@ -260,6 +277,8 @@ def suits(report: Report) -> bool:
         name = f"heads of {forms[0]}" if forms else name
     if name == "diff" and "heads" in report.statistics:
         name = "diff of texts"
+    if name == "cache" and "policies" in report.statistics:
+        name = "cache of policies"
     if name == "why" and "sides" in report.statistics:
         name = "why of a score"
     is_met = NEEDS[name].met_by(report)
@@ -342,6 +361,7 @@ SCREENS: dict[str, FirstScreen] = {
     "heads": heads_screen,
     "generate": generate_screen,
     "ablate": ablate_screen,
+    "cache": cache_screen,
     "why": why_screen,
     "diff": comparison_screen,
     "results": results_screen,

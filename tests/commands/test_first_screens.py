@@ -31,7 +31,9 @@ TOYS = [
     ["diff", "self", "--set", "causal=true"], ["diff", "multihead", "--set", "seed=2"],
 ]  # fmt: skip
 SHIPPED = [
-    *([name] for name in ("heads", "ablate", "why", "generate")),
+    *([name] for name in ("heads", "ablate", "cache", "why", "generate")),
+    ["cache", "--budget", "0.5"],
+    ["cache", "--policy", "all"],
     ["heads", "--sort", "induction"],
     ["heads", "a b a b a b a"],
     ["generate", "--needle", "2:5", "a needle in the hay; a nee"],

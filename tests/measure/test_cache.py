@@ -1,7 +1,7 @@
-"""`attn cache`: each head limited by hand with a mask of its own in the model's eager attention, and kvpress."""
+"""`attn cache`: each head limited by a mask of its own, put by hand into eager attention; and kvpress."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from attncli.measure.cache import Judged, judged_reading, limited_heads, read_ju
 from attncli.measure.cache_policies import PromptCache, _parts_of, policy_costs, rounded_cache
 from attncli.models.loading import in_use, open_model
 from attncli.models.pretrained import ModelText, Pretrained, Reading
-from tests.checkpoints import smollm2
 from tests.model_folders import save_writer
 from tools.kvpress_kept_keys import BUDGET, NUM_PROMPT, SHOWN, tiny_llama, tokens
 
@@ -184,7 +183,7 @@ def test_a_policy_is_a_run_with_a_mask_by_hand(architecture: str, tmp_path: Path
     with in_use(open_model(str(folder))) as pretrained:
         reading = judged(pretrained, 41)
         ids, start = reading.text.ids, 41 - 4 - 1
-        costs = policy_costs(pretrained, reading, policies=policies, budgets=[0.3, 0.7])
+        costs = policy_costs(pretrained, [reading], policies=policies, budgets=[0.3, 0.7])
         assert (costs.prompt, costs.judged) == (start, 4)
         with torch.no_grad():
             cache = PromptCache(pretrained, reading, start, policies)
@@ -210,7 +209,7 @@ def test_a_policy_is_a_run_with_a_mask_by_hand(architecture: str, tmp_path: Path
 def test_a_budget_is_a_share_of_the_cache_whatever_the_policy(llama: Pretrained) -> None:
     ids = tokens()[0]
     reading = judged_reading(Reading(ModelText(llama.labels(ids.tolist()), ids)), llama)
-    costs = policy_costs(llama, reading, budgets=[0.3, 0.6], bits=4)
+    costs = policy_costs(llama, [reading], budgets=[0.3, 0.6], bits=4)
     for row in costs.policies[:-1]:
         assert row["budget"] - 0.1 < row["cache"] <= row["budget"] + 0.01, row
     by_name = {(row["policy"], row["budget"]): row["kl"] for row in costs.policies}
