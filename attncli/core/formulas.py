@@ -157,7 +157,8 @@ def local_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
     What a cache keeps of it that has no others; S and W, of the number of keys, are those of `ends_of`. Xiao
     et al. 2023 (2309.17453), section 3.2.
     """
-    return torch.linalg.vecdot(rows.weights, rows.near_ends().expand_as(rows.weights))
+    mass: Tensor = torch.linalg.vecdot(rows.weights, rows.near_ends().expand_as(rows.weights))
+    return mass
 
 
 def max_score(rows: Rows) -> Float[Tensor, "*batch query"]:

@@ -1,6 +1,7 @@
 """The first screens of a smaller cache: heads that keep few keys, and policies over budgets."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from attncli.report import PLACES, Report, Row
 from attncli.views import Display
@@ -72,9 +73,7 @@ def _needed(rows: Sequence[Row], count: int, need: str, display: Display) -> Gri
     lost = [Column(("", name), [_lost(name, row[name], display.precision) for row in rows]) for name in names]
     kept = Column(("weight", "kept"), [fixed(row["kept_weight"], display.precision) for row in rows])
     columns = [*lost, kept, *looked_at_columns(rows, display, "forgets")]
-    title = (
-        f"{some_of(len(rows), count, 'key/value head')}, the one that needs what it would forget most first"
-    )
+    title = f"{some_of(len(rows), count, 'key/value head')}, largest {need} first"
     return Grid(title, Column(("", "head"), [head_name(row) for row in rows]), columns).first_group(
         display.width
     )
@@ -91,9 +90,9 @@ def _together(curve: Sequence[Row], display: Display) -> Grid:
     label = Column(("", "of the heads"), ["of the cache", *names[1:]])
     columns = [
         Column(
-            ("", f"{round(100 * row['share'])} %"),
+            ("", _percent(row["share"])),
             [
-                f"{round(100 * row['cache'])} %",
+                _percent(row["cache"]),
                 *(_lost(name, row[name], display.precision) for name in names[1:]),
             ],
         )
@@ -109,8 +108,8 @@ def _whole(report: Report, full: Sequence[Row], display: Display) -> Iterator[Se
     lost = ", ".join(
         f"{name} {_lost(name, numbers[name], display.precision)}" for name in LOST if name in numbers
     )
-    share = f"{round(100 * float(str(numbers['cache'])))} % of the cache"
-    yield one_line(f"{share}: {lost}. Whole: {', '.join(map(head_name, full))}", display)
+    share = _percent(numbers["cache"])
+    yield one_line(f"{share} of the cache: {lost}. Whole: {', '.join(map(head_name, full))}", display)
 
 
 def _policies(report: Report, display: Display) -> ScreenParts:
@@ -119,9 +118,14 @@ def _policies(report: Report, display: Display) -> ScreenParts:
     names = [name for name in ("needle", "kl", "loss") if name in rows[0]]
     policies = list(dict.fromkeys(str(row["policy"]) for row in rows))
     for rank, name in enumerate(names):
-        grid = _by_budget(rows, policies, name, display)
         most = len(policies)
-        yield Elastic(lambda count, grid=grid: [grid] if count else [], most, 0 if rank else most, most, rank)
+        grid = _by_budget(rows, policies, name, display)
+        yield Elastic(partial(_or_none, grid), most, 0 if rank else most, most, rank)
+
+
+def _or_none(grid: Grid, room: int) -> list[Section]:
+    """The whole of it, or nothing."""
+    return [grid] if room == len(grid.label.cells) else []
 
 
 def _by_budget(rows: Sequence[Row], policies: Sequence[str], name: str, display: Display) -> Grid:
@@ -141,7 +145,11 @@ def _by_budget(rows: Sequence[Row], policies: Sequence[str], name: str, display:
         ]
         columns.append(Column(("", "all keys"), column))
     title = f"{MEANS[name]}, by the share of the cache that stays"
-    return Grid(title, Column(("", "policy"), list(policies)), columns).first_group(display.width)
+    return Grid(title, Column(("", "policy"), list(policies), left=True), columns).first_group(display.width)
+
+
+def _percent(share: object) -> str:
+    return f"{float(str(share)):.0%}".replace("%", " %")
 
 
 def _size(num_bytes: object) -> str:
