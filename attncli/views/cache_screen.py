@@ -85,21 +85,23 @@ def _lost(name: str, value: object, precision: int) -> str:
 
 
 def _together(curve: Sequence[Row], display: Display) -> Grid:
-    """The curve, a column for each share of the heads."""
-    names = ["cache", *(name for name in LOST if name in curve[0])]
-    label = Column(("", "of the heads"), ["of the cache", *names[1:]])
+    """The curve, a column for each share of the heads; of every second one where not all fit."""
+    grids = [_curve(list(curve)[::-step][::-1], display) for step in (1, 2, 4)]
+    fitting = (grid for grid in grids if len(grid.first_group(display.width).columns) == len(grid.columns))
+    return next(fitting, grids[-1])
+
+
+def _curve(rows: Sequence[Row], display: Display) -> Grid:
+    names = ["cache", *(name for name in LOST if name in rows[0])]
     columns = [
         Column(
             ("", _percent(row["share"])),
-            [
-                _percent(row["cache"]),
-                *(_lost(name, row[name], display.precision) for name in names[1:]),
-            ],
+            [_percent(row["cache"]), *(_lost(name, row[name], display.precision) for name in names[1:])],
         )
-        for row in curve
+        for row in rows
     ]
-    title = "limited together, the least needed first"
-    return Grid(title, label, columns).first_group(display.width)
+    title = "limited together, the least needed first, and what of the cache is left"
+    return Grid(title, Column(("", "heads"), names), columns)
 
 
 def _whole(report: Report, full: Sequence[Row], display: Display) -> Iterator[Section]:
@@ -149,7 +151,7 @@ def _by_budget(rows: Sequence[Row], policies: Sequence[str], name: str, display:
 
 
 def _percent(share: object) -> str:
-    return f"{float(str(share)):.0%}".replace("%", " %")
+    return f"{float(str(share)):.0%}"
 
 
 def _size(num_bytes: object) -> str:
