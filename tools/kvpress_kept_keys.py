@@ -7,6 +7,7 @@ Its packages pin an older transformers, so that it runs in an environment of its
 """
 
 import json
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ SHOWN = 40
 """Of the logits of each token."""
 OUTPUT = Path(__file__).parents[1] / "tests" / "measure" / "kvpress_kept_keys.json"
 """What they are called here, and there."""
-PRESSES = {
+PRESSES: dict[str, tuple[str, dict[str, Any]]] = {
     "sinks": ("StreamingLLMPress", {}),
     "h2o": ("ObservedAttentionPress", {}),
     "tova": ("TOVAPress", {}),
@@ -30,7 +31,7 @@ PRESSES = {
 }
 
 
-def tiny_llama(attention: str = "eager") -> LlamaForCausalLM:
+def tiny_llama() -> LlamaForCausalLM:
     """The same numbers whatever initialises a model: three layers of four heads on two caches."""
     config = LlamaConfig(
         vocab_size=NUM_TOKENS,
@@ -41,14 +42,16 @@ def tiny_llama(attention: str = "eager") -> LlamaForCausalLM:
         num_key_value_heads=2,
         head_dim=16,
         max_position_embeddings=1024,
-        attn_implementation=attention,
     )
-    model = LlamaForCausalLM(config).eval().requires_grad_(False)
+    model: Any = LlamaForCausalLM(config)
+    model.eval().requires_grad_(False)
+    model.set_attn_implementation("eager")
     generator = torch.Generator().manual_seed(3)
     for _, parameter in sorted(model.named_parameters()):
         noise = torch.randn(parameter.shape, generator=generator)
         parameter.copy_(0.2 * noise if parameter.ndim > 1 else 1 + 0.2 * noise)
-    return model
+    found: LlamaForCausalLM = model
+    return found
 
 
 def tokens() -> torch.Tensor:
@@ -62,7 +65,8 @@ def kept_by(press: Any) -> dict[str, Any]:
     from transformers import DynamicCache
 
     model, ids = tiny_llama(), tokens()
-    whole, cache = DynamicCache(), DynamicCache()
+    whole: Any = DynamicCache()
+    cache: Any = DynamicCache()
     model.model(ids[:, :NUM_PROMPT], past_key_values=whole)
     with press(model):
         model.model(ids[:, :NUM_PROMPT], past_key_values=cache)
@@ -87,8 +91,7 @@ def kept_by(press: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Every press that has a policy here."""
-    import kvpress
-
+    kvpress = import_module("kvpress")  # which is in the environment of this script alone
     found = {
         name: kept_by(getattr(kvpress, press)(compression_ratio=1 - BUDGET, **settings))
         for name, (press, settings) in PRESSES.items()

@@ -1,6 +1,7 @@
 """What a model loses with a smaller cache: heads that keep few keys, policies for the keys of a prompt."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -134,7 +135,7 @@ def _counts(found: PolicyCosts) -> str:
     return f"a prompt of {found.prompt:,} tokens, judged by the {found.judged:,} after it"
 
 
-def _lines(found: PolicyCosts) -> list[dict[str, object]]:
+def _lines(found: PolicyCosts) -> list[dict[str, Any]]:
     """One row per policy, with lists over the budgets."""
     rows: dict[str, dict[str, list[float]]] = {}
     for row in found.policies:

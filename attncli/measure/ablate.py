@@ -198,8 +198,8 @@ class TextRun:
             self._block_of_call.append(self._blocks.running)
             attention = layer.attention
             if start and isinstance(attention, AttentionLayer) and attention.rules.bias is None:
-                before = (part[:, :, :start].clone() for part in (attention.key, attention.value))
-                self.starts.append(Start(*before, attention.visibility))
+                key, value = (part[:, :, :start].clone() for part in (attention.key, attention.value))
+                self.starts.append(Start(key, value, attention.visibility))
             return consume(layer)
 
         with self._blocks.recorded():

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -58,8 +59,8 @@ class Rotation(NamedTuple):
         turns = torch.arange(first, first + FUTURE, device=angles.device).unsqueeze(-1) * angles
         cosines, sines = ((part * size).mean(dim=0) for part in (turns.cos(), turns.sin()))
         unit = torch.eye(dim, dtype=self.cosines.dtype, device=angles.device)[None, None]
-        turns = (part.to(unit).expand(1, dim, -1) for part in (cosines, sines))
-        return self.apply(unit, unit, *turns)[0][0, 0].mT  # of a row of the unit matrix a column
+        cosines, sines = (part.to(unit).expand(1, dim, -1) for part in (cosines, sines))
+        return self.apply(unit, unit, cosines, sines)[0][0, 0].mT  # of a row of the unit matrix a column
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,8 @@ def by_last_queries(layer: PromptLayer) -> Scores:
 def by_key_norm(layer: PromptLayer) -> Scores:
     """-||k||: short keys get much weight. Devoto et al. 2024 (2406.11430), section 4."""
     dtype = torch.promote_types(layer.attention.key.dtype, torch.float32)
-    return -torch.linalg.vector_norm(layer.attention.key[0], dim=-1, dtype=dtype)
+    lengths: Tensor = torch.linalg.vector_norm(layer.attention.key[0], dim=-1, dtype=dtype)
+    return -lengths
 
 
 def by_expected_weight(layer: PromptLayer) -> Scores:
@@ -281,7 +283,7 @@ def _output(
     outputs = []
     for part in parts:
         own = slice(part.heads.start * group, part.heads.stop * group)
-        query = layer.query[copy, own].unflatten(0, (-1, group))
+        query = layer.query[copy, own].view(-1, group, *layer.query.shape[2:])
         key, value = (
             torch.cat([kept, whole[copy, part.heads, start:]], dim=1).unsqueeze(1)
             for kept, whole in ((part.key, layer.key), (part.value, layer.value))
@@ -305,6 +307,11 @@ def _as_before(seen: Visibility, part: Part, start: int, num_queries: int) -> Vi
     whole = seen.whole(part.positions.device)[0]
     masks = torch.stack([whole[:, of_head] for of_head in positions])
     return Visibility(num_queries, positions.shape[1], rule=lambda i, j: masks[:, i][:, :, j])
+
+
+def _kept_parts(kept: Sequence[Kept], call: int, start: Start) -> list[Part]:
+    """What a copy keeps of a call."""
+    return _parts_of(kept[call], start)
 
 
 def _parts_of(kept: Kept, start: Start) -> list[Part]:
@@ -333,7 +340,8 @@ def rounded(numbers: Float[Tensor, "*batch group"], bits: int) -> Float[Tensor, 
     """The nearest of 2^bits numbers from the smallest of a group to its largest."""
     least, most = numbers.amin(dim=-1, keepdim=True), numbers.amax(dim=-1, keepdim=True)
     step = ((most - least) / (2**bits - 1)).clamp(min=torch.finfo(numbers.dtype).tiny)
-    return ((numbers - least) / step).round() * step + least
+    found: Tensor = ((numbers - least) / step).round() * step + least
+    return found
 
 
 def rounded_cache(start: Start, bits: int) -> tuple[Tensor, Tensor]:
@@ -342,10 +350,10 @@ def rounded_cache(start: Start, bits: int) -> tuple[Tensor, Tensor]:
     """
     size, key, value = ROUNDED_TOGETHER, start.key[0], start.value[0]
     whole = key.shape[1] // size * size
-    by_channel = key[:, :whole].mT.unflatten(-1, (-1, size))
+    by_channel = key[:, :whole].mT.reshape(*key.shape[::2], -1, size)
     keys = torch.cat([rounded(by_channel, bits).flatten(-2).mT, key[:, whole:]], dim=1)
     channels = size if value.shape[-1] % size == 0 else value.shape[-1]
-    values = rounded(value.unflatten(-1, (-1, channels)), bits).flatten(-2)
+    values = rounded(value.reshape(*value.shape[:2], -1, channels), bits).flatten(-2)
     return keys, torch.cat([values[:, :whole], value[:, whole:]], dim=1)
 
 
@@ -433,7 +441,8 @@ class PromptCache:
         few = replace(attention, visibility=self._limit.visibility(attention.visibility))
         change = (output_by(self._few, few) - output)[0].float()
         sizes = torch.linalg.vector_norm(change, dim=-1) / torch.linalg.vector_norm(output[0].float(), dim=-1)
-        return sizes.nan_to_num(0.0).square().mean(dim=-1).view(-1, attention.group).mean(dim=1).cpu()
+        of_heads: Tensor = sizes.nan_to_num(0.0).square().mean(dim=-1)
+        return of_heads.view(-1, attention.group).mean(dim=1).cpu()
 
     def _rotation(self, layer: CapturedLayer) -> Rotation | None:
         if layer.module not in self._turns:
@@ -559,9 +568,7 @@ def _costs(
         done += count
         progress(done / total)
 
-    copies: list[Callable[[int, Start], Sequence[Part]]] = [
-        lambda call, first, kept=kept: _parts_of(kept[call], first) for _, _, kept in runs
-    ]
+    copies: list[Callable[[int, Start], Sequence[Part]]] = [partial(_kept_parts, kept) for *_, kept in runs]
     if bits is not None:
         copies.append(lambda call, first: [_rounded_part(first, bits)])
     lost = cache.lost(copies, step)

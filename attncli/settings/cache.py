@@ -109,8 +109,8 @@ class CacheSpec(SurveyTextSpec):
             over = [name for name in lost if not name.startswith("worst")]
             lines = in_group("lines.N", "budget.N", *(f"{name}.N" for name in over))
             has_lines = self.policy and len(self.budget) != 1
-            found = in_group("policies.N", "budget", "cache", *lost)
-            return (*baseline, *counts, *found, *(lines if has_lines else ()))
+            costs = in_group("policies.N", "budget", "cache", *lost)
+            return (*baseline, *counts, *costs, *(lines if has_lines else ()))
         heads = ("kept_weight", *lost, "bytes")
         curve = in_group("curve.N", "limited", "share", "bytes", "cache", *lost)
         found = [*heads, *curve, *baseline, *in_group("baseline", "bytes", "tokens", "sink", "window")]
