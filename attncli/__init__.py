@@ -40,6 +40,8 @@ __all__ = [
     "ablate",
     "answer_sources",
     "attention_statistics",
+    "cache",
+    "cache_policies",
     "changed_heads",
     "compositions",
     "examples",
@@ -65,9 +67,9 @@ __all__ = [
 _OF_MODELS = {
     **dict.fromkeys(
         (
-            *("ablate", "answer_sources", "compositions", "examples", "generate", "head_edges", "layers"),
-            *("relations", "retrieving_heads", "score_parts", "survey", "survey_texts"),
-            *("text_differences", "why"),
+            *("ablate", "answer_sources", "cache", "cache_policies", "compositions", "examples", "generate"),
+            *("head_edges", "layers", "relations", "retrieving_heads", "score_parts", "survey"),
+            *("survey_texts", "text_differences", "why"),
         ),
         "library",
     ),

@@ -114,6 +114,7 @@ SYNONYMS = {
     "batch": "run sweep grid experiments",
     "generate": "chat complete completion write sample",
     "diff": "compare",
+    "cache": "kvcache kv_cache kv kvpress compress press evict",
     "why": "attribute attribution explain dla logit_lens lens",
     "lesson": "tutorial learn docs course examples list",
     "pitfalls": "mistakes bugs",

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
-from attncli.core.row_statistics import PATTERNS, ROW_STATISTICS
+from attncli.core.row_statistics import CACHE_POLICIES, PATTERNS, ROW_STATISTICS
 from attncli.errors import UserError, must_be_one_of
 from attncli.measure.ablate import HeadEffects, Predicted, ablated, predicted_reading, swapped_reading
+from attncli.measure.cache import Judged, LimitedHeads, judged_reading, limited_heads, read_judged
+from attncli.measure.cache_policies import PolicyCosts, policy_costs, windows
 from attncli.measure.circuit import Compositions, HeadEdges
 from attncli.measure.circuit import compositions as compositions_of_heads
 from attncli.measure.circuit import head_edges as edges_of_heads
@@ -320,6 +322,60 @@ def ablate(
             each_token=token == "each",
             into=into,
         )
+
+
+def cache(
+    model: Model,
+    text: Text,
+    *,
+    sink: int | None = None,
+    window: int | None = None,
+    needle: str | None = None,
+    budget: float | None = None,
+) -> LimitedHeads:
+    """What the model loses on a text where a key/value head keeps the first `sink` and last `window` keys.
+
+    Each head alone, then shares of them together, the least needed first. A `needle` is a part of the text
+    that its end asks for: heads are ordered by what is lost on it. A `budget`, a share of the cache, names
+    the heads that keep everything. UserError for a model that keeps no cache, and a budget that is too small;
+    MemoryError.
+    """
+    with in_use(model) as pretrained:
+        reading = _judged(pretrained, text, needle)
+        return limited_heads(pretrained, reading, sink=sink, window=window, budget=budget)
+
+
+def cache_policies(
+    model: Model,
+    text: Text,
+    *,
+    policies: Names = tuple(CACHE_POLICIES),
+    budgets: Sequence[float] = (0.1, 0.3, 0.5),
+    bits: int | None = None,
+    needle: str | None = None,
+    every: int | None = None,
+) -> PolicyCosts:
+    """What the model loses on the end of a text where a policy keeps a share of the keys before it.
+
+    The prompt is read once; the last tenth of the text, at most 200 tokens, is judged, or with `every` so
+    many tokens again and again. `bits` rounds keys and values. UserError for a policy that there is not, a
+    text too short, and a model that cannot read on from kept keys; MemoryError.
+    """
+    names = _listed(policies)
+    if unknown := [name for name in names if name not in CACHE_POLICIES]:
+        raise UserError(f"policies: {must_be_one_of(unknown[0], tuple(CACHE_POLICIES))}")
+    with in_use(model) as pretrained:
+        reading = _judged(pretrained, text, needle, every)
+        readings = [reading] if every is None else windows(pretrained, reading, every)
+        return policy_costs(pretrained, readings, policies=names, budgets=budgets, bits=bits, every=every)
+
+
+def _judged(model: Pretrained, text: Text, needle: str | None, every: int | None = None) -> Judged:
+    if isinstance(text, str):
+        return read_judged(model, text, needle=needle, every=every)
+    if needle is not None:
+        raise UserError("needle: needs the text itself, which says where it stands")
+    return judged_reading(text, model)
 
 
 def text_differences(model: Pretrained, a: Text, b: Text) -> TextDifferences:

@@ -13,7 +13,7 @@ from attncli import __version__
 from attncli.core.engines import attend
 from attncli.core.formulas import outside_mass
 from attncli.core.layer import Computed, Wanted
-from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.core.row_statistics import OF_WEIGHTS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import tile_pass_in_use
 from attncli.core.summaries import extreme_places, quantiles
@@ -174,7 +174,7 @@ def weights_report(
     if why_not:
         notes.append(f"{why_not}: no statistics of rows.")
     of_one_text = not context_tokens
-    rows = tuple(name for name, known in ROW_STATISTICS.items() if of_one_text or not known.positional)
+    rows = tuple(name for name in OF_WEIGHTS if of_one_text or not ROW_STATISTICS[name].positional)
     statistics = {} if why_not else _statistics(weights.values, weights.axes, rows)
     return Report(
         "show",

@@ -40,6 +40,7 @@ SMOLLM2 = LlamaConfig(
     num_attention_heads=9,
     num_key_value_heads=3,
     tie_word_embeddings=True,
+    max_position_embeddings=2**15,
     initializer_range=0.1,
     bos_token_id=0,
 )

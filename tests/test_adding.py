@@ -101,7 +101,7 @@ def report(package: Path, *arguments: str) -> dict[str, Any]:
 
 def test_the_page_names_these_files_and_no_others() -> None:
     files = {
-        "A statistic of a row": {"attncli/core/local_mass.py", "attncli/core/row_statistics.py"},
+        "A statistic of a row": {"attncli/core/nearby_mass.py", "attncli/core/row_statistics.py"},
         "An experiment": {"attncli/commands/similarity.py", "attncli/settings/__init__.py"},
         "Something measured of a pair of heads": {
             "attncli/measure/pairs.py",
@@ -117,7 +117,7 @@ def test_the_page_names_these_files_and_no_others() -> None:
     assert found == files
 
 
-def local_mass(weights: np.ndarray) -> np.ndarray:
+def nearby_mass(weights: np.ndarray) -> np.ndarray:
     places = np.arange(weights.shape[-1])
     nearby = np.abs(np.subtract.outer(np.arange(weights.shape[-2]), places)) < 8
     return np.where(nearby, weights, 0).sum(-1)
@@ -126,17 +126,17 @@ def local_mass(weights: np.ndarray) -> np.ndarray:
 def test_a_statistic_of_a_row_is_in_reports_and_tables(package: Path) -> None:
     found = report(package, "multihead", "--sentence", SENTENCE, "--num-heads", "2", "--causal")
     weights = np.array(found["tensors"]["weights"]["values"])
-    rows = np.array(found["statistics"]["rows"]["local_mass"])
-    np.testing.assert_allclose(rows, local_mass(weights), atol=1e-6)
+    rows = np.array(found["statistics"]["rows"]["nearby_mass"])
+    np.testing.assert_allclose(rows, nearby_mass(weights), atol=1e-6)
     assert rows.min() < 1, "some weight lies further away"
     table = attn(package, "self", "--sentence", SENTENCE, "--show", "rows")
-    assert re.search(r"local", table) and "mass" in table
+    assert re.search(r"nearby", table) and "mass" in table
 
 
 def test_a_statistic_of_a_row_is_in_both_engines(package: Path) -> None:
     settings = ["--num-tokens", "1100", "--embed-dim", "8", "--causal", "--embedding", "gaussian"]
     found = [
-        report(package, "self", *settings, "--engine", engine)["statistics"]["rows"]["local_mass"]
+        report(package, "self", *settings, "--engine", engine)["statistics"]["rows"]["nearby_mass"]
         for engine in ("streaming", "dense")
     ]
     np.testing.assert_allclose(*found, atol=1e-5)
@@ -150,17 +150,17 @@ def test_a_statistic_of_a_row_is_in_what_python_gets(package: Path) -> None:
         weights = (tensor @ tensor.T / 5**0.5).softmax(dim=-1)
         places = torch.arange(23)
         nearby = (places.unsqueeze(-1) - places).abs() < 8
-        torch.testing.assert_close(found.local_mass.float(), (weights * nearby).sum(dim=-1))
-        assert found.rows["local_mass"] is found.local_mass
+        torch.testing.assert_close(found.nearby_mass.float(), (weights * nearby).sum(dim=-1))
+        assert found.rows["nearby_mass"] is found.nearby_mass
     """
     subprocess.run([sys.executable, "-c", script], cwd=package, check=True, timeout=120)
 
 
 def test_a_statistic_of_a_row_is_in_the_survey_of_heads(package: Path) -> None:
-    heads = report(package, "heads", "--sort", "local_mass")["statistics"]["heads"]
-    values = [row["local_mass"] for row in heads]
+    heads = report(package, "heads", "--sort", "nearby_mass")["statistics"]["heads"]
+    values = [row["nearby_mass"] for row in heads]
     assert values == sorted(values, reverse=True) and 0 < values[-1] < values[0] <= 1
-    grid = report(package, "heads", "--statistic", "local_mass")["tensors"]["local_mass"]
+    grid = report(package, "heads", "--statistic", "nearby_mass")["tensors"]["nearby_mass"]
     assert grid["axes"] == ["layer", "head"]
 
 
@@ -168,11 +168,11 @@ def test_a_statistic_of_a_row_is_in_batches_and_exports(package: Path, tmp_path:
     config, store = tmp_path / "config.yaml", tmp_path / "runs.db"
     config.write_text("experiment: self\nsweep:\n  causal: [true, false]\n")
     attn(package, "batch", str(config), "-o", str(store), "--workers", "1")
-    summary = report(package, "results", str(store), "--statistic", "local_mass.mean", "--group-by", "none")
+    summary = report(package, "results", str(store), "--statistic", "nearby_mass.mean", "--group-by", "none")
     (row,) = summary["statistics"]["summary"]
     assert row["count"] == 2 and 0 < row["mean"] <= 1 + 1e-6
     rows = list(csv.DictReader(io.StringIO(attn(package, "export", str(store)))))
-    assert sum(row["statistic"] == "local_mass.mean" for row in rows) == 2
+    assert sum(row["statistic"] == "nearby_mass.mean" for row in rows) == 2
 
 
 def test_an_experiment_is_a_command(package: Path, tmp_path: Path) -> None:

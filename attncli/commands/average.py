@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.core.row_statistics import OF_WEIGHTS
 from attncli.report import Numbers, Report, Statistic, Step, Tensors
 from attncli.settings.fields import (
     BYTES_PER_TOP_KEY,
@@ -55,7 +55,7 @@ class AverageSpec(TextSpec, ExplainRowSpec):
         return num_queries**2 * BYTES_PER_WEIGHT + rows * row_bytes
 
     def row_statistics(self) -> tuple[str, ...]:
-        return (*ROW_STATISTICS, "logsumexp", "received_mass") if self.aggregate == "mean" else ()
+        return (*OF_WEIGHTS, "logsumexp", "received_mass") if self.aggregate == "mean" else ()
 
     def single_statistics(self) -> tuple[str, ...]:
         return in_group("agreement", "loop_vs_matmul", "loop_vs_softmax") if self.method == "all" else ()

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.row_statistics import PLUGGED
+from attncli.core.row_statistics import PLUGGED, ends_of
 from attncli.core.runtime import imported_or_told
 
 
@@ -36,7 +36,8 @@ class Rows:
     """Weights p of some queries on a run of neighbouring keys; keys before and after it have weight 0.
 
     `queries` and `keys` are positions, `visible` is how many keys each query may see. `softmax` is there
-    where the weights came from scores; weights from elsewhere may be negative.
+    where the weights came from scores; weights from elsewhere may be negative. `num_keys` counts all keys,
+    where the run is a part of them; `max_scores` is the largest score of each row, where there are scores.
     """
 
     weights: Float[Tensor, "*batch query key"]
@@ -46,6 +47,8 @@ class Rows:
     softmax: Softmax | None = None
     shared: dict[str, Any] = field(default_factory=dict)
     """What depends only on positions: rows at the same positions in other layers share it."""
+    num_keys: int | None = None
+    max_scores: Float[Tensor, "*batch query"] | None = None
 
     @cached_property
     def sums(self) -> Float[Tensor, "*batch query"]:
@@ -75,6 +78,16 @@ class Rows:
         found: Tensor = self._shared(
             "distances", lambda: (self.queries.unsqueeze(-1) - self.keys).abs().to(self.weights.dtype)
         )
+        return found
+
+    def near_ends(self) -> Float[Tensor, "query key"]:
+        """1 where a key is among the first ones, or near the query: see `ends_of`; else 0."""
+
+        def near() -> Tensor:
+            ends = ends_of(len(self.keys) if self.num_keys is None else self.num_keys)
+            return ((self.keys < ends.sink) | (self.distances() < ends.window)).to(self.weights.dtype)
+
+        found: Tensor = self._shared("near_ends", near)
         return found
 
     def max_entropy(self) -> Float[Tensor, "*#batch query"]:
@@ -145,6 +158,27 @@ def participation(rows: Rows) -> Float[Tensor, "*batch query"]:
         return rows.softmax.participation
     length: Tensor = torch.linalg.vector_norm(rows.weights, dim=-1, dtype=torch.float64)
     return length.square().reciprocal()
+
+
+def local_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
+    """sum p over j < S and |i - j| < W: the weight on the first keys and on the nearest ones.
+
+    What a cache keeps of it that has no others; S and W, of the number of keys, are those of `ends_of`. Xiao
+    et al. 2023 (2309.17453), section 3.2.
+    """
+    mass: Tensor = torch.linalg.vecdot(rows.weights, rows.near_ends().expand_as(rows.weights))
+    return mass
+
+
+def max_score(rows: Rows) -> Float[Tensor, "*batch query"]:
+    """The largest score of a row, as the softmax takes it; NaN for weights from elsewhere.
+
+    QK-clip rescales the weights of a head whose largest is above a threshold. Kimi K2 (2507.20534), section
+    2.1.
+    """
+    if rows.max_scores is None:
+        return torch.full_like(rows.weights[..., 0], torch.nan)
+    return rows.max_scores
 
 
 def softmax_gradient_norm(weights: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:

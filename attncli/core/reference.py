@@ -27,7 +27,9 @@ def attend(layer: AttentionLayer, wanted: Wanted) -> Computed:
     visible = seen.sum(dim=-1)
     blind = (visible == 0).unsqueeze(1)
     positions = layer.visibility.positions(slice(0, num_queries), scores.device)
-    rows = Rows(weights, visible.unsqueeze(1), positions, torch.arange(num_keys, device=scores.device))
+    columns = torch.arange(num_keys, device=scores.device)
+    largest = masked.amax(dim=-1) if num_keys else None
+    rows = Rows(weights, visible.unsqueeze(1), positions, columns, max_scores=largest)
     statistics = {name: load_formula(ROW_STATISTICS[name].formula)(rows) for name in wanted.rows}
     best = masked.sort(dim=-1, descending=True, stable=True)
     ranked = F.pad(best.values[..., : wanted.top_k], (0, max(0, wanted.top_k - num_keys)), value=-torch.inf)

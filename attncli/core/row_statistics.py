@@ -20,6 +20,10 @@ class RowStatistic(NamedTuple):
     """Whether it compares positions of queries and keys, which two texts do not share."""
     running: bool = False
     """Whether the engine `tiles` gets it from its running sums; any other takes it a second pass."""
+    of_scores: bool = False
+    """Whether it is about what the softmax was given, which weights from elsewhere do not tell."""
+    is_peak: bool = False
+    """Whether the number of a head is the largest of its rows, not their mean."""
 
 
 # In the order in which reports name them.
@@ -30,7 +34,24 @@ ROW_STATISTICS = {
     "sink_mass": RowStatistic("attncli.core.formulas:sink_mass", signed=True, running=True),
     "distance": RowStatistic("attncli.core.formulas:distance", positional=True, running=True),
     "participation": RowStatistic("attncli.core.formulas:participation", running=True),
+    "local_mass": RowStatistic("attncli.core.formulas:local_mass", positional=True, running=True),
+    "max_score": RowStatistic("attncli.core.formulas:max_score", running=True, of_scores=True, is_peak=True),
 }
+OF_WEIGHTS = tuple(name for name, statistic in ROW_STATISTICS.items() if not statistic.of_scores)
+"""Those that weights from elsewhere have, too."""
+
+
+class Ends(NamedTuple):
+    """How many of the first keys and of the last ones a small cache keeps: Xiao et al. 2023 (2309.17453)."""
+
+    sink: int
+    window: int
+
+
+def ends_of(num_keys: int) -> Ends:
+    """4 and 64, as Xiao et al. keep few; of shorter texts a 128th and an eighth, rounded up."""
+    return Ends(min(4, -(-num_keys // 128)), min(64, -(-num_keys // 8)))
+
 
 # Which keys of a row a head's score counts: a function of `attncli.core.formulas.Places`.
 PATTERNS = {
@@ -71,7 +92,7 @@ for name, plugin in PLUGGED.items():
     ROW_STATISTICS[name] = RowStatistic(plugin.place, positional=True)
 OF_WRITTEN_KEYS = ("written_mass", "lookback_ratio")
 """Those that need what was written among the keys: cross-attention has them not."""
-WRITER_STATISTICS = (*ROW_STATISTICS, *WRITING, "retrieval")
+WRITER_STATISTICS = (*OF_WEIGHTS, *WRITING, "retrieval")
 """What each head of a model that writes has a number of."""
 
 HEAD_STATISTICS = (
@@ -124,6 +145,57 @@ HEAD_PATTERNS = {
     "one key for all": HeadPattern("one_key_mass", 0.3, "K"),
     "uniform": HeadPattern("normalized_entropy", 0.9, "U", precedence=2),
 }
+
+
+OF_CACHE = "attncli.measure.cache_policies:"
+
+
+class CachePolicy(NamedTuple):
+    """Which keys of a prompt stay in a cache: those of the highest scores, as many as the counts say.
+
+    No policy looks at what comes after the prompt.
+    """
+
+    scores: str
+    keeps: str
+    paper: str
+    counts: str = OF_CACHE + "even_counts"
+
+
+CACHE_POLICIES = {
+    "window": CachePolicy(OF_CACHE + "by_position", "the last keys", "Beltagy et al. 2020 (2004.05150)"),
+    "sinks": CachePolicy(
+        OF_CACHE + "by_ends", "the first four keys and the last ones", "Xiao et al. 2023 (2309.17453)"
+    ),
+    "h2o": CachePolicy(
+        OF_CACHE + "by_received_weight",
+        "keys with most weight, mean over the queries that see them",
+        "Zhang et al. 2023 (2306.14048)",
+    ),
+    "tova": CachePolicy(
+        OF_CACHE + "by_last_query", "keys with most weight from the last token, all heads alike",
+        "Oren et al. 2024 (2401.06104)",
+    ),
+    "snapkv": CachePolicy(
+        OF_CACHE + "by_last_queries", "keys with most weight from the last 64 tokens, smoothed over five",
+        "Li et al. 2024 (2404.14469)",
+    ),
+    "pyramidkv": CachePolicy(
+        OF_CACHE + "by_last_queries", "as snapkv, more in lower layers", "Cai et al. 2024 (2406.02069)",
+        OF_CACHE + "pyramid_counts",
+    ),
+    "knorm": CachePolicy(OF_CACHE + "by_key_norm", "the shortest keys", "Devoto et al. 2024 (2406.11430)"),
+    "expected": CachePolicy(
+        OF_CACHE + "by_expected_weight", "keys with most weight from queries to come, as a Gaussian has them",
+        "Devoto et al. 2025 (2510.00636)",
+    ),
+    "random": CachePolicy(OF_CACHE + "by_chance", "any keys", "a baseline"),
+    "heads": CachePolicy(
+        OF_CACHE + "by_ends", "all keys of the heads whose output changes most, of others the ends",
+        "Xiao et al. 2024 (2410.10819)", OF_CACHE + "head_counts",
+    ),
+}  # fmt: skip
+"""In the order in which reports name them."""
 
 
 class Effect(NamedTuple):

@@ -421,7 +421,18 @@ def _softmax_tile(
         parts = zip((block.texts, block.heads), sink.shape, strict=True)
         sink = sink.to(scores)[tuple(part if size > 1 else slice(None) for part, size in parts)].unsqueeze(-1)
     weights, logsumexp, softmax = softmax_rows(scores, seen, sink, buffers[1:])
-    rows = Rows(weights, seen.visible, seen.positions, seen.columns, softmax, seen.shared)
+    # Beside a sink far above the keys, the two of the difference would leave no digits of it.
+    largest = logsumexp - softmax.log_totals if sink is None else scores.amax(dim=-1)
+    rows = Rows(
+        weights,
+        seen.visible,
+        seen.positions,
+        seen.columns,
+        softmax,
+        seen.shared,
+        num_keys=layer.shape[3],
+        max_scores=largest,
+    )
     is_masked = seen.hidden is not None
     return Tile(block, seen.keys, rows, is_masked, seen.blind, scores, raw, logsumexp)
 

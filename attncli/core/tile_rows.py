@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from attncli.core.formulas import are_equal, top_keys
+from attncli.core.row_statistics import ends_of
 from attncli.core.row_tiles import Scratch
 from attncli.core.rows import PooledGrid
-from attncli.core.tile_scores import LOG2_E, LOWEST, Head, QueryBlock
+from attncli.core.tile_scores import LOG2_E, LOWEST, Head, Interval, QueryBlock
 from attncli.core.tile_sums import RowSums, TileSizes, score_tiles, tile_pass_for
 
 
@@ -124,6 +125,8 @@ RUNNING = (
     "sink_mass",
     "distance",
     "participation",
+    "local_mass",
+    "max_score",
     "previous_token",
 )
 """What comes of the running sums, a number for each row."""
@@ -131,8 +134,12 @@ IN_FLOAT64 = ("participation",)
 """Those that a strong sink takes beyond float32."""
 
 
-def row_statistics(head: Head, block: QueryBlock, sums: RowSums) -> dict[str, Tensor]:
+def row_statistics(
+    head: Head, block: QueryBlock, sums: RowSums, scratch: Scratch, *, is_local: bool
+) -> dict[str, Tensor]:
     """Every number of RUNNING by name, and top keys; `inverse` makes 2^(score - reference) a weight.
+
+    local_mass takes scores of its own: it is there where `is_local` asks for it.
 
     The sums of the output become the output, in their place.
 
@@ -166,8 +173,11 @@ def row_statistics(head: Head, block: QueryBlock, sums: RowSums) -> dict[str, Te
         "sink_mass": _weight(first, logsumexp),
         "distance": share * sums.distance / total,
         "participation": total.square() / sums.total_square / share.square(),
+        "max_score": (sums.largest + block.centre) * LN_2,
         "previous_token": _weight(previous, logsumexp).masked_fill(no_such_key, torch.nan),
     }
+    if is_local:
+        rows["local_mass"] = local_mass(head, block, sums.largest, logsumexp, scratch)
     is_blind = visible == 0
     if is_blind.any():
         for name, numbers in rows.items():
@@ -177,6 +187,42 @@ def row_statistics(head: Head, block: QueryBlock, sums: RowSums) -> dict[str, Te
     sums.output.mul_((share / total).nan_to_num(0.0)[:, None])
     inverse = torch.exp2(sums.reference - logsumexp).masked_fill(is_blind, 0.0)
     return rows | {"visible": visible, "top_keys": top_keys, "inverse": inverse}
+
+
+STRIP = 128
+"""Queries whose weights on near keys are computed together; their band is as much wider than a window."""
+
+
+def local_mass(
+    head: Head,
+    block: QueryBlock,
+    largest: Float[Tensor, " query"],
+    logsumexp: Float[Tensor, " query"],
+    scratch: Scratch,
+) -> Float[Tensor, " query"]:
+    """sum p over the first keys and those near the query: `attncli.core.formulas.local_mass`."""
+    seen, ends = head.visibility, ends_of(head.visibility.num_keys)
+    num_first = int((seen.kept < ends.sink).sum())
+    near = replace(seen, window=ends.window).interval(block.rows)
+    first, stop = near.first.maximum(block.interval.first), near.stop.minimum(block.interval.stop)
+    mass = torch.zeros_like(logsumexp)
+    for start in range(0, len(mass), STRIP):
+        rows = slice(start, start + STRIP)
+        strip, of_window = block.of(rows), Interval(first[rows], stop[rows])
+        last = int(of_window.stop.max())
+        band = slice(min(int(of_window.first.min()), last), last)
+        before = slice(0, min(num_first, last))
+        for ranks in (band, before):
+            columns = torch.arange(ranks.start, ranks.stop, device=mass.device)
+            hidden = of_window.hides(columns)
+            if ranks is before:  # those of the first keys that are not near
+                hidden = ~hidden | strip.interval.hides(columns)
+            size = len(columns) * (len(strip.query) + strip.query.shape[-1])
+            with scratch.lent(size) as (buffer, _):
+                scores = head.scores(strip, ranks, buffer).minimum(largest[rows, None])
+            weights = _weight(scores, logsumexp[rows]).masked_fill(hidden, 0.0)
+            mass[rows] += weights.sum(dim=-1)
+    return mass
 
 
 def _weight(scores: Float[Tensor, "query ..."], logsumexp: Float[Tensor, " query"]) -> Tensor:

@@ -77,6 +77,7 @@ class Plan:
     """What is the same for all heads."""
 
     num_queries: int
+    rows: tuple[str, ...]
     top_k: int
     sizes: TileSizes
     scratch: Scratch
@@ -145,7 +146,8 @@ class HeadJobs:
         block, sums = self.block.of(rows), self.sums.of(rows)
         if plan.top_k:
             break_ties(self.head, rows, sums.top_scores, sums.top_ranks, plan.sizes, plan.scratch)
-        for name, numbers in row_statistics(self.head, block, sums).items():
+        is_local = "local_mass" in plan.rows
+        for name, numbers in row_statistics(self.head, block, sums, plan.scratch, is_local=is_local).items():
             self.into[name][rows] = numbers
         self.into["moments"][part] = score_moments(block, sums)
 
@@ -197,7 +199,7 @@ def stream(
         done += share
 
     with Scratch(like) as scratch:
-        plan = Plan(num_queries, wanted.top_k, sizes, scratch, grid, like)
+        plan = Plan(num_queries, wanted.rows, wanted.top_k, sizes, scratch, grid, like)
         for group in slices(len(heads), together):
             some = [
                 HeadJobs(heads[index], plan, {name: numbers[index] for name, numbers in found.items()})

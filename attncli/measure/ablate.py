@@ -2,20 +2,21 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, groupby
 from math import nan
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from attncli.core.engines import attend_with_gradients
-from attncli.core.layer import AttentionLayer
-from attncli.core.processor import threads_of_idle_cores
+from attncli.core.layer import AttentionLayer, Visibility
+from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.summaries import (
     mean_divergence,
     mean_interval,
@@ -28,6 +29,7 @@ from attncli.measure.heads import NOTHING_MORE, WHERE_IT_LOOKS, Survey, found_te
 from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import (
     Blocks,
+    Change,
     HeadPlace,
     Removal,
     RemovalMethod,
@@ -166,14 +168,36 @@ LOGITS_TO_KEEP = "logits_to_keep"
 """The argument of models that can compute their logits at some places alone."""
 
 
+class Start(NamedTuple):
+    """What a call of a layer had made of the first tokens of a text, and who sees whom in all of it."""
+
+    key: Float[Tensor, "1 kv_head key dim"]
+    value: Float[Tensor, "1 kv_head key value_dim"]
+    visibility: Visibility
+
+
 class TextRun:
     """The run of a text with all heads, and its runs without some, each a row of a batch.
 
     `output` is what the model gives: logits at the places that are predicted, or the last vectors of a model
-    without a head.
+    without a head. Where the first tokens are the same in all runs, these begin at the token `start`, and
+    take the keys and values before it, `starts` of each call, from the whole run; `start` is 0 where a model
+    cannot.
     """
 
-    def __init__(self, pretrained: Pretrained, reading: Predicted, consume: Consumer) -> None:
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        reading: Predicted,
+        consume: Consumer,
+        *,
+        key: str = "ablate",
+        start: int = 0,
+    ) -> None:
+        self.key = key
+        self.start = 0
+        self.starts: list[Start] = []
+        self._seen_after: dict[int, Visibility] = {}
         self.pretrained = pretrained
         self.model = pretrained.whole
         self.reading = reading
@@ -188,12 +212,32 @@ class TextRun:
 
         def taken(layer: CapturedLayer) -> Tensor | None:
             self._block_of_call.append(self._blocks.running)
+            attention = layer.attention
+            if start and isinstance(attention, AttentionLayer) and attention.rules.bias is None:
+                key, value = (part[:, :, :start].clone() for part in (attention.key, attention.value))
+                self.starts.append(Start(key, value, attention.visibility))
             return consume(layer)
 
         with self._blocks.recorded():
             self.output = self._run(self.inputs, taken)[0]
         self._can_begin_later = None not in self._block_of_call and not self._blocks.leave_notes
         self._can_begin_later = self._can_begin_later and self._begins_well()
+        if start and self._can_begin_later and len(self.starts) == len(self._block_of_call):
+            self._begin_after(start, parameters)
+
+    def _begin_after(self, start: int, parameters: Collection[str]) -> None:
+        """Leave the first tokens out of the runs to come, where that gives what the whole run gave."""
+        if "position_ids" not in parameters:
+            return
+        outputs = self._blocks.outputs
+        self.start, self._blocks.outputs = start, [_after(start, output) for output in outputs]
+        if not self._begins_well(first_call=0):
+            self.start, self._blocks.outputs = 0, outputs
+
+    @property
+    def num_same(self) -> int:
+        """How many of the places are left out of the runs."""
+        return int((self.reading.places < self.start).sum())
 
     def _refuse_what_does_not_fit(self) -> None:
         """UserError where the blocks' outputs and the logits do not fit into memory."""
@@ -204,12 +248,14 @@ class TextRun:
         places = self.reading.num_places if self._keeps else rows
         of_one = places * config.vocab_size * FLOAT_BYTES if self.is_language_model else 0
         needed = recorded + max(LOGIT_BYTES * bool(of_one), of_one) + COPIES_OF_LOGITS * of_one
-        refuse_bytes("ablate", needed, "fewer tokens")
+        refuse_bytes(self.key, needed, "fewer tokens")
 
-    def _begins_well(self) -> bool:
-        """Whether runs that begin at the last block give what the whole run gave."""
-        again = self.without([(), ()], Removal("zero"), len(self._block_of_call) - 1)
-        return bool((again - self.output).abs().max() <= AGREES * self.output.abs().max())
+    def _begins_well(self, first_call: int | None = None) -> bool:
+        """Whether runs that begin at the last block, or at that call, give what the whole run gave."""
+        first_call = len(self._block_of_call) - 1 if first_call is None else first_call
+        again = self.without([(), ()], Removal("zero"), first_call)
+        output = self.output[self.num_same :]
+        return bool((again - output).abs().max() <= AGREES * output.abs().max())
 
     def block_of(self, call: int) -> int:
         """The first block that runs anew without a head of this call."""
@@ -218,15 +264,16 @@ class TextRun:
 
     def num_together(self) -> int:
         """How many runs make a batch."""
-        places = self.reading.num_places if self._keeps else self.inputs["input_ids"].shape[1]
+        num_tokens = self.inputs["input_ids"].shape[1] - self.start
+        places = self.reading.num_places - self.num_same if self._keeps else num_tokens
         of_one = places * self.output.shape[-1] * self.output.element_size()
-        rows = max(tensor.shape[1] for tensor in self.inputs.values())
+        rows = max(tensor.shape[1] for tensor in self.inputs.values()) - self.start
         return max(1, min(LOGIT_BYTES // of_one, MAX_ROWS // rows))
 
     def without(
-        self, removed: Sequence[Removed], removal: Removal, first_call: int | None = None
+        self, removed: Sequence[Removed], removal: Change, first_call: int | None = None
     ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
-        """The output without each of these sets of heads, all at once; from the block of the first on."""
+        """The output with each of these sets of heads changed, all at once; from the first block on."""
         if first_call is None:
             first_call = min(place.call for places in removed for place in places)
         begin = self.block_of(first_call)
@@ -234,9 +281,16 @@ class TextRun:
         calls = count(first if begin else 0)
 
         def consume(layer: CapturedLayer) -> Tensor:
-            return removal.applied(self.model, layer, next(calls), removed, hooks)
+            call = next(calls)
+            return removal.applied(self.model, self._whole(layer, call), call, removed, hooks)
 
-        inputs = {name: torch.cat([tensor] * len(removed)) for name, tensor in self.inputs.items()}
+        inputs = {
+            name: torch.cat([tensor[:, self.start :]] * len(removed)) for name, tensor in self.inputs.items()
+        }
+        if self.start:
+            num_tokens = self.inputs["input_ids"].shape[1]
+            positions = torch.arange(self.start, num_tokens, device=self.pretrained.device)
+            inputs["position_ids"] = positions.expand(len(removed), -1)
         with self._blocks.begun_at(begin, len(removed)), ExitStack() as hooks:
             return self._run(inputs, consume)
 
@@ -260,14 +314,39 @@ class TextRun:
             run_model(self.model, inputs, keep)
         return found[0]
 
+    def _whole(self, layer: CapturedLayer, call: int) -> CapturedLayer:
+        """The layer with the keys and values of the first tokens, which it did not read."""
+        if not self.start:
+            return layer
+        attention, before = layer.attention, self.starts[call]
+        assert isinstance(attention, AttentionLayer)
+        num_copies = len(attention.query)
+        key, value = (
+            torch.cat([first.expand(num_copies, -1, -1, -1), own], dim=2)
+            for first, own in ((before.key, attention.key), (before.value, attention.value))
+        )
+        if id(before.visibility) not in self._seen_after:  # shared, as that of the whole text is
+            every = slice(None)
+            after = before.visibility[every, every, self.start :, every]
+            self._seen_after[id(before.visibility)] = after
+        seen = self._seen_after[id(before.visibility)]
+        return replace(layer, attention=replace(attention, key=key, value=value, visibility=seen))
+
     def _run(
         self, inputs: Mapping[str, Tensor], consume: Consumer
     ) -> Float[Tensor, "copy place vocabulary_or_dim"]:
-        places = self.reading.places
+        places = self.reading.places[self.num_same :] - self.start
         if self._keeps:
             inputs = {**inputs, LOGITS_TO_KEEP: places}
         output: Tensor = run_model(self.model, inputs, consume)[0]
         return output[:, places] if self.is_language_model and not self._keeps else output
+
+
+def _after(start: int, output: Any) -> Any:
+    """What a block gave for the tokens from `start` on."""
+    if isinstance(output, Tensor):
+        return output[:, start:] if output.ndim == 3 else output
+    return type(output)(_after(start, part) for part in output) if isinstance(output, tuple) else output
 
 
 KEPT_PER_SCORE, KEPT_PER_ENTRY = 4, 30
@@ -490,7 +569,7 @@ class Ablation:
         found: list[tuple[Effects, int | None]] = [({}, None)] * len(self.removed)
         done = 0
         begins = [[self.into_place]] * len(self.removed) if self.into_place else self.removed
-        for some in _batches(run, begins):
+        for some in runs_together(run, begins):
             for i, effect in zip(some, baseline.effects(outputs(some)), strict=True):
                 found[i] = effect
             done += len(some)
@@ -735,7 +814,7 @@ def _places(survey: Survey) -> Iterator[HeadPlace]:
             yield HeadPlace(call, head)
 
 
-def _batches(run: TextRun, removed: Sequence[Removed]) -> Iterator[list[int]]:
+def runs_together(run: TextRun, removed: Sequence[Removed]) -> Iterator[list[int]]:
     """The indices of what runs together: what begins at the same block."""
 
     def block(index: int) -> int:

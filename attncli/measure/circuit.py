@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
-from attncli.core.processor import threads_of_idle_cores
+from attncli.core.runtime import threads_of_idle_cores
 from attncli.core.summaries import mean_interval
 from attncli.measure.ablate import predicted_reading
 from attncli.measure.heads import NOTHING_MORE, surveyed

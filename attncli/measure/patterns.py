@@ -66,6 +66,8 @@ def rows_of_patterns(found: Computed, wanted: Wanted) -> Int[Tensor, "text patte
 def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[Tensor, "layer text head"]]:
     """Means over the rows of the row statistics, and how much weight falls on each detection pattern D.
 
+    Of a peak, as max_score, it is the largest of the rows.
+
     mean_i sum_j D_ij p_ij over the rows where the pattern is not empty, NaN where it is in all; NAME_mul is
     sum D p / sum p over all rows, the `mul` score of TransformerLens' head_detector. What does not compare in
     cross-attention is NaN. The layers have the same shapes, and the same was wanted of them.
@@ -77,7 +79,7 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     )
     nothing = torch.full_like(sums[..., 0], torch.nan)
     scores = dict.fromkeys(ROW_STATISTICS, nothing) | {
-        name: torch.stack([found.rows[name] for found in layers]).nanmean(dim=-1) for name in wanted.rows
+        name: _of_head(name, torch.stack([found.rows[name] for found in layers])) for name in wanted.rows
     }
     scores["sink_mass"] = scores.pop("sink_mass")  # beside that of the first four
     num_rows = torch.stack([rows_of_patterns(found, wanted) for found in layers])
@@ -89,6 +91,14 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     scores |= on_patterns | {f"{name}_mul": shares.get(name, nothing) for name in WITH_SHARE}
     of_asked = {"from_to_weight": from_to} if "from_to_weight" in patterns.names else {}
     return scores | of_asked | ({"induction_stripe": stripe} if patterns.repeat else {})
+
+
+def _of_head(name: str, rows: Float[Tensor, "layer text head query"]) -> Float[Tensor, "layer text head"]:
+    """The mean over the rows that see a key, or the largest of them; NaN where none does."""
+    if not ROW_STATISTICS[name].is_peak:
+        return rows.nanmean(dim=-1)
+    largest = rows.nan_to_num(nan=-torch.inf).amax(dim=-1)
+    return largest.masked_fill(rows.isnan().all(dim=-1), torch.nan)
 
 
 def one_key(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count, product
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -38,6 +38,17 @@ class HeadPlace(NamedTuple):
 
 Removed = Sequence[HeadPlace]
 """The heads that are removed from one run."""
+
+
+@runtime_checkable
+class Change(Protocol):
+    """What happens to heads in a run of several copies of a text, each with its own heads."""
+
+    def applied(
+        self, model: nn.Module, layer: CapturedLayer, call: int, removed: Sequence[Removed], hooks: ExitStack
+    ) -> Float[Tensor, "text head query value_dim"]:
+        """The output of a call, each text with its own heads changed."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from attncli.core.engines import attend
 from attncli.core.formulas import PromptedRows, Rows, load_formula, retrieval_score, top_keys
 from attncli.core.layer import AttentionLayer, Wanted
 from attncli.core.names import head_range
-from attncli.core.row_statistics import OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING
+from attncli.core.row_statistics import OF_WEIGHTS, OF_WRITTEN_KEYS, ROW_STATISTICS, WRITING
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.models.capture import Way
@@ -303,7 +303,7 @@ class WrittenRows:
     @property
     def statistic_names(self) -> tuple[str, ...]:
         """What is measured: positions compare in self-attention alone, a needle is there where asked for."""
-        rows = [name for name, one in ROW_STATISTICS.items() if not (self.is_cross and one.positional)]
+        rows = [name for name in OF_WEIGHTS if not (self.is_cross and ROW_STATISTICS[name].positional)]
         left_out = OF_WRITTEN_KEYS if self.is_cross else ()
         needle = () if self.needle else ("needle_mass",)
         return (*rows, *(name for name in WRITING if name not in (*left_out, *needle)))

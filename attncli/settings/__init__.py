@@ -35,6 +35,9 @@ EXPERIMENTS = {
     "ablate": Experiment(
         "What a model loses without each of its heads", "settings.ablate:AblateSpec", "Models"
     ),
+    "cache": Experiment(
+        "What a smaller cache loses, by head and policy", "settings.cache:CacheSpec", "Models"
+    ),
     "why": Experiment(
         "What each head adds to the logit of the next token", "settings.ablate:WhySpec", "Models"
     ),

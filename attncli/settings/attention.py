@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.core.row_statistics import OF_WEIGHTS, ROW_STATISTICS
 from attncli.settings.fields import (
     BYTES_PER_PARAMETER,
     BYTES_PER_TOP_KEY,
@@ -257,7 +257,8 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
         """Those of ROW_STATISTICS that its weights have: none without softmax, signed rows only some."""
         if not self.softmax:
             return ()
-        return tuple(name for name, of in ROW_STATISTICS.items() if of.signed or not self.differential)
+        known = OF_WEIGHTS if self.words else tuple(ROW_STATISTICS)
+        return tuple(name for name in known if ROW_STATISTICS[name].signed or not self.differential)
 
     def row_statistics(self) -> tuple[str, ...]:
         if not self.softmax:

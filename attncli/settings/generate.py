@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from attncli.core.row_statistics import ROW_STATISTICS, WRITER_STATISTICS, WRITING
+from attncli.core.row_statistics import OF_WEIGHTS, WRITER_STATISTICS, WRITING
 from attncli.settings.fields import (
     ONE_HEAD,
     Contradictions,
@@ -176,7 +176,7 @@ class GenerateSpec(PromptSpec):
         """Those of one layer; of all layers the table of heads has the means."""
         if self.layer is None:
             return ()
-        return tuple(name for name in (*ROW_STATISTICS, *WRITING) if self.needle or name != "needle_mass")
+        return tuple(name for name in (*OF_WEIGHTS, *WRITING) if self.needle or name != "needle_mass")
 
     def single_statistics(self) -> tuple[str, ...]:
         of_needle = {"needle_mass", "retrieval"} if self.needle is None else set()

@@ -22,7 +22,7 @@ from attncli.core.mechanisms import (
     rms_norm,
     softmax_averaging_weights,
 )
-from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.core.row_statistics import OF_WEIGHTS
 from attncli.errors import RunError
 
 Vectors = Float[Tensor, "*batch token dim"]
@@ -74,7 +74,7 @@ def averaging_statistics(
     num_tokens, causal = vectors.shape[-2], form.over == "past" and not form.softmax_twice
     visibility = Visibility(num_tokens, num_tokens, causal=causal)
     layer = AttentionLayer(zeros, zeros, vectors, visibility, scale=1.0, rules=rules)
-    wanted = Wanted(rows=tuple(ROW_STATISTICS), top_k=min(top_k, num_tokens), received_mass=True)
+    wanted = Wanted(rows=OF_WEIGHTS, top_k=min(top_k, num_tokens), received_mass=True)
     return attend(layer, wanted)
 
 

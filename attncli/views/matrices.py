@@ -142,10 +142,12 @@ def is_weights(name: str, axes: tuple[str, ...]) -> bool:
 
 # What the numbers of a tensor are, where its name does not say it.
 UNITS = {
-    **dict.fromkeys(("entropy", "loss", "kl", "approximate", "jensen_shannon"), "nats"),
+    **dict.fromkeys(("entropy", "loss", "kl", "approximate", "jensen_shannon", "worst", "needle"), "nats"),
     **dict.fromkeys(("contribution", "logit_difference"), "logit"),
     "distance": "tokens",
     "participation": "keys",
+    "local_mass": "weight",
+    "max_score": "score",
     "difference": "weight of B minus A",
 }
 
@@ -289,15 +291,22 @@ def curves_of(report: Report) -> Iterator[Curves]:
             yield from _of_rows(name, table)
 
 
+ACROSS = "budget"
+"""A list of numbers in a table over which its other lists stand, where there is one."""
+
+
 def _of_rows(name: str, table: Table) -> Iterator[Curves]:
     first = next(iter(table[0]))
-    for column in (column for column, cell in table[0].items() if isinstance(cell, list)):
+    lists = [column for column, cell in table[0].items() if isinstance(cell, list)]
+    x_name = ACROSS if ACROSS in lists else "place"
+    for column in (column for column in lists if column != ACROSS):
         curves = []
         for row in table:
             y = np.array(row[column], dtype=np.float64)
-            curves.append(Curve(f"{first} {_cell_text(row[first])}", np.arange(len(y)), y))
+            x = np.array(row[ACROSS], dtype=np.float64) if x_name == ACROSS else np.arange(len(y))
+            curves.append(Curve(f"{first} {_cell_text(row[first])}", x, y))
         if all(np.isfinite(curve.y).all() for curve in curves):
-            yield Curves(f"{name}: {column} by {first}", "place", curves, is_of_rows=True)
+            yield Curves(f"{name}: {column} by {first}", x_name, curves, is_of_rows=True)
 
 
 def _cell_text(cell: object) -> str:

@@ -486,11 +486,11 @@ ROLLOUT_TITLE = "rollout: attention multiplied over all layers (query × key)"
 def _statistic_grid(report: Report, name: str, display: Display) -> Elastic:
     """The number of each head, by layer and head; tenths of the largest where lines are few."""
     tensor = report.tensors[name]
-    tenths = _tenths(name, tensor, "", display)
+    in_tenths = tenths(name, tensor, "", display)
     tables = TensorTables(replace(report, tensors={name: tensor}), display, TableLabels(report, display))
 
     def of(lines: int) -> Iterable[Section]:
-        return tables.sections() if lines >= num_layers else tenths.of(lines)
+        return tables.sections() if lines >= num_layers else in_tenths.of(lines)
 
     num_layers = len(tensor.values)
     return Elastic(of, num_layers, min(LEAST_LINES, num_layers))
@@ -654,12 +654,12 @@ def ablate_screen(report: Report, display: Display) -> ScreenParts:
     yield from (Paragraph(line, "") for line in summary)
     is_whole = not report.spec.get("heads") or bool(report.spec.get("approximate"))
     grids = report.tensors.items() if is_whole else ()
-    drawings = [_tenths(name, tensor, sort, display) for name, tensor in grids]
+    drawings = [tenths(name, tensor, sort, display) for name, tensor in grids]
     height = sum(drawing.most + 2 for drawing in drawings)
     if height > HIGHEST_GRID:
         drawings, height = [replace(drawing, usual=0) for drawing in drawings], 0
     notes = [plain_text(note) for note in report.notes]
-    has_second_header = bool(_looked_at(heads, display)) or any(
+    has_second_header = bool(looked_at_columns(heads, display)) or any(
         effect_header[0] for effect_header in map(_effect_header, _effects(heads, sort))
     )
     taken = OTHER_LINES + has_second_header + height
@@ -736,7 +736,7 @@ def _ranked(rows: Sequence[Row], count: int, sort: str, display: Display) -> Gri
         if "token_text" in row
     ]
     title = f"{some_of(len(rows), count, 'swap' if at_tokens else 'head')}, {order} {sort} first"
-    looks_at = _looked_at(rows, display)
+    looks_at = looked_at_columns(rows, display)
     # Where every head is missed at one token, that is what the screen is about.
     first, last = (looks_at, []) if len(looks_at) == 1 else ([], looks_at)
     columns = [*at_tokens, _patterns(rows), *first, *columns, *last]
@@ -756,7 +756,7 @@ def _patterns(rows: Sequence[Row]) -> Column:
     return Column(("", "pattern"), [plain_text(str(row["pattern"])) for row in rows], left=True)
 
 
-def _looked_at(rows: Sequence[Row], display: Display) -> list[Column]:
+def looked_at_columns(rows: Sequence[Row], display: Display, does: str = "looks at") -> list[Column]:
     """The key that each head looks at most, and its weight, from the one token that all are about.
 
     Where that is another token for each head, the one where it is missed most, a column of these leads.
@@ -768,10 +768,10 @@ def _looked_at(rows: Sequence[Row], display: Display) -> list[Column]:
     weights = [fixed(row["key_weight"], display.precision) for row in rows]
     looks_at = [key if key == NO_NUMBER else f"{key} {of}" for key, of in zip(keys, weights, strict=True)]
     if len({*queries}) == 1:
-        return [Column((f"from {queries[0]}", "looks at"), looks_at, left=True)]
+        return [Column((f"from {queries[0]}", does), looks_at, left=True)]
     return [
         Column(("missed", "most at"), queries, left=True),
-        Column(("from there", "looks at"), looks_at, left=True),
+        Column(("from there", does), looks_at, left=True),
     ]
 
 
@@ -792,7 +792,7 @@ def _effects(rows: Sequence[Row], sort: str) -> list[str]:
     return sorted(effects, key=lambda name: not name.startswith(sort))
 
 
-def _tenths(name: str, tensor: NamedTensor, sort: str, display: Display) -> Elastic:
+def tenths(name: str, tensor: NamedTensor, sort: str, display: Display) -> Elastic:
     """A digit for each head: tenths of the largest effect."""
     values = -tensor.values if _effect(sort).falls else tensor.values
     largest = np.nanmax(values, initial=0.0)
@@ -847,7 +847,7 @@ def _heads_and_mlps(report: Report, display: Display, count: int) -> Grid:
     mlps += [("", "")] * (len(heads) - len(mlps))
     columns = [
         _patterns(heads),
-        *_looked_at(heads, display),
+        *looked_at_columns(heads, display),
         Column(("", "adds"), [fixed(row["contribution"], precision) for row in heads]),
         Column(("", ""), [f"  {name}" for name, _ in mlps], left=True),
         Column(("", "adds"), [number for _, number in mlps]),

@@ -20,6 +20,7 @@ from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.answers import source_screen
+from attncli.views.cache_screen import cache_screen
 from attncli.views.comparisons import comparison_screen
 from attncli.views.graphs import circuit_screen
 from attncli.views.heatmap import sentences
@@ -214,6 +215,22 @@ NEEDS: dict[str, Needs] = {
         spec={"sort": TEXT},
         said=("about",),
     ),
+    "cache": Needs(
+        must=("heads", "curve", "baseline"),
+        tables={
+            "heads": {"stack": TEXT, **HEAD, "kept_weight": NUMBER, "kl": NUMBER, "worst": NUMBER},
+            "curve": {"share": NUMBER, "cache": NUMBER, "kl": NUMBER, "loss": NUMBER},
+            "full": HEAD,
+        },
+        numbers={"baseline": ("loss", "bytes", "sink", "window"), "at_budget": ("cache", "kl", "loss")},
+        said=("about", "how_to_read"),
+    ),
+    "cache of policies": Needs(
+        must=("policies", "baseline"),
+        tables={"policies": {"policy": TEXT, "budget": MAYBE, "cache": NUMBER, "kl": NUMBER, "loss": NUMBER}},
+        numbers={"baseline": ("loss",)},
+        said=("about", "how_to_read"),
+    ),
     "why": Needs(
         must=("parts", "heads", "layers", "keys"),
         numbers={"parts": ("logit", "embedding", "heads", "mlps", "biases")},
@@ -292,6 +309,8 @@ def suits(report: Report) -> bool:
         name = "diff of texts"
     if name == "source" and "chosen" in report.statistics:
         name = "source of heads"
+    if name == "cache" and "policies" in report.statistics:
+        name = "cache of policies"
     if name == "why" and "sides" in report.statistics:
         name = "why of a score"
     if name == "circuit" and "copying" in report.statistics:
@@ -396,6 +415,7 @@ SCREENS: dict[str, FirstScreen] = {
     "heads": heads_screen,
     "generate": generate_screen,
     "ablate": ablate_screen,
+    "cache": cache_screen,
     "why": why_screen,
     "source": source_screen,
     "circuit": circuit_screen,

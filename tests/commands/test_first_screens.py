@@ -33,7 +33,9 @@ TOYS = [
     ["diff", "self", "--set", "causal=true"], ["diff", "multihead", "--set", "seed=2"],
 ]  # fmt: skip
 SHIPPED = [
-    *([name] for name in ("heads", "ablate", "why", "circuit", "generate", "source")),
+    *([name] for name in ("heads", "ablate", "cache", "why", "circuit", "generate", "source")),
+    ["cache", "--budget", "0.5"],
+    ["cache", "--policy", "all"],
     ["heads", "--sort", "induction"],
     ["heads", "a b a b a b a"],
     ["circuit", "--weights"],

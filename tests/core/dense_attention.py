@@ -23,6 +23,13 @@ def visible_entries(
     return seen if key_mask is None else seen & key_mask[..., None, :]
 
 
+def near_ends(position: Tensor, num_keys: int) -> Tensor:
+    """The first keys and the nearest, of short texts fewer."""
+    keys = torch.arange(num_keys)
+    first, nearest = min(4, math.ceil(num_keys / 128)), min(64, math.ceil(num_keys / 8))
+    return (keys < first) | ((position[:, None] - keys).abs() < nearest)
+
+
 def dense_statistics(
     query: Tensor,
     key: Tensor,
@@ -73,6 +80,8 @@ def dense_statistics(
         "distance": (weights * (position[:, None] - torch.arange(num_keys)).abs()).sum(-1),
         "participation": 1 / weights.square().sum(-1),
         "previous_token": previous,
+        "local_mass": (weights * near_ends(position, num_keys)).sum(-1),
+        "max_score": masked.amax(-1) if num_keys else torch.full(blind.shape, math.nan),
     }
     rows = {name: row.masked_fill(blind, math.nan) for name, row in rows.items()}
     columns = weights.split(-(-num_keys // pooled), -1)

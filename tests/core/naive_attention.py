@@ -55,7 +55,9 @@ def sink_of(layer: AttentionLayer, text: int, head: int) -> float:
     )
 
 
-def row_statistics(p: np.ndarray, position: int, visible: int) -> dict[str, float]:
+def row_statistics(p: np.ndarray, scores: np.ndarray, position: int, visible: int) -> dict[str, float]:
+    n = len(p)
+    first, nearest = min(4, math.ceil(n / 128)), min(64, math.ceil(n / 8))
     entropy = -sum(x * math.log(x) for x in p if x > 0)
     return {
         "entropy": entropy,
@@ -64,6 +66,8 @@ def row_statistics(p: np.ndarray, position: int, visible: int) -> dict[str, floa
         "sink_mass": p[0],
         "distance": sum(x * abs(position - j) for j, x in enumerate(p)),
         "participation": 1 / sum(x * x for x in p),
+        "local_mass": sum(x for j, x in enumerate(p) if j < first or abs(position - j) < nearest),
+        "max_score": max(scores),
     }
 
 
@@ -93,7 +97,7 @@ def naive(layer: AttentionLayer, wanted: Wanted) -> dict[str, Any]:
                 numbers["logsumexp"][row] = logsumexp
                 if 0 <= position - 1 < num_keys:
                     numbers["previous_token"][row] = weights[*row, position - 1]
-                for name, number in row_statistics(weights[row], position, len(seen)).items():
+                for name, number in row_statistics(weights[row], scores[row], position, len(seen)).items():
                     if name in wanted.rows:
                         numbers[name][row] = number
                 best = sorted(seen, key=lambda j: (-scores[*row, j], j))[: wanted.top_k]

@@ -22,6 +22,7 @@ RELATIVE = (
     "sink_mass",
     "distance",
     "participation",
+    "local_mass",
     "previous_token",
     "received_mass",
     "pooled_mean",
@@ -79,7 +80,7 @@ def assert_agrees(found: AttentionStatistics, dense: dict[str, Any], dtype: torc
     absolute = 8 * unit * (largest + math.log(max(num_keys, 2)))
     relative = max(1e-5 if dtype == torch.float32 else 1e-12, absolute)
     close = dict(equal_nan=True, check_dtype=False)
-    for name in ("logsumexp", "entropy"):
+    for name in ("logsumexp", "entropy", "max_score"):
         torch.testing.assert_close(getattr(found, name), dense[name], rtol=0, atol=absolute, **close)
     divided = absolute / math.log(2)
     torch.testing.assert_close(

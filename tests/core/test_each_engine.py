@@ -18,7 +18,7 @@ from attncli.core import row_tiles as tile
 from attncli.core import tile_sums as compiled_pass
 from attncli.core.engines import attend, engine_for
 from attncli.core.layer import AttentionLayer, Computed, Marks, Patterns, ScoreRules, Wanted
-from attncli.core.row_statistics import PATTERNS, ROW_STATISTICS
+from attncli.core.row_statistics import OF_WEIGHTS, PATTERNS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.tile_sums import TileSizes
 from tests.layers import layer_of
@@ -368,7 +368,7 @@ def test_half_precision_is_computed_in_float32(case: str, dtype: torch.dtype) ->
 def test_given_weights_have_the_numbers_of_the_layer(case: str, sizes: tuple[int, int, int]) -> None:
     """Those that need no scores; queries and keys of given weights stand at their places."""
     layer = made(case, 13, torch.float64)
-    wanted = replace(everything(layer), output=False, scores=False, score_moments=False)
+    wanted = replace(everything(layer), rows=OF_WEIGHTS, output=False, scores=False, score_moments=False)
     expected = by_name(reference.attend(layer, wanted))
     given = GivenWeights(expected["weights"], layer.visibility.whole(torch.device("cpu")))
     with tiles_of_rows(*sizes):

@@ -124,7 +124,14 @@ def test_every_name_has_a_score_and_in_this_order() -> None:
     wanted = wanted_scores(None, unmarked(ids.unsqueeze(0)))
     found = head_scores([attend(across, wanted)], wanted)
     assert list(found) == [name for name in scores if name != "induction_stripe"]
-    compared = {"distance", "special_mass", *PATTERNS, *(f"{name}_mul" for name in PATTERNS)}
+    compared = {
+        "distance",
+        "local_mass",
+        "max_score",
+        "special_mass",
+        *PATTERNS,
+        *(f"{name}_mul" for name in PATTERNS),
+    }
     assert {name for name, score in found.items() if score.isnan().all()} == compared
 
 

@@ -17,7 +17,7 @@ from attncli.core.formulas import (
     top_keys,
 )
 from attncli.core.mechanisms import causal_mask, full_mask
-from attncli.core.row_statistics import ROW_STATISTICS
+from attncli.core.row_statistics import OF_WEIGHTS, ROW_STATISTICS, ends_of
 from attncli.core.row_tiles import NUM_BUFFERS, Scratch, blocks_of, tiles
 from attncli.core.summaries import moments
 from tests.layers import layer_of
@@ -55,6 +55,9 @@ NAIVE = {
     "sink_mass": lambda p, i, seen: p[0],
     "distance": lambda p, i, seen: sum(p[j] * abs(i - j) for j in range(len(p))),
     "participation": lambda p, i, seen: 1 / sum(x * x for x in p),
+    "local_mass": lambda p, i, seen: sum(
+        x for j, x in enumerate(p) if j < np.ceil(len(p) / 128) or abs(i - j) < np.ceil(len(p) / 8)
+    ),
 }
 
 
@@ -71,7 +74,7 @@ def naive_rows(name: str, weights: torch.Tensor, visible: torch.Tensor, first_qu
     )
 
 
-@pytest.mark.parametrize("name", ROW_STATISTICS)
+@pytest.mark.parametrize("name", OF_WEIGHTS)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("shape", [(5, 5), (3, 7, 7), (1, 1), (2, 3, 5, 5)])
 def test_every_row_statistic_is_its_formula(name: str, causal: bool, shape: tuple[int, ...]) -> None:
@@ -86,7 +89,7 @@ def test_every_row_statistic_is_its_formula(name: str, causal: bool, shape: tupl
         np.testing.assert_allclose(result.reshape(-1, shape[-2]), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name in ROW_STATISTICS if "entropy" not in name])
+@pytest.mark.parametrize("name", [name for name in OF_WEIGHTS if "entropy" not in name])
 @pytest.mark.parametrize("sink", [-3.0, 0.5, 40.0])
 def test_rows_beside_a_sink_sum_to_less_than_one(name: str, sink: float) -> None:
     visible = full_mask(5, 7)
@@ -111,16 +114,38 @@ def test_the_entropy_beside_a_sink_is_that_of_the_keys(sink: float) -> None:
             np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", ROW_STATISTICS)
+@pytest.mark.parametrize("name", OF_WEIGHTS)
 def test_rows_may_leave_out_keys_that_have_no_weight(name: str) -> None:
     """A tile of a causal layer or of a window has the keys that some of its queries see, and no others."""
     scores = scores_of(3, 5, 11, seed=5)
     visible = torch.zeros(5, 11, dtype=torch.bool)
     visible[:, 4:9] = torch.ones(5, 5, dtype=torch.bool).tril()
     weights = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1)
-    part = Rows(weights[..., 4:9], visible.sum(-1), torch.arange(4, 9), torch.arange(4, 9))
+    part = Rows(weights[..., 4:9], visible.sum(-1), torch.arange(4, 9), torch.arange(4, 9), num_keys=11)
     expected = naive_rows(name, weights, visible, first_query=4)
     np.testing.assert_allclose(statistic(name, part), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("sink", [None, -3.0, 1e4])
+def test_max_score_is_the_largest_that_the_row_sees(causal: bool, sink: float | None) -> None:
+    scores = scores_of(3, 5, 5, seed=6)
+    visible = (causal_mask if causal else full_mask)(5, 5)
+    settings = {} if sink is None else {"sink": torch.tensor([[sink]])}
+    found = statistic_of_scores("max_score", scores, causal=causal, **settings)
+    torch.testing.assert_close(found, scores.masked_fill(~visible, -torch.inf).amax(dim=-1))
+    assert statistic("max_score", given_rows(scores.softmax(dim=-1), visible)).isnan().all()
+
+
+def test_local_mass_is_that_of_four_keys_and_sixty_four_of_a_long_row() -> None:
+    assert [ends_of(count) for count in (0, 1, 9, 128, 129, 511, 512, 16384)] == [
+        (0, 0), (1, 1), (1, 2), (1, 16), (2, 17), (4, 64), (4, 64), (4, 64)
+    ]  # fmt: skip
+    visible = causal_mask(600, 600)
+    weights = scores_of(1, 600, 600, seed=7).masked_fill(~visible, -torch.inf).softmax(dim=-1)
+    found = statistic("local_mass", given_rows(weights, visible))[0]
+    torch.testing.assert_close(found[500], weights[0, 500, :4].sum() + weights[0, 500, 437:].sum())
+    torch.testing.assert_close(found[:68], torch.ones(68, dtype=torch.float64))
 
 
 def test_uniform_and_one_hot_rows() -> None:

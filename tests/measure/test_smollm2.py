@@ -17,10 +17,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from attncli.core.names import named_head
+from attncli.measure.cache import Limit, Limiting, read_judged
 from attncli.measure.circuit import head_edges
+from attncli.measure.removal import HeadPlace
 from attncli.measure.scores import score_parts
 from attncli.measure.sources import Removals, given_answer, lasso_effects, source_weights
-from attncli.models.loading import kept_pretrained
+from attncli.models.loading import in_use, kept_pretrained, open_model
 from attncli.models.pretrained import Pretrained, read_probe
 from attncli.models.replay import Replay
 from attncli.models.source_texts import SourcedReading, read_sourced, split_text
@@ -305,3 +307,54 @@ def test_the_heads_that_copy_find_their_keys_by_what_the_previous_token_head_wro
         first = max(of_head, key=lambda row: row["share"])
         assert (first["from_layer"], first["from_head"]) == PREVIOUS_TOKEN
         assert first["share"] > 0.5
+
+
+SECRET = "48291"
+HARBOUR = (
+    "The harbour town of Elmsworth wakes before the sun. Fishermen carry their nets down the narrow steps, "
+    "and the baker opens his door so that the smell of bread drifts over the quay. A ferry leaves every hour "
+    "for the island, where a lighthouse has stood for two hundred years. The secret number of the harbour is "
+    f"{SECRET}. In winter the storms come from the west, and the boats stay tied to the wall for days. "
+    "Children play under the arches of the old market, and their grandparents tell them stories of ships "
+    "that never came back. In spring the painters arrive with their brushes and small folding chairs. They "
+    "say that the light here is like nothing else on the coast, and they argue about it in the evening over "
+    "glasses of cider. The mayor, who was a sailor once, listens to them and smiles. The secret number of "
+    "the harbour is"
+)
+WHOLE = {(18, 2), (23, 0), (10, 1), (28, 0), (17, 1), (23, 1), (24, 1), (4, 0), (20, 1)}
+"""What `attn cache --budget 0.2 --sink 4 --window 16` names of this text, where nobody names the needle."""
+
+
+@torch.no_grad()
+def test_nine_heads_of_ninety_keep_the_needle(folder: Path) -> None:
+    with in_use(open_model(str(folder))) as model:
+        reading = read_judged(model, HARBOUR, needle=SECRET)
+        limiting = Limiting(model, reading, Limit(4, 16))
+        order = sorted(limiting.heads, key=lambda head: (head.row["layer"], head.row["head"]) in WHOLE)
+        share = limiting.num_bytes(81, order) / limiting.num_bytes(0, order)
+        alone, kept, none = limiting.losses(
+            [[HeadPlace(18, 2)], [head.place for head in order[:81]], [head.place for head in order]]
+        )
+        assert limiting.run.start == 20 and share < 0.2
+        assert kept["needle"] < 0.1 and none["needle"] > 1 and alone["needle"] > 0.3
+        # By hand: the mask of that layer's heads 6 to 8 in eager attention.
+        ids = reading.text.ids
+        few = torch.ones(len(ids), len(ids)).tril().bool()
+        few &= ~few.tril(-16) | (torch.arange(len(ids)) < 4)
+        hidden = torch.zeros(1, 9, len(ids), len(ids)).masked_fill(~few, -1e30)
+        hidden[:, :6] = 0
+        whole = model.whole
+        whole.set_attn_implementation("eager")
+        expected = whole(ids.unsqueeze(0)).logits[0].log_softmax(-1)[:-1]
+        attention = whole.model.layers[18].self_attn
+        hook = attention.register_forward_pre_hook(
+            lambda _module, inputs, named: (
+                inputs,
+                {**named, "attention_mask": named["attention_mask"] + hidden},
+            ),
+            with_kwargs=True,
+        )
+        logits = whole(ids.unsqueeze(0)).logits[0].log_softmax(-1)[:-1]
+        hook.remove()
+        divergence = (expected.exp() * (expected - logits)).sum(-1).mean()
+        assert alone["kl"] == pytest.approx(float(divergence), abs=1e-4)

@@ -144,7 +144,10 @@ ERRORS = [
     ('["a"]', ['must be an object like {"sentence": "..."}']),
     ("{", ["is not valid JSON: Expecting property name enclosed in double quotes"]),
     ("[" * 100_000, ["is not valid JSON: nested too deep or too long"]),
-    ('{"sentence": "...", "context": "b"}', ["context: is read by cross, heads, ablate, why, source alone"]),
+    (
+        '{"sentence": "...", "context": "b"}',
+        ["context: is read by cross, heads, ablate, cache, why, source alone"],
+    ),
     (
         '{"sentence": "..."}',
         ["sentence: no tokens left after punctuation was removed (`tokenizer` whitespace keeps it)"],

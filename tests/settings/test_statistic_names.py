@@ -39,6 +39,8 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("ablate", {"approximate": "true"}),
     ("ablate", {"sentence": "abcabc", "answer": "a", "against": "b", "heads": "0:1,1:0", "jointly": "true"}),
     ("circuit", {"weights": "true"}),
+    ("cache", {"sentence": "abcabc defabc", "needle": "abc", "budget": "0.9", "window": "2"}),
+    ("cache", {"sentence": "abcabc defabc abcabc", "policy": "sinks,tova", "bits": "8"}),
     *(("pitfalls", {"pitfall": name}) for name in PITFALLS),
 ]
 

@@ -63,16 +63,17 @@ function curveOf({ name, values }, { name: placesName, values: places }) {
 // A line for each row, named by the row's first number.
 function chartsOfRows(title, rows) {
   const [first, ...others] = Object.keys(rows[0] ?? {});
-  const lists = others.filter((name) =>
-    rows.every((row) => Array.isArray(row[name]) && row[name].length > 1),
-  );
+  const isList = (name) => rows.every((row) => Array.isArray(row[name]) && row[name].length > 1);
+  // The list over which the others stand, where there is one.
+  const across = rows.length && isList("budget") ? rows[0].budget : null;
+  const lists = others.filter((name) => isList(name) && !(across && name === "budget"));
   return lists.map((name) => {
     const lines = rows.map((row) => ({
       name: `${words(first)} ${row[first]}`,
       numbers: row[name].map((value) => value ?? NaN),
     }));
-    const places = rows[0][name].map((_, i) => i);
-    const across = { name: "place", places, labels: places.map(String), isCounted: true };
-    return chartOf(words(`${title}: ${name}`), lines, across);
+    const places = across ?? rows[0][name].map((_, i) => i);
+    const axis = { name: across ? "budget" : "place", places, labels: places.map(String) };
+    return chartOf(words(`${title}: ${name}`), lines, { ...axis, isCounted: !across });
   });
 }

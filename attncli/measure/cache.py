@@ -1,0 +1,447 @@
+"""What a model loses where a key/value head keeps the first keys and the last ones alone: each by itself, and
+together.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attncli.core.engines import FusedAttention, attend
+from attncli.core.layer import AttentionLayer, Visibility, Wanted
+from attncli.core.row_statistics import ends_of
+from attncli.core.row_tiles import GivenWeights
+from attncli.errors import UserError
+from attncli.measure.ablate import Predicted, TextRun, predicted_reading, runs_together
+from attncli.measure.patterns import HeadRow
+from attncli.measure.removal import HeadPlace, Removed
+from attncli.models.capture import run_model
+from attncli.models.layers import CapturedLayer
+from attncli.models.pretrained import ModelText, Pretrained, Reading
+
+
+@dataclass(frozen=True)
+class Judged(Predicted):
+    """What a model reads and predicts; `needle` are those of its places at which the needle should come.
+
+    Of a longer text it is the part from the token `offset` on.
+    """
+
+    needle: tuple[int, ...] = ()
+    offset: int = 0
+
+    def needle_positions(self) -> list[int]:
+        """Where the predictions of the needle are made: a token before it."""
+        return [int(self.places[number]) for number in self.needle]
+
+
+def read_judged(
+    pretrained: Pretrained,
+    text: str,
+    *,
+    needle: str | None = None,
+    truncate: bool = False,
+    every: int | None = None,
+    key: str = "text",
+) -> Judged:
+    """A text whose every token is predicted from those before it, and the last copy of the needle apart.
+
+    A needle that stands in the text once is asked for: it is put behind the text. With `every` the text may
+    be longer than the model reads. UserError, which names `key`, for a text that a model cannot read, and a
+    needle that is not there.
+    """
+    if needle is not None:
+        text = _with_answer(text, needle, pretrained)
+    if every is None:
+        read = pretrained.read(text, key, truncate=truncate, with_spans=needle is not None)
+    else:
+        encoded = pretrained.encoded(text, truncation=False, return_offsets_mapping=needle is not None)
+        ids = encoded["input_ids"]
+        read = ModelText(pretrained.labels(ids), torch.tensor(ids), spans=encoded.get("offset_mapping"))
+    judged = judged_reading(Reading(read), pretrained, key=key)
+    if needle is None:
+        return judged
+    start, spans = text.rindex(needle), read.spans or ()
+    end = start + len(needle)
+    tokens = [at for at, (first, last) in enumerate(spans) if max(first, start) < min(last, end)]
+    if not tokens or read.left_out:
+        raise UserError("needle: is in the part of the text that was cut off")
+    positions: list[int] = judged.places.tolist()
+    return replace(judged, needle=tuple(positions.index(at - 1) for at in tokens))
+
+
+def _with_answer(text: str, needle: str, pretrained: Pretrained) -> str:
+    if not pretrained.tokenizer.is_fast:
+        raise UserError(f"needle: {pretrained.name} does not say which characters a token covers")
+    count = text.count(needle)
+    if not count or not needle.strip():
+        raise UserError(f"needle: is not in the text as it stands (got {needle:.60})")
+    if text.startswith(needle) and count == 1 and text.strip() == needle.strip():
+        raise UserError("needle: must be a part of the text, which asks for it")
+    if count > 1:
+        return text
+    blank = "" if text[-1:].isspace() or needle[:1].isspace() else " "
+    return f"{text}{blank}{needle}"
+
+
+def judged_reading(reading: Reading, pretrained: Pretrained, *, key: str = "text") -> Judged:
+    """What is predicted of a reading; UserError for a model that keeps no cache of what it wrote."""
+    if pretrained.predicts != "next" or pretrained.has_decoder:
+        why = "has an encoder beside" if pretrained.has_decoder else "predicts no next token from"
+        raise UserError(f"model: {pretrained.name} {why} what it writes: `cache` is of decoders alone")
+    predicted = predicted_reading(reading, pretrained, torch.Generator(), key=key)
+    return Judged(**vars(predicted))
+
+
+class Limit:
+    """Key/value heads that keep the first `sink` keys and, with the query's own, the last `window`.
+
+    Keys stay where they are: their rotations, and so the distances, are those of the whole text. What a layer
+    hides anyway (a window, padding) stays hidden. Xiao et al. 2023 (2309.17453), section 3.2, who move the
+    keys that are left together.
+    """
+
+    def __init__(self, sink: int, window: int) -> None:
+        self.sink, self.window = sink, window
+        self.whole, self._few = FusedAttention(), FusedAttention()
+        self._last: tuple[Visibility, Visibility] | None = None
+
+    def applied(
+        self, model: nn.Module, layer: CapturedLayer, call: int, limited: Sequence[Removed], hooks: ExitStack
+    ) -> Float[Tensor, "text head query value_dim"]:
+        """The output of a call, each text with its own heads limited."""
+        attention = layer.attention
+        assert isinstance(attention, AttentionLayer)
+        is_limited = torch.zeros(len(limited), attention.key.shape[1], dtype=torch.bool)
+        for text, places in enumerate(limited):
+            is_limited[text, [place.head for place in places if place.call == call]] = True
+        few = None
+        if is_limited.any():
+            few = output_by(self._few, replace(attention, visibility=self.visibility(attention.visibility)))
+            if is_limited.all():
+                return few
+        whole = output_by(self.whole, attention)
+        if few is None:
+            return whole
+        of_heads = is_limited.repeat_interleave(attention.group, dim=1).to(whole.device)
+        return torch.where(of_heads[..., None, None], few, whole)
+
+    def visibility(self, own: Visibility) -> Visibility:
+        """Who sees whom, where heads keep no other keys. The layers of a run share it."""
+        if self._last is None or self._last[0] is not own:
+            self._last = own, replace(own, rule=_Ends(self.sink, self.window, own))
+        return self._last[1]
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """The rule of `Limit`, beside one that there is already."""
+
+    sink: int
+    window: int
+    own: Visibility
+
+    def __call__(
+        self, queries: Int[Tensor, " query"], keys: Int[Tensor, " key"]
+    ) -> Bool[Tensor, "#text query key"]:
+        behind = queries.unsqueeze(-1) + self.own.shift - keys
+        kept = ((keys < self.sink) | (behind < self.window)).unsqueeze(0)
+        return kept if self.own.rule is None else kept & self.own.rule(queries, keys)
+
+
+def output_by(fused: FusedAttention, layer: AttentionLayer) -> Float[Tensor, "text head query value_dim"]:
+    """The output of a layer: fused where torch has its rules."""
+    output = fused.output(layer) if layer.visibility.num_keys > 0 else None
+    if output is None:
+        output = attend(layer, Wanted(output=True)).output
+    assert output is not None
+    return output
+
+
+def kept_weight(layer: AttentionLayer, few: Visibility) -> Float[Tensor, " kv_head"]:
+    """The share of a head's weight that is on the keys it would keep, mean over the queries and its heads.
+
+    sum p over the kept keys is exp(logsumexp over them - logsumexp over all) times their sum without a sink.
+    """
+    all_keys, kept = (attend(one, Wanted()) for one in (layer, replace(layer, visibility=few)))
+    assert all_keys.logsumexp is not None and kept.logsumexp is not None and kept.sums is not None
+    share = kept.sums.double() * (kept.logsumexp.double() - all_keys.logsumexp.double()).exp()
+    assert all_keys.sums is not None
+    share = (share / all_keys.sums.double()).nanmean(dim=(0, 2))
+    return share.view(-1, layer.group).mean(dim=1)
+
+
+class Judge:
+    """The predictions with the whole cache, and what is lost in others.
+
+    kl is sum p ln(p / q), p with the whole cache; loss is -ln p of what follows, needle the same of the
+    needle, in nats per token, minus that with the whole cache. `worst` is the kl of the token hit hardest,
+    which is at the position `worst_at`. The first places of the text may be left out of the predictions: they
+    are the same.
+    """
+
+    def __init__(self, logits: Float[Tensor, "place vocabulary"], reading: Judged, num_same: int = 0) -> None:
+        self.reading, self.num_same = reading, num_same
+        self.targets = reading.targets.to(logits.device)
+        log_probabilities = _wide(logits).log_softmax(dim=-1)
+        self.probabilities = log_probabilities.exp()
+        self.negative_entropy = torch.linalg.vecdot(self.probabilities, log_probabilities)
+        self.losses = -log_probabilities.gather(-1, self.targets.unsqueeze(-1)).squeeze(-1)
+
+    def baseline(self) -> dict[str, float]:
+        """The losses with the whole cache."""
+        return {"loss": float(self.losses.mean()), **self._needle(self.losses)}
+
+    def lost(self, logits: Float[Tensor, "place vocabulary"]) -> dict[str, Any]:
+        """What is lost with these predictions."""
+        logits, same = _wide(logits), self.num_same
+        totals = logits.logsumexp(dim=-1)
+        losses = totals - logits.gather(-1, self.targets[same:].unsqueeze(-1)).squeeze(-1)
+        cross = torch.linalg.vecdot(self.probabilities[same:], logits) - totals
+        divergence = torch.nn.functional.pad((self.negative_entropy[same:] - cross).clamp(min=0), (same, 0))
+        rises = torch.nn.functional.pad(losses - self.losses[same:], (same, 0))
+        worst = int(divergence.argmax())
+        return {
+            "kl": float(divergence.mean()),
+            "loss": float(rises.mean()),
+            **self._needle(rises),
+            "worst": float(divergence[worst]),
+            "worst_at": int(self.reading.places[worst]) + 1 + self.reading.offset,
+        }
+
+    def _needle(self, losses: Float[Tensor, " place"]) -> dict[str, float]:
+        needle = [*self.reading.needle]
+        return {"needle": float(losses[needle].mean())} if needle else {}
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+@dataclass(frozen=True)
+class CacheHead:
+    """A key/value head: its place, the bytes of a key with its value, how many keys it keeps of the text."""
+
+    place: HeadPlace
+    row: HeadRow
+    bytes_per_key: int
+    whole: int
+    few: int
+
+    def num_bytes(self, *, limited: bool) -> int:
+        """What it takes of the cache when the text is read."""
+        return self.bytes_per_key * (self.few if limited else self.whole)
+
+
+def _weights_of_query(layer: AttentionLayer, head: int, query: int) -> Float[Tensor, " key"]:
+    """The weights of one query, mean over the heads that share keys and values."""
+    own, seen = slice(head * layer.group, (head + 1) * layer.group), layer.visibility
+    rules, at = layer.rules, slice(query, query + 1)
+    bias, sink = rules.bias, rules.sink
+    if bias is not None:
+        bias = bias[:, own if bias.shape[1] > 1 else slice(None), at if bias.shape[2] > 1 else slice(None)]
+    if sink is not None:
+        sink = sink[:, own if sink.shape[1] > 1 else slice(None)]
+    few = AttentionLayer(
+        layer.query[:, own, at],
+        layer.key[:, head : head + 1],
+        layer.value[:, head : head + 1],
+        Visibility(1, layer.shape[3], rule=lambda i, j: seen.block(i + query, j)),
+        layer.scale,
+        replace(rules, bias=bias, sink=sink),
+    )
+    weights = attend(few, Wanted(weights=True)).weights
+    assert weights is not None
+    return weights[0, :, 0].mean(dim=0).cpu()
+
+
+@dataclass(frozen=True)
+class LimitedHeads:
+    """What is lost where key/value heads keep the first `sink` keys and the last `window` alone.
+
+    `heads` has one row per head, the one that needs the rest most first: kl, loss and needle as in `Judge`,
+    `kept_weight` on the keys it would keep, `bytes` of the whole text, and the `key` with most weight that it
+    forgets at the `query` before the token that is hit hardest. `curve` has one row per share of the
+    heads that are limited together, the least needed first. `baseline` are the numbers with the whole cache.
+    `full` names the heads that keep everything, where a budget was given, and `at_budget` what that costs.
+    """
+
+    heads: list[HeadRow]
+    curve: list[dict[str, Any]]
+    baseline: dict[str, Any]
+    sink: int
+    window: int
+    full: list[HeadRow] = field(default_factory=list)
+    at_budget: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+SHARES = tuple(tenths / 10 for tenths in range(1, 11))
+"""Of the heads that are limited together on the curve."""
+
+
+class Limiting:
+    """Limits the heads of a model on one text."""
+
+    def __init__(self, pretrained: Pretrained, reading: Judged, limit: Limit) -> None:
+        self.limit, self.reading = limit, reading
+        self.heads: list[CacheHead] = []
+        # Queries that see no more keys than heads keep lose nothing.
+        start = min(limit.sink + limit.window, len(reading.text.ids) - 1)
+        self.run = TextRun(pretrained, reading, self._take, key="cache", start=start)
+        self.judge = Judge(self.run.output, reading, self.run.num_same)
+
+    def _take(self, layer: CapturedLayer) -> Tensor | None:
+        """Every call of a layer, as the text is read with the whole cache."""
+        attention = layer.attention
+        assert not isinstance(attention, GivenWeights)
+        few = self.limit.visibility(attention.visibility)
+        shares = kept_weight(attention, few).tolist()
+        last = torch.tensor([attention.shape[2] - 1])
+        keys = torch.arange(attention.shape[3])
+        counts = [int(seen.block(last, keys)[0].sum()) for seen in (attention.visibility, few)]
+        itemsize = attention.key.element_size()
+        size = itemsize * (attention.key.shape[-1] + attention.value.shape[-1])
+        call = self.num_calls
+        self.num_calls += 1
+        for head, share in enumerate(shares):
+            row = {"stack": layer.stack_name, "layer": layer.layer, "head": head, "kept_weight": share}
+            self.heads.append(CacheHead(HeadPlace(call, head), row, size, *counts))
+        return None
+
+    num_calls = 0
+
+    def losses(
+        self, limited: Sequence[Removed], progress: Callable[[int], None] | None = None
+    ) -> list[dict[str, Any]]:
+        """What is lost in each of these runs, some of them together."""
+        found: list[dict[str, Any]] = [{}] * len(limited)
+        for some in runs_together(self.run, limited):
+            outputs = self.run.without([limited[index] for index in some], self.limit)
+            for index, output in zip(some, outputs, strict=True):
+                found[index] = self.judge.lost(output)
+            if progress is not None:
+                progress(len(some))
+        return found
+
+    def forgotten(self, queries: Sequence[int]) -> list[dict[str, Any]]:
+        """Of each head the key with most weight from one query among those that it would not keep."""
+        tokens, found = self.reading.text.tokens, list[dict[str, Any]]()
+
+        def take(layer: CapturedLayer) -> Tensor:
+            attention = layer.attention
+            assert isinstance(attention, AttentionLayer)
+            num_keys = attention.shape[3]
+            few = self.limit.visibility(attention.visibility)
+            for head in range(attention.key.shape[1]):
+                query = queries[len(found)]
+                row = _weights_of_query(attention, head, query)
+                row = row.masked_fill(few.block(torch.tensor([query]), torch.arange(num_keys))[0, 0], 0.0)
+                key = int(row.argmax())
+                missed = dict.fromkeys(("query", "query_token", "key", "key_token", "key_weight"))
+                if row[key] > 0:
+                    missed |= {"query": query, "query_token": tokens[query], "key": key}
+                    missed |= {"key_token": tokens[key], "key_weight": float(row[key])}
+                found.append(missed)
+            return output_by(self.limit.whole, attention)
+
+        run_model(self.run.model, self.run.inputs, take)
+        return found
+
+    def num_bytes(self, limited: int, order: Sequence[CacheHead]) -> int:
+        """Bytes of the cache with so many of the heads limited, in that order."""
+        return sum(head.num_bytes(limited=rank < limited) for rank, head in enumerate(order))
+
+
+@torch.no_grad()
+def limited_heads(
+    pretrained: Pretrained,
+    reading: Judged,
+    *,
+    sink: int | None = None,
+    window: int | None = None,
+    budget: float | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> LimitedHeads:
+    """What the model loses on a text where each key/value head alone keeps `sink` and `window` keys.
+
+    By default 4 and 64, of short texts fewer (`ends_of`). The prefix of a run is shared: a head of the last
+    layer costs one layer. With a `budget`, a share of the cache, the heads are found that keep everything,
+    the most needed first, so that the cache takes no more than that. UserError for a model that keeps no
+    cache, and a budget that not even limited heads meet; MemoryError.
+    """
+    ends = ends_of(len(reading.text.ids))
+    limit = Limit(ends.sink if sink is None else sink, ends.window if window is None else window)
+    limiting = Limiting(pretrained, reading, limit)
+    heads = limiting.heads
+    total = len(heads) + len(SHARES) + (budget is not None)
+    done = 0
+
+    def step(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done / total)
+
+    alone = limiting.losses([[head.place] for head in heads], step)
+    needs = [lost[need_name(lost)] for lost in alone]
+    order = [heads[index] for index in sorted(range(len(heads)), key=needs.__getitem__)]
+    counts = list(dict.fromkeys(max(1, round(share * len(heads))) for share in SHARES))
+    at_budget = [] if budget is None else [_most_whole(limiting, order, budget)]
+    runs = [[head.place for head in order[:count]] for count in (*counts, *at_budget)]
+    together = limiting.losses(runs, step)
+    whole = limiting.num_bytes(0, order)
+    rows = [
+        {"limited": count, "share": count / len(heads), **lost, **_bytes(limiting, count, order, whole)}
+        for count, lost in zip((*counts, *at_budget), together, strict=True)
+    ]
+    by_need = sorted(range(len(heads)), key=lambda index: -needs[index])
+    missed = limiting.forgotten([lost["worst_at"] - 1 for lost in alone])
+    full = [] if budget is None else [head.row for head in order[at_budget[0] :]][::-1]
+    return LimitedHeads(
+        [
+            {
+                **heads[index].row,
+                **alone[index],
+                "bytes": heads[index].num_bytes(limited=False),
+                **missed[index],
+            }
+            for index in by_need
+        ],
+        rows[: len(counts)],
+        {**limiting.judge.baseline(), "bytes": whole, "tokens": len(reading.text.ids)},
+        limit.sink,
+        limit.window,
+        [{name: row[name] for name in ("stack", "layer", "head")} for row in full],
+        rows[-1] if at_budget else {},
+        notes=tuple(limiting.run.way.notes()),
+    )
+
+
+def need_name(lost: Mapping[str, Any]) -> str:
+    """What tells how much a head needs what it would forget: the needle, where one is sought, else the token
+    that is hit hardest; a head that is needed at one place hardly shows in a mean.
+    """
+    return "needle" if "needle" in lost else "worst"
+
+
+def _bytes(limiting: Limiting, count: int, order: Sequence[CacheHead], whole: int) -> dict[str, Any]:
+    num_bytes = limiting.num_bytes(count, order)
+    return {"bytes": num_bytes, "cache": num_bytes / whole}
+
+
+def _most_whole(limiting: Limiting, order: Sequence[CacheHead], budget: float) -> int:
+    """How few heads are to be limited, the least needed first, for the cache to take that share."""
+    whole = limiting.num_bytes(0, order)
+    for count in range(len(order) + 1):
+        if limiting.num_bytes(count, order) <= budget * whole:
+            return count
+    least = limiting.num_bytes(len(order), order) / whole
+    raise UserError(
+        f"budget: must be at least {least:.2g}, what all heads take with these first and last keys (got "
+        f"{budget:g})"
+    )

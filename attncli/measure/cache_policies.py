@@ -1,0 +1,615 @@
+"""What a model loses where the cache of a prompt keeps some of its keys, by policies from the literature, or
+keeps numbers of few bits.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attncli.core.engines import FusedAttention, attend
+from attncli.core.formulas import load_formula
+from attncli.core.layer import AttentionLayer, Visibility, Wanted
+from attncli.core.row_statistics import CACHE_POLICIES, ends_of
+from attncli.errors import UserError
+from attncli.measure.ablate import Start, TextRun
+from attncli.measure.cache import Judge, Judged, Limit, judged_reading, output_by
+from attncli.measure.removal import Removed
+from attncli.models.layers import CapturedLayer
+from attncli.models.pretrained import Pretrained, Reading
+
+Scores = Float[Tensor, "kv_head key"]
+"""The keys of the highest scores stay."""
+SINKS = 4
+LAST_QUERIES = 64
+"""Of the prompt, which SnapKV takes its scores from."""
+SMOOTHED_OVER = 5
+FUTURE = 512
+"""Queries to come that expected attention averages its rotations over."""
+STEEPNESS = 20
+"""PyramidKV's beta: the lowest layer has up to so many times the keys of the highest."""
+ROUNDED_TOGETHER = 32
+"""Numbers that share a scale in a cache of few bits."""
+
+
+class Rotation(NamedTuple):
+    """How a layer turns queries and keys: its model's own function, cosines and sines of each position."""
+
+    apply: Callable[..., tuple[Tensor, Tensor]]
+    cosines: Float[Tensor, "1 key angle"]
+    sines: Float[Tensor, "1 key angle"]
+
+    def undone(self, query: Float[Tensor, "1 head query dim"]) -> Float[Tensor, "1 head query dim"]:
+        """The queries of the first positions before they were turned; what also scales them is divided by."""
+        count = query.shape[2]
+        cosines, sines = self.cosines[:, :count], self.sines[:, :count]
+        size = (cosines.square() + sines.square()).mean()
+        return self.apply(query, query, cosines, -sines)[0] / size
+
+    def mean_matrix(self, first: int, dim: int) -> Float[Tensor, "dim dim"]:
+        """The mean of the matrices that turn a vector at the positions to come."""
+        size = (self.cosines.square() + self.sines.square()).mean().sqrt().double()
+        angles = torch.atan2(self.sines[0, 1].double(), self.cosines[0, 1].double())
+        turns = torch.arange(first, first + FUTURE, device=angles.device).unsqueeze(-1) * angles
+        cosines, sines = ((part * size).mean(dim=0) for part in (turns.cos(), turns.sin()))
+        unit = torch.eye(dim, dtype=self.cosines.dtype, device=angles.device)[None, None]
+        cosines, sines = (part.to(unit).expand(1, dim, -1) for part in (cosines, sines))
+        return self.apply(unit, unit, cosines, sines)[0][0, 0].mT  # of a row of the unit matrix a column
+
+
+@dataclass(frozen=True)
+class PromptLayer:
+    """A layer as it read the prompt, of `num_layers` the one with this `number`, from 0."""
+
+    attention: AttentionLayer
+    number: int
+    num_layers: int
+    rotation: Rotation | None
+
+    @property
+    def num_keys(self) -> int:
+        """The tokens of the prompt."""
+        return self.attention.shape[3]
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads that share no cache."""
+        return self.attention.key.shape[1]
+
+    def of_groups(self, numbers: Float[Tensor, "head key"]) -> Scores:
+        """The mean over the heads that share a cache."""
+        return numbers.view(self.num_kv_heads, self.attention.group, -1).mean(dim=1)
+
+    def last_weights(self, count: int) -> Float[Tensor, "head query key"]:
+        """The weights of the last queries of the prompt."""
+        attention, every = self.attention, slice(None)
+        seen = attention.visibility[every, every, self.num_keys - count :, every]
+        few = replace(attention, query=attention.query[:, :, -count:], visibility=seen)
+        weights = attend(few, Wanted(weights=True)).weights
+        assert weights is not None
+        return weights[0]
+
+    def even(self, scores: Float[Tensor, " key"]) -> Scores:
+        """The same scores for every head."""
+        return scores.to(self.attention.key.device).expand(self.num_kv_heads, -1)
+
+
+def by_position(layer: PromptLayer) -> Scores:
+    """j: the last keys stay. Beltagy et al. 2020 (2004.05150), section 3.1."""
+    return layer.even(torch.arange(layer.num_keys).float())
+
+
+def by_ends(layer: PromptLayer) -> Scores:
+    """j, the first four above all: the first keys and the last stay. Xiao et al. 2023 (2309.17453)."""
+    scores = torch.arange(layer.num_keys).float()
+    scores[:SINKS] = torch.arange(2 * layer.num_keys, 2 * layer.num_keys - len(scores[:SINKS]), -1).float()
+    return layer.even(scores)
+
+
+def by_received_weight(layer: PromptLayer) -> Scores:
+    """sum_i p_ij / (n - j), mean over the heads of a cache: the mean weight from the queries that see a key.
+
+    H2O (Zhang et al. 2023, 2306.14048) ranks by the sum, and keeps half of the cache for the last keys; the
+    mean, which does not favour what came first, is kvpress's ObservedAttentionPress.
+    """
+    received = attend(layer.attention, Wanted(received_mass=True)).received_mass
+    assert received is not None
+    seen_by = torch.arange(layer.num_keys, 0, -1, device=received.device)
+    return layer.of_groups(received[0] / seen_by)
+
+
+def by_last_query(layer: PromptLayer) -> Scores:
+    """p of the last query, mean over all heads; the last key stays. Oren et al. 2024 (2401.06104)."""
+    scores = layer.last_weights(1)[:, 0].mean(dim=0)
+    scores[-1] = torch.inf
+    return layer.even(scores)
+
+
+def by_last_queries(layer: PromptLayer) -> Scores:
+    """p, mean over the last queries, then over five neighbours and the heads of a cache; those queries' own
+    keys stay. Li et al. 2024 (2404.14469), section 3, with kvpress's mean for their maximum.
+    """
+    count = min(LAST_QUERIES, max(1, layer.num_keys // 2))
+    weights = layer.last_weights(count)[..., :-count].mean(dim=1)
+    smoothed = nn.functional.avg_pool1d(weights, SMOOTHED_OVER, stride=1, padding=SMOOTHED_OVER // 2)
+    return nn.functional.pad(layer.of_groups(smoothed), (0, count), value=torch.inf)
+
+
+def by_key_norm(layer: PromptLayer) -> Scores:
+    """-||k||: short keys get much weight. Devoto et al. 2024 (2406.11430), section 4."""
+    dtype = torch.promote_types(layer.attention.key.dtype, torch.float32)
+    lengths: Tensor = torch.linalg.vector_norm(layer.attention.key[0], dim=-1, dtype=dtype)
+    return -lengths
+
+
+def by_expected_weight(layer: PromptLayer) -> Scores:
+    """softmax_j(m k_j s + k_j C k_j s^2 / 2) ||v_j||: the weight that a key has for queries to come, were
+    they Gaussian with the mean m and the covariance C of those read so far; the first four keys stay.
+
+    m and C are of queries before their rotation, turned by the mean rotation of the 512 positions to come.
+    Devoto et al. 2025 (2510.00636), section 3.
+    """
+    attention = layer.attention
+    skipped = min(SINKS, layer.num_keys - 1)
+    query = attention.query
+    if layer.rotation is not None:
+        query = layer.rotation.undone(query)
+    query = query[0, :, skipped:]
+    mean = query.mean(dim=1)
+    centred = query - mean.unsqueeze(1)
+    covariance = centred.mT @ centred / query.shape[1]
+    if layer.rotation is not None:
+        turn = layer.rotation.mean_matrix(layer.num_keys, mean.shape[-1]).to(mean.dtype)
+        mean, covariance = mean @ turn.mT, turn @ covariance @ turn.mT
+    group, scale = attention.group, attention.scale
+    found = []
+    for head, key in enumerate(attention.key[0, :, skipped:]):
+        own = slice(head * group, (head + 1) * group)
+        linear = mean[own] @ key.mT * scale
+        square = ((key @ covariance[own]) * key).sum(dim=-1) * scale**2 / 2
+        found.append((linear + square).softmax(dim=-1).mean(dim=0))
+    scores = torch.stack(found) * torch.linalg.vector_norm(attention.value[0, :, skipped:], dim=-1)
+    return nn.functional.pad(scores, (skipped, 0), value=torch.inf)
+
+
+def by_chance(layer: PromptLayer) -> Scores:
+    """A random order, from a seed that is the layer's number."""
+    generator = torch.Generator().manual_seed(layer.number)
+    scores = torch.rand(layer.num_kv_heads, layer.num_keys, generator=generator)
+    return scores.to(layer.attention.key.device)
+
+
+class Read(NamedTuple):
+    """What counts depend on: the tokens of the prompt, layers and, of each head of each layer, how much its
+    output changes where it keeps few keys, relative to the others'.
+    """
+
+    num_keys: int
+    needs: Sequence[Float[Tensor, " _"]]
+
+
+def even_counts(read: Read, budget: float) -> list[list[int]]:
+    """The same number of keys for every head."""
+    count = max(1, int(read.num_keys * budget))
+    return [[count] * len(needs) for needs in read.needs]
+
+
+def pyramid_counts(read: Read, budget: float) -> list[list[int]]:
+    """Fewer keys from layer to layer, the same number in all. Cai et al. 2024 (2406.02069), section 4.2, as
+    in their code and in kvpress; where the lowest layer would have less than the last queries, even counts.
+    """
+    num_keys, num_layers = read.num_keys, len(read.needs)
+    total = num_keys * budget
+    least = total / STEEPNESS
+    most = total * 2 - least
+    if most >= num_keys - LAST_QUERIES:
+        most = num_keys - LAST_QUERIES
+        least = total * 2 - most
+    if not num_keys >= most >= least >= LAST_QUERIES:
+        return [[max(1, round(total))] * len(needs) for needs in read.needs]
+    step = (most - least) / max(1, num_layers - 1)
+    return [[round(most - number * step)] * len(needs) for number, needs in enumerate(read.needs)]
+
+
+def head_counts(read: Read, budget: float) -> list[list[int]]:
+    """All keys for the heads that need them most, few for the others: as many whole heads as there is room
+    for. Xiao et al. 2024 (2410.10819) train which; here it is measured.
+    """
+    ends = ends_of(read.num_keys)
+    few = max(1, min(ends.sink + ends.window, int(read.num_keys * budget)))
+    order = sorted(
+        (
+            (float(need), number, head)
+            for number, needs in enumerate(read.needs)
+            for head, need in enumerate(needs)
+        ),
+        reverse=True,
+    )
+    room = int((read.num_keys * budget - few) * len(order) / max(1, read.num_keys - few))
+    counts = [[few] * len(needs) for needs in read.needs]
+    for _, number, head in order[: max(0, room)]:
+        counts[number][head] = read.num_keys
+    return counts
+
+
+Kept = Sequence[Int[Tensor, " _"]]
+"""Of each head of a layer the keys that stay."""
+
+
+class KeptKeys:
+    """Of the first tokens of a text only some keys are seen by the others; each copy has its own."""
+
+    def __init__(
+        self, copies: Sequence[Callable[[int, Start], Sequence["Part"]]], starts: Sequence[Start]
+    ) -> None:
+        self.copies, self.starts = copies, starts
+        self.fused = FusedAttention()
+
+    def applied(
+        self, model: nn.Module, layer: CapturedLayer, call: int, removed: Sequence[Removed], hooks: ExitStack
+    ) -> Float[Tensor, "copy head query value_dim"]:
+        """The output of a call: each copy's queries see what it keeps, and their own keys."""
+        attention, start = layer.attention, self.starts[call]
+        assert isinstance(attention, AttentionLayer)
+        return torch.cat(
+            [
+                _output(attention, copy, parts(call, start), self.fused)
+                for copy, parts in enumerate(self.copies)
+            ]
+        )
+
+
+class Part(NamedTuple):
+    """Some heads that keep as many keys: what is left of the first tokens, and where those stood."""
+
+    heads: slice
+    key: Float[Tensor, "kv_head kept dim"]
+    value: Float[Tensor, "kv_head kept value_dim"]
+    positions: Int[Tensor, "kv_head kept"]
+
+
+def _output(
+    layer: AttentionLayer, copy: int, parts: Sequence[Part], fused: FusedAttention
+) -> Float[Tensor, "1 head query value_dim"]:
+    """The output of one copy; the heads that share a cache are the texts of a layer of their own."""
+    num_queries, num_keys = layer.shape[2:]
+    start, seen, group = num_keys - num_queries, layer.visibility, layer.group
+    outputs = []
+    for part in parts:
+        own = slice(part.heads.start * group, part.heads.stop * group)
+        query = layer.query[copy, own].view(-1, group, *layer.query.shape[2:])
+        key, value = (
+            torch.cat([kept, whole[copy, part.heads, start:]], dim=1).unsqueeze(1)
+            for kept, whole in ((part.key, layer.key), (part.value, layer.value))
+        )
+        num_kept = part.positions.shape[1]
+        visibility = Visibility(num_queries, num_kept + num_queries, causal=True)
+        if seen != Visibility(num_queries, num_keys, causal=True):
+            visibility = _as_before(seen, part, start, num_queries)
+        rules = layer.rules
+        if rules.sink is not None:
+            rules = replace(rules, sink=rules.sink.expand(1, layer.num_heads)[0, own].view(-1, group))
+        limited = AttentionLayer(query, key, value, visibility, layer.scale, rules)
+        outputs.append(output_by(fused, limited).flatten(0, 1))
+    return torch.cat(outputs).unsqueeze(0)
+
+
+def _as_before(seen: Visibility, part: Part, start: int, num_queries: int) -> Visibility:
+    """Who sees whom by the layer's own rule, at the positions where the keys stood."""
+    own = torch.arange(start, start + num_queries, device=part.positions.device)
+    positions = torch.cat([part.positions, own.expand(len(part.positions), -1)], dim=1)
+    whole = seen.whole(part.positions.device)[0]
+    masks = torch.stack([whole[:, of_head] for of_head in positions])
+    return Visibility(num_queries, positions.shape[1], rule=lambda i, j: masks[:, i][:, :, j])
+
+
+def _kept_parts(kept: Sequence[Kept], call: int, start: Start) -> list[Part]:
+    """What a copy keeps of a call."""
+    return _parts_of(kept[call], start)
+
+
+def _parts_of(kept: Kept, start: Start) -> list[Part]:
+    """The heads side by side where all keep as many keys, else one by one."""
+    counts = {len(keys) for keys in kept}
+    if len(counts) == 1:
+        keys = torch.stack([*kept])
+        return [Part(slice(0, len(keys)), *_gathered(start, slice(None), keys), keys)]
+    return [
+        Part(slice(head, head + 1), *_gathered(start, slice(head, head + 1), keys[None]), keys[None])
+        for head, keys in enumerate(kept)
+    ]
+
+
+def _gathered(
+    start: Start, heads: slice, keys: Int[Tensor, "kv_head kept"]
+) -> tuple[Float[Tensor, "kv_head kept dim"], Float[Tensor, "kv_head kept value_dim"]]:
+    key, value = (
+        tensor[0, heads].gather(1, keys.unsqueeze(-1).expand(-1, -1, tensor.shape[-1]))
+        for tensor in (start.key, start.value)
+    )
+    return key, value
+
+
+def rounded(numbers: Float[Tensor, "*batch group"], bits: int) -> Float[Tensor, "*batch group"]:
+    """The nearest of 2^bits numbers from the smallest of a group to its largest."""
+    least, most = numbers.amin(dim=-1, keepdim=True), numbers.amax(dim=-1, keepdim=True)
+    step = ((most - least) / (2**bits - 1)).clamp(min=torch.finfo(numbers.dtype).tiny)
+    found: Tensor = ((numbers - least) / step).round() * step + least
+    return found
+
+
+def rounded_cache(start: Start, bits: int) -> tuple[Tensor, Tensor]:
+    """Keys rounded by channel, in groups of 32 tokens, values by token, in groups of 32 channels; the last
+    tokens, which fill no group, keep all bits. KIVI: Liu et al. 2024 (2402.02750), section 3.
+    """
+    size, key, value = ROUNDED_TOGETHER, start.key[0], start.value[0]
+    whole = key.shape[1] // size * size
+    by_channel = key[:, :whole].mT.reshape(*key.shape[::2], -1, size)
+    keys = torch.cat([rounded(by_channel, bits).flatten(-2).mT, key[:, whole:]], dim=1)
+    channels = size if value.shape[-1] % size == 0 else value.shape[-1]
+    values = rounded(value.reshape(*value.shape[:2], -1, channels), bits).flatten(-2)
+    return keys, torch.cat([values[:, :whole], value[:, whole:]], dim=1)
+
+
+@dataclass(frozen=True)
+class PolicyCosts:
+    """What is lost with each policy at each budget, judged on the last tokens of a text.
+
+    `policies` has one row per policy and budget: kl, loss and needle as in `Judge`, `cache` the share of the
+    prompt's cache that stays, in bytes. `baseline` are the numbers with the whole cache, `prompt` and
+    `judged` how many tokens.
+    """
+
+    policies: list[dict[str, Any]]
+    baseline: dict[str, Any]
+    prompt: int
+    judged: int
+    notes: tuple[str, ...] = ()
+
+
+class PromptCache:
+    """A prompt that was read once: its keys and values, and the scores of policies."""
+
+    def __init__(self, pretrained: Pretrained, reading: Judged, start: int, policies: Sequence[str]) -> None:
+        self.start, self.name = start, pretrained.name
+        self.rules = {name: load_formula(CACHE_POLICIES[name].scores) for name in policies}
+        self.scores: list[dict[str, Scores]] = []
+        self.needs: list[Tensor] = []
+        self.num_layers = pretrained.num_layers
+        self.model = pretrained.whole
+        self.wants_heads = "heads" in policies
+        ends = ends_of(start)
+        self._limit = Limit(ends.sink, ends.window)
+        self._fused, self._few = FusedAttention(), FusedAttention()
+        self._turns: dict[str, tuple[Tensor, Tensor]] = {}
+        judged = replace(
+            reading,
+            places=reading.places[reading.places >= start],
+            targets=reading.targets[reading.places >= start],
+            needle=tuple(place - int((reading.places < start).sum()) for place in reading.needle),
+        )
+        with ExitStack() as hooks:
+            if "expected" in policies:
+                for name, module in self.model.named_modules():
+                    hook = module.register_forward_pre_hook(
+                        lambda _module, _inputs, named, name=name: self._note(name, named), with_kwargs=True
+                    )
+                    hooks.enter_context(hook)
+            self.run = TextRun(pretrained, judged, self._take, key="cache", start=start)
+        if not self.run.start:
+            raise UserError(
+                f"model: {pretrained.name} cannot read on from the keys of a prompt: leave `policy` out"
+            )
+        self.judge = Judge(self.run.output, judged)
+
+    def _note(self, name: str, named: dict[str, Any]) -> None:
+        turns = named.get("position_embeddings")
+        if isinstance(turns, tuple) and len(turns) == 2 and all(part.ndim == 3 for part in turns):
+            self._turns[name] = turns
+
+    def _take(self, layer: CapturedLayer) -> Tensor:
+        """The output of a call in the whole run; what policies make of the prompt."""
+        attention = layer.attention
+        assert isinstance(attention, AttentionLayer)
+        prompt = self._prompt(attention)
+        number = len(self.scores)
+        read = PromptLayer(prompt, number, self.num_layers, self._rotation(layer))
+        self.scores.append({name: rule(read) for name, rule in self.rules.items()})
+        output = output_by(self._fused, attention)
+        needs = torch.zeros(read.num_kv_heads)
+        if self.wants_heads:
+            needs = self._needs(attention, output)
+        self.needs.append(needs)
+        return output
+
+    def _prompt(self, attention: AttentionLayer) -> AttentionLayer:
+        """The layer on the tokens of the prompt alone."""
+        count, seen = self.start, attention.visibility
+        key_mask = None if seen.key_mask is None else seen.key_mask[:, :count]
+        first = replace(seen, num_queries=count, num_keys=count, key_mask=key_mask)
+        query, key, value = (part[:, :, :count] for part in (attention.query, attention.key, attention.value))
+        return replace(attention, query=query, key=key, value=value, visibility=first)
+
+    def _needs(self, attention: AttentionLayer, output: Tensor) -> Float[Tensor, " kv_head"]:
+        """How much the output of the heads of a cache changes where they keep few keys, mean over queries."""
+        few = replace(attention, visibility=self._limit.visibility(attention.visibility))
+        change = (output_by(self._few, few) - output)[0].float()
+        sizes = torch.linalg.vector_norm(change, dim=-1) / torch.linalg.vector_norm(output[0].float(), dim=-1)
+        of_heads: Tensor = sizes.nan_to_num(0.0).square().mean(dim=-1)
+        return of_heads.view(-1, attention.group).mean(dim=1).cpu()
+
+    def _rotation(self, layer: CapturedLayer) -> Rotation | None:
+        if layer.module not in self._turns:
+            return None
+        module = self.model.get_submodule(layer.module)
+        apply = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
+        cosines, sines = self._turns[layer.module]
+        if apply is None:
+            raise UserError(f"policy: expected cannot undo the rotations of {self.name}: leave it out")
+        return Rotation(apply, cosines, sines)
+
+    def kept(self, policy: str, budget: float) -> list[Kept]:
+        """The keys of each head of each layer that stay, in their order."""
+        counts = load_formula(CACHE_POLICIES[policy].counts)(Read(self.start, self.needs), budget)
+        return [
+            [scores[policy][head].topk(count).indices.sort().values for head, count in enumerate(of_layer)]
+            for scores, of_layer in zip(self.scores, counts, strict=True)
+        ]
+
+    def lost(
+        self, copies: Sequence[Callable[[int, Start], Sequence[Part]]], progress: Callable[[int], None] | None
+    ) -> list[dict[str, Any]]:
+        """What is lost with each of these caches, some of them together."""
+        found: list[dict[str, Any]] = []
+        size = self.run.num_together()
+        for first in range(0, len(copies), size):
+            some = copies[first : first + size]
+            outputs = self.run.without([()] * len(some), KeptKeys(some, self.run.starts), 0)
+            found += [self.judge.lost(output) for output in outputs]
+            if progress is not None:
+                progress(len(some))
+        return found
+
+
+def num_judged(reading: Judged) -> int:
+    """How many of the last tokens are judged: a tenth, at most 200; of the probe the second copy; the needle
+    with them.
+    """
+    num_tokens = len(reading.text.ids)
+    count = min(200, max(1, num_tokens // 10)) if reading.repeat is None else reading.repeat - 1
+    if reading.needle:
+        count = max(count, num_tokens - 1 - min(reading.needle_positions()))
+    return count
+
+
+def windows(pretrained: Pretrained, reading: Judged, every: int) -> list[Judged]:
+    """The parts of a text that end every so many tokens, each with as much before as the model reads.
+
+    What a window judges are its last tokens; at least as many are before them. The first token of the text,
+    where it is special, begins each. UserError where a window has no room for both.
+    """
+    ids, most = reading.text.ids, pretrained.most_tokens() or len(reading.text.ids)
+    if 2 * every + 1 > min(most, len(ids)):
+        raise UserError(
+            f"every: must be below {min(most, len(ids)) // 2} here: a prompt comes before (got {every})"
+        )
+    is_special = int(ids[0]) in pretrained.special_ids
+    parts = []
+    for end in range(len(ids), 2 * every, -every):
+        first = max(0, end - most)
+        own = ids[first:end].clone()
+        if is_special:
+            own[0] = ids[0]
+        text = replace(reading.text, tokens=pretrained.labels(own.tolist()), ids=own, spans=None)
+        part = judged_reading(Reading(text), pretrained)
+        places = [position - first for position in reading.needle_positions()]
+        has_needle = places and end - first - every - 1 <= min(places) and max(places) < end - first - 1
+        parts.append(replace(part, offset=first, needle=tuple(places) if has_needle else ()))
+    return parts[::-1]
+
+
+@torch.no_grad()
+def policy_costs(
+    pretrained: Pretrained,
+    readings: Sequence[Judged],
+    *,
+    policies: Sequence[str] = tuple(CACHE_POLICIES),
+    budgets: Sequence[float] = (0.1, 0.3, 0.5),
+    bits: int | None = None,
+    every: int | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> PolicyCosts:
+    """What the model loses on the last tokens of a text where the cache of those before keeps less.
+
+    The prompt is read once, with the whole cache; then each policy keeps the share of its keys that a budget
+    allows, and the last tokens are read with what is left, and with all keys of their own. Keys keep their
+    rotation. `bits` rounds all keys and values instead (see `rounded_cache`). Of several `readings`, windows
+    of a text that judge `every` tokens each, means. UserError for a text too short to be cut, and a model
+    that cannot read on from kept keys; MemoryError.
+    """
+    found = []
+    for number, reading in enumerate(readings):
+
+        def step(share: float, number: int = number) -> None:
+            if progress is not None:
+                progress((number + share) / len(readings))
+
+        judged = num_judged(reading) if every is None else every
+        found.append(_costs(pretrained, reading, judged, policies, budgets, bits, step))
+    return found[0] if len(found) == 1 else _mean_costs(found)
+
+
+def _costs(
+    pretrained: Pretrained,
+    reading: Judged,
+    judged: int,
+    policies: Sequence[str],
+    budgets: Sequence[float],
+    bits: int | None,
+    progress: Callable[[float], None],
+) -> PolicyCosts:
+    """Those of one reading."""
+    start = len(reading.text.ids) - judged - 1  # the token before the first that is judged predicts it
+    if start < 3:
+        count = len(reading.text.ids)
+        raise UserError(f"text: must be longer, for a prompt and tokens behind it (got {count})")
+    cache = PromptCache(pretrained, reading, start, policies)
+    runs = [(policy, budget, cache.kept(policy, budget)) for policy in policies for budget in budgets]
+    total, done = len(runs) + (bits is not None) + 1, 1
+
+    def step(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done / total)
+
+    copies: list[Callable[[int, Start], Sequence[Part]]] = [partial(_kept_parts, kept) for *_, kept in runs]
+    if bits is not None:
+        copies.append(lambda call, first: [_rounded_part(first, bits)])
+    lost = cache.lost(copies, step)
+    rows = [
+        {"policy": policy, "budget": budget, "cache": _share(kept, start), **one}
+        for (policy, budget, kept), one in zip(runs, lost, strict=False)
+    ]
+    if bits is not None:
+        share = _share_of_bits(cache.run.starts[0], bits)
+        rows.append({"policy": f"{bits} bits", "budget": None, "cache": share, **lost[-1]})
+    return PolicyCosts(rows, cache.judge.baseline(), start, judged, tuple(cache.run.way.notes()))
+
+
+def _mean_costs(found: Sequence[PolicyCosts]) -> PolicyCosts:
+    """Means over windows that judge as many tokens each; the worst token of all, the one window's needle."""
+    rows = []
+    for alike in zip(*(costs.policies for costs in found), strict=True):
+        worst = max(alike, key=lambda row: float(row["worst"]))
+        rows.append({**worst, **_means(alike, ("cache", "kl", "loss", "needle"))})
+    baseline = _means([costs.baseline for costs in found], ("loss", "needle"))
+    notes = dict.fromkeys(note for costs in found for note in costs.notes)
+    largest = max(costs.prompt for costs in found)
+    return PolicyCosts(rows, baseline, largest, sum(costs.judged for costs in found), tuple(notes))
+
+
+def _means(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
+    known = {name: [row[name] for row in rows if name in row] for name in names}
+    return {name: sum(numbers) / len(numbers) for name, numbers in known.items() if numbers}
+
+
+def _rounded_part(start: Start, bits: int) -> Part:
+    key, value = rounded_cache(start, bits)
+    positions = torch.arange(key.shape[1], device=key.device).expand(len(key), -1)
+    return Part(slice(0, len(key)), key, value, positions)
+
+
+def _share(kept: Sequence[Kept], num_keys: int) -> float:
+    counts = [len(keys) for of_layer in kept for keys in of_layer]
+    return sum(counts) / len(counts) / num_keys
+
+
+def _share_of_bits(start: Start, bits: int) -> float:
+    """With a scale and an offset in half precision for every 32 numbers; of the model's own numbers."""
+    return (bits + 2 * 16 / ROUNDED_TOGETHER) / (8 * start.key.element_size())

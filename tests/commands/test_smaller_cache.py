@@ -1,0 +1,95 @@
+"""`attn cache` as typed: its screens, its tables, and what it refuses."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attncli
+from tests.conftest import Attn
+
+TEXT = "the code is b7q. to be or not to be, that is all. the code is"
+
+
+def report(attn: Attn, *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(attn(["cache", *arguments, "--format", "json"]).out)
+    return found
+
+
+def test_the_needle_is_put_behind_the_text_and_orders_the_heads(attn: Attn) -> None:
+    found = report(attn, TEXT, "--needle", "b7q")
+    assert "".join(found["tokens"]).endswith("b7q") and len(found["tokens"]) == len(TEXT) + 1 + 3 + 1
+    needs = [row["needle"] for row in found["statistics"]["heads"]]
+    assert needs == sorted(needs, reverse=True)
+    again = report(attn, f"{TEXT} b7q", "--needle", "b7q")
+    assert again["statistics"]["heads"] == found["statistics"]["heads"], "it stands there twice"
+
+
+def test_a_head_forgets_what_it_would_have_looked_at(attn: Attn) -> None:
+    """On the probe an induction head looks at what came after the first copy: 23 tokens before."""
+    for row in report(attn)["statistics"]["heads"][:2]:
+        assert row["layer"] == 1 and row["query"] - row["key"] == 23 and row["key_weight"] > 0.9
+        assert row["query"] == row["worst_at"] - 1
+
+
+def test_a_budget_names_heads_in_json_and_on_the_screen(attn: Attn) -> None:
+    found = report(attn, "--budget", "0.6")["statistics"]
+    assert found["full"] and found["at_budget"]["cache"] <= 0.6
+    names = ", ".join(f"{row['layer']}:{row['head']}" for row in found["full"])
+    assert f"Whole: {names}" in attn(["cache", "--budget", "0.6"]).out
+    assert found["baseline"]["sink"] == 1 and found["baseline"]["window"] == 7
+
+
+def test_policies_and_budgets_are_a_row_each(attn: Attn, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    assert attn(["cache", "--policy", "sinks,tova", "--budget", "0.3,0.6", "-o", str(path)]).code == 0
+    rows = list(csv.DictReader(io.StringIO(path.read_text())))
+    assert [(row["policy"], row["budget"]) for row in rows] == [
+        ("sinks", "0.3"), ("sinks", "0.6"), ("tova", "0.3"), ("tova", "0.6")
+    ]  # fmt: skip
+    screen = attn(["cache", "--policy", "sinks,tova", "--budget", "0.3,0.6", "--bits", "8"]).out
+    assert "8 bits" in screen and "all keys" in screen
+
+
+def test_windows_judge_a_text_longer_than_the_model_reads(attn: Attn, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("to be or not to be that is all. " * 30)
+    flags = ["--file", str(tmp_path / "long.txt"), "--policy", "sinks", "--budget", "0.5"]
+    assert "must be at most" in attn(["cache", *flags]).err
+    found = report(attn, *flags, "--every", "40")["statistics"]
+    assert found["baseline"]["judged"] % 40 == 0 and found["baseline"]["judged"] >= 800
+    assert len(found["policies"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--budget", "0.1,0.2"], "--budget: needs --policy to be several: give one share"),
+        (
+            ["--policy", "sinks", "--window", "3"],
+            "--window: is of limited heads: leave --policy and --bits out",
+        ),
+        (["--policy", "h3o"], "--policy: must be one of window, sinks, h2o"),
+        (["--every", "3"], "--every: needs --policy or --bits"),
+        (["--needle", "x"], "--needle: needs --sentence or --file: random tokens ask for nothing"),
+        ([TEXT, "--needle", "zzz"], "--needle: is not in the text as it stands (got zzz)"),
+        (["--budget", "0.05"], "--budget: must be at least 0.16"),
+        (["ab", "--policy", "sinks"], "must be longer, for a prompt and tokens behind it"),
+        (["--texts", "x.txt"], "--texts: "),
+    ],
+)
+def test_what_cannot_be_is_one_line(attn: Attn, arguments: list[str], line: str) -> None:
+    ended = attn(["cache", *arguments])
+    assert ended.code == 2 and line in ended.err and ended.err.count("\n") <= 2, ended.err
+
+
+def test_the_same_from_python() -> None:
+    model = attncli.open_model(str(Path(attncli.__file__).parent / "data" / "tiny-induction"))
+    found = attncli.cache(model, TEXT, needle="b7q", budget=0.7)
+    assert found.heads[0]["needle"] >= found.heads[-1]["needle"] and found.full
+    costs = attncli.cache_policies(model, TEXT, policies="sinks,h2o", budgets=[0.5], needle="b7q")
+    assert [row["policy"] for row in costs.policies] == ["sinks", "h2o"] and "needle" in costs.policies[0]
+    with pytest.raises(attncli.UserError, match="policies: must be one of"):
+        attncli.cache_policies(model, TEXT, policies="lru")

@@ -1,0 +1,236 @@
+"""`attn cache`: each head limited by a mask of its own, put by hand into eager attention; and kvpress."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from attncli.core.row_statistics import CACHE_POLICIES
+from attncli.errors import UserError
+from attncli.measure import cache_policies
+from attncli.measure.cache import Judged, judged_reading, limited_heads, read_judged
+from attncli.measure.cache_policies import PromptCache, _parts_of, policy_costs, rounded_cache
+from attncli.models.loading import in_use, open_model
+from attncli.models.pretrained import ModelText, Pretrained, Reading
+from tests.model_folders import save_writer
+from tools.kvpress_kept_keys import BUDGET, NUM_PROMPT, SHOWN, tiny_llama, tokens
+
+SINK, WINDOW = 2, 3
+ATTENTIONS = {"GPT-2": "attn"}
+
+
+def judged(pretrained: Pretrained, num_tokens: int = 23) -> Judged:
+    ids = torch.randint(4, 61, (num_tokens,), generator=torch.Generator().manual_seed(1))
+    return judged_reading(Reading(ModelText(pretrained.labels(ids.tolist()), ids)), pretrained)
+
+
+def kept_entries(num_tokens: int, sink: int, window: int) -> Tensor:
+    """Entry by entry, from the words of the docstring."""
+    seen = torch.zeros(num_tokens, num_tokens, dtype=torch.bool)
+    for i in range(num_tokens):
+        for j in range(i + 1):
+            seen[i, j] = j < sink or j > i - window
+    return seen
+
+
+@contextmanager
+def masked_by_hand(model: PreTrainedModel, hidden: dict[int, Tensor]) -> Iterator[None]:
+    """While it is open, the mask of each attention module also hides these (head, query, key) by a hook."""
+    name = ATTENTIONS.get("GPT-2" if model.config.model_type == "gpt2" else "", "self_attn")
+    modules = [module for path, module in model.named_modules() if path.endswith(f".{name}")]
+    hooks = []
+    for layer, module in enumerate(modules):
+
+        def hide(_module: nn.Module, inputs: Any, named: dict[str, Any], layer: int = layer) -> Any:
+            mask = named["attention_mask"]
+            lowest = torch.finfo(torch.float32).min
+            added = torch.zeros(hidden[layer].shape).masked_fill(hidden[layer], lowest).unsqueeze(0)
+            return inputs, {**named, "attention_mask": (mask + added).clamp(min=lowest)}
+
+        hooks.append(module.register_forward_pre_hook(hide, with_kwargs=True))
+    yield
+    for hook in hooks:
+        hook.remove()
+
+
+@torch.no_grad()
+def by_hand(model: PreTrainedModel, ids: Tensor, limited: set[tuple[int, int]]) -> Tensor:
+    """The logits with eager attention, where these key/value heads are limited."""
+    config = model.config
+    num_heads = config.num_attention_heads
+    group = num_heads // getattr(config, "num_key_value_heads", num_heads)
+    few = ~kept_entries(len(ids), SINK, WINDOW)
+    hidden = {}
+    for layer in range(config.num_hidden_layers):
+        own = [few if (layer, head // group) in limited else few & False for head in range(num_heads)]
+        hidden[layer] = torch.stack(own)
+    model.set_attn_implementation("eager")
+    with masked_by_hand(model, hidden):
+        logits: Tensor = model(ids.unsqueeze(0)).logits[0].double()
+    return logits
+
+
+def lost(whole: Tensor, logits: Tensor, ids: Tensor) -> tuple[float, float]:
+    """KL and loss of what follows."""
+    p, q = whole.log_softmax(-1)[:-1], logits.log_softmax(-1)[:-1]
+    divergence = float((p.exp() * (p - q)).sum(-1).mean())
+    targets = ids[1:, None]
+    return divergence, float((p.gather(-1, targets) - q.gather(-1, targets)).mean())
+
+
+@pytest.mark.parametrize("architecture", ["Llama", "GPT-2", "Mistral", "GPT-OSS", "Gemma 2"])
+def test_a_limited_head_is_a_run_with_a_mask_by_hand(architecture: str, tmp_path: Path) -> None:
+    folder = save_writer(tmp_path, architecture)
+    with in_use(open_model(str(folder))) as pretrained:
+        reading = judged(pretrained)
+        found = limited_heads(pretrained, reading, sink=SINK, window=WINDOW)
+        model, ids = pretrained.whole, reading.text.ids
+        whole = by_hand(model, ids, set())
+        order = [(row["layer"], row["head"]) for row in reversed(found.heads)]
+        for row in found.heads:
+            logits = by_hand(model, ids, {(row["layer"], row["head"])})
+            assert (row["kl"], row["loss"]) == pytest.approx(lost(whole, logits, ids), abs=1e-4)
+        for row in found.curve:
+            logits = by_hand(model, ids, {*order[: row["limited"]]})
+            assert (row["kl"], row["loss"]) == pytest.approx(lost(whole, logits, ids), abs=1e-4)
+    assert len(found.heads) == len({*order}) and found.curve[-1]["limited"] == len(order)
+    assert any(row["kl"] > 1e-3 for row in found.heads), "something is lost"
+
+
+def test_bytes_and_weights_are_those_of_the_keys_that_stay(tmp_path: Path) -> None:
+    folder = save_writer(tmp_path, "Llama")
+    with in_use(open_model(str(folder))) as pretrained:
+        reading = judged(pretrained)
+        found = limited_heads(pretrained, reading, sink=SINK, window=WINDOW)
+        eager = pretrained.whole
+        eager.set_attn_implementation("eager")
+        with torch.no_grad():
+            weights = eager(reading.text.ids.unsqueeze(0), output_attentions=True).attentions
+    config = eager.config
+    num_kv, group = config.num_key_value_heads, config.num_attention_heads // config.num_key_value_heads
+    kept = kept_entries(23, SINK, WINDOW)
+    for row in found.heads:
+        own = weights[row["layer"]][0, row["head"] * group : (row["head"] + 1) * group]
+        assert row["kept_weight"] == pytest.approx(float((own * kept).sum(-1).mean()), abs=1e-5)
+    per_key = 4 * 2 * config.head_dim
+    whole = config.num_hidden_layers * num_kv * 23 * per_key
+    assert found.baseline["bytes"] == whole
+    assert found.curve[-1]["bytes"] == config.num_hidden_layers * num_kv * (SINK + WINDOW) * per_key
+
+
+def test_a_budget_names_the_most_needed_heads(tmp_path: Path) -> None:
+    folder = save_writer(tmp_path, "Llama")
+    with in_use(open_model(str(folder))) as pretrained:
+        reading = judged(pretrained)
+        found = limited_heads(pretrained, reading, sink=SINK, window=WINDOW, budget=0.6)
+        assert found.at_budget["cache"] <= 0.6
+        names = [(row["layer"], row["head"]) for row in found.full]
+        assert names == [(row["layer"], row["head"]) for row in found.heads[: len(names)]]
+        assert len(names) + found.at_budget["limited"] == len(found.heads)
+        with pytest.raises(UserError, match=r"budget: must be at least 0\.2.*\(got 0\.1\)"):
+            limited_heads(pretrained, reading, sink=SINK, window=WINDOW, budget=0.1)
+
+
+def test_a_model_without_a_cache_is_refused_in_a_line(tmp_path: Path) -> None:
+    folder = save_writer(tmp_path, "T5")
+    with in_use(open_model(str(folder))) as pretrained, pytest.raises(UserError, match="cache"):
+        read_judged(pretrained, "the cat sat")
+
+
+@pytest.fixture(scope="module")
+def kvpress() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path(__file__).parent / "kvpress_kept_keys.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pretrained]:
+    """The very model of the script that asked kvpress."""
+    folder = save_writer(tmp_path_factory.mktemp("llama"), "Llama")
+    with torch.no_grad():
+        tiny_llama().save_pretrained(folder)
+    with in_use(open_model(str(folder))) as pretrained:
+        yield pretrained
+
+
+@pytest.mark.parametrize("policy", ["sinks", "h2o", "tova", "snapkv", "pyramidkv", "knorm", "expected"])
+@torch.no_grad()
+def test_the_keys_that_stay_are_kvpresss(policy: str, llama: Pretrained, kvpress: dict[str, Any]) -> None:
+    assert kvpress["budget"] == BUDGET
+    ids = tokens()[0]
+    reading = judged_reading(Reading(ModelText(llama.labels(ids.tolist()), ids)), llama)
+    cache = PromptCache(llama, reading, NUM_PROMPT, [policy])
+    kept = cache.kept(policy, BUDGET)
+    theirs = kvpress["policies"][policy]
+    assert [[head.tolist() for head in layer] for layer in kept] == theirs["kept"]
+    copies = [lambda call, start: _parts_of(kept[call], start)]
+    logits = cache.run.without([()], cache_policies.KeptKeys(copies, cache.run.starts), 0)[0]
+    if theirs["logits"] is not None:
+        torch.testing.assert_close(logits[:, :SHOWN], torch.tensor(theirs["logits"])[:-1], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ["Llama", "GPT-2", "Mistral", "GPT-OSS", "Gemma 2"])
+def test_a_policy_is_a_run_with_a_mask_by_hand(architecture: str, tmp_path: Path) -> None:
+    """Every query of the last tokens sees the first keys that stay, and those of the last tokens."""
+    folder = save_writer(tmp_path, architecture)
+    policies = [name for name in CACHE_POLICIES if name != "random"]
+    with in_use(open_model(str(folder))) as pretrained:
+        reading = judged(pretrained, 41)
+        ids, start = reading.text.ids, 41 - 4 - 1
+        costs = policy_costs(pretrained, [reading], policies=policies, budgets=[0.3, 0.7])
+        assert (costs.prompt, costs.judged) == (start, 4)
+        with torch.no_grad():
+            cache = PromptCache(pretrained, reading, start, policies)
+        model = pretrained.whole
+        group = model.config.num_attention_heads // len(cache.needs[0])
+        for row in costs.policies:
+            hidden = {}
+            for layer, kept in enumerate(cache.kept(row["policy"], row["budget"])):
+                gone = torch.zeros(len(kept), 41, 41, dtype=torch.bool)
+                for head, keys in enumerate(kept):
+                    gone[head, start:, :start] = True
+                    gone[head, start:, keys] = False
+                hidden[layer] = gone.repeat_interleave(group, dim=0)
+            model.set_attn_implementation("eager")
+            with torch.no_grad():
+                whole = model(ids.unsqueeze(0)).logits[0].double()
+                with masked_by_hand(model, hidden):
+                    logits = model(ids.unsqueeze(0)).logits[0].double()
+            expected = lost(whole[start:], logits[start:], ids[start:])
+            assert (row["kl"], row["loss"]) == pytest.approx(expected, abs=1e-4), row["policy"]
+
+
+def test_a_budget_is_a_share_of_the_cache_whatever_the_policy(llama: Pretrained) -> None:
+    ids = tokens()[0]
+    reading = judged_reading(Reading(ModelText(llama.labels(ids.tolist()), ids)), llama)
+    costs = policy_costs(llama, [reading], budgets=[0.3, 0.6], bits=4)
+    for row in costs.policies[:-1]:
+        assert row["budget"] - 0.1 < row["cache"] <= row["budget"] + 0.01, row
+    by_name = {(row["policy"], row["budget"]): row["kl"] for row in costs.policies}
+    assert by_name["heads", 0.6] < by_name["random", 0.6]
+    assert costs.policies[-1]["policy"] == "4 bits"
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_rounding_is_by_channel_and_by_token(bits: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    key, value = torch.randn(2, 1, 3, 70, 64, generator=generator)
+    found = rounded_cache(cache_policies.Start(key, value, None), bits)  # type: ignore[arg-type]
+    levels = 2**bits - 1
+    for of, theirs in (
+        (found[0][1, 32:64, 5], key[0, 1, 32:64, 5]),
+        (found[1][2, 9, 32:], value[0, 2, 9, 32:]),
+    ):
+        least, most = float(theirs.min()), float(theirs.max())
+        naive = [
+            least + round((x - least) / (most - least) * levels) * (most - least) / levels
+            for x in theirs.tolist()
+        ]
+        torch.testing.assert_close(of, torch.tensor(naive), rtol=0, atol=1e-5)
+    assert torch.equal(found[0][:, 64:], key[0, :, 64:]) and torch.equal(found[1][:, 64:], value[0, :, 64:])
