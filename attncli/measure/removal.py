@@ -222,6 +222,7 @@ class Blocks:
     A block that serves as several layers (ALBERT) is called several times. `running` is the index of the
     current call, None between blocks. `leave_notes`: a block writes into a dictionary or list that it is
     given, as Gemma 3n's leave keys and values for later ones, so that no block may be left out of a run.
+    Outputs are kept from `first_token` on.
     """
 
     model: nn.Module
