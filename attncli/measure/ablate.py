@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, groupby
 from math import nan
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -34,6 +34,7 @@ from attncli.measure.removal import (
     Removal,
     RemovalMethod,
     Removed,
+    after,
     index_of_head,
     mean_outputs,
     output_of,
@@ -207,7 +208,9 @@ class TextRun:
         self._keeps = self.is_language_model and LOGITS_TO_KEEP in parameters
         self.way = check_computed_here(self.model, self.inputs)
         self._refuse_what_does_not_fit()
-        self._blocks = Blocks(self.model)
+        # Where most is left out of the runs to come, no more of the blocks' outputs is kept.
+        is_short = 2 * start > max(tensor.shape[1] for tensor in self.inputs.values())
+        self._blocks = Blocks(self.model, first_token=start if is_short else 0)
         self._block_of_call: list[int | None] = []
 
         def taken(layer: CapturedLayer) -> Tensor | None:
@@ -221,16 +224,19 @@ class TextRun:
         with self._blocks.recorded():
             self.output = self._run(self.inputs, taken)[0]
         self._can_begin_later = None not in self._block_of_call and not self._blocks.leave_notes
-        self._can_begin_later = self._can_begin_later and self._begins_well()
+        self._can_begin_later = self._can_begin_later and (is_short or self._begins_well())
         if start and self._can_begin_later and len(self.starts) == len(self._block_of_call):
             self._begin_after(start, parameters)
+        self._can_begin_later = self._can_begin_later and (self.start > 0 or not is_short)
 
     def _begin_after(self, start: int, parameters: Collection[str]) -> None:
         """Leave the first tokens out of the runs to come, where that gives what the whole run gave."""
         if "position_ids" not in parameters:
             return
         outputs = self._blocks.outputs
-        self.start, self._blocks.outputs = start, [_after(start, output) for output in outputs]
+        self.start = start
+        if not self._blocks.first_token:
+            self._blocks.outputs = [after(start, output) for output in outputs]
         if not self._begins_well(first_call=0):
             self.start, self._blocks.outputs = 0, outputs
 
@@ -340,13 +346,6 @@ class TextRun:
             inputs = {**inputs, LOGITS_TO_KEEP: places}
         output: Tensor = run_model(self.model, inputs, consume)[0]
         return output[:, places] if self.is_language_model and not self._keeps else output
-
-
-def _after(start: int, output: Any) -> Any:
-    """What a block gave for the tokens from `start` on."""
-    if isinstance(output, Tensor):
-        return output[:, start:] if output.ndim == 3 else output
-    return type(output)(_after(start, part) for part in output) if isinstance(output, tuple) else output
 
 
 KEPT_PER_SCORE, KEPT_PER_ENTRY = 4, 30

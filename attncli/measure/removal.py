@@ -222,6 +222,7 @@ class Blocks:
     A block that serves as several layers (ALBERT) is called several times. `running` is the index of the
     current call, None between blocks. `leave_notes`: a block writes into a dictionary or list that it is
     given, as Gemma 3n's leave keys and values for later ones, so that no block may be left out of a run.
+    Outputs are kept from `first_token` on.
     """
 
     model: nn.Module
@@ -229,6 +230,7 @@ class Blocks:
     outputs: list[Any] = field(default_factory=list)
     running: int | None = None
     leave_notes: bool = False
+    first_token: int = 0
     _given: list[tuple[Any, list[Any]]] = field(default_factory=list)
 
     @contextmanager
@@ -248,7 +250,7 @@ class Blocks:
         self._given = [(one, _content(one)) for one in given if isinstance(one, Mapping | list)]
 
     def _end(self, module: nn.Module, inputs: object, output: Any) -> None:
-        self.outputs.append(output)
+        self.outputs.append(after(self.first_token, output) if self.first_token else output)
         self.running = None
         self.leave_notes |= any(_differ(_content(one), before) for one, before in self._given)
         self._given = []
@@ -303,6 +305,13 @@ def _content(one: Mapping[Any, Any] | list[Any]) -> list[Any]:
 def _differ(now: list[Any], before: list[Any]) -> bool:
     """Whether these are other objects, or in another order."""
     return len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True))
+
+
+def after(start: int, output: Any) -> Any:
+    """What a block gave for the tokens from `start` on, and no more of it."""
+    if isinstance(output, Tensor):
+        return output[:, start:].clone() if output.ndim == 3 else output
+    return type(output)(after(start, part) for part in output) if isinstance(output, tuple) else output
 
 
 def copied(output: Any, num_copies: int) -> Any:
