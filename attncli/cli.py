@@ -392,7 +392,10 @@ def build_app() -> Any:
         context_settings=HELP_NAMES,
     )
     app.callback()(_root)
-    return typer.main.get_command(app)
+    made: Any = typer.main.get_command(app)
+    for parameter in made.params:  # the first help is one screen
+        parameter.hidden |= parameter.name == "show_completion"
+    return made
 
 
 def _print_errors(*lines: str) -> None:

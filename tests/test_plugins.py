@@ -14,10 +14,10 @@ import pytest
 from attncli.cli import COMMANDS
 from attncli.core.runtime import GROUPS
 from attncli.settings import EXPERIMENTS, OTHER_COMMANDS
-from tests.test_adding import ROOT, SENTENCE, additions, local_mass
+from tests.test_adding import ROOT, SENTENCE, additions, nearby_mass
 
 NEARBY = {
-    "statistics": {"local_mass": "attn_nearby:local_mass", "entropy": "attn_nearby:local_mass"},
+    "statistics": {"nearby_mass": "attn_nearby:nearby_mass", "entropy": "attn_nearby:nearby_mass"},
     "views": {"tsv": "attn_nearby_tsv:write"},
 }
 SIMILARITY = {
@@ -68,7 +68,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code = {Path(one.file).stem: one.code for one in additions() if one.row_of is None}
     similarity = code["similarity"].replace("attncli.commands.similarity", "attn_similarity")
     engine = "from attncli.core.engines import Engine\n\nEXACT = Engine(attend, suits)\n"
-    install(site, "attn_nearby", {"attn_nearby": code["local_mass"], "attn_nearby_tsv": code["tsv"]}, NEARBY)
+    install(site, "attn_nearby", {"attn_nearby": code["nearby_mass"], "attn_nearby_tsv": code["tsv"]}, NEARBY)
     modules = {"attn_similarity": similarity, "attn_similarity_exact": f"{code['exact']}\n{engine}"}
     install(site, "attn_similarity", modules, SIMILARITY)
     return site
@@ -109,7 +109,7 @@ def test_two_packages_are_seen_through_views_batches_and_exports(site: Path, tmp
         "batch": ["batch", "b.yaml", "-o", "b.db", "--workers", "1", "--expect", "similarity.max < 1.5"],
         "results": ["results", "b.db"],
         "rows": ["multihead", SENTENCE, "--num-heads", "2", "--causal", "--format", "json"],
-        "survey": ["heads", "--sort", "local_mass", "--format", "json"],
+        "survey": ["heads", "--sort", "nearby_mass", "--format", "json"],
         "batch of rows": ["batch", "s.yaml", "-o", "s.db", "--workers", "1"],
         "export": ["export", "s.db"],
         "engine": ["self", *tiny, "--explain", "--format", "json"],
@@ -121,7 +121,7 @@ def test_two_packages_are_seen_through_views_batches_and_exports(site: Path, tmp
     assert {*failed} == {"plugins", "show"} and failed["show"].err == "no.json: no such file\n"
     taken = "not used: there is one of this name"
     assert [re.split(r"\s{2,}", line) for line in ended["plugins"].out.splitlines()] == [
-        ["statistics", "local_mass", "attn-nearby 1.0", "ok"],
+        ["statistics", "nearby_mass", "attn-nearby 1.0", "ok"],
         ["statistics", "entropy", "attn-nearby 1.0", taken],
         ["views", "tsv", "attn-nearby 1.0", "ok"],
         ["experiments", "similarity", "attn-similarity 1.0", "ok"],
@@ -147,11 +147,11 @@ def test_two_packages_are_seen_through_views_batches_and_exports(site: Path, tmp
     assert "similarity.variance" in ended["results"].out
     rows = report("rows")
     weights = np.array(rows["tensors"]["weights"]["values"])
-    found = np.array(rows["statistics"]["rows"]["local_mass"])
-    np.testing.assert_allclose(found, local_mass(weights), atol=1e-6)
-    heads = [row["local_mass"] for row in report("survey")["statistics"]["heads"]]
+    found = np.array(rows["statistics"]["rows"]["nearby_mass"])
+    np.testing.assert_allclose(found, nearby_mass(weights), atol=1e-6)
+    heads = [row["nearby_mass"] for row in report("survey")["statistics"]["heads"]]
     assert heads == sorted(heads, reverse=True) and 0 < heads[-1] < heads[0] <= 1
-    assert "local_mass.mean" in ended["export"].out
+    assert "nearby_mass.mean" in ended["export"].out
     scores = np.array(report("engine")["tensors"]["scaled_scores"]["values"])
     expected = np.exp(scores - scores.max(axis=1, keepdims=True))
     expected /= expected.sum(axis=1, keepdims=True)
@@ -180,7 +180,7 @@ def test_a_broken_one_is_a_line_each_and_the_rest_works(site: Path, tmp_path: Pa
     assert found.code == 0 and sorted(found.err.splitlines()) == lines
     report = json.loads(found.out)
     assert {*report["statistics"]["rows"]["gone_statistics"]} == {None}
-    assert None not in report["statistics"]["rows"]["local_mass"]
+    assert None not in report["statistics"]["rows"]["nearby_mass"]
     assert (gone.code, gone.out, gone.err) == (1, "", f"plugin gone_experiments (attn-broken 1.0) {WHY}\n")
     assert (view.code, view.err) == (1, f"plugin gone_views (attn-broken 1.0) {WHY}\n")
     assert works.code == 0 and flag.code == 2

@@ -35,6 +35,7 @@ MORE = {
     "one head of generate": ("generate", {"max_new_tokens": 2, "maps": "mean", "layer": 1, "head": 2}),
     "ablate": ("ablate", {"num_tokens": 4, "approximate": True}),
     "why": ("why", {"sentence": "a b a"}),
+    "source": ("source", {"sentence": "<source A>a b</source> a", "answer": "b", "head": "1:0"}),
     "cache": ("cache", {"num_tokens": 4, "budget": 0.9, "window": 2}),
     "cache of policies": ("cache", {"num_tokens": 9, "policy": "sinks,knorm", "bits": 8}),
     "model": ("self", {"model": str(ROOT / "attncli" / "data" / "tiny-induction"), "sentence": "a b a"}),

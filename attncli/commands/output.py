@@ -339,7 +339,8 @@ class Destination:
 
 def found_browser(format: str, path: Path | None) -> "BaseBrowser":
     """What can open the file; UserError where it is no page or picture, or there is no browser."""
-    opened = [name for name, each in VIEWS.items() if each.draws and each.suffixes]
+    drawn = {name: each for name, each in VIEWS.items() if each.draws and each.suffixes}
+    opened = [name for name, each in drawn.items() if not each.for_other_programs]
     if path is None or format not in opened:
         raise UserError(f"--open: needs -o with one of {', '.join(opened)}, such as -o page.html")
     import webbrowser

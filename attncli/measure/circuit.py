@@ -172,7 +172,7 @@ class _Look:
         at, looked_at = beyond.max(dim=-1)
         at = at.where(seen.sum(dim=-1) > 1, 0)  # one key alone is above no mean
         less_mean = -seen / seen.sum(dim=-1, keepdim=True).clamp_min(1)
-        less_mean[torch.arange(len(query)), looked_at] += 1
+        less_mean.scatter_add_(1, looked_at.unsqueeze(-1), torch.ones_like(less_mean))
         of_rows = attention.scale * at.unsqueeze(-1) * less_mean
         self.mean_weight = float(at.mean())
         self.key = of_rows.mT @ query

@@ -240,7 +240,7 @@ def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: to
     if not path.exists():
         return None
     needed = num_parameters(path) * dtype.itemsize
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
+    free = _free_bytes(device) if needed > SMALL_BYTES or device.type == "cpu" else needed
     if needed > free and (cannot or load == "memory"):
         sizes = f"needs {readable_bytes(needed)} as {str(dtype).removeprefix('torch.')}"
         instead = f"{cannot}: use a machine with more memory" if cannot else "`load` disk needs little"
@@ -249,6 +249,14 @@ def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: to
         return None
     # Workers of a batch have the files' pages together, and would each keep numbers of their own.
     return Use(device, keeps=needed <= free / 2 and parent_process() is None)
+
+
+def _free_bytes(device: torch.device) -> int:
+    """Of the machine or of a GPU."""
+    if device.type == "cpu":
+        return available_bytes()
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free)
 
 
 def _why_all_at_once(path: Path) -> str:

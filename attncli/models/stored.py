@@ -300,10 +300,8 @@ def _memory(what: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """The same memory for what is needed until the next of it: to get new memory costs more than to read."""
     size = prod(shape)
     kept: Tensor | None = getattr(_kept_memory, what, None)
-    if size > 2 * CHUNK_NUMBERS:
-        return torch.empty(*shape, dtype=dtype)
-    if kept is None:
-        kept = torch.empty(2 * CHUNK_NUMBERS, dtype=torch.float64)
+    if kept is None or size > len(kept):
+        kept = torch.empty(size, dtype=torch.float64)
         setattr(_kept_memory, what, kept)
     return kept.view(torch.uint8)[: size * dtype.itemsize].view(dtype).view(*shape)
 
@@ -584,7 +582,9 @@ class _Linear(torch.autograd.Function):
         weight: Stored = ctx.weight
         found = gradient.new_zeros(*gradient.shape[:-1], weight.shape[1])
         for start, stop, rows in weight.parts():
-            found += gradient[..., start:stop] @ rows
+            # Many gradients at once (is_grads_batched) have no slice that is the whole.
+            is_whole = stop - start == weight.shape[0]
+            found += (gradient if is_whole else gradient.narrow(-1, start, stop - start)) @ rows
         return found, None
 
 

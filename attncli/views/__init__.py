@@ -36,6 +36,7 @@ class View(NamedTuple):
     one_table: bool = False
     has_steps: bool = False
     has_title: bool = False
+    for_other_programs: bool = False
     plugin: Plugin | None = None
 
 
@@ -56,8 +57,8 @@ VIEWS = {
     "html": View("page.html", (".html", ".htm"), draws=True, whole=True, has_title=True),
     "png": View("pictures:write_png", (".png",), PLOT, True, True, True, True, has_title=True),
     "svg": View("pictures:write_svg", (".svg",), PLOT, True, False, True, True, has_title=True),
-    "dot": View("graphs:write_dot", (".dot", ".gv"), draws=True, has_title=True),
     "pdf": View("pictures:write_pdf", (".pdf",), PLOT, True, True, True, True, has_title=True),
+    "dot": View("graphs:write_dot", (".dot", ".gv"), draws=True, has_title=True, for_other_programs=True),
 }
 VIEWS |= {
     name: View(plugin.place, (f".{name}",), plugin=plugin)

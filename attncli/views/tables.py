@@ -361,7 +361,9 @@ def next_steps(report: Report, width: int | None, shown_parts: Sequence[str] = (
 
 def _with_head(step: str, report: Report) -> str:
     """The step; with the first of the report's heads where it takes one."""
-    first = next(iter(report.table("heads")), {})
+    edge = next(iter(report.table("edges")), {})  # of a circuit the reader of the strongest edge
+    reader = {"layer": edge.get("to_layer"), "head": edge.get("to_head")}
+    first = next(iter(report.table("heads")), {}) if None in reader.values() else reader
     is_known = step == ONE_HEAD and {*PLACES} <= first.keys()
     return step.replace("LAYER:HEAD", head_name(first)) if is_known else step
 

@@ -268,9 +268,9 @@ def untrained(report: Report) -> str:
     spec = report.spec
     projection, embedding = spec.get("projection"), spec.get("embedding")
     if projection in ("linear", "uniform"):
-        return f"UNTRAINED (random weights, seed {spec.get('seed')})"
+        return plain_text(f"UNTRAINED (random weights, seed {spec.get('seed')})")
     if projection == "none" and embedding is not None and not is_vector_file(embedding):
-        return f"UNTRAINED (random embeddings, seed {spec.get('seed')})"
+        return plain_text(f"UNTRAINED (random embeddings, seed {spec.get('seed')})")
     return ""
 
 

@@ -19,6 +19,9 @@ from tests.conftest import Attn
 ATTN = [sys.executable, "-m", "attncli"]
 PNG = b"\x89PNG\r\n\x1a\n"
 
+EVERY = [name for name in VIEWS if name != "dot"]
+"""A graph is of edges alone: test_which_heads_feed has it."""
+
 
 @pytest.fixture
 def saved(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -35,7 +38,7 @@ def saved(attn: Attn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("view", [name for name, view in VIEWS.items() if not view.writes_bytes])
+@pytest.mark.parametrize("view", [name for name in EVERY if not VIEWS[name].writes_bytes])
 def test_every_view_shows_a_saved_report_as_the_run_itself(attn: Attn, saved: Path, view: str) -> None:
     run = attn(["multihead", "--num-heads", "2", "--sentence", "a b c", "--format", view])
     shown = attn(["show", "x.json", "--format", view])
@@ -205,7 +208,7 @@ def test_saved_reports_need_no_torch(saved: Path) -> None:
         "codes = [run(['show', 'x.json', '--format', view, '-o', 'y']) for view in sys.argv[1:]]\n"
         "assert not any(codes), codes\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, *VIEWS], capture_output=True, text=True, cwd=saved)
+    done = subprocess.run([sys.executable, "-c", script, *EVERY], capture_output=True, text=True, cwd=saved)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -214,7 +217,9 @@ def test_a_title_is_for_views_that_have_one(attn: Attn, saved: Path) -> None:
     assert "Mine &amp; &lt;yours&gt;" in Path("x.svg").read_text()
     refused = attn(["show", "x.json", "--title", "Mine"])
     assert refused.code == 2
-    assert refused.err == "--title: table has no title of its own; it is for heatmap, html, png, svg, pdf\n"
+    assert (
+        refused.err == "--title: table has no title of its own; it is for heatmap, html, png, svg, pdf, dot\n"
+    )
 
 
 def test_a_list_of_mistakes_is_no_picture(attn: Attn, saved: Path) -> None:

@@ -120,7 +120,7 @@ def test_the_screen_marks_query_and_keys(attn: Attn, texts: str) -> None:
     ended = attn(["heads", "--texts", texts, "--head", "1:0", "--examples", "9", "--sort", "induction"])
     lines = ended.out.splitlines()
     assert ended.code == 0 and len(lines) <= 31 and max(map(len, lines)) <= 80
-    assert lines[0] == "heads: tiny-induction, head 1:0: induction, mean over 7 texts"
+    assert lines[0] == "heads: tiny-induction, head 1:0, induction, mean over 7 texts"
     flags = ["--head", "1:0", "--examples", "2", "--sort", "induction", "--show", "all"]
     whole = attn(["heads", "--texts", texts, *flags])
     assert whole.code == 0 and "example_weights" in whole.out

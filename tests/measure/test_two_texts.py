@@ -179,7 +179,7 @@ def test_the_first_screen_fits_and_says_what_to_type_next(
     ended = attn(["diff", "abcd abcd ab", "abcx abcx ab", "--model", SHIPPED])
     lines = ended.out.splitlines()
     assert (ended.code, ended.err) == (0, "") and len(lines) <= 23 and max(map(len, lines)) <= 80
-    assert lines[0] == "diff: tiny-induction: 8 heads, on 13 and 13 tokens, 13 of them aligned."
+    assert lines[0] == "diff: tiny-induction, 8 heads, on 13 and 13 tokens, 13 of them aligned"
     assert lines[1:3] == ["A: abcd abcd ab", "B: abcx abcx ab"]
     assert lines[5].split("  ")[0] == "head" and "looks at in A" in lines[5]
     assert any(line.startswith("next token, A -> B: ") for line in lines)

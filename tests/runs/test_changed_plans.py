@@ -64,7 +64,8 @@ def test_runs_of_deleted_lines_stay_and_do_not_count(attn: Attn, tmp_path: Path)
     attn(batch(tmp_path, ["a b", "c d e", "f"]))
     before = exported(attn, store)
     ended = attn(batch(tmp_path, ["c d e"]))
-    assert ended == (0, "", f"{store} has 1 of 1 runs, nothing was left to do\n")
+    left = "2 of earlier plans left out (attn results --all has them)"
+    assert ended == (0, "", f"{store} has 1 of 1 runs, nothing was left to do, {left}\n")
     assert len(done_runs(store)) == 3
     assert [row["count"] for row in entropies(attn, store)] == [1]
     shown = attn(["results", str(store)])

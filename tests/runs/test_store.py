@@ -470,10 +470,12 @@ def test_exports_read_back_to_the_last_bit(attn: Attn, tmp_path: Path, suffix: s
     file = tmp_path / f"tidy.{suffix}"
     assert attn(["export", str(store), "-o", str(file)]) == (0, "", "")
     connection = sqlite3.connect(store)
-    cursor = connection.execute("SELECT * FROM tidy ORDER BY run, statistic, layer, head, value")
+    token = ", token" if rows else ""
+    cursor = connection.execute(f"SELECT * FROM tidy ORDER BY run, statistic, layer, head, value{token}")
     names, expected = [column[0] for column in cursor.description], cursor.fetchall()
     connection.close()
     order = "ORDER BY run, statistic COLLATE C, layer NULLS FIRST, head NULLS FIRST, value NULLS FIRST"
+    order += token
     read = {"csv": f"read_csv('{file}', all_varchar = true)", "jsonl": f"read_json('{file}')"}.get(
         suffix, f"'{file}'"
     )
