@@ -159,7 +159,7 @@ class SourceSpec(ModelSpec):
             )
         if self.document and self.sentence is None:
             yield contradiction("document", "needs a question below it", "sentence")
-        if self.split == "turn" and self.document:
+        if self.document and self.given("split"):
             yield contradiction("split", "is of a text: each `document` is one source", "document")
         if self.truncate:
             yield contradiction("truncate", "is not for source: it would cut sources off")
