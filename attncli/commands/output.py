@@ -25,7 +25,7 @@ from attncli.commands.command import (
 )
 from attncli.errors import ClosedPipe, RunError, UserError, WriteError
 from attncli.memory import readable_bytes
-from attncli.models.folder import local_model, weight_files
+from attncli.models.folder import local_model, stored_bytes
 from attncli.plain_text import plain_text
 from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, Write, load_view
 
@@ -180,7 +180,7 @@ def _with_size(model: str) -> str:
     path = local_model(model)
     if path is None:
         return f"{model} from the hub"
-    return f"{Path(model).name}, {readable_bytes(sum(file.stat().st_size for file in weight_files(path)))}"
+    return f"{Path(model).name}, {readable_bytes(stored_bytes(path))}"
 
 
 def counted(line: ProgressLine, total: int, kept: int, done: int, failed: int) -> str:

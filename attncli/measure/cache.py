@@ -376,6 +376,11 @@ def limited_heads(
     """
     ends = ends_of(len(reading.text.ids))
     limit = Limit(ends.sink if sink is None else sink, ends.window if window is None else window)
+    most_seen = int(reading.places.max()) + 1 if reading.num_places else 0
+    if limit.sink + limit.window >= most_seen:
+        kept = f"a limited head keeps {limit.sink} + {limit.window} keys"
+        instead = "give a longer text, or a smaller `sink` or `window`"
+        raise UserError(f"window: {kept}, and no judged token sees more than {most_seen}: {instead}")
     limiting = Limiting(pretrained, reading, limit)
     heads = limiting.heads
     total = len(heads) + len(SHARES) + (budget is not None)

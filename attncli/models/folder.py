@@ -58,6 +58,8 @@ MOST_BYTES_PER_BYTE, SPACIOUS_BYTES = 16, 2**30
 """What a byte of a file may become (four weights of float32), and what tables of positions may take."""
 MOST_PER_TENSOR, SPACIOUS_TENSORS = 8, 10_000
 """What a tensor of a file may become, and what a model may make beside these."""
+READ_FIRST_BYTES = 2**28
+"""Of a model's numbers as they are computed with, up to which all are read before the first is used."""
 GGUF = ".gguf"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".h5")
 SHIPPED_MODEL = str(Path(__file__).parents[1] / "data" / "tiny-induction")

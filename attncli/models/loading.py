@@ -37,6 +37,7 @@ from attncli.models.capture import tried_on_each_text, unchanged
 from attncli.models.folder import (
     ADAPTER,
     ARCHITECTURE,
+    READ_FIRST_BYTES,
     SHIPPED_MODEL,
     building_of,
     check_gguf,
@@ -50,6 +51,7 @@ from attncli.models.folder import (
     panics_in_one_line,
     quiet_transformers,
     read_config,
+    stored_bytes,
 )
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import Use, settled, unknown_types, weights_of_folder, weights_of_gguf
@@ -63,8 +65,6 @@ def _one_line(error: Exception) -> str:
 
 DTYPES = ("float32", "bfloat16", "float16")
 LOADS = ("auto", "memory", "disk")
-SMALL_BYTES = 2**28
-"""Of a model's numbers as they are computed with, up to which all are read before the first is used."""
 
 
 def open_model(
@@ -133,7 +133,7 @@ def source_of(asked: str, tell: Callable[[str], None] | None = None) -> str:
         return asked
     converted = converted_gguf(path) if path.is_file() else None
     if converted is not None and tell is not None:
-        size = readable_bytes(sum(file.stat().st_size for file in converted.iterdir()))
+        size = readable_bytes(stored_bytes(converted))
         made = f"{converted} ({size}), which an earlier version made of {path.name}"
         tell(f"model: reads {made}; without that folder it reads the file itself")
     return str(converted or path)
@@ -240,12 +240,12 @@ def _stays_in_its_files(path: Path, *, load: str, dtype: torch.dtype, device: to
     if not path.exists():
         return None
     needed = num_parameters(path) * dtype.itemsize
-    free = _free_bytes(device) if needed > SMALL_BYTES or device.type == "cpu" else needed
+    free = _free_bytes(device) if needed > READ_FIRST_BYTES or device.type == "cpu" else needed
     if needed > free and (cannot or load == "memory"):
         sizes = f"needs {readable_bytes(needed)} as {str(dtype).removeprefix('torch.')}"
         instead = f"{cannot}: use a machine with more memory" if cannot else "`load` disk needs little"
         raise UserError(f"model: {path.name}: {sizes} and {readable_bytes(free)} are free: {instead}")
-    if cannot or load == "memory" or needed <= min(free, SMALL_BYTES):
+    if cannot or load == "memory" or needed <= min(free, READ_FIRST_BYTES):
         return None
     # Workers of a batch have the files' pages together, and would each keep numbers of their own.
     return Use(device, keeps=needed <= free / 2 and parent_process() is None)

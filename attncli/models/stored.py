@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from math import prod
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from attncli.core.row_tiles import torch_threads
 from attncli.errors import UserError
 from attncli.models.folder import ARCHITECTURE, TensorInFile, gguf_header, safetensors_tensors, weight_files
 
@@ -29,6 +30,8 @@ SMALL_NUMBERS = 2**18
 """A weight of fewer is read when the model is loaded: norms, biases, tables of a few rows."""
 CHUNK_NUMBERS = 2**20
 """How many numbers are widened at a time: they stay in a core's cache until they are multiplied."""
+FEW_ROWS = 32
+"""Vectors that a weight meets, up to which torch's threads wait for each other more than they work."""
 TRIED_BYTES = 2**26
 """How much is read to tell how long all of it takes."""
 AHEAD_BYTES = 2**28
@@ -87,7 +90,8 @@ class WeightFile:
     def read_ahead(self, offset: int, size: int) -> None:
         """Tell the system that these bytes will be wanted; where it cannot be told they are read later."""
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._file, offset, size, os.POSIX_FADV_WILLNEED)
+            with suppress(OSError):
+                os.posix_fadvise(self._file, offset, size, os.POSIX_FADV_WILLNEED)
 
 
 class Source:
@@ -469,7 +473,7 @@ class Stored(Tensor):
             return _again(args[0])
         if func is Tensor.requires_grad_:
             return args[0]
-        if isinstance(args[0], Stored) and (func == DATA.__set__ or CHANGES.fullmatch(func.__name__)):
+        if isinstance(args[0], Stored) and (func in SETTERS or CHANGES.fullmatch(func.__name__)):
             raise TypeError("a weight that stays in its file cannot be changed")
         use = next(one.use for one in _tensors_in([args, named]) if isinstance(one, Stored))
         if use.is_loading:
@@ -483,7 +487,7 @@ class Stored(Tensor):
         return f"Stored({tuple(self.shape)}, {self.dtype})"
 
 
-CHANGED_SHAPE = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+MADE_OF_NUMBERS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 """Properties that are made of the numbers; all others describe a tensor."""
 DESCRIBES = frozenset(
     {
@@ -504,13 +508,14 @@ DESCRIBES = frozenset(
 DATA: Any = Tensor.data
 CHANGES = re.compile("[a-z].*[a-z]_")
 """The name of a function that changes a tensor."""
-SAME = frozenset({DATA.__get__, Tensor.detach, Tensor.__deepcopy__, Tensor.clone, Tensor.contiguous})
+SETTERS = frozenset({DATA.__set__, Tensor.__setitem__})
+SAME = frozenset({DATA.__get__, Tensor.detach, Tensor.__deepcopy__, Tensor.contiguous})
 """What gives the same numbers again."""
 
 
 def _describes(func: Any) -> bool:
     name = getattr(getattr(func, "__self__", None), "__name__", "")
-    return (func.__name__ == "__get__" and name not in CHANGED_SHAPE) or func.__name__ == "__set__"
+    return (func.__name__ == "__get__" and name not in MADE_OF_NUMBERS) or func.__name__ == "__set__"
 
 
 def _again(weight: Stored) -> Stored:
@@ -592,8 +597,9 @@ def _multiplied(x: Tensor, weight: Stored) -> Tensor:
     """x W^T, a few rows of W at a time."""
     output = x.new_empty(*x.shape[:-1], weight.shape[0])
     flat, flat_output = x.reshape(-1, x.shape[-1]), output.view(-1, weight.shape[0])
-    for start, stop, rows in weight.parts():
-        torch.mm(flat, rows.T, out=flat_output[:, start:stop])
+    with torch_threads(1) if len(flat) <= FEW_ROWS else nullcontext():
+        for start, stop, rows in weight.parts():
+            torch.mm(flat, rows.T, out=flat_output[:, start:stop])
     return output
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attncli.errors import UserError
-from attncli.models.folder import content_digest, local_model, num_parameters, stored_bytes
+from attncli.models.folder import READ_FIRST_BYTES, content_digest, local_model, num_parameters, stored_bytes
 from attncli.models.text_files import LineFile, TextFile, TextLine
 from attncli.settings import SPECS
 from attncli.settings.config_file import ConfigFile
@@ -457,8 +457,8 @@ BYTES_OF_A_WORKER = 300 * 10**6
 SHARE_OF_MEMORY = 1 / 3
 BYTES_OF_A_NUMBER = {"float32": 4, "bfloat16": 2, "float16": 2}
 MAX_TOGETHER, MAX_SECONDS_TOGETHER, MAX_BYTES_TOGETHER = 256, 2.0, 512 * 2**20
-LARGE_MODEL_BYTES, BYTES_READ_A_SECOND = 2**28, 10**9
-"""Of a model's numbers, above which a worker reads them from its files again for each lot of jobs."""
+BYTES_READ_A_SECOND = 10**9
+"""Of the files of a model that a worker reads again for each lot of jobs."""
 SHARE_IN_MEMORY, SHARE_OF_READING = 1 / 8, 1 / 8
 """Of such a model what is in memory at a time, and the most of a lot's time that reading it may take."""
 
@@ -550,7 +550,7 @@ def parameter_bytes(model: str, dtype: str = "float32") -> int:
 
 def _is_read_again(model: str, dtype: str, load: str) -> bool:
     size = parameter_bytes(model, dtype)
-    return load == "disk" or (load == "auto" and size > LARGE_MODEL_BYTES)
+    return load == "disk" or (load == "auto" and size > READ_FIRST_BYTES)
 
 
 def _bytes_in_worker(model: str, dtype: str, load: str) -> int:

@@ -16,6 +16,7 @@ from attncli.views.sections import (
     Section,
     one_line,
     text_line,
+    titled,
 )
 from attncli.views.texts import fixed
 
@@ -31,7 +32,7 @@ MEANS = {
 
 def cache_screen(report: Report, display: Display) -> ScreenParts:
     """What was read, and what is lost: by head and together, or by policy and budget."""
-    yield one_line(f"cache: {report.about}", display, "title")
+    yield one_line(titled(report), display, "title")
     yield text_line(report, display)
     if report.table("policies"):
         yield from _policies(report, display)
@@ -73,7 +74,7 @@ def _needed(rows: Sequence[Row], count: int, need: str, display: Display) -> Gri
     lost = [Column(("", name), [_lost(name, row[name], display.precision) for row in rows]) for name in names]
     kept = Column(("weight", "kept"), [fixed(row["kept_weight"], display.precision) for row in rows])
     columns = [*lost, kept, *looked_at_columns(rows, display, "forgets")]
-    title = f"{some_of(len(rows), count, 'key/value head')}, largest {need} first"
+    title = f"{some_of(len(rows), count, 'key/value head')} by {need}, largest first"
     return Grid(title, Column(("", "head"), [head_name(row) for row in rows]), columns).first_group(
         display.width
     )

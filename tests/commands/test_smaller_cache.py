@@ -66,6 +66,14 @@ def test_windows_judge_a_text_longer_than_the_model_reads(attn: Attn, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        (
+            ["a"],
+            "--window: a limited head keeps 1 + 1 keys, and no judged token sees more than 1: give a",
+        ),
+        (
+            ["abcabc", "--sink", "3", "--window", "3"],
+            "--window: a limited head keeps 3 + 3 keys, and no judged token sees",
+        ),
         (["--budget", "0.1,0.2"], "--budget: needs --policy to be several: give one share"),
         (
             ["--policy", "sinks", "--window", "3"],

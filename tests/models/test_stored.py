@@ -48,7 +48,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every matrix stays in its file, and is read a few rows at a time."""
     monkeypatch.setattr(stored, "SMALL_NUMBERS", 200)
     monkeypatch.setattr(stored, "CHUNK_NUMBERS", 100)
-    monkeypatch.setattr(loading, "SMALL_BYTES", 0)
+    monkeypatch.setattr(loading, "READ_FIRST_BYTES", 0)
 
 
 def opened(folder: Path, load: str, *, with_head: bool = False) -> PreTrainedModel:
@@ -191,7 +191,13 @@ def test_what_is_computed_with_a_stored_weight(weight: Stored, numbers: Tensor) 
     assert weight.numbers is None
     assert weight.shape == SHAPE and weight.dtype == torch.float32 and weight.numel() == 12 * 64
     assert type(deepcopy(weight)) is Stored and repr(weight) == "Stored((12, 64), torch.float32)"
-    for change in (lambda: weight.zero_(), lambda: weight.mul_(2), lambda: setattr(weight, "data", numbers)):
+    assert type(weight.clone()) is Tensor
+    for change in (
+        lambda: weight.zero_(),
+        lambda: weight.__setitem__(0, 1.0),
+        lambda: weight.mul_(2),
+        lambda: setattr(weight, "data", numbers),
+    ):
         with pytest.raises(TypeError, match="cannot be changed"):
             change()
     with pytest.raises(IndexError):
