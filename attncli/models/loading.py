@@ -51,7 +51,6 @@ from attncli.models.folder import (
     panics_in_one_line,
     quiet_transformers,
     read_config,
-    stored_bytes,
 )
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import Use, settled, unknown_types, weights_of_folder, weights_of_gguf
@@ -133,7 +132,7 @@ def source_of(asked: str, tell: Callable[[str], None] | None = None) -> str:
         return asked
     converted = converted_gguf(path) if path.is_file() else None
     if converted is not None and tell is not None:
-        size = readable_bytes(stored_bytes(converted))
+        size = readable_bytes(sum(file.stat().st_size for file in converted.iterdir()))
         made = f"{converted} ({size}), which an earlier version made of {path.name}"
         tell(f"model: reads {made}; without that folder it reads the file itself")
     return str(converted or path)
