@@ -103,7 +103,7 @@ def head_name(place: Mapping[str, Any]) -> str:
 
 def tokens_of(report: Report, axis: str) -> tuple[str, ...]:
     """The tokens along an axis; none where it counts something else."""
-    if axis in ("key", "column"):
+    if axis in ("key", "column", "source"):
         return report.context_tokens or report.tokens
     if axis == "query":
         return report.tokens[report.first_query :]
