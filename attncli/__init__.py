@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from attncli.report import Report
 
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "AttentionStatistics",
     "NotebookReport",

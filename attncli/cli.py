@@ -53,6 +53,7 @@ COMMANDS = {
     "export": CommandRow("The statistics of a batch as a tidy table", "results:export_command", "Many runs"),
     "plugins": CommandRow("What installed packages add to attn", "plugins", "Many runs"),
     "config": CommandRow("The schema of config files", "config", "Many runs"),
+    "report": CommandRow("The schema of reports", "config:report_command", "Many runs"),
 }
 COMMAND_GROUPS = ("See", "Learn", "Models", "Many runs")
 

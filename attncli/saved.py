@@ -11,10 +11,11 @@ from types import NoneType
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, ConfigDict, StrictBool, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, StrictBool, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic.dataclasses import dataclass as checked
 from pydantic_core import ErrorDetails
 
+from attncli import __version__
 from attncli.arrays import NoSuchArray, read_stored, read_text, refuse_size, report_beside_arrays
 from attncli.errors import UserError, nearest
 from attncli.report import (
@@ -369,7 +370,25 @@ def _table(rows: list[Any]) -> Table:
     return Table(rows)
 
 
-Axes = Annotated[tuple[str, ...], AfterValidator(_known_axes)]
+def _object_of(values: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "object", "minProperties": 1, "additionalProperties": values, **more}
+
+
+# In JSON Schema, what the functions above check and no annotation says; that sizes match is beyond it.
+NUMBER, CELL = {"type": ["number", "null"]}, {"type": ["number", "string", "boolean", "null"]}
+NESTED = {"$ref": "#/$defs/Nested"}
+NESTED_SCHEMA = {"type": "array", "minItems": 1, "items": {"anyOf": [NUMBER, NESTED]}}
+AXES_SCHEMA = {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"enum": [*AXES]}}
+ROW_SCHEMA = _object_of({"anyOf": [CELL, {"type": "array", "items": CELL}]})
+STATISTIC_SCHEMA = {
+    "anyOf": [
+        _object_of({"type": ["number", "boolean", "null"]}, title="Single numbers by their names"),
+        _object_of(NESTED, title="Tensors, whose axes stand in statistic_axes"),
+        {"title": "Rows with the same names", "type": "array", "minItems": 1, "items": ROW_SCHEMA},
+    ]
+}
+
+Axes = Annotated[tuple[str, ...], AfterValidator(_known_axes), WithJsonSchema(AXES_SCHEMA)]
 EXACT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
@@ -395,7 +414,7 @@ class SavedReport(Report):
     What has no default here is always there: `field()` takes that of a Report away.
     """
 
-    schema_version: int
+    schema_version: Annotated[int, WithJsonSchema({"const": SCHEMA_VERSION})]
     experiment: Annotated[str, AfterValidator(_plain_name)]
     tokens: tuple[str, ...] = field()
     context_tokens: tuple[str, ...] = field()
@@ -432,6 +451,24 @@ class SavedReport(Report):
 
 
 SAVED = TypeAdapter(SavedReport)
+
+
+def report_schema() -> dict[str, Any]:
+    """The JSON Schema of reports, from the types that read them; whether sizes match it does not say."""
+    schema = SAVED.json_schema()
+    definitions = schema["$defs"]
+    definitions["Nested"] = NESTED_SCHEMA
+    definitions["SavedTensor"]["properties"]["values"] = NESTED
+    del schema["properties"]["id"]  # a field without a place in JSON
+    schema["properties"]["statistics"]["additionalProperties"] = STATISTIC_SCHEMA
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "A report of attn",
+        "description": f"What attn {__version__} writes with --format json, and reads again.",
+    }
+
+
 # Peak bytes of memory per byte of JSON, measured on matrices of weights and rounded up.
 BYTES_PER_BYTE = 5
 DEEPEST, LARGEST_WHOLE = 22, 2**63 - 1

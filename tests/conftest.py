@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jsonschema
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
@@ -76,6 +77,43 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     begun = time.process_time()
     yield
     seconds_of[item.nodeid.partition("[")[0]] += time.process_time() - begun
+
+
+CHECKED = 2
+"""Items that are checked at each end of a list."""
+
+
+def _ends(value: Any) -> Any:
+    """What JSON holds of the fields of a report, long lists cut: a matrix has thousands of equal cells."""
+    from attncli.report import NamedTensor, plain
+
+    if isinstance(value, NamedTensor):
+        return plain(value.values[tuple(slice(0, CHECKED) for _ in value.axes)])
+    if isinstance(value, dict):
+        return {name: _ends(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        is_long = len(value) > 2 * CHECKED
+        return [_ends(item) for item in ([*value[:CHECKED], *value[-CHECKED:]] if is_long else value)]
+    return plain(value)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _reports_follow_their_schema() -> Iterator[None]:
+    """Whatever report of whatever command a test writes as data, `attn report schema` describes it."""
+    from attncli.report import Report
+    from attncli.saved import report_schema
+
+    validator = jsonschema.Draft202012Validator(report_schema())
+    fields = Report.fields
+
+    def checked_fields(report: Report) -> dict[str, Any]:
+        found = fields(report)
+        validator.validate(_ends(found))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Report, "fields", checked_fields)
+        yield
 
 
 class Ended(NamedTuple):

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from attncli.commands.diff import compare
 from attncli.errors import UserError
 from attncli.report import Report
-from attncli.saved import read_reports, reports_of
+from attncli.saved import read_reports, report_schema, reports_of
 from attncli.settings import SPECS
 from attncli.views import VIEWS
+from tests.conftest import Attn
 from tests.running import LESSON_FILES, ROOT, run, run_file
 from tests.views.test_views import CASES, HOSTILE, shown
 
@@ -182,6 +184,36 @@ DAMAGED = {
     changed(statistics__heads=[{"layer": -1, "head": 0, "entropy": 0.5}]): "x: statistics.heads: row 0: layer must be from 0 to 4095 (got -1)",
     changed(**{"statistics__\x1b[2J": {}}): r"x: statistics: has a name that is not plain: '\x1b[2J'",
 }  # fmt: skip
+
+
+WRONG_FORMS = [
+    without("tokens"),
+    changed(schema_version=2),
+    changed(token=[]),
+    changed(tokens=["a", 2, "c"]),
+    changed(tensors__weights__axes=["heads", "query", "key"]),
+    changed(tensors__weights__axes=["head", "query", "query"]),
+    changed(tensors__weights__values=[[[0.5, "x", 0.5]] * 3] * 2),
+    changed(tensors__weights__values=3),
+    without("tensors", "weights", "axes"),
+    changed(statistics__scores=3),
+    changed(statistics__scores__mean="a"),
+    changed(statistics__rows__entropy={}),
+]
+
+
+@pytest.mark.parametrize("text", WRONG_FORMS)
+def test_the_schema_refuses_what_is_not_opened(text: str) -> None:
+    """What it accepts is tested wherever tests write reports: tests/conftest.py."""
+    schema = jsonschema.Draft202012Validator(report_schema())
+    assert schema.is_valid(json.loads(SMALL)) and not schema.is_valid(json.loads(text))
+    with pytest.raises(UserError):
+        reports_of(text, "x")
+
+
+def test_the_schema_is_valid_and_printed(attn: Attn) -> None:
+    jsonschema.Draft202012Validator.check_schema(report_schema())
+    assert json.loads(attn(["report", "schema"]).out) == report_schema()
 
 
 @pytest.mark.parametrize("text", DAMAGED, ids=lambda text: (DAMAGED[text] or text)[:60])

@@ -49,9 +49,10 @@ EXPERIMENTS = {
 }
 
 
-OTHER_COMMANDS = frozenset(
-    {"lesson", "show", "diff", "browse", "batch", "results", "export", "plugins", "config", "help", "version"}
-)
+OTHER_COMMANDS = frozenset({
+    "lesson", "show", "diff", "browse", "batch", "results", "export", "plugins", "config", "report",
+    "help", "version",
+})  # fmt: skip
 """Names of the command line that no experiment of a plugin may have."""
 PLUGINS_GROUP = "Plugins"
 EXPERIMENTS |= {

@@ -14,7 +14,8 @@ from tests.conftest import Attn
 ROOT = Path(__file__).parent.parent.parent
 MODEL = ROOT / "attncli" / "data" / "tiny-induction"
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-RUNNABLE = [*(name for name in COMMANDS if name != "config"), "config schema"]
+GROUPS = ("config", "report")
+RUNNABLE = [*(name for name in COMMANDS if name not in GROUPS), *(f"{name} schema" for name in GROUPS)]
 NAME = re.compile(r"^  (?:-\w, )?(--[\w-]+)", re.MULTILINE)
 
 

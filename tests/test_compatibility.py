@@ -1,0 +1,108 @@
+"""What earlier releases wrote is opened, shown and computed again as docs/compatibility.md promises."""
+
+import csv
+import gzip
+import io
+import json
+import re
+import shlex
+import sqlite3
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from attncli.saved import report_schema
+from tests.conftest import Attn
+from tests.running import ROOT
+from tools.release_examples import BATCH, FOLDER, REPORTS
+
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
+VERSIONS = re.findall(r"^## ([\d.]+)", CHANGELOG, re.MULTILINE)[1:]
+"""Those before this one, each kept by tools/release_examples.py."""
+
+
+@cache
+def reports(version: str) -> dict[str, dict[str, Any]]:
+    """The saved reports of a release by experiment."""
+    lines = (FOLDER / f"{version}.jsonl").read_text().splitlines()
+    found = {report["experiment"]: report for report in map(json.loads, lines)}
+    assert all(report["environment"]["attncli"] == version for report in found.values())
+    return found
+
+
+CASES = [(version, experiment) for version in VERSIONS for experiment in reports(version)]
+
+
+@pytest.fixture
+def saved(version: str, experiment: str, tmp_path: Path) -> Path:
+    path = tmp_path / "saved.json"
+    path.write_text(json.dumps(reports(version)[experiment]))
+    return path
+
+
+@pytest.fixture
+def store(version: str, tmp_path: Path) -> Path:
+    path = tmp_path / "store.db"
+    path.write_bytes(gzip.decompress((FOLDER / f"{version}.db.gz").read_bytes()))
+    return path
+
+
+def assert_still_there(old: Any, new: Any, place: str, *, tolerance: float = 0) -> None:
+    """Every name and value of the old one is in the new one; a number moves by the tolerance at most."""
+    if isinstance(old, dict):
+        assert isinstance(new, dict) and old.keys() <= new.keys(), place
+        for name, value in old.items():
+            assert_still_there(value, new[name], f"{place}.{name}", tolerance=tolerance)
+    elif isinstance(old, list):
+        assert isinstance(new, list) and len(old) == len(new), place
+        for i, (one, other) in enumerate(zip(old, new, strict=True)):
+            assert_still_there(one, other, f"{place}[{i}]", tolerance=tolerance)
+    elif isinstance(old, float) and tolerance:
+        assert new == pytest.approx(old, abs=tolerance, rel=tolerance), place
+    else:
+        assert old == new, place
+
+
+@pytest.mark.parametrize(("version", "experiment"), CASES)
+def test_an_old_report_opens_and_loses_nothing(
+    saved: Path, version: str, experiment: str, attn: Attn
+) -> None:
+    old = reports(version)[experiment]
+    jsonschema.Draft202012Validator(report_schema()).validate(old)
+    shown = {view: attn(["show", str(saved), "--format", view]) for view in ("table", "json", "csv", "html")}
+    assert {(ended.code, ended.err) for ended in shown.values()} == {(0, "")}
+    assert_still_there(old, json.loads(shown["json"].out), experiment)
+
+
+@pytest.mark.parametrize("command", REPORTS)
+def test_the_same_command_gives_the_numbers_of_every_release(command: str, attn: Attn) -> None:
+    ended = attn([*shlex.split(command), "--format", "json"])
+    new = json.loads(ended.out)
+    for version in VERSIONS:
+        if old := reports(version).get(new["experiment"]):
+            for part in ("tokens", "tensors"):
+                assert_still_there(old[part], new[part], f"{version}: {part}", tolerance=1e-5)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_old_store_is_summarised_exported_and_gone_on_with(
+    store: Path, version: str, attn: Attn, tmp_path: Path
+) -> None:
+    with sqlite3.connect(store) as connection:
+        kept = connection.execute("SELECT run, statistic, value FROM tidy ORDER BY run, statistic").fetchall()
+    connection.close()
+    assert len(kept) > 100
+    results = attn(["results", str(store), "--group-by", "causal"])
+    assert results.code == 0 and f"made with attncli {version}, torch" in results.out
+    rows = csv.DictReader(io.StringIO(attn(["export", str(store)]).out))
+    exported = sorted((int(row["run"]), row["statistic"], float(row["value"])) for row in rows)
+    assert exported == sorted(kept)
+    batch = tmp_path / "batch.yaml"
+    batch.write_text(json.dumps(BATCH | {"sweep": BATCH["sweep"] | {"seed": [0, 1, 2]}}))
+    ended = attn(["batch", str(batch), "-o", str(store), "--workers", "1"])
+    assert ended.code == 0 and "6 of 6 runs, 2 done now" in ended.err + ended.out
+    rows = csv.DictReader(io.StringIO(attn(["export", str(store)]).out))
+    assert {(row["run"], row["statistic"]) for row in rows} > {(str(run), name) for run, name, _ in kept}
