@@ -5,13 +5,13 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tomllib
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -41,7 +41,8 @@ def attn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run([sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel])
     (site,) = (folder / "env").glob("lib/*/site-packages")
     # A line of a .pth file adds a folder to the path and reads no .pth file in it: not the editable install.
-    (site / "needed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    needed = [folder for folder in sys.path if Path(folder).name == "site-packages"]
+    (site / "needed.pth").write_text("".join(f"{folder}\n" for folder in needed))
     place = run([python, "-c", "import attncli; print(attncli.__file__)"], cwd=folder)
     assert Path(place.strip()).is_relative_to(site)
     return python.parent / "attn"
@@ -96,8 +97,28 @@ def test_a_model_comes_with_it(attn: Path, tmp_path: Path) -> None:
     assert "heads" in run([attn, "heads", "--num-tokens", "6"], cwd=tmp_path)
 
 
-def test_the_newest_change_is_of_this_version() -> None:
+def test_what_names_a_version_names_this_one() -> None:
     assert re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == __version__
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
+    form = (ROOT / ".github" / "ISSUE_TEMPLATE" / "bug.yml").read_text()
+    assert f'placeholder: "attn {__version__} (tile pass: ' in form
+
+
+@pytest.mark.parametrize(
+    "form", [*(ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml")], ids=lambda form: form.name
+)
+def test_an_issue_form_asks_for_what_it_names(form: Path) -> None:
+    asked = yaml.safe_load(form.read_text())
+    assert asked.keys() == {"name", "description", "body"}
+    ids = [field["id"] for field in asked["body"]]
+    assert len({*ids}) == len(ids) and all(field["attributes"]["label"] for field in asked["body"])
+
+
+def test_all_are_the_extras_of_users_and_dev_has_them() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (every,) = map(Requirement, extras["all"])
+    assert every.extras == extras.keys() - {"all", "dev", "docs"}
+    assert "attncli[all]" in extras["dev"]
 
 
 @pytest.mark.parametrize("name", ["numpy", "rich", "textual", "transformers", "typer"])
