@@ -2,11 +2,12 @@
 
 import gc
 import io
+import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter as Keyword
 from inspect import Signature
 from itertools import pairwise
@@ -196,16 +197,28 @@ def _name(parameter: "Parameter") -> str:
     return f"{parameter.name}_" if iskeyword(parameter.name) else parameter.name
 
 
+def _completed(parameter: "Parameter") -> Callable[[typer.Context, str], list[str]]:
+    """What a shell completes of its value."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        from attncli.commands.completion import completions
+
+        row = COMMANDS.get(context.info_name or "")
+        of_model = row is not None and row.group == "Models"
+        return completions(parameter, context.params, incomplete, of_model=of_model)
+
+    return complete
+
+
 def _keyword(parameter: "Parameter") -> Keyword:
     """The parameter in the signature of a function, as Typer reads it."""
     if parameter.flags:
-        words = list(parameter.choices)
         typed: Any = typer.Option(
             *parameter.flags,
             help=parameter.help,
             metavar=parameter.metavar,
             min=parameter.min,
-            autocompletion=(lambda: words) if words else None,
+            autocompletion=_completed(parameter),
             rich_help_panel=parameter.group,
             hidden=parameter.hidden,
         )
@@ -407,6 +420,11 @@ def _print_errors(*lines: str) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and give its exit code."""
     forget_notes()
+    if os.environ.get("_ATTN_COMPLETE") == "complete_bash":
+        from attncli.commands.completion import whole_words_in_bash
+
+        with whole_words_in_bash():
+            build_app()(prog_name="attn")
     try:
         code = build_app()(args=list(arguments), prog_name="attn", standalone_mode=False)
         sys.stdout.flush()

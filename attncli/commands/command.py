@@ -165,6 +165,7 @@ SHOW = option(
     f"Parts of the report instead of its first screen: {', '.join(PARTS)}; in csv and parquet another table.",
     "PART,...",
     kind=list[str],
+    choices=PARTS,
     group="Output",
     everyday="parts of the report: weights, rows, ..., all",
 )

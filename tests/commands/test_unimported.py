@@ -106,7 +106,12 @@ def test_completion_of_commands_and_choices_leaves_torch_unimported() -> None:
     )
     # Flags are completed whether everyday help has them or not; former ones are not.
     flags = ["--projection", "--qk-norm", "--no-qk-norm"]
-    for words, found in (("attn self --projection ", ["linear", "uniform", "none"]), ("attn self --", flags)):
+    values, heads = ["linear", "uniform", "none"], [f"1:{head}" for head in range(4)]
+    for words, found in (
+        ("attn self --projection ", values),
+        ("attn why --head 1:", heads),
+        ("attn self --", flags),
+    ):
         environment = {
             **os.environ,
             "_ATTN_COMPLETE": "complete_bash",

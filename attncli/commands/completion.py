@@ -1,0 +1,124 @@
+"""What a shell completes of a value: models at hand, and their layers and heads, from headers alone."""
+
+import io
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any
+
+from attncli.commands.command import HEAD_KEYS, Parameter
+from attncli.errors import UserError
+from attncli.models.folder import ARCHITECTURE, GGUF, SHIPPED_MODEL, gguf_header, local_model, read_config
+
+HOLDS_A_MODEL = re.compile(r"\.(gguf|safetensors),")
+"""In a line of the list of files that a package comes with."""
+TEXT_PARTS = ("text_config", "decoder", "llm_config")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads")
+"""What configs call them."""
+
+
+def completions(parameter: Parameter, given: Mapping[str, Any], start: str, *, of_model: bool) -> list[str]:
+    """Whole values that begin with `start`; none where the shell's own, names of files, are right.
+
+    `given` are the values of the flags before it. A command `of_model` reads the shipped one without --model.
+    """
+    model = _last(given.get("model")) or (SHIPPED_MODEL if of_model else None)
+    match parameter.name:
+        case "model":
+            words = [*_models_in_folder(start), *_models_in_packages()]
+        case "layer" | "head" | "full" | "ablate" | "heads" | "into" if model is not None:
+            words = [*_places(model, with_heads=parameter.name in HEAD_KEYS)]
+        case _:
+            words = [*parameter.choices]
+    before = start[: start.rfind(",") + 1] if parameter.kind == list[str] else ""
+    return [whole for word in words if (whole := before + word).startswith(start)]
+
+
+def _last(value: Any) -> str | None:
+    """Typer reads an option as a list."""
+    return (value or [None])[-1] if isinstance(value, list | tuple | None) else value
+
+
+def _models_in_packages() -> list[str]:
+    """Installed packages that hold one model."""
+    names = {one.name for one in distributions() if HOLDS_A_MODEL.search(_listed(one))}
+    return sorted(name for name in names if _found(name) is not None)
+
+
+def _listed(package: Distribution) -> str:
+    return package.read_text("RECORD") or ""
+
+
+def _found(model: str) -> Path | None:
+    try:
+        return local_model(model)
+    except ValueError:  # a package of several
+        return None
+
+
+def _models_in_folder(start: str) -> list[str]:
+    """Folders with a config.json and GGUF files, in the folder that the name begins with."""
+    folder = start[: start.rfind("/") + 1]
+    try:
+        names = sorted(path.name for path in Path(folder or ".").iterdir())
+    except OSError:
+        return []
+    return [
+        folder + name
+        for name in names
+        if Path(folder, name, "config.json").is_file() or name.lower().endswith(GGUF)
+    ]
+
+
+def _places(model: str, *, with_heads: bool) -> Iterator[str]:
+    """`LAYER` or `LAYER:HEAD` of each layer and head; none where the model is elsewhere or says nothing."""
+    num_layers, num_heads = _counts(model)
+    for layer in range(num_layers):
+        yield from (f"{layer}:{head}" for head in range(num_heads)) if with_heads else [str(layer)]
+
+
+def _counts(model: str) -> tuple[int, int]:
+    path = _found(model)
+    if path is None:
+        return 0, 0
+    try:
+        if path.is_file():
+            header = gguf_header(path)
+            heads = header.settings.get(f"{header.settings.get(ARCHITECTURE)}.attention.head_count")
+            return header.num_blocks, heads if isinstance(heads, int) else 0
+        config = read_config(path / "config.json")
+    except UserError:
+        return 0, 0
+    parts = [config, *(config[part] for part in TEXT_PARTS if isinstance(config.get(part), dict))]
+    return _named(parts, LAYERS), _named(parts, HEADS)
+
+
+def _named(parts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int:
+    """The number that has the first of these names."""
+    found = (part[name] for name in names for part in parts if isinstance(part.get(name), int))
+    return next(found, 0)
+
+
+@contextmanager
+def whole_words_in_bash() -> Iterator[None]:
+    """Bash breaks `1:0` at its colon, and replaces what comes after it: only that is printed."""
+    words, current = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
+    last = words[current] if current < len(words) else ""
+    while ":" in words[2 : current + 1]:
+        place = words.index(":", 2)
+        has_end = place < current and words[place + 1][:1] not in ("", "-")
+        end = place + 2 if has_end else place + 1
+        words[place - 1 : end] = ["".join(words[place - 1 : end])]
+        current -= end - place
+    os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(current)}
+    before = words[current].removesuffix(last.removesuffix(":")) if last else ""
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            yield
+    finally:
+        print("\n".join(line.removeprefix(before) for line in printed.getvalue().split("\n")), end="")
