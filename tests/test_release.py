@@ -93,6 +93,11 @@ def test_a_lesson_and_its_files_come_with_it(attn: Path, tmp_path: Path) -> None
     assert "weights" in run([attn, "batch", "lessons/causal.yaml"], cwd=tmp_path)
 
 
+def test_its_man_page_comes_with_it(attn: Path) -> None:
+    page = attn.parents[1] / "share" / "man" / "man1" / "attn.1"
+    assert page.read_text() == (ROOT / "docs" / "attn.1").read_text()
+
+
 def test_a_model_comes_with_it(attn: Path, tmp_path: Path) -> None:
     assert "heads" in run([attn, "heads", "--num-tokens", "6"], cwd=tmp_path)
 

@@ -38,9 +38,9 @@ def completions(parameter: Parameter, given: Mapping[str, Any], start: str, *, o
     return [whole for word in words if (whole := before + word).startswith(start)]
 
 
-def _last(value: Any) -> str | None:
+def _last(values: list[str] | None) -> str | None:
     """Typer reads an option as a list."""
-    return (value or [None])[-1] if isinstance(value, list | tuple | None) else value
+    return values[-1] if values else None
 
 
 def _models_in_packages() -> list[str]:

@@ -1,0 +1,93 @@
+"""Writes docs/attn.1, which wheels install, from the help of every command: python tools/man_page.py"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from attncli import __version__, errors
+from attncli.cli import COMMAND_GROUPS, COMMANDS, HELP, NAME_WIDTH, build_app
+
+PAGE = Path(__file__).parent.parent / "docs" / "attn.1"
+SPECIAL = {"\\": r"\e", "-": r"\-", "'": r"\(aq", "^": r"\(ha", "~": r"\(ti", "`": r"\(ga"}
+EXIT_STATUS = {
+    errors.DONE: "done",
+    errors.FAILED: "failed as it ran; of a batch, also that --expect does not hold",
+    errors.REFUSED: "a mistake on the command line, in a config file or in a file that is read",
+    errors.SOME_FAILED: "a batch finished, and some of its runs failed",
+    errors.NOT_WRITTEN: "output cannot be written",
+    errors.INTERRUPTED: "interrupted",
+}
+ENVIRONMENT = {
+    "COLUMNS, LINES": "the size of the screen, in place of the terminal's",
+    "NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE": "whether there is colour; --color overrides them",
+    "OMP_NUM_THREADS": "the threads of torch",
+    "ATTN_COMPILED": "0: long rows are computed by torch and not by the compiled pass",
+}
+
+
+def _text(text: str) -> str:
+    """Each character as itself."""
+    return re.sub(r"[\\\-'^~`]", lambda found: SPECIAL[found[0]], text)
+
+
+def _line(text: str) -> str:
+    """A line of text, which may begin with a full stop."""
+    escaped = _text(" ".join(text.split()))
+    return rf"\&{escaped}" if escaped.startswith(".") else escaped
+
+
+def _entries(rows: Mapping[Any, str]) -> Iterator[str]:
+    for name, text in rows.items():
+        yield f'.TP\n.B "{_text(str(name))}"\n{_line(text)}'
+
+
+def _options(command: Any) -> Iterator[tuple[str, str]]:
+    """The arguments, and the flags of everyday help."""
+    for one in sorted(command.params, key=lambda one: one.param_type_name != "argument"):
+        if one.param_type_name == "argument":
+            yield one.metavar, one.help
+        elif one.name in command.everyday:
+            flags = ", ".join([*one.opts, *one.secondary_opts])
+            value = one.metavar or "TEXT"
+            named = f"{flags} {value if len(value) <= NAME_WIDTH else 'NAME'}"
+            yield flags if one.is_flag else named, command.everyday[one.name]
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    if hasattr(command, "commands"):
+        for subname, subcommand in command.commands.items():
+            yield from _command(f"{name} {subname}", subcommand)
+        return
+    pieces = " ".join(command.collect_usage_pieces(None))
+    yield f'.SS "attn {_text(name)} {_text(pieces)}"'
+    yield _line(command.help)
+    yield ".PP\n.EX"
+    yield from (_line(example) for example in command.examples)
+    yield ".EE"
+    yield from _entries(dict(_options(command)))
+
+
+def man_page() -> str:
+    """The page, in the language of man(7)."""
+    app: Any = build_app()
+    summary, more = HELP.strip().split("\n\n")
+    lines = [f'.TH ATTN 1 "" "attn {__version__}" "attn"']
+    lines += [".SH NAME", rf"attn \- {_line('see attention at work, in a terminal')}"]
+    lines += [".SH SYNOPSIS", ".B attn", ".RI [ COMMAND ]", ".RI [ OPTIONS ]"]
+    lines += [".SH DESCRIPTION", _line(summary), ".PP", _line(more)]
+    lines.append(".SH COMMANDS")
+    for group in COMMAND_GROUPS:
+        lines.append(f'.SS "{_text(group)}"')
+        lines += _entries({name: row.summary for name, row in COMMANDS.items() if row.group == group})
+    lines.append(".SH EVERYDAY OPTIONS")
+    for group in COMMAND_GROUPS:
+        for name, row in COMMANDS.items():
+            if row.group == group:
+                lines += _command(name, app.get_command(None, name))
+    lines += [".SH EXIT STATUS", *_entries(EXIT_STATUS), ".SH ENVIRONMENT", *_entries(ENVIRONMENT)]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(man_page())
