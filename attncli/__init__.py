@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from attncli.library import (
         ablate,
         answer_sources,
+        cache,
+        cache_policies,
         compositions,
         examples,
         generate,

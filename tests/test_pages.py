@@ -1,17 +1,22 @@
 """What the pages show is what the commands print; links lead somewhere."""
 
 import os
+import posixpath
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from attncli.cli import COMMANDS
+from tests.conftest import Attn
 from tests.same_text import assert_same_text
 from tools.man_page import man_page
+from tools.readme_picture import ARGUMENTS, PICTURE, picture
 from tools.refresh_outputs import PAGES, PYTHON_PAGES, ROOT, refreshed, refreshed_python
+from tools.site_hooks import PLACES
 
 MACHINE = re.compile(r"(?<= done now in ).*|(?<=; made with ).*")
 
@@ -37,6 +42,41 @@ def test_what_python_prints_is_fresh(page: Path) -> None:
 def test_links_lead_to_files(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def test_the_picture_is_what_attn_prints(attn: Attn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this fails: python tools/readme_picture.py"""
+    monkeypatch.setenv("COLUMNS", "80")
+    made, kept = picture(attn(ARGUMENTS).out), PICTURE.read_text()
+    assert "http" not in kept.replace("http://www.w3.org/2000/svg", "").replace(
+        "https://www.textualize.io", ""
+    )
+    shown = [re.findall(r"<text[^>]*>([^<]*)</text>", svg) for svg in (made, kept)]
+    assert shown[0] == shown[1] and made.count("<rect") == kept.count("<rect") > 100
+
+
+def test_the_site_builds_without_a_warning_and_its_links_lead_somewhere(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    ended = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", site],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0 and "WARNING" not in ended.stderr, ended.stderr
+    pages = {page.relative_to(site).as_posix(): page.read_text() for page in site.rglob("*.html")}
+    assert {place.replace(".md", ".html") for place in PLACES.values()} <= pages.keys()
+    anchors = {name: {*re.findall(r' (?:id|name)="([^"]+)"', text)} for name, text in pages.items()}
+    links = {
+        (name, link) for name, text in pages.items() for link in re.findall(r'(?:href|src)="([^"]*)"', text)
+    }
+    for name, link in links - {(name, "/.") for name in pages}:
+        target, _, anchor = link.partition("#")
+        if not target.startswith(("https://", "data:", "http://")) and name != "404.html":
+            there = posixpath.normpath(posixpath.join(posixpath.dirname(name), target or Path(name).name))
+            assert (site / there).is_file(), f"{name}: {link}"
+            assert not anchor or there not in pages or anchor in anchors[there], f"{name}: {link}"
 
 
 def test_the_man_page_is_fresh_and_well_formed() -> None:
