@@ -46,7 +46,9 @@ def built(source: Path, library: Path) -> bool:
         return False
     with TemporaryDirectory(dir=library.parent) as folder:
         new = Path(folder, library.name)
-        command = [*compiler, *FLAGS, "-o", new, source, "-lm"]
+        # On macOS it says for which processor a wheel is made, where that is another.
+        processor = shlex.split(os.environ.get("ARCHFLAGS", ""))
+        command = [*compiler, *FLAGS, *processor, "-o", new, source, "-lm"]
         if subprocess.run(command, capture_output=True).returncode:
             return False
         new.replace(library)

@@ -6,10 +6,11 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
+import jinja2
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -30,22 +31,58 @@ def run(command: Sequence[str | Path], **options: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def attn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The installed command, in an environment that has what attn needs and not the repository."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the source distribution, with the compiler of this machine where it has one."""
     folder = tmp_path_factory.mktemp("release")
     run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT])
     (wheel,) = folder.glob(f"attncli-{__version__}-*.whl")
     assert (folder / f"attncli-{__version__}.tar.gz").exists()
-    run([sys.executable, "-m", "venv", "--without-pip", folder / "env"])
-    python = folder / "env" / "bin" / "python"
+    return wheel
+
+
+def installed(wheel: Path, interpreter: str, folder: Path) -> Path:
+    """The installed command, in an environment that has what attn needs and not the repository."""
+    run([interpreter, "-m", "venv", "--without-pip", folder])
+    python = folder / "bin" / "python"
     run([sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel])
-    (site,) = (folder / "env").glob("lib/*/site-packages")
+    (site,) = folder.glob("lib/*/site-packages")
     # A line of a .pth file adds a folder to the path and reads no .pth file in it: not the editable install.
     needed = [folder for folder in sys.path if Path(folder).name == "site-packages"]
     (site / "needed.pth").write_text("".join(f"{folder}\n" for folder in needed))
     place = run([python, "-c", "import attncli; print(attncli.__file__)"], cwd=folder)
     assert Path(place.strip()).is_relative_to(site)
     return python.parent / "attn"
+
+
+@pytest.fixture(scope="module")
+def attn(wheel: Path) -> Path:
+    return installed(wheel, sys.executable, wheel.parent / "env")
+
+
+def other_interpreters() -> Iterator[str]:
+    """Of each other version of Python that attn supports, one that is on this machine, where there is one."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    for version in re.findall(r'Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text()):
+        known = [shutil.which(f"python{version}"), *map(str, pyenv.glob(f"{version}.*/bin/python"))]
+        code = f"import sys; assert sys.version_info[:2] == ({version.replace('.', ', ')})"
+        working = (
+            one
+            for one in known
+            if one and not subprocess.run([one, "-c", code], capture_output=True).returncode
+        )
+        if version != f"{sys.version_info.major}.{sys.version_info.minor}" and (one := next(working, None)):
+            yield one
+
+
+def test_other_versions_of_python_run_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    """What needs no compiled package of another version: torch and pydantic here are of one alone."""
+    pass_in_use = "compiled" if shutil.which("cc") else "torch"
+    for number, interpreter in enumerate(other_interpreters()):
+        command = installed(wheel, interpreter, tmp_path / str(number))
+        bare = {"PATH": "/nowhere", "COLUMNS": "80"}
+        version = run([command, "--version"], cwd=tmp_path, env=bare)
+        assert version == f"attn {__version__} (tile pass: {pass_in_use})\n"
+        assert run([command, "--help"], cwd=tmp_path, env=bare).startswith("Usage: attn ")
 
 
 def test_the_compiled_pass_comes_with_it(attn: Path, tmp_path: Path) -> None:
@@ -55,14 +92,18 @@ def test_the_compiled_pass_comes_with_it(attn: Path, tmp_path: Path) -> None:
     assert off == f"attn {__version__} (tile pass: torch)\n"
 
 
-def test_without_a_compiler_a_wheel_is_for_every_machine(tmp_path: Path) -> None:
+def test_without_a_compiler_a_wheel_is_for_every_machine_and_works(tmp_path: Path) -> None:
     source = tmp_path / "source"
     ignored = shutil.ignore_patterns("*.so", ".git", ".venv", "tests", "docs", "__pycache__")
     shutil.copytree(ROOT, source, ignore=ignored)
     build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, source]
     said = run(build, env={**os.environ, "CC": str(tmp_path / "no-such-compiler")})
-    assert (tmp_path / f"attncli-{__version__}-py3-none-any.whl").exists()
     assert "error" not in said.lower() and "warning" not in said.lower()
+    wheel = tmp_path / f"attncli-{__version__}-py3-none-any.whl"
+    command = installed(wheel, sys.executable, tmp_path / "env")
+    bare = {"PATH": "/nowhere", "HOME": str(tmp_path), "COLUMNS": "80"}
+    assert run([command, "--version"], cwd=tmp_path, env=bare) == f"attn {__version__} (tile pass: torch)\n"
+    assert "weights" in run([command, "self", "the cat"], cwd=tmp_path, env=bare)
 
 
 def first_commands() -> dict[str, str]:
@@ -124,6 +165,32 @@ def test_all_are_the_extras_of_users_and_dev_has_them() -> None:
     (every,) = map(Requirement, extras["all"])
     assert every.extras == extras.keys() - {"all", "dev", "docs"}
     assert "attncli[all,docs]" in extras["dev"]
+
+
+def test_the_conda_recipe_has_what_the_package_needs() -> None:
+    text = jinja2.Template((ROOT / "conda" / "meta.yaml").read_text()).render(
+        compiler=lambda language: language
+    )
+    recipe = yaml.safe_load(text)
+    assert recipe["package"] == {"name": "attncli", "version": __version__}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {Requirement(line.partition("  #")[0]) for line in project["dependencies"]}
+    wanted = {f"{'pytorch' if each.name == 'torch' else each.name} {each.specifier}" for each in needed}
+    written = {Requirement(line.replace(" ", "", 1)) for line in recipe["requirements"]["run"]}
+    assert {f"{each.name} {each.specifier}" for each in written} == {
+        *wanted,
+        f"python {project['requires-python']}",
+    }
+
+
+def test_wheels_are_made_for_what_torch_has_wheels_for() -> None:
+    """The jobs of the workflow, and that each runs what pyproject.toml says."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "wheels.yml").read_text())
+    assert {*workflow["jobs"]} == {"test", "wheels", "source"}
+    assert ".ci/run" in str(workflow["jobs"]["test"]["steps"])
+    assert "cibuildwheel" in str(workflow["jobs"]["wheels"]["steps"])
+    assert settings["build"] == ["cp311-*"] and settings["skip"] == ["*-musllinux_*"]
 
 
 @pytest.mark.parametrize("name", ["numpy", "rich", "textual", "transformers", "typer"])
