@@ -14,6 +14,7 @@ import pytest
 from attncli.cli import COMMANDS
 from attncli.core.runtime import GROUPS
 from attncli.settings import EXPERIMENTS, OTHER_COMMANDS
+from attncli.views import VIEWS
 from tests.test_adding import ROOT, SENTENCE, additions, nearby_mass
 
 NEARBY = {
@@ -99,6 +100,7 @@ def test_two_packages_are_seen_through_views_batches_and_exports(site: Path, tmp
         "help": ["--help"],
         "help of it": ["similarity", "--help-all"],
         "json": ["similarity", *words, "--centered", "--format", "json"],
+        "saved": ["similarity", *words, "-o", "x.json"],
         "vectors": ["self", *words, "--format", "json"],
         "table": ["similarity", *words],
         "csv": ["similarity", *words, "--format", "csv"],
@@ -116,6 +118,12 @@ def test_two_packages_are_seen_through_views_batches_and_exports(site: Path, tmp
         "schema": ["config", "schema"],
         "show": ["show", "no.json"],
     }
+    # dot draws which heads feed which, and nothing else.
+    every = [view for view in (*VIEWS, "tsv") if view != "dot"]
+    commands |= {f"as {view}": ["similarity", *words, "-o", f"y.{view}", "--format", view] for view in every}
+    commands["both"] = ["similarity", *words, "--centered", "-o", "y.json"]
+    commands["difference"] = ["diff", "y.json", "x.json"]
+    commands["export as parquet"] = ["export", "b.db", "-o", "b.parquet"]
     ended = dict(zip(commands, attn([*commands.values()], tmp_path, site), strict=True))
     failed = {name: one for name, one in ended.items() if one.code}
     assert {*failed} == {"plugins", "show"} and failed["show"].err == "no.json: no such file\n"
@@ -143,6 +151,8 @@ def test_two_packages_are_seen_through_views_batches_and_exports(site: Path, tmp
     for name in ("csv", "heatmap", "md"):
         assert "similarity" in ended[name].out
     assert "similarity" in (tmp_path / "x.html").read_text()
+    assert all((tmp_path / f"y.{view}").stat().st_size for view in every)
+    assert (tmp_path / "b.parquet").exists() and "similarity" in ended["difference"].out
     assert (tmp_path / "x.tsv").read_text().startswith("# ")
     assert "similarity.variance" in ended["results"].out
     rows = report("rows")
