@@ -38,8 +38,8 @@ def completions(parameter: Parameter, given: Mapping[str, Any], start: str, *, o
     return [whole for word in words if (whole := before + word).startswith(start)]
 
 
-def _last(values: list[str] | None) -> str | None:
-    """Typer reads an option as a list."""
+def _last(values: Sequence[str] | None) -> str | None:
+    """Typer reads an option as a list, empty where it is not given."""
     return values[-1] if values else None
 
 
