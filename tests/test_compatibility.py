@@ -77,7 +77,10 @@ def test_an_old_report_opens_and_loses_nothing(
     assert_still_there(old, json.loads(shown["json"].out), experiment)
 
 
-@pytest.mark.parametrize("command", REPORTS)
+KEPT = [command for command in REPORTS if any(command.split()[0] in reports(version) for version in VERSIONS)]
+
+
+@pytest.mark.parametrize("command", KEPT)
 def test_the_same_command_gives_the_numbers_of_every_release(command: str, attn: Attn) -> None:
     ended = attn([*shlex.split(command), "--format", "json"])
     new = json.loads(ended.out)

@@ -106,7 +106,6 @@ def _score_report(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Re
             missing=found.missing,
         ),
         "pairs": Table(_pairs(found)),
-        "writers": Table(row | {"key_token": tokens[row["key"]]} for row in found.writers),
         "keys": Tensors(weight=named(found.weights, "key")),
         "key_parts": Tensors(
             {
@@ -117,6 +116,8 @@ def _score_report(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Re
         ),
         "part_names": Table({"part": part.name} for part in found.parts),
     }
+    if found.writers:  # a report has no table without rows
+        statistics["writers"] = Table(row | {"key_token": tokens[row["key"]]} for row in found.writers)
     return build_report(
         spec,
         Texts(text.tokens, token_spelling=pretrained.token_spelling),

@@ -34,7 +34,7 @@ def test_the_screen_says_where_most_goes_if_not_to_this_key(attn: Attn) -> None:
 def test_as_many_heads_as_asked_for_say_what_they_looked_at(attn: Attn) -> None:
     def writers(count: str) -> list[dict[str, object]]:
         out = attn(["why", "--head", "1:2", "--over", count, "--format", "json"]).out
-        rows: list[dict[str, object]] = json.loads(out)["statistics"]["writers"]
+        rows: list[dict[str, object]] = json.loads(out)["statistics"].get("writers", [])
         return rows
 
     assert not writers("0") and len(writers("1")) == 2 and len(writers("3")) == 6
