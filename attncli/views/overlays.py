@@ -1,0 +1,237 @@
+"""Weights over the picture whose parts they are on: one way to paint them, for every view."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli.errors import UserError
+from attncli.plain_text import plain_text
+from attncli.report import Box, NamedTensor, Picture, Report
+from attncli.views.colours import LEVELS, Shading, colour_map, shading
+from attncli.views.matrices import tokens_of
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+CLASS_TOKEN = "[CLS]"
+EVERY_QUERY = "all tokens (mean)"
+# How much of a colour covers the picture: where a weight is 0, and where it is largest.
+FAINT, STRONG = 0.35, 0.9
+LARGEST_SIDE, MOST_FINE = 4096, 16
+BOX_FILTER = 4  # Pillow's: the mean over what a pixel covers
+
+
+@dataclass(frozen=True)
+class Look:
+    """Where a query looks: a weight for each token on the side of the picture, of one head or of several.
+
+    `name` is that of the tensor, `place` what it is of on the tensor's leading axes, `query` who looks.
+    """
+
+    picture: Picture
+    name: str
+    place: tuple[tuple[str, int], ...]
+    query: str
+    tokens: tuple[str, ...]
+    weights: np.ndarray
+
+    @property
+    def strongest(self) -> list[tuple[str, float]]:
+        """The tokens on the picture with their weights, the largest first."""
+        return self._ranked(on_picture=True)
+
+    @property
+    def outside(self) -> list[tuple[str, float]]:
+        """The tokens that lie elsewhere with their weights, the largest first: [CLS], registers, words."""
+        return self._ranked(on_picture=False)
+
+    @property
+    def share(self) -> float:
+        """The part of the weight that is on the picture; NaN where there is no weight at all."""
+        total = np.nansum(self.weights)
+        return float(np.nansum(self.weights[self._on_picture]) / total) if total > 0 else np.nan
+
+    @property
+    def _on_picture(self) -> np.ndarray:
+        return np.array([box is not None for box in self.picture.boxes])
+
+    def _ranked(self, *, on_picture: bool) -> list[tuple[str, float]]:
+        places = np.flatnonzero(self._on_picture == on_picture)
+        order = places[np.argsort(-np.nan_to_num(self.weights[places]), kind="stable")].tolist()
+        return [(plain_text(self.tokens[i]), float(self.weights[i])) for i in order]
+
+
+def pictured(report: Report) -> dict[str, list[Picture]]:
+    """The names of the tensors whose last axis counts tokens of a picture, each with its pictures."""
+    found: dict[str, list[Picture]] = {}
+    side = "context_tokens" if report.context_tokens else "tokens"
+    for name, tensor in report.tensors.items():
+        is_of_keys = tensor.axes[-1:] == ("key",)
+        pictures = [one for one in report.pictures if one.axis == side and any(one.boxes)]
+        if is_of_keys and pictures and not name.endswith(("scores", "bias")):
+            found[name] = pictures
+    return found
+
+
+def looks_of(report: Report, name: str) -> Iterator[Look]:
+    """The looks of a tensor, picture by picture: of the chosen query, or of the mean of all."""
+    tensor, tokens = report.tensors[name], tokens_of(report, "key")
+    for picture in pictured(report).get(name, ()):
+        query, values = _of_query(report, tensor, picture)
+        axes = [axis for axis in tensor.axes[:-1] if axis != "query"]
+        for index in np.ndindex(values.shape[:-1]):
+            weights = values[index]
+            if not np.isnan(weights).all():  # some layers have fewer heads
+                yield Look(picture, name, tuple(zip(axes, index, strict=True)), query, tokens, weights)
+
+
+def _of_query(report: Report, tensor: NamedTensor, picture: Picture) -> tuple[str, np.ndarray]:
+    """Who looks, and the weights without the axis of queries."""
+    chosen = chosen_query(report, picture)
+    query = EVERY_QUERY if chosen is None else plain_text(report.tokens[chosen])
+    if "query" not in tensor.axes:
+        return query, tensor.values
+    if chosen is None or chosen < report.first_query:
+        return EVERY_QUERY, np.nanmean(tensor.values, axis=-2)
+    return query, tensor.values[..., chosen - report.first_query, :]
+
+
+def chosen_query(report: Report, picture: Picture) -> int | None:
+    """The token that `from` names, by its text or by a point of the picture (`0.6,0.4`), else [CLS].
+
+    None where there is no such token: then it is the mean of all.
+    """
+    asked = report.spec.get("from")
+    name = str(asked[0] if isinstance(asked, list | tuple) and asked else asked or CLASS_TOKEN)
+    if name in report.tokens:
+        return report.tokens.index(name)
+    point = [float(part) for part in name.split(",") if _is_number(part)]
+    if len(point) == 2 and picture.axis == "tokens":
+        return next((i for i, box in enumerate(picture.boxes) if box and _holds(box, *point)), None)
+    return None
+
+
+def _is_number(text: str) -> bool:
+    return text.strip().replace(".", "", 1).isdecimal()
+
+
+def _holds(box: Box, x: float, y: float) -> bool:
+    left, top, right, bottom = box
+    return left <= x <= right and top <= y <= bottom
+
+
+def looks_of_words(report: Report, name: str) -> Iterator[Look]:
+    """For each query, such as the words that a model wrote, the mean look of the heads."""
+    tensor = report.tensors[name]
+    heads = tuple(range(tensor.values.ndim - 2))
+    values = np.nanmean(tensor.values, axis=heads) if heads else tensor.values
+    queries = [plain_text(token) for token in tokens_of(report, "query")]
+    for picture in pictured(report).get(name, ()):
+        for number, weights in enumerate(values):
+            query = queries[number] if number < len(queries) else ""
+            yield Look(picture, name, (("query", number),), query, tokens_of(report, "key"), weights)
+
+
+def about_picture(picture: Picture) -> str:
+    """`cat.png: 640 × 427; the model sees 427 × 427 of it, from (107, 0), as 256 patches`."""
+    left, top, right, bottom = (round(edge) for edge in picture.crop)
+    is_whole = (right - left, bottom - top) == picture.size
+    seen = "all of it" if is_whole else f"{right - left} × {bottom - top} of it, from ({left}, {top}),"
+    count = sum(box is not None for box in picture.boxes)
+    name, (width, height) = plain_text(picture.name), picture.size
+    patches = f"{count} patch" if count == 1 else f"{count} patches"
+    return f"{name}: {width} × {height}; the model sees {seen} as {patches}"
+
+
+def size_of(picture: Picture) -> tuple[int, int]:
+    """Width and height in pixels, as the header of a PNG has them; UserError for an impossible size."""
+    width, height = (int.from_bytes(picture.png[start : start + 4]) for start in (16, 20))
+    if not (0 < width <= LARGEST_SIDE and 0 < height <= LARGEST_SIDE):
+        raise UserError(f"{plain_text(picture.name)}: its picture in the report is {width} × {height} pixels")
+    return width, height
+
+
+@lru_cache(maxsize=8)
+def grey(picture: Picture, width: int, height: int) -> np.ndarray:
+    """The picture in that size, from 0 (black) to 255; UserError where it is damaged, or without Pillow."""
+    return np.asarray(_decoded(picture).resize((width, height), BOX_FILTER), dtype=np.uint8)
+
+
+@lru_cache(maxsize=8)
+def _decoded(picture: Picture) -> "Image.Image":
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise UserError('pictures: needs: pip install "attncli[images]"') from None
+    size_of(picture)
+    try:
+        with Image.open(BytesIO(picture.png), formats=["PNG"]) as opened:
+            return opened.convert("L")
+    except (
+        UnidentifiedImageError,
+        OSError,
+        SyntaxError,
+        ValueError,
+    ) as error:  # what Pillow raises for a PNG
+        raise UserError(
+            f"{plain_text(picture.name)}: its picture in the report is damaged: {error}"
+        ) from None
+
+
+def spread(boxes: Sequence[Box | None], weights: np.ndarray, width: int, height: int) -> np.ndarray:
+    """The weights (…, token) as maps (…, height, width): at a pixel the sum over the boxes that lie on it.
+
+    Where boxes are smaller than pixels, the mean over the pixel; NaN where no box is.
+    """
+    places = [i for i, box in enumerate(boxes) if box is not None and box[0] < box[2] and box[1] < box[3]]
+    leading = weights.shape[:-1]
+    if not places:
+        return np.full((*leading, height, width), np.nan)
+    left, top, right, bottom = np.array([boxes[i] for i in places], dtype=np.float64).T
+    across, down = (
+        min(MOST_FINE, max(1, int(np.ceil(1 / (least * size) - 1e-6))))
+        for least, size in (((right - left).min(), width), ((bottom - top).min(), height))
+    )
+    columns, rows = width * across, height * down
+    # A pixel belongs to the boxes that its centre lies on: the corners of each, summed from the upper left.
+    x0, x1 = (np.ceil(edge * columns - 0.5 - 1e-6).astype(int) for edge in (left, right))
+    y0, y1 = (np.ceil(edge * rows - 0.5 - 1e-6).astype(int) for edge in (top, bottom))
+    numbers = np.concatenate(
+        [np.nan_to_num(weights[..., places]).reshape(-1, len(places)), np.ones((1, len(places)))]
+    )
+    corners = np.zeros((len(numbers), (rows + 1) * (columns + 1)))
+    for x, y, sign in ((x0, y0, 1), (x1, y0, -1), (x0, y1, -1), (x1, y1, 1)):
+        np.add.at(corners, (slice(None), y * (columns + 1) + x), sign * numbers)
+    sums = corners.reshape(-1, rows + 1, columns + 1).cumsum(axis=1).cumsum(axis=2)[:, :-1, :-1]
+    sums = sums.reshape(-1, height, down, width, across).sum(axis=(2, 4))
+    maps, counts = sums[:-1], sums[-1] / (across * down)
+    maps = np.where(counts > 0.5 / (across * down), maps / (across * down), np.nan)
+    return maps.reshape(*leading, height, width)
+
+
+def shaded(look: Look, width: int, height: int, scale: str | None) -> Shading:
+    """The places on the colour map of the weights spread over the picture, from 0 up."""
+    maps = spread(look.picture.boxes, look.weights, width, height)
+    maps = np.where(np.abs(maps) < 1e-12, 0 * maps, maps)  # what is left of sums
+    return shading(maps, "log" if scale == "log" else "linear", from_zero=True)
+
+
+def painted(picture: Picture, shade: Shading) -> np.ndarray:
+    """Red, green and blue from 0 to 255: the picture in grey, and each place's colour above it.
+
+    The larger the weight, the less of the picture is seen through it.
+    """
+    height, width = shade.places.shape
+    back = np.repeat(grey(picture, width, height)[..., np.newaxis].astype(np.float64), 3, axis=-1)
+    places = np.nan_to_num(shade.places)
+    colours = colour_map(shade.is_diverging)[
+        np.minimum(np.rint(places * (LEVELS - 1)), LEVELS - 1).astype(int)
+    ]
+    size = np.abs(2 * places - 1) if shade.is_diverging else places
+    cover = np.where(np.isnan(shade.places), 0, FAINT + (STRONG - FAINT) * size)[..., np.newaxis]
+    mixed: np.ndarray = np.rint((1 - cover) * back + cover * colours).astype(np.uint8)
+    return mixed
