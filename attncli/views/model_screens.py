@@ -17,7 +17,7 @@ from attncli.report import PLACES, Cell, NamedTensor, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import head_name, matrices_of, unit_of
 from attncli.views.overlays import pictured
-from attncli.views.picture_screens import screen_parts, words_part
+from attncli.views.picture_screens import screen_parts
 from attncli.views.screens import weights_part
 from attncli.views.sections import (
     GAP,
@@ -974,7 +974,7 @@ def generate_screen(report: Report, display: Display) -> ScreenParts:
     yield Elastic(
         lambda count: [_tokens(report, labels, display, count)], usual, min(LEAST_ROWS, usual), num_tokens
     )
-    yield from words_part(report, display)
+    yield from (replace(part, usual=0, least=0, rank=1) for part in screen_parts(report, display))
     yield Elastic(lambda count: [_heads(report, display, count)], MOST_WRITERS, LEAST_ROWS, num_heads, rank=1)
     yield notes_in(notes, display)
 

@@ -4,15 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from attncli.errors import UserError
 from attncli.plain_text import plain_text
-from attncli.report import Box, NamedTensor, Picture, Report
+from attncli.report import PLACES, Box, NamedTensor, Picture, Report
 from attncli.views.colours import LEVELS, Shading, colour_map, shading
-from attncli.views.matrices import tokens_of
+from attncli.views.matrices import head_name, in_words, place_names, tokens_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -38,6 +39,12 @@ class Look:
     query: str
     tokens: tuple[str, ...]
     weights: np.ndarray
+
+    @property
+    def title(self) -> str:
+        """`where [CLS] looks, head 11:0`; the tensor's name where it is not the weights."""
+        what = "" if self.name == "weights" else f": {in_words(self.name).replace('_', ' ')}"
+        return ", ".join([f"where {self.query} looks", *place_names(self.place)]) + what
 
     @property
     def strongest(self) -> list[tuple[str, float]]:
@@ -124,16 +131,91 @@ def _holds(box: Box, x: float, y: float) -> bool:
     return left <= x <= right and top <= y <= bottom
 
 
-def looks_of_words(report: Report, name: str) -> Iterator[Look]:
-    """For each query, such as the words that a model wrote, the mean look of the heads."""
-    tensor = report.tensors[name]
+class Tile(NamedTuple):
+    """One of several looks, and what it is of: a head, the mean of a layer, a word."""
+
+    name: str
+    look: Look
+
+    @property
+    def caption(self) -> str:
+        """`11:0 71%`: what it is of, and the part of the weight that is on the picture."""
+        share = self.look.share
+        return f"{self.name} {100 * share:.0f}%" if np.isfinite(share) else self.name
+
+
+Tiles = Sequence[Sequence[Tile]]
+
+
+class Overlays(NamedTuple):
+    """The looks over one picture that belong together: those of a layer in one group, or those of words."""
+
+    title: str
+    picture: Picture
+    groups: Tiles
+
+
+MEAN, ROLLOUT = "mean_look", "rollout"
+
+
+def overlays_of(report: Report) -> Iterator[Overlays]:
+    """Of each picture the looks of the first tensor that has any: of all heads, or of each word."""
+    name = next(iter(pictured(report)), None)
+    if name is None:
+        return
+    for picture in pictured(report)[name]:
+        at = f"in {plain_text(picture.name)}, and the part of its weight that is on it"
+        if (
+            "query" in report.tensors[name].axes
+            and chosen_query(report, picture) is None
+            and (report.first_query or picture.axis == "context_tokens")
+        ):
+            yield Overlays(f"where each word looked {at}", picture, [_words(report, name, picture)])
+        elif looks := [look for look in looks_of(report, name) if look.picture is picture]:
+            yield Overlays(f"where {looks[0].query} looks {at}", picture, _layers(report, looks))
+
+
+def _layers(report: Report, looks: Sequence[Look]) -> list[list[Tile]]:
+    """The heads of each layer, then their mean; the rollout beside the last; in the order of the report where
+    heads are sorted.
+    """
+    by_place = {tuple(dict(look.place).get(axis) for axis in PLACES): look for look in looks}
+    if report.spec.get("sort") or report.spec.get("top"):
+        rows = [row for row in report.table("heads") if (row["layer"], row["head"]) in by_place]
+        if rows:
+            return [[Tile(head_name(row), by_place[row["layer"], row["head"]]) for row in rows]]
+    more = [
+        look
+        for name in (MEAN, ROLLOUT)
+        if name in pictured(report) and looks[0].name not in (MEAN, ROLLOUT)
+        for look in looks_of(report, name)
+        if look.picture is looks[0].picture
+    ]
+    layers = layers_of(looks)
+    for tiles in layers:
+        layer = dict(tiles[0].look.place).get("layer")
+        tiles += [Tile("mean", look) for look in more if look.place == (("layer", layer),)]
+    layers[-1] += [Tile(ROLLOUT, look) for look in more if not look.place]
+    return layers
+
+
+def layers_of(looks: Sequence[Look]) -> list[list[Tile]]:
+    """The looks of each layer, by their place: `11:0`."""
+    layers = groupby(looks, key=lambda look: dict(look.place).get("layer"))
+    return [[Tile(":".join(str(n) for _, n in look.place), look) for look in group] for _, group in layers]
+
+
+def _words(report: Report, name: str, picture: Picture) -> list[Tile]:
+    """For each query the mean look of the heads, named by the word that it wrote, else by its own."""
+    tensor, keys = report.tensors[name], tokens_of(report, "key")
     heads = tuple(range(tensor.values.ndim - 2))
     values = np.nanmean(tensor.values, axis=heads) if heads else tensor.values
-    queries = [plain_text(token) for token in tokens_of(report, "query")]
-    for picture in pictured(report).get(name, ()):
-        for number, weights in enumerate(values):
-            query = queries[number] if number < len(queries) else ""
-            yield Look(picture, name, (("query", number),), query, tokens_of(report, "key"), weights)
+    written = tuple(str(row.get("token")) for row in report.table("written"))
+    words = written if len(written) == len(values) else tokens_of(report, "query")
+    return [
+        Tile(plain_text(word.strip()), Look(picture, name, (("query", i),), plain_text(word), keys, weights))
+        for i, (word, weights) in enumerate(zip(words, values, strict=False))
+    ]
 
 
 def about_picture(picture: Picture) -> str:

@@ -32,8 +32,8 @@ from attncli.views.model_screens import (
     looks_at_first,
     why_screen,
 )
+from attncli.views.overlay_lines import whole_lines
 from attncli.views.overlays import pictured
-from attncli.views.picture_screens import whole_parts
 from attncli.views.screens import (
     attention_screen,
     average_screen,
@@ -472,7 +472,7 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
     for section in chain(
         step_sections(report, labels),
         [Paragraph("the report", "step")] if report.steps else [],
-        *(whole_parts(report, name, display) for name in drawn),
+        (Drawing(title, lines) for name in drawn for title, lines in whole_lines(report, name, display)),
         tensors.sections(),
         statistic_tables(report, display, labels),
         tensors.lines_of_numbers(),

@@ -15,7 +15,7 @@ from attncli.views.overlays import (
     STRONG,
     grey,
     looks_of,
-    looks_of_words,
+    overlays_of,
     painted,
     shaded,
     spread,
@@ -128,10 +128,12 @@ def test_words_look_at_the_picture_of_the_context() -> None:
         tensors={"weights": NamedTensor(("head", "query", "key"), weights)},
         pictures=(picture,),
     )
-    words = list(looks_of_words(report, "weights"))
-    assert [look.query for look in words] == ["a", "disc", "on", "dark"]
-    np.testing.assert_allclose(words[1].weights, weights[:, 1].mean(axis=0))
-    assert len(list(looks_of(report, "weights"))) == 2
+    ((_, _, (words,)),) = overlays_of(report)
+    assert [name for name, _ in words] == ["a", "disc", "on", "dark"]
+    np.testing.assert_allclose(words[1].look.weights, weights[:, 1].mean(axis=0))
+    asked = replace(report, spec={**report.spec, "from": "disc"})
+    ((_, _, (heads,)),) = overlays_of(asked)
+    assert [name for name, _ in heads] == ["0", "1"] and (heads[1].look.weights == weights[1, 1]).all()
 
 
 @pytest.mark.parametrize("damage", ["cut", "size", "no picture"])

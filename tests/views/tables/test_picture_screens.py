@@ -10,8 +10,8 @@ import pytest
 
 from attncli.report import NamedTensor, Report, Table
 from attncli.views import COLOR_DEPTHS, Display, load_view
+from attncli.views.overlay_lines import overlay_lines
 from attncli.views.overlays import looks_of, painted, shaded
-from attncli.views.picture_screens import overlay_lines
 from attncli.views.terminal import RAMP
 from tests.views.pictured import drawn_picture, one_head, patches, survey, weights_of
 from tests.views.terminal.screens import halves, width_of
