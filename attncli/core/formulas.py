@@ -38,6 +38,7 @@ class Rows:
     `queries` and `keys` are positions, `visible` is how many keys each query may see. `softmax` is there
     where the weights came from scores; weights from elsewhere may be negative. `num_keys` counts all keys,
     where the run is a part of them; `max_scores` is the largest score of each row, where there are scores.
+    `places` are row and column of every token where tokens lie on a picture, NaN where one lies elsewhere.
     """
 
     weights: Float[Tensor, "*batch query key"]
@@ -49,6 +50,7 @@ class Rows:
     """What depends only on positions: rows at the same positions in other layers share it."""
     num_keys: int | None = None
     max_scores: Float[Tensor, "*batch query"] | None = None
+    places: Float[Tensor, "token 2"] | None = None
 
     @cached_property
     def sums(self) -> Float[Tensor, "*batch query"]:
@@ -74,10 +76,16 @@ class Rows:
         return self.weights[..., place]
 
     def distances(self) -> Float[Tensor, "query key"]:
-        """|i - j|, in tokens."""
-        found: Tensor = self._shared(
-            "distances", lambda: (self.queries.unsqueeze(-1) - self.keys).abs().to(self.weights.dtype)
-        )
+        """|i - j|, in tokens; on a picture sqrt(rows^2 + columns^2), in patches, NaN from or to elsewhere."""
+        places = self.places
+
+        def apart() -> Tensor:
+            if places is None:
+                return (self.queries.unsqueeze(-1) - self.keys).abs().to(self.weights.dtype)
+            at = places.to(self.weights)
+            return (at[self.queries].unsqueeze(1) - at[self.keys]).square().sum(dim=-1).sqrt()
+
+        found: Tensor = self._shared("distances" if places is None else "patches apart", apart)
         return found
 
     def near_ends(self) -> Float[Tensor, "query key"]:
@@ -143,7 +151,16 @@ def sink_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
 
 
 def distance(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """sum p |i - j|, in tokens: mean distance from query i to the keys. Vig & Belinkov 2019 (1906.04284)."""
+    """sum p |i - j|, in tokens: mean distance from query i to the keys. Vig & Belinkov 2019 (1906.04284).
+
+    On a picture sum p d / sum p over the keys that lie on it, d between the centres of patches, in patches;
+    NaN for a query that lies elsewhere. Dosovitskiy et al. 2020 (2010.11929), figure 7.
+    """
+    if rows.places is not None:
+        apart = rows.distances()
+        on_picture = apart.isfinite().to(apart.dtype)
+        mass = torch.linalg.vecdot(rows.weights, on_picture.expand_as(rows.weights))
+        return torch.linalg.vecdot(rows.weights, apart.nan_to_num(0.0).expand_as(rows.weights)) / mass
     if rows.softmax is not None and rows.softmax.distance is not None:
         return rows.softmax.distance
     return (rows.weights * rows.distances()).sum(dim=-1)
@@ -370,7 +387,8 @@ class Places:
 
     `first_key` is the first key that counts; `num_tokens` is how many tokens a text has, `repeat` how many of
     them are repeated on the probe. `special` are the tokenizer's own tokens; `from_queries` and `to_keys` are
-    the places that were asked for.
+    the places that were asked for. `query_places` and `key_places` are row and column on a picture, NaN for
+    a token that lies elsewhere, None for a text.
     """
 
     queries: Int[Tensor, "query 1"]
@@ -384,6 +402,8 @@ class Places:
     first_key: int
     num_tokens: int
     repeat: int
+    query_places: Float[Tensor, "query 1 2"] | None = None
+    key_places: Float[Tensor, "key 2"] | None = None
 
     @property
     def counted(self) -> Bool[Tensor, " key"]:
@@ -412,6 +432,18 @@ def next_token(at: Places) -> Pattern:
 def current_token(at: Places) -> Pattern:
     """j = i."""
     return (at.keys == at.queries) & at.counted
+
+
+def neighbour(at: Places) -> Pattern:
+    """j is one of the up to eight patches around i: the larger of |rows| and |columns| between them is 1.
+
+    A head that looks at one of them everywhere is a step of a 3 x 3 convolution (Cordonnier et al. 2020,
+    1911.03584).
+    """
+    if at.query_places is None or at.key_places is None:
+        return torch.zeros_like(at.key_ids == at.query_ids)
+    apart = (at.query_places - at.key_places).abs().amax(dim=-1)
+    return ((apart == 1) & at.counted).unsqueeze(0)
 
 
 def duplicate_token(at: Places) -> Pattern:

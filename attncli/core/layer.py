@@ -329,13 +329,17 @@ class Marks(NamedTuple):
 
 @dataclass(frozen=True)
 class Patterns:
-    """The patterns of these names on some texts of one length, `ids` on both sides."""
+    """The patterns of these names on some texts of one length, `ids` on both sides.
+
+    `places` are row and column of each token on a picture, the same for all texts; see `Rows`.
+    """
 
     names: tuple[str, ...]
     ids: Int[Tensor, "text token"]
     marks: Marks
     first_key: int = 0
     repeat: int = 0
+    places: Float[Tensor, "token 2"] | None = None
 
     @cached_property
     def _kept(self) -> dict[tuple[int, ...], Tensor]:
@@ -380,6 +384,8 @@ class Patterns:
             self.first_key,
             num_tokens,
             self.repeat,
+            None if self.places is None else self.places[queries].unsqueeze(1),
+            None if self.places is None else self.places[keys],
         )
         shape = (queries.stop - queries.start, keys.stop - keys.start)
         masks = (load_formula(PATTERNS[name])(at) for name in self.names)
@@ -408,7 +414,8 @@ class Wanted:
 
     `rows` are names of row statistics, `previous_token` asks for the weight on the key before each query,
     `weights` and `scores` ask for whole matrices, `kept_heads` for the weights of some heads, `pooled` for
-    maps of at most that many blocks along each side.
+    maps of at most that many blocks along each side. Distances are those of `places`, where tokens lie on a
+    picture.
     """
 
     rows: tuple[str, ...] = ()
@@ -423,6 +430,7 @@ class Wanted:
     received_mass: bool = False
     pooled: int | None = None
     patterns: Patterns | None = None
+    places: Float[Tensor, "token 2"] | None = None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from attncli.models.layers import (
     CapturedLayer,
     Consumer,
     Numbering,
+    PictureInputs,
     StopCapture,
     run_by_interface,
 )
@@ -250,6 +251,8 @@ def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Con
 
 
 def _numbering(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Numbering:
+    if isinstance(inputs, PictureInputs):
+        return inputs.numbering(has_two_stacks=bool(model.config.is_encoder_decoder))
     counts = [inputs[name].shape[1] for name in ("decoder_input_ids", "input_ids") if name in inputs]
     num_tokens = (counts[0], counts[-1]) if "input_ids" in inputs else None
     return Numbering(bool(model.config.is_encoder_decoder), num_tokens)
@@ -263,7 +266,9 @@ def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
     """
     num_texts = max(map(len, inputs.values())) if model in _lent else 1
     num_tokens = needed = max(tensor.shape[-1] for tensor in inputs.values())
-    if model not in _lent:
+    if isinstance(inputs, PictureInputs):
+        num_tokens = needed = TRIAL_TOKENS
+    elif model not in _lent:
         if model not in _windows:
             _windows[model] = _windows_of(model)
         needed = max((size for size in _windows[model] if size < num_tokens), default=0) + TRIAL_TOKENS
@@ -305,7 +310,9 @@ def _windows_of(model: PreTrainedModel) -> set[int]:
 
 
 def _start(inputs: Mapping[str, Tensor], num_texts: int, num_tokens: int) -> dict[str, Tensor]:
-    """The first tokens of the first texts, with nothing masked."""
+    """The first tokens of the first texts, with nothing masked; pictures whole."""
+    if isinstance(inputs, PictureInputs):
+        return inputs
     return {name: _start_of(name, tensor[:num_texts], num_tokens) for name, tensor in inputs.items()}
 
 

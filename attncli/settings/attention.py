@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from attncli.core.row_statistics import OF_WEIGHTS, ROW_STATISTICS
+from attncli.core.row_statistics import OF_PICTURES, OF_WEIGHTS, ROW_STATISTICS
 from attncli.settings.fields import (
     BYTES_PER_PARAMETER,
     BYTES_PER_TOP_KEY,
@@ -258,6 +258,10 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
         if not self.softmax:
             return ()
         known = OF_WEIGHTS if self.words else tuple(ROW_STATISTICS)
+        if self.image is not None:  # nothing of a picture is before or after
+            known = tuple(
+                name for name in known if name in OF_PICTURES or not ROW_STATISTICS[name].positional
+            )
         return tuple(name for name in known if ROW_STATISTICS[name].signed or not self.differential)
 
     def row_statistics(self) -> tuple[str, ...]:
