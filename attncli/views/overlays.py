@@ -220,9 +220,10 @@ def _words(report: Report, name: str, picture: Picture) -> list[Tile]:
 
 def about_picture(picture: Picture) -> str:
     """`cat.png: 640 × 427; the model sees 427 × 427 of it, from (107, 0), as 256 patches`."""
-    left, top, right, bottom = (round(edge) for edge in picture.crop)
-    is_whole = (right - left, bottom - top) == picture.size
-    seen = "all of it" if is_whole else f"{right - left} × {bottom - top} of it, from ({left}, {top}),"
+    left, top, right, bottom = picture.crop
+    seen_size = round(right - left), round(bottom - top)
+    seen = "{} × {} of it, from ({}, {}),".format(*seen_size, round(left), round(top))
+    seen = "all of it" if seen_size == picture.size else seen
     count = sum(box is not None for box in picture.boxes)
     name, (width, height) = plain_text(picture.name), picture.size
     patches = f"{count} patch" if count == 1 else f"{count} patches"

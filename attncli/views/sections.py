@@ -23,7 +23,6 @@ from attncli.views.matrices import (
     place_names,
     tokens_of,
 )
-from attncli.views.overlays import about_picture
 from attncli.views.texts import NO_NUMBER, fixed, scalar, shortened, token_texts, wrap_cells
 
 GAP = 2
@@ -229,7 +228,7 @@ def text_line(report: Report, display: Display) -> Paragraph:
     group = f", group {spec['text_group']}" if spec.get("text_group") else ""
     texts = f"texts {spec['texts']}{group}" if spec.get("texts") else ""
     if report.pictures:
-        texts = f"{'; '.join(map(about_picture, report.pictures))} {spec.get('sentence') or ''}"
+        texts = f"{', '.join(picture.name for picture in report.pictures)} {spec.get('sentence') or ''}"
     text = texts or spec.get("sentence") or f"file {spec.get('file')}"
     return one_line(" ".join(str(text).split()), display)
 

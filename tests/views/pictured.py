@@ -6,7 +6,7 @@ from io import BytesIO
 import numpy as np
 from PIL import Image
 
-from attncli.report import Box, NamedTensor, Picture, Report, Table
+from attncli.report import Box, NamedTensor, Numbers, Picture, Report, Table
 from tests.views.page.pages import softmax
 
 
@@ -84,3 +84,25 @@ def survey(
     spec = {"model": "vit", "seed": 0, **spec}
     statistics = {"heads": table, "patterns": patterns}
     return Report("heads", spec, {}, tokens, (), tensors, statistics, pictures=(picture,))
+
+
+def written_words(*words: str) -> Report:
+    """A picture of 15 patches and a word as the prompt, and where the model looked for each word it wrote."""
+    num_tokens = 16 + len(words)
+    picture = drawn_picture(50, 30, [*patches(3, 5), *[None] * (1 + len(words[1:]))])
+    weights = weights_of(num_tokens)[15 : num_tokens - 1, : num_tokens - 1]
+    return Report(
+        "generate",
+        {"model": "llava", "sort": "entropy", "sentence": "what?"},
+        {},
+        (*(f"r{i}" for i in range(15)), "what?", *words[:-1]),
+        tensors={"weights": NamedTensor(("query", "key"), weights)},
+        statistics={
+            "writing": Numbers(prompt_tokens=16, new_tokens=len(words)),
+            "written": Table({"token": word, "keys": [3], "weights": [0.5]} for word in words),
+            "heads": Table([{"layer": 0, "head": 0, "entropy": 0.5}]),
+        },
+        first_query=15,
+        pictures=(picture,),
+        written="".join(words),
+    )

@@ -13,7 +13,7 @@ from attncli.views import COLOR_DEPTHS, Display, load_view
 from attncli.views.overlay_lines import overlay_lines
 from attncli.views.overlays import looks_of, painted, shaded
 from attncli.views.terminal import RAMP
-from tests.views.pictured import drawn_picture, one_head, patches, survey, weights_of
+from tests.views.pictured import one_head, survey, written_words
 from tests.views.terminal.screens import halves, width_of
 
 
@@ -87,35 +87,12 @@ def test_parts_that_are_asked_for_hold_every_head() -> None:
 
 
 def test_each_written_word_has_a_small_picture() -> None:
-    picture = replace(drawn_picture(50, 30, [*patches(3, 5), None, None, None]), name="disc.png")
-    weights = weights_of(18)[15:18]
-    rows = [{"token": token, "keys": [3], "weights": [0.5]} for token in (" a", " disc", ".")]
-    tokens = (*(f"r{i}" for i in range(15)), "what?", " a", " disc")
-    report = Report(
-        "generate",
-        {"model": "llava", "sort": "entropy", "sentence": "what?"},
-        {},
-        tokens,
-        tensors={"weights": NamedTensor(("query", "key"), weights)},
-        statistics={
-            "writing": _numbers(prompt_tokens=16, new_tokens=3),
-            "written": Table(rows),
-            "heads": Table([{"layer": 0, "head": 0, "entropy": 0.5}]),
-        },
-        first_query=15,
-        pictures=(picture,),
-        written="a disc.",
-    )
+    report = written_words(" a", " disc", ".")
+    weights = report.tensors["weights"].values
     lines = screen(report, width=80, height=40, colors="truecolor")
-    shares = [round(100 * row[:15].sum()) for row in weights]
+    shares = [round(100 * row[:15].sum() / row.sum()) for row in weights]
     (captions,) = (line for line in plain(lines).splitlines() if line.count("%") == 3)
     assert captions.split() == ["a", f"{shares[0]}%", "disc", f"{shares[1]}%", ".", f"{shares[2]}%"]
-
-
-def _numbers(**numbers: int) -> Any:
-    from attncli.report import Numbers
-
-    return Numbers(numbers)
 
 
 def test_a_name_that_is_markup_is_text() -> None:
