@@ -40,8 +40,8 @@ from attncli.models.pretrained import (
     positions_named,
 )
 from attncli.models.text_files import ManyTexts, TextFile, TextLine
-from attncli.report import Cell, NamedTensor, Numbers, Report, Statistic, Table, whole_head_name
-from attncli.report_parts import build_report, named, pictures_of
+from attncli.report import Cell, NamedTensor, Numbers, Picture, Report, Statistic, Table, whole_head_name
+from attncli.report_parts import build_report, named
 from attncli.runs.report_values import ROWS, Columns, stack_and_name
 from attncli.runs.results import Reader, differing_settings
 from attncli.runs.runner import read_survey_text
@@ -251,6 +251,17 @@ def report_of_text(
     unseen = _unseen(spec, tables["named_tokens"], found.rows)
     report = build_report(spec, read, tensors, statistics, notes, about=about, how_to_read=unseen)
     return replace(report, pictures=pictures_of(reading))
+
+
+def pictures_of(reading: Reading) -> tuple[Picture, ...]:
+    """The pictures of a reading, as a report has them."""
+    is_context = reading.text.seen is None
+    return tuple(
+        Picture(
+            one.name, one.size, one.crop, one.png, one.boxes, "context_tokens" if is_context else "tokens"
+        )
+        for one in (() if reading.seen is None else reading.seen.pictures)
+    )
 
 
 def _norm_statistics(surveyed: Surveyed, reading: Reading, text: int) -> dict[str, Statistic]:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attncli.commands.heads import ablated_notes
+from attncli.commands.heads import ablated_notes, pictures_of
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.names import head_range
@@ -33,7 +33,7 @@ from attncli.models.pretrained import (
 )
 from attncli.models.steps import of_this_run
 from attncli.report import NamedTensor, Numbers, Report, Statistic
-from attncli.report_parts import LeadingAxes, build_report, named, pictures_of, row_tensors
+from attncli.report_parts import LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossSpec, MultiheadSpec, SelfSpec
 from attncli.settings.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
 from attncli.settings.text import Texts
