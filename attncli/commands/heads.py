@@ -32,7 +32,7 @@ from attncli.measure.patterns import (
     summary_patterns,
 )
 from attncli.measure.relations import SentenceFile, relations, sentences_of
-from attncli.models.pictures import PictureFolder, part_that_sees, read_image, reader_of
+from attncli.models.pictures import PictureFolder, part_that_sees, read_picture, reader_of
 from attncli.models.pretrained import (
     WORDS_NOTE,
     Pretrained,
@@ -94,7 +94,7 @@ def options_of(spec: HeadsSpec) -> HeadOptions:
 def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
     """What the model reads, with a decoder also its encoder; UserError for what does not fit."""
     if spec.image is not None:
-        reading = read_image(pretrained, spec.image, texts.text)
+        reading = read_picture(pretrained, spec.image, texts.text)
         check_reading(reading, pretrained, options_of(spec))
         return reading
     reading = read_survey_text(spec, texts, pretrained, generator, words=spec.words)
@@ -138,7 +138,7 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
 
 def _read_picture(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
     """One of the pictures of a folder."""
-    reading = read_image(pretrained, line.text, spec.sentence)
+    reading = read_picture(pretrained, line.text, spec.sentence)
     check_reading(reading, pretrained, options_of(spec))
     return reading
 

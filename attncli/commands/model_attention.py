@@ -20,7 +20,7 @@ from attncli.memory import refuse_bytes
 from attncli.models.architectures import output_projection
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture
-from attncli.models.pictures import read_image, reader_of
+from attncli.models.pictures import read_picture, reader_of
 from attncli.models.pretrained import (
     WORDS_NOTE,
     Pretrained,
@@ -116,7 +116,7 @@ def read(
 ) -> Reading:
     """The texts for the queries and, with a decoder, for the encoder; UserError for what does not fit."""
     if spec.image is not None:
-        reading = read_image(pretrained, spec.image, texts.text)
+        reading = read_picture(pretrained, spec.image, texts.text)
         check_tokens_named(getattr(spec, "from"), [reading.text], pretrained, key="from")
         return reading
     assert texts.text is not None
