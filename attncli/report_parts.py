@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,13 +17,10 @@ from attncli.core.row_statistics import OF_WEIGHTS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import tile_pass_in_use
 from attncli.core.summaries import extreme_places, quantiles
-from attncli.report import NamedTensor, Picture, Report, Statistic, Table, Tensors
+from attncli.report import NamedTensor, Report, Statistic, Table, Tensors
 from attncli.settings import load
 from attncli.settings.fields import ExplainRowSpec, Spec
 from attncli.settings.text import Texts, explained_token
-
-if TYPE_CHECKING:  # most reports are of no model
-    from attncli.models.pretrained import Reading
 
 NUM_EXTREMES = 3
 MAX_ROWS_WHOLE = 1000
@@ -72,17 +69,6 @@ def build_report(
     )
     explanation = spec.explanation()
     return replace(report, steps=load(explanation, "steps")(spec, report)) if explanation else report
-
-
-def pictures_of(reading: "Reading") -> tuple[Picture, ...]:
-    """The pictures of a reading, as a report has them."""
-    is_context = reading.text.seen is None
-    return tuple(
-        Picture(
-            one.name, one.size, one.crop, one.png, one.boxes, "context_tokens" if is_context else "tokens"
-        )
-        for one in (() if reading.seen is None else reading.seen.pictures)
-    )
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from attncli.measure.patterns import (
     summary_patterns,
 )
 from attncli.measure.relations import SentenceFile, relations, sentences_of
-from attncli.models.pictures import PictureFolder, part_that_sees, read_image, reader_of
+from attncli.models.pictures import PictureFolder, part_that_sees, read_picture, reader_of
 from attncli.models.pretrained import (
     WORDS_NOTE,
     Pretrained,
@@ -40,8 +40,8 @@ from attncli.models.pretrained import (
     positions_named,
 )
 from attncli.models.text_files import ManyTexts, TextFile, TextLine
-from attncli.report import Cell, NamedTensor, Numbers, Report, Statistic, Table, whole_head_name
-from attncli.report_parts import build_report, named, pictures_of
+from attncli.report import Cell, NamedTensor, Numbers, Picture, Report, Statistic, Table, whole_head_name
+from attncli.report_parts import build_report, named
 from attncli.runs.report_values import ROWS, Columns, stack_and_name
 from attncli.runs.results import Reader, differing_settings
 from attncli.runs.runner import read_survey_text
@@ -94,7 +94,7 @@ def options_of(spec: HeadsSpec) -> HeadOptions:
 def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
     """What the model reads, with a decoder also its encoder; UserError for what does not fit."""
     if spec.image is not None:
-        reading = read_image(pretrained, spec.image, texts.text)
+        reading = read_picture(pretrained, spec.image, texts.text)
         check_reading(reading, pretrained, options_of(spec))
         return reading
     reading = read_survey_text(spec, texts, pretrained, generator, words=spec.words)
@@ -138,7 +138,7 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
 
 def _read_picture(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
     """One of the pictures of a folder."""
-    reading = read_image(pretrained, line.text, spec.sentence)
+    reading = read_picture(pretrained, line.text, spec.sentence)
     check_reading(reading, pretrained, options_of(spec))
     return reading
 
@@ -251,6 +251,17 @@ def report_of_text(
     unseen = _unseen(spec, tables["named_tokens"], found.rows)
     report = build_report(spec, read, tensors, statistics, notes, about=about, how_to_read=unseen)
     return replace(report, pictures=pictures_of(reading))
+
+
+def pictures_of(reading: Reading) -> tuple[Picture, ...]:
+    """The pictures of a reading, as a report has them."""
+    is_context = reading.text.seen is None
+    return tuple(
+        Picture(
+            one.name, one.size, one.crop, one.png, one.boxes, "context_tokens" if is_context else "tokens"
+        )
+        for one in (() if reading.seen is None else reading.seen.pictures)
+    )
 
 
 def _norm_statistics(surveyed: Surveyed, reading: Reading, text: int) -> dict[str, Statistic]:

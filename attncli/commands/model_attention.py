@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attncli.commands.heads import ablated_notes
+from attncli.commands.heads import ablated_notes, pictures_of
 from attncli.core.engines import attend
 from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.names import head_range
@@ -20,7 +20,7 @@ from attncli.memory import refuse_bytes
 from attncli.models.architectures import output_projection
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture
-from attncli.models.pictures import read_image, reader_of
+from attncli.models.pictures import read_picture, reader_of
 from attncli.models.pretrained import (
     WORDS_NOTE,
     Pretrained,
@@ -33,7 +33,7 @@ from attncli.models.pretrained import (
 )
 from attncli.models.steps import of_this_run
 from attncli.report import NamedTensor, Numbers, Report, Statistic
-from attncli.report_parts import LeadingAxes, build_report, named, pictures_of, row_tensors
+from attncli.report_parts import LeadingAxes, build_report, named, row_tensors
 from attncli.settings.attention import CrossSpec, MultiheadSpec, SelfSpec
 from attncli.settings.fields import BYTES_PER_TOP_KEY, BYTES_PER_WEIGHT
 from attncli.settings.text import Texts
@@ -116,7 +116,7 @@ def read(
 ) -> Reading:
     """The texts for the queries and, with a decoder, for the encoder; UserError for what does not fit."""
     if spec.image is not None:
-        reading = read_image(pretrained, spec.image, texts.text)
+        reading = read_picture(pretrained, spec.image, texts.text)
         check_tokens_named(getattr(spec, "from"), [reading.text], pretrained, key="from")
         return reading
     assert texts.text is not None

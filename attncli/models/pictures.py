@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from inspect import signature
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -543,14 +544,14 @@ def _about(picture: SeenPicture, shape: tuple[int, int]) -> str:
     return f"{picture.name}: {width} × {height} pixels; the model sees {part} as {patches}."
 
 
-def read_image(pretrained: Pretrained, file: str, text: str | None = None, *, key: str = "image") -> Reading:
+def read_picture(pretrained: Pretrained, file: str | PathLike[str], text: str | None = None) -> Reading:
     """A picture as the part of a model that sees reads it, or with a text as the whole model reads both.
 
     UserError for a file that is no picture, and for a model that reads none.
     """
     if text is not None:
-        raise UserError(f"{key}: a picture beside a text is not read yet: leave the text out")
-    return _read_picture(part_that_sees(pretrained), open_picture(file, key))
+        raise UserError("image: a picture beside a text is not read yet: leave the text out")
+    return _read_picture(part_that_sees(pretrained), open_picture(fspath(file)))
 
 
 def reader_of(pretrained: Pretrained, reading: Reading) -> Pretrained:
