@@ -117,18 +117,19 @@ def chosen_query(report: Report, picture: Picture) -> int | None:
     if name in report.tokens:
         return report.tokens.index(name)
     point = [float(part) for part in name.split(",") if _is_number(part)]
-    if len(point) == 2 and picture.axis == "tokens":
-        return next((i for i, box in enumerate(picture.boxes) if box and _holds(box, *point)), None)
-    return None
+    return token_at(picture, *point) if len(point) == 2 and picture.axis == "tokens" else None
 
 
 def _is_number(text: str) -> bool:
     return text.strip().replace(".", "", 1).isdecimal()
 
 
-def _holds(box: Box, x: float, y: float) -> bool:
-    left, top, right, bottom = box
-    return left <= x <= right and top <= y <= bottom
+def token_at(picture: Picture, x: float, y: float) -> int | None:
+    """The first token that lies on a point, given as shares of width and height; None where there is none."""
+    for token, box in enumerate(picture.boxes):
+        if box and box[0] <= x <= box[2] and box[1] <= y <= box[3]:
+            return token
+    return None
 
 
 class Tile(NamedTuple):
