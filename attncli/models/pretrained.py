@@ -130,6 +130,8 @@ FIRST_WORD_ID = 2**32
 """Above all ids of a vocabulary."""
 
 
+CLS = "[CLS]"
+"""What the token is called that stands for a whole picture."""
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom."""
 
