@@ -281,7 +281,8 @@ def look_queries(asked: Sequence[str], text: ModelText, pretrained: Pretrained) 
     """The tokens that heads look from: those asked for, else [CLS]; None for all of them, the mean of which
     is taken.
     """
-    names = asked or ((CLS,) if CLS in text.tokens else ())
+    is_picture = text.seen is not None and text.seen.places is not None
+    names = asked or ((CLS,) if is_picture and CLS in text.tokens else ())
     return [*positions_named(names, text, pretrained)] or None
 
 

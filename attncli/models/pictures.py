@@ -6,6 +6,7 @@ from top to bottom. Which pixels a token is made of is read off from the gradien
 """
 
 import io
+import json
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import transformers
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -179,10 +181,14 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 
 
 class Processing:
-    """What an image processor makes of a picture, and where in the picture each of the numbers comes from."""
+    """What a processor makes of a picture, and where in the picture each of the numbers comes from.
 
-    def __init__(self, processor: Any, name: str) -> None:
+    With a `text` it makes tokens of that, too.
+    """
+
+    def __init__(self, processor: Any, name: str, text: str | None = None) -> None:
         self.processor, self.name = processor, name
+        self.beside = {} if text is None else {"text": [text]}
         self._sources: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def inputs(self, image: "Image") -> dict[str, Tensor]:
@@ -190,7 +196,7 @@ class Processing:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = self.processor(images=[image], return_tensors="pt")
+                found = self.processor(images=[image], return_tensors="pt", **self.beside)
         except Exception as error:  # a processor may fail in any way on a picture that it does not like
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise UserError(f"image: the image processor of {self.name} fails: {reason}") from None
@@ -247,8 +253,8 @@ def pixels_of(inputs: Mapping[str, Tensor]) -> tuple[str, Tensor]:
 
 
 @lru_cache(maxsize=2)
-def _processing(processor: Any, name: str) -> Processing:
-    return Processing(processor, name)
+def _processing(processor: Any, name: str, text: str | None = None) -> Processing:
+    return Processing(processor, name, text)
 
 
 def part_that_sees(pretrained: Pretrained) -> Pretrained:
@@ -609,16 +615,107 @@ def _about(picture: SeenPicture, shape: tuple[int, int]) -> str:
 def read_picture(pretrained: Pretrained, file: str | PathLike[str], text: str | None = None) -> Reading:
     """A picture as the part of a model that sees reads it, or with a text as the whole model reads both.
 
+    Beside a text the picture stands where its token does ("<image>", as the model calls it), else before it.
     UserError for a file that is no picture, and for a model that reads none.
     """
-    if text is not None:
-        raise UserError("image: a picture beside a text is not read yet: leave the text out")
-    return _read_picture(part_that_sees(pretrained), open_picture(fspath(file)))
+    opened = open_picture(fspath(file))
+    if text is None:
+        return _read_picture(part_that_sees(pretrained), opened)
+    return _read_both(pretrained, opened, text)
 
 
 def reader_of(pretrained: Pretrained, reading: Reading) -> Pretrained:
     """The model, or the part of it that a reading is of."""
-    return pretrained if reading.inputs is None else part_that_sees(pretrained)
+    if reading.inputs is None:
+        return part_that_reads(pretrained)
+    return pretrained if reading.part else part_that_sees(pretrained)
+
+
+def part_that_reads(pretrained: Pretrained) -> Pretrained:
+    """The model, or of two towers (CLIP) the one that reads text."""
+    text, sees = (getattr(pretrained.model, name, None) for name in TOWERS)
+    if not isinstance(text, PreTrainedModel) or not isinstance(sees, PreTrainedModel):
+        return pretrained
+    if text.main_input_name != "input_ids" or "pixel_values" in _arguments(text):
+        return pretrained
+    return replace(pretrained, name=f"{pretrained.name} ({TOWERS[0]})", model=text, with_head=None)
+
+
+TOWERS = ("text_model", "vision_model")
+"""What a model calls its parts that read a text and a picture apart."""
+
+
+def _read_both(pretrained: Pretrained, opened: OpenedPicture, text: str) -> Reading:
+    """A picture and a text, as a model reads both that writes after them."""
+    model = pretrained.model
+    part = _decoder_name(model)
+    if part is None or not {"input_ids", *PIXELS[:1]} <= _arguments(model):
+        message = "reads no text beside a picture with a decoder: give it one of them"
+        raise UserError(f"image: {pretrained.name} {message}")
+    processor = _opened_reader(pretrained)
+    processing = Processing(processor, pretrained.name, _with_picture(text, processor))
+    inputs, name = _accepted(model, processing.inputs(opened.image), pretrained.name)
+    inputs = {key: tensor.to(pretrained.device) for key, tensor in inputs.items()}
+    inputs[name] = inputs[name].to(model.dtype)
+    placed = placed_tokens(model, inputs, opened, processing, name=name, part=f"{part}.")
+    ids: Tensor = inputs["input_ids"][0].cpu()
+    if len(ids) != len(placed.labels):
+        raise UserError(f"image: {pretrained.name} makes {len(placed.labels)} tokens of {len(ids)}")
+    most = pretrained.most_tokens()
+    if most is not None and len(ids) > most:
+        raise UserError(f"sentence: must be at most {most} tokens with the picture (got {len(ids)})")
+    words = pretrained.labels(ids.tolist())
+    labels = tuple(word if label is None else label for word, label in zip(words, placed.labels, strict=True))
+    on_picture = torch.tensor([label is not None for label in placed.labels])
+    own = torch.where(on_picture, FIRST_WORD_ID * 2 + torch.arange(len(ids)), ids)
+    seen = ModelText(labels, own, is_merged=True, seen=placed.seen)
+    return Reading(seen, inputs=inputs, part=f"{part}.")
+
+
+def _decoder_name(model: PreTrainedModel) -> str | None:
+    """The name of the part that reads words; None where it is not a part of its own."""
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
+    return next((name for name, module in model.named_modules() if name and module is decoder), None)
+
+
+def _with_picture(text: str, processor: Any) -> str:
+    """The text with the token that stands for a picture in it: before it where it has none."""
+    token = getattr(processor, "image_token", None)
+    if not isinstance(token, str) or token in text:
+        return text
+    around = ("<|vision_start|>", "<|vision_end|>")  # as Qwen's models have it
+    known = processor.tokenizer.get_vocab()
+    start, end = around if all(mark in known for mark in around) else ("", "")
+    return f"{start}{token}{end}\n{text}"
+
+
+def _opened_reader(pretrained: Pretrained) -> Any:
+    """What makes tokens of a text and numbers of a picture, of the class for this kind of model.
+
+    Without the part for videos, which takes torchvision.
+    """
+    source = pretrained.source
+    if not isinstance(source, str):
+        return source
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+
+    kind = pretrained.model.config.model_type
+    name, pixels = PROCESSOR_MAPPING_NAMES.get(kind), image_processor(pretrained)
+    try:
+        own = getattr(transformers, str(name), None)
+        if own is None:
+            raise ValueError(f"transformers has no processor for {kind}")
+        parts = ["image_processor", "tokenizer"]
+        reader = type(str(name), (own,), {"get_attributes": classmethod(lambda _: parts)})
+        path = Path(source) / PROCESSOR_FILES[1]
+        settings = json.loads(path.read_text()) if path.is_file() else {}
+        taken = signature(own.__init__).parameters.keys() - {*parts, "self"}
+        given = {key: None for key in ("video_processor",) if key in taken}
+        given |= {key: value for key, value in settings.items() if key in taken - given.keys()}
+        return reader(image_processor=pixels, tokenizer=pretrained.tokenizer, **given)
+    except Exception as error:  # a damaged file may fail in any way; the reason is given in one line
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"image: the processor of {pretrained.name} cannot be opened: {reason}") from None
 
 
 def _read_picture(pretrained: Pretrained, opened: OpenedPicture) -> Reading:

@@ -261,7 +261,7 @@ def main() -> None:
         process = FORK.Process(target=_in_child, args=(name, send))
         process.start()
         send.close()
-        line = receive.recv() if receive.poll(chosen.seconds) and _is_open(receive) else ""
+        line = _received(receive, chosen.seconds)
         process.kill()
         process.join()
         result = (
@@ -276,12 +276,12 @@ def main() -> None:
     print(*(f"{count} {verdict}" for verdict, count in verdicts.most_common()), sep=", ")
 
 
-def _is_open(connection: Connection) -> bool:
-    """Whether a result is there: a process that died has closed its end."""
+def _received(connection: Connection, seconds: float) -> str:
+    """The result of a process; empty where it died, or took longer."""
     try:
-        return bool(connection.poll())
-    except (EOFError, OSError):
-        return False
+        return str(connection.recv()) if connection.poll(seconds) else ""
+    except EOFError:
+        return ""
 
 
 if __name__ == "__main__":
