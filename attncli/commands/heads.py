@@ -32,7 +32,13 @@ from attncli.measure.patterns import (
     summary_patterns,
 )
 from attncli.measure.relations import SentenceFile, relations, sentences_of
-from attncli.models.pictures import PictureFolder, part_that_sees, read_picture, reader_of
+from attncli.models.pictures import (
+    PictureFolder,
+    part_that_reads,
+    part_that_sees,
+    read_picture,
+    reader_of,
+)
 from attncli.models.pretrained import (
     WORDS_NOTE,
     Pretrained,
@@ -127,6 +133,7 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         notes = [*seen.notes(), *way_notes, *ablated_notes(spec.ablate)]
         return report_of_totals(spec, totals, part.name, notes)
     assert spec.texts is not None
+    pretrained = part_that_reads(pretrained)
     with TextFile(spec.texts, spec.text_group) as file:
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
         if spec.head is not None:

@@ -219,6 +219,7 @@ EFFECTS = {
     "probability": Effect(is_difference=True, falls=True),
     "logit_difference": Effect(is_difference=True, falls=True),
     "restored": Effect(),
+    "cls_change": Effect(),
     "output_change": Effect(),
     "approximate": Effect(),
 }

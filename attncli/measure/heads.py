@@ -44,6 +44,7 @@ from attncli.models.architectures import BLOCK, matrix_and_bias, output_projecti
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import (
+    CLS,
     ModelText,
     Pretrained,
     Reading,
@@ -276,14 +277,12 @@ def _by_layer(layers: dict[int, Tensor]) -> Float[np.ndarray, "layer head query 
     return stacked
 
 
-CLS = "[CLS]"
-
-
 def look_queries(asked: Sequence[str], text: ModelText, pretrained: Pretrained) -> list[int] | None:
     """The tokens that heads look from: those asked for, else [CLS]; None for all of them, the mean of which
     is taken.
     """
-    names = asked or ((CLS,) if CLS in text.tokens else ())
+    is_picture = text.seen is not None and text.seen.places is not None
+    names = asked or ((CLS,) if is_picture and CLS in text.tokens else ())
     return [*positions_named(names, text, pretrained)] or None
 
 
@@ -391,7 +390,8 @@ class LastNorms:
 
     def _take(self, _module: nn.Module, _inputs: object, output: object) -> None:
         vectors = output[0] if isinstance(output, tuple) else output
-        if isinstance(vectors, Tensor) and vectors.ndim == 3 and vectors.shape[1] == self.count:
+        size = len(self.readings), self.count
+        if isinstance(vectors, Tensor) and vectors.ndim == 3 and vectors.shape[:2] == size:
             self.norms = torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float32).cpu()
 
     def medians(self) -> Float[Tensor, " text"] | None:

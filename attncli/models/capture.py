@@ -419,8 +419,8 @@ def _first(output: Any) -> Any:
 
 
 def _copied(part: Any) -> Tensor | None:
-    """A copy of the vectors of the tokens of texts; None for anything else, as masks and positions."""
-    is_vectors = isinstance(part, Tensor) and part.is_floating_point() and part.ndim == 3
+    """A copy of the vectors of the tokens of texts, or of one; None for anything else, as masks."""
+    is_vectors = isinstance(part, Tensor) and part.is_floating_point() and part.ndim in (2, 3)
     return part.clone() if is_vectors else None
 
 

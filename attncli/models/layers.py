@@ -294,7 +294,9 @@ def _attend_and_hand_over(
         query.shape[-1] ** -0.5 if scaling is None else scaling,
         ScoreRules(softcap=softcap, bias=bias, sink=None if s_aux is None else s_aux.unsqueeze(0)),
     )
-    output = receiver.consume(receiver.numbering.layer(name, layer_kind(name), layer))
+    output = None
+    if name.startswith(receiver.numbering.part):
+        output = receiver.consume(receiver.numbering.layer(name, layer_kind(name), layer))
     if output is None:
         output = attend(layer, Wanted(output=True)).output
         assert output is not None

@@ -7,6 +7,7 @@ from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
+from inspect import signature
 from multiprocessing import parent_process
 from os import PathLike, fspath
 from pathlib import Path
@@ -364,10 +365,14 @@ def _weights(
 def body_of(model: PreTrainedModel) -> PreTrainedModel:
     """The model without its head; the model itself where transformers does not say which part that is.
 
-    A body may have one of its own (DPR: an encoder around a BERT, which gives no outputs by name).
+    A body may have one of its own (DPR: an encoder around a BERT, which gives no outputs by name). What
+    reads pixels stays with what makes tokens of them.
     """
     base = model.base_model
-    return model if base is model or not isinstance(base, PreTrainedModel) else body_of(base)
+    if base is model or not isinstance(base, PreTrainedModel):
+        return model
+    pixels = {"pixel_values"} & {*signature(model.forward).parameters}
+    return body_of(base) if pixels <= {*signature(base.forward).parameters} else model
 
 
 def short_name(model: str) -> str:

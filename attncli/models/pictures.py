@@ -6,10 +6,11 @@ from top to bottom. Which pixels a token is made of is read off from the gradien
 """
 
 import io
+import json
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -20,14 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import transformers
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attncli.core.layer import AttentionLayer
 from attncli.errors import UserError
-from attncli.models.architectures import TOKENS_OF_PICTURES
-from attncli.models.capture import model_errors
+from attncli.models.architectures import BLOCK, TOKENS_OF_PICTURES
+from attncli.models.capture import model_errors, unchanged, with_eager_attention
 from attncli.models.layers import CannotShow, CapturedLayer, Numbering, StopCapture, handing_over
 from attncli.models.pretrained import (
     FIRST_WORD_ID,
@@ -179,10 +181,14 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 
 
 class Processing:
-    """What an image processor makes of a picture, and where in the picture each of the numbers comes from."""
+    """What a processor makes of a picture, and where in the picture each of the numbers comes from.
 
-    def __init__(self, processor: Any, name: str) -> None:
+    With a `text` it makes tokens of that, too.
+    """
+
+    def __init__(self, processor: Any, name: str, text: str | None = None) -> None:
         self.processor, self.name = processor, name
+        self.beside = {} if text is None else {"text": [text]}
         self._sources: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def inputs(self, image: "Image") -> dict[str, Tensor]:
@@ -190,7 +196,7 @@ class Processing:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = self.processor(images=[image], return_tensors="pt")
+                found = self.processor(images=[image], return_tensors="pt", **self.beside)
         except Exception as error:  # a processor may fail in any way on a picture that it does not like
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise UserError(f"image: the image processor of {self.name} fails: {reason}") from None
@@ -247,42 +253,74 @@ def pixels_of(inputs: Mapping[str, Tensor]) -> tuple[str, Tensor]:
 
 
 @lru_cache(maxsize=2)
-def _processing(processor: Any, name: str) -> Processing:
-    return Processing(processor, name)
+def _processing(processor: Any, name: str, text: str | None = None) -> Processing:
+    return Processing(processor, name, text)
 
 
 def part_that_sees(pretrained: Pretrained) -> Pretrained:
     """The model, or the part of it that reads pixels alone, as one of two towers; UserError for none."""
     model = pretrained.model
-    if model.main_input_name in PIXELS and not model.config.is_encoder_decoder:
+    if _sees_alone(model):
         return pretrained
     for name, module in model.named_modules():
-        if isinstance(module, PreTrainedModel) and name and module.main_input_name in PIXELS:
+        if name and isinstance(module, PreTrainedModel) and _sees_alone(module):
             return replace(pretrained, name=f"{pretrained.name} ({name})", model=module, with_head=None)
     raise UserError(f"image: {pretrained.name} has no part that reads pictures alone")
 
 
-def _accepted(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inputs that a model's forward has names for."""
+def _sees_alone(model: PreTrainedModel) -> bool:
+    """Whether a forward takes pixels, and no words beside them."""
+    known = _arguments(model)
+    reads_words = {"input_ids", "decoder_input_ids"} & known
+    return not reads_words and bool({*PIXELS, GRID} & known)
+
+
+def _arguments(model: PreTrainedModel) -> set[str]:
+    """The names of what a forward takes; where that says nothing, of what the model mainly reads."""
     known = signature(model.forward).parameters
-    return {name: tensor for name, tensor in inputs.items() if name in known}
+    is_named = any(one.kind == one.POSITIONAL_OR_KEYWORD for one in known.values())
+    return {*known} if is_named else {model.main_input_name}
+
+
+GRID, OF_GRID = "grid_thw", "hidden_states"
+"""What a part takes that reads patches one after another: how many there are, and the patches."""
+
+
+def _accepted(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
+) -> tuple[dict[str, Tensor], str]:
+    """The inputs that a model's forward has names for, and what it calls the pixels."""
+    known = _arguments(model)
+    pixels, numbers = pixels_of(inputs)
+    given = {**inputs, GRID: inputs.get(f"image_{GRID}")}
+    if pixels not in known and GRID in known:
+        given[OF_GRID] = numbers
+        pixels = OF_GRID
+    found = {key: tensor for key, tensor in given.items() if key in known and tensor is not None}
+    if pixels not in found:
+        raise UserError(f"image: {name} takes no {pixels}")
+    return found, pixels
 
 
 @dataclass(frozen=True)
 class _FirstLayer:
-    """The queries of a model's first layer, one token a row, and the pixels that they came of."""
+    """The queries of a model's first layer, or else what its first block reads, one token a row, and the
+    pixels that they came of.
+    """
 
     rows: Float[Tensor, "token dim"]
     pixels: Tensor
 
 
-def _first_layer(model: PreTrainedModel, inputs: Mapping[str, Tensor], part: str = "") -> _FirstLayer:
+def _first_layer(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str, part: str = ""
+) -> _FirstLayer:
     """Runs a model up to its first layer of attention in `part`, the layers before it looking nowhere.
 
-    Each token of those gives its own value: so no token depends on pixels of another.
+    Each token of those gives its own value: so no token depends on pixels of another. `name` is that of the
+    pixels among the inputs.
     """
-    name, pixels = pixels_of(inputs)
-    pixels = pixels.detach().clone().requires_grad_(True)
+    pixels = inputs[name].detach().clone().requires_grad_(True)
     found: list[Tensor] = []
 
     def consume(layer: CapturedLayer) -> Tensor:
@@ -295,18 +333,36 @@ def _first_layer(model: PreTrainedModel, inputs: Mapping[str, Tensor], part: str
             raise CannotShow("it gathers what it sees by another attention, so that no token has a place")
         return attention.expanded()[1]
 
+    given = {**inputs, name: pixels}
     model.config.use_cache = False
-    with model_errors(model.config.model_type, "read this picture"):
-        with (
-            torch.enable_grad(),
-            suppress(StopCapture),
-            handing_over(model, consume, Numbering(False, None)),
-        ):
-            model(**{**inputs, name: pixels})
-        if not found:
-            raise CannotShow("it computes its attention itself, so that attn cannot tell what a token is")
-    (query,) = found
-    return _FirstLayer(query.transpose(1, 2).flatten(0, 1).flatten(1).float(), pixels)
+    with model_errors(model.config.model_type, "read this picture"), torch.enable_grad():
+        with suppress(StopCapture), unchanged(model), handing_over(model, consume, Numbering(False, None)):
+            model(**given)
+        if found:
+            return _FirstLayer(found[0].transpose(1, 2).flatten(0, 1).flatten(1).float(), pixels)
+        vectors = None if part else _read_by_first_block(model, given)
+    if vectors is None:
+        raise CannotShow("it computes its attention itself, so that attn cannot tell what a token is")
+    return _FirstLayer(vectors.flatten(0, 1).float(), pixels)
+
+
+def _read_by_first_block(model: PreTrainedModel, given: Mapping[str, Tensor]) -> Tensor | None:
+    """The vectors of the tokens that the first block reads; None where no block reads such."""
+    found: list[Tensor] = []
+
+    def take(_module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        vectors = inputs[0] if inputs else named.get("hidden_states")
+        if isinstance(vectors, Tensor) and vectors.ndim == 3 and vectors.is_floating_point():
+            found.append(vectors)
+            raise StopCapture
+
+    with ExitStack() as hooks, suppress(StopCapture):
+        hooks.enter_context(with_eager_attention(model))
+        for name, module in model.named_modules():
+            if BLOCK.fullmatch(name):
+                hooks.enter_context(module.register_forward_pre_hook(take, with_kwargs=True))
+        model(**given)
+    return found[0] if found else None
 
 
 BASE = 8
@@ -393,8 +449,17 @@ class _Grid:
     def whole(self) -> Box:
         """All of it, within the picture."""
         (left, top), (wide, high), (num_rows, num_columns) = self.start, self.step, self.shape
-        sides = left, top, left + wide * num_columns, top + high * num_rows
-        return tuple(_snapped(side) for side in sides)  # type: ignore[return-value]  # four of four
+        right, bottom = left + wide * num_columns, top + high * num_rows
+        return _snapped(left), _snapped(top), _snapped(right), _snapped(bottom)
+
+    def box(self, row: int, column: int) -> Box:
+        """A token's place as shares of that, without what lies on padding."""
+        left, top, right, bottom = self.whole()
+        across = (self.start[0] + self.step[0] * (column + more) for more in (0, 1))
+        down = (self.start[1] + self.step[1] * (row + more) for more in (0, 1))
+        sides = [_snapped((side - left) / (right - left)) for side in across]
+        levels = [_snapped((level - top) / (bottom - top)) for level in down]
+        return sides[0], levels[0], sides[1], levels[1]
 
 
 def _snapped(share: float) -> float:
@@ -407,40 +472,44 @@ EDGE = 4e-3
 """A colour in 255."""
 
 
-def _grid(across: Float[Tensor, "token 2"], down: Float[Tensor, "token 2"]) -> _Grid | None:
-    """Rows and columns of tokens by the centre and the width of each; None where they make no grid."""
+def _grid(spreads: Sequence[Float[Tensor, "token 3"]]) -> _Grid | None:
+    """Rows and columns of tokens by what `_spreads` says across and down; None where they make no grid."""
     places, starts, steps = [], [], []
-    for centres, widths in (across.unbind(dim=-1), down.unbind(dim=-1)):
-        width = float(widths.median())
+    for centres, widths, counts in (one.unbind(dim=-1) for one in spreads):
+        are_whole = counts >= 0.9 * counts.max()  # others lie partly on padding
+        width = float(widths[are_whole].median())
         if not width > 0:
             return None
-        numbers = ((centres - centres.min()) / width).round()
-        if numbers.max() > 0:  # the least squares line through the centres says how wide they are
-            deviation = numbers - numbers.mean()
-            step = float((deviation * centres).sum() / deviation.square().sum())
-            numbers = ((centres - centres.min()) / step).round()
-        else:
-            step = width
-        start = float((centres - step * numbers).mean())
-        if ((start + step * numbers - centres).abs() > 0.25 * step).any():
+        ranked, order = centres.sort()
+        ranks = torch.cat([ranked.new_zeros(1), (ranked.diff() > width / 2).double().cumsum(0)])
+        numbers = torch.empty_like(ranks)
+        numbers[order] = ranks
+        step, own = width, numbers[are_whole]
+        if own.max() > own.min():  # the least squares line through the centres says how wide they are
+            deviation = own - own.mean()
+            step = float((deviation * centres[are_whole]).sum() / deviation.square().sum())
+        start = float((centres[are_whole] - step * own).mean())
+        off = (start + step * numbers - centres).abs() / step
+        if (off > 0.6).any() or (off[are_whole] > 0.25).any():
             return None
         places.append(numbers.long())
         starts.append(start - step / 2)
         steps.append(step)
     grid = _Grid(places[1], places[0], (starts[0], starts[1]), (steps[0], steps[1]))
-    is_full = len(set(zip(*map(Tensor.tolist, places), strict=True))) == len(across) == np.prod(grid.shape)
+    num_tokens = len(spreads[0])
+    is_full = len(set(zip(*map(Tensor.tolist, places), strict=True))) == num_tokens == np.prod(grid.shape)
     return grid if is_full else None
 
 
-def _spreads(shares: Tensor, tokens: Tensor, used: Tensor, count: int) -> Float[Tensor, "token 2"]:
-    """Centre and width of the numbers of each token, from their mean and variance; NaN where it has none."""
+def _spreads(shares: Tensor, tokens: Tensor, used: Tensor, count: int) -> Float[Tensor, "token 3"]:
+    """Centre, width and count of the numbers of each token; NaN where it has none."""
     index, values = tokens[used], shares[used]
     number = torch.zeros(count, dtype=torch.double).index_add_(0, index, torch.ones_like(values))
     mean = torch.zeros(count, dtype=torch.double).index_add_(0, index, values) / number
     squares = torch.zeros(count, dtype=torch.double).index_add_(0, index, (values - mean[index]).square())
     # Evenly spread between two ends, w apart, numbers have a variance of w^2 / 12; so has rounding to 1/255.
     width = (12 * squares / number - 255.0**-2).clamp(min=0).sqrt()
-    return torch.stack([mean, width], dim=-1)
+    return torch.stack([mean, width, number], dim=-1)
 
 
 @dataclass(frozen=True)
@@ -457,16 +526,17 @@ def placed_tokens(
     opened: OpenedPicture,
     processing: Processing,
     *,
+    name: str,
     part: str = "",
 ) -> PlacedTokens:
     """Where each token of the first layer in `part` lies; a token that is none of the picture's has no label.
 
-    UserError where that cannot be told.
+    `name` is that of the pixels among the inputs. UserError where that cannot be told.
     """
-    _, pixels = pixels_of(inputs)
+    pixels = inputs[name]
     shares = processing.sources(opened.image.size, pixels.cpu())
     with model_errors(model.config.model_type):
-        first = _first_layer(model, inputs, part)
+        first = _first_layer(model, inputs, name, part)
         of_pixels = _tokens_of_pixels(first).cpu()
         count = len(first.rows)
         used = (of_pixels >= 0) & shares[0].isfinite()
@@ -475,7 +545,7 @@ def placed_tokens(
         placed = [(tile, (tiles == tile).nonzero()[:, 0]) for tile in tiles.unique().tolist() if tile >= 0]
         if not placed:
             raise CannotShow("none of its tokens is made of the picture")
-        grids = [(of_tile, _grid(across[of_tile], down[of_tile])) for _, of_tile in placed]
+        grids = [(of_tile, _grid((across[of_tile], down[of_tile]))) for _, of_tile in placed]
         elsewhere = (tiles < 0).nonzero()[:, 0].tolist()
         # Beside words a token has a name of the vocabulary.
         names = _names_elsewhere(model, first, elsewhere) if not part else {}
@@ -488,11 +558,9 @@ def placed_tokens(
         name = opened.name if len(grids) == 1 else f"{opened.name}, part {number}"
         start = "" if len(grids) == 1 else f"{number}/"
         boxes: list[Box | None] = [None] * count
-        (num_rows, num_columns) = grid.shape
         for token, row, column in zip(*map(Tensor.tolist, (of_tile, grid.rows, grid.columns)), strict=True):
             labels[token] = f"{start}r{row + 1}c{column + 1}"
-            left, right = column / num_columns, (column + 1) / num_columns
-            boxes[token] = (left, row / num_rows, right, (row + 1) / num_rows)
+            boxes[token] = grid.box(row, column)
             places[token] = torch.tensor([float(row), float(column)])
         pictures.append(_seen_picture(opened, name, grid, pixels, tuple(boxes)))
         notes.append(_about(pictures[-1], grid.shape))
@@ -547,27 +615,117 @@ def _about(picture: SeenPicture, shape: tuple[int, int]) -> str:
 def read_picture(pretrained: Pretrained, file: str | PathLike[str], text: str | None = None) -> Reading:
     """A picture as the part of a model that sees reads it, or with a text as the whole model reads both.
 
+    Beside a text the picture stands where its token does ("<image>", as the model calls it), else before it.
     UserError for a file that is no picture, and for a model that reads none.
     """
-    if text is not None:
-        raise UserError("image: a picture beside a text is not read yet: leave the text out")
-    return _read_picture(part_that_sees(pretrained), open_picture(fspath(file)))
+    opened = open_picture(fspath(file))
+    if text is None:
+        return _read_picture(part_that_sees(pretrained), opened)
+    return _read_both(pretrained, opened, text)
 
 
 def reader_of(pretrained: Pretrained, reading: Reading) -> Pretrained:
     """The model, or the part of it that a reading is of."""
-    return pretrained if reading.inputs is None else part_that_sees(pretrained)
+    if reading.inputs is None:
+        return part_that_reads(pretrained)
+    return pretrained if reading.part else part_that_sees(pretrained)
+
+
+def part_that_reads(pretrained: Pretrained) -> Pretrained:
+    """The model, or of two towers (CLIP) the one that reads text."""
+    text, sees = (getattr(pretrained.model, name, None) for name in TOWERS)
+    if not isinstance(text, PreTrainedModel) or not isinstance(sees, PreTrainedModel):
+        return pretrained
+    if text.main_input_name != "input_ids" or "pixel_values" in _arguments(text):
+        return pretrained
+    return replace(pretrained, name=f"{pretrained.name} ({TOWERS[0]})", model=text, with_head=None)
+
+
+TOWERS = ("text_model", "vision_model")
+"""What a model calls its parts that read a text and a picture apart."""
+
+
+def _read_both(pretrained: Pretrained, opened: OpenedPicture, text: str) -> Reading:
+    """A picture and a text, as a model reads both that writes after them."""
+    model = pretrained.model
+    part = _decoder_name(model)
+    if part is None or not {"input_ids", *PIXELS[:1]} <= _arguments(model):
+        message = "reads no text beside a picture with a decoder: give it one of them"
+        raise UserError(f"image: {pretrained.name} {message}")
+    processor = _opened_reader(pretrained)
+    processing = Processing(processor, pretrained.name, _with_picture(text, processor))
+    inputs, name = _accepted(model, processing.inputs(opened.image), pretrained.name)
+    inputs = {key: tensor.to(pretrained.device) for key, tensor in inputs.items()}
+    inputs[name] = inputs[name].to(model.dtype)
+    placed = placed_tokens(model, inputs, opened, processing, name=name, part=f"{part}.")
+    ids: Tensor = inputs["input_ids"][0].cpu()
+    if len(ids) != len(placed.labels):
+        raise UserError(f"image: {pretrained.name} makes {len(placed.labels)} tokens of {len(ids)}")
+    most = pretrained.most_tokens()
+    if most is not None and len(ids) > most:
+        raise UserError(f"sentence: must be at most {most} tokens with the picture (got {len(ids)})")
+    words = pretrained.labels(ids.tolist())
+    labels = tuple(word if label is None else label for word, label in zip(words, placed.labels, strict=True))
+    on_picture = torch.tensor([label is not None for label in placed.labels])
+    own = torch.where(on_picture, FIRST_WORD_ID * 2 + torch.arange(len(ids)), ids)
+    seen = ModelText(labels, own, is_merged=True, seen=placed.seen)
+    return Reading(seen, inputs=inputs, part=f"{part}.")
+
+
+def _decoder_name(model: PreTrainedModel) -> str | None:
+    """The name of the part that reads words; None where it is not a part of its own."""
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
+    return next((name for name, module in model.named_modules() if name and module is decoder), None)
+
+
+def _with_picture(text: str, processor: Any) -> str:
+    """The text with the token that stands for a picture in it: before it where it has none."""
+    token = getattr(processor, "image_token", None)
+    if not isinstance(token, str) or token in text:
+        return text
+    around = ("<|vision_start|>", "<|vision_end|>")  # as Qwen's models have it
+    known = processor.tokenizer.get_vocab()
+    start, end = around if all(mark in known for mark in around) else ("", "")
+    return f"{start}{token}{end}\n{text}"
+
+
+def _opened_reader(pretrained: Pretrained) -> Any:
+    """What makes tokens of a text and numbers of a picture, of the class for this kind of model.
+
+    Without the part for videos, which takes torchvision.
+    """
+    source = pretrained.source
+    if not isinstance(source, str):
+        return source
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+
+    kind = pretrained.model.config.model_type
+    name, pixels = PROCESSOR_MAPPING_NAMES.get(kind), image_processor(pretrained)
+    try:
+        own = getattr(transformers, str(name), None)
+        if own is None:
+            raise ValueError(f"transformers has no processor for {kind}")
+        parts = ["image_processor", "tokenizer"]
+        reader = type(str(name), (own,), {"get_attributes": classmethod(lambda _: parts)})
+        path = Path(source) / PROCESSOR_FILES[1]
+        settings = json.loads(path.read_text()) if path.is_file() else {}
+        taken = signature(own.__init__).parameters.keys() - {*parts, "self"}
+        given = {key: None for key in ("video_processor",) if key in taken}
+        given |= {key: value for key, value in settings.items() if key in taken - given.keys()}
+        return reader(image_processor=pixels, tokenizer=pretrained.tokenizer, **given)
+    except Exception as error:  # a damaged file may fail in any way; the reason is given in one line
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"image: the processor of {pretrained.name} cannot be opened: {reason}") from None
 
 
 def _read_picture(pretrained: Pretrained, opened: OpenedPicture) -> Reading:
     """An opened picture, as the part of a model that sees reads it."""
     processing = _processing(image_processor(pretrained), pretrained.name)
     model = pretrained.model
-    inputs = _accepted(model, processing.inputs(opened.image))
-    name, pixels = pixels_of(inputs)
-    inputs = {name: tensor.to(pretrained.device) for name, tensor in inputs.items()}
-    inputs[name] = pixels.to(pretrained.device, model.dtype)
-    placed = placed_tokens(model, inputs, opened, processing)
+    inputs, name = _accepted(model, processing.inputs(opened.image), pretrained.name)
+    inputs = {key: tensor.to(pretrained.device) for key, tensor in inputs.items()}
+    inputs[name] = inputs[name].to(model.dtype)
+    placed = placed_tokens(model, inputs, opened, processing, name=name)
     labels = tuple(str(label) for label in placed.labels)
     ids = FIRST_WORD_ID * 2 + torch.arange(len(labels))
     text = ModelText(labels, ids, is_merged=True, seen=placed.seen)

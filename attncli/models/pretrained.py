@@ -130,6 +130,8 @@ FIRST_WORD_ID = 2**32
 """Above all ids of a vocabulary."""
 
 
+CLS = "[CLS]"
+"""What the token is called that stands for a whole picture."""
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom."""
 
@@ -213,13 +215,15 @@ class Reading:
     """What a model reads; with an encoder and a decoder the context goes to the encoder.
 
     `repeat` is |r| where the text is the repeated probe. `inputs` are what the model's forward takes where
-    that is more than ids: pixels.
+    that is more than ids: pixels; then only layers of the model's `part` see the tokens, all of them where it
+    is empty.
     """
 
     text: ModelText
     context: ModelText | None = None
     repeat: int | None = field(default=None, kw_only=True)
     inputs: Mapping[str, Tensor] | None = field(default=None, kw_only=True)
+    part: str = field(default="", kw_only=True)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -239,7 +243,7 @@ class Reading:
     def in_words(self) -> "Reading":
         """The reading with words in the place of tokens, where they are wanted."""
         context = None if self.context is None else self.context.in_words()
-        return Reading(self.text.in_words(), context, repeat=self.repeat, inputs=self.inputs)
+        return Reading(self.text.in_words(), context, repeat=self.repeat, inputs=self.inputs, part=self.part)
 
     def left_out_notes(self) -> list[str]:
         """What was cut off, where anything was, and what became of pictures."""
@@ -428,6 +432,7 @@ class Pretrained:
                 {name: tensor.to(self.device) for name, tensor in pixels.items()},
                 num_tokens=(counts[0], counts[1] or counts[0]),
                 num_texts=len(readings),
+                part=readings[0].part,
             )
         first = torch.stack([one.text.ids if one.context is None else one.context.ids for one in readings])
         inputs = {"input_ids": first, "attention_mask": torch.ones_like(first)}

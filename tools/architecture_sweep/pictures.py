@@ -1,8 +1,8 @@
-"""The sweep over all architectures that read pictures: python -m tools.architecture_sweep.pictures results.jsonl
+"""The sweep over architectures that read pictures: python -m tools.architecture_sweep.pictures results.jsonl
 
-Each is a tiny random model in a folder with an image processor of its own kind. What `attn heads --image` shows
-is compared with what eager attention returns for the same pixels, and the names of the patches with the order
-in which the config says they lie.
+Each is a tiny random model in a folder with an image processor of its own kind. What `attn heads --image`
+shows is compared with what eager attention returns for the same pixels, and the names of the patches with the
+order in which the config says they lie.
 """
 
 import argparse
@@ -84,9 +84,7 @@ def processor_of(model_type: str, config: Any) -> Any:
     names = names if isinstance(names, dict) else {"pil": names}
     chosen = names.get("pil")
     kind = None if chosen is None else get_image_processor_class_from_name(chosen)
-    if kind is None or getattr(kind, "is_dummy", False):
-        if names:
-            raise NotTestable("its image processor takes torchvision")
+    if kind is None or getattr(kind, "is_dummy", False):  # its own takes torchvision, or there is none
         kind = transformers.ViTImageProcessorPil
     height, width = _image_size(config)
     shipped = kind()
@@ -110,7 +108,7 @@ def processor_of(model_type: str, config: Any) -> Any:
 
 
 def save_model(model_type: str, folder: Path) -> PreTrainedModel:
-    """A folder with config, safetensors, tokenizer and image processor; NotTestable where none can be made."""
+    """A folder with config, safetensors, tokenizer and image processor; NotTestable where there is none."""
     error: Exception | None = None
     for sizes in ATTEMPTS:
         try:
@@ -136,25 +134,36 @@ def save_model(model_type: str, folder: Path) -> PreTrainedModel:
     raise NotTestable(one_line(error))
 
 
+def _arguments(model: PreTrainedModel) -> set[str]:
+    known = {*signature(model.forward).parameters}
+    return known if known - {"args", "kwargs"} else {str(model.main_input_name)}
+
+
 def _part_that_sees(model: PreTrainedModel) -> PreTrainedModel:
-    if model.main_input_name in PIXELS and not model.config.is_encoder_decoder:
-        return model
-    for _, module in model.named_modules():
-        if isinstance(module, PreTrainedModel) and module is not model and module.main_input_name in PIXELS:
-            return module
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            known = _arguments(module)
+            reads = {*PIXELS, "grid_thw"} & known
+            if reads and not {"input_ids", "decoder_input_ids"} & known:
+                return module
     raise NotTestable("no part of it reads pictures alone")
 
 
 @torch.no_grad()
-def truth(folder: Path, image: Path) -> tuple[list[Tensor], Any]:
-    """The weights of each layer (head, query, key) that eager attention returns; and the part's config."""
+def truth(folder: Path, image: Path) -> tuple[list[Tensor], list[str] | None]:
+    """The weights of each layer (head, query, key) that eager attention returns; and what patches are called
+    in the order of the config, where that says.
+    """
     try:
         model = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
         processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
         part = _part_that_sees(model)
-        known = signature(part.forward).parameters
+        known = _arguments(part)
         found = processor(images=[Image.open(image).convert("RGB")], return_tensors="pt")
-        given = {name: value for name, value in found.items() if name in known and isinstance(value, Tensor)}
+        named = dict(found)
+        if "grid_thw" in known:
+            named |= {"grid_thw": found["image_grid_thw"], "hidden_states": found["pixel_values"]}
+        given = {name: value for name, value in named.items() if name in known and isinstance(value, Tensor)}
         outputs = part(**given, output_attentions=True)
         weights = outputs.get("attentions") if hasattr(outputs, "get") else None
     except NotTestable:
@@ -164,12 +173,15 @@ def truth(folder: Path, image: Path) -> tuple[list[Tensor], Any]:
     layers = [one for one in weights or () if isinstance(one, Tensor)]
     if not layers:
         raise NotTestable("transformers returns no weights")
-    return layers, part.config
+    return layers, _expected_labels(part.config, given.get("pixel_values"), layers[0].shape[-1])
 
 
-def _expected_labels(config: Any, num_tokens: int) -> list[str] | None:
-    """What patches are called in the order of the config; None where that does not say."""
-    patch, (height, width) = getattr(config, "patch_size", None), _image_size(config)
+def _expected_labels(config: Any, pixels: Tensor | None, num_tokens: int) -> list[str] | None:
+    """Row by row, patches of the size that the config says; None where that does not say."""
+    patch = getattr(config, "patch_size", None)
+    if pixels is None or pixels.ndim != 4:
+        return None
+    height, width = pixels.shape[2:]
     if not isinstance(patch, int) or height % patch or width % patch:
         return None
     rows, columns = height // patch, width // patch
@@ -188,9 +200,10 @@ def check(model_type: str, folder: Path) -> Result:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # transformers' own
         layers: list[Tensor] = []
+        wanted: list[str] | None = None
         try:
             save_model(model_type, folder)
-            layers, config = truth(folder, image)
+            layers, wanted = truth(folder, image)
         except NotTestable as error:
             result.reason = str(error)
         if not (folder / "config.json").exists():
@@ -219,7 +232,6 @@ def check(model_type: str, folder: Path) -> Result:
         if not difference <= TOLERANCE:
             result.wrong.append(f"heads: layer {number} is off by {difference:.2g}")
     labels = [token for token in answer.reports[0]["tokens"] if token.startswith("r") and "c" in token]
-    wanted = _expected_labels(config, layers[0].shape[-1])
     if wanted is not None and labels != wanted:
         result.wrong.append(f"heads: patches {' '.join(labels[:5])} instead of {' '.join(wanted[:5])}")
     return result.judged()
@@ -249,7 +261,7 @@ def main() -> None:
         process = FORK.Process(target=_in_child, args=(name, send))
         process.start()
         send.close()
-        line = receive.recv() if receive.poll(chosen.seconds) and _is_open(receive) else ""
+        line = _received(receive, chosen.seconds)
         process.kill()
         process.join()
         result = (
@@ -264,12 +276,12 @@ def main() -> None:
     print(*(f"{count} {verdict}" for verdict, count in verdicts.most_common()), sep=", ")
 
 
-def _is_open(connection: Connection) -> bool:
-    """Whether a result is there: a process that died has closed its end."""
+def _received(connection: Connection, seconds: float) -> str:
+    """The result of a process; empty where it died, or took longer."""
     try:
-        return bool(connection.poll())
-    except (EOFError, OSError):
-        return False
+        return str(connection.recv()) if connection.poll(seconds) else ""
+    except EOFError:
+        return ""
 
 
 if __name__ == "__main__":
