@@ -9,7 +9,7 @@ import io
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,6 +18,7 @@ from inspect import signature
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -293,6 +294,10 @@ def _accepted(
     known = _arguments(model)
     pixels, numbers = pixels_of(inputs)
     given = {**inputs, GRID: inputs.get(f"image_{GRID}")}
+    if "noise" in known and hasattr(model.config, "mask_ratio"):  # MAE hides most patches, as it learns
+        model.config.mask_ratio = 0.0
+        count = next(one.num_patches for one in model.modules() if hasattr(one, "num_patches"))
+        given["noise"] = torch.linspace(0, 1, count).unsqueeze(0)
     if pixels not in known and GRID in known:
         given[OF_GRID] = numbers
         pixels = OF_GRID
@@ -372,56 +377,67 @@ FEW = 1e-2
 DIGIT_TOLERANCE, MOST_MIXED = 0.15, 0.01
 
 
-def _tokens_of_pixels(first: _FirstLayer) -> Int[Tensor, "..."]:
-    """The token that each number of a picture goes into, or -1; CannotShow where numbers go into several.
+def _tokens_of(first: _FirstLayer, sources: Sequence[Tensor]) -> list[tuple[Tensor, float]]:
+    """The token that each number of some tensors goes into, or -1, and the share that goes into several.
 
-    d/dx sum_t c_t f_t, over that with c = 1, is c_t of the token t that a pixel x goes into. So each digit of
-    t is one gradient.
+    d/dx sum_t c_t f_t, over that with c = 1, is c_t of the token t that a number x goes into. So each digit
+    of t is one gradient.
     """
     count = len(first.rows)
     direction = torch.randn(first.rows.shape[1], generator=torch.Generator().manual_seed(0)).to(first.rows)
     outputs = first.rows @ direction
 
-    def gradient(weights: Tensor) -> Tensor:
-        (found,) = torch.autograd.grad((outputs * weights).sum(), first.pixels, retain_graph=True)
-        return found.double()
+    def gradients(weights: Tensor) -> list[Tensor]:
+        found = torch.autograd.grad(
+            (outputs * weights).sum(), [*sources], retain_graph=True, allow_unused=True
+        )
+        pairs = zip(found, sources, strict=True)
+        return [
+            _one_colour(torch.zeros_like(source) if one is None else one).float() for one, source in pairs
+        ]
 
     numbers = torch.arange(count, device=outputs.device)
-    whole = gradient(torch.ones_like(outputs))
-    is_used = whole.abs() > FEW * whole.square().mean().sqrt()
-    found, mixed, power = torch.zeros_like(whole, dtype=torch.long), torch.zeros_like(is_used), 1
+    wholes = gradients(torch.ones_like(outputs))
+    are_used = [(one.abs() > FEW * one.square().mean().sqrt()) & (one != 0) for one in wholes]
+    tokens = [torch.zeros_like(one, dtype=torch.long) for one in wholes]
+    are_mixed, power = [torch.zeros_like(one) for one in are_used], 1
     while power < count:
-        digits = numbers // power % BASE
-        ratio = gradient(digits.to(outputs) / (BASE - 1)) / whole * (BASE - 1)
-        mixed |= is_used & ~((ratio - ratio.round()).abs() <= DIGIT_TOLERANCE)
-        found += ratio.nan_to_num(0.0).round().clamp(0, BASE - 1).long() * power
+        digits = gradients((numbers // power % BASE).to(outputs))
+        for place, (digit, whole) in enumerate(zip(digits, wholes, strict=True)):
+            ratio = digit / whole
+            rounded = ratio.round()
+            are_mixed[place] |= are_used[place] & ~((ratio - rounded).abs() <= DIGIT_TOLERANCE)
+            tokens[place] += rounded.nan_to_num(0.0).clamp(0, BASE - 1).long() * power
         power *= BASE
-    if not is_used.any():
+    return [
+        (found.masked_fill(~used | mixed | (found >= count), -1).cpu(), float(mixed.sum() / used.sum()))
+        for found, used, mixed in zip(tokens, are_used, are_mixed, strict=True)
+    ]
+
+
+def _one_colour(pixels: Tensor) -> Tensor:
+    """The first of three colours, where a tensor has them: all three go into one token."""
+    return pixels[..., :1, :, :] if pixels.ndim > 3 else pixels
+
+
+def _tokens_of_pixels(first: _FirstLayer) -> Int[Tensor, "..."]:
+    """The token that each number of a picture goes into, or -1; CannotShow where numbers go into several."""
+    ((found, mixed),) = _tokens_of(first, [first.pixels])
+    if not (found >= 0).any():
         raise CannotShow("nothing of it depends on the picture before its first layer of attention")
-    if mixed.sum() > MOST_MIXED * is_used.sum():
+    if mixed > MOST_MIXED:
         raise CannotShow("it mixes parts of the picture before its first attention, so that no token is one")
-    return found.masked_fill(~is_used | mixed | (found >= count), -1)
+    return found
 
 
 def _names_elsewhere(model: PreTrainedModel, first: _FirstLayer, tokens: Sequence[int]) -> dict[int, str]:
     """What tokens that are no part of the picture are called, by the parameters that they came of."""
-    known = {
-        name: parameter
-        for name, parameter in model.named_parameters()
-        if name.rpartition(".")[2] in TOKENS_OF_PICTURES and parameter.requires_grad
-    }
+    named = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    known = {name: one for name, one in named.items() if name.rpartition(".")[2] in TOKENS_OF_PICTURES}
     found: dict[int, str] = {}
-    for token in tokens if known else ():
-        gradients = torch.autograd.grad(
-            first.rows[token].sum(), [*known.values()], retain_graph=True, allow_unused=True
-        )
-        names = {
-            TOKENS_OF_PICTURES[name.rpartition(".")[2]]
-            for name, gradient in zip(known, gradients, strict=True)
-            if gradient is not None and gradient.abs().sum() > 0
-        }
-        if len(names) == 1:
-            found[token] = names.pop()
+    for name, (of_numbers, _) in zip(known, _tokens_of(first, [*known.values()]), strict=True):
+        own = TOKENS_OF_PICTURES[name.rpartition(".")[2]]
+        found |= dict.fromkeys(set(of_numbers.unique().tolist()) & {*tokens}, own)
     counts = Counter(found.values())
     numbers: Counter[str] = Counter()
     for token in tokens:
@@ -430,6 +446,38 @@ def _names_elsewhere(model: PreTrainedModel, first: _FirstLayer, tokens: Sequenc
         is_alone = counts[name] == 1 and name.startswith("[")
         found[token] = name if is_alone else f"{name.strip('[]').lower()}{numbers[name]}"
     return found
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The token of the first layer that each number of a picture goes into, -1 for none, and what tokens that
+    are no part of it are called.
+    """
+
+    of_pixels: Int[Tensor, "..."]
+    count: int
+    names: Mapping[int, str]
+
+
+_made: MutableMapping[PreTrainedModel, dict[Any, _Made]] = WeakKeyDictionary()
+"""By the shapes of what a model reads, and how many patches it says there are."""
+
+
+def _tokens_made(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str, part: str) -> _Made:
+    few = {key: one.tolist() for key, one in inputs.items() if one.numel() < 64}
+    words = inputs["input_ids"].tolist() if "input_ids" in inputs else []
+    place = str((part, few, words, [(key, *one.shape) for key, one in inputs.items()]))
+    known = _made.setdefault(model, {})
+    if place not in known:
+        first, again = (_first_layer(model, inputs, name, part) for _ in range(2))
+        if first.rows.shape != again.rows.shape or not torch.allclose(first.rows, again.rows, atol=1e-4):
+            raise CannotShow("it reads other parts of the picture, or in another order, each time")
+        of_pixels = _tokens_of_pixels(first)
+        elsewhere = sorted({*range(len(first.rows))} - {*of_pixels.unique().tolist()})
+        # Beside words a token has a name of the vocabulary.
+        names = _names_elsewhere(model, first, elsewhere) if not part and elsewhere else {}
+        known[place] = _Made(of_pixels, len(first.rows), names)
+    return known[place]
 
 
 @dataclass(frozen=True)
@@ -536,9 +584,9 @@ def placed_tokens(
     pixels = inputs[name]
     shares = processing.sources(opened.image.size, pixels.cpu())
     with model_errors(model.config.model_type):
-        first = _first_layer(model, inputs, name, part)
-        of_pixels = _tokens_of_pixels(first).cpu()
-        count = len(first.rows)
+        made = _tokens_made(model, inputs, name, part)
+        of_pixels, count = made.of_pixels, made.count
+        shares = tuple(_one_colour(one) for one in shares)
         used = (of_pixels >= 0) & shares[0].isfinite()
         across, down = (_spreads(one, of_pixels, used, count) for one in shares)
         tiles = _tiles(of_pixels, used, count, pixels.shape)
@@ -546,9 +594,13 @@ def placed_tokens(
         if not placed:
             raise CannotShow("none of its tokens is made of the picture")
         grids = [(of_tile, _grid((across[of_tile], down[of_tile]))) for _, of_tile in placed]
-        elsewhere = (tiles < 0).nonzero()[:, 0].tolist()
-        # Beside words a token has a name of the vocabulary.
-        names = _names_elsewhere(model, first, elsewhere) if not part else {}
+    # A token of padding alone has no place and no name of its own.
+    unnamed = iter(range(1, count + 1))
+    names = {
+        token: made.names.get(token) or f"padding{next(unnamed)}"
+        for token in (tiles < 0).nonzero()[:, 0].tolist()
+        if not part
+    }
     labels: list[str | None] = [names.get(token) for token in range(count)]
     places = torch.full((count, 2), torch.nan)
     pictures, notes = [], [*opened.notes]

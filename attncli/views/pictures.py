@@ -38,7 +38,7 @@ from attncli.views.matrices import (
     scale_of,
     unit_of,
 )
-from attncli.views.overlays import Look, Overlays, overlays_of, painted, pictured, shaded, size_of
+from attncli.views.overlays import Look, Overlays, overlays_of, painted, shaded, size_of
 from attncli.views.texts import (
     LabelledAxis,
     fixed,
@@ -137,16 +137,17 @@ Part = Maps | Curves | Spreads | Graph | Overlays
 
 
 def parts_of(report: Report) -> Iterator[list[Part]]:
-    """The edges between heads alone; else the overlays, the maps of a report, compared ones together, or the
-    statistics of heads; means; and curves.
+    """The edges between heads alone, or what looks at a picture; else the maps of a report, compared ones
+    together, or the statistics of heads; means; and curves.
     """
     if graph := graph_of(report):
         yield [graph]
         return
-    overlays = list(overlays_of(report))
-    yield from ([each] for each in overlays)
+    if overlays := list(overlays_of(report)):
+        yield from ([each] for each in overlays)
+        return
     maps = {name: tensor for name, tensor in report.tensors.items() if _is_drawn(name, tensor, report)}
-    maps = maps if maps or overlays else dict(_of_heads(report.table("heads")))
+    maps = maps or dict(_of_heads(report.table("heads")))
     while maps:
         first = next(iter(maps))
         names = [first, *(other for other in compared_names(report, first) if other in maps)]
@@ -185,9 +186,7 @@ def _spreads(report: Report) -> Iterator[Spreads]:
 
 
 def _is_drawn(name: str, tensor: NamedTensor, report: Report) -> bool:
-    """Whether it is a map, an output or compared; of many heads the weights alone; without overlays."""
-    if name in pictured(report):
-        return False
+    """Whether it is a map, an output or compared; of many heads the weights alone."""
     if tensor.axes[-2:] in (*ATTENTION_AXES, PLACES, SETTINGS):
         return len(tensor.axes) == 2 or not name.endswith("scores") or "weights" not in report.tensors
     return len(tensor.axes) == 2 and (name == "output" or bool(compared_names(report, name)))
@@ -459,7 +458,8 @@ class GraphBlock:
             axes.text(-ROW_LABEL / self.across, row, name, va="center", fontsize=7, color="0.4")
 
 
-SINGLE, TILE = 4.2, 1.1
+# The longer side of one look, of a few, and of many.
+SINGLE, FEW, TILE, MOST_FEW = 4.2, 2.0, 1.1, 16
 OUTSIDE_WIDTH, OUTSIDE_NUMBER, MOST_OUTSIDE = 1.9, 1.1, 12
 MOST_ACROSS = 16
 
@@ -472,7 +472,7 @@ class OverlayBlock:
         tiles = [tile for group in overlays.groups for tile in group]
         self.is_single = len(tiles) == 1
         self.title = tiles[0].look.title if self.is_single else overlays.title
-        across = SINGLE if self.is_single else TILE
+        across = SINGLE if self.is_single else FEW if len(tiles) <= MOST_FEW else TILE
         self.rows = [
             group[start : start + MOST_ACROSS]
             for group in overlays.groups
