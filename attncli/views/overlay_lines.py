@@ -65,10 +65,22 @@ def lines_with_list(look: Look, display: Display, most_lines: int) -> list[Scree
     room = (display.width or TEXT_WIDTH) - LIST_WIDTH - GAP
     size = fitted_size(look.picture, room if display.has_color else room // 2 - GAP, most_lines)
     blocks = [overlay_lines(look, size, display)]
-    if not display.has_color:  # beside it, as nothing is seen through characters
-        shades = character_lines(grey(look.picture, *size) / 255, 1)
-        blocks.append([ScreenLine(text, size[0]) for text in shades])
+    if not display.has_color:
+        blocks.append(_picture_lines(look.picture, size))
     return beside([*blocks, _list(look, display, size[1])], GAP)
+
+
+def _picture_lines(picture: Picture, size: Size) -> list[ScreenLine]:
+    """The picture without weights in characters, the light places as the largest."""
+    return [ScreenLine(text, size[0]) for text in character_lines(grey(picture, *size) / 255, 1)]
+
+
+def with_picture(groups: Tiles, display: Display) -> Tiles:
+    """Without colour the picture stands before the last group, as nothing is seen through characters."""
+    if display.has_color:
+        return groups
+    *others, last = groups
+    return [*others, [Tile("picture", last[0].look, is_picture=True), *last]]
 
 
 def _list(look: Look, display: Display, lines: int) -> list[ScreenLine]:
@@ -128,9 +140,13 @@ class TileLines(Sequence[str]):
 
     def _block(self, tile: Tile) -> list[ScreenLine]:
         """Its name, or its caption where there is room, and the overlay, all lines as wide as a tile."""
-        across = self.columns
-        name = tile.caption if cell_len(tile.caption) <= across else shortened(tile.name, across)
-        lines = [text_line(name), *overlay_lines(tile.look, self.size, self.display)]
+        across, picture = self.columns, tile.look.picture
+        if tile.is_picture:
+            name, drawn = tile.name, _picture_lines(picture, self.size)
+        else:
+            name = tile.caption if cell_len(tile.caption) <= across else tile.name
+            drawn = overlay_lines(tile.look, self.size, self.display)
+        lines = [text_line(shortened(name, across)), *drawn]
         return [ScreenLine(line.text + " " * (across - line.cells), across) for line in lines]
 
     @overload
@@ -163,8 +179,8 @@ def whole_lines(report: Report, name: str, display: Display) -> Iterator[tuple[s
             lines = lines_with_list(looks[0], display, LINES)
             yield (looks[0].title, [line.text.rstrip() for line in lines])
             continue
-        by_layer = layers_of(looks)
-        columns = next((each for each in TILES if len(rows_of(by_layer[:1], each, display)) == 1), TILES[-1])
+        by_layer = with_picture(layers_of(looks), display)
+        columns = next((each for each in TILES if len(rows_of(by_layer[-1:], each, display)) == 1), TILES[-1])
         title = (
             f"{in_words(name).replace('_', ' ')}: where {looks[0].query} looks in {plain_text(picture.name)}"
         )

@@ -137,6 +137,8 @@ class Tile(NamedTuple):
 
     name: str
     look: Look
+    is_picture: bool = False
+    """Whether it is the picture without weights, for a screen on which nothing is seen through these."""
 
     @property
     def caption(self) -> str:

@@ -15,6 +15,7 @@ from attncli.views.overlay_lines import (
     fitted_size,
     lines_with_list,
     rows_of,
+    with_picture,
 )
 from attncli.views.overlays import Look, Tiles, overlays_of
 from attncli.views.sections import Drawing, Elastic, Paragraph, Section
@@ -26,11 +27,15 @@ TINY = (7, 6, 5)
 REST = "--show weights or -o page.html has all."
 
 
-def screen_parts(report: Report, display: Display) -> Iterator[Elastic]:
-    """What looks at each picture: one look large, several as a grid."""
+def screen_parts(report: Report, display: Display, usual: int = TILE_LINES) -> Iterator[Elastic]:
+    """What looks at each picture: one look large, several as a grid in so many lines."""
     for title, _, groups in overlays_of(report):
         tiles = [tile for group in groups for tile in group]
-        yield one_look(tiles[0].look, display) if len(tiles) == 1 else tiles_part(title, groups, display)
+        yield (
+            one_look(tiles[0].look, display)
+            if len(tiles) == 1
+            else tiles_part(title, with_picture(groups, display), display, usual)
+        )
 
 
 def one_look(look: Look, display: Display) -> Elastic:
@@ -42,7 +47,7 @@ def one_look(look: Look, display: Display) -> Elastic:
     return Elastic(of, LINES, LEAST_LINES, MOST_LINES)
 
 
-def tiles_part(title: str, groups: Tiles, display: Display) -> Elastic:
+def tiles_part(title: str, groups: Tiles, display: Display, usual: int) -> Elastic:
     """Groups of tiles in as many lines as there are; where not all fit some, evenly, the last one always."""
     width = display.width or TEXT_WIDTH
     whole = 1 + len(TileLines(groups, TILES[0], display))
@@ -65,7 +70,7 @@ def tiles_part(title: str, groups: Tiles, display: Display) -> Elastic:
                 Paragraph(line, "note") for line in wrap_cells(f"Not shown: {left_out}. {REST}", width)
             )
 
-    return Elastic(of, min(whole, TILE_LINES), LEAST_LINES + 2, most)
+    return Elastic(of, min(whole, usual), LEAST_LINES + 2, most)
 
 
 def _plan(groups: Tiles, lines: int, display: Display) -> tuple[list[int], int]:
