@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 import attncli
-from attncli.report import NamedTensor, Report
+from attncli.report import Box, NamedTensor, Report
 
 FILES = Path(__file__).parents[1] / "attncli" / "data" / "lessons" / "files"
 LOOKS = {
@@ -28,6 +28,10 @@ LOOKS = {
 PIXELS, GREYS = 112, 32
 
 
+def _rounded(left: float, top: float, right: float, bottom: float) -> Box:
+    return round(left, 4), round(top, 4), round(right, 4), round(bottom, 4)
+
+
 def cut(report: Report, query: str) -> Report:
     """The report with the weights of that query alone."""
     (picture,) = report.pictures
@@ -36,7 +40,7 @@ def cut(report: Report, query: str) -> Report:
     image.save(png, "PNG", optimize=True)
     weights = report.tensors["weights"].values[:, report.tokens.index(query)]
     looks = NamedTensor(("head", "key"), np.round(weights.astype(np.float64), 4))
-    boxes = tuple(box and tuple(round(share, 4) for share in box) for box in picture.boxes)
+    boxes = tuple(box and _rounded(*box) for box in picture.boxes)
     return replace(
         report,
         tensors={"looks": looks},

@@ -182,11 +182,13 @@ def _layers(report: Report, looks: Sequence[Look]) -> list[list[Tile]]:
     """The heads of each layer, then their mean; the rollout beside the last; in the order of the report where
     heads are sorted.
     """
-    by_place = {tuple(dict(look.place).get(axis) for axis in PLACES): look for look in looks}
+    by_place: dict[tuple[object, ...], Look] = {
+        tuple(dict(look.place).get(axis) for axis in PLACES): look for look in looks
+    }
     if report.spec.get("sort") or report.spec.get("top"):
-        rows = [row for row in report.table("heads") if (row["layer"], row["head"]) in by_place]
-        if rows:
-            return [[Tile(head_name(row), by_place[row["layer"], row["head"]]) for row in rows]]
+        rows = ((row, tuple(row[axis] for axis in PLACES)) for row in report.table("heads"))
+        if tiles := [Tile(head_name(row), by_place[place]) for row, place in rows if place in by_place]:
+            return [tiles]
     more = [
         look
         for name in (MEAN, ROLLOUT)
@@ -289,10 +291,10 @@ def spread(boxes: Sequence[Box | None], weights: np.ndarray, width: int, height:
     numbers = np.concatenate(
         [np.nan_to_num(weights[..., places]).reshape(-1, len(places)), np.ones((1, len(places)))]
     )
-    corners = np.zeros((len(numbers), (rows + 1) * (columns + 1)))
+    corners = np.zeros(((rows + 1) * (columns + 1), len(numbers)))
     for x, y, sign in ((x0, y0, 1), (x1, y0, -1), (x0, y1, -1), (x1, y1, 1)):
-        np.add.at(corners, (slice(None), y * (columns + 1) + x), sign * numbers)
-    sums = corners.reshape(-1, rows + 1, columns + 1).cumsum(axis=1).cumsum(axis=2)[:, :-1, :-1]
+        np.add.at(corners, y * (columns + 1) + x, sign * numbers.T)
+    sums = corners.T.reshape(-1, rows + 1, columns + 1).cumsum(axis=1).cumsum(axis=2)[:, :-1, :-1]
     sums = sums.reshape(-1, height, down, width, across).sum(axis=(2, 4))
     maps, counts = sums[:-1], sums[-1] / (across * down)
     maps = np.where(counts > 0.5 / (across * down), maps / (across * down), np.nan)

@@ -144,7 +144,8 @@ def parts_of(report: Report) -> Iterator[list[Part]]:
         yield [graph]
         return
     if overlays := list(overlays_of(report)):
-        yield from ([each] for each in overlays)
+        for each in overlays:
+            yield [each]
         return
     maps = {name: tensor for name, tensor in report.tensors.items() if _is_drawn(name, tensor, report)}
     maps = maps or dict(_of_heads(report.table("heads")))
@@ -478,18 +479,17 @@ class OverlayBlock:
             for group in overlays.groups
             for start in range(0, len(group), MOST_ACROSS)
         ]
-        pixels = size_of(overlays.picture)
-        self.size = tuple(across * side / max(pixels) for side in pixels)
-        self.pixels = tuple(
-            min(side, round(2 * DOTS_PER_INCH * inches))
-            for side, inches in zip(pixels, self.size, strict=True)
-        )
+        width, height = size_of(overlays.picture)
+        scale = across / max(width, height)
+        self.size = width * scale, height * scale
+        dots = min(1.0, 2 * DOTS_PER_INCH * scale)
+        self.pixels = round(width * dots), round(height * dots)
         self.gap = 0.08
         self.caption = 0.0 if self.is_single else TITLE_HEIGHT
         longest = max(map(len, self.rows))
-        width = longest * (self.size[0] + self.gap) - self.gap
+        in_row = longest * (self.size[0] + self.gap) - self.gap
         self.width = max(
-            width + (OUTSIDE_WIDTH + BAR_LABELS if self.is_single else 0), TITLE_CHARACTER * len(self.title)
+            in_row + (OUTSIDE_WIDTH + BAR_LABELS if self.is_single else 0), TITLE_CHARACTER * len(self.title)
         )
         self.height = TITLE_HEIGHT + len(self.rows) * (self.size[1] + self.caption + self.gap)
 
@@ -513,8 +513,8 @@ class OverlayBlock:
             x = left + width + BAR_GAP + BAR_WIDTH + BAR_LABELS
             pairs = list(self._weights(tiles[0].look))
             for texts, right in zip(zip(*pairs, strict=True), (0, OUTSIDE_NUMBER), strict=True):
-                place = (x + right) / total_width, 1 - (top + TITLE_HEIGHT) / total_height
-                figure.text(*place, "\n".join(texts), va="top", fontsize=7)
+                corner = (x + right) / total_width, 1 - (top + TITLE_HEIGHT) / total_height
+                figure.text(*corner, "\n".join(texts), va="top", fontsize=7)
 
     def _weights(self, look: Look) -> Iterator[tuple[str, str]]:
         """The strongest patches, and what is outside of the picture."""

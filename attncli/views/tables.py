@@ -510,8 +510,9 @@ def fitted(parts: Sequence[Section | Elastic], display: Display) -> list[Section
         stream = StringIO()
         screen = Screen(stream, replace(display, colors="none"))
         for section in drawn(place, rows):
-            is_drawing = isinstance(section, Drawing)
-            screen.draw(replace(section, lines=[""] * len(section.lines)) if is_drawing else section)
+            if isinstance(section, Drawing):
+                section = replace(section, lines=[""] * len(section.lines))
+            screen.draw(section)
         return stream.getvalue().count("\n")
 
     elastic = {place: part for place, part in enumerate(parts) if isinstance(part, Elastic)}

@@ -1,6 +1,8 @@
 """What is painted over a picture, against loops over pixels; and whose weights these are."""
 
+import io
 from dataclasses import replace
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -66,19 +68,13 @@ def test_the_larger_a_weight_the_more_of_its_colour() -> None:
     report = one_head(3, 5)
     (look,) = looks_of(report, "weights")
     rgb = painted(look.picture, shaded(look, 70, 42, None))
-    below = np.asarray(Image.open(_stream(look.picture.png)).convert("L"))
+    below = np.asarray(Image.open(io.BytesIO(look.picture.png)).convert("L"))
     assert (grey(look.picture, 70, 42) == below).all()
     weights = report.tensors["weights"].values[0, 1:].reshape(3, 5)
     places = np.kron(weights / weights.max(), np.ones((14, 14)))[..., np.newaxis]
     colours = matplotlib.colormaps["viridis"](places[..., 0], bytes=True)[..., :3]
     cover = FAINT + (STRONG - FAINT) * places
     assert np.abs((1 - cover) * below[..., np.newaxis] + cover * colours - rgb).max() < 4
-
-
-def _stream(png: bytes) -> object:
-    from io import BytesIO
-
-    return BytesIO(png)
 
 
 def test_no_weight_is_lost_beside_the_picture() -> None:
@@ -94,7 +90,7 @@ def test_no_weight_is_lost_beside_the_picture() -> None:
     ("asked", "query"),
     [({}, "[CLS]"), ({"from": "r2c4"}, "r2c4"), ({"from": ["r3c1"]}, "r3c1"), ({"from": "0.5,0.9"}, "r3c3")],
 )
-def test_a_query_is_asked_for_by_its_name_or_by_a_point(asked: dict[str, object], query: str) -> None:
+def test_a_query_is_asked_for_by_its_name_or_by_a_point(asked: dict[str, Any], query: str) -> None:
     report = one_head(3, 5, **asked)
     (look,) = looks_of(report, "weights")
     assert look.query == query
@@ -129,11 +125,11 @@ def test_words_look_at_the_picture_of_the_context() -> None:
         pictures=(picture,),
     )
     ((_, _, (words,)),) = overlays_of(report)
-    assert [name for name, _ in words] == ["a", "disc", "on", "dark"]
+    assert [tile.name for tile in words] == ["a", "disc", "on", "dark"]
     np.testing.assert_allclose(words[1].look.weights, weights[:, 1].mean(axis=0))
     asked = replace(report, spec={**report.spec, "from": "disc"})
     ((_, _, (heads,)),) = overlays_of(asked)
-    assert [name for name, _ in heads] == ["0", "1"] and (heads[1].look.weights == weights[1, 1]).all()
+    assert [tile.name for tile in heads] == ["0", "1"] and (heads[1].look.weights == weights[1, 1]).all()
 
 
 @pytest.mark.parametrize("damage", ["cut", "size", "no picture"])
