@@ -96,7 +96,7 @@ def test_of_looks_alone_the_page_says_so_and_reads_patches(opened: Opened) -> No
     weight = report.tensors["looks"].values[0, 0, 1 + 4 * 7 + 3]
     wait_for_readout(page, f"32 r5c4: {weight:.4f}")
     page.select_option("#tensor", label="rollout (query × key)")
-    page.wait_for_function("document.getElementById('overview').hidden")
+    page.wait_for_function("() => document.getElementById('overview').hidden")
     assert is_painted(page.locator(".stage canvas"), report, "rollout")
 
 
