@@ -268,7 +268,7 @@ class HeadMaps:
                 raise UserError(f"full: {head_range(self.num_heads)} (got {layer}:{head})")
 
 
-def _by_layer(layers: dict[int, Tensor]) -> Float[np.ndarray, "layer head query key"]:
+def _by_layer(layers: dict[int, Tensor]) -> Float[np.ndarray, "layer head *rest"]:
     num_heads = max(map(len, layers.values()))
     shape = next(iter(layers.values())).shape[1:]
     stacked = np.full((max(layers) + 1, num_heads, *shape), np.nan, dtype=np.float32)
@@ -323,7 +323,8 @@ class HeadLooks:
 
     def mean_by_layer(self) -> Float[np.ndarray, "layer key"]:
         """The mean over the heads of each layer."""
-        return _by_layer({layer: rows.mean(dim=0).float().cpu() for layer, rows in self.looks.items()})
+        means = [np.nanmean(rows, axis=0) if np.isfinite(rows).any() else rows[0] for rows in self.by_layer()]
+        return np.stack(means)
 
     def rolled(self) -> Float[Tensor, " key"] | None:
         """Rollout from the same tokens: their row of the product of (A + I) / 2 over the layers; see

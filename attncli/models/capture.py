@@ -218,7 +218,7 @@ def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consu
     UserError where the model gives no weights of its tokens; MemoryError.
     """
     model.config.use_cache = False
-    with model_errors(model.config.model_type):
+    with model_errors(model.config.model_type, _what_is_read(inputs)):
         way = way_of(model, inputs)
         with suppress(StopCapture):
             if way.kind == "interface":
@@ -246,7 +246,7 @@ def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Con
     None where `consume`, or a hook, raised StopCapture. UserError where the model fails; MemoryError.
     """
     model.config.use_cache = False
-    with model_errors(model.config.model_type), suppress(StopCapture):
+    with model_errors(model.config.model_type, _what_is_read(inputs)), suppress(StopCapture):
         return run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
 
 
@@ -479,6 +479,10 @@ def model_errors(kind: str, what: str = "run on text alone") -> Iterator[None]:
         if not _is_of_model(error):
             raise
         raise UserError(f"model: {kind} cannot {what}, use another: {_one_line(error)}") from None
+
+
+def _what_is_read(inputs: Mapping[str, Tensor]) -> str:
+    return "read this picture" if isinstance(inputs, PictureInputs) else "run on text alone"
 
 
 def _one_line(error: Exception) -> str:

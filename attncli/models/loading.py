@@ -70,7 +70,7 @@ LOADS = ("auto", "memory", "disk")
 
 def open_model(
     model: str | PathLike[str] | PreTrainedModel = SHIPPED_MODEL,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: Any = None,
     *,
     device: str = "auto",
     dtype: str = "float32",
@@ -85,8 +85,8 @@ def open_model(
     as they are used; auto does so for a large model, and keeps what was widened, after the first time,
     where that fits into half of the memory that is free.
 
-    A loaded transformers model, with its tokenizer, stays where it is and is left as it was: device and dtype
-    are its own. UserError for what cannot be opened; MemoryError.
+    A loaded transformers model, with its tokenizer, or its processor where it reads pictures, stays where it
+    is and is left as it was: device and dtype are its own. UserError for what cannot be opened; MemoryError.
     """
     if not isinstance(model, str | PathLike):
         name = short_name(getattr(model, "name_or_path", "") or type(model).__name__)

@@ -295,9 +295,10 @@ def _accepted(
     pixels, numbers = pixels_of(inputs)
     given = {**inputs, GRID: inputs.get(f"image_{GRID}")}
     if "noise" in known and hasattr(model.config, "mask_ratio"):  # MAE hides most patches, as it learns
-        model.config.mask_ratio = 0.0
-        count = next(one.num_patches for one in model.modules() if hasattr(one, "num_patches"))
-        given["noise"] = torch.linspace(0, 1, count).unsqueeze(0)
+        counts = (getattr(one, "num_patches", None) for one in model.modules())
+        if (count := next((one for one in counts if one is not None), None)) is not None:
+            model.config.mask_ratio = 0.0
+            given["noise"] = torch.linspace(0, 1, count).unsqueeze(0)
     if pixels not in known and GRID in known:
         given[OF_GRID] = numbers
         pixels = OF_GRID
@@ -383,6 +384,8 @@ def _tokens_of(first: _FirstLayer, sources: Sequence[Tensor]) -> list[tuple[Tens
     d/dx sum_t c_t f_t, over that with c = 1, is c_t of the token t that a number x goes into. So each digit
     of t is one gradient.
     """
+    if not sources:
+        return []
     count = len(first.rows)
     direction = torch.randn(first.rows.shape[1], generator=torch.Generator().manual_seed(0)).to(first.rows)
     outputs = first.rows @ direction
@@ -701,7 +704,8 @@ def _read_both(pretrained: Pretrained, opened: OpenedPicture, text: str) -> Read
     """A picture and a text, as a model reads both that writes after them."""
     model = pretrained.model
     part = _decoder_name(model)
-    if part is None or not {"input_ids", *PIXELS[:1]} <= _arguments(model):
+    has_towers = part_that_reads(pretrained) is not pretrained
+    if part is None or has_towers or not {"input_ids", PIXELS[0]} <= _arguments(model):
         message = "reads no text beside a picture with a decoder: give it one of them"
         raise UserError(f"image: {pretrained.name} {message}")
     processor = _opened_reader(pretrained)
