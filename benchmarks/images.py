@@ -6,7 +6,8 @@
 Both are commands in processes of their own, as typed: imports, loading and all. The script resizes the
 picture by the model's image processor, runs the model with output_attentions, and computes the same
 statistics of each head, rollout and the rows of [CLS]. The model is a DINOv2 of the small size with random
-weights, or that of a FOLDER; 224 pixels are 257 tokens, 518 are 1,370. Memory is the peak of the processes.
+weights, or that of a FOLDER; 224 pixels are 257 tokens, 518 are 1,370. Memory is the peak of the processes. Then an
+overlay of the report, from the weights to the lines of a terminal.
 """
 
 import argparse
@@ -27,8 +28,15 @@ from torch import Tensor
 from transformers import AutoImageProcessor, AutoModel, Dinov2Config, Dinov2Model
 from transformers.utils import logging
 
+from attncli.saved import read_reports
+from attncli.views import Display
+from attncli.views.overlay_lines import lines_with_list
+from attncli.views.overlays import looks_of
+
 BOUNDS = {224: 1.1, 518: 0.6}
 """Our time over that of the script, by the side of the picture in pixels."""
+OVERLAY_MS, OVERLAYS, TERMINALS = 50, 21, ((80, 16), (160, 40))
+"""The bound of an overlay, how many are timed, and the columns and lines that they have."""
 SMALL = Dinov2Config(
     hidden_size=384, num_hidden_layers=12, num_attention_heads=6, image_size=518, patch_size=14
 )
@@ -126,6 +134,18 @@ def largest_difference(ours: Path, theirs: Path) -> float:
     return max(float(one.max()) for one in apart)
 
 
+def overlay_seconds(file: Path, columns: int, lines: int) -> tuple[float, float]:
+    """Of the overlay of one head in a terminal: the first, which decodes the picture, and the median."""
+    report = read_reports(str(file)).reports[0]
+    *_, look = looks_of(report, "looks")
+    display, took = Display(width=columns, colors="truecolor"), []
+    for _ in range(OVERLAYS):
+        start = time.perf_counter()
+        lines_with_list(look, display, lines)
+        took.append(time.perf_counter() - start)
+    return took[0], statistics.median(took)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -167,6 +187,12 @@ def main() -> None:
                 f"(bound {bound}: {'met' if ratio <= bound else 'NOT met'}); "
                 f"largest difference {largest_difference(ours, theirs):.1e}"
             )
+            for columns, lines in TERMINALS:
+                first, median = (1000 * took for took in overlay_seconds(ours, columns, lines))
+                print(
+                    f"  overlay of one head in {columns} x {lines}: {first:.0f} ms, then {median:.1f} ms "
+                    f"(bound {OVERLAY_MS}: {'met' if first <= OVERLAY_MS else 'NOT met'})"
+                )
 
 
 if __name__ == "__main__":
