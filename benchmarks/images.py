@@ -6,8 +6,8 @@
 Both are commands in processes of their own, as typed: imports, loading and all. The script resizes the
 picture by the model's image processor, runs the model with output_attentions, and computes the same
 statistics of each head, rollout and the rows of [CLS]. The model is a DINOv2 of the small size with random
-weights, or that of a FOLDER; 224 pixels are 257 tokens, 518 are 1,370. Memory is the peak of the processes. Then an
-overlay of the report, from the weights to the lines of a terminal.
+weights, or that of a FOLDER; 224 pixels are 257 tokens, 518 are 1,370. Memory is the peak of the processes.
+Then an overlay of the report, from the weights to the lines of a terminal.
 """
 
 import argparse

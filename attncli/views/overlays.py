@@ -58,8 +58,8 @@ class Look:
 
     @property
     def share(self) -> float:
-        """The part of the weight that is on the picture; NaN where there is no weight at all."""
-        total = np.nansum(self.weights)
+        """The part of the weight that is on the picture; NaN of a difference, and of no weight at all."""
+        total = np.nan if (self.weights < 0).any() else np.nansum(self.weights)
         return float(np.nansum(self.weights[self._on_picture]) / total) if total > 0 else np.nan
 
     @property
@@ -161,21 +161,29 @@ class Overlays(NamedTuple):
 MEAN, ROLLOUT = "mean_look", "rollout"
 
 
+# What two reports are compared by.
+COMPARED = {"difference": "B minus A", "weights_a": "A", "weights_b": "B"}
+
+
 def overlays_of(report: Report) -> Iterator[Overlays]:
-    """Of each picture the looks of the first tensor that has any: of all heads, or of each word."""
-    name = next(iter(pictured(report)), None)
-    if name is None:
-        return
-    for picture in pictured(report)[name]:
-        at = f"in {plain_text(picture.name)}, and the part of its weight that is on it"
-        if (
-            "query" in report.tensors[name].axes
-            and chosen_query(report, picture) is None
-            and (report.first_query or picture.axis == "context_tokens")
-        ):
-            yield Overlays(f"where each word looked {at}", picture, [_words(report, name, picture)])
+    """Of each picture the looks of the first tensor that has any: of all heads, or of each word.
+
+    Of a comparison the difference, and what was compared.
+    """
+    on_pictures = pictured(report)
+    first = next(iter(on_pictures), "")
+    names = [name for name in on_pictures if name == first or {name, first} <= COMPARED.keys()]
+    for name, picture in ((each, picture) for each in names for picture in on_pictures[each]):
+        at = f"looks in {plain_text(picture.name)}, and the part of its weight that is on it"
+        at = f"looks in {plain_text(picture.name)}: {COMPARED[name]}" if name in COMPARED else at
+        is_of_words = report.first_query or picture.axis == "context_tokens"
+        has_queries = "query" in report.tensors[name].axes
+        if has_queries and is_of_words and chosen_query(report, picture) is None:
+            yield Overlays(
+                f"where each word {at.replace('looks', 'looked')}", picture, [_words(report, name, picture)]
+            )
         elif looks := [look for look in looks_of(report, name) if look.picture is picture]:
-            yield Overlays(f"where {looks[0].query} looks {at}", picture, _layers(report, looks))
+            yield Overlays(f"where {looks[0].query} {at}", picture, _layers(report, looks))
 
 
 def _layers(report: Report, looks: Sequence[Look]) -> list[list[Tile]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from attncli.commands.diff import compare
 from attncli.errors import UserError
 from attncli.report import Box, NamedTensor
 from attncli.views.overlays import (
@@ -130,6 +131,20 @@ def test_words_look_at_the_picture_of_the_context() -> None:
     asked = replace(report, spec={**report.spec, "from": "disc"})
     ((_, _, (heads,)),) = overlays_of(asked)
     assert [tile.name for tile in heads] == ["0", "1"] and (heads[1].look.weights == weights[1, 1]).all()
+
+
+def test_a_comparison_keeps_the_picture_that_both_are_about() -> None:
+    a, b = one_head(3, 5), one_head(3, 5, head=2)
+    weights = b.tensors["weights"].values[:, ::-1]
+    b = replace(b, tensors={"weights": NamedTensor(("query", "key"), weights)})
+    found = list(overlays_of(compare(a, b)))
+    titles = [title.rpartition(": ")[2] for title, *_ in found]
+    assert titles == ["B minus A", "A", "B"]
+    looks = [groups[0][0].look for _, _, groups in found]
+    np.testing.assert_allclose(looks[0].weights, looks[2].weights - looks[1].weights)
+    assert np.isnan(looks[0].share) and shaded(looks[0], 20, 12, None).is_diverging
+    other = replace(b, pictures=(replace(b.pictures[0], name="other.png"),))
+    assert compare(a, other).pictures == ()
 
 
 @pytest.mark.parametrize("damage", ["cut", "size", "no picture"])

@@ -90,7 +90,7 @@ def test_tokens_beside_the_picture_have_their_weight_and_look(opened: Opened) ->
 def test_of_looks_alone_the_page_says_so_and_reads_patches(opened: Opened) -> None:
     report = survey(5, 7)
     page = opened(page_of(report))
-    assert "attn heads --maps self" in page.locator("#picture > .quiet").text_content()
+    assert "attn self --head LAYER:HEAD" in page.locator("#picture > .quiet").text_content()
     assert is_painted(page.locator(".stage canvas"), report, "looks", (0, 0))
     page.mouse.click(*point_at(page, 0.5, 0.9))
     weight = report.tensors["looks"].values[0, 0, 1 + 4 * 7 + 3]

@@ -11,7 +11,8 @@ import { largestIn, weightText } from "../values/numbers.js";
 
 const PIXELS = { small: 56, medium: 112, large: 230 };
 const MANY = 24;
-const ONE_QUERY = "Only where this token looks is in the page: attn heads --maps self keeps that of every patch";
+const ONE_QUERY =
+  "Only where this token looks is in the page; of one head attn self --head LAYER:HEAD has every patch";
 
 let picture = null;
 
@@ -139,11 +140,13 @@ function drawLook() {
   const name = query === null ? "all tokens (mean)" : report.tokens[query] ?? "";
   const onPicture = picture.placed.reduce((sum, [, token]) => sum + (row[token] || 0), 0);
   const total = row.reduce((sum, weight) => sum + (weight || 0), 0);
+  // A difference has no part of a whole.
+  const isWhole = total > 0 && row.every((weight) => !(weight < 0));
   const best = largestIn(Array.from(row));
-  byId("readout").textContent = [
-    `${placeText(tensor.place(number))} ${name} looks most at ${labelText(labels[best])}: ${weightText(row[best], tensor.decimals)}`.trim(),
-    `on the picture: ${total > 0 ? Math.round((100 * onPicture) / total) : 0}%`,
-  ].join("; ");
+  const most = `${labelText(labels[best])}: ${weightText(row[best], tensor.decimals)}`;
+  const share = isWhole ? `; on the picture: ${Math.round((100 * onPicture) / total)}%` : "";
+  const who = [placeText(tensor.place(number)), name].filter(Boolean).join(" ");
+  byId("readout").textContent = `${who} looks most at ${most}${share}`;
   const source = { side: "query", index: 0, query: 0, key: null, colour: "looked" };
   const card = {
     ...matrix,
