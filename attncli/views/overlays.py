@@ -247,7 +247,8 @@ def size_of(picture: Picture) -> tuple[int, int]:
     """Width and height in pixels, as the header of a PNG has them; UserError for an impossible size."""
     width, height = (int.from_bytes(picture.png[start : start + 4]) for start in (16, 20))
     if not (0 < width <= LARGEST_SIDE and 0 < height <= LARGEST_SIDE):
-        raise UserError(f"{plain_text(picture.name)}: its picture in the report is {width} × {height} pixels")
+        found = f"its picture in the report is {width} × {height} pixels"
+        raise UserError(f"{plain_text(picture.name)}: {found}: must be at most {LARGEST_SIDE} a side")
     return width, height
 
 

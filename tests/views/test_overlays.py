@@ -1,6 +1,7 @@
 """What is painted over a picture, against loops over pixels; and whose weights these are."""
 
 import io
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -157,3 +158,10 @@ def test_a_damaged_picture_is_one_line(damage: str) -> None:
     }[damage]
     with pytest.raises(UserError, match=r"^disc\.png: its picture in the report is"):
         grey(replace(picture, png=png), 5, 3)
+
+
+def test_without_pillow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = drawn_picture(8, 6, [None], "new.png")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(UserError, match=r'^pictures: needs: pip install "attncli\[images\]"$'):
+        grey(picture, 4, 3)
