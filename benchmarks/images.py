@@ -87,7 +87,8 @@ def head_statistics(weights: Tensor, apart: Tensor, around: Tensor) -> dict[str,
 @torch.no_grad()
 def by_eager_attention(folder: Path, picture: Path, output: Path) -> None:
     """The script: every matrix of weights at once, and a formula for each statistic."""
-    processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    opener: Any = AutoImageProcessor
+    processor = opener.from_pretrained(folder, backend="pil")
     model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     pixels = processor(images=[Image.open(picture).convert("RGB")], return_tensors="pt")["pixel_values"]
     outputs = model(pixels, output_attentions=True, output_hidden_states=True)

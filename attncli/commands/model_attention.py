@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attncli.commands.heads import ablated_notes, pictures_of
 from attncli.core.engines import attend
+from attncli.core.formulas import Plane
 from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.names import head_range
 from attncli.core.summaries import moments
@@ -226,9 +227,8 @@ def _computed(
         known = f"{head_range({layer.layer: num_heads})} in {pretrained.name}"
         raise UserError(f"head: {known} (got {layer.layer}:{head})")
     ranks = min(spec.top_k, layer.attention.shape[3])
-    wanted = Wanted(
-        rows=spec.measured_of_rows(), top_k=ranks, weights=True, received_mass=True, places=places
-    )
+    plane = None if places is None else Plane(places.to(layer.attention.like.device))
+    wanted = Wanted(rows=spec.measured_of_rows(), top_k=ranks, weights=True, received_mass=True, plane=plane)
     if isinstance(layer.attention, AttentionLayer):
         wanted = replace(wanted, output=True, scores=True)
     return attend(layer.attention, wanted)

@@ -31,6 +31,28 @@ class Softmax:
     distance: Float[Tensor, "*batch query"] | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """Row and column of every token of a picture, in patches; NaN for a token that lies elsewhere."""
+
+    places: Float[Tensor, "token 2"]
+
+    @cached_property
+    def lies(self) -> Float[Tensor, " token"]:
+        """1 for a token that lies on the picture, else 0."""
+        return self.places.isfinite().all(dim=-1).to(self.places.dtype)
+
+    @cached_property
+    def apart(self) -> Float[Tensor, "token token"]:
+        """sqrt(rows^2 + columns^2) between two tokens; 0 from or to one that lies elsewhere."""
+        places = self.places.nan_to_num(0.0)
+        return (
+            torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist")
+            * self.lies
+            * self.lies.unsqueeze(1)
+        )
+
+
 @dataclass(frozen=True)
 class Rows:
     """Weights p of some queries on a run of neighbouring keys; keys before and after it have weight 0.
@@ -38,7 +60,7 @@ class Rows:
     `queries` and `keys` are positions, `visible` is how many keys each query may see. `softmax` is there
     where the weights came from scores; weights from elsewhere may be negative. `num_keys` counts all keys,
     where the run is a part of them; `max_scores` is the largest score of each row, where there are scores.
-    `places` are row and column of every token where tokens lie on a picture, NaN where one lies elsewhere.
+    `plane` says where tokens lie on a picture, where they do.
     """
 
     weights: Float[Tensor, "*batch query key"]
@@ -50,7 +72,7 @@ class Rows:
     """What depends only on positions: rows at the same positions in other layers share it."""
     num_keys: int | None = None
     max_scores: Float[Tensor, "*batch query"] | None = None
-    places: Float[Tensor, "token 2"] | None = None
+    plane: Plane | None = None
 
     @cached_property
     def sums(self) -> Float[Tensor, "*batch query"]:
@@ -76,16 +98,10 @@ class Rows:
         return self.weights[..., place]
 
     def distances(self) -> Float[Tensor, "query key"]:
-        """|i - j|, in tokens; on a picture sqrt(rows^2 + columns^2), in patches, NaN from or to elsewhere."""
-        places = self.places
-
-        def apart() -> Tensor:
-            if places is None:
-                return (self.queries.unsqueeze(-1) - self.keys).abs().to(self.weights.dtype)
-            at = places.to(self.weights)
-            return (at[self.queries].unsqueeze(1) - at[self.keys]).square().sum(dim=-1).sqrt()
-
-        found: Tensor = self._shared("distances" if places is None else "patches apart", apart)
+        """|i - j|, in tokens."""
+        found: Tensor = self._shared(
+            "distances", lambda: (self.queries.unsqueeze(-1) - self.keys).abs().to(self.weights.dtype)
+        )
         return found
 
     def near_ends(self) -> Float[Tensor, "query key"]:
@@ -156,11 +172,12 @@ def distance(rows: Rows) -> Float[Tensor, "*batch query"]:
     On a picture sum p d / sum p over the keys that lie on it, d between the centres of patches, in patches;
     NaN for a query that lies elsewhere. Dosovitskiy et al. 2020 (2010.11929), figure 7.
     """
-    if rows.places is not None:
-        apart = rows.distances()
-        on_picture = apart.isfinite().to(apart.dtype)
-        mass = torch.linalg.vecdot(rows.weights, on_picture.expand_as(rows.weights))
-        return torch.linalg.vecdot(rows.weights, apart.nan_to_num(0.0).expand_as(rows.weights)) / mass
+    if (plane := rows.plane) is not None:
+        queries, keys = (slice(int(run[0]), int(run[-1]) + 1) for run in (rows.queries, rows.keys))
+        apart = plane.apart.to(rows.weights.dtype)[queries, keys].expand_as(rows.weights)
+        mass = rows.weights @ plane.lies.to(rows.weights.dtype)[keys]
+        total: Tensor = torch.linalg.vecdot(rows.weights, apart)
+        return (total / mass).masked_fill(plane.lies[queries] == 0, torch.nan)
     if rows.softmax is not None and rows.softmax.distance is not None:
         return rows.softmax.distance
     return (rows.weights * rows.distances()).sum(dim=-1)

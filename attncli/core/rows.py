@@ -77,7 +77,7 @@ class RowStatistics:
     def __init__(self, source: Source, wanted: Wanted) -> None:
         num_texts, num_heads, num_queries, _ = source.shape
         shape, like = (num_texts, num_heads, num_queries), source.like
-        self.places = None if wanted.places is None else wanted.places.to(like)
+        self.plane = wanted.plane
         self.formulas = {name: load_formula(ROW_STATISTICS[name].formula) for name in wanted.rows}
         self.rows = {name: Whole(shape, like) for name in wanted.rows}
         self.sums, self.logsumexp = Whole(shape, like), Whole(shape, like)
@@ -85,7 +85,7 @@ class RowStatistics:
 
     def add(self, tile: Tile) -> None:
         place = place_of(tile)
-        rows = tile.rows if self.places is None else replace(tile.rows, places=self.places)
+        rows = tile.rows if self.plane is None else replace(tile.rows, plane=self.plane)
         found = [(self.rows[name], formula(rows)) for name, formula in self.formulas.items()]
         if tile.logsumexp is not None:
             found.append((self.logsumexp, tile.logsumexp))

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attncli.core.formulas import Plane
 from attncli.core.layer import Computed, Marks, Patterns, Wanted
 from attncli.core.row_statistics import (
     FIRST_TOKEN,
@@ -53,7 +54,8 @@ def wanted_scores(
     patterns = Patterns(
         names, ids.to(marks.special.device), marks, first_key=first_key, repeat=repeat or 0, places=places
     )
-    return Wanted(rows=rows, patterns=patterns, received_mass=True, places=places)
+    plane = None if places is None else Plane(places)
+    return Wanted(rows=rows, patterns=patterns, received_mass=True, plane=plane)
 
 
 def only_patterns(wanted: Wanted) -> Wanted:

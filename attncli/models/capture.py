@@ -296,8 +296,9 @@ def _way_on(model: PreTrainedModel, few: Mapping[str, Tensor], more: Mapping[str
             way = _tried(model, more)
         return way
 
-    # Each kind of block is read twice; where that settles nothing, all of them.
-    with unchanged(model), first_blocks(model) as is_shorter:
+    # Each kind of block is read twice; where that settles nothing, all of them. A picture is no few tokens.
+    is_picture = isinstance(few, PictureInputs)
+    with unchanged(model), first_blocks(model, in_memory=is_picture) as is_shorter:
         if is_shorter and (way := tried()) == Way("interface"):
             return way
     with unchanged(model):

@@ -147,11 +147,12 @@ class PictureFolder:
 def _opened_processor(source: str, name: str) -> Any:
     from transformers import AutoImageProcessor
 
+    opener: Any = AutoImageProcessor  # transformers leaves it without types
     is_here = Path(source).exists()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return AutoImageProcessor.from_pretrained(
+            return opener.from_pretrained(
                 source, backend="pil", trust_remote_code=False, local_files_only=is_here
             )
     except Exception as error:  # a damaged file may fail in any way; the reason is given in one line
@@ -440,7 +441,7 @@ def _names_elsewhere(model: PreTrainedModel, first: _FirstLayer, tokens: Sequenc
     found: dict[int, str] = {}
     for name, (of_numbers, _) in zip(known, _tokens_of(first, [*known.values()]), strict=True):
         own = TOKENS_OF_PICTURES[name.rpartition(".")[2]]
-        found |= dict.fromkeys(set(of_numbers.unique().tolist()) & {*tokens}, own)
+        found |= dict.fromkeys({*of_numbers.flatten().tolist()} & {*tokens}, own)
     counts = Counter(found.values())
     numbers: Counter[str] = Counter()
     for token in tokens:
@@ -476,7 +477,7 @@ def _tokens_made(model: PreTrainedModel, inputs: Mapping[str, Tensor], name: str
         if first.rows.shape != again.rows.shape or not torch.allclose(first.rows, again.rows, atol=1e-4):
             raise CannotShow("it reads other parts of the picture, or in another order, each time")
         of_pixels = _tokens_of_pixels(first)
-        elsewhere = sorted({*range(len(first.rows))} - {*of_pixels.unique().tolist()})
+        elsewhere = sorted({*range(len(first.rows))} - {*of_pixels.flatten().tolist()})
         # Beside words a token has a name of the vocabulary.
         names = _names_elsewhere(model, first, elsewhere) if not part and elsewhere else {}
         known[place] = _Made(of_pixels, len(first.rows), names)
@@ -585,15 +586,15 @@ def placed_tokens(
     `name` is that of the pixels among the inputs. UserError where that cannot be told.
     """
     pixels = inputs[name]
-    shares = processing.sources(opened.image.size, pixels.cpu())
+    whole_shares = processing.sources(opened.image.size, pixels.cpu())
     with model_errors(model.config.model_type):
         made = _tokens_made(model, inputs, name, part)
         of_pixels, count = made.of_pixels, made.count
-        shares = tuple(_one_colour(one) for one in shares)
+        shares = [_one_colour(one) for one in whole_shares]
         used = (of_pixels >= 0) & shares[0].isfinite()
         across, down = (_spreads(one, of_pixels, used, count) for one in shares)
         tiles = _tiles(of_pixels, used, count, pixels.shape)
-        placed = [(tile, (tiles == tile).nonzero()[:, 0]) for tile in tiles.unique().tolist() if tile >= 0]
+        placed = [(tile, (tiles == tile).nonzero()[:, 0]) for tile in sorted({*tiles.tolist()}) if tile >= 0]
         if not placed:
             raise CannotShow("none of its tokens is made of the picture")
         grids = [(of_tile, _grid((across[of_tile], down[of_tile]))) for _, of_tile in placed]
@@ -730,7 +731,8 @@ def _read_both(pretrained: Pretrained, opened: OpenedPicture, text: str) -> Read
 
 def _decoder_name(model: PreTrainedModel) -> str | None:
     """The name of the part that reads words; None where it is not a part of its own."""
-    decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
+    own: Any = model  # transformers leaves the method without types
+    decoder = own.get_decoder() if hasattr(model, "get_decoder") else None
     return next((name for name, module in model.named_modules() if name and module is decoder), None)
 
 
@@ -753,10 +755,11 @@ def _opened_reader(pretrained: Pretrained) -> Any:
     source = pretrained.source
     if not isinstance(source, str):
         return source
-    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+    from transformers.models.auto import processing_auto
 
     kind = pretrained.model.config.model_type
-    name, pixels = PROCESSOR_MAPPING_NAMES.get(kind), image_processor(pretrained)
+    names: Mapping[str, str] = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
+    name, pixels = names.get(kind), image_processor(pretrained)
     try:
         own = getattr(transformers, str(name), None)
         if own is None:

@@ -100,8 +100,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
     group = "Output"
     heading_keys = ("file", "model", "seed")
 
-    skip_sink: Annotated[Count, Everyday("leave the first N keys out of all numbers")] = Field(
-        0, description="leave out the first N keys, the other weights renormalised"
+    skip_sink: Count = Field(
+        0, description="leave out the first N keys of all numbers, the other weights renormalised"
     )
     weighted: bool = Field(
         False, description="weights times the norm of what each value adds to the output, renormalised"
@@ -150,6 +150,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             return "--show all", "-o relations.html"
         if settings.get("head"):
             return "--show all", "-o examples.html"
+        if settings.get("image") and not settings.get("statistic"):
+            return "--sort neighbour", "--from r1c1", "--table", "-o page.html"
         if settings.get("statistic"):
             return "--show all", "--format heatmap", "-o page.html"
         return cls.next_steps

@@ -118,6 +118,9 @@ class ModelSpec(Spec):
                 yield contradiction(key, "needs `model`", "model")
 
 
+PICTURE_HELP = "a picture that the model reads: PNG, JPEG, WebP or whatever Pillow reads"
+
+
 class ImageSpec(ModelSpec):
     """A model that may read a picture."""
 
@@ -125,7 +128,7 @@ class ImageSpec(ModelSpec):
 
     image: Annotated[
         PictureName | None, Group("Input"), Everyday("a picture, for a model that reads pictures")
-    ] = Field(None, description="a picture that the model reads: PNG, JPEG, WebP or whatever Pillow reads")
+    ] = Field(None, description=PICTURE_HELP)
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -328,7 +331,7 @@ else:
         __base__=ImageSpec,
         **{
             "from": (
-                Annotated[LookedFrom, Group("Output"), Everyday("of a picture: where heads look from")],
+                Annotated[LookedFrom, Group("Output")],
                 Field(
                     [],
                     description="of a picture: the query whose weights are drawn over it: a patch as r10c12, "

@@ -17,6 +17,7 @@ from attncli.core import row_tiles as row_softmax
 from attncli.core import row_tiles as tile
 from attncli.core import tile_sums as compiled_pass
 from attncli.core.engines import attend, engine_for
+from attncli.core.formulas import Plane
 from attncli.core.layer import AttentionLayer, Computed, Marks, Patterns, ScoreRules, Visibility, Wanted
 from attncli.core.row_statistics import OF_WEIGHTS, PATTERNS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
@@ -550,7 +551,9 @@ def test_distance_on_a_picture_is_that_between_patches(dtype: torch.dtype) -> No
     weights = torch.rand(2, 3, 7, 7, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     weights = (weights / weights.sum(dim=-1, keepdim=True)).to(dtype)
     source = GivenWeights(weights, torch.ones(1, 7, 7, dtype=torch.bool))
-    found = attend(source, Wanted(rows=("distance", "entropy"), places=grid(7))).rows["distance"]
+    found = attend(source, Wanted(rows=("distance", "entropy"), plane=Plane(grid(7).to(dtype)))).rows[
+        "distance"
+    ]
     assert found[..., 0].isnan().all(), "[CLS] lies nowhere"
     for query in range(1, 7):
         apart = [math.dist(grid(7)[query].tolist(), grid(7)[key].tolist()) for key in range(1, 7)]
@@ -566,5 +569,5 @@ def test_long_rows_on_a_picture_are_not_measured_along_a_line() -> None:
     wanted = Wanted(rows=("distance",))
     assert engine_for(layer, wanted) == "tiles"
     places = torch.stack([torch.arange(1100) // 50, torch.arange(1100) % 50], dim=-1).double()
-    found = attend(layer, replace(wanted, places=places)).rows["distance"]
+    found = attend(layer, replace(wanted, plane=Plane(places.float()))).rows["distance"]
     assert found.max() < 50 < attend(layer, wanted).rows["distance"].max()

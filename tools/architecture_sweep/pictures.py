@@ -25,10 +25,8 @@ import transformers
 from PIL import Image
 from torch import Tensor
 from transformers import AutoImageProcessor, AutoModel, PreTrainedModel
-from transformers.models.auto.image_processing_auto import (
-    IMAGE_PROCESSOR_MAPPING_NAMES,
-    get_image_processor_class_from_name,
-)
+from transformers.models.auto import image_processing_auto
+from transformers.models.auto.image_processing_auto import get_image_processor_class_from_name
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 from transformers.utils import logging
 
@@ -41,6 +39,9 @@ TOLERANCE = 1e-4
 MOST_PARAMETERS = 30_000_000
 MEMORY_LIMIT = 16 * 2**30
 PIXELS = ("pixel_values", "flattened_patches")
+AUTO_MODEL: Any = AutoModel
+AUTO_PROCESSOR: Any = AutoImageProcessor
+"""transformers leaves these without types."""
 FORK = multiprocessing.get_context("fork")
 
 
@@ -80,7 +81,7 @@ def _image_size(config: Any) -> tuple[int, int]:
 
 def processor_of(model_type: str, config: Any) -> Any:
     """The image processor of its own kind, by Pillow, made as small as the model; ViT's where it has none."""
-    names = IMAGE_PROCESSOR_MAPPING_NAMES.get(model_type) or {}
+    names = vars(image_processing_auto)["IMAGE_PROCESSOR_MAPPING_NAMES"].get(model_type) or {}
     names = names if isinstance(names, dict) else {"pil": names}
     chosen = names.get("pil")
     kind = None if chosen is None else get_image_processor_class_from_name(chosen)
@@ -114,11 +115,11 @@ def save_model(model_type: str, folder: Path) -> PreTrainedModel:
         try:
             config = tiny_config(model_type, sizes)
             with torch.device("meta"):
-                count = sum(one.numel() for one in AutoModel.from_config(config).parameters())
+                count = sum(one.numel() for one in AUTO_MODEL.from_config(config).parameters())
             if count > MOST_PARAMETERS:
                 raise NotTestable(f"no tiny configuration: {count / 1e6:.0f} million parameters")
             torch.manual_seed(7)
-            model = AutoModel.from_config(config, attn_implementation="eager")
+            model = AUTO_MODEL.from_config(config, attn_implementation="eager")
             model.train(False)
             sharpen(model)
             model.save_pretrained(folder)
@@ -155,8 +156,8 @@ def truth(folder: Path, image: Path) -> tuple[list[Tensor], list[str] | None]:
     in the order of the config, where that says.
     """
     try:
-        model = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
-        processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
+        model = AUTO_MODEL.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+        processor = AUTO_PROCESSOR.from_pretrained(folder, backend="pil")
         part = _part_that_sees(model)
         known = _arguments(part)
         found = processor(images=[Image.open(image).convert("RGB")], return_tensors="pt")
@@ -166,7 +167,8 @@ def truth(folder: Path, image: Path) -> tuple[list[Tensor], list[str] | None]:
         given = {name: value for name, value in named.items() if name in known and isinstance(value, Tensor)}
         if hasattr(part.config, "mask_ratio"):  # MAE: every patch, in order
             part.config.mask_ratio = 0.0
-            given["noise"] = torch.arange(part.embeddings.patch_embeddings.num_patches).unsqueeze(0) / 1000
+            embeddings: Any = part.embeddings
+            given["noise"] = torch.arange(embeddings.patch_embeddings.num_patches).unsqueeze(0) / 1000
         made, outputs = _with_weights_made(part, given)
         weights = outputs.get("attentions") if hasattr(outputs, "get") else None
         if any(isinstance(one, Tensor) and one.ndim != 4 for one in weights or ()):
