@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from attncli.measure.differences import changed_heads, head_differences
     from attncli.models.loading import open_model
+    from attncli.models.pictures import read_picture
     from attncli.models.pretrained import read_probe, read_text, words_of_characters
     from attncli.report import Report
 
@@ -53,6 +54,7 @@ __all__ = [
     "heads",
     "layers",
     "open_model",
+    "read_picture",
     "read_probe",
     "read_text",
     "relations",
@@ -76,6 +78,7 @@ _OF_MODELS = {
         "library",
     ),
     "open_model": "models.loading",
+    "read_picture": "models.pictures",
     "read_probe": "models.pretrained",
     "read_text": "models.pretrained",
     "words_of_characters": "models.pretrained",

@@ -1,8 +1,8 @@
 """What is asked of a model, from texts to rows: the doors of `measure` (docs/python.md).
 
 `model` is what `open_model` gives, or the name of a folder, which the first of several calls loads.
-`text` is a text or what `read_text` and `read_probe` made of one; `texts` are many, or the name of a file of
-them. Every result has lists of plain dicts: `pandas.DataFrame(found.heads)` is a data frame.
+`text` is a text or what `read_text`, `read_picture` and `read_probe` made; `texts` are many, or the name of a
+file of them. Every result has lists of plain dicts: `pandas.DataFrame(found.heads)` is a data frame.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -45,6 +46,7 @@ from attncli.memory import refuse_bytes
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use
+from attncli.models.pictures import reader_of
 from attncli.models.pretrained import Pretrained, Reading, read_text, words_of_characters
 from attncli.models.source_texts import SourcedText, Split, read_sourced, split_text, with_documents
 from attncli.models.text_files import ListedTexts, ManyTexts, TextFile, TextLine
@@ -87,8 +89,10 @@ def layers(model: Model, text: Text, *, numbers: Collection[int] = ()) -> list[C
         if len(found) == len(numbers) and not pretrained.has_decoder:
             raise StopCapture
 
-    with in_use(model) as pretrained:
-        capture(pretrained.model, pretrained.inputs([_read(pretrained, text)]), keep)
+    with in_use(model) as whole:
+        reading = _read(whole, text)
+        pretrained = reader_of(whole, reading)
+        capture(pretrained.model, pretrained.inputs([reading]), keep)
     missing = sorted({*numbers} - {layer.layer for layer in found})
     if missing:
         raise UserError(f"numbers: {pretrained.name} has no such layer (got {missing[0]})")
@@ -109,7 +113,9 @@ class HeadSurvey:
     Entropy is in nats, distance in tokens; most others are weights between 0 and 1. Over many texts these are
     means, and `intervals` has one row per head and statistic, with the ends of its 95 % interval (Student's
     t) and the number of texts. `patterns` has one row per pattern with the number of heads that show it,
-    `strongest` the heads that show each most. `rollout` is how attention adds up over the layers.
+    `strongest` the heads that show each most. `rollout` is how attention adds up over the layers. Of a
+    picture `looks` are the weights of each head from the `queries`, else from [CLS], else the mean over all,
+    and `look_rollout` is their row of the rollout.
     """
 
     heads: list[HeadRow]
@@ -120,6 +126,8 @@ class HeadSurvey:
     intervals: list[dict[str, Any]] = field(default_factory=list)
     rollout: Float[Tensor, "query key"] | None = None
     notes: tuple[str, ...] = ()
+    looks: Float[np.ndarray, "layer head key"] | None = None
+    look_rollout: Float[Tensor, " key"] | None = None
 
 
 def survey(
@@ -140,14 +148,16 @@ def survey(
     `queries`. `ablate` names heads, as 5:11, that give nothing meanwhile. UserError for what cannot be
     measured on this text, or of this model; MemoryError.
     """
-    with in_use(model) as pretrained:
-        reading = _read(pretrained, text)
+    with in_use(model) as whole:
+        reading = _read(whole, text)
+        pretrained = reader_of(whole, reading)
         options = HeadOptions(
             skip_sink=skip_sink,
             words=reading.text.words is not None,
             weighted=weighted,
             rollout=rollout,
-            rest=not (skip_sink or weighted),
+            rest=not (skip_sink or weighted or reading.seen),
+            looks=reading.seen is not None,
             queries=tuple(_listed(queries)),
             keys=tuple(_listed(keys)),
         )
@@ -162,6 +172,8 @@ def survey(
         num_texts=1,
         num_tokens=len(reading.text.ids),
         rollout=found.rollout[0] if rollout else None,
+        looks=found.looks[0].by_layer() if found.looks else None,
+        look_rollout=found.looks[0].rolled() if found.looks else None,
         notes=(*found.way.notes(), *reading.left_out_notes()),
     )
 

@@ -1,8 +1,9 @@
 """The contract between computing and showing: plain named data, with neither torch nor rich in it."""
 
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field
@@ -165,6 +166,33 @@ def _grid(cells: Mapping[tuple[int, ...], Cell | list[Cell]]) -> np.ndarray:
 Statistic = Numbers | Tensors | Table
 
 
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as the model saw it, and where its tokens lie on it.
+
+    `png` is the picture after crop and resize (at most 640 pixels a side). `boxes` has one entry for each
+    token: left, top, right and bottom as shares of its width and height, or None for a token that lies
+    elsewhere ([CLS], a register, a word, another picture). `size` is that of the file in pixels, as people
+    see it (after EXIF rotation), `crop` the part of it that the model saw, in the file's pixels. `axis` tells
+    which tokens the boxes are of: with cross-attention the context's.
+    """
+
+    name: str
+    size: tuple[Count, Count]
+    crop: Box
+    png: bytes
+    boxes: tuple[Box | None, ...]
+    axis: Literal["tokens", "context_tokens"] = "tokens"
+
+    def fields(self) -> dict[str, Any]:
+        """The picture as JSON can hold it."""
+        return {**asdict(self), "png": b64encode(self.png).decode()}
+
+
 @dataclass(frozen=True)
 class Report:
     """What one experiment found. `steps` are there where asked to explain.
@@ -173,6 +201,7 @@ class Report:
     `metaspace`.
     `first_query` is the position of the first query among the tokens: where a model writes, the last of the
     prompt. `is_unfinished` tells that Ctrl-C ended it: it holds what there was until then.
+    `pictures` are those that a model read, and where its tokens lie on them.
     `about` says in a sentence what was measured of what, `how_to_read` what the numbers mean; `written` is
     the text that a model wrote. `notes` are whatever else one has to know.
     `id` is that of its sentence in a batch, which is no part of what was found: the JSON form is without it.
@@ -190,6 +219,7 @@ class Report:
     token_spelling: str | None = None
     first_query: Count = 0
     is_unfinished: bool = False
+    pictures: tuple[Picture, ...] = ()
     about: str = ""
     how_to_read: str = ""
     written: str | None = None
@@ -220,6 +250,7 @@ class Report:
         steps = {"steps": [asdict(step) for step in self.steps]} if self.steps else {}
         spelling = {"token_spelling": self.token_spelling} if self.token_spelling else {}
         more = {name: getattr(self, name) for name in ("first_query", "is_unfinished") if getattr(self, name)}
+        pictures = {"pictures": [picture.fields() for picture in self.pictures]} if self.pictures else {}
         said = {name: getattr(self, name) for name in ("about", "how_to_read") if getattr(self, name)}
         said |= {} if self.written is None else {"written": self.written}
         return {
@@ -231,6 +262,7 @@ class Report:
             "context_tokens": self.context_tokens,
             **spelling,
             **more,
+            **pictures,
             "tensors": {
                 name: {"axes": tensor.axes, "values": tensor} for name, tensor in self.tensors.items()
             },

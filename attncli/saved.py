@@ -1,9 +1,11 @@
 """Saved reports, as JSON or as arrays with the rest as JSON beside them; weights from another tool."""
 
+import binascii
 import json
 import re
 import reprlib
 import sys
+from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
@@ -11,7 +13,15 @@ from types import NoneType
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, ConfigDict, StrictBool, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    StrictBool,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic.dataclasses import dataclass as checked
 from pydantic_core import ErrorDetails
 
@@ -23,8 +33,10 @@ from attncli.report import (
     PLACES,
     SCHEMA_VERSION,
     WRITTEN,
+    Box,
     NamedTensor,
     Numbers,
+    Picture,
     Report,
     Statistic,
     Table,
@@ -212,6 +224,10 @@ def check_sizes(report: Report) -> None:
     num_keys = len(report.context_tokens or report.tokens)
     num_queries = len(report.tokens[report.first_query :])
     tokens = {"query": num_queries, "token": len(report.tokens), "key": num_keys}
+    for number, picture in enumerate(report.pictures):
+        count = len(getattr(report, picture.axis))
+        if len(picture.boxes) != count:
+            raise ValueError(f"pictures[{number}].boxes: must be {count}, one for each of {picture.axis}")
     for place, tensor in tensors.items():
         for axis, size in zip(tensor.axes, tensor.values.shape, strict=True):
             if tokens.get(axis, 0) not in (0, size):
@@ -403,6 +419,46 @@ class SavedTensor(NamedTensor):
         object.__setattr__(self, "values", as_array(self.values, len(self.axes)))
 
 
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def _png(value: object) -> bytes:
+    """What base64 holds; ValueError for what is no PNG."""
+    try:
+        data = b64decode(value, validate=True) if isinstance(value, str) else b""
+    except (binascii.Error, ValueError):
+        data = b""
+    if not data.startswith(PNG):
+        raise ValueError("must be a PNG in base64")
+    return data
+
+
+def _finite_box(box: Box) -> Box:
+    left, top, right, bottom = box
+    if not (0 <= left <= right <= LARGEST and 0 <= top <= bottom <= LARGEST):
+        raise ValueError("must be left, top, right and bottom")
+    return box
+
+
+def _share(box: Box) -> Box:
+    if max(box) > 1:
+        raise ValueError("must be shares of the picture, from 0 to 1")
+    return box
+
+
+SavedBox = Annotated[Box, AfterValidator(_finite_box)]
+SharedBox = Annotated[SavedBox, AfterValidator(_share)]
+
+
+@checked(frozen=True, config=EXACT)
+class SavedPicture(Picture):
+    """A picture as JSON has it."""
+
+    crop: SavedBox
+    png: Annotated[bytes, BeforeValidator(_png)]
+    boxes: tuple[SharedBox | None, ...]
+
+
 # Of older reports of these the first note says what they are about.
 ABOUT_FIRST = ("heads", "ablate", "why", "generate", "diff", "pitfalls")
 
@@ -420,6 +476,7 @@ class SavedReport(Report):
     context_tokens: tuple[str, ...] = field()
     token_spelling: Literal["byte-level", "metaspace"] | None = None
     is_unfinished: StrictBool = False
+    pictures: tuple[SavedPicture, ...] = ()
     tensors: Mapping[str, SavedTensor] = field()
     statistics: Mapping[str, Annotated[Any, AfterValidator(_statistic)]] = field()
     statistic_axes: Mapping[str, Mapping[str, Axes]]

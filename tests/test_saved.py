@@ -1,6 +1,7 @@
 """Saved reports open again: the same bytes, and one clear line for every damaged file."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from attncli.commands.diff import compare
 from attncli.errors import UserError
-from attncli.report import Report
+from attncli.report import Picture, Report
 from attncli.saved import read_reports, report_schema, reports_of
 from attncli.settings import SPECS
 from attncli.views import VIEWS
@@ -337,3 +338,46 @@ def test_a_damaged_step_is_one_line_that_names_the_place(path: str) -> None:
     with pytest.raises(UserError) as raised:
         reports_of(changed(steps=steps), "x")
     assert raised.value.lines == (f"x: {line}",)
+
+
+def with_picture(**changes: Any) -> dict[str, Any]:
+    """A report of three tokens, the second and third of which lie on a picture, with parts of it changed."""
+    png = b"\x89PNG\r\n\x1a\n" + bytes(3)
+    boxes = (None, (0.0, 0.0, 0.5, 1.0), (0.5, 0.0, 1.0, 1.0))
+    picture = Picture("<b>.png", (640, 427), (106.5, 0.0, 533.5, 427.0), png, boxes)
+    report = run("self", sentence="a b c", embed_dim=2)
+    data = replace(report, pictures=(picture,)).to_data()
+    data["pictures"][0] |= changes
+    return data
+
+
+def test_a_picture_is_read_back_with_the_same_bytes() -> None:
+    text = json.dumps(with_picture())
+    (back,) = reports_of(text, "x.json").reports
+    (picture,) = back.pictures
+    assert picture.png.endswith(bytes(3)) and picture.boxes[2] == (0.5, 0.0, 1.0, 1.0)
+    assert picture.boxes[0] is None and picture.axis == "tokens" and picture.size == (640, 427)
+    assert json.loads(shown("json", [back])) == json.loads(text)
+    assert "pictures" not in run("self", sentence="a b c", embed_dim=2).to_data()
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"png": "AAAA"}, "pictures[0].png: must be a PNG in base64"),
+        ({"png": "?"}, "pictures[0].png: must be a PNG in base64"),
+        ({"boxes": [None]}, "pictures[0].boxes: must be 3, one for each of tokens"),
+        ({"boxes": [None, None, [0, 0, 2, 1]]}, "pictures[0].boxes[2]: must be shares of the picture"),
+        (
+            {"boxes": [None, None, [0.5, 0, 0.2, 1]]},
+            "pictures[0].boxes[2]: must be left, top, right and bottom",
+        ),
+        ({"axis": "words"}, "pictures[0].axis: must be one of"),
+        ({"crop": [0, 0, 1]}, "pictures[0].crop"),
+    ],
+)
+def test_a_damaged_picture_is_one_line(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as caught:
+        reports_of(json.dumps(with_picture(**changes)), "x.json")
+    (only,) = caught.value.lines
+    assert only.startswith(f"x.json: {line}")

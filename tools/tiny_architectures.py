@@ -119,7 +119,7 @@ ARCHITECTURES = {
     "ViT": Architecture(
         "ViTModel",
         {k: v for k, v in USUAL.items() if k != "vocab_size"} | {"image_size": 12, "patch_size": 4},
-        "patches instead of tokens: the command line takes text only",
+        "patches instead of tokens: `--image`",
     ),
     "BigBird": Architecture("BigBirdModel", USUAL, "up to 704 tokens, where it attends fully"),
     "Mamba": Architecture(

@@ -1,14 +1,16 @@
 """What a model loses without each of its heads: the loss, the prediction, the output."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
 
-from attncli.commands.heads import SHIPPED_NOTE
+from attncli.commands.heads import SHIPPED_NOTE, pictures_of
 from attncli.core.row_statistics import EFFECTS
 from attncli.errors import UserError
 from attncli.measure.ablate import Predicted, ablated, predicted_reading, swapped_reading
+from attncli.models.pictures import read_picture, reader_of
 from attncli.models.pretrained import Pretrained, Reading, read_text, token_named
 from attncli.models.text_files import ManyTexts, PairFile, TextFile, TextLine
 from attncli.report import Numbers, Report, Statistic, Table
@@ -25,8 +27,17 @@ METHODS = {
 }
 
 
+PICTURE_NOTE = (
+    "output_change is ||y' - y|| / ||y||, mean over the last vectors; cls_change is 1 - cos(y', y) of [CLS], "
+    "where there is one."
+)
+
+
 def read(spec: AblateSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Predicted:
     """What the model reads, and what is predicted of it; UserError for what does not fit."""
+    if spec.image is not None:
+        reading = read_picture(pretrained, spec.image, texts.text)
+        return predicted_reading(reading, reader_of(pretrained, reading), generator, key="image")
     reading = read_survey_text(spec, texts, pretrained, generator)
     key = "texts" if spec.texts else "file" if spec.file else "sentence"
     if spec.other is not None:
@@ -78,7 +89,7 @@ def report_each(
 ) -> list[Report]:
     """The report of each text."""
     return [
-        _report(spec, [reading], reading.left_out_notes(), pretrained, progress)
+        _report(spec, [reading], reading.left_out_notes(), reader_of(pretrained, reading), progress)
         for spec, reading in zip(specs, readings, strict=True)
     ]
 
@@ -149,7 +160,8 @@ def _report(
     notes = [*_notes(spec, readings, pretrained), *notes, *found.notes]
     num_heads = len({(row["stack"], row["layer"], row["head"]) for row in rows})
     about = _about(readings, num_heads, pretrained)
-    return build_report(spec, read, tensors, statistics, notes, about=about)
+    report = build_report(spec, read, tensors, statistics, notes, about=about)
+    return replace(report, pictures=pictures_of(readings[0])) if spec.image is not None else report
 
 
 def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: Pretrained) -> str:
@@ -185,6 +197,8 @@ def _measured(spec: AblateSpec, readings: Sequence[Predicted], pretrained: Pretr
     places = sum(reading.num_places for reading in readings)
     if spec.answer is not None:
         return f"Measured where {spec.answer!r} should come: its loss is -ln p, in nats."
+    if pretrained.predicts is None and readings[0].seen is not None:
+        return PICTURE_NOTE
     if pretrained.predicts is None:
         return "No head predicts tokens: output_change is ||y' - y|| / ||y||, mean over the last vectors."
     if spec.probe:

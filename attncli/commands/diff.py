@@ -238,6 +238,7 @@ def compare(a: Report, b: Report) -> Report:
     statistics = {name: value for name, value in statistics.items() if value}
     if not (tensors or statistics):
         raise UserError(f"diff: {about} They share no weights and no single statistic to set side by side")
+    is_one_picture = a.tokens == b.tokens == tokens and a.pictures == b.pictures
     return Report(
         "diff",
         {"a": dict(a.spec), "b": dict(b.spec)},
@@ -248,6 +249,7 @@ def compare(a: Report, b: Report) -> Report:
         statistics=statistics,
         notes=tuple(notes),
         token_spelling=a.token_spelling,
+        pictures=a.pictures if is_one_picture else (),
         about=about,
     )
 

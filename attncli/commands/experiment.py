@@ -52,7 +52,7 @@ CONFIG = option(
     reads_file=True,
 )
 # The settings that choose what is read; without any of them the text may come from a pipe.
-TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe"))
+TEXT_KEYS = frozenset((*ALTERNATIVES[0], "context_file", "probe", "image"))
 MAX_METAVAR = 30
 WAIT_SECONDS = 0.5
 """How long a pipe may stay silent: some never send anything and never end."""

@@ -1,6 +1,7 @@
 """What each head of a model does: on a text, on a probe, on many texts or on those of a store."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from attncli.core.row_statistics import STARTS_SPECIAL, WITHOUT_FIRST
 from attncli.errors import UserError
 from attncli.measure.examples import Example, head_examples
 from attncli.measure.heads import (
+    HIGH_NORM,
     HeadMaps,
     HeadOptions,
     RestOfText,
@@ -30,6 +32,13 @@ from attncli.measure.patterns import (
     summary_patterns,
 )
 from attncli.measure.relations import SentenceFile, relations, sentences_of
+from attncli.models.pictures import (
+    PictureFolder,
+    part_that_reads,
+    part_that_sees,
+    read_picture,
+    reader_of,
+)
 from attncli.models.pretrained import (
     WORDS_NOTE,
     Pretrained,
@@ -37,7 +46,7 @@ from attncli.models.pretrained import (
     positions_named,
 )
 from attncli.models.text_files import ManyTexts, TextFile, TextLine
-from attncli.report import Cell, NamedTensor, Numbers, Report, Statistic, Table, whole_head_name
+from attncli.report import Cell, NamedTensor, Numbers, Picture, Report, Statistic, Table, whole_head_name
 from attncli.report_parts import build_report, named
 from attncli.runs.report_values import ROWS, Columns, stack_and_name
 from attncli.runs.results import Reader, differing_settings
@@ -84,11 +93,16 @@ def options_of(spec: HeadsSpec) -> HeadOptions:
         full=tuple(spec.full),
         queries=tuple(sought["from"]),
         keys=tuple(sought["to"]),
+        looks=spec.image is not None,
     )
 
 
 def read(spec: HeadsSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
     """What the model reads, with a decoder also its encoder; UserError for what does not fit."""
+    if spec.image is not None:
+        reading = read_picture(pretrained, spec.image, texts.text)
+        check_reading(reading, pretrained, options_of(spec))
+        return reading
     reading = read_survey_text(spec, texts, pretrained, generator, words=spec.words)
     check_reading(reading, pretrained, options_of(spec))
     return reading
@@ -102,6 +116,7 @@ def report_each(
 ) -> list[Report]:
     """The survey of each of some texts of equal counts."""
     spec = specs[0]
+    pretrained = reader_of(pretrained, readings[0])
     found = surveyed(pretrained, readings, options_of(spec), ablate=spec.ablate, progress=progress)
     return [report_of_text(own, readings[text], found, text, pretrained) for text, own in enumerate(specs)]
 
@@ -110,7 +125,15 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
     """The survey of many texts: means over them, and how sure these are; of one head examples."""
     if spec.relations is not None:
         return _report_relations(spec, pretrained, progress)
+    if spec.image is not None:
+        pictures = PictureFolder(spec.image)
+        seen = ManyTexts(pictures, lambda line: _read_picture(spec, line, pretrained), progress, key="image")
+        part = part_that_sees(pretrained)
+        totals, way_notes = head_totals(part, seen, options_of(spec), ablate=spec.ablate)
+        notes = [*seen.notes(), *way_notes, *ablated_notes(spec.ablate)]
+        return report_of_totals(spec, totals, part.name, notes)
     assert spec.texts is not None
+    pretrained = part_that_reads(pretrained)
     with TextFile(spec.texts, spec.text_group) as file:
         many = ManyTexts(file, lambda line: _read_line(spec, line, pretrained), progress)
         if spec.head is not None:
@@ -118,6 +141,13 @@ def report_many(spec: HeadsSpec, pretrained: Pretrained, progress: Callable[[flo
         totals, way_notes = head_totals(pretrained, many, options_of(spec), ablate=spec.ablate)
     notes = [*many.notes(), *way_notes, *ablated_notes(spec.ablate)]
     return report_of_totals(spec, totals, pretrained.name, notes)
+
+
+def _read_picture(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
+    """One of the pictures of a folder."""
+    reading = read_picture(pretrained, line.text, spec.sentence)
+    check_reading(reading, pretrained, options_of(spec))
+    return reading
 
 
 def _read_line(spec: HeadsSpec, line: TextLine, pretrained: Pretrained) -> Reading:
@@ -141,7 +171,8 @@ def report_of_totals(spec: HeadsSpec, totals: HeadTotals, name: str, notes: Sequ
     intervals = {"intervals": Table(interval_rows(heads, totals.stacks))}
     statistics, tensors = _parts(spec, rows, _pattern_tables(patterns) | intervals)
     statistics["texts"] = Numbers(num_texts=totals.num_texts, num_tokens=totals.num_tokens)
-    read = "1 text" if totals.num_texts == 1 else f"{totals.num_texts:,} texts"
+    kind = "picture" if spec.image is not None else "text"
+    read = f"1 {kind}" if totals.num_texts == 1 else f"{totals.num_texts:,} {kind}s"
     if totals.num_tokens is not None:
         read += f" of {totals.num_tokens:,} tokens"
     all_notes = [*_notes(spec), INTERVALS_NOTE, *notes]
@@ -200,6 +231,15 @@ def report_of_text(
         tensors["rollout"] = named(surveyed.rollout[text], "query", "key")
     spelling = None if spec.words else pretrained.token_spelling
     tokens, context = reading.text.tokens, () if reading.context is None else reading.context.tokens
+    if surveyed.looks:
+        looks = surveyed.looks[text]
+        tensors["looks"] = NamedTensor(("layer", "head", "key"), looks.by_layer())
+        tensors["mean_look"] = NamedTensor(("layer", "key"), looks.mean_by_layer())
+        if (rolled := looks.rolled()) is not None:
+            tensors["rollout"] = named(rolled, "key")
+        names = [] if looks.queries is None else [tokens[query] for query in looks.queries]
+        spec = spec.model_copy(update={"from": names})
+        statistics |= _norm_statistics(surveyed, reading, text)
     if surveyed.maps:
         maps = surveyed.maps[text]
         tensors |= _map_tensors(maps)
@@ -216,7 +256,36 @@ def report_of_text(
     read = Texts(tokens, context, token_spelling=spelling)
     about = _about(pretrained.name, len(found.rows), count)
     unseen = _unseen(spec, tables["named_tokens"], found.rows)
-    return build_report(spec, read, tensors, statistics, notes, about=about, how_to_read=unseen)
+    report = build_report(spec, read, tensors, statistics, notes, about=about, how_to_read=unseen)
+    return replace(report, pictures=pictures_of(reading))
+
+
+def pictures_of(reading: Reading) -> tuple[Picture, ...]:
+    """The pictures of a reading, as a report has them."""
+    is_context = reading.text.seen is None
+    return tuple(
+        Picture(
+            one.name, one.size, one.crop, one.png, one.boxes, "context_tokens" if is_context else "tokens"
+        )
+        for one in (() if reading.seen is None else reading.seen.pictures)
+    )
+
+
+def _norm_statistics(surveyed: Surveyed, reading: Reading, text: int) -> dict[str, Statistic]:
+    """The median norm of the patches that the last block gives, and the patches far above it."""
+    norms = surveyed.norms
+    medians, are_high = (None, None) if norms is None else (norms.medians(), norms.are_high())
+    if norms is None or norms.norms is None or medians is None or are_high is None:
+        return {}
+    places = are_high[text].nonzero()[:, 0].tolist()
+    numbers: dict[str, Statistic] = {
+        "norms": Numbers(median_norm=float(medians[text]), high_norm=HIGH_NORM, num_high=len(places))
+    }
+    rows = Table(
+        {"position": place, "token": reading.text.tokens[place], "norm": float(norms.norms[text, place])}
+        for place in places
+    )
+    return numbers | ({"high_norm_patches": rows} if rows else {})
 
 
 def _unseen(spec: HeadsSpec, named_tokens: Table, rows: Sequence[HeadRow]) -> str:

@@ -5,24 +5,30 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from attncli.commands.heads import ablated_notes
+from attncli.commands.heads import ablated_notes, pictures_of
 from attncli.core.engines import attend
+from attncli.core.formulas import Plane
 from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.names import head_range
 from attncli.core.summaries import moments
 from attncli.errors import UserError
+from attncli.measure.heads import look_queries
 from attncli.measure.removal import AblatedHeads
 from attncli.memory import refuse_bytes
 from attncli.models.architectures import output_projection
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture
+from attncli.models.pictures import read_picture, reader_of
 from attncli.models.pretrained import (
     WORDS_NOTE,
     Pretrained,
     Reading,
     attention_between_words,
+    check_tokens_named,
+    texts_of_stack,
     token_named,
     words_of_characters,
 )
@@ -110,6 +116,10 @@ def read(
     spec: ModelAttentionSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator
 ) -> Reading:
     """The texts for the queries and, with a decoder, for the encoder; UserError for what does not fit."""
+    if spec.image is not None:
+        reading = read_picture(pretrained, spec.image, texts.text)
+        check_tokens_named(getattr(spec, "from"), [reading.text], pretrained, key="from")
+        return reading
     assert texts.text is not None
     key = "file" if spec.file else "sentence"
     words = words_of_characters if spec.words else None
@@ -142,6 +152,7 @@ def report_each(
 ) -> list[Report]:
     """For each text weights, scores, output and statistics of one layer (in self and cross of one head)."""
     spec = specs[0]
+    pretrained = reader_of(pretrained, readings[0])
     num_queries, num_context = readings[0].counts
     num_keys = num_context if spec.reads_context else num_queries
     num_heads = getattr(pretrained.model.config.get_text_config(), "num_attention_heads", 1)
@@ -164,7 +175,9 @@ def report_each(
     if spec.words:
         notes.append(WORDS_NOTE)
         layer = replace(layer, attention=attention_between_words(layer, readings))
-    computed = _computed(spec, pretrained, layer)
+    query, key = texts_of_stack(readings[0], layer.stack_name)
+    places = None if query is not key or query.seen is None else query.seen.places
+    computed = _computed(spec, pretrained, layer, places)
     reports = []
     spelling = None if spec.words else pretrained.token_spelling
     for text, (own, whole) in enumerate(zip(specs, readings, strict=True)):
@@ -178,7 +191,11 @@ def report_each(
             tensors = ids | tensors
         context = reading.context.tokens if spec.reads_context and reading.context else ()
         read = Texts(reading.text.tokens, context, token_spelling=spelling)
-        reports.append(build_report(own, read, tensors, statistics, [*notes, *whole.left_out_notes()]))
+        if spec.image is not None:
+            queries = look_queries(getattr(spec, "from"), reading.text, pretrained) or []
+            own = own.model_copy(update={"from": [reading.text.tokens[query] for query in queries]})
+        report = build_report(own, read, tensors, statistics, [*notes, *whole.left_out_notes()])
+        reports.append(replace(report, pictures=pictures_of(reading)))
     return reports
 
 
@@ -198,14 +215,20 @@ def _notes(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLaye
     return notes + way.notes()
 
 
-def _computed(spec: ModelAttentionSpec, pretrained: Pretrained, layer: CapturedLayer) -> Computed:
+def _computed(
+    spec: ModelAttentionSpec,
+    pretrained: Pretrained,
+    layer: CapturedLayer,
+    places: Float[Tensor, "token 2"] | None,
+) -> Computed:
     """Everything of all heads and texts; UserError for a head that the layer does not have."""
     num_heads, head = layer.attention.shape[1], spec.head or 0
     if head >= num_heads:
         known = f"{head_range({layer.layer: num_heads})} in {pretrained.name}"
         raise UserError(f"head: {known} (got {layer.layer}:{head})")
     ranks = min(spec.top_k, layer.attention.shape[3])
-    wanted = Wanted(rows=spec.measured_of_rows(), top_k=ranks, weights=True, received_mass=True)
+    plane = None if places is None else Plane(places.to(layer.attention.like.device))
+    wanted = Wanted(rows=spec.measured_of_rows(), top_k=ranks, weights=True, received_mass=True, plane=plane)
     if isinstance(layer.attention, AttentionLayer):
         wanted = replace(wanted, output=True, scores=True)
     return attend(layer.attention, wanted)

@@ -43,6 +43,7 @@ def is_long(source: Source, wanted: Wanted) -> bool:
         or wanted.kept_heads
         or wanted.head_mean
         or wanted.patterns is not None
+        or wanted.plane is not None
     )
     return not takes_whole_rows and source.shape[3] >= LEAST_KEYS
 

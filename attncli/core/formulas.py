@@ -31,6 +31,28 @@ class Softmax:
     distance: Float[Tensor, "*batch query"] | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """Row and column of every token of a picture, in patches; NaN for a token that lies elsewhere."""
+
+    places: Float[Tensor, "token 2"]
+
+    @cached_property
+    def lies(self) -> Float[Tensor, " token"]:
+        """1 for a token that lies on the picture, else 0."""
+        return self.places.isfinite().all(dim=-1).to(self.places.dtype)
+
+    @cached_property
+    def apart(self) -> Float[Tensor, "token token"]:
+        """sqrt(rows^2 + columns^2) between two tokens; 0 from or to one that lies elsewhere."""
+        places = self.places.nan_to_num(0.0)
+        return (
+            torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist")
+            * self.lies
+            * self.lies.unsqueeze(1)
+        )
+
+
 @dataclass(frozen=True)
 class Rows:
     """Weights p of some queries on a run of neighbouring keys; keys before and after it have weight 0.
@@ -38,6 +60,7 @@ class Rows:
     `queries` and `keys` are positions, `visible` is how many keys each query may see. `softmax` is there
     where the weights came from scores; weights from elsewhere may be negative. `num_keys` counts all keys,
     where the run is a part of them; `max_scores` is the largest score of each row, where there are scores.
+    `plane` says where tokens lie on a picture, where they do.
     """
 
     weights: Float[Tensor, "*batch query key"]
@@ -49,6 +72,7 @@ class Rows:
     """What depends only on positions: rows at the same positions in other layers share it."""
     num_keys: int | None = None
     max_scores: Float[Tensor, "*batch query"] | None = None
+    plane: Plane | None = None
 
     @cached_property
     def sums(self) -> Float[Tensor, "*batch query"]:
@@ -143,7 +167,17 @@ def sink_mass(rows: Rows) -> Float[Tensor, "*batch query"]:
 
 
 def distance(rows: Rows) -> Float[Tensor, "*batch query"]:
-    """sum p |i - j|, in tokens: mean distance from query i to the keys. Vig & Belinkov 2019 (1906.04284)."""
+    """sum p |i - j|, in tokens: mean distance from query i to the keys. Vig & Belinkov 2019 (1906.04284).
+
+    On a picture sum p d / sum p over the keys that lie on it, d between the centres of patches, in patches;
+    NaN for a query that lies elsewhere. Dosovitskiy et al. 2020 (2010.11929), figure 7.
+    """
+    if (plane := rows.plane) is not None:
+        queries, keys = (slice(int(run[0]), int(run[-1]) + 1) for run in (rows.queries, rows.keys))
+        apart = plane.apart.to(rows.weights.dtype)[queries, keys].expand_as(rows.weights)
+        mass = rows.weights @ plane.lies.to(rows.weights.dtype)[keys]
+        total: Tensor = torch.linalg.vecdot(rows.weights, apart)
+        return (total / mass).masked_fill(plane.lies[queries] == 0, torch.nan)
     if rows.softmax is not None and rows.softmax.distance is not None:
         return rows.softmax.distance
     return (rows.weights * rows.distances()).sum(dim=-1)
@@ -370,7 +404,8 @@ class Places:
 
     `first_key` is the first key that counts; `num_tokens` is how many tokens a text has, `repeat` how many of
     them are repeated on the probe. `special` are the tokenizer's own tokens; `from_queries` and `to_keys` are
-    the places that were asked for.
+    the places that were asked for. `query_places` and `key_places` are row and column on a picture, NaN for
+    a token that lies elsewhere, None for a text.
     """
 
     queries: Int[Tensor, "query 1"]
@@ -384,6 +419,8 @@ class Places:
     first_key: int
     num_tokens: int
     repeat: int
+    query_places: Float[Tensor, "query 1 2"] | None = None
+    key_places: Float[Tensor, "key 2"] | None = None
 
     @property
     def counted(self) -> Bool[Tensor, " key"]:
@@ -412,6 +449,18 @@ def next_token(at: Places) -> Pattern:
 def current_token(at: Places) -> Pattern:
     """j = i."""
     return (at.keys == at.queries) & at.counted
+
+
+def neighbour(at: Places) -> Pattern:
+    """j is one of the up to eight patches around i: the larger of |rows| and |columns| between them is 1.
+
+    A head that looks at one of them everywhere is a step of a 3 x 3 convolution (Cordonnier et al. 2020,
+    1911.03584).
+    """
+    if at.query_places is None or at.key_places is None:
+        return torch.zeros_like(at.key_ids == at.query_ids)
+    apart = (at.query_places - at.key_places).abs().amax(dim=-1)
+    return ((apart == 1) & at.counted).unsqueeze(0)
 
 
 def duplicate_token(at: Places) -> Pattern:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attncli.core.formulas import Places, load_formula
+from attncli.core.formulas import Places, Plane, load_formula
 from attncli.core.row_statistics import PATTERNS
 
 
@@ -315,6 +315,9 @@ def longest_row(rows: Float[Tensor, "*batch row dim"]) -> float:
 MAX_KEPT_ENTRIES = 2**21
 """Entries of patterns that stay from layer to layer: 8 MB, texts of some 600 tokens."""
 
+MAX_KEPT_OF_PICTURES = 2**23
+"""The same of pictures, which have a few patterns alone: 34 MB, 1,370 tokens."""
+
 
 class Marks(NamedTuple):
     """Places of some texts: keys that are special tokens, and the queries and keys that were asked for.
@@ -329,13 +332,17 @@ class Marks(NamedTuple):
 
 @dataclass(frozen=True)
 class Patterns:
-    """The patterns of these names on some texts of one length, `ids` on both sides."""
+    """The patterns of these names on some texts of one length, `ids` on both sides.
+
+    `places` are row and column of each token on a picture, the same for all texts; see `Rows`.
+    """
 
     names: tuple[str, ...]
     ids: Int[Tensor, "text token"]
     marks: Marks
     first_key: int = 0
     repeat: int = 0
+    places: Float[Tensor, "token 2"] | None = None
 
     @cached_property
     def _kept(self) -> dict[tuple[int, ...], Tensor]:
@@ -344,7 +351,8 @@ class Patterns:
     def block(self, texts: slice, queries: slice, keys: slice) -> Float[Tensor, "text pattern query key"]:
         """For each text and pattern 1 where a key counts for a query, else 0."""
         place = (texts.start, texts.stop, queries.start, queries.stop, keys.start, keys.stop)
-        is_short = self.ids.numel() * self.ids.shape[1] * len(self.names) <= MAX_KEPT_ENTRIES
+        most = MAX_KEPT_ENTRIES if self.places is None else MAX_KEPT_OF_PICTURES
+        is_short = self.ids.numel() * self.ids.shape[1] * len(self.names) <= most
         kept: dict[tuple[int, ...], Tensor] = (
             self._kept if is_short else vars(self._last).setdefault("kept", {})
         )
@@ -380,6 +388,8 @@ class Patterns:
             self.first_key,
             num_tokens,
             self.repeat,
+            None if self.places is None else self.places[queries].unsqueeze(1),
+            None if self.places is None else self.places[keys],
         )
         shape = (queries.stop - queries.start, keys.stop - keys.start)
         masks = (load_formula(PATTERNS[name])(at) for name in self.names)
@@ -408,7 +418,8 @@ class Wanted:
 
     `rows` are names of row statistics, `previous_token` asks for the weight on the key before each query,
     `weights` and `scores` ask for whole matrices, `kept_heads` for the weights of some heads, `pooled` for
-    maps of at most that many blocks along each side.
+    maps of at most that many blocks along each side. Distances are those of the `plane`, where tokens lie on
+    a picture.
     """
 
     rows: tuple[str, ...] = ()
@@ -423,6 +434,7 @@ class Wanted:
     received_mass: bool = False
     pooled: int | None = None
     patterns: Patterns | None = None
+    plane: Plane | None = None
 
 
 @dataclass(frozen=True)

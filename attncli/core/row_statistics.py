@@ -59,12 +59,15 @@ PATTERNS = {
     "previous_token": "attncli.core.formulas:previous_token",
     "next_token": "attncli.core.formulas:next_token",
     "current_token": "attncli.core.formulas:current_token",
+    "neighbour": "attncli.core.formulas:neighbour",
     "duplicate_token": "attncli.core.formulas:duplicate_token",
     "induction": "attncli.core.formulas:induction",
     "special_mass": "attncli.core.formulas:special_mass",
     "from_to_weight": "attncli.core.formulas:from_to_weight",
     "induction_stripe": "attncli.core.formulas:induction_stripe",
 }
+OF_PICTURES = ("distance", "current_token", "neighbour", "special_mass", "from_to_weight")
+"""What compares places on a picture, where nothing is before or after; `neighbour` is of pictures alone."""
 OF_KEYS = ("sink_mass_4", "special_mass", "from_to_weight")
 """The patterns that do not compare the two sides: cross-attention has them, too."""
 WITH_SHARE = (
@@ -100,6 +103,7 @@ HEAD_STATISTICS = (
     *PATTERNS,
     *map("{}_mul".format, WITH_SHARE),
     "one_key_mass",
+    "high_norm_mass",
     "value_norm",
 )
 """What a survey of heads has a number of."""
@@ -139,6 +143,7 @@ HEAD_PATTERNS = {
     "previous token": HeadPattern("previous_token", 0.4, "P"),
     "next token": HeadPattern("next_token", 0.4, "N"),
     "current token": HeadPattern("current_token", 0.4, "C"),
+    "adjacent patches": HeadPattern("neighbour", 0.4, "A"),
     "duplicate token": HeadPattern("duplicate_token", 0.4, "D"),
     "induction": HeadPattern("induction", 0.4, "I"),
     "special tokens": HeadPattern("special_mass", 0.4, "S"),
@@ -214,6 +219,7 @@ EFFECTS = {
     "probability": Effect(is_difference=True, falls=True),
     "logit_difference": Effect(is_difference=True, falls=True),
     "restored": Effect(),
+    "cls_change": Effect(),
     "output_change": Effect(),
     "approximate": Effect(),
 }

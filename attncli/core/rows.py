@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from threading import Lock
@@ -76,6 +77,7 @@ class RowStatistics:
     def __init__(self, source: Source, wanted: Wanted) -> None:
         num_texts, num_heads, num_queries, _ = source.shape
         shape, like = (num_texts, num_heads, num_queries), source.like
+        self.plane = wanted.plane
         self.formulas = {name: load_formula(ROW_STATISTICS[name].formula) for name in wanted.rows}
         self.rows = {name: Whole(shape, like) for name in wanted.rows}
         self.sums, self.logsumexp = Whole(shape, like), Whole(shape, like)
@@ -83,7 +85,8 @@ class RowStatistics:
 
     def add(self, tile: Tile) -> None:
         place = place_of(tile)
-        found = [(self.rows[name], formula(tile.rows)) for name, formula in self.formulas.items()]
+        rows = tile.rows if self.plane is None else replace(tile.rows, plane=self.plane)
+        found = [(self.rows[name], formula(rows)) for name, formula in self.formulas.items()]
         if tile.logsumexp is not None:
             found.append((self.logsumexp, tile.logsumexp))
         for whole, row in found:

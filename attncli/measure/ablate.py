@@ -43,7 +43,7 @@ from attncli.measure.scores import Part, Stream
 from attncli.memory import refuse_bytes
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer, StopCapture
-from attncli.models.pretrained import Pretrained, Reading
+from attncli.models.pretrained import CLS, Pretrained, Reading
 
 MASKED_SHARE = 0.15
 """Of the tokens of a text, as BERT was trained: Devlin et al. 2019 (1810.04805), 3.1."""
@@ -91,7 +91,11 @@ def predicted_reading(
     if kind is None and answer is not None:
         raise UserError(f"answer: {name} has no head that predicts tokens")
     if kind is None:
-        return Predicted(reading.text, reading.context, repeat=reading.repeat)
+        if any(len(shape) != len(("picture", "colour", "row", "column")) for shape in reading.shapes):
+            raise UserError(
+                f"image: {name} reads patches one after another: attn ablate needs whole pictures"
+            )
+        return Predicted(reading.text, reading.context, repeat=reading.repeat, inputs=reading.inputs)
     ids = reading.text.ids
     if answer is not None:
         target = answer_token(pretrained, answer, "answer")
@@ -270,10 +274,13 @@ class TextRun:
 
     def num_together(self) -> int:
         """How many runs make a batch."""
-        num_tokens = self.inputs["input_ids"].shape[1] - self.start
+        is_picture = self.reading.inputs is not None
+        num_tokens = self.reading.counts[0] if is_picture else self.inputs["input_ids"].shape[1] - self.start
         places = self.reading.num_places - self.num_same if self._keeps else num_tokens
         of_one = places * self.output.shape[-1] * self.output.element_size()
-        rows = max(tensor.shape[1] for tensor in self.inputs.values()) - self.start
+        rows = num_tokens
+        if not is_picture:
+            rows = max(tensor.shape[1] for tensor in self.inputs.values()) - self.start
         return max(1, min(LOGIT_BYTES // of_one, MAX_ROWS // rows))
 
     def without(
@@ -360,11 +367,13 @@ class Baseline:
     loss, in nats per token; of an answer its probability, and by how much its logit is above that of the
     token it is compared with. Their effects are differences: without the heads, minus with them. kl is
     sum p ln(p / q) of the predictions with all heads (p) and without (q); output_change, of a model
-    without a head, ||y' - y|| / ||y||.
+    without a head, ||y' - y|| / ||y||; cls_change, of a picture, 1 - cos(y', y) of [CLS].
     """
 
     def __init__(self, output: Float[Tensor, "place vocabulary_or_dim"], reading: Predicted) -> None:
         self.reading = reading
+        is_picture = reading.text.seen is not None and CLS in reading.text.tokens
+        self.cls = reading.text.tokens.index(CLS) if is_picture else None
         self.output = _wide(output)
         self.expected = self.output.log_softmax(dim=-1)
         self.targets = reading.targets.to(output.device)
@@ -396,7 +405,11 @@ class Baseline:
     def _effects(self, output: Float[Tensor, "place vocabulary_or_dim"]) -> tuple[Effects, int | None]:
         if self.losses is None:
             changes = relative_changes(self.output, output)
-            return {"output_change": float(changes.mean())}, _largest(changes)
+            effects = {"output_change": float(changes.mean())}
+            if self.cls is not None:
+                similarity = torch.cosine_similarity(self.output[self.cls], output[self.cls], dim=-1)
+                effects = {"cls_change": 1 - float(similarity)} | effects
+            return effects, _largest(changes)
         log_probabilities = output.log_softmax(dim=-1)
         of_places = token_losses(log_probabilities, self.targets)
         numbers = self._numbers(output, log_probabilities, of_places)

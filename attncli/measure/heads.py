@@ -9,12 +9,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attncli.core.engines import attend
 from attncli.core.formulas import roll_out, value_norms
-from attncli.core.layer import MAP_SIZE, AttentionLayer, Computed, Marks, Wanted, merge_heads
+from attncli.core.layer import (
+    MAP_SIZE,
+    AttentionLayer,
+    Computed,
+    Marks,
+    Visibility,
+    Wanted,
+    merge_heads,
+)
 from attncli.core.names import head_range
 from attncli.core.row_statistics import FIRST_TOKEN, HEAD_PATTERNS
 from attncli.core.row_tiles import GivenWeights
@@ -32,10 +40,12 @@ from attncli.measure.patterns import (
 )
 from attncli.measure.removal import AblatedHeads
 from attncli.memory import refuse_bytes
-from attncli.models.architectures import matrix_and_bias, output_projection, projection_of_heads
+from attncli.models.architectures import BLOCK, matrix_and_bias, output_projection, projection_of_heads
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, DeferredLayers
 from attncli.models.pretrained import (
+    CLS,
+    ModelText,
     Pretrained,
     Reading,
     attention_between_words,
@@ -60,7 +70,8 @@ class HeadOptions:
     what each head looks at (of self, cross or encoder attention), `full` names heads, as 24:4, whose weights
     are kept beyond `whole_tokens` tokens. The weight from the tokens `queries` to the tokens `keys`, named by
     text or position, is measured where there are keys. With `first_keys` the key with the most weight of
-    every query is kept: see `looked_at`.
+    every query is kept: see `looked_at`. With `looks` what each head looks at from the `queries` is kept,
+    else from [CLS], else from all: see `HeadLooks`.
     """
 
     skip_sink: int = 0
@@ -74,6 +85,7 @@ class HeadOptions:
     queries: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     first_keys: bool = False
+    looks: bool = False
 
 
 NOTHING_MORE = HeadOptions()
@@ -153,12 +165,15 @@ class MarkedTexts:
     def wanted(self, layer: CapturedLayer) -> Wanted:
         """What the statistics of the heads of a layer need."""
         ids = [texts_of_stack(one, layer.stack_name)[0].ids for one in self.readings]
+        query, key = texts_of_stack(self.readings[0], layer.stack_name)
+        places = None if query is not key or query.seen is None else query.seen.places
         return wanted_scores(
             None if layer.kind == "cross" else torch.stack(ids),
             self._marks(layer.stack_name),
             first_key=self.options.skip_sink,
             repeat=self.whole[0].repeat,
             asked=bool(self.options.keys),
+            places=places,
         )
 
     def _marks(self, stack: str) -> Marks:
@@ -166,6 +181,8 @@ class MarkedTexts:
         marks = torch.zeros(3, len(texts), max(len(text.ids) for text in texts[0]), dtype=torch.bool)
         for number, (query, key) in enumerate(texts):
             marks[0, number, : len(key.ids)] = torch.isin(key.ids, self.special)
+            if key.seen is not None:
+                marks[0, number, : len(key.ids)] |= key.seen.special
             for mark, names, text in (
                 (marks[1], self.options.queries, query),
                 (marks[2], self.options.keys, key),
@@ -177,6 +194,8 @@ class MarkedTexts:
 
 
 BYTES_PER_KEPT_WEIGHT = 16
+WHOLE_PICTURE = 400
+"""Tokens of a picture up to which all weights are kept: 257 are those of 224 x 224 pixels."""
 
 
 class HeadMaps:
@@ -190,7 +209,11 @@ class HeadMaps:
         self.options = options
         self.query, self.key = texts_of_stack(reading, options.maps)
         num_queries, num_keys = len(self.query.ids), len(self.key.ids)
-        self.is_whole = max(num_queries, num_keys) <= options.whole_tokens
+        # Blocks of neighbouring tokens are none of a picture: of many patches only heads in full are kept.
+        self.is_picture = reading.seen is not None
+        most = WHOLE_PICTURE if self.is_picture else options.whole_tokens
+        self.is_whole = max(num_queries, num_keys) <= most
+        self.num_heads: dict[int, int] = {}
         self.asked = [tuple(map(int, name.split(":"))) for name in options.full]
         self.maps: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
         self.full: dict[tuple[int, ...], Tensor] = {}
@@ -203,13 +226,16 @@ class HeadMaps:
             return wanted
         if self.is_whole:
             return replace(wanted, weights=True)
-        return replace(wanted, pooled=MAP_SIZE, kept_heads=self._heads_in_full(layer))
+        pooled = None if self.is_picture else MAP_SIZE
+        return replace(wanted, pooled=pooled, kept_heads=self._heads_in_full(layer))
 
     def take(self, layer: CapturedLayer, found: Computed, text: int) -> None:
         """Keep what is asked for of one layer, of one text."""
         if not self._is_asked_for(layer):
             return
-        for name in ("weights",) if self.is_whole else ("pooled_mean", "pooled_max"):
+        self.num_heads[layer.layer] = layer.attention.shape[1]
+        pooled = () if self.is_picture else ("pooled_mean", "pooled_max")
+        for name in ("weights",) if self.is_whole else pooled:
             self.maps[name][layer.layer] = getattr(found, name)[text].float().cpu()
         if found.kept_weights is not None:
             for head, weights in zip(self._heads_in_full(layer), found.kept_weights[text], strict=True):
@@ -235,22 +261,158 @@ class HeadMaps:
         return {place: self.full[place].numpy() for place in self.asked if place in self.full}
 
     def _check_heads(self) -> None:
-        kept = next(iter(self.maps.values()), {})
-        if not kept:
+        if not self.num_heads:
             raise UserError(f"maps: the model has no {self.options.maps}-attention")
         for layer, head in self.asked:
-            if layer not in kept or head >= len(kept[layer]):
-                known = head_range({layer: len(heads) for layer, heads in kept.items()})
-                raise UserError(f"full: {known} (got {layer}:{head})")
+            if head >= self.num_heads.get(layer, 0):
+                raise UserError(f"full: {head_range(self.num_heads)} (got {layer}:{head})")
 
 
-def _by_layer(layers: dict[int, Tensor]) -> Float[np.ndarray, "layer head query key"]:
+def _by_layer(layers: dict[int, Tensor]) -> Float[np.ndarray, "layer head *rest"]:
     num_heads = max(map(len, layers.values()))
     shape = next(iter(layers.values())).shape[1:]
     stacked = np.full((max(layers) + 1, num_heads, *shape), np.nan, dtype=np.float32)
     for layer, maps in layers.items():
         stacked[layer, : len(maps)] = maps.numpy()
     return stacked
+
+
+def look_queries(asked: Sequence[str], text: ModelText, pretrained: Pretrained) -> list[int] | None:
+    """The tokens that heads look from: those asked for, else [CLS]; None for all of them, the mean of which
+    is taken.
+    """
+    is_picture = text.seen is not None and text.seen.places is not None
+    names = asked or ((CLS,) if is_picture and CLS in text.tokens else ())
+    return [*positions_named(names, text, pretrained)] or None
+
+
+class HeadLooks:
+    """Takes the layers of one stack, and keeps what each head looks at from some tokens of a text: the mean
+    of their rows. With `has_rollout` how that adds up over the layers, too.
+
+    DINO's figures show the rows of [CLS] in the last layer (Caron et al. 2021, 2104.14294).
+    """
+
+    def __init__(self, options: HeadOptions, reading: Reading, pretrained: Pretrained, text: int) -> None:
+        self.text = text
+        self.of_text = reading.text
+        self.queries = look_queries(options.queries, reading.text, pretrained)
+        self.has_rollout = not pretrained.has_decoder
+        self.looks: dict[int, Float[Tensor, "head key"]] = {}
+        self.means: list[Float[Tensor, "query key"]] = []
+        if self.has_rollout:
+            size = pretrained.num_layers * reading.counts[0] ** 2 * BYTES_PER_MEAN_WEIGHT
+            refuse_bytes("heads", size, "a smaller picture, or a prompt of fewer tokens")
+
+    def take(self, layer: CapturedLayer, attention: Attention, found: Computed) -> None:
+        """Keep what is asked for of one layer."""
+        if layer.kind != "self":
+            return
+        if self.queries is None:
+            assert found.received_mass is not None
+            self.looks[layer.layer] = found.received_mass[self.text].double() / attention.shape[2]
+        else:
+            weights = rows_at(attention, self.queries, self.text)
+            self.looks[layer.layer] = weights.double().mean(dim=1)
+        if self.has_rollout and found.head_mean is not None:
+            self.means.append(found.head_mean[self.text])
+
+    def by_layer(self) -> Float[np.ndarray, "layer head key"]:
+        """The rows of every head, NaN where a layer has no attention or fewer heads."""
+        return _by_layer({layer: rows.float().cpu() for layer, rows in self.looks.items()})
+
+    def mean_by_layer(self) -> Float[np.ndarray, "layer key"]:
+        """The mean over the heads of each layer."""
+        means = [np.nanmean(rows, axis=0) if np.isfinite(rows).any() else rows[0] for rows in self.by_layer()]
+        return np.stack(means)
+
+    def rolled(self) -> Float[Tensor, " key"] | None:
+        """Rollout from the same tokens: their row of the product of (A + I) / 2 over the layers; see
+        `roll_out`.
+        """
+        if not self.means:
+            return None
+        row = torch.zeros(len(self.means[0]), dtype=torch.float64)
+        row[slice(None) if self.queries is None else self.queries] = 1.0
+        row /= row.sum()
+        for mean in reversed(self.means):
+            of_rows = 1 + mean.double().sum(dim=-1).cpu()
+            share = row / of_rows
+            row = share + share @ mean.double().cpu()
+        return row
+
+
+def rows_at(attention: Attention, queries: Sequence[int], text: int) -> Float[Tensor, "head query key"]:
+    """The weights of some queries of one text."""
+    if isinstance(attention, GivenWeights):
+        return attention.weights[text][:, [*queries]]
+    places = torch.tensor([*queries], device=attention.query.device)
+    own, seen = slice(text, text + 1), attention.visibility.of_texts(slice(text, text + 1))
+    rules = attention.rules
+    if rules.bias is not None:
+        bias = rules.bias[own] if len(rules.bias) > 1 else rules.bias
+        rules = replace(rules, bias=bias[:, :, places] if bias.shape[2] > 1 else bias)
+    if rules.sink is not None and len(rules.sink) > 1:
+        rules = replace(rules, sink=rules.sink[own])
+    visibility = Visibility(
+        len(queries), seen.num_keys, rule=lambda some, keys: seen.block(places[some], keys)
+    )
+    few = replace(
+        attention,
+        query=attention.query[own][:, :, places],
+        key=attention.key[own],
+        value=attention.value[own],
+        visibility=visibility,
+        rules=rules,
+    )
+    weights = attend(few, Wanted(weights=True)).weights
+    assert weights is not None
+    return weights[0]
+
+
+BYTES_PER_MEAN_WEIGHT = 12
+HIGH_NORM = 3.0
+"""Times the median norm of patches: those of DINOv2-g are below 100 but for outliers above 150 (Darcet et al.
+2023, 2309.16588, section 2.1)."""
+
+
+class LastNorms:
+    """The lengths of the vectors that the last block gives, before a norm: of a few patches of large models
+    these are several times as long as of the others, and heads park weight there (Darcet et al. 2023).
+    """
+
+    def __init__(self, readings: Sequence[Reading], pretrained: Pretrained, hooks: ExitStack) -> None:
+        self.readings = readings
+        self.norms: Float[Tensor, "text token"] | None = None
+        self.count = len(readings[0].text.ids)
+        for name, module in pretrained.model.named_modules():
+            if BLOCK.fullmatch(name):
+                hooks.enter_context(module.register_forward_hook(of_this_run(self._take)))
+
+    def _take(self, _module: nn.Module, _inputs: object, output: object) -> None:
+        vectors = output[0] if isinstance(output, tuple) else output
+        size = len(self.readings), self.count
+        if isinstance(vectors, Tensor) and vectors.ndim == 3 and vectors.shape[:2] == size:
+            self.norms = torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float32).cpu()
+
+    def medians(self) -> Float[Tensor, " text"] | None:
+        """The median over the patches of each text; None where no block gave vectors of the tokens."""
+        if self.norms is None:
+            return None
+        of_patches = [
+            norms[~reading.seen.special].median()
+            for norms, reading in zip(self.norms, self.readings, strict=True)
+            if reading.seen is not None
+        ]
+        return torch.stack(of_patches)
+
+    def are_high(self) -> Bool[Tensor, "text token"] | None:
+        """The patches whose vectors are longer than HIGH_NORM times the median."""
+        medians = self.medians()
+        if self.norms is None or medians is None:
+            return None
+        special = torch.stack([one.seen.special for one in self.readings if one.seen is not None])
+        return (self.norms > HIGH_NORM * medians.unsqueeze(1)) & ~special
 
 
 class SurveyedLayer(NamedTuple):
@@ -271,6 +433,7 @@ class SurveyedLayers:
 
     layers: list[SurveyedLayer] = field(default_factory=list)
     wanted: dict[str, Wanted] = field(default_factory=dict)
+    norms: LastNorms | None = None
 
     def keep(self, layer: CapturedLayer, found: Computed, norms: Tensor | None) -> None:
         """Keep what the statistics of the heads of a layer need."""
@@ -329,6 +492,15 @@ class Survey:
         self.maps: list[HeadMaps] = []
         if options.maps != "none":
             self.maps = [HeadMaps(options, reading) for reading in self.texts.readings]
+        self.looks: list[HeadLooks] = []
+        if options.looks:
+            self.looks = [
+                HeadLooks(options, reading, pretrained, text)
+                for text, reading in enumerate(self.texts.readings)
+            ]
+        seen = whole[0].text.seen
+        if seen is not None and seen.places is not None:
+            self._found.norms = LastNorms(whole, pretrained, hooks)
 
     @property
     def found(self) -> SurveyedLayers:
@@ -349,6 +521,8 @@ class Survey:
             attention, norms = self._weighted(layer, attention)
         found = attend(attention, self._wanted(layer, attention))
         self._keep(layer, found, norms)
+        for looks in self.looks:
+            looks.take(layer, attention, found)
         if self.rest is not None:
             self.rest.take(layer)
         if self.progress is not None:
@@ -364,7 +538,8 @@ class Survey:
         stack = layer.stack_name
         wanted_before = self._found.wanted
         if stack not in wanted_before:
-            head_mean = self.options.rollout and layer.kind == "self"
+            has_rollout = self.options.rollout or any(looks.has_rollout for looks in self.looks)
+            head_mean = has_rollout and layer.kind == "self"
             top_k = int(self.options.first_keys)
             wanted_before[stack] = replace(self.texts.wanted(layer), head_mean=head_mean, top_k=top_k)
         has_values = isinstance(attention, AttentionLayer) and attention.value.shape[-1] > 0
@@ -376,7 +551,7 @@ class Survey:
         for text in range(self.num_texts):
             if self.maps:
                 self.maps[text].take(layer, found, text)
-            if found.head_mean is not None:
+            if found.head_mean is not None and self.options.rollout:
                 mean = found.head_mean[text].double()
                 if text == len(self.rolled):
                     self.rolled.append(torch.eye(len(mean), dtype=mean.dtype, device=mean.device))
@@ -474,12 +649,25 @@ def head_numbers(survey: SurveyedLayers) -> list[HeadNumbers]:
         computed = [survey.layers[place].found for place in places]
         mass, keys = one_key(computed, survey.wanted[stack])
         scores = head_scores(computed, survey.wanted[stack]) | {"one_key_mass": mass}
+        if survey.norms is not None:
+            scores["high_norm_mass"] = _high_norm_mass(computed, survey.norms)
         norms = [norm for place in places if (norm := survey.layers[place].norms) is not None]
         numbers = ({"value_norm": torch.stack(norms)} if norms else {}) | scores
         values = torch.stack(list(numbers.values()), dim=-1)
         for place, *of_layer in zip(places, values, keys, strict=True):
             by_layer[place] = HeadNumbers(tuple(numbers), *of_layer)
     return [by_layer[place] for place in range(len(survey.layers))]
+
+
+def _high_norm_mass(layers: Sequence[Computed], norms: LastNorms) -> Float[Tensor, "layer text head"]:
+    """mean_i sum_j p_ij over the patches j with a high norm; NaN where no norms are known."""
+    received = torch.stack([found.received_mass for found in layers if found.received_mass is not None])
+    are_high = norms.are_high()
+    if are_high is None:
+        return torch.full_like(received[..., 0], torch.nan)
+    num_rows = torch.stack([found.seeing.sum(dim=-1) for found in layers])
+    on_high = received * are_high.to(received).unsqueeze(1)
+    return on_high.sum(dim=-1) / num_rows.unsqueeze(-1)
 
 
 def stacks_of(survey: SurveyedLayers, text: int) -> dict[str, Stack]:
@@ -597,6 +785,16 @@ class Surveyed:
     def rollout(self) -> list[Float[Tensor, "query key"]]:
         """How attention adds up over the layers, of each text, where that was asked for."""
         return self.survey.rolled
+
+    @property
+    def looks(self) -> list[HeadLooks]:
+        """What each head looks at from some tokens, of each text, where that was asked for."""
+        return self.survey.looks
+
+    @property
+    def norms(self) -> LastNorms | None:
+        """The norms of patches, where texts are pictures."""
+        return self.survey.found.norms
 
     @property
     def maps(self) -> list[HeadMaps]:

@@ -9,11 +9,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attncli.core.formulas import Plane
 from attncli.core.layer import Computed, Marks, Patterns, Wanted
 from attncli.core.row_statistics import (
     FIRST_TOKEN,
     HEAD_PATTERNS,
     OF_KEYS,
+    OF_PICTURES,
     PATTERNS,
     ROW_STATISTICS,
     STARTS_SPECIAL,
@@ -31,20 +33,29 @@ def wanted_scores(
     first_key: int = 0,
     repeat: int | None = None,
     asked: bool = False,
+    places: Float[Tensor, "token 2"] | None = None,
 ) -> Wanted:
     """What `head_scores` needs. `ids` are the tokens of queries and keys; None in cross-attention, where
     positions do not compare.
 
     Keys before `first_key` are not in the patterns. `repeat` is |r| on the repeated probe; `asked` says that
-    the marks hold queries and keys that were asked for.
+    the marks hold queries and keys that were asked for. With `places`, of tokens on a picture, nothing is
+    before or after another.
     """
-    rows = tuple(name for name, known in ROW_STATISTICS.items() if ids is not None or not known.positional)
+    comparing = {*ROW_STATISTICS, *PATTERNS} - {"neighbour"} if places is None else {*OF_PICTURES}
+    if ids is None:
+        comparing = {*OF_KEYS}
+    rows = tuple(name for name, known in ROW_STATISTICS.items() if name in comparing or not known.positional)
     left_out = {*(() if asked else ("from_to_weight",)), *(() if repeat else ("induction_stripe",))}
-    names = tuple(name for name in PATTERNS if name not in left_out and (ids is not None or name in OF_KEYS))
+    names = tuple(name for name in PATTERNS if name in comparing - left_out)
     if ids is None:
         ids = torch.zeros_like(marks.special, dtype=torch.int64)
-    patterns = Patterns(names, ids.to(marks.special.device), marks, first_key=first_key, repeat=repeat or 0)
-    return Wanted(rows=rows, patterns=patterns, received_mass=True)
+    places = None if places is None else places.to(marks.special.device)
+    patterns = Patterns(
+        names, ids.to(marks.special.device), marks, first_key=first_key, repeat=repeat or 0, places=places
+    )
+    plane = None if places is None else Plane(places)
+    return Wanted(rows=rows, patterns=patterns, received_mass=True, plane=plane)
 
 
 def only_patterns(wanted: Wanted) -> Wanted:
@@ -88,7 +99,12 @@ def head_scores(layers: Sequence[Computed], wanted: Wanted) -> dict[str, Float[T
     shares = dict(zip(patterns.names, by_mass, strict=True))
     on_patterns = dict.fromkeys(PATTERNS, nothing) | dict(zip(patterns.names, by_rows, strict=True))
     from_to, stripe = (on_patterns.pop(name) for name in ("from_to_weight", "induction_stripe"))
+    if patterns.places is None:
+        del on_patterns["neighbour"]
     scores |= on_patterns | {f"{name}_mul": shares.get(name, nothing) for name in WITH_SHARE}
+    if patterns.places is not None:  # what is not of pictures is not there at all
+        on_picture = {*wanted.rows, *patterns.names, *(f"{name}_mul" for name in patterns.names)}
+        scores = {name: score for name, score in scores.items() if name in on_picture}
     of_asked = {"from_to_weight": from_to} if "from_to_weight" in patterns.names else {}
     return scores | of_asked | ({"induction_stripe": stripe} if patterns.repeat else {})
 

@@ -67,6 +67,13 @@ ROTATIONS_BY_LENGTH = frozenset({"dynamic", "longrope"})
 """Rotations that depend on how long the text is."""
 UNTRAINED_PARTS = ("pooler",)
 """Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
+TOKENS_OF_PICTURES = {
+    **dict.fromkeys(("cls_token", "class_embedding", "class_token"), "[CLS]"),
+    **dict.fromkeys(("register_tokens", "storage_tokens", "reg_token"), "reg"),
+    "distillation_token": "[DIST]",
+    "detection_tokens": "det",
+}
+"""What a token that is no part of a picture is called, by the parameter that it comes of."""
 BLANKS = {"Ġ": "byte-level", "▁": "metaspace"}
 """How a vocabulary writes the blank before a word."""
 

@@ -25,6 +25,7 @@ from attncli.models.layers import (
     CapturedLayer,
     Consumer,
     Numbering,
+    PictureInputs,
     StopCapture,
     run_by_interface,
 )
@@ -217,7 +218,7 @@ def capture(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Consu
     UserError where the model gives no weights of its tokens; MemoryError.
     """
     model.config.use_cache = False
-    with model_errors(model.config.model_type):
+    with model_errors(model.config.model_type, _what_is_read(inputs)):
         way = way_of(model, inputs)
         with suppress(StopCapture):
             if way.kind == "interface":
@@ -245,11 +246,13 @@ def run_model(model: PreTrainedModel, inputs: Mapping[str, Tensor], consume: Con
     None where `consume`, or a hook, raised StopCapture. UserError where the model fails; MemoryError.
     """
     model.config.use_cache = False
-    with model_errors(model.config.model_type), suppress(StopCapture):
+    with model_errors(model.config.model_type, _what_is_read(inputs)), suppress(StopCapture):
         return run_by_interface(model, inputs, guarded(consume), _numbering(model, inputs))
 
 
 def _numbering(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Numbering:
+    if isinstance(inputs, PictureInputs):
+        return inputs.numbering(has_two_stacks=bool(model.config.is_encoder_decoder))
     counts = [inputs[name].shape[1] for name in ("decoder_input_ids", "input_ids") if name in inputs]
     num_tokens = (counts[0], counts[-1]) if "input_ids" in inputs else None
     return Numbering(bool(model.config.is_encoder_decoder), num_tokens)
@@ -263,7 +266,9 @@ def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
     """
     num_texts = max(map(len, inputs.values())) if model in _lent else 1
     num_tokens = needed = max(tensor.shape[-1] for tensor in inputs.values())
-    if model not in _lent:
+    if isinstance(inputs, PictureInputs):
+        num_tokens = needed = TRIAL_TOKENS
+    elif model not in _lent:
         if model not in _windows:
             _windows[model] = _windows_of(model)
         needed = max((size for size in _windows[model] if size < num_tokens), default=0) + TRIAL_TOKENS
@@ -291,8 +296,9 @@ def _way_on(model: PreTrainedModel, few: Mapping[str, Tensor], more: Mapping[str
             way = _tried(model, more)
         return way
 
-    # Each kind of block is read twice; where that settles nothing, all of them.
-    with unchanged(model), first_blocks(model) as is_shorter:
+    # Each kind of block is read twice; where that settles nothing, all of them. A picture is no few tokens.
+    is_picture = isinstance(few, PictureInputs)
+    with unchanged(model), first_blocks(model, in_memory=is_picture) as is_shorter:
         if is_shorter and (way := tried()) == Way("interface"):
             return way
     with unchanged(model):
@@ -305,7 +311,9 @@ def _windows_of(model: PreTrainedModel) -> set[int]:
 
 
 def _start(inputs: Mapping[str, Tensor], num_texts: int, num_tokens: int) -> dict[str, Tensor]:
-    """The first tokens of the first texts, with nothing masked."""
+    """The first tokens of the first texts, with nothing masked; pictures whole."""
+    if isinstance(inputs, PictureInputs):
+        return inputs
     return {name: _start_of(name, tensor[:num_texts], num_tokens) for name, tensor in inputs.items()}
 
 
@@ -412,8 +420,8 @@ def _first(output: Any) -> Any:
 
 
 def _copied(part: Any) -> Tensor | None:
-    """A copy of the vectors of the tokens of texts; None for anything else, as masks and positions."""
-    is_vectors = isinstance(part, Tensor) and part.is_floating_point() and part.ndim == 3
+    """A copy of the vectors of the tokens of texts, or of one; None for anything else, as masks."""
+    is_vectors = isinstance(part, Tensor) and part.is_floating_point() and part.ndim in (2, 3)
     return part.clone() if is_vectors else None
 
 
@@ -472,6 +480,10 @@ def model_errors(kind: str, what: str = "run on text alone") -> Iterator[None]:
         if not _is_of_model(error):
             raise
         raise UserError(f"model: {kind} cannot {what}, use another: {_one_line(error)}") from None
+
+
+def _what_is_read(inputs: Mapping[str, Tensor]) -> str:
+    return "read this picture" if isinstance(inputs, PictureInputs) else "run on text alone"
 
 
 def _one_line(error: Exception) -> str:

@@ -41,6 +41,8 @@ TOKENIZER_FILES = (
     "*.tiktoken",
     "tekken.json",
 )
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+"""Either says what becomes of a picture before a model reads it."""
 ADAPTER = "adapter_config.json"
 READ = frozenset({".json", ".safetensors", ".txt", ".jinja", ".gguf", ".model", ".spm", ".tiktoken"})
 """What transformers reads of a folder. It takes what is no file (a pipe, a folder) for absent, or waits."""
@@ -164,8 +166,13 @@ def check_model_folder(folder: Path) -> None:
             wrong = f"{key} must be at most {most}{reason} (got {count!s:.20})"
             raise UserError(f"model: {folder / 'config.json'}: {wrong}")
     _check_adapter(folder)
-    if not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
+    if not has_tokenizer(folder) and not any(folder / name in files for name in PROCESSOR_FILES):
         raise UserError(f"model: {folder}: has no tokenizer: tokenizer.json is missing")
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder has files of a tokenizer: a model of pictures alone needs none."""
+    return any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern))
 
 
 def _check_adapter(folder: Path) -> None:

@@ -72,11 +72,14 @@ class Numbering:
 
     A layer has the number in its module's name, but where one module serves several layers (ALBERT), each
     call is a layer of its own, and gets the next number. CannotShow where queries and keys are not the
-    `num_tokens` of the text and of its context (the text itself where there is none).
+    `num_tokens` of the text and of its context (the text itself where there is none), or texts not
+    `num_texts`: windows of a picture are none. Only layers of the module `part` are named.
     """
 
     has_two_stacks: bool
     num_tokens: tuple[int, int] | None
+    num_texts: int | None = None
+    part: str = ""
     taken: defaultdict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def layer(
@@ -87,6 +90,8 @@ class Numbering:
             stack = layer_stack(module) if self.has_two_stacks else ""
         if self.num_tokens is not None:
             self._check_counts(module, stack, kind, attention.shape[2:], self.num_tokens)
+        if self.num_texts not in (None, attention.shape[0]):
+            raise CannotShow(f"{module} attends within windows or groups of tokens")
         taken = self.taken[stack, kind]
         number = layer_number(module)
         if number in taken:
@@ -105,6 +110,23 @@ class Numbering:
                 f"{module} has {got[0]} queries and {got[1]} keys where the texts have {queries} and {keys} "
                 "tokens"
             )
+
+
+class PictureInputs(dict[str, Tensor]):
+    """What a model's forward takes of pictures, and how many tokens that makes of the text and its context.
+
+    Only layers of the module `part` see these tokens, all of them where it is empty.
+    """
+
+    def __init__(
+        self, inputs: Mapping[str, Tensor], *, num_tokens: tuple[int, int], num_texts: int = 1, part: str = ""
+    ) -> None:
+        super().__init__(inputs)
+        self.num_tokens, self.num_texts, self.part = num_tokens, num_texts, part
+
+    def numbering(self, *, has_two_stacks: bool) -> Numbering:
+        """Names for the layers that see the tokens."""
+        return Numbering(has_two_stacks, self.num_tokens, self.num_texts, self.part)
 
 
 SHORT = 2**16
@@ -272,7 +294,9 @@ def _attend_and_hand_over(
         query.shape[-1] ** -0.5 if scaling is None else scaling,
         ScoreRules(softcap=softcap, bias=bias, sink=None if s_aux is None else s_aux.unsqueeze(0)),
     )
-    output = receiver.consume(receiver.numbering.layer(name, layer_kind(name), layer))
+    output = None
+    if name.startswith(receiver.numbering.part):
+        output = receiver.consume(receiver.numbering.layer(name, layer_kind(name), layer))
     if output is None:
         output = attend(layer, Wanted(output=True)).output
         assert output is not None

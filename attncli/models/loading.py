@@ -7,6 +7,7 @@ from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
+from inspect import signature
 from multiprocessing import parent_process
 from os import PathLike, fspath
 from pathlib import Path
@@ -46,6 +47,7 @@ from attncli.models.folder import (
     converted_gguf,
     gguf_header,
     gguf_settings,
+    has_tokenizer,
     local_model,
     num_parameters,
     panics_in_one_line,
@@ -68,7 +70,7 @@ LOADS = ("auto", "memory", "disk")
 
 def open_model(
     model: str | PathLike[str] | PreTrainedModel = SHIPPED_MODEL,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: Any = None,
     *,
     device: str = "auto",
     dtype: str = "float32",
@@ -83,8 +85,8 @@ def open_model(
     as they are used; auto does so for a large model, and keeps what was widened, after the first time,
     where that fits into half of the memory that is free.
 
-    A loaded transformers model, with its tokenizer, stays where it is and is left as it was: device and dtype
-    are its own. UserError for what cannot be opened; MemoryError.
+    A loaded transformers model, with its tokenizer, or its processor where it reads pictures, stays where it
+    is and is left as it was: device and dtype are its own. UserError for what cannot be opened; MemoryError.
     """
     if not isinstance(model, str | PathLike):
         name = short_name(getattr(model, "name_or_path", "") or type(model).__name__)
@@ -203,15 +205,19 @@ def load_pretrained(
         )
     name = short_name(model)
     body = body_of(loaded)
-    check_reads_text(name, body)
-    return Pretrained(name, body, tokenizer, None if head is None else loaded)
+    check_reads_text(name, body, tokenizer)
+    return Pretrained(name, body, tokenizer, None if head is None else loaded, source=model)
 
 
-def _described(path: Path, options: Mapping[str, Any]) -> tuple[PreTrainedTokenizerBase, PreTrainedConfig]:
-    """A model's tokenizer and config."""
+def _described(
+    path: Path, options: Mapping[str, Any]
+) -> tuple[PreTrainedTokenizerBase | None, PreTrainedConfig]:
+    """A model's tokenizer, where it has one, and config."""
     if not path.is_file():
-        with panics_in_one_line():
-            tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
+        tokenizer = None
+        if not path.is_dir() or has_tokenizer(path):
+            with panics_in_one_line():
+                tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
         with _without_warnings():
             return tokenizer, AutoConfig.from_pretrained(str(path), **options)
     header = gguf_header(path)
@@ -359,10 +365,14 @@ def _weights(
 def body_of(model: PreTrainedModel) -> PreTrainedModel:
     """The model without its head; the model itself where transformers does not say which part that is.
 
-    A body may have one of its own (DPR: an encoder around a BERT, which gives no outputs by name).
+    A body may have one of its own (DPR: an encoder around a BERT, which gives no outputs by name). What
+    reads pixels stays with what makes tokens of them.
     """
     base = model.base_model
-    return model if base is model or not isinstance(base, PreTrainedModel) else body_of(base)
+    if base is model or not isinstance(base, PreTrainedModel):
+        return model
+    pixels = {"pixel_values"} & {*signature(model.forward).parameters}
+    return body_of(base) if pixels <= {*signature(base.forward).parameters} else model
 
 
 def short_name(model: str) -> str:
@@ -370,10 +380,15 @@ def short_name(model: str) -> str:
     return Path(model).name or model
 
 
-def check_reads_text(name: str, model: PreTrainedModel) -> None:
-    """UserError for a model of images or sounds."""
-    if model.main_input_name != "input_ids":
-        raise UserError(f"model: {name} takes {model.main_input_name}, not text")
+READ_INPUTS = ("input_ids", "pixel_values")
+
+
+def check_reads_text(name: str, model: PreTrainedModel, tokenizer: object) -> None:
+    """UserError for a model of sounds, and for one of text without a tokenizer."""
+    if model.main_input_name not in READ_INPUTS:
+        raise UserError(f"model: {name} takes {model.main_input_name}, not text or pictures")
+    if tokenizer is None and model.main_input_name == "input_ids":
+        raise UserError(f"model: {name} has no tokenizer: tokenizer.json is missing")
 
 
 def kept_pretrained(model: str, **loading: Any) -> Pretrained:
@@ -397,24 +412,39 @@ def _kept(model: str, state: object, **loading: Any) -> Pretrained:
 def borrowed(name: str, model: Any, tokenizer: Any) -> Iterator[Pretrained]:
     """A loaded transformers model, in evaluation mode; afterwards it is as before.
 
-    UserError for what is not a transformers model of text, or not a tokenizer, and for weights that are not
-    there.
+    `tokenizer` may be a processor, of pictures alone or of both. UserError for what is not a transformers
+    model of text or pictures, or not a tokenizer, and for weights that are not there.
     """
     if not isinstance(model, PreTrainedModel):
         raise UserError(
             f"model: must be a folder's name or a transformers PreTrainedModel (got {_kind(model)})"
         )
+    own_tokenizer, processor = tokenizer, None
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        got = "none" if tokenizer is None else type(tokenizer).__name__
-        raise UserError(f"tokenizer: must be the loaded model's transformers tokenizer (got {got})")
-    check_reads_text(name, model)
+        own_tokenizer, processor = _parts_of_processor(tokenizer)
+    check_reads_text(name, model, own_tokenizer)
     _check_has_numbers(model)
     # What acts on the whole model at its beginning would not act on its body alone.
     acts = model._forward_pre_hooks or "forward" in vars(model)
     body = model if acts else body_of(model)
     with unchanged(model), tried_on_each_text(model, body):
         model.train(False)
-        yield Pretrained(name, body, tokenizer, model if predicted_tokens(model) else None)
+        head = model if predicted_tokens(model) else None
+        yield Pretrained(name, body, own_tokenizer, head, source=processor)
+
+
+def _parts_of_processor(processor: Any) -> tuple[PreTrainedTokenizerBase | None, Any]:
+    """A processor's tokenizer, where it has one, and itself; UserError for what is none."""
+    from transformers.image_processing_base import ImageProcessingMixin
+    from transformers.processing_utils import ProcessorMixin
+
+    if isinstance(processor, ImageProcessingMixin):
+        return None, processor
+    tokenizer = getattr(processor, "tokenizer", None)
+    if not isinstance(processor, ProcessorMixin) or not isinstance(tokenizer, PreTrainedTokenizerBase):
+        got = "none" if processor is None else type(processor).__name__
+        raise UserError(f"tokenizer: must be the loaded model's transformers tokenizer (got {got})")
+    return tokenizer, processor
 
 
 @contextmanager
@@ -427,7 +457,8 @@ def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
     if pretrained.lent is None:
         yield pretrained
         return
-    with borrowed(pretrained.name, pretrained.lent, pretrained.tokenizer) as as_it_is:
+    given = pretrained.own_tokenizer if pretrained.source is None else pretrained.source
+    with borrowed(pretrained.name, pretrained.lent, given) as as_it_is:
         yield as_it_is
 
 

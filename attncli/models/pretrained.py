@@ -1,6 +1,7 @@
 """A pretrained model and its tokenizer: reading text, its tokens and words, the head that predicts."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -8,7 +9,7 @@ from typing import Any, Literal
 from unicodedata import category
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -18,7 +19,7 @@ from attncli.core.rows import merged_into_words
 from attncli.errors import UserError, nearest
 from attncli.models.architectures import BLANKS, POSITIONS, Predicts, predicted_tokens
 from attncli.models.folder import panics_in_one_line
-from attncli.models.layers import CapturedLayer
+from attncli.models.layers import CapturedLayer, PictureInputs
 
 JOINING = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}-_")
 """Marks inside words, between two letters: don't, well-known."""
@@ -129,6 +130,48 @@ FIRST_WORD_ID = 2**32
 """Above all ids of a vocabulary."""
 
 
+CLS = "[CLS]"
+"""What the token is called that stands for a whole picture."""
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom."""
+
+
+@dataclass(frozen=True)
+class SeenPicture:
+    """A picture as a model sees it: `png` is what is left of it after crop and resize.
+
+    `boxes` has the place of each token as shares of that, None for a token that lies elsewhere. `size` is
+    that of the file in pixels, `crop` the part of it that the model sees.
+    """
+
+    name: str
+    size: tuple[int, int]
+    crop: Box
+    png: bytes
+    boxes: tuple[Box | None, ...]
+
+
+@dataclass(frozen=True)
+class PictureTokens:
+    """Where tokens lie: `places` are row and column on a picture, in patches; NaN where one is not on it.
+
+    There are none among words, nor where a picture is cut in parts. `special` marks the model's own tokens
+    ([CLS], registers); `notes` say what became of the files.
+    """
+
+    pictures: tuple[SeenPicture, ...]
+    places: Float[Tensor, "token 2"] | None
+    special: Bool[Tensor, " token"]
+    notes: tuple[str, ...] = ()
+
+    def at(self, across: float, down: float) -> int | None:
+        """The token whose box holds a point, given as shares of the first picture."""
+        for token, box in enumerate(self.pictures[0].boxes):
+            if box is not None and box[0] <= across <= box[2] and box[1] <= down <= box[3]:
+                return token
+        return None
+
+
 @dataclass(frozen=True)
 class ModelText:
     """The tokens of a text as a model reads it, with special ones: the vocabulary's names, and ids.
@@ -136,6 +179,7 @@ class ModelText:
     `left_out` is how many tokens were cut off, since the model reads no more: the last of the text, or the
     first where its tokenizer cuts there. `words` are those that the tokens belong to, and `spans` the
     characters of each token, where they are wanted; where `is_merged` the tokens are words already.
+    `seen` says where tokens lie on pictures, each of which has an id of its own.
     """
 
     tokens: tuple[str, ...]
@@ -145,6 +189,7 @@ class ModelText:
     is_merged: bool = False
     left_out_side: Literal["first", "last"] = "last"
     spans: Sequence[tuple[int, int]] | None = None
+    seen: PictureTokens | None = None
 
     def in_words(self) -> "ModelText":
         """The text with words in the place of tokens, where they are wanted.
@@ -169,32 +214,46 @@ class ModelText:
 class Reading:
     """What a model reads; with an encoder and a decoder the context goes to the encoder.
 
-    `repeat` is |r| where the text is the repeated probe.
+    `repeat` is |r| where the text is the repeated probe. `inputs` are what the model's forward takes where
+    that is more than ids: pixels; then only layers of the model's `part` see the tokens, all of them where it
+    is empty.
     """
 
     text: ModelText
     context: ModelText | None = None
     repeat: int | None = field(default=None, kw_only=True)
+    inputs: Mapping[str, Tensor] | None = field(default=None, kw_only=True)
+    part: str = field(default="", kw_only=True)
 
     @property
     def counts(self) -> tuple[int, int]:
         """Tokens of the text and of the context: what runs together has the same."""
         return len(self.text.ids), 0 if self.context is None else len(self.context.ids)
 
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        """Those of the inputs that are more than ids: what runs together has the same."""
+        return tuple(tensor.shape for tensor in (self.inputs or {}).values())
+
+    @property
+    def seen(self) -> PictureTokens | None:
+        """Where the tokens of the text, or else of the context, lie on pictures."""
+        return self.text.seen or (None if self.context is None else self.context.seen)
+
     def in_words(self) -> "Reading":
         """The reading with words in the place of tokens, where they are wanted."""
         context = None if self.context is None else self.context.in_words()
-        return Reading(self.text.in_words(), context, repeat=self.repeat)
+        return Reading(self.text.in_words(), context, repeat=self.repeat, inputs=self.inputs, part=self.part)
 
     def left_out_notes(self) -> list[str]:
-        """What was cut off, where anything was."""
+        """What was cut off, where anything was, and what became of pictures."""
         texts = {"text": self.text, "context": None if self.context is self.text else self.context}
         return [
             f"Of the {name} the {text.left_out_side} {text.left_out} tokens are left out: "
             f"the model reads {len(text.ids)}."
             for name, text in texts.items()
             if text is not None and text.left_out
-        ]
+        ] + [*(() if self.seen is None else self.seen.notes)]
 
 
 @dataclass(frozen=True)
@@ -202,14 +261,23 @@ class Pretrained:
     """A model without its head (attention needs no logits), in evaluation mode, and its tokenizer.
 
     `with_head` is the model with the head that predicts tokens, where that was asked for and is there. `lent`
-    is a caller's own model, which is measured as it then is, and left as it was.
+    is a caller's own model, which is measured as it then is, and left as it was. `source` is the folder it
+    came from, whose image processor is opened where a picture is read; or that processor itself.
     """
 
     name: str
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    own_tokenizer: PreTrainedTokenizerBase | None
     with_head: PreTrainedModel | None = None
     lent: PreTrainedModel | None = None
+    source: Any = None
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer; UserError for a model that reads pictures alone."""
+        if self.own_tokenizer is None:
+            raise UserError(f"model: {self.name} reads pictures, not text: give it a picture by `image`")
+        return self.own_tokenizer
 
     @property
     def whole(self) -> PreTrainedModel:
@@ -235,6 +303,8 @@ class Pretrained:
     @cached_property
     def token_spelling(self) -> str | None:
         """How the vocabulary writes a blank: byte-level (`Ġ`), metaspace (`▁`) or not at all."""
+        if self.own_tokenizer is None:
+            return None
         with self._tokenizer_errors():
             written = "".join(self.tokenizer.tokenize("a b"))
         return next((name for mark, name in BLANKS.items() if mark in written), None)
@@ -242,12 +312,16 @@ class Pretrained:
     @cached_property
     def special_ids(self) -> frozenset[int]:
         """The tokens with a role (bos, sep, ...), and those that the tokenizer's file marks as special."""
+        if self.own_tokenizer is None:
+            return frozenset()
         added = self.tokenizer.added_tokens_decoder.items()
         return frozenset((*self.tokenizer.all_special_ids, *(i for i, token in added if token.special)))
 
     @cached_property
     def unknown_ids(self) -> frozenset[int]:
         """[UNK], which stands for a word of the text; none where it begins or ends texts as well (GPT-2)."""
+        if self.own_tokenizer is None:
+            return frozenset()
         ends = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
         return frozenset((self.tokenizer.unk_token_id,)) - {getattr(self.tokenizer, end) for end in ends}
 
@@ -266,6 +340,7 @@ class Pretrained:
         UserError that names `key` for none, or too many. `num_new` places stay free; a whole text gets no
         special tokens around it. `words` gives the words that tokens are to be merged into.
         """
+        self.check_reads_text()
         if words is not None and not self.tokenizer.is_fast:
             message = "does not say where its tokens stand in the text: leave `words` out"
             raise UserError(f"words: the tokenizer of {self.name} {message}")
@@ -294,6 +369,12 @@ class Pretrained:
         side: Literal["first", "last"] = "first" if self.tokenizer.truncation_side == "left" else "last"
         spans = encoded["offset_mapping"] if with_spans else None
         return ModelText(tokens, torch.tensor(ids), count - len(ids), found, left_out_side=side, spans=spans)
+
+    def check_reads_text(self) -> None:
+        """UserError for a model that reads pictures first of all."""
+        if self.model.main_input_name != "input_ids":
+            message = f"takes {self.model.main_input_name}, not text: give it a picture by `image`"
+            raise UserError(f"model: {self.name} {message}")
 
     def encoded(self, text: str, **options: Any) -> BatchEncoding:
         """What the tokenizer makes of a text; UserError where it fails."""
@@ -343,6 +424,16 @@ class Pretrained:
 
     def inputs(self, readings: Sequence["Reading"]) -> dict[str, Tensor]:
         """What the model's forward wants of texts of one length; a context goes to the encoder."""
+        if readings[0].inputs is not None:
+            several = [dict(one.inputs or {}) for one in readings]
+            pixels = {name: torch.cat([one[name] for one in several]) for name in several[0]}
+            counts = readings[0].counts
+            return PictureInputs(
+                {name: tensor.to(self.device) for name, tensor in pixels.items()},
+                num_tokens=(counts[0], counts[1] or counts[0]),
+                num_texts=len(readings),
+                part=readings[0].part,
+            )
         first = torch.stack([one.text.ids if one.context is None else one.context.ids for one in readings])
         inputs = {"input_ids": first, "attention_mask": torch.ones_like(first)}
         if readings[0].context is not None:
@@ -384,6 +475,7 @@ def repeated_probe(pretrained: Pretrained, length: int, generator: torch.Generat
     (Elhage et al. 2021, A mathematical framework for transformer circuits; Olsson et al. 2022,
     2209.11895). Without a BOS or CLS token it is r + r.
     """
+    pretrained.check_reads_text()
     tokenizer = pretrained.tokenizer
     size = min(len(tokenizer), pretrained.model.config.get_text_config().vocab_size)
     usable = torch.tensor([i for i in range(size) if i not in pretrained.special_ids])
@@ -450,6 +542,8 @@ def attention_between_words(layer: CapturedLayer, readings: Sequence[Reading]) -
     return merged_into_words(layer.attention, queries, keys)
 
 
+POINT = re.compile(r"([01]?\.?[0-9]*),([01]?\.?[0-9]*)")
+"""A point of a picture: how far across and down it lies, as shares of its width and height."""
 MAX_LISTED = 12
 """Tokens of a text that a message lists."""
 
@@ -501,7 +595,13 @@ def _positions_of(name: str, text: ModelText, pretrained: Pretrained) -> tuple[i
             for i, (token, shown) in enumerate(written)
             if sought == token or sought.removeprefix("·") == shown
         ]
-        return alike or list(_pieces(sought, text, pretrained))
+        return alike or (list(_pieces(sought, text, pretrained)) if pretrained.own_tokenizer else [])
+
+    if text.seen is not None and (point := POINT.fullmatch(name)) is not None:
+        token = text.seen.at(float(point[1]), float(point[2]))
+        if token is None:
+            raise ValueError(f"no patch lies there: give shares of the picture, as 0.6,0.4 (got {name:.60})")
+        return (token,)
 
     return token_positions(name, len(text.ids), occurrences)
 

@@ -781,27 +781,28 @@ def use_of(model: nn.Module) -> Use | None:
     return next((weight.use for weight in model.parameters() if isinstance(weight, Stored)), None)
 
 
-def blocks_of(model: nn.Module) -> list[nn.ModuleList]:
-    """The stacks of blocks whose weights stay in their files."""
+def blocks_of(model: nn.Module, *, in_memory: bool = False) -> list[nn.ModuleList]:
+    """The stacks of blocks whose weights stay in their files; with `in_memory` all of them."""
     found: dict[str, nn.ModuleList] = {}
     for name, stack in model.named_modules():
         # The experts of a block are no blocks.
         if not isinstance(stack, nn.ModuleList) or any(name.startswith(f"{outer}.") for outer in found):
             continue
-        if any(isinstance(weight, Stored) for weight in stack.parameters()):
+        if in_memory or any(isinstance(weight, Stored) for weight in stack.parameters()):
             found[name] = stack
     return [*found.values()]
 
 
 @contextmanager
-def first_blocks(model: PreTrainedModel) -> Iterator[bool]:
-    """While it is open, a model whose weights stay in their files ends where each kind of block was there.
+def first_blocks(model: PreTrainedModel, *, in_memory: bool = False) -> Iterator[bool]:
+    """While it is open, a model whose weights stay in their files ends where each kind of block was there;
+    with `in_memory` any other model does so, too.
 
     A kind is of modules with weights of the same shapes and the same settings. False where that is the whole
     model; its caller makes undone what happens to parts and configs.
     """
     is_shorter = False
-    for stack in blocks_of(model):
+    for stack in blocks_of(model, in_memory=in_memory):
         kinds = [_kind(block) for block in stack]
         needed = max(map(kinds.index, kinds)) + 1
         if needed < len(stack):

@@ -330,15 +330,16 @@ def in_batches(
     """
     texts = iter(texts)
     while window := list(islice(texts, TEXTS_PER_WINDOW)):
-        by_counts: dict[tuple[tuple[int, int], tuple[int, int]], list[tuple[Text, Reading]]] = {}
+        by_counts: dict[tuple[Any, ...], list[tuple[Text, Reading]]] = {}
         for text in window:
             try:
                 reading = read(text)
             except UserError as error:
                 refuse(text, error)
             else:
-                by_counts.setdefault((reading.counts, reading.in_words().counts), []).append((text, reading))
-        for (counts, _), alike in by_counts.items():
+                alike_in = (reading.counts, reading.in_words().counts, reading.shapes)
+                by_counts.setdefault(alike_in, []).append((text, reading))
+        for (counts, *_), alike in by_counts.items():
             step = max(1, min(MAX_TEXTS, MAX_WEIGHTS // max(counts) ** 2))
             for start in range(0, len(alike), step):
                 yield alike[start : start + step]

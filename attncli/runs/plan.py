@@ -382,7 +382,8 @@ def _settings_digest(spec: Spec, contents: _Contents) -> bytes:
             if value == "-":
                 advice = "name a file" if spec.reads_many_texts() else "give the sentences with --file -"
                 raise UserError(f"{key}: cannot be - in a batch: {advice}")
-            settings[key] = contents.of_file(Path(value))
+            is_folder = Path(value).is_dir()
+            settings[key] = (contents.of_model if is_folder else contents.of_file)(Path(value))
         elif isinstance(value, list):
             settings[key] = [contents.of_file(Path(one)) for one in value]
     answer = getattr(spec, "answer", None)

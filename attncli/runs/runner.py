@@ -213,7 +213,7 @@ class Session:
 MAX_TOGETHER = 32
 MAX_BYTES_TOGETHER = 64 * 2**20
 MAX_TOKENS_TOGETHER = 512
-OWN_KEYS = ("seed", "sentence", "file", "context", "context_file")
+OWN_KEYS = ("seed", "sentence", "file", "context", "context_file", "image")
 """The settings that may differ among experiments that run together."""
 
 Outcome = Report | UserError

@@ -17,7 +17,7 @@ from attncli.settings.fields import (
     contradiction,
     in_group,
 )
-from attncli.settings.models import SurveyTextSpec, check_head, check_heads, split_names
+from attncli.settings.models import ImageSpec, SurveyTextSpec, check_head, check_heads, split_names
 from attncli.settings.text import Text
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _check_heads_or_all(names: list[str]) -> list[str]:
 HeadNamesOrAll = Annotated[list[str], BeforeValidator(split_names), AfterValidator(_check_heads_or_all)]
 
 
-class AblateSpec(SurveyTextSpec):
+class AblateSpec(SurveyTextSpec, ImageSpec):
     experiment = "ablate"
     title = "What is lost without each head"
     module = "attncli.commands.ablate"
@@ -119,6 +119,8 @@ class AblateSpec(SurveyTextSpec):
         baseline = [name for name, is_measured in differences.items() if is_measured]
         # Whether a model has a head that predicts tokens is known when it is there.
         effects = [*baseline, "kl", *(["output_change"] if self.model and not self.answer else [])]
+        if self.image is not None:
+            effects = ["cls_change", "output_change"]
         ends = ("", "_low", "_high") if self.texts is not None else ("",)
         names = [f"{name}{end}" for name in effects for end in ends]
         found = [*names, *in_group("baseline", *(f"{name}{end}" for name in baseline for end in ends))]
@@ -149,6 +151,12 @@ class AblateSpec(SurveyTextSpec):
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
+        for key in self.given("answer", "approximate") if self.image is not None else ():
+            yield contradiction(key, "is of models that predict tokens, not of a picture", "image")
+        if self.image is not None and self.method == "swap":
+            yield contradiction("method", "swap is for prompts, not for a picture", "image")
+        if self.sort == "cls_change" and self.image is None:
+            yield contradiction("sort", "cls_change needs `image`", "image")
         if self.against is not None and self.answer is None:
             yield contradiction("against", "needs `answer`", "answer")
         if self.answer is not None and self.probe:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from attncli.core.row_statistics import OF_WEIGHTS, ROW_STATISTICS
+from attncli.core.row_statistics import OF_PICTURES, OF_WEIGHTS, ROW_STATISTICS
 from attncli.settings.fields import (
     BYTES_PER_PARAMETER,
     BYTES_PER_TOP_KEY,
@@ -25,8 +25,16 @@ from attncli.settings.fields import (
     contradiction,
     in_group,
 )
-from attncli.settings.models import LAYER_HELP, HeadNumber, HeadSpec, LayerOfHead, LayerSpec, first_of_model
-from attncli.settings.text import CONTEXT, TOKENIZER_HELP, FileName, Text, TextSpec
+from attncli.settings.models import (
+    LAYER_HELP,
+    PICTURE_HELP,
+    HeadNumber,
+    HeadSpec,
+    LayerOfHead,
+    LayerSpec,
+    first_of_model,
+)
+from attncli.settings.text import CONTEXT, TOKENIZER_HELP, FileName, PictureName, Text, TextSpec
 
 POSITIONS = ("rope", "alibi", "relative_bias")
 VARIANTS = (*POSITIONS, "window", "qk_norm", "softcap", "temperature", "sink", "differential")
@@ -258,6 +266,10 @@ class AttentionSpec(VariantSpec, ProjectedSpec):
         if not self.softmax:
             return ()
         known = OF_WEIGHTS if self.words else tuple(ROW_STATISTICS)
+        if self.image is not None:  # nothing of a picture is before or after
+            known = tuple(
+                name for name in known if name in OF_PICTURES or not ROW_STATISTICS[name].positional
+            )
         return tuple(name for name in known if ROW_STATISTICS[name].signed or not self.differential)
 
     def row_statistics(self) -> tuple[str, ...]:
@@ -397,6 +409,7 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     next_steps = ("--num-heads 2", "--causal", "--explain", "--show weights")
 
     # A remainder is a contradiction, reported below; the size must be valid for that to be reached.
+    image: Annotated[PictureName | None, Group("Input")] = Field(None, description=PICTURE_HELP)
     head_dim: Annotated[Size, Everyday("size of query and key")] = Field(
         default_factory=lambda data: max(1, data["embed_dim"] // data["num_heads"]),
         description="size of query and key (default: embed_dim / num_heads)",

@@ -9,9 +9,11 @@ from attncli.core.names import named_head
 from attncli.core.row_statistics import (
     HEAD_PATTERNS,
     HEAD_STATISTICS,
+    OF_PICTURES,
     PATTERNS,
     ROW_STATISTICS,
     STARTS_SPECIAL,
+    WITH_SHARE,
     WITHOUT_FIRST,
 )
 from attncli.settings.fields import (
@@ -26,6 +28,8 @@ from attncli.settings.fields import (
 )
 from attncli.settings.models import (
     AblatedSpec,
+    ImageSpec,
+    LookedFrom,
     RelationsSpec,
     SurveyTextSpec,
     WordsSpec,
@@ -51,12 +55,13 @@ else:
         **{
             "from": (
                 Annotated[
-                    list[TokenName], Group("Output"), Everyday("with --to: only the queries at these tokens")
+                    LookedFrom, Group("Output"), Everyday("with --to: only the queries at these tokens")
                 ],
                 Field(
                     [],
                     description="with `to`: only the queries at these tokens: a text as cat, cat#2 for the "
-                    "second of them, a position as 5 or -1, or last",
+                    "second of them, a position as 5 or -1, or last; of a picture, where heads look from: a "
+                    "patch as r10c12, a point as 0.6,0.4 (default: [CLS], else the mean over all queries)",
                 ),
             ),
             "to": (
@@ -71,9 +76,10 @@ else:
     )
 
 
-class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
+class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
     experiment = "heads"
     title = "What each head looks at"
+    surveys_pictures = True
     drawn_maps = "self"
     module = "attncli.commands.heads"
     model_module = module
@@ -94,8 +100,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
     group = "Output"
     heading_keys = ("file", "model", "seed")
 
-    skip_sink: Annotated[Count, Everyday("leave the first N keys out of all numbers")] = Field(
-        0, description="leave out the first N keys, the other weights renormalised"
+    skip_sink: Count = Field(
+        0, description="leave out the first N keys of all numbers, the other weights renormalised"
     )
     weighted: bool = Field(
         False, description="weights times the norm of what each value adds to the output, renormalised"
@@ -144,6 +150,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
             return "--show all", "-o relations.html"
         if settings.get("head"):
             return "--show all", "-o examples.html"
+        if settings.get("image") and not settings.get("statistic"):
+            return "--sort neighbour", "--from r1c1", "--table", "-o page.html"
         if settings.get("statistic"):
             return "--show all", "--format heatmap", "-o page.html"
         return cls.next_steps
@@ -154,10 +162,10 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
 
     def names_rest(self) -> bool:
         """Whether heads that look at the first key are named by the rest of their weight, too."""
-        return not (self.skip_sink or self.weighted)
+        return not (self.skip_sink or self.weighted or self.image)
 
     def reads_many_texts(self) -> bool:
-        return super().reads_many_texts() or self.relations is not None
+        return super().reads_many_texts() or self.relations is not None or self.reads_folder()
 
     def single_statistics(self) -> tuple[str, ...]:
         if self.relations is not None:
@@ -165,23 +173,32 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
         if self.head is not None:
             return in_group("head", "num_texts", "mean", "lower", "upper", "median")
         of_model = in_group("model", "sink_rate", "sink_threshold")
-        if self.texts is not None:
+        if self.texts is not None or self.reads_folder():
             of_model += in_group("texts", "num_texts", "num_tokens")
         if self.statistic is not None:
             return (self.statistic, *of_model)
-        asked = {
+        of_heads = self._of_heads()
+        of_patterns = dict.fromkeys((*(one.statistic for one in HEAD_PATTERNS.values()), *PATTERNS))
+        rows = (f"{name}.rows" for name in of_patterns if name in of_heads)
+        rest: tuple[str, ...] = ()
+        if self.names_rest():
+            named = [one.statistic for one in HEAD_PATTERNS.values() if one.statistic in of_heads]
+            rest = in_group(WITHOUT_FIRST, *named, *(f"{name}.rows" for name in named), STARTS_SPECIAL)
+        return (*of_heads, *rows, STARTS_SPECIAL, *rest, *of_model)
+
+    def _of_heads(self) -> tuple[str, ...]:
+        """The statistics that each head has a number of."""
+        asked: dict[str, object] = {
             "value_norm": self.weighted,
             "induction_stripe": self.probe,
             "from_to_weight": self.sought()["to"],
+            **dict.fromkeys(("neighbour", "high_norm_mass"), self.image),
         }
-        of_patterns = dict.fromkeys((*(one.statistic for one in HEAD_PATTERNS.values()), *PATTERNS))
-        rows = (f"{name}.rows" for name in of_patterns if asked.get(name, True))
-        of_heads = (name for name in HEAD_STATISTICS if asked.get(name, True))
-        rest: tuple[str, ...] = ()
-        if self.names_rest():
-            named = [one.statistic for one in HEAD_PATTERNS.values()]
-            rest = in_group(WITHOUT_FIRST, *named, *(f"{name}.rows" for name in named), STARTS_SPECIAL)
-        return (*of_heads, *rows, STARTS_SPECIAL, *rest, *of_model)
+        if self.image is not None:
+            comparing = {name for name, known in ROW_STATISTICS.items() if known.positional} | {*PATTERNS}
+            asked |= dict.fromkeys(comparing - {*OF_PICTURES}, False)
+            asked |= {f"{name}_mul": asked.get(name, True) for name in WITH_SHARE}
+        return tuple(name for name in HEAD_STATISTICS if asked.get(name, True))
 
     def contradictions(self) -> Contradictions:
         yield from super().contradictions()
@@ -193,6 +210,8 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
             yield contradiction("words", f"cannot be combined with `{key}`, which is about tokens", key)
         if self.full and self.maps == "none":
             yield contradiction("full", "needs `maps` self, cross or encoder", "maps")
+        if self.rollout and self.image:
+            yield contradiction("rollout", "stands in the report of every picture: leave it out", "image")
         if self.rollout and (self.probe or self.texts):
             yield contradiction("rollout", "needs `sentence` or `file`: it is about a text", "probe", "texts")
         if self.texts and self.maps != "none":
@@ -200,7 +219,7 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
         yield from self._contradictions_of_examples()
         if self.ascending and self.sort is None:
             yield contradiction("ascending", "needs `sort`", "sort")
-        if self.sought()["from"] and not self.sought()["to"]:
+        if self.sought()["from"] and not self.sought()["to"] and self.image is None:
             yield contradiction("from", "needs `to`: without it every query's weights sum to 1", "to")
         for key in ("sort", "top", "ascending", "table"):
             if self.statistic and self.given(key):
@@ -208,6 +227,11 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec):
                     key, "cannot be combined with `statistic`, a grid of all heads", "statistic"
                 )
         for key in ("sort", "statistic"):
+            name = str(getattr(self, key))
+            if self.image and getattr(self, key) and name not in self._of_heads():
+                yield contradiction(key, f"{name} is of texts: it compares what stands before", "image")
+            elif not self.image and name in ("neighbour", "high_norm_mass"):
+                yield contradiction(key, f"{name} needs `image`", "image")
             if getattr(self, key) == "induction_stripe" and not self.probe:
                 yield contradiction(key, "induction_stripe needs `probe` repeated", "sentence", "file")
             if getattr(self, key) == "value_norm" and not self.weighted:

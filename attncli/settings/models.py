@@ -2,9 +2,16 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    create_model,
+)
 
 from attncli.core.names import named_head
 from attncli.models.folder import SHIPPED_MODEL, local_model
@@ -18,9 +25,10 @@ from attncli.settings.fields import (
     Size,
     Spec,
     TextSource,
+    TokenName,
     contradiction,
 )
-from attncli.settings.text import IN_FILE, FileName, Text
+from attncli.settings.text import IN_FILE, FileName, PictureName, Text
 
 
 def _looks_like_path(model: str) -> bool:
@@ -110,6 +118,37 @@ class ModelSpec(Spec):
                 yield contradiction(key, "needs `model`", "model")
 
 
+PICTURE_HELP = "a picture that the model reads: PNG, JPEG, WebP or whatever Pillow reads"
+
+
+class ImageSpec(ModelSpec):
+    """A model that may read a picture."""
+
+    off_keys = frozenset({"image"})
+
+    image: Annotated[
+        PictureName | None, Group("Input"), Everyday("a picture, for a model that reads pictures")
+    ] = Field(None, description=PICTURE_HELP)
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.image is None:
+            return
+        if self.model is None:
+            yield contradiction("image", "needs `model`, one that reads pictures", "model")
+        if self.reads_folder() and not self.surveys_pictures:
+            yield contradiction("image", f"must be one picture (got the folder {self.image})")
+        for key in self.given("words", "weighted", "skip_sink", "probe", "texts", "relations"):
+            yield contradiction(key, "cannot be combined with `image`", "image")
+
+    # Whether a folder of pictures may be read.
+    surveys_pictures: ClassVar[bool] = False
+
+    def reads_folder(self) -> bool:
+        """Whether it is about the pictures of a folder."""
+        return self.image is not None and Path(self.image).is_dir()
+
+
 class WordsSpec(ModelSpec):
     """A model whose tokens may be merged into words."""
 
@@ -167,7 +206,7 @@ NOT_WITH_RELATIONS = (
 
 
 def _default_probe(data: dict[str, Any]) -> Literal["repeated"] | None:
-    read = (data.get(key) for key in ("sentence", "file", "texts", "relations"))
+    read = (data.get(key) for key in ("sentence", "file", "texts", "relations", "image"))
     return None if any(read) else "repeated"
 
 
@@ -262,11 +301,53 @@ def first_of_model(data: dict[str, Any]) -> int | None:
 LayerOfHead = Annotated[Count | None, NoFlag()]
 
 
-class LayerSpec(WordsSpec, AblatedSpec):
+SHARE = re.compile(r"[01]?\.[0-9]+|[01]")
+
+
+def joined_points(names: list[str], info: ValidationInfo) -> list[str]:
+    """Of a picture, the points among the names: 0.6,0.4 stands for one, and was taken apart at its comma."""
+    if info.data.get("image") is None:
+        return names
+    found: list[str] = []
+    for name in names:
+        is_share = SHARE.fullmatch(name) is not None
+        if is_share and found and SHARE.fullmatch(found[-1]) and "." in found[-1] + name:
+            found[-1] += f",{name}"
+        else:
+            found.append(name)
+    return found
+
+
+LookedFrom = Annotated[list[TokenName], AfterValidator(joined_points)]
+
+if TYPE_CHECKING:
+
+    class LookSpec(ImageSpec):
+        pass
+else:
+    # `from` cannot be written as the name of a field.
+    LookSpec = create_model(
+        "LookSpec",
+        __base__=ImageSpec,
+        **{
+            "from": (
+                Annotated[LookedFrom, Group("Output")],
+                Field(
+                    [],
+                    description="of a picture: the query whose weights are drawn over it: a patch as r10c12, "
+                    "[CLS], or a point as 0.6,0.4 (default: [CLS], else the mean over all queries)",
+                ),
+            )
+        },
+    )
+
+
+class LayerSpec(WordsSpec, AblatedSpec, LookSpec):
     """Which layer of a model, where there is one."""
 
+    off_keys = frozenset({"from"})
     model_module = "attncli.commands.model_attention"
-    model_keys: ClassVar[frozenset[str]] = frozenset({"layer", "ablate", "words"})
+    model_keys: ClassVar[frozenset[str]] = frozenset({"layer", "ablate", "words", "image", "from"})
     # Whether it is about all heads of the layer, and about a second text.
     shows_all_heads: ClassVar[bool] = True
     reads_context: ClassVar[bool] = False
@@ -299,6 +380,10 @@ class LayerSpec(WordsSpec, AblatedSpec):
                     yield contradiction("ablate", message, "layer")
             for key in self.given(*sorted(self._keys_of_the_other_source())):
                 yield contradiction(key, "cannot be combined with `model`, which has its own", "model")
+            if self.image is None and self.given("from"):
+                yield contradiction("from", "needs `image`: it chooses what is drawn over a picture", "image")
+            for key in self.given("explain", "file") if self.image else ():
+                yield contradiction(key, "cannot be combined with `image`", "image")
             if self.words and self.given("explain"):
                 yield contradiction(
                     "words", "cannot be combined with `explain`, which follows tokens", "explain"
@@ -308,7 +393,7 @@ class LayerSpec(WordsSpec, AblatedSpec):
 class HeadSpec(LayerSpec):
     """Which head of the layer, too."""
 
-    model_keys = frozenset({"layer", "head", "ablate", "words"})
+    model_keys = frozenset({"layer", "head", "ablate", "words", "image", "from"})
     shows_all_heads = False
 
     head: Annotated[HeadNumber | None, Everyday("the model's layer and head, from 0, as 24:4")] = Field(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # help and usage errors are told without it
 SENTENCE = "the cat walks on the street"
 CONTEXT = "die katze geht langsam über die straße"
 TOKENIZER_HELP = 'words: lower-case, without ,;.!?:"(); whitespace: split as it stands'
-PATH_KEYS = ("file", "texts", "relations", "context_file", "embedding", "document")
+PATH_KEYS = ("file", "texts", "relations", "context_file", "embedding", "document", "image")
 ALTERNATIVES = (
     ("sentence", "file", "texts", "relations", "num_tokens"),
     ("context", "context_file", "num_context_tokens"),
@@ -48,6 +48,12 @@ def check_file(value: str) -> str:
     return value
 
 
+def check_picture(value: str) -> str:
+    if not value.strip() or not Path(value).exists():
+        raise ValueError(f"no such file: {value}: give a picture, or a folder of them")
+    return value
+
+
 def check_embedding(value: str) -> str:
     if is_vector_file(value):
         vector_file_dim(Path(value))
@@ -57,6 +63,8 @@ def check_embedding(value: str) -> str:
 Text = Annotated[str, AfterValidator(check_text)]
 FileName = Annotated[str, AfterValidator(check_file)]
 """The name of a text file, or - for stdin."""
+PictureName = Annotated[str, AfterValidator(check_picture)]
+"""The name of a picture, or of a folder of pictures."""
 IN_FILE = Everyday("a text file; - reads stdin")
 
 
@@ -124,7 +132,9 @@ class TextSpec(Spec):
         None, description="a text file instead of the sentence; - reads stdin"
     )
     sentence: Annotated[Text | None, Everyday()] = Field(
-        default_factory=lambda data: None if data["num_tokens"] or data["file"] else SENTENCE,
+        default_factory=lambda data: (
+            None if data["num_tokens"] or data["file"] or data.get("image") else SENTENCE
+        ),
         description="the text for the queries",
     )
     tokenizer: Literal["words", "whitespace", "model"] = Field("words", description=TOKENIZER_HELP)

@@ -30,6 +30,7 @@ from attncli.views.browser_panels import (
     HeadPicker,
     Panel,
     PatternsPanel,
+    PictureMap,
     StatisticsPanel,
     TokenBars,
 )
@@ -84,7 +85,7 @@ KEYS = {
     "g": "the grid of heads, or the ranking",
     "c": "colours linear, log, or of each row by itself",
     "x": "exclude the first keys (sink) from colours and bars",
-    "z": "the whole map, or one line per query",
+    "z": "the whole map, or one line per query; the picture",
     "t, T": "next and previous tensor",
     "q": "quit",
 }
@@ -155,15 +156,15 @@ class Browser(App[None], inherit_bindings=False):
     #heads { width: 28; margin-right: 1; }
     HeadPicker { height: auto; max-height: 50%; margin-bottom: 1; }
     .-tall HeadPicker { max-height: 75%; }
-    StatisticsPanel, HeadMap, TokenBars { height: 1fr; width: 1fr; overflow-x: hidden; }
+    StatisticsPanel, HeadMap, PictureMap, TokenBars { height: 1fr; width: 1fr; overflow-x: hidden; }
     HeadMap { overflow-x: auto; }
     #chosen { height: 1fr; }
     PatternsPanel { display: none; height: auto; width: 1fr; overflow-x: hidden; margin-top: 1; }
     .-wide.-tall PatternsPanel { display: block; }
     .-narrow #chosen { layout: vertical; }
     .-wide #chosen { layout: horizontal; }
-    .-narrow HeadMap { margin-bottom: 1; }
-    .-wide HeadMap { margin-right: 1; width: 3fr; }
+    .-narrow HeadMap, .-narrow PictureMap { margin-bottom: 1; }
+    .-wide HeadMap, .-wide PictureMap { margin-right: 1; width: 3fr; }
     .-wide TokenBars { width: 2fr; }
     EditScreen { align: left bottom; background: transparent; }
     EditScreen #what { height: 1; text-style: bold; }
@@ -179,6 +180,7 @@ class Browser(App[None], inherit_bindings=False):
         super().__init__(ansi_color=True)
         self.choice, self.depth, self.model = choice, depth, model
         self.message = ""
+        self.shows_picture = True
         self.failure: Exception | None = None
         self.running: tuple[str, float] | None = None
         self._outcomes: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
@@ -200,6 +202,7 @@ class Browser(App[None], inherit_bindings=False):
             with Vertical():
                 with Container(id="chosen"):
                     yield HeadMap(self.choice, depth=self.depth)
+                    yield PictureMap(self.choice, depth=self.depth)
                     yield TokenBars(self.choice, depth=self.depth)
                 yield PatternsPanel(self.choice, depth=self.depth)
         yield Static(Text(HINTS), id="hints", markup=False)
@@ -219,6 +222,9 @@ class Browser(App[None], inherit_bindings=False):
         self.query_one("#state", Static).update(Text(self._state()))
         self._show_about()
         has_heads = choice.grid.num_places > 1
+        is_pictured = choice.picture is not None and self.shows_picture
+        self.query_one(PictureMap).display = is_pictured
+        self.query_one(HeadMap).display = not is_pictured
         picker = self.query_one(HeadPicker)
         picker.display = has_heads
         left = self.query_one("#heads")
@@ -376,8 +382,12 @@ class Browser(App[None], inherit_bindings=False):
         self.show()
 
     def action_whole(self) -> None:
-        """The whole map, or one line per query."""
-        self.query_one(HeadMap).toggle_whole()
+        """The whole map, or one line per query; the picture that it is over, or the map."""
+        if self.choice.picture is None:
+            self.query_one(HeadMap).toggle_whole()
+        else:
+            self.shows_picture = not self.shows_picture
+            self.show()
 
     def action_help(self) -> None:
         """The keys."""

@@ -9,11 +9,19 @@ from typing import Protocol
 import numpy as np
 
 from attncli.core.row_statistics import HEAD_PATTERNS
-from attncli.report import PLACES, Report, Row, Table
+from attncli.report import PLACES, Picture, Report, Row, Table
 from attncli.views import SCALES
 from attncli.views.colours import Shading, shading
-from attncli.views.matrices import ATTENTION_AXES, Matrix, matrices_of, place_names, whole_heads
+from attncli.views.matrices import (
+    ATTENTION_AXES,
+    Matrix,
+    matrices_of,
+    place_names,
+    tokens_of,
+    whole_heads,
+)
 from attncli.views.model_screens import head_letter, is_mostly_first
+from attncli.views.overlays import Look, chosen_query, pictured
 from attncli.views.texts import LabelledAxis, labelled_axes
 
 # The first of these is what one opens a report for.
@@ -261,11 +269,14 @@ class Choice:
         self._choose_first_token()
 
     def _choose_first_token(self) -> None:
-        """The last query of a causal map, which sees all; else the one with the largest weight on another
-        key, the ends left out, where special tokens stand.
+        """The query that looks at a picture; the last of a causal map, which sees all; else the one with the
+        largest weight on another key, the ends left out, where special tokens stand.
         """
         values = np.nan_to_num(np.abs(self.matrix.values.astype(np.float64)))
-        if self.grid.is_causal:
+        report = self.grid.report
+        if self.picture and (query := chosen_query(report, self.picture)) is not None:
+            self.query = max(0, query - report.first_query)
+        elif self.grid.is_causal:
             self.query = len(values) - 1
         elif min(values.shape) > 2:
             np.fill_diagonal(values, 0)
@@ -311,6 +322,19 @@ class Choice:
         texts = (f"{self.bar_labels[place].strip()} {numbers[place]:.2f}" for place in order)
         verb = "is looked at by" if self.is_received else "looks at"
         return f"{self.token_labels[self.token].strip()} {verb} {', '.join(texts) or 'nothing'}"
+
+    @property
+    def picture(self) -> Picture | None:
+        """The first picture that the keys of the chosen map lie on."""
+        return next(iter(pictured(self.grid.report).get(self.grid.name, ())), None)
+
+    @property
+    def look(self) -> Look:
+        """The numbers of the chosen token over the picture: where it looks, or who looks at it."""
+        assert self.picture is not None
+        on_picture = len(self.numbers) == len(self.picture.boxes)
+        numbers = self.numbers if on_picture else self.matrix.values[self.query]
+        return Look(self.picture, self.grid.name, (), "", tokens_of(self.grid.report, "key"), numbers)
 
     @property
     def matrix(self) -> Matrix:

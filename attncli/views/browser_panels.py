@@ -19,10 +19,12 @@ from textual.strip import Strip
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Row
 from attncli.views.browser_choice import Choice
-from attncli.views.colours import Palette, Shading, levels, palette, shading
+from attncli.views.colours import Palette, Shading, levels, palette, picture_palette, shading
 from attncli.views.heatmap import ticks
 from attncli.views.matrices import block_maximum
 from attncli.views.model_screens import pattern_letter
+from attncli.views.overlay_lines import fitted_size
+from attncli.views.overlays import painted, shaded, token_at
 from attncli.views.terminal import SHAPES, cell_texts, character_lines, half_blocks
 from attncli.views.texts import bar, fixed, scalar, shortened
 
@@ -35,6 +37,16 @@ def _style(parameters: str) -> Style:
     ((_, _, style),) = Text.from_ansi(f"\x1b[{parameters}m.").spans
     assert isinstance(style, Style)
     return style
+
+
+def half_block_segments(levels: np.ndarray, palette: Palette) -> list[Segment]:
+    """One or two rows of levels on one line of half-blocks."""
+    inks, papers = palette.foregrounds, palette.backgrounds
+    parts = (part[0].tolist() for part in half_blocks(levels, len(inks) - 1))
+    return [
+        Segment(SHAPES[shape] * len(list(run)), _style(f"{inks[ink]};{papers[paper]}"))
+        for (shape, ink, paper), run in groupby(zip(*parts, strict=True))
+    ]
 
 
 @dataclass(frozen=True)
@@ -61,12 +73,7 @@ class Tones:
 
     def half_blocks(self, places: np.ndarray) -> list[Segment]:
         """One or two rows of places on one line of half-blocks."""
-        inks, papers = self.palette.foregrounds, self.palette.backgrounds
-        parts = (part[0].tolist() for part in half_blocks(levels(places)))
-        return [
-            Segment(SHAPES[shape] * len(list(run)), _style(f"{inks[ink]};{papers[paper]}"))
-            for (shape, ink, paper), run in groupby(zip(*parts, strict=True))
-        ]
+        return half_block_segments(levels(places), self.palette)
 
     def marked(self, text: str, place: float, *, is_chosen: bool) -> Segment:
         """A text in black or white on the colour of a place; what is chosen is bold, and reversed without
@@ -327,6 +334,57 @@ class HeadMap(Panel):
             return False
         choice.choose_token(token)
         return True
+
+
+class PictureMap(Panel):
+    """The picture that the chosen token looks at, with its weights; a click chooses a patch."""
+
+    _map_size = (1, 1)
+
+    def heading(self) -> str:
+        """Who looks at what, and how much of it is on the picture."""
+        choice = self.choice
+        token = choice.token_labels[choice.token].strip()
+        who = f"who looks at {token}" if choice.is_received else f"where {token} looks"
+        name, share = plain_text(choice.look.picture.name), choice.look.share
+        return f"{who}, {100 * share:.0f}% on {name}" if np.isfinite(share) else f"{who}: {name}"
+
+    def num_lines(self) -> int:
+        """As many as fit."""
+        return self._map_size[1] if self.choice.picture else 0
+
+    def show(self) -> None:
+        """Paint the picture once, not for every line."""
+        choice = self.choice
+        if choice.picture is not None:
+            self._map_size = columns, lines = fitted_size(choice.picture, *self.room)
+            self._shade = shaded(
+                choice.look, columns, lines * (1 if self.depth == "none" else 2), choice.scale
+            )
+            self._levels, self._palette = levels(self._shade.places), None
+            if self.depth in ("256", "truecolor"):
+                self._levels, self._palette = picture_palette(
+                    painted(choice.picture, self._shade), self.depth
+                )
+        super().show()
+
+    def line(self, number: int, width: int) -> list[Segment]:
+        """Two rows of colours, or one of characters."""
+        if self.depth == "none":
+            return self.tones(self._shade).cells(self._shade.places[number], 1)
+        return half_block_segments(
+            self._levels[2 * number : 2 * number + 2], self._palette or self.tones(self._shade).palette
+        )
+
+    def clicked(self, line: int, x: int) -> bool:
+        """Choose the patch under the mouse, where patches are tokens to choose."""
+        choice, (columns, lines) = self.choice, self._map_size
+        if choice.picture is None or not choice.has_one_text or not (x < columns and line < lines):
+            return False
+        token = token_at(choice.picture, (x + 0.5) / columns, (line + 0.5) / lines)
+        if token is not None:
+            choice.choose_token(token)
+        return token is not None
 
 
 CELL = 2

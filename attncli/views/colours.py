@@ -190,6 +190,27 @@ def palette(colors: str, is_diverging: bool) -> Palette:
     return Palette((*(f"38;{t}" for t in texts), "39"), backgrounds, tuple((b, " ") for b in backgrounds))
 
 
+# Bits of each channel by which a picture's colours are told apart before they become the nearest of 256.
+CUBE_BITS = 5
+
+
+def picture_palette(rgb: np.ndarray, colors: str) -> tuple[np.ndarray, Palette]:
+    """The level of each pixel of a picture (row, column, 3), and the colours that it has, in 24 bits or 256.
+
+    Its last level is the terminal's own background, as in `palette`.
+    """
+    kept = rgb.astype(np.int64)
+    if colors == "256":
+        kept = kept >> (8 - CUBE_BITS) << (8 - CUBE_BITS) | 1 << (7 - CUBE_BITS)
+    table, places = np.unique((kept * [1 << 16, 1 << 8, 1]).sum(axis=-1), return_inverse=True)
+    used = np.stack([table >> 16, table >> 8 & 255, table & 255], axis=-1)
+    kind = 5 if colors == "256" else 2
+    numbers = [(n,) for n in nearest_fixed(used)] if colors == "256" else used.tolist()
+    texts = [";".join(map(str, (kind, *colour))) for colour in numbers]
+    inks, papers = ((*(f"{first}8;{text}" for text in texts), f"{first}9") for first in (3, 4))
+    return places.reshape(rgb.shape[:2]), Palette(inks, papers, ())
+
+
 def levels(places: np.ndarray) -> np.ndarray:
     """The level of each place from 0 to 1: its colour's number from 0 to 255; NONE for NaN."""
     is_number = ~np.isnan(places)

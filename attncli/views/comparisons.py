@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 import numpy as np
 from rich.cells import cell_len
@@ -11,6 +12,8 @@ from attncli.plain_text import plain_text
 from attncli.report import PLACES, Report, Row, Table
 from attncli.views import Display
 from attncli.views.matrices import matrices_of, place_names
+from attncli.views.overlays import pictured
+from attncli.views.picture_screens import screen_parts
 from attncli.views.screens import LEAST_ROWS, MatrixPart
 from attncli.views.sections import (
     Column,
@@ -52,6 +55,7 @@ def comparison_screen(report: Report, display: Display) -> ScreenParts:
     notes = [] if report.table("by_head") else map(plain_text, report.notes[:count])
     for note in (plain_text(report.about), *notes):
         yield Paragraph(shortened(note, 2 * (display.width or 0)), "line")
+    yield from islice(screen_parts(report, display), 1)  # the difference
     yield Elastic(partial(_changes, report, display), usual=MOST_STATISTICS, least=1)
 
 
@@ -59,10 +63,11 @@ def _changes(report: Report, display: Display, most: int) -> Iterator[Section]:
     """The difference of the weights and what changed, in tables of at most that many rows."""
     left_out: list[str] = []
     if "difference" in report.tensors:
-        part = _difference(report, display, most)
-        yield part.grid
+        if not pictured(report):
+            part = _difference(report, display, most)
+            yield part.grid
+            left_out += part.left_out()
         yield Paragraph("Positive: B looks there more than A.", "line")
-        left_out += part.left_out()
         changed = "by_head" if report.table("by_head") else "changed_rows"
         is_whole = not report.table("by_head") and not left_out
         count = MOST_CHANGED if most >= DIFF_ROWS else 0

@@ -24,6 +24,8 @@ from attncli.views.matrices import (
     place_names,
     scale_of,
 )
+from attncli.views.overlay_lines import whole_lines
+from attncli.views.overlays import pictured
 from attncli.views.terminal import RAMP, cell_lines, character_lines, curve_lines, half_block_lines
 from attncli.views.texts import (
     BOLD,
@@ -545,9 +547,15 @@ def report_lines(report: Report, display: Display) -> Iterator[ScreenLine]:
     title = heading(report) if display.title is None else plain_text(display.title)
     yield from wrapped(title, width, BOLD, display.has_color)
     found = {name: list(group) for name, group in groupby(matrices(report), key=lambda matrix: matrix.name)}
-    pictures: list[list[ScreenLine]] = []
+    pictures: list[list[ScreenLine]] = [
+        [*wrapped(title, width, BOLD, display.has_color), *map(text_line, lines)]
+        for name in pictured(report)
+        for title, lines in whole_lines(report, name, display)
+    ]
     incomplete: TokenTexts = {}
     for name, group in found.items():
+        if name in pictured(report):
+            continue
         compared = [matrix for other in compared_names(report, name) for matrix in found[other]]
         figure = draw(report, group, display, compared)
         incomplete = {**incomplete, **figure.mentioned}

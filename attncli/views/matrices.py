@@ -223,7 +223,7 @@ def _part_of_tensor(name: str, tensor: NamedTensor) -> str:
     """The part that a tensor belongs to; `all` for input, projections and curves."""
     if name in SCORES:
         return "scores"
-    if tensor.axes[-2:] in ATTENTION_AXES:
+    if tensor.axes[-2:] in ATTENTION_AXES or tensor.axes[-1:] == ("key",):
         return "weights"
     return "output" if name == "output" else "all"
 

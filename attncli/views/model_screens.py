@@ -16,6 +16,8 @@ from attncli.plain_text import plain_text
 from attncli.report import PLACES, Cell, NamedTensor, Report, Row, Table
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.matrices import head_name, matrices_of, unit_of
+from attncli.views.overlays import pictured
+from attncli.views.picture_screens import screen_parts
 from attncli.views.screens import weights_part
 from attncli.views.sections import (
     GAP,
@@ -50,6 +52,7 @@ from attncli.views.texts import (
     shortened,
     styled,
     token_name,
+    weight_text,
     wrap_cells,
 )
 from attncli.views.texts import text_line as plain_line
@@ -466,8 +469,11 @@ def heads_screen(report: Report, display: Display) -> ScreenParts:
             yield pattern_part(stack if len(stacks) > 1 else "", list(rows), report, display)
         if stacks := {plain_text(stack): rows for stack, rows in stacks.items() if rows}:
             letters = head_letters(stacks, display)
-            yield _where_there_is_room(letters) if "rollout" in report.tensors else letters
-    if "rollout" in report.tensors:
+            is_below = "rollout" in report.tensors
+            yield _where_there_is_room(letters) if is_below else letters
+    if pictured(report):
+        yield from screen_parts(report, display)
+    elif "rollout" in report.tensors:
         (rollout,) = matrices_of(report, "rollout", report.tensors["rollout"])
         yield weights_part(report, rollout, ROLLOUT_TITLE, display)
     for name, tensor in report.tensors.items():
@@ -935,13 +941,6 @@ def _written_from(row: Row, labels: TableLabels, precision: int) -> str:
     return f"{row['layer']}:{row['head']} at {key} {weight_text(row['weight'], precision)}"
 
 
-def weight_text(weight: object, precision: int) -> str:
-    """A weight with as many decimals as others; one below 0.1 has two significant digits."""
-    number = float(str(weight))
-    rounded = fixed(number, precision)
-    return f"{number:.2g}" if 0 < number < 0.1 and float(rounded) != number else rounded
-
-
 MOST_TOKENS = 9
 LINES_OF_ALL = 12  # of 30: for the text, the tokens and the notes
 MOST_WRITERS = 5
@@ -975,6 +974,7 @@ def generate_screen(report: Report, display: Display) -> ScreenParts:
     yield Elastic(
         lambda count: [_tokens(report, labels, display, count)], usual, min(LEAST_ROWS, usual), num_tokens
     )
+    yield from (replace(part, usual=0, least=0, rank=1) for part in screen_parts(report, display))
     yield Elastic(lambda count: [_heads(report, display, count)], MOST_WRITERS, LEAST_ROWS, num_heads, rank=1)
     yield notes_in(notes, display)
 

@@ -38,6 +38,7 @@ from attncli.views.matrices import (
     scale_of,
     unit_of,
 )
+from attncli.views.overlays import Look, Overlays, overlays_of, painted, shaded, size_of
 from attncli.views.texts import (
     LabelledAxis,
     fixed,
@@ -47,9 +48,11 @@ from attncli.views.texts import (
     subtitle,
     title,
     token_texts,
+    weight_text,
     wrap_cells,
 )
 
+DOTS_PER_INCH = 150
 CHARACTER, LABEL_HEIGHT = 0.068, 0.13
 TITLE_CHARACTER, TITLE_HEIGHT = 0.075, 0.2
 LONGEST_LABEL = 16
@@ -130,15 +133,19 @@ class Spreads(NamedTuple):
     deviations: np.ndarray
 
 
-Part = Maps | Curves | Spreads | Graph
+Part = Maps | Curves | Spreads | Graph | Overlays
 
 
 def parts_of(report: Report) -> Iterator[list[Part]]:
-    """The edges between heads alone; else the maps of a report, compared ones together, or the statistics of
-    heads; means; and curves.
+    """The edges between heads alone, or what looks at a picture; else the maps of a report, compared ones
+    together, or the statistics of heads; means; and curves.
     """
     if graph := graph_of(report):
         yield [graph]
+        return
+    if overlays := list(overlays_of(report)):
+        for each in overlays:
+            yield [each]
         return
     maps = {name: tensor for name, tensor in report.tensors.items() if _is_drawn(name, tensor, report)}
     maps = maps or dict(_of_heads(report.table("heads")))
@@ -452,6 +459,75 @@ class GraphBlock:
             axes.text(-ROW_LABEL / self.across, row, name, va="center", fontsize=7, color="0.4")
 
 
+# The longer side of one look, of a few, and of many.
+SINGLE, FEW, TILE, MOST_FEW = 4.2, 2.0, 1.1, 16
+OUTSIDE_WIDTH, OUTSIDE_NUMBER, MOST_OUTSIDE = 1.9, 1.1, 12
+MOST_ACROSS = 16
+
+
+class OverlayBlock:
+    """One look over its picture with what lies outside beside it, or a small picture for each of many."""
+
+    def __init__(self, overlays: Overlays, display: Display) -> None:
+        self.scale, self.precision = display.scale_colors, display.screen_precision
+        tiles = [tile for group in overlays.groups for tile in group]
+        self.is_single = len(tiles) == 1
+        self.title = tiles[0].look.title if self.is_single else overlays.title
+        across = SINGLE if self.is_single else FEW if len(tiles) <= MOST_FEW else TILE
+        self.rows = [
+            group[start : start + MOST_ACROSS]
+            for group in overlays.groups
+            for start in range(0, len(group), MOST_ACROSS)
+        ]
+        width, height = size_of(overlays.picture)
+        scale = across / max(width, height)
+        self.size = width * scale, height * scale
+        dots = min(1.0, 2 * DOTS_PER_INCH * scale)
+        self.pixels = round(width * dots), round(height * dots)
+        self.gap = 0.08
+        self.caption = 0.0 if self.is_single else TITLE_HEIGHT
+        longest = max(map(len, self.rows))
+        in_row = longest * (self.size[0] + self.gap) - self.gap
+        self.width = max(
+            in_row + (OUTSIDE_WIDTH + BAR_LABELS if self.is_single else 0), TITLE_CHARACTER * len(self.title)
+        )
+        self.height = TITLE_HEIGHT + len(self.rows) * (self.size[1] + self.caption + self.gap)
+
+    def draw(self, figure: Figure, left: float, top: float) -> None:
+        """The title, and the pictures below it, each under its caption."""
+        total_width, total_height = figure.get_size_inches()
+        figure.text(left / total_width, 1 - top / total_height, self.title, va="top", fontsize=8)
+        width, height = self.size
+        for row, tiles in enumerate(self.rows):
+            y = top + TITLE_HEIGHT + row * (height + self.caption + self.gap) + self.caption
+            for column, tile in enumerate(tiles):
+                axes = axes_at(figure, left + column * (width + self.gap), y, width, height)
+                shade = shaded(tile.look, *self.pixels, self.scale)
+                draw_image(axes, painted(tile.look.picture, shade), is_fine=True)
+                axes.set_axis_off()
+                if not self.is_single:
+                    axes.set_title(shortened(tile.caption, LONGEST_LABEL), loc="left", pad=2, fontsize=7)
+        if self.is_single:
+            place = (left + width + BAR_GAP, top + TITLE_HEIGHT, BAR_WIDTH, height)
+            draw_bar(figure, shade, "weight", place)
+            x = left + width + BAR_GAP + BAR_WIDTH + BAR_LABELS
+            pairs = list(self._weights(tiles[0].look))
+            for texts, right in zip(zip(*pairs, strict=True), (0, OUTSIDE_NUMBER), strict=True):
+                corner = (x + right) / total_width, 1 - (top + TITLE_HEIGHT) / total_height
+                figure.text(*corner, "\n".join(texts), va="top", fontsize=7)
+
+    def _weights(self, look: Look) -> Iterator[tuple[str, str]]:
+        """The strongest patches, and what is outside of the picture."""
+        total = sum(weight for _, weight in look.outside)
+        parts = {("strongest patches", ""): look.strongest}
+        if look.outside:
+            parts |= {("", ""): [], ("outside", weight_text(total, self.precision)): look.outside}
+        for heading, weights in parts.items():
+            yield heading
+            for name, weight in weights[:MOST_OUTSIDE]:
+                yield f"  {shortened(name, LONGEST_LABEL)}", weight_text(weight, self.precision)
+
+
 class ChartBlock:
     """A chart of curves, or of means with their standard deviations; all charts have one size."""
 
@@ -548,13 +624,15 @@ def settings() -> Any:
     }
 
 
-Block = MapsBlock | ChartBlock | GraphBlock
+Block = MapsBlock | ChartBlock | GraphBlock | OverlayBlock
 
 
 def block_of(part: Part, display: Display) -> Block:
     """What draws a part."""
     if isinstance(part, Graph):
         return GraphBlock(part)
+    if isinstance(part, Overlays):
+        return OverlayBlock(part, display)
     return MapsBlock(part, display) if isinstance(part, Maps) else ChartBlock(part)
 
 
@@ -602,9 +680,6 @@ def draw(report: Report, display: Display) -> Figure:
             left += block.width + GAP
         top += row_height + GAP
     return figure
-
-
-DOTS_PER_INCH = 150
 
 
 def writer(kind: str, metadata: Mapping[str, str | None]) -> Write:

@@ -15,6 +15,8 @@ from attncli.settings import SPECS
 from attncli.views import Display
 from attncli.views.heatmap import draw
 from attncli.views.matrices import Curve, Matrix, curves_of, matrices, matrices_of, tokens_of
+from attncli.views.overlays import pictured
+from attncli.views.picture_screens import screen_parts
 from attncli.views.sections import (
     GAP,
     Column,
@@ -202,7 +204,7 @@ def matrix_rows(of: Callable[[int], Iterable[Section]], count: int, most: int = 
     return Elastic(of, usual, min(LEAST_ROWS, count), count)
 
 
-MAP_LINES = 12
+MAP_LINES, PICTURE_LINES = 12, 19
 EVEN = 1.2  # Blocks of random tokens differ by less; their map is of one colour.
 ROOM = 11  # Lines for the rows of the weights and the notes together.
 NAME_WIDTH = 16
@@ -221,7 +223,7 @@ WAYS = {
 def attention_screen(report: Report, display: Display) -> ScreenParts:
     """Title, sizes, the weights of the first head, how to read a row, mean and variance of the scores."""
     yield from opening(report, display)
-    yield from _weights(report, display)
+    yield from screen_parts(report, display, PICTURE_LINES) if pictured(report) else _weights(report, display)
     if moments := {name: numbers for name in SCORES if (numbers := report.numbers(name))}:
         yield Elastic(partial(_moments, moments, display.precision), usual=1, rank=1)
     yield notes_in(report.notes, display, usual=_note_lines(report))

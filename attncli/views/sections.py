@@ -227,7 +227,9 @@ def text_line(report: Report, display: Display) -> Paragraph:
         return Paragraph(f"probe: {spec.get('num_tokens')} random tokens, twice", "")
     group = f", group {spec['text_group']}" if spec.get("text_group") else ""
     texts = f"texts {spec['texts']}{group}" if spec.get("texts") else ""
-    text = texts or spec.get("sentence") or f"file {spec.get('file')}"
+    if report.pictures:
+        texts = f"{', '.join(picture.name for picture in report.pictures)} {spec.get('sentence') or ''}"
+    text = texts or spec.get("sentence") or f"file {spec.get('image') or spec.get('file')}"
     return one_line(" ".join(str(text).split()), display)
 
 

@@ -32,6 +32,8 @@ from attncli.views.model_screens import (
     looks_at_first,
     why_screen,
 )
+from attncli.views.overlay_lines import whole_lines
+from attncli.views.overlays import pictured
 from attncli.views.screens import (
     attention_screen,
     average_screen,
@@ -137,7 +139,6 @@ HEADS = Needs(
         "intervals": {"stack": TEXT, **HEAD, "statistic": TEXT, "mean": MAYBE, "upper": MAYBE},
         "named_tokens": {"setting": TEXT, "name": ANY, "text": TEXT, "position": WHOLE, "token": ANY},
     },
-    tensors={"rollout": 2},
 )
 
 SOURCE_NUMBERS = dict.fromkeys(("all_heads", "retrieving_heads", "lost"), MAYBE)
@@ -464,11 +465,14 @@ def _parts(report: Report, display: Display) -> Iterator[Section]:
     """Heading, steps, tensors with the statistics of their rows, the other statistics, notes."""
     yield Paragraph(heading(report), "title")
     labels = TableLabels(report, display)
-    tensors = TensorTables(report, display, labels)
+    drawn = pictured(report)
+    others = {name: tensor for name, tensor in report.tensors.items() if name not in drawn}
+    tensors = TensorTables(replace(report, tensors=others), display, labels)
     mentioned: dict[tuple[str, int], str] = {}
     for section in chain(
         step_sections(report, labels),
         [Paragraph("the report", "step")] if report.steps else [],
+        (Drawing(title, lines) for name in drawn for title, lines in whole_lines(report, name, display)),
         tensors.sections(),
         statistic_tables(report, display, labels),
         tensors.lines_of_numbers(),
@@ -506,6 +510,8 @@ def fitted(parts: Sequence[Section | Elastic], display: Display) -> list[Section
         stream = StringIO()
         screen = Screen(stream, replace(display, colors="none"))
         for section in drawn(place, rows):
+            if isinstance(section, Drawing):
+                section = replace(section, lines=[""] * len(section.lines))
             screen.draw(section)
         return stream.getvalue().count("\n")
 

@@ -25,19 +25,18 @@ from attncli.views.texts import (
 UPPER, LOWER, BLANK = "▀", "▄", " "
 RAMP = " .:-=+*#%@"
 SHAPES = (UPPER, LOWER, NO_CELL)
-SAME = NONE + 1  # No sequence: the colour is that of the cell before.
 
 
 def _sequences(parameters: Sequence[str]) -> list[str]:
-    """The escape sequence of each level, and an empty text for SAME."""
+    """The escape sequence of each level; and an empty text, for a cell in the colour of the one before."""
     return [*(f"\x1b[{one}m" for one in parameters), ""]
 
 
-def _changes(levels: np.ndarray) -> np.ndarray:
-    """The levels, SAME where the cell before in the row has the same one."""
+def _changes(levels: np.ndarray, palette: Palette) -> np.ndarray:
+    """The levels; the one after the palette's where the cell before in the row has the same one."""
     same = np.zeros(levels.shape, dtype=bool)
     same[:, 1:] = levels[:, 1:] == levels[:, :-1]
-    return np.where(same, SAME, levels)
+    return np.where(same, len(palette.backgrounds), levels)
 
 
 def cell_texts(palette: Palette, cell_width: int) -> list[str]:
@@ -51,28 +50,28 @@ def cell_lines(levels: np.ndarray, palette: Palette, cell_width: int) -> list[st
     """One line per row, each cell `cell_width` characters in its colour."""
     sequences = _sequences([parameters for parameters, _ in palette.fills])
     fills = cell_texts(palette, cell_width)
-    changes = _changes(levels).tolist()
+    changes = _changes(levels, palette).tolist()
     return [_joined(sequences, fills, *row) + RESET for row in zip(changes, levels.tolist(), strict=True)]
 
 
-def half_blocks(levels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def half_blocks(levels: np.ndarray, none: int = NONE) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """One line per two rows, one character per column: its place in SHAPES, its ink and its paper.
 
-    No number is the terminal's own background, so the other half is drawn as the foreground; a stroke where
-    neither half has a number.
+    No number, the level `none`, is the terminal's own background, so the other half is drawn as the
+    foreground; a stroke where neither half has a number.
     """
     if len(levels) % 2:
-        levels = np.vstack([levels, np.full(levels.shape[1], NONE)])
+        levels = np.vstack([levels, np.full(levels.shape[1], none)])
     upper, lower = levels[::2], levels[1::2]
-    is_open = upper == NONE
-    shapes = is_open + (is_open & (lower == NONE)).astype(int)
-    return shapes, np.where(is_open, lower, upper), np.where(is_open, NONE, lower)
+    is_open = upper == none
+    shapes = is_open + (is_open & (lower == none)).astype(int)
+    return shapes, np.where(is_open, lower, upper), np.where(is_open, none, lower)
 
 
 def half_block_lines(levels: np.ndarray, palette: Palette) -> list[str]:
     """The lines of half-blocks: upper and lower half each in its own colour."""
-    shapes, *colours = half_blocks(levels)
-    inks, papers = map(_changes, colours)
+    shapes, *colours = half_blocks(levels, len(palette.foregrounds) - 1)
+    inks, papers = (_changes(each, palette) for each in colours)
     foregrounds, backgrounds = _sequences(palette.foregrounds), _sequences(palette.backgrounds)
     # A background and the shape on it in one text: fewer pieces to join.
     cells = [background + shape for shape in SHAPES for background in backgrounds]

@@ -52,6 +52,13 @@ def scalar(value: Any, precision: int) -> str:
     return fixed(value, precision)
 
 
+def weight_text(weight: object, precision: int) -> str:
+    """A weight with as many decimals as others; one below 0.1 has two significant digits."""
+    number = float(str(weight))
+    rounded = fixed(number, precision)
+    return f"{number:.2g}" if 0 < number < 0.1 and float(rounded) != number else rounded
+
+
 BOLD, DIM, RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
@@ -285,6 +292,9 @@ def nothing_to_draw(report: Report) -> str:
 def text_of(report: Report, key: str) -> str:
     """The `sentence` or `context` as it was given, else its tokens."""
     spec = report.spec
+    names = [picture.name for picture in report.pictures] if key == "sentence" else []
+    if names:
+        return plain_text(" ".join([", ".join(names), *str(spec.get(key) or "").split()]))
     if "sources" in report.statistics:  # its tokens are an answer's
         return plain_text(" ".join(str(spec.get(key) or "").split())) if key == "sentence" else ""
     tokens = report.tokens if key == "sentence" else report.context_tokens

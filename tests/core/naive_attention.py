@@ -8,6 +8,9 @@ import numpy as np
 from attncli.core.layer import AttentionLayer, Visibility, Wanted
 from tests.naive_heads import pattern
 
+AROUND = ((0, 1), (1, 0), (1, 1))
+"""How many rows and columns a neighbour is away."""
+
 
 def sees(visibility: Visibility, text: int, i: int, j: int) -> bool:
     """Entry by entry, straight from the words of the docstring."""
@@ -162,6 +165,11 @@ def pattern_mass(weights: np.ndarray, wanted: Wanted) -> np.ndarray:
             elif name in ("special_mass", "from_to_weight"):
                 special, queries, keys = (np.array(flags[text].tolist(), float) for flags in patterns.marks)
                 matrix[:] = special if name == "special_mass" else np.outer(queries, keys)
+                matrix[:, : patterns.first_key] = 0
+            elif name == "neighbour":
+                for i, (row, column) in enumerate(patterns.places.tolist()):
+                    for j, (other_row, other_column) in enumerate(patterns.places.tolist()):
+                        matrix[i, j] = (abs(row - other_row), abs(column - other_column)) in AROUND
                 matrix[:, : patterns.first_key] = 0
             else:
                 matrix[:] = pattern(ids, name)

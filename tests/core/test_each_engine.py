@@ -17,7 +17,8 @@ from attncli.core import row_tiles as row_softmax
 from attncli.core import row_tiles as tile
 from attncli.core import tile_sums as compiled_pass
 from attncli.core.engines import attend, engine_for
-from attncli.core.layer import AttentionLayer, Computed, Marks, Patterns, ScoreRules, Wanted
+from attncli.core.formulas import Plane
+from attncli.core.layer import AttentionLayer, Computed, Marks, Patterns, ScoreRules, Visibility, Wanted
 from attncli.core.row_statistics import OF_WEIGHTS, PATTERNS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.tile_sums import TileSizes
@@ -126,6 +127,14 @@ def made(case: str, num_queries: int, dtype: torch.dtype) -> AttentionLayer:
     return layer_of(query, key, value, scale=0.5 if "ties" in case else SCALE, **settings)
 
 
+def grid(num_tokens: int) -> Tensor:
+    """Places in rows of three, but for the first token, which lies nowhere."""
+    numbers = torch.arange(num_tokens) - 1
+    places = torch.stack([numbers // 3, numbers % 3], dim=-1).double()
+    places[0] = torch.nan
+    return places
+
+
 def everything(layer: AttentionLayer, top_k: int = 4) -> Wanted:
     num_texts, _, num_queries, num_keys = layer.shape
     num_tokens = max(num_queries, num_keys)
@@ -145,7 +154,7 @@ def everything(layer: AttentionLayer, top_k: int = 4) -> Wanted:
         score_moments=True,
         received_mass=True,
         pooled=4,
-        patterns=Patterns(names, ids, marks, first_key=1, repeat=repeat),
+        patterns=Patterns(names, ids, marks, first_key=1, repeat=repeat, places=grid(num_tokens)),
     )
 
 
@@ -535,3 +544,30 @@ def test_a_layer_is_computed_by_the_engine_that_can(monkeypatch: pytest.MonkeyPa
                 everything(layer),
             ]
             assert {engine_for(layer, wanted) for wanted in whole_rows} == {"rows"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_distance_on_a_picture_is_that_between_patches(dtype: torch.dtype) -> None:
+    weights = torch.rand(2, 3, 7, 7, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    weights = (weights / weights.sum(dim=-1, keepdim=True)).to(dtype)
+    source = GivenWeights(weights, torch.ones(1, 7, 7, dtype=torch.bool))
+    found = attend(source, Wanted(rows=("distance", "entropy"), plane=Plane(grid(7).to(dtype)))).rows[
+        "distance"
+    ]
+    assert found[..., 0].isnan().all(), "[CLS] lies nowhere"
+    for query in range(1, 7):
+        apart = [math.dist(grid(7)[query].tolist(), grid(7)[key].tolist()) for key in range(1, 7)]
+        own = weights[:, :, query, 1:].double()
+        expected = (own * torch.tensor(apart)).sum(dim=-1) / own.sum(dim=-1)
+        torch.testing.assert_close(found[..., query].double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_long_rows_on_a_picture_are_not_measured_along_a_line() -> None:
+    """Where the engine `tiles` would suit, which knows no places."""
+    query, key = torch.randn(2, 1, 1, 1100, 4, generator=torch.Generator().manual_seed(4))
+    layer = AttentionLayer(query, key, key[..., :0], Visibility(1100, 1100), 0.5)
+    wanted = Wanted(rows=("distance",))
+    assert engine_for(layer, wanted) == "tiles"
+    places = torch.stack([torch.arange(1100) // 50, torch.arange(1100) % 50], dim=-1).double()
+    found = attend(layer, replace(wanted, plane=Plane(places.float()))).rows["distance"]
+    assert found.max() < 50 < attend(layer, wanted).rows["distance"].max()

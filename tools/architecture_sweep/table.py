@@ -1,4 +1,4 @@
-"""Writes a sweep into docs/models.md: python -m tools.architecture_sweep.table results.jsonl"""
+"""Writes a sweep into docs/models.md: python -m tools.architecture_sweep.table results.jsonl [pictures]"""
 
 import re
 import sys
@@ -15,6 +15,7 @@ from .result import Outcome, Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- sweep: tools/architecture_sweep -->\n", "<!-- end of sweep -->\n"
+OF_PICTURES = "<!-- pictures: tools/architecture_sweep/pictures -->\n", "<!-- end of pictures -->\n"
 MOST_CHARACTERS = 200
 WRAPPED = TextWrapper(119, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
@@ -153,12 +154,57 @@ def section(results: list[Result]) -> str:
     return text
 
 
-def refreshed(page: str, results: list[Result]) -> str:
+PICTURE_REASONS = {
+    "computes its attention itself": "no attention between the patches, or none that transformers hands over",
+    "no part that reads pictures alone": "reads pictures and words in one stack",
+    "keys where the texts have": "attends within windows",
+    "within windows": "attends within windows",
+    "mixes parts of the picture": "its first layer reads patches that overlap",
+    "gives no pixels": "its image processor gives no pixels by that name",
+    "returns no weights": "eager attention returns no weights",
+    "cannot read this picture": "fails on a picture alone, or on one this small",
+    "takes pixel_values": "reads something else beside pictures",
+    "not text or pictures": "reads something else beside pictures",
+}
+"""What a reason is called, whatever the numbers in it."""
+
+
+def section_of_pictures(results: list[Result]) -> str:
+    """How many architectures of pictures there are of each verdict, and all of their names."""
+    by_verdict: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        by_verdict[result.verdict].append(result)
+    right = by_verdict["right"]
+    counts = ", ".join(f"{len(by_verdict[verdict])} {verdict}" for verdict in VERDICTS if by_verdict[verdict])
+    worst = max((one.weights for one in right if one.weights is not None), default=0.0)
+    text = (
+        f"transformers {transformers.__version__}, {len(results)} architectures: {counts}.\n\n"
+        f"Right ({len(right)}), weights within {worst:.0e}:\n\n"
+        + WRAPPED.fill("- " + ", ".join(one.name for one in right))
+        + "\n"
+    )
+    for verdict in ("wrong", "refused", "not testable"):
+        said = {one.name: _picture_reason(one) for one in by_verdict[verdict]}
+        ordered = dict(sorted(_names(said).items(), key=lambda item: -len(item[1])))
+        text += f"\n{verdict.capitalize()} ({len(said)}):\n\n{_list(ordered)}" if said else ""
+    return text
+
+
+def _picture_reason(result: Result) -> str:
+    said = (result.wrong or result.refused or [result.reason])[0]
+    known = (short for part, short in (PICTURE_REASONS | REASONS).items() if part in said)
+    return next(known, _reason(result))
+
+
+def refreshed(page: str, results: list[Result], *, of_pictures: bool = False) -> str:
     """The page with its section made anew."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + section(results) + END + after
+    begin, end = OF_PICTURES if of_pictures else (BEGIN, END)
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    made = section_of_pictures(results) if of_pictures else section(results)
+    return before + begin + made + end + after
 
 
 if __name__ == "__main__":
-    PAGE.write_text(refreshed(PAGE.read_text(), results_of(Path(sys.argv[1]))))
+    of_pictures = sys.argv[2:] == ["pictures"]
+    PAGE.write_text(refreshed(PAGE.read_text(), results_of(Path(sys.argv[1])), of_pictures=of_pictures))

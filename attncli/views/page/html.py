@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from attncli.plain_text import plain_text
-from attncli.report import NamedTensor, Report, Table, Tensors, plain
+from attncli.report import NamedTensor, Picture, Report, Table, Tensors, plain
 from attncli.views import SCALES, Display
 from attncli.views.colours import COOLWARM, VIRIDIS
 from attncli.views.graphs import graph_data
@@ -26,6 +26,7 @@ from attncli.views.matrices import (
     unit_of,
     whole_heads,
 )
+from attncli.views.overlays import FAINT, STRONG, about_picture, chosen_query, pictured, size_of
 from attncli.views.texts import heading, named_tokens, subtitle, title
 
 MAX_EXACT = 100_000  # numbers
@@ -162,7 +163,23 @@ def report_data(report: Report) -> dict[str, Any]:
         "steps": _sanitised(plain(report.fields().get("steps", []))),
         "graph": graph_data(report),
         "score": _score_data(report),
+        "pictures": [_picture_data(report, picture) for picture in report.pictures],
         "notes": [plain_text(note) for note in report.sentences],
+    }
+
+
+def _picture_data(report: Report, picture: Picture) -> dict[str, Any]:
+    """A picture, where the tokens of its side lie on it, and the query that is chosen at first."""
+    width, height = size_of(picture)
+    return {
+        "name": plain_text(picture.name),
+        "about": about_picture(picture),
+        "width": width,
+        "height": height,
+        "png": base64.b64encode(picture.png).decode("ascii"),
+        "boxes": picture.boxes,
+        "axis": picture.axis,
+        "query": chosen_query(report, picture),
     }
 
 
@@ -182,9 +199,20 @@ def _score_data(report: Report) -> dict[str, Any] | None:
 
 
 def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
-    """A tensor as the page draws it: no number for a hidden key, and the tensors that share its colours."""
+    """A tensor as the page draws it: no number for a hidden key, and the tensors that share its colours.
+
+    What lies on a picture has queries, or one row for the look of the chosen one.
+    """
+    is_pictured = name in pictured(report)
+    hidden = hidden_cells(report, name, tensor)
+    if is_pictured and "query" not in tensor.axes:
+        tensor, hidden = (
+            NamedTensor((*tensor.axes[:-1], "query", "key"), tensor.values[..., np.newaxis, :]),
+            None,
+        )
     return {
-        **_tensor_data(name, tensor, hidden_cells(report, name, tensor)),
+        **_tensor_data(name, tensor, hidden),
+        "is_pictured": is_pictured,
         "is_weights": is_weights(name, tensor.axes[-2:]),
         "unit": unit_of(name, tensor.axes),
         "compared": [plain_text(other) for other in compared_names(report, name)],
@@ -233,6 +261,7 @@ STYLES = (
     "base.css",
     "maps.css",
     "tokens.css",
+    "pictures.css",
     "cards.css",
     "tables.css",
     "charts.css",
@@ -301,6 +330,7 @@ def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
         "scale": display.scale_colors,
         "scales": SCALES,
         "skip": display.skip_first_keys,
+        "cover": [FAINT, STRONG],
     }
     stream.write(_json_block("start", start))
     headings = []

@@ -2,6 +2,7 @@
 
 import { byId } from "../parts/elements.js";
 import { MatrixMap } from "../parts/map.js";
+import { PictureView } from "../parts/picture.js";
 import { Overview } from "../parts/overview.js";
 import { TokenSides } from "../parts/tokens.js";
 import { readMaps } from "../values/colours.js";
@@ -26,6 +27,10 @@ export const chosen = {
   offHeads: new Set(),
   pins: [],
   looked: null,
+  picture: 0,
+  query: null,
+  lookedQuery: undefined,
+  hovered: null,
 };
 
 export let matrix = null; // what the map shows
@@ -38,4 +43,5 @@ export function setMatrices(first, other) {
 export const overview = new Overview(byId("thumbnails"));
 export const map = new MatrixMap(byId("map"));
 export const comparedMap = new MatrixMap(byId("compared-map"));
+export const pictureView = new PictureView(byId("picture"));
 export const sides = new TokenSides(byId("tokens"));

@@ -1,6 +1,7 @@
 // What a person chooses with lists, buttons and keys.
 
 import { chosen, matrix, overview, sides } from "./chosen.js";
+import { paintLooks } from "./looks.js";
 import { fillSorts, placesOf, soughtRanking } from "./rankings.js";
 import { clearSelection, showSources } from "./selection.js";
 import { arrangeOverview, choose, compareWith, redraw, run, showReport, showTensor } from "./show.js";
@@ -52,7 +53,11 @@ export function listen() {
   onChange("layer", choseLayer);
   onChange("from", (value) => seek("from", value));
   onChange("to", (value) => seek("to", value));
-  onChange("size", (value) => overview.setSize(value));
+  onChange("picture-choice", (value) => ((chosen.picture = Number(value)), showTensor(chosen.report.matrices.indexOf(chosen.tensor))));
+  onChange("size", (value) => {
+    overview.setSize(value);
+    if (chosen.tensor.is_pictured) paintLooks();
+  });
   onChange("compare", (value) => compareWith(value === "" ? null : Number(value)));
   byId("order").addEventListener("click", () => {
     chosen.isAscending = !chosen.isAscending;

@@ -1,7 +1,8 @@
 // The page: what its parts tell is done, and the first report is shown.
 
-import { beside, comparedMap, map, overview, sides, sources, start } from "./chosen.js";
+import { beside, chosen, comparedMap, map, overview, pictureView, sides, sources, start } from "./chosen.js";
 import { listen } from "./controls.js";
+import { hoverHead, lookFrom, pickQuery } from "./looks.js";
 import { look, lookAtCell, pin, readThumbnail, switchHeads, toggleAllHeads } from "./selection.js";
 import { choose, compareWith, pickCell, run, showReport } from "./show.js";
 import { byId, fillSelect } from "../parts/elements.js";
@@ -9,9 +10,10 @@ import { byId, fillSelect } from "../parts/elements.js";
 Object.assign(overview, {
   onChoose: (number) => run(choose(number)),
   onCompare: (number) => run(compareWith(number)),
-  onRead: readThumbnail,
+  onRead: (cell) => (chosen.tensor.is_pictured ? hoverHead(cell) : readThumbnail(cell)),
 });
 Object.assign(map, { onCell: (cell) => lookAtCell(cell), onPick: pickCell });
+Object.assign(pictureView, { onLook: lookFrom, onPick: pickQuery });
 Object.assign(comparedMap, { onCell: (cell) => lookAtCell(cell, beside), onPick: pickCell });
 Object.assign(sides, { onLook: look, onPin: pin, onAllHeads: toggleAllHeads, onSwitchHeads: switchHeads });
 

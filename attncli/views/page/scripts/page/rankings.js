@@ -137,7 +137,7 @@ export function fillSortAndLayer() {
   );
   byId("layer-choice").hidden = numLayers < 2;
   const hasTokens = tensor.axes.at(-2) === "query" && tensor.axes.at(-1) === "key";
-  byId("sought").hidden = !hasTokens || !tokensAlong(chosen.report, "key").length;
+  byId("sought").hidden = !hasTokens || tensor.rows < 2 || !tokensAlong(chosen.report, "key").length;
   const tokens = [...chosen.report.tokens, ...chosen.report.context_tokens];
   byId("known-tokens").replaceChildren(...[...new Set(tokens)].map((value) => make("option", { value })));
 }

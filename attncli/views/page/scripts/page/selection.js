@@ -24,6 +24,7 @@ function chosenSources() {
 const isSame = (one, other) => one.index === other.index && (matrix.isSelf || one.side === other.side);
 
 export function showSources() {
+  if (chosen.tensor.is_pictured) return; // looks.js shows them
   if (!matrix.isAttention) {
     byId("readout").textContent = "";
     return;

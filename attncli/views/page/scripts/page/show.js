@@ -2,6 +2,7 @@
 
 import { beside, chosen, map, matrix, overview, setMatrices, sides } from "./chosen.js";
 import { headsOfLayer, showCompared } from "./heads.js";
+import { paintLooks, showLooks, startLooks } from "./looks.js";
 import { mapAt, matrixOf } from "./matrix.js";
 import { fillSortAndLayer, rankings } from "./rankings.js";
 import {
@@ -23,14 +24,14 @@ import { showGraph } from "../parts/graph.js";
 import { showScore } from "../parts/score.js";
 import { showSteps } from "../parts/steps.js";
 import { keyTable, showTables, words } from "../parts/tables.js";
-import { showLegend } from "../values/colours.js";
+import { paint, showLegend } from "../values/colours.js";
 import { placeText, shortPlace } from "../values/labels.js";
 
 const MOST_TOKENS = 4096;
 
 export async function showReport(index) {
   const report = readReport(index);
-  Object.assign(chosen, { report, ...startOf(report), pins: [], looked: null });
+  Object.assign(chosen, { report, ...startOf(report), pins: [], looked: null, picture: 0, query: undefined });
   byId("heading").textContent = report.title;
   byId("settings-line").textContent = report.subtitle;
   document.title = report.title;
@@ -74,7 +75,9 @@ export async function showTensor(index) {
   if (!isAlike) Object.assign(chosen, { number: 0, ...startOf(report) });
   chosen.tensor = tensor;
   byId("skip").value = chosen.skip;
-  byId("skip").parentElement.hidden = !tensor.axes.at(-1).startsWith("key");
+  byId("skip").parentElement.hidden = !tensor.axes.at(-1).startsWith("key") || tensor.is_pictured;
+  if (tensor.is_pictured) await startLooks();
+  if (chosen.report !== report) return;
   byId("overview").hidden = tensor.count < 2;
   document.querySelector(".workspace").classList.remove("beside");
   byId("range").parentElement.hidden = tensor.count < 2;
@@ -102,8 +105,12 @@ function startOf({ settings, statistics }) {
 
 function paintOverview() {
   const { tensor, range } = chosen;
+  if (tensor.is_pictured) return paintLooks();
   const ofAll = range === "all" ? shadingOfMaps([[tensor, 0]]) : null;
-  overview.paint((number) => ofAll ?? shadingOfMaps([[tensor, number]]), skippedOf(tensor));
+  overview.paint((canvas, number) => {
+    const shading = ofAll ?? shadingOfMaps([[tensor, number]]);
+    paint(canvas, tensor.matrix(number), tensor.columns, shading, skippedOf(tensor));
+  });
 }
 
 export function arrangeOverview() {
@@ -118,9 +125,10 @@ export function arrangeOverview() {
 // The chosen matrix, and the one that it is compared with in the same colours.
 async function showMatrix() {
   const { report, tensor, number } = chosen;
-  const other = chosen.compared;
+  const other = tensor.is_pictured ? null : chosen.compared;
   const maps = await Promise.all([number, ...(other === null ? [] : [other])].map(mapAt));
-  if (chosen.tensor !== tensor || chosen.number !== number || chosen.compared !== other) return;
+  if (chosen.tensor !== tensor || chosen.number !== number) return;
+  if (!tensor.is_pictured && chosen.compared !== other) return;
   const shading = shadingOfMaps(maps);
   setMatrices(matrixOf(maps[0], number, shading), other === null ? null : matrixOf(maps[1], other, shading));
   byId("matrix-title").textContent = matrix.title;
@@ -128,6 +136,12 @@ async function showMatrix() {
   showHeadStatistics(matrix.place);
   showRowCurves(byId("row-curves"), report, matrix);
   for (const id of ["previous", "next", "compare-choice"]) byId(id).hidden = tensor.count < 2;
+  byId("parts").classList.toggle("pictured", tensor.is_pictured);
+  byId("picture").hidden = !tensor.is_pictured;
+  if (tensor.is_pictured) {
+    showLooks();
+    return;
+  }
   showLegend(byId("legend"), shading, matrix);
   showCompared();
   // A map of no tokens leaves room beside it.

@@ -2,7 +2,7 @@
 // compare it (`onCompare`), the pointer reads it (`onRead`).
 
 import { inNextRow, make, moved } from "./elements.js";
-import { endsOf, paint } from "../values/colours.js";
+import { endsOf } from "../values/colours.js";
 import { placeText, shortPlace } from "../values/labels.js";
 import { isNumber, shortScalar } from "../values/numbers.js";
 
@@ -64,10 +64,8 @@ export class Overview {
     this.container.closest(".workspace").classList.toggle("beside", isBeside);
   }
 
-  paint(shadingOfMatrix, skip) {
-    for (const { number, canvas } of this.items) {
-      paint(canvas, this.tensor.matrix(number), this.tensor.columns, shadingOfMatrix(number), skip);
-    }
+  paint(paintNumber) {
+    for (const { number, canvas } of this.items) paintNumber(canvas, number);
   }
 
   // In the order of a statistic, or of the axes with a line for each layer; of one layer, or of all.

@@ -71,7 +71,7 @@ function logPlace(value, { logLow, logHigh }) {
 }
 
 // From 0 to 1, for a number in a row with these ends.
-function placeIn(shading, value, rowEnds) {
+export function placeIn(shading, value, rowEnds) {
   let { low, high } = shading;
   if (shading.kind === "log") return value > 0 ? logPlace(value, shading) : 0;
   if (shading.kind === "row") {

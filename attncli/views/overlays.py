@@ -1,0 +1,334 @@
+"""Weights over the picture whose parts they are on: one way to paint them, for every view."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attncli.errors import UserError
+from attncli.plain_text import plain_text
+from attncli.report import PLACES, Box, NamedTensor, Picture, Report
+from attncli.views.colours import LEVELS, Shading, colour_map, shading
+from attncli.views.matrices import head_name, in_words, place_names, tokens_of
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+CLASS_TOKEN = "[CLS]"
+EVERY_QUERY = "all tokens (mean)"
+# How much of a colour covers the picture: where a weight is 0, and where it is largest.
+FAINT, STRONG = 0.35, 0.9
+LARGEST_SIDE, MOST_FINE = 4096, 16
+BOX_FILTER = 4  # Pillow's: the mean over what a pixel covers
+
+
+@dataclass(frozen=True)
+class Look:
+    """Where a query looks: a weight for each token on the side of the picture, of one head or of several.
+
+    `name` is that of the tensor, `place` what it is of on the tensor's leading axes, `query` who looks.
+    """
+
+    picture: Picture
+    name: str
+    place: tuple[tuple[str, int], ...]
+    query: str
+    tokens: tuple[str, ...]
+    weights: np.ndarray
+
+    @property
+    def title(self) -> str:
+        """`where [CLS] looks, head 11:0`; the tensor's name where it is not the weights."""
+        what = "" if self.name == "weights" else f": {in_words(self.name).replace('_', ' ')}"
+        return ", ".join([f"where {self.query} looks", *place_names(self.place)]) + what
+
+    @property
+    def strongest(self) -> list[tuple[str, float]]:
+        """The tokens on the picture with their weights, the largest first."""
+        return self._ranked(on_picture=True)
+
+    @property
+    def outside(self) -> list[tuple[str, float]]:
+        """The tokens that lie elsewhere with their weights, the largest first: [CLS], registers, words."""
+        return self._ranked(on_picture=False)
+
+    @property
+    def share(self) -> float:
+        """The part of the weight that is on the picture; NaN of a difference, and of no weight at all."""
+        total = np.nan if (self.weights < 0).any() else np.nansum(self.weights)
+        return float(np.nansum(self.weights[self._on_picture]) / total) if total > 0 else np.nan
+
+    @property
+    def _on_picture(self) -> np.ndarray:
+        return np.array([box is not None for box in self.picture.boxes])
+
+    def _ranked(self, *, on_picture: bool) -> list[tuple[str, float]]:
+        places = np.flatnonzero(self._on_picture == on_picture)
+        order = places[np.argsort(-np.nan_to_num(self.weights[places]), kind="stable")].tolist()
+        return [(plain_text(self.tokens[i]), float(self.weights[i])) for i in order]
+
+
+def pictured(report: Report) -> dict[str, list[Picture]]:
+    """The names of the tensors whose last axis counts tokens of a picture, each with its pictures."""
+    found: dict[str, list[Picture]] = {}
+    side = "context_tokens" if report.context_tokens else "tokens"
+    for name, tensor in report.tensors.items():
+        is_of_keys = tensor.axes[-1:] == ("key",)
+        pictures = [one for one in report.pictures if one.axis == side and any(one.boxes)]
+        if is_of_keys and pictures and not name.endswith(("scores", "bias")):
+            found[name] = pictures
+    return found
+
+
+def looks_of(report: Report, name: str) -> Iterator[Look]:
+    """The looks of a tensor, picture by picture: of the chosen query, or of the mean of all."""
+    tensor, tokens = report.tensors[name], tokens_of(report, "key")
+    for picture in pictured(report).get(name, ()):
+        query, values = _of_query(report, tensor, picture)
+        axes = [axis for axis in tensor.axes[:-1] if axis != "query"]
+        for index in np.ndindex(values.shape[:-1]):
+            weights = values[index]
+            if not np.isnan(weights).all():  # some layers have fewer heads
+                yield Look(picture, name, tuple(zip(axes, index, strict=True)), query, tokens, weights)
+
+
+def _of_query(report: Report, tensor: NamedTensor, picture: Picture) -> tuple[str, np.ndarray]:
+    """Who looks, and the weights without the axis of queries."""
+    chosen = chosen_query(report, picture)
+    query = EVERY_QUERY if chosen is None else plain_text(report.tokens[chosen])
+    if "query" not in tensor.axes:
+        return query, tensor.values
+    if chosen is None or chosen < report.first_query:
+        return EVERY_QUERY, np.nanmean(tensor.values, axis=-2)
+    return query, tensor.values[..., chosen - report.first_query, :]
+
+
+def chosen_query(report: Report, picture: Picture) -> int | None:
+    """The token that `from` names, by its text or by a point of the picture (`0.6,0.4`), else [CLS].
+
+    None where there is no such token: then it is the mean of all.
+    """
+    asked = report.spec.get("from")
+    name = str(asked[0] if isinstance(asked, list | tuple) and asked else asked or CLASS_TOKEN)
+    if name in report.tokens:
+        return report.tokens.index(name)
+    point = [float(part) for part in name.split(",") if _is_number(part)]
+    return token_at(picture, *point) if len(point) == 2 and picture.axis == "tokens" else None
+
+
+def _is_number(text: str) -> bool:
+    return text.strip().replace(".", "", 1).isdecimal()
+
+
+def token_at(picture: Picture, x: float, y: float) -> int | None:
+    """The first token that lies on a point, given as shares of width and height; None where there is none."""
+    for token, box in enumerate(picture.boxes):
+        if box and box[0] <= x <= box[2] and box[1] <= y <= box[3]:
+            return token
+    return None
+
+
+class Tile(NamedTuple):
+    """One of several looks, and what it is of: a head, the mean of a layer, a word."""
+
+    name: str
+    look: Look
+    is_picture: bool = False
+    """Whether it is the picture without weights, for a screen on which nothing is seen through these."""
+
+    @property
+    def caption(self) -> str:
+        """`11:0 71%`: what it is of, and the part of the weight that is on the picture."""
+        share = self.look.share
+        return f"{self.name} {100 * share:.0f}%" if np.isfinite(share) else self.name
+
+
+Tiles = Sequence[Sequence[Tile]]
+
+
+class Overlays(NamedTuple):
+    """The looks over one picture that belong together: those of a layer in one group, or those of words."""
+
+    title: str
+    picture: Picture
+    groups: Tiles
+
+
+MEAN, ROLLOUT = "mean_look", "rollout"
+
+
+# What two reports are compared by.
+COMPARED = {"difference": "B minus A", "weights_a": "A", "weights_b": "B"}
+
+
+def overlays_of(report: Report) -> Iterator[Overlays]:
+    """Of each picture the looks of the first tensor that has any: of all heads, or of each word.
+
+    Of a comparison the difference, and what was compared.
+    """
+    on_pictures = pictured(report)
+    first = next(iter(on_pictures), "")
+    names = [name for name in on_pictures if name == first or {name, first} <= COMPARED.keys()]
+    for name, picture in ((each, picture) for each in names for picture in on_pictures[each]):
+        at = f"looks in {plain_text(picture.name)}, and the part of its weight that is on it"
+        at = f"looks in {plain_text(picture.name)}: {COMPARED[name]}" if name in COMPARED else at
+        is_of_words = report.first_query or picture.axis == "context_tokens"
+        has_queries = "query" in report.tensors[name].axes
+        if has_queries and is_of_words and chosen_query(report, picture) is None:
+            yield Overlays(
+                f"where each word {at.replace('looks', 'looked')}", picture, [_words(report, name, picture)]
+            )
+        elif looks := [look for look in looks_of(report, name) if look.picture is picture]:
+            yield Overlays(f"where {looks[0].query} {at}", picture, _layers(report, looks))
+
+
+def _layers(report: Report, looks: Sequence[Look]) -> list[list[Tile]]:
+    """The heads of each layer, then their mean; the rollout beside the last; in the order of the report where
+    heads are sorted.
+    """
+    by_place: dict[tuple[object, ...], Look] = {
+        tuple(dict(look.place).get(axis) for axis in PLACES): look for look in looks
+    }
+    if report.spec.get("sort") or report.spec.get("top"):
+        rows = ((row, tuple(row[axis] for axis in PLACES)) for row in report.table("heads"))
+        if tiles := [Tile(head_name(row), by_place[place]) for row, place in rows if place in by_place]:
+            return [tiles]
+    more = [
+        look
+        for name in (MEAN, ROLLOUT)
+        if name in pictured(report) and looks[0].name not in (MEAN, ROLLOUT)
+        for look in looks_of(report, name)
+        if look.picture is looks[0].picture
+    ]
+    layers = layers_of(looks)
+    for tiles in layers:
+        layer = dict(tiles[0].look.place).get("layer")
+        tiles += [Tile("mean", look) for look in more if look.place == (("layer", layer),)]
+    layers[-1] += [Tile(ROLLOUT, look) for look in more if not look.place]
+    return layers
+
+
+def layers_of(looks: Sequence[Look]) -> list[list[Tile]]:
+    """The looks of each layer, by their place: `11:0`."""
+    layers = groupby(looks, key=lambda look: dict(look.place).get("layer"))
+    return [[Tile(":".join(str(n) for _, n in look.place), look) for look in group] for _, group in layers]
+
+
+def _words(report: Report, name: str, picture: Picture) -> list[Tile]:
+    """For each query the mean look of the heads, named by the word that it wrote, else by its own."""
+    tensor, keys = report.tensors[name], tokens_of(report, "key")
+    heads = tuple(range(tensor.values.ndim - 2))
+    values = np.nanmean(tensor.values, axis=heads) if heads else tensor.values
+    written = tuple(str(row.get("token")) for row in report.table("written"))
+    words = written if len(written) == len(values) else tokens_of(report, "query")
+    return [
+        Tile(plain_text(word.strip()), Look(picture, name, (("query", i),), plain_text(word), keys, weights))
+        for i, (word, weights) in enumerate(zip(words, values, strict=False))
+    ]
+
+
+def about_picture(picture: Picture) -> str:
+    """`cat.png: 640 × 427; the model sees 427 × 427 of it, from (107, 0), as 256 patches`."""
+    left, top, right, bottom = picture.crop
+    seen_size = round(right - left), round(bottom - top)
+    seen = "{} × {} of it, from ({}, {}),".format(*seen_size, round(left), round(top))
+    seen = "all of it" if seen_size == picture.size else seen
+    count = sum(box is not None for box in picture.boxes)
+    name, (width, height) = plain_text(picture.name), picture.size
+    patches = f"{count} patch" if count == 1 else f"{count} patches"
+    return f"{name}: {width} × {height}; the model sees {seen} as {patches}"
+
+
+def size_of(picture: Picture) -> tuple[int, int]:
+    """Width and height in pixels, as the header of a PNG has them; UserError for an impossible size."""
+    width, height = (int.from_bytes(picture.png[start : start + 4]) for start in (16, 20))
+    if not (0 < width <= LARGEST_SIDE and 0 < height <= LARGEST_SIDE):
+        found = f"its picture in the report is {width} × {height} pixels"
+        raise UserError(f"{plain_text(picture.name)}: {found}: must be at most {LARGEST_SIDE} a side")
+    return width, height
+
+
+@lru_cache(maxsize=8)
+def grey(picture: Picture, width: int, height: int) -> np.ndarray:
+    """The picture in that size, from 0 (black) to 255; UserError where it is damaged, or without Pillow."""
+    return np.asarray(_decoded(picture).resize((width, height), BOX_FILTER), dtype=np.uint8)
+
+
+@lru_cache(maxsize=8)
+def _decoded(picture: Picture) -> "Image.Image":
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise UserError('pictures: needs: pip install "attncli[images]"') from None
+    size_of(picture)
+    try:
+        with Image.open(BytesIO(picture.png), formats=["PNG"]) as opened:
+            return opened.convert("L")
+    except (
+        UnidentifiedImageError,
+        OSError,
+        SyntaxError,
+        ValueError,
+    ) as error:  # what Pillow raises for a PNG
+        raise UserError(
+            f"{plain_text(picture.name)}: its picture in the report is damaged: {error}"
+        ) from None
+
+
+def spread(boxes: Sequence[Box | None], weights: np.ndarray, width: int, height: int) -> np.ndarray:
+    """The weights (…, token) as maps (…, height, width): at a pixel the sum over the boxes that lie on it.
+
+    Where boxes are smaller than pixels, the mean over the pixel; NaN where no box is.
+    """
+    places = [i for i, box in enumerate(boxes) if box is not None and box[0] < box[2] and box[1] < box[3]]
+    leading = weights.shape[:-1]
+    if not places:
+        return np.full((*leading, height, width), np.nan)
+    left, top, right, bottom = np.array([boxes[i] for i in places], dtype=np.float64).T
+    across, down = (
+        min(MOST_FINE, max(1, int(np.ceil(1 / (least * size) - 1e-6))))
+        for least, size in (((right - left).min(), width), ((bottom - top).min(), height))
+    )
+    columns, rows = width * across, height * down
+    # A pixel belongs to the boxes that its centre lies on: the corners of each, summed from the upper left.
+    x0, x1 = (np.ceil(edge * columns - 0.5 - 1e-6).astype(int) for edge in (left, right))
+    y0, y1 = (np.ceil(edge * rows - 0.5 - 1e-6).astype(int) for edge in (top, bottom))
+    numbers = np.concatenate(
+        [np.nan_to_num(weights[..., places]).reshape(-1, len(places)), np.ones((1, len(places)))]
+    )
+    corners = np.zeros(((rows + 1) * (columns + 1), len(numbers)))
+    for x, y, sign in ((x0, y0, 1), (x1, y0, -1), (x0, y1, -1), (x1, y1, 1)):
+        np.add.at(corners, y * (columns + 1) + x, sign * numbers.T)
+    sums = corners.T.reshape(-1, rows + 1, columns + 1).cumsum(axis=1).cumsum(axis=2)[:, :-1, :-1]
+    sums = sums.reshape(-1, height, down, width, across).sum(axis=(2, 4))
+    maps, counts = sums[:-1], sums[-1] / (across * down)
+    maps = np.where(counts > 0.5 / (across * down), maps / (across * down), np.nan)
+    return maps.reshape(*leading, height, width)
+
+
+def shaded(look: Look, width: int, height: int, scale: str | None) -> Shading:
+    """The places on the colour map of the weights spread over the picture, from 0 up."""
+    maps = spread(look.picture.boxes, look.weights, width, height)
+    maps = np.where(np.abs(maps) < 1e-12, 0 * maps, maps)  # what is left of sums
+    return shading(maps, "log" if scale == "log" else "linear", from_zero=True)
+
+
+def painted(picture: Picture, shade: Shading) -> np.ndarray:
+    """Red, green and blue from 0 to 255: the picture in grey, and each place's colour above it.
+
+    The larger the weight, the less of the picture is seen through it.
+    """
+    height, width = shade.places.shape
+    back = np.repeat(grey(picture, width, height)[..., np.newaxis].astype(np.float64), 3, axis=-1)
+    places = np.nan_to_num(shade.places)
+    colours = colour_map(shade.is_diverging)[
+        np.minimum(np.rint(places * (LEVELS - 1)), LEVELS - 1).astype(int)
+    ]
+    size = np.abs(2 * places - 1) if shade.is_diverging else places
+    cover = np.where(np.isnan(shade.places), 0, FAINT + (STRONG - FAINT) * size)[..., np.newaxis]
+    mixed: np.ndarray = np.rint((1 - cover) * back + cover * colours).astype(np.uint8)
+    return mixed

@@ -1,0 +1,377 @@
+"""Pictures as models read them: files of every kind, where tokens lie, and what heads do with them."""
+
+import json
+import math
+import re
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoConfig, AutoImageProcessor, AutoModel
+
+import attncli
+from attncli.errors import UserError
+from attncli.measure.heads import HIGH_NORM, LastNorms
+from attncli.models.loading import open_model
+from attncli.models.pictures import open_picture, read_picture
+from tests.conftest import Attn
+from tests.model_folders import save_model as save_text_model
+from tools.architecture_sweep.pictures import check, picture, save_model
+
+REGISTERS = "dinov2_with_registers"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tiny models in folders, by their types, and `picture`, 80 by 54 pixels."""
+    root = tmp_path_factory.mktemp("pictures")
+    found = {"picture": root / "picture.png", "many": root / "many"}
+    picture().save(found["picture"])
+    found["many"].mkdir()
+    for number in range(3):
+        picture().rotate(90 * number, expand=True).save(found["many"] / f"{number}.png")
+    (found["many"] / "broken.png").write_bytes(b"none")
+    for model_type in (REGISTERS, "siglip_vision_model", "clip", "llava"):
+        found[model_type] = root / model_type
+        save_model(model_type, found[model_type])
+    _finer(found[REGISTERS])
+    return found
+
+
+def _finer(folder: Path) -> None:
+    """Patches of 8 pixels, of pictures that are cut as DINOv2's are: four rows of four."""
+    torch.manual_seed(5)
+    config = json.loads((folder / "config.json").read_text()) | {"patch_size": 8, "num_register_tokens": 2}
+    (folder / "config.json").write_text(json.dumps(config))
+    model = AutoModel.from_config(AutoConfig.from_pretrained(folder))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.2)
+    model.save_pretrained(folder)
+    processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    processor.size, processor.crop_size = {"shortest_edge": 40}, {"height": 32, "width": 32}
+    processor.do_center_crop = True
+    processor.save_pretrained(folder)
+
+
+def report(attn: Attn, *flags: str | Path) -> dict[str, Any]:
+    ended = attn([*map(str, flags), "--format", "json"])
+    assert ended.code == 0 and ended.err == "", ended.err
+    found: dict[str, Any] = json.loads(ended.out)
+    return found
+
+
+def tensor(found: dict[str, Any], name: str) -> np.ndarray:
+    return np.array(found["tensors"][name]["values"], dtype=np.float64)
+
+
+# Files.
+
+
+def colours(file: Path) -> np.ndarray:
+    return np.asarray(open_picture(str(file)).image)
+
+
+def test_a_picture_stands_upright(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    Image.new("RGB", (30, 20), "red").save(tmp_path / "a.jpg", exif=exif)
+    assert open_picture(str(tmp_path / "a.jpg")).image.size == (20, 30)
+
+
+def test_every_kind_of_colours_becomes_rgb(tmp_path: Path) -> None:
+    Image.new("CMYK", (4, 3), (0, 255, 255, 0)).save(tmp_path / "cmyk.jpg")
+    assert (colours(tmp_path / "cmyk.jpg")[0, 0] - np.array([255, 0, 0])).max() < 5
+    deep = np.full((3, 4), 65535, dtype=np.uint16)
+    deep[0, 0] = 257 * 100
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    assert colours(tmp_path / "deep.png")[0, 0].tolist() == [100] * 3
+    assert colours(tmp_path / "deep.png")[1, 1].tolist() == [255] * 3
+    Image.new("RGBA", (4, 3), (255, 0, 0, 0)).save(tmp_path / "clear.png")
+    assert colours(tmp_path / "clear.png")[0, 0].tolist() == [255] * 3, "transparent is white"
+    palette = Image.new("P", (4, 3), 1)
+    palette.putpalette([0, 0, 0, 0, 0, 255])
+    palette.save(tmp_path / "palette.png", transparency=0)
+    assert colours(tmp_path / "palette.png")[0, 0].tolist() == [0, 0, 255]
+
+
+def test_of_several_pictures_the_first_is_read(tmp_path: Path) -> None:
+    first, second = (Image.new("L", (4, 3), shade) for shade in (0, 255))
+    first.save(tmp_path / "a.gif", save_all=True, append_images=[second])
+    opened = open_picture(str(tmp_path / "a.gif"))
+    assert opened.notes == ("a.gif: the first of its 2 pictures.",)
+    assert np.asarray(opened.image).max() == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "is not a picture that Pillow reads"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(20), "cannot be read|is damaged|is not a picture"),
+        (b"<svg/>", "is not a picture that Pillow reads"),
+    ],
+)
+def test_what_is_no_picture_is_one_line(tmp_path: Path, data: bytes, said: str) -> None:
+    (tmp_path / "a.png").write_bytes(data)
+    with pytest.raises(UserError, match=rf"image: .*a\.png: ({said})"):
+        open_picture(str(tmp_path / "a.png"))
+
+
+def test_a_picture_that_is_cut_off_or_huge_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture().save(tmp_path / "a.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "a.png").read_bytes()[:300])
+    with pytest.raises(UserError, match=r"cut\.png: cannot be read"):
+        open_picture(str(tmp_path / "cut.png"))
+    for most in (4000, 1000):  # a warning of Pillow's, and twice as many an error
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
+        with pytest.raises(UserError, match=r"a\.png: has more than .* as no photograph has"):
+            open_picture(str(tmp_path / "a.png"))
+
+
+# Where tokens lie.
+
+
+def test_tokens_lie_where_crop_and_resize_put_them(folders: dict[str, Path]) -> None:
+    reading = read_picture(open_model(folders[REGISTERS]), folders["picture"])
+    seen = reading.seen
+    assert seen is not None
+    assert reading.text.tokens[:3] == ("[CLS]", "reg1", "reg2")
+    assert reading.text.tokens[3:8] == ("r1c1", "r1c2", "r1c3", "r1c4", "r2c1")
+    assert len(reading.text.tokens) == 19 and seen.special.tolist() == [True] * 3 + [False] * 16
+    assert seen.places is not None and seen.places[:3].isnan().all()
+    assert seen.places[8].tolist() == [1.0, 1.0]
+    (one,) = seen.pictures
+    # 80 x 54 becomes 59 x 40, of which the middle 32 x 32 stay.
+    left, top, width = 13 / 59 * 80, 4 / 40 * 54, 32 / 59 * 80
+    np.testing.assert_allclose(one.crop, (left, top, left + width, top + 32 / 40 * 54), atol=0.25)
+    assert one.size == (80, 54) and one.boxes[0] is None
+    np.testing.assert_allclose(one.boxes[8], (0.25, 0.25, 0.5, 0.5), atol=1e-6)
+    assert "4 rows of 4 patches" in reading.left_out_notes()[0]
+
+
+@pytest.mark.parametrize(
+    "model_type", ["vit", "deit", "beit", "dinov3_vit", "clip", "siglip", "blip", "vit_mae", "qwen2_vl"]
+)
+def test_architectures_are_right(model_type: str, tmp_path: Path) -> None:
+    result = check(model_type, tmp_path / "model")
+    assert result.verdict == "right", (result.wrong, result.refused, result.reason)
+    assert result.weights is not None and result.weights < 1e-5
+
+
+@pytest.mark.parametrize("model_type", ["swin", "convnext"])
+def test_architectures_without_tokens_for_patches_are_refused(model_type: str, tmp_path: Path) -> None:
+    result = check(model_type, tmp_path / "model")
+    assert result.verdict == "refused" and len(result.refused) == 1, (result.wrong, result.reason)
+
+
+# What heads do.
+
+
+def test_statistics_on_a_picture_are_those_of_its_patches(folders: dict[str, Path], attn: Attn) -> None:
+    found = report(
+        attn, "heads", "--model", folders[REGISTERS], "--image", folders["picture"], "--maps", "self"
+    )
+    rows, weights = found["statistics"]["heads"], tensor(found, "weights")
+    names = {name for row in rows for name in row}
+    assert not names & {"previous_token", "next_token", "induction", "duplicate_token", "local_mass"}
+    places = [(number // 4, number % 4) for number in range(16)]
+    apart = np.array([[math.dist(a, b) for b in places] for a in places])
+    around = np.array([[max(abs(a[0] - b[0]), abs(a[1] - b[1])) == 1 for b in places] for a in places])
+    for row in rows:
+        own = weights[row["layer"], row["head"]]
+        on_patches = own[3:, 3:]
+        assert row["neighbour"] == pytest.approx((on_patches * around).sum(axis=1).mean(), abs=1e-6)
+        distances = (on_patches * apart).sum(axis=1) / on_patches.sum(axis=1)
+        assert row["distance"] == pytest.approx(distances.mean(), abs=1e-5)
+        assert row["special_mass"] == pytest.approx(own[:, :3].sum(axis=1).mean(), abs=1e-6)
+        assert row["current_token"] == pytest.approx(np.diag(own).mean(), abs=1e-6)
+    (picture,) = found["pictures"]
+    assert picture["name"] == "picture.png" and len(picture["boxes"]) == len(found["tokens"]) == 19
+
+
+def test_looks_are_the_rows_of_a_query(folders: dict[str, Path], attn: Attn) -> None:
+    flags = ("heads", "--model", folders[REGISTERS], "--image", folders["picture"], "--maps", "self")
+    by_cls = report(attn, *flags)
+    weights = tensor(by_cls, "weights")
+    np.testing.assert_allclose(tensor(by_cls, "looks"), weights[:, :, 0], atol=1e-6)
+    np.testing.assert_allclose(tensor(by_cls, "mean_look"), weights[:, :, 0].mean(axis=1), atol=1e-6)
+    assert by_cls["spec"]["from"] == ["[CLS]"]
+    rolled = np.eye(19)
+    for layer in weights.mean(axis=1):
+        mixed = 0.5 * layer + 0.5 * np.eye(19)
+        rolled = mixed / mixed.sum(axis=1, keepdims=True) @ rolled
+    np.testing.assert_allclose(tensor(by_cls, "rollout"), rolled[0], atol=1e-6)
+    for name in ("r2c3", "0.6,0.4"):
+        by_patch = report(attn, *flags, "--from", name)
+        assert by_patch["spec"]["from"] == ["r2c3"]
+        np.testing.assert_allclose(tensor(by_patch, "looks"), weights[:, :, 9], atol=1e-6)
+    one = report(attn, "self", *flags[1:5], "--head", "1:2", "--from", "r2c3")
+    np.testing.assert_allclose(tensor(one, "weights"), weights[1, 2], atol=1e-6)
+    assert one["spec"]["from"] == ["r2c3"] and one["pictures"] == by_cls["pictures"]
+    assert one["statistics"]["rows"]["distance"][0] is None, "[CLS] lies nowhere"
+
+
+def test_without_cls_the_mean_over_all_queries_is_kept(folders: dict[str, Path], attn: Attn) -> None:
+    flags = ("--model", folders["siglip_vision_model"], "--image", folders["picture"], "--maps", "self")
+    found = report(attn, "heads", *flags)
+    assert found["tokens"] == ["r1c1", "r1c2", "r2c1", "r2c2"] and "from" not in found["spec"]
+    weights = tensor(found, "weights")
+    np.testing.assert_allclose(tensor(found, "looks"), weights.mean(axis=2), atol=1e-6)
+
+
+def test_patches_far_above_the_median_norm_are_counted(folders: dict[str, Path]) -> None:
+    pretrained = open_model(folders[REGISTERS])
+    reading = read_picture(pretrained, folders["picture"])
+    found = attncli.survey(pretrained, reading)
+    assert {row["high_norm_mass"] for row in found.heads} == {0.0}
+    with ExitStack() as hooks:
+        norms = LastNorms([reading], pretrained, hooks)
+    norms.norms = torch.ones(1, 19)
+    norms.norms[0, [0, 7]] = HIGH_NORM + 0.1
+    are_high = norms.are_high()
+    assert are_high is not None and are_high.nonzero().tolist() == [[0, 7]], "[CLS] is no patch"
+
+
+def test_a_folder_of_pictures_has_means_with_intervals(folders: dict[str, Path], attn: Attn) -> None:
+    found = report(attn, "heads", "--model", folders[REGISTERS], "--image", folders["many"])
+    assert found["statistics"]["texts"]["num_texts"] == 3 and "3 pictures" in found["about"]
+    assert any("1 text is left out" in note and "broken.png" in note for note in found["notes"])
+    single = [
+        report(attn, "heads", "--model", folders[REGISTERS], "--image", folders["many"] / f"{number}.png")
+        for number in range(3)
+    ]
+    mean = np.mean([one["statistics"]["heads"][5]["neighbour"] for one in single])
+    assert found["statistics"]["heads"][5]["neighbour"] == pytest.approx(mean, abs=1e-6)
+    names = {row["statistic"] for row in found["statistics"]["intervals"]}
+    assert {"neighbour", "distance", "high_norm_mass"} <= names and "previous_token" not in names
+
+
+def test_without_a_head_cls_turns_by_a_cosine(folders: dict[str, Path], attn: Attn) -> None:
+    flags = ("--model", folders[REGISTERS], "--image", folders["picture"], "--heads", "1:2")
+    (row,) = report(attn, "ablate", *flags)["statistics"]["heads"]
+    pretrained = open_model(folders[REGISTERS])
+    reading = read_picture(pretrained, folders["picture"])
+    assert reading.inputs is not None
+    model = AutoModel.from_pretrained(folders[REGISTERS], attn_implementation="eager").eval()
+    size = model.config.hidden_size // model.config.num_attention_heads
+    with torch.no_grad():
+        before = model(reading.inputs["pixel_values"]).last_hidden_state[0]
+        projection = next(
+            module
+            for name, module in model.named_modules()
+            if name.endswith(("1.attention.output.dense", "1.attention.o_proj"))
+        )
+        projection.weight[:, 2 * size : 3 * size] = 0
+        after = model(reading.inputs["pixel_values"]).last_hidden_state[0]
+    expected = 1 - torch.cosine_similarity(before[0], after[0], dim=-1)
+    assert row["cls_change"] == pytest.approx(float(expected), abs=1e-5) and row["cls_change"] > 1e-3
+
+
+# Pictures and words.
+
+
+def test_two_towers_read_a_picture_or_a_text(folders: dict[str, Path], attn: Attn) -> None:
+    seen = report(attn, "heads", "--model", folders["clip"], "--image", folders["picture"])
+    assert "clip (vision_model)" in seen["about"] and seen["tokens"][0] == "[CLS]"
+    read = report(attn, "heads", "--model", folders["clip"], "--sentence", "abcab")
+    assert "clip (text_model)" in read["about"] and "pictures" not in read
+    ended = attn(["heads", "ab", "--model", str(folders["clip"]), "--image", str(folders["picture"])])
+    assert ended.code == 2 and "reads no text beside a picture" in ended.err
+
+
+@pytest.fixture(scope="module")
+def llava(folders: dict[str, Path]) -> Path:
+    """LLaVA's processor: as many of the tokens <image> as there are patches."""
+    folder = folders["llava"]
+    config = json.loads((folder / "config.json").read_text())
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    token = AutoConfig.from_pretrained(folder).image_token_id
+    vocabulary = {i: name for name, i in tokenizer["model"]["vocab"].items()}
+    tokenizer["model"]["vocab"] = {"<image>" if i == token else name: i for i, name in vocabulary.items()}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokenizer["added_tokens"].append({"id": token, "content": "<image>", "special": True, **flags})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    settings = {
+        "patch_size": config["vision_config"]["patch_size"],
+        "vision_feature_select_strategy": "default",
+        "num_additional_image_tokens": 1,
+    }
+    (folder / "processor_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_a_decoder_reads_a_picture_and_a_prompt(llava: Path, folders: dict[str, Path], attn: Attn) -> None:
+    flags = ("heads", "ab", "--model", llava, "--image", folders["picture"], "--maps", "self")
+    found = report(attn, *flags)
+    assert found["tokens"] == ["[CLS]", "r1c1", "r1c2", "r2c1", "r2c2", "[UNK]", "a", "b", "[SEP]"]
+    boxes = found["pictures"][0]["boxes"]
+    assert [box is None for box in boxes] == [True] + [False] * 4 + [True] * 4
+    assert "previous_token" in found["statistics"]["heads"][0], "words stand one after another"
+    reading = read_picture(open_model(llava), folders["picture"], "ab")
+    assert reading.inputs is not None
+    model = AutoModel.from_pretrained(llava, attn_implementation="eager").eval()
+    with torch.no_grad():
+        weights = model(**reading.inputs, output_attentions=True).attentions
+    np.testing.assert_allclose(tensor(found, "weights"), torch.cat(weights).numpy(), atol=1e-5)
+
+
+# From Python, and what is refused.
+
+
+def test_a_loaded_model_takes_its_processor(folders: dict[str, Path]) -> None:
+    model = AutoModel.from_pretrained(folders[REGISTERS])
+    processor = AutoImageProcessor.from_pretrained(folders[REGISTERS], backend="pil")
+    mine = attncli.open_model(model, processor)
+    reading = attncli.read_picture(mine, folders["picture"])
+    ours = attncli.survey(mine, reading, queries="r1c2")
+    theirs = attncli.survey(open_model(folders[REGISTERS]), reading, queries="r1c2")
+    assert ours.looks is not None and theirs.looks is not None and ours.look_rollout is not None
+    np.testing.assert_allclose(ours.looks, theirs.looks, atol=1e-6)
+    layer = attncli.layers(mine, reading)[1]
+    np.testing.assert_allclose(layer.weights()[0, :, 4].numpy(), ours.looks[1], atol=1e-6)
+    with pytest.raises(UserError, match="takes pixel_values, not text"):
+        attncli.survey(mine, "a text")
+
+
+@pytest.fixture(scope="module")
+def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_text_model(tmp_path_factory.mktemp("bert"), "BERT")
+
+
+REFUSED = [
+    (("heads",), "--image: needs --model, one that reads pictures"),
+    (
+        ("heads", "--model", "TEXT"),
+        "reads no pictures|has no part that reads pictures alone|no image processor",
+    ),
+    (("heads", "--model", "MODEL", "--from", "r9c9"), "no token of the text .got r9c9."),
+    (("heads", "--model", "MODEL", "--from", "0.5,2"), "no token of the text"),
+    (("heads", "--model", "MODEL", "--sort", "induction"), "induction is of texts"),
+    (("heads", "--model", "MODEL", "--skip-sink", "1"), "--skip-sink: cannot be combined with --image"),
+    (("heads", "--model", "MODEL", "--rollout"), "--rollout: stands in the report of every picture"),
+    (("self", "--model", "MODEL", "--explain"), "--explain: cannot be combined with --image"),
+    (("ablate", "--model", "MODEL", "--approximate"), "is of models that predict tokens"),
+]
+
+
+@pytest.mark.parametrize(("flags", "said"), REFUSED)
+def test_what_makes_no_sense_is_one_line(
+    flags: tuple[str, ...], said: str, folders: dict[str, Path], text_model: Path, attn: Attn
+) -> None:
+    names = {"MODEL": str(folders[REGISTERS]), "TEXT": str(text_model)}
+    ended = attn([*(names.get(flag, flag) for flag in flags), "--image", str(folders["picture"])])
+    assert ended.code == 2 and len(ended.err.splitlines()) == 1, ended
+    assert re.search(said, ended.err), ended.err
+
+
+def test_one_picture_where_many_are_not_read(folders: dict[str, Path], attn: Attn, tmp_path: Path) -> None:
+    ended = attn(["self", "--model", str(folders[REGISTERS]), "--image", str(folders["many"])])
+    assert ended.code == 2 and "must be one picture" in ended.err
+    ended = attn(["heads", "--model", str(folders[REGISTERS]), "--image", str(tmp_path)])
+    assert ended.code == 2 and "holds no picture" in ended.err

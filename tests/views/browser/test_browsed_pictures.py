@@ -1,0 +1,67 @@
+"""The browser over a picture: the chosen token's weights on it, a click on a patch, and the map behind it."""
+
+import numpy as np
+import pytest
+from textual.pilot import Pilot
+
+from attncli.views import COLOR_DEPTHS, Display
+from attncli.views.browser import Browser
+from attncli.views.browser_choice import Choice, grids
+from attncli.views.browser_panels import HeadMap, PictureMap
+from attncli.views.overlay_lines import overlay_lines
+from tests.views.browser.browsing import driven, shown
+from tests.views.pictured import one_head, survey
+from tests.views.terminal.screens import halves
+
+
+@pytest.mark.parametrize("depth", COLOR_DEPTHS)
+def test_the_chosen_token_looks_at_the_picture(depth: str) -> None:
+    report = survey(5, 7, is_whole=True)
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        panel = app.query_one(PictureMap)
+        assert not app.query_one(HeadMap).display
+        await pilot.press("down", "right", "tab")
+        heading, *lines = shown(panel)
+        assert heading.startswith("where 1 r1c1 looks, ") and "% on disc.png" in heading
+        assert len(lines) > 3 and (depth == "none" or {*"".join(lines)} <= {*"▀▄ "})
+        await pilot.press("z")
+        assert app.query_one(HeadMap).display and not panel.display
+
+    choice = driven(report, steps, size=(80, 40), depth=depth)
+    assert (choice.look.weights == report.tensors["weights"].values[1, 1, 1]).all()
+
+
+def test_its_colours_are_those_of_the_other_views() -> None:
+    report = one_head(5, 7)
+
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        panel = app.query_one(PictureMap)
+        columns, lines = panel._map_size
+        expected = overlay_lines(app.choice.look, (columns, lines), Display(colors="truecolor"))
+        for number, line in enumerate(expected):
+            papers = [
+                tuple(segment.style.bgcolor.get_truecolor())
+                for segment in panel.line(number, columns)
+                for _ in segment.text
+                if segment.style is not None and segment.style.bgcolor is not None
+            ]
+            assert papers == halves(line.text)[1]
+
+    driven(report, steps, size=(160, 50))
+
+
+def test_a_click_chooses_the_patch() -> None:
+    async def steps(app: Browser, pilot: "Pilot[None]") -> None:
+        columns, lines = app.query_one(PictureMap)._map_size
+        await pilot.click(PictureMap, offset=(columns - 1, lines))  # below the heading
+        await pilot.pause()
+
+    assert driven(survey(2, 2, is_whole=True), steps, size=(160, 50)).query == 4
+
+
+def test_at_first_it_is_the_query_of_the_report() -> None:
+    report = one_head(3, 5, **{"from": "r2c4"})
+    choice = Choice(grids(report))
+    assert report.tokens[choice.query] == "r2c4"
+    np.testing.assert_array_equal(choice.look.weights, report.tensors["weights"].values[choice.query])

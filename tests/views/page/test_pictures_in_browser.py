@@ -1,0 +1,129 @@
+"""Pictures on the page in a real Chromium: whose weights are painted, and what chooses who looks."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attncli.report import Report
+from attncli.views.overlays import looks_of, painted, shaded
+from tests.views.page.pages import Opened, page_of, wait_for_readout
+from tests.views.pictured import one_head, survey, written_words
+
+PIXELS = "c => [c.width, c.height, Array.from(c.getContext('2d').getImageData(0, 0, c.width, c.height).data)]"
+
+
+def pixels_of(canvas: Any) -> np.ndarray:
+    width, height, data = canvas.evaluate(PIXELS)
+    return np.array(data).reshape(height, width, 4)[..., :3]
+
+
+def is_painted(canvas: Any, report: Report, name: str, place: tuple[int, ...] = ()) -> bool:
+    """Whether nearly every pixel is what other views paint; edges in a picture are resampled otherwise."""
+    found = pixels_of(canvas)
+    (look,) = (look for look in looks_of(report, name) if tuple(n for _, n in look.place) == place)
+    expected = painted(look.picture, shaded(look, found.shape[1], found.shape[0], None))
+    return bool((np.abs(found - expected).max(axis=-1) <= 6).mean() > 0.9)
+
+
+def asked_from(report: Report, query: str) -> Report:
+    return replace(report, spec={**report.spec, "from": query})
+
+
+def point_at(page: Any, x: float, y: float) -> tuple[float, float]:
+    page.locator(".stage").evaluate("stage => stage.scrollIntoView({ block: 'center' })")
+    area = page.locator(".stage").bounding_box()
+    return area["x"] + x * area["width"], area["y"] + y * area["height"]
+
+
+def test_the_class_token_looks_until_a_patch_is_picked(opened: Opened) -> None:
+    report = survey(5, 7, is_whole=True)
+    page = opened(page_of(report))
+    stage, thumbnail = page.locator(".stage canvas"), page.locator('.thumbnail[title="head 1:2"] canvas')
+    assert is_painted(stage, report, "weights", (0, 0)) and is_painted(thumbnail, report, "weights", (1, 2))
+    page.mouse.click(*point_at(page, 0.5, 0.9))
+    wait_for_readout(page, "head 0:0 r5c4 looks most at")
+    of_patch = asked_from(report, "r5c4")
+    assert is_painted(stage, of_patch, "weights", (0, 0))
+    assert is_painted(thumbnail, of_patch, "weights", (1, 2))
+    thumbnail.hover()
+    wait_for_readout(page, "head 1:2 r5c4 looks most at")
+    assert is_painted(stage, of_patch, "weights", (1, 2))
+    assert page.locator("#matrix-title").text_content() == "weights, head 1:2"
+
+
+def test_arrow_keys_look_and_enter_picks(opened: Opened) -> None:
+    report = survey(5, 7, is_whole=True)
+    page = opened(page_of(report))
+    page.locator(".stage").focus()
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp", "ArrowLeft", "ArrowLeft"):
+        page.keyboard.press(key)
+    wait_for_readout(page, "head 0:0 r2c1 looks most at")
+    page.keyboard.press("End")
+    wait_for_readout(page, "r5c7 looks most at")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    wait_for_readout(page, "r5c7 looks most at")
+    frame = page.locator(".stage .frame").evaluate("f => f.style.inset.split(' ').map(parseFloat)")
+    np.testing.assert_allclose(frame, [80, 0, 0, 600 / 7], atol=1e-3)
+
+
+def test_tokens_beside_the_picture_have_their_weight_and_look(opened: Opened) -> None:
+    report = one_head(3, 5, ("[CLS]", "reg1"))
+    weights = report.tensors["weights"].values
+    page = opened(page_of(report))
+    tiles = page.locator(".elsewhere .tile")
+    names = ["all tokens (mean)", "[CLS]", "reg1"]
+    assert tiles.locator(".name").all_text_contents() == names
+    assert tiles.locator(".weight").all_text_contents() == [
+        "",
+        f"{weights[0, 0]:.4f}",
+        f"{weights[0, 1]:.4f}",
+    ]
+    tiles.nth(2).click()
+    wait_for_readout(page, "reg1 looks most at")
+    assert is_painted(page.locator(".stage canvas"), asked_from(report, "reg1"), "weights")
+    tiles.nth(0).click()
+    wait_for_readout(page, "all tokens (mean) looks most at")
+
+
+def test_of_looks_alone_the_page_says_so_and_reads_patches(opened: Opened) -> None:
+    report = survey(5, 7)
+    page = opened(page_of(report))
+    assert "attn self --head LAYER:HEAD" in page.locator("#picture > .quiet").text_content()
+    assert is_painted(page.locator(".stage canvas"), report, "looks", (0, 0))
+    page.mouse.click(*point_at(page, 0.5, 0.9))
+    weight = report.tensors["looks"].values[0, 0, 1 + 4 * 7 + 3]
+    wait_for_readout(page, f"32 r5c4: {weight:.4f}")
+    page.select_option("#tensor", label="rollout (query × key)")
+    page.wait_for_function("() => document.getElementById('overview').hidden")
+    assert is_painted(page.locator(".stage canvas"), report, "rollout")
+
+
+def test_each_written_word_has_a_small_picture_and_can_be_chosen(opened: Opened) -> None:
+    report = written_words(" a", " disc", ".")
+    page = opened(page_of(report))
+    tiles = page.locator(".elsewhere button")
+    assert tiles.locator(".name").all_text_contents() == ["all tokens (mean)", "a", "disc", "."]
+    tiles.nth(2).click()
+    wait_for_readout(page, "looks most at")
+    (look,) = looks_of(asked_from(report, " a"), "weights")  # the word after which it wrote `disc`
+    found = pixels_of(page.locator(".stage canvas"))
+    expected = painted(look.picture, shaded(look, found.shape[1], found.shape[0], None))
+    assert (np.abs(found - expected).max(axis=-1) <= 6).mean() > 0.9
+
+
+def test_it_fits_a_phone_and_a_name_is_text(opened: Opened) -> None:
+    report = survey(2, 2, layers=2, heads=16, is_whole=True)
+    name = "<img src=x onerror=alert(1)>\u202e.png"
+    page = opened(page_of(replace(report, pictures=(replace(report.pictures[0], name=name),))), width=390)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert "<img src=x onerror=alert(1)>" in page.locator("#picture > .quiet").text_content()
+    assert page.locator("#picture img").count() == 0
+
+
+def test_a_picture_that_cannot_be_decoded_leaves_the_weights(opened: Opened) -> None:
+    report = survey(2, 2, layers=1, heads=2, is_whole=True)
+    picture = replace(report.pictures[0], png=report.pictures[0].png[:40])
+    page = opened(page_of(replace(report, pictures=(picture,))))
+    assert len(np.unique(pixels_of(page.locator(".stage canvas")).reshape(-1, 3), axis=0)) == 4

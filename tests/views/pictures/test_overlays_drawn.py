@@ -1,0 +1,42 @@
+"""Pictures with weights over them as PNG and SVG: the pixels that every view paints, numbers beside them."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+from PIL import Image
+
+from attncli.views import Display, load_view
+from attncli.views.overlays import looks_of, painted, shaded
+from attncli.views.pictures import draw
+from tests.views.pictured import one_head, survey
+
+
+def test_one_head_is_large_with_its_numbers_beside_it() -> None:
+    report = one_head(3, 5, ("[CLS]", "reg1"))
+    (look,) = looks_of(report, "weights")
+    figure = draw(report, Display())
+    (image,) = (axes.images[0] for axes in figure.axes if axes.images)
+    assert (np.asarray(image.get_array()) == painted(look.picture, shaded(look, 70, 42, None))).all()
+    texts = "\n".join(text.get_text() for text in figure.texts)
+    assert "where [CLS] looks" in texts and look.strongest[0][0] in texts and "reg1" in texts
+
+
+def test_every_head_has_a_small_picture_and_each_layer_its_mean() -> None:
+    figure = draw(survey(layers=2, heads=3), Display())
+    captions = [axes.get_title(loc="left") for axes in figure.axes]
+    assert [caption.split()[0] for caption in captions] == [
+        *("0:0", "0:1", "0:2", "mean", "1:0", "1:1", "1:2", "mean", "rollout")
+    ]
+    lefts = [axes.get_position().x0 for axes in figure.axes]
+    assert lefts[:4] == lefts[4:8]
+
+
+def test_the_files_open_and_a_name_is_no_markup() -> None:
+    report = one_head(2, 2)
+    report = replace(report, pictures=(replace(report.pictures[0], name="<script>$x$.png"),))
+    png, svg = io.BytesIO(), io.StringIO()
+    load_view("png")([report], png, Display())
+    load_view("svg")([report], svg, Display())
+    assert Image.open(png).size[0] > 600
+    assert "<script" not in svg.getvalue() and "&lt;script&gt;$x$.png" in svg.getvalue()

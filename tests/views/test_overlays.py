@@ -1,0 +1,167 @@
+"""What is painted over a picture, against loops over pixels; and whose weights these are."""
+
+import io
+import sys
+from dataclasses import replace
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+
+from attncli.commands.diff import compare
+from attncli.errors import UserError
+from attncli.report import Box, NamedTensor
+from attncli.views.overlays import (
+    EVERY_QUERY,
+    FAINT,
+    STRONG,
+    grey,
+    looks_of,
+    overlays_of,
+    painted,
+    shaded,
+    spread,
+)
+from tests.views.pictured import drawn_picture, one_head, patches, survey, tokens_of_patches
+
+
+def naive(boxes: list[Box | None], weights: np.ndarray, width: int, height: int) -> np.ndarray:
+    """Pixel by pixel: the sum over the boxes that its centre lies on."""
+    found = np.full((height, width), np.nan)
+    for y, x in np.ndindex(height, width):
+        at = [
+            weights[i]
+            for i, box in enumerate(boxes)
+            if box and box[0] <= (x + 0.5) / width < box[2] and box[1] <= (y + 0.5) / height < box[3]
+        ]
+        if at:
+            found[y, x] = sum(at)
+    return found
+
+
+@pytest.mark.parametrize(("rows", "columns", "width", "height"), [(2, 2, 7, 5), (3, 5, 40, 24), (1, 1, 1, 1)])
+def test_patches_have_their_weight(rows: int, columns: int, width: int, height: int) -> None:
+    boxes = [None, *patches(rows, columns)]
+    weights = np.random.default_rng(1).random(len(boxes))
+    np.testing.assert_allclose(spread(boxes, weights, width, height), naive(boxes, weights, width, height))
+
+
+def test_boxes_on_boxes_add_up_and_bare_places_have_none() -> None:
+    boxes: list[Box | None] = [(0.1, 0.2, 0.7, 0.9), None, (0.5, 0.0, 0.9, 0.6), (0.3, 0.3, 0.3, 0.8)]
+    weights = np.array([0.25, 0.5, 0.125, 1.0])
+    found = spread(boxes, weights, 31, 23)
+    np.testing.assert_allclose(found, naive(boxes, weights, 31, 23), atol=1e-15)
+    assert np.isnan(found).any() and np.nanmax(found) == pytest.approx(0.375)
+
+
+def test_a_pixel_of_many_patches_is_their_mean() -> None:
+    boxes, weights = patches(12, 20), np.random.default_rng(2).random((3, 240))
+    expected = weights.reshape(3, 4, 3, 5, 4).mean(axis=(2, 4))
+    np.testing.assert_allclose(spread(boxes, weights, 5, 4), expected)
+
+
+def test_of_no_box_there_is_no_number() -> None:
+    assert np.isnan(spread([None, (0.5, 0.5, 0.5, 0.5)], np.ones(2), 3, 2)).all()
+
+
+def test_the_larger_a_weight_the_more_of_its_colour() -> None:
+    report = one_head(3, 5)
+    (look,) = looks_of(report, "weights")
+    rgb = painted(look.picture, shaded(look, 70, 42, None))
+    below = np.asarray(Image.open(io.BytesIO(look.picture.png)).convert("L"))
+    assert (grey(look.picture, 70, 42) == below).all()
+    weights = report.tensors["weights"].values[0, 1:].reshape(3, 5)
+    places = np.kron(weights / weights.max(), np.ones((14, 14)))[..., np.newaxis]
+    colours = matplotlib.colormaps["viridis"](places[..., 0], bytes=True)[..., :3]
+    cover = FAINT + (STRONG - FAINT) * places
+    assert np.abs((1 - cover) * below[..., np.newaxis] + cover * colours - rgb).max() < 4
+
+
+def test_no_weight_is_lost_beside_the_picture() -> None:
+    first = ("[CLS]", "reg1", "reg2")
+    (look,) = looks_of(one_head(3, 5, first), "weights")
+    assert {name for name, _ in look.outside} == {*first} and len(look.strongest) == 15
+    assert [weight for _, weight in look.strongest] == sorted((w for _, w in look.strongest), reverse=True)
+    assert sum(weight for _, weight in look.outside + look.strongest) == pytest.approx(1, abs=1e-6)
+    assert look.share == pytest.approx(1 - sum(weight for _, weight in look.outside))
+
+
+@pytest.mark.parametrize(
+    ("asked", "query"),
+    [({}, "[CLS]"), ({"from": "r2c4"}, "r2c4"), ({"from": ["r3c1"]}, "r3c1"), ({"from": "0.5,0.9"}, "r3c3")],
+)
+def test_a_query_is_asked_for_by_its_name_or_by_a_point(asked: dict[str, Any], query: str) -> None:
+    report = one_head(3, 5, **asked)
+    (look,) = looks_of(report, "weights")
+    assert look.query == query
+    assert (look.weights == report.tensors["weights"].values[report.tokens.index(query)]).all()
+
+
+def test_without_a_class_token_it_is_the_mean_of_all() -> None:
+    report = one_head(3, 5, first=())
+    (look,) = looks_of(report, "weights")
+    assert look.query == EVERY_QUERY
+    np.testing.assert_allclose(look.weights, report.tensors["weights"].values.mean(axis=0))
+
+
+def test_a_layer_of_fewer_heads_has_fewer_looks() -> None:
+    report = survey(layers=2, heads=3)
+    values = report.tensors["looks"].values.copy()
+    values[1, 2] = np.nan
+    report = replace(report, tensors={"looks": NamedTensor(("layer", "head", "key"), values)})
+    assert [look.place for look in looks_of(report, "looks")][-1] == (("layer", 1), ("head", 1))
+
+
+def test_words_look_at_the_picture_of_the_context() -> None:
+    tokens = tokens_of_patches(3, 5)
+    picture = replace(drawn_picture(50, 30, [None, *patches(3, 5)]), axis="context_tokens")
+    weights = np.random.default_rng(3).random((2, 4, 16)).astype(np.float32)
+    report = replace(
+        one_head(),
+        experiment="cross",
+        tokens=("a", "disc", "on", "dark"),
+        context_tokens=tokens,
+        tensors={"weights": NamedTensor(("head", "query", "key"), weights)},
+        pictures=(picture,),
+    )
+    ((_, _, (words,)),) = overlays_of(report)
+    assert [tile.name for tile in words] == ["a", "disc", "on", "dark"]
+    np.testing.assert_allclose(words[1].look.weights, weights[:, 1].mean(axis=0))
+    asked = replace(report, spec={**report.spec, "from": "disc"})
+    ((_, _, (heads,)),) = overlays_of(asked)
+    assert [tile.name for tile in heads] == ["0", "1"] and (heads[1].look.weights == weights[1, 1]).all()
+
+
+def test_a_comparison_keeps_the_picture_that_both_are_about() -> None:
+    a, b = one_head(3, 5), one_head(3, 5, head=2)
+    weights = b.tensors["weights"].values[:, ::-1]
+    b = replace(b, tensors={"weights": NamedTensor(("query", "key"), weights)})
+    found = list(overlays_of(compare(a, b)))
+    titles = [title.rpartition(": ")[2] for title, *_ in found]
+    assert titles == ["B minus A", "A", "B"]
+    looks = [groups[0][0].look for _, _, groups in found]
+    np.testing.assert_allclose(looks[0].weights, looks[2].weights - looks[1].weights)
+    assert np.isnan(looks[0].share) and shaded(looks[0], 20, 12, None).is_diverging
+    other = replace(b, pictures=(replace(b.pictures[0], name="other.png"),))
+    assert compare(a, other).pictures == ()
+
+
+@pytest.mark.parametrize("damage", ["cut", "size", "no picture"])
+def test_a_damaged_picture_is_one_line(damage: str) -> None:
+    picture = drawn_picture(50, 30, [None])
+    png = {
+        "cut": picture.png[:60],
+        "size": picture.png[:16] + (10**6).to_bytes(4) + picture.png[20:],
+        "no picture": picture.png[:8],
+    }[damage]
+    with pytest.raises(UserError, match=r"^disc\.png: its picture in the report is"):
+        grey(replace(picture, png=png), 5, 3)
+
+
+def test_without_pillow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = drawn_picture(8, 6, [None], "new.png")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(UserError, match=r'^pictures: needs: pip install "attncli\[images\]"$'):
+        grey(picture, 4, 3)
