@@ -26,7 +26,7 @@ MORE = {
     "explained-average": ("average", {"explain": True, "num_tokens": 3, "embed_dim": 2}),
     "explained-cross": ("cross", {"explain": True, "embed_dim": 2}),
     "explained-norm": ("norm", {"explain": True}),
-    "explained-scale": ("scale-demo", {"explain": True}),
+    "explained-scale": ("scale-demo", {"head_dim": [4], "num_tokens": 3, "batch_size": 2, "explain": True}),
     "heads-rollout": ("heads", {"statistic": "entropy", "rollout": True, "sentence": "a b a b"}),
     "streamed": ("self", {"num_tokens": 1100, "engine": "streaming", "head_dim": 2, "embed_dim": 2}),
     "one-token": ("self", {"sentence": "a", "explain": True}),

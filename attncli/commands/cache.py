@@ -1,6 +1,6 @@
 """What a model loses with a smaller cache: heads that keep few keys, policies for the keys of a prompt."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from attncli.commands.heads import SHIPPED_NOTE
 from attncli.core.row_statistics import CACHE_POLICIES
 from attncli.measure.cache import Judged, LimitedHeads, judged_reading, limited_heads, need_name, read_judged
 from attncli.measure.cache_policies import PolicyCosts, policy_costs, windows
+from attncli.measure.patterns import HeadRow
 from attncli.models.pretrained import Pretrained
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Table
 from attncli.report_parts import build_report
@@ -65,6 +66,7 @@ def _of_heads(
     need = need_name(found.heads[0])
     statistics: dict[str, Statistic] = {
         "heads": Table(found.heads[: spec.top]),
+        "forgotten": Table(_of_shown(found, spec.top)),
         "curve": Table(found.curve),
         "baseline": Numbers(**found.baseline, sink=found.sink, window=found.window),
     }
@@ -85,6 +87,12 @@ def _of_heads(
         about=f"{pretrained.name}: {len(found.heads)} key/value heads, on {len(reading.text.ids)} tokens.",
         how_to_read=f"Each alone keeps the first {_keys(found.sink)} and the last {found.window}.",
     )
+
+
+def _of_shown(found: LimitedHeads, top: int | None) -> Iterator[HeadRow]:
+    """What is forgotten by the heads that are listed."""
+    shown = {(row["layer"], row["head"]) for row in found.heads[:top]}
+    return (row for row in found.forgotten if (row["layer"], row["head"]) in shown)
 
 
 def _keys(count: int) -> str:

@@ -273,7 +273,7 @@ def _report(
         "heads": Table(found.heads),
     }
     sources = "1 source" if count == 1 else f"{count} sources"
-    tensors = {"source_weights": named(found.weights, "row", "column")}
+    tensors = {"source_weights": named(found.weights, "token", "source")}
     return build_report(
         spec,
         Texts(

@@ -232,6 +232,10 @@ class CacheHead:
     whole: int
     few: int
 
+    def row_of_place(self) -> HeadRow:
+        """Where it is, and nothing else."""
+        return {name: self.row[name] for name in ("stack", "layer", "head")}
+
     def num_bytes(self, *, limited: bool) -> int:
         """What it takes of the cache when the text is read."""
         return self.bytes_per_key * (self.few if limited else self.whole)
@@ -271,6 +275,7 @@ class LimitedHeads:
     """
 
     heads: list[HeadRow]
+    forgotten: list[HeadRow]
     curve: list[dict[str, Any]]
     baseline: dict[str, Any]
     sink: int
@@ -280,6 +285,9 @@ class LimitedHeads:
     notes: tuple[str, ...] = ()
 
 
+LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
+MOST_FORGOTTEN = 5
+"""Keys of a head that are named."""
 SHARES = tuple(tenths / 10 for tenths in range(1, 11))
 """Of the heads that are limited together on the curve."""
 
@@ -328,9 +336,9 @@ class Limiting:
                 progress(len(some))
         return found
 
-    def forgotten(self, queries: Sequence[int]) -> list[dict[str, Any]]:
-        """Of each head the key with most weight from one query among those that it would not keep."""
-        tokens, found = self.reading.text.tokens, list[dict[str, Any]]()
+    def forgotten(self, queries: Sequence[int]) -> list[list[dict[str, Any]]]:
+        """Of each head the keys with most weight from one query among those that it would not keep."""
+        tokens, found = self.reading.text.tokens, list[list[dict[str, Any]]]()
 
         def take(layer: CapturedLayer) -> Tensor:
             attention = layer.attention
@@ -341,12 +349,15 @@ class Limiting:
                 query = queries[len(found)]
                 row = _weights_of_query(attention, head, query)
                 row = row.masked_fill(few.block(torch.tensor([query]), torch.arange(num_keys))[0, 0], 0.0)
-                key = int(row.argmax())
-                missed = dict.fromkeys(("query", "query_token", "key", "key_token", "key_weight"))
-                if row[key] > 0:
-                    missed |= {"query": query, "query_token": tokens[query], "key": key}
-                    missed |= {"key_token": tokens[key], "key_weight": float(row[key])}
-                found.append(missed)
+                weights, keys = row.topk(min(MOST_FORGOTTEN, num_keys))
+                found.append(
+                    [
+                        {"query": query, "query_token": tokens[query], "key": key}
+                        | {"key_token": tokens[key], "key_weight": weight}
+                        for key, weight in zip(keys.tolist(), weights.tolist(), strict=True)
+                        if weight > 0
+                    ]
+                )
             return output_by(self.limit.whole, attention)
 
         run_model(self.run.model, self.run.inputs, take)
@@ -406,22 +417,23 @@ def limited_heads(
     ]
     by_need = sorted(range(len(heads)), key=lambda index: -needs[index])
     missed = limiting.forgotten([lost["worst_at"] - 1 for lost in alone])
-    full = [] if budget is None else [head.row for head in order[at_budget[0] :]][::-1]
+    full = [] if budget is None else order[at_budget[0] :][::-1]
     return LimitedHeads(
         [
             {
                 **heads[index].row,
                 **alone[index],
                 "bytes": heads[index].num_bytes(limited=False),
-                **missed[index],
+                **(missed[index] or [dict.fromkeys(LOOKED_AT)])[0],
             }
             for index in by_need
         ],
+        [{**heads[index].row_of_place(), **row} for index in by_need for row in missed[index]],
         rows[: len(counts)],
         {**limiting.judge.baseline(), "bytes": whole, "tokens": len(reading.text.ids)},
         limit.sink,
         limit.window,
-        [{name: row[name] for name in ("stack", "layer", "head")} for row in full],
+        [head.row_of_place() for head in full],
         rows[-1] if at_budget else {},
         notes=tuple(limiting.run.way.notes()),
     )

@@ -117,7 +117,7 @@ class OwnPart(Mapping[str, Part]):
 LEFT_OUT = (
     *("top_keys", "top_weights", "quantiles", "extremes", "strongest", "edges", "key_parts"),
     *("intervals", "examples", "example_weights", "relations"),
-    *("written", "named_tokens"),
+    *("written", "named_tokens", "forgotten"),
 )
 
 

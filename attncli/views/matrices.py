@@ -103,7 +103,7 @@ def head_name(place: Mapping[str, Any]) -> str:
 
 def tokens_of(report: Report, axis: str) -> tuple[str, ...]:
     """The tokens along an axis; none where it counts something else."""
-    if axis in ("key", "column"):
+    if axis in ("key", "column", "source"):
         return report.context_tokens or report.tokens
     if axis == "query":
         return report.tokens[report.first_query :]
@@ -304,13 +304,14 @@ def _of_rows(name: str, table: Table) -> Iterator[Curves]:
         for row in table:
             y = np.array(row[column], dtype=np.float64)
             x = np.array(row[ACROSS], dtype=np.float64) if x_name == ACROSS else np.arange(len(y))
-            curves.append(Curve(f"{first} {_cell_text(row[first])}", x, y))
+            curves.append(Curve(_row_name(first, row[first]), x, y))
         if all(np.isfinite(curve.y).all() for curve in curves):
             yield Curves(f"{name}: {column} by {first}", x_name, curves, is_of_rows=True)
 
 
-def _cell_text(cell: object) -> str:
-    return f"{cell:g}" if isinstance(cell, int | float) else plain_text(str(cell))
+def _row_name(column: str, cell: object) -> str:
+    """A number with what it is, a name by itself."""
+    return f"{column} {cell:g}" if isinstance(cell, int | float) else plain_text(str(cell))
 
 
 def block_mean(values: np.ndarray, block: tuple[int, int]) -> np.ndarray:

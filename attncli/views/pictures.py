@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count, cycle, islice
 from typing import IO, Any, NamedTuple
 from unicodedata import bidirectional
 
@@ -469,17 +469,26 @@ class ChartBlock:
             _draw_spreads(axes, self.part)
 
 
+FEW_PLACES = 10
+"""So few points that each place has its number."""
+MOST_COLOURS = 6
+"""More curves than these are told apart by their strokes, too."""
+
+
 def _draw_curves(axes: Axes, part: Curves) -> None:
     """Curves over a common axis; the points of a table's rows are few, so each is marked."""
     title, x_name, curves, is_marked = part
     axes.set_title(title.replace("_", " "), loc="left", pad=3)
     steps = colours(VIRIDIS)[np.linspace(0, 215, max(2, len(curves))).astype(int)] / 255
-    for (label, x, y), colour in zip(curves, steps, strict=False):
+    styles = cycle(("-",) if len(curves) <= MOST_COLOURS else ("-", "--", ":"))
+    for (label, x, y), colour, style in zip(curves, steps, styles, strict=False):
         marker = "o" if is_marked else None
-        axes.plot(x, y, color=tuple(colour), label=label, marker=marker, markersize=3, lw=1.2)
+        axes.plot(x, y, style, color=tuple(colour), label=label, marker=marker, markersize=3, lw=1.2)
     axes.set_xlabel(x_name.replace("_", " "))
-    axes.set_ylim(bottom=0)
-    if is_marked:
+    axes.set_ylim(bottom=min([0.0, *(np.nanmin(y) for _, _, y in curves if np.isfinite(y).any())]))
+    if is_marked and len(curves[0].x) <= FEW_PLACES:
+        axes.set_xticks(curves[0].x)
+    elif is_marked:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(True, color="0.9", linewidth=0.5)
     axes.set_axisbelow(True)

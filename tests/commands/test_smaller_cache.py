@@ -101,3 +101,17 @@ def test_the_same_from_python() -> None:
     assert [row["policy"] for row in costs.policies] == ["sinks", "h2o"] and "needle" in costs.policies[0]
     with pytest.raises(attncli.UserError, match="policies: must be one of"):
         attncli.cache_policies(model, TEXT, policies="lru")
+
+
+def test_of_each_head_the_keys_are_named_that_it_forgets(attn: Attn) -> None:
+    """Five of them, with the first in the row of the head; of the heads that are listed alone."""
+    found = report(attn, "--top", "2")["statistics"]
+    for row in found["heads"]:
+        of_head = [
+            key for key in found["forgotten"] if (key["layer"], key["head"]) == (row["layer"], row["head"])
+        ]
+        weights = [key["key_weight"] for key in of_head]
+        assert 1 <= len(of_head) <= 5 and weights == sorted(weights, reverse=True)
+        assert all(of_head[0][name] == row[name] for name in ("query", "key", "key_token", "key_weight"))
+        assert all(1 <= key["key"] <= key["query"] - 7 for key in of_head), "neither a sink nor in the window"
+    assert len({(row["layer"], row["head"]) for row in found["forgotten"]}) == 2

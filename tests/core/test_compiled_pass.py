@@ -93,7 +93,7 @@ def test_it_is_installed() -> None:
     sizes=st.builds(TileSizes, queries=st.integers(1, 80), keys=st.integers(1, 150)),
     factor=st.sampled_from([0.0, 1.0, 30.0]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_shape_and_mask_is_that_of_float64(
     seed: int,
     num_queries: int,

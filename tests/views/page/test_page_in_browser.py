@@ -76,6 +76,31 @@ def test_a_token_of_an_answer_shows_its_weight_on_each_source(opened: Opened) ->
     assert shares == [f"{round(70 * number / weights.max())}%" for number in weights[:, order[0]]]
 
 
+def test_a_cell_of_the_grid_shows_what_its_head_forgets(opened: Opened) -> None:
+    report = run("cache")
+    heads, forgotten = report.table("heads"), report.table("forgotten")
+    page = opened(page_of(report))
+    panel = page.locator("#forgotten")
+    assert panel.locator("h2").text_content() == f"what head {heads[0]['layer']}:{heads[0]['head']} forgets"
+    box = page.locator("#map .map-cells").bounding_box()
+    grid = report.tensors["worst"].values
+    layer, head = 0, grid.shape[1] - 1
+    page.mouse.click(
+        box["x"] + (head + 0.5) * box["width"] / grid.shape[1],
+        box["y"] + (layer + 0.5) * box["height"] / grid.shape[0],
+    )
+    assert panel.locator("h2").text_content() == f"what head {layer}:{head} forgets"
+    keys = [row for row in forgotten if (row["layer"], row["head"]) == (layer, head)]
+    tokens = panel.locator(".token")
+    assert tokens.count() == len(report.tokens)
+    for row in keys:
+        assert tokens.nth(row["key"]).get_attribute("title") == f"{row['key_weight']:.4f}"
+    assert panel.locator(".token.key").count() == len(keys)
+    assert "query" in (tokens.nth(keys[0]["query"]).get_attribute("class") or "")
+    page.get_by_role("button", name=f"Show head {heads[1]['layer']}:{heads[1]['head']}").click()
+    assert panel.locator("h2").text_content() == f"what head {heads[1]['layer']}:{heads[1]['head']} forgets"
+
+
 def test_the_pointer_on_the_map_reads_a_cell(opened: Opened) -> None:
     report = sentence_report()
     page = opened(page_of(report))

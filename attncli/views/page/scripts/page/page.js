@@ -3,17 +3,16 @@
 import { beside, comparedMap, map, overview, sides, sources, start } from "./chosen.js";
 import { listen } from "./controls.js";
 import { look, lookAtCell, pin, readThumbnail, switchHeads, toggleAllHeads } from "./selection.js";
-import { choose, compareWith, run, showReport } from "./show.js";
+import { choose, compareWith, pickCell, run, showReport } from "./show.js";
 import { byId, fillSelect } from "../parts/elements.js";
 
-const onPick = (row) => pin({ side: "query", index: row });
 Object.assign(overview, {
   onChoose: (number) => run(choose(number)),
   onCompare: (number) => run(compareWith(number)),
   onRead: readThumbnail,
 });
-Object.assign(map, { onCell: (cell) => lookAtCell(cell), onPick });
-Object.assign(comparedMap, { onCell: (cell) => lookAtCell(cell, beside), onPick });
+Object.assign(map, { onCell: (cell) => lookAtCell(cell), onPick: pickCell });
+Object.assign(comparedMap, { onCell: (cell) => lookAtCell(cell, beside), onPick: pickCell });
 Object.assign(sides, { onLook: look, onPin: pin, onAllHeads: toggleAllHeads, onSwitchHeads: switchHeads });
 
 async function open() {

@@ -14,10 +14,11 @@ import {
   showNotes,
   skippedOf,
 } from "./report.js";
-import { showSources } from "./selection.js";
+import { pin, showSources } from "./selection.js";
 import { showAnswer } from "../parts/answer.js";
 import { showCurves, showRowCurves } from "../parts/curves.js";
 import { byId, fillSelect } from "../parts/elements.js";
+import { forgottenOf } from "../parts/forgotten.js";
 import { showGraph } from "../parts/graph.js";
 import { showScore } from "../parts/score.js";
 import { showSteps } from "../parts/steps.js";
@@ -33,7 +34,9 @@ export async function showReport(index) {
   byId("heading").textContent = report.title;
   byId("settings-line").textContent = report.subtitle;
   document.title = report.title;
-  showTables(byId("tables"), report.statistics, showHead);
+  const { forgotten: _, ...statistics } = report.statistics;
+  showTables(byId("tables"), statistics, showHead);
+  chosen.showForgotten = forgottenOf(byId("forgotten"), report);
   showGraph(byId("graph"), report.graph);
   showScore(byId("score"), report);
   showSteps(byId("steps"), report.steps);
@@ -148,8 +151,20 @@ export async function choose(number) {
   await showMatrix();
 }
 
+// A row of weights, or the head that a cell is about.
+export function pickCell([row, column]) {
+  const { axes, rowLabels, columnLabels } = matrix;
+  if (matrix.isAttention) pin({ side: "query", index: row });
+  else if (chosen.showForgotten && String(axes) === "layer,head")
+    chosen.showForgotten(Number(rowLabels[row].position), Number(columnLabels[column].position));
+}
+
 // The head of a row of the survey, if the tensor shows heads.
 function showHead({ layer, head }) {
+  if (chosen.showForgotten) {
+    chosen.showForgotten(layer, head);
+    byId("forgotten").scrollIntoView({ block: "nearest" });
+  }
   const item = overview.items.find(({ place }) => shortPlace(place) === `${layer}:${head}`);
   if (!item || byId("overview").hidden) return;
   run(choose(item.number));

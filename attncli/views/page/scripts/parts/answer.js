@@ -5,7 +5,7 @@ import { make, makeToken, moved } from "./elements.js";
 import { fixed } from "../values/numbers.js";
 
 const MOST_TEXT = 2000;
-const STRENGTH = 70; // percent of the accent colour at the largest weight
+export const STRENGTH = 70; // percent of the accent colour at the largest weight
 
 // `weights` is a tensor of tokens by sources, whose columns are in the order of the prompt.
 export function showAnswer(container, { statistics }, weights) {

@@ -8,6 +8,9 @@ import { axisOf, tickText } from "../values/ticks.js";
 const [CHART_WIDTH, CHART_HEIGHT] = [480, 120];
 const MOST_POINTS = 1000;
 const CURVE_COLOURS = ["looked", "pin-0", "pin-1", "pin-2", "pin-3", "pin-4", "pin-5"];
+// After the last colour the first one again, in a broken line.
+const strokeOf = (k) =>
+  `${CURVE_COLOURS[k % CURVE_COLOURS.length]}${k < CURVE_COLOURS.length ? "" : " broken"}`;
 const [STEPS_UP, STEPS_ACROSS] = [3, 6];
 // So few places have their labels below the chart instead of round numbers.
 const FEW_PLACES = 8;
@@ -35,7 +38,7 @@ export function chartOf(title, lines, { name, places, labels, isCounted }) {
       const points = thinned(part, numbers)
         .map((i) => `${x(places[i]).toFixed(2)},${y(numbers[i]).toFixed(2)}`)
         .join(" ");
-      svg.append(makeSvg("polyline", { points, class: `curve ${CURVE_COLOURS[k % CURVE_COLOURS.length]}` }));
+      svg.append(makeSvg("polyline", { points, class: `curve ${strokeOf(k)}` }));
     }
   });
   const said = readerOf(svg, lines, labels, Array.from(places, x));
@@ -69,7 +72,7 @@ function horizontalAxis(places, labels, isCounted, x) {
 }
 
 function curveKey(name, k) {
-  const swatch = make("span", { class: `swatch ${CURVE_COLOURS[k % CURVE_COLOURS.length]}` });
+  const swatch = make("span", { class: `swatch ${strokeOf(k)}` });
   return make("span", { class: "key quiet" }, swatch, name);
 }
 

@@ -69,7 +69,7 @@ function chartsOfRows(title, rows) {
   const lists = others.filter((name) => isList(name) && !(across && name === "budget"));
   return lists.map((name) => {
     const lines = rows.map((row) => ({
-      name: `${words(first)} ${row[first]}`,
+      name: typeof row[first] === "string" ? row[first] : `${words(first)} ${row[first]}`,
       numbers: row[name].map((value) => value ?? NaN),
     }));
     const places = across ?? rows[0][name].map((_, i) => i);

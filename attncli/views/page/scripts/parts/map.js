@@ -1,5 +1,5 @@
 // One matrix as a map: a cell a number, labels on two sides; the pointer or arrow keys look at a cell
-// (`onCell`), a click or Enter picks its row (`onPick`).
+// (`onCell`), a click or Enter picks it (`onPick`).
 
 import { ARROWS, make, makeToken } from "./elements.js";
 import { isLight, paint } from "../values/colours.js";
@@ -33,7 +33,7 @@ export class MatrixMap {
     this.cells.addEventListener("pointerleave", () => this.look(null));
     this.cells.addEventListener("blur", () => this.look(null));
     this.cells.addEventListener("focus", () => this.lookByKey(this.cell ?? [0, 0]));
-    this.cells.addEventListener("click", (event) => this.onPick(this.cellAt(event)[0]));
+    this.cells.addEventListener("click", (event) => this.onPick(this.cellAt(event)));
     this.cells.addEventListener("keydown", (event) => this.onKey(event));
     new ResizeObserver(() => this.layout()).observe(this.parts);
   }
@@ -47,7 +47,7 @@ export class MatrixMap {
     const size = `${matrix.rows} × ${matrix.columns}`;
     this.cells.setAttribute(
       "aria-label",
-      `Map of ${matrix.title}, ${size}; arrow keys look at a cell, Enter keeps its row`,
+      `Map of ${matrix.title}, ${size}; arrow keys look at a cell, Enter keeps it`,
     );
     this.pixels = paint(this.canvas, matrix.values, matrix.columns, matrix.shading, matrix.skip);
     this.mark(null, null);
@@ -141,7 +141,7 @@ export class MatrixMap {
     const [row, column] = this.cell ?? this.byKey ?? [0, 0];
     if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
-      this.onPick(row);
+      this.onPick([row, column]);
       return;
     }
     const { rows, columns } = this.matrix;

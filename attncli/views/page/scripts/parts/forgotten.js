@@ -1,0 +1,67 @@
+// What a head that keeps few keys forgets: its text, with the keys that it looked at most among those in the
+// accent colour, and the query from which it did.
+
+import { STRENGTH } from "./answer.js";
+import { make, makeToken } from "./elements.js";
+import { labelText } from "../values/labels.js";
+import { fixed, scalar } from "../values/numbers.js";
+
+// Of a longer text so many tokens on both sides of one that is named.
+const LONG_TEXT = 1500;
+const AROUND = 12;
+const LEAST_SAID = 0.005;
+
+// Gives the function that shows a head, by its layer and number; null where the report tells of none.
+export function forgottenOf(container, { tokens, statistics }) {
+  const { forgotten, heads } = statistics;
+  container.hidden = true;
+  if (!Array.isArray(forgotten) || !heads?.length) return null;
+  const ofHead = (rows, layer, head) => rows.filter((row) => row.layer === layer && row.head === head);
+  const show = (layer, head) => {
+    const keys = ofHead(forgotten, layer, head);
+    const [lost] = ofHead(heads, layer, head);
+    if (!lost) return;
+    container.hidden = false;
+    const numbers = ["needle", "worst", "kl", "loss"]
+      .filter((name) => name in lost)
+      .map((name) => `${name} ${scalar(lost[name])}`);
+    container.replaceChildren(
+      make("h2", { text: `what head ${layer}:${head} forgets` }),
+      make("p", { class: "quiet", text: `${numbers.join(", ")}; weight kept ${fixed(lost.kept_weight, 2)}` }),
+      ...(keys.length ? [saidOfForgotten(keys, tokens), textWithForgotten(keys, tokens)] : [make("p", { text: "Nothing here." })]),
+    );
+  };
+  show(heads[0].layer, heads[0].head);
+  return show;
+}
+
+function saidOfForgotten(keys, tokens) {
+  const named = (i) => labelText({ position: String(i), token: tokens[i] });
+  const said = keys.filter(({ key_weight }, i) => !i || key_weight >= LEAST_SAID).map(({ key, key_weight }) => `${named(key)} ${fixed(key_weight, 2)}`);
+  return make("p", { text: `From ${named(keys[0].query)}, most weight on ${said.join(", ")}` });
+}
+
+function textWithForgotten(keys, tokens) {
+  const { query } = keys[0];
+  const weights = new Map(keys.map(({ key, key_weight }) => [key, key_weight]));
+  const named = [query, ...weights.keys()];
+  const isNear = (i) => tokens.length <= LONG_TEXT || named.some((other) => Math.abs(i - other) <= AROUND);
+  const text = make("div", { class: "written" });
+  let wasShown = true;
+  tokens.forEach((token, i) => {
+    if (!isNear(i)) {
+      if (wasShown) text.append(" … ");
+      wasShown = false;
+      return;
+    }
+    wasShown = true;
+    const element = make("span", { class: i === query ? "token query" : "token" }, makeToken(token));
+    if (weights.has(i)) {
+      element.style.setProperty("--share", `${Math.round(STRENGTH * weights.get(i))}%`);
+      element.classList.add("key");
+      element.title = fixed(weights.get(i), 4);
+    }
+    text.append(element, "\u200b");
+  });
+  return text;
+}
