@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from attncli.models.loading import open_model
     from attncli.models.pretrained import read_probe, read_text, words_of_characters
     from attncli.report import Report
+    from attncli.runs.watching import Watch
 
 
 __version__ = "0.2.0"
@@ -37,6 +38,7 @@ __all__ = [
     "NotebookReport",
     "Report",
     "UserError",
+    "Watch",
     "ablate",
     "answer_sources",
     "attention_statistics",
@@ -73,6 +75,7 @@ _OF_MODELS = {
         ),
         "library",
     ),
+    "Watch": "runs.watching",
     "open_model": "models.loading",
     "read_probe": "models.pretrained",
     "read_text": "models.pretrained",
