@@ -50,7 +50,20 @@ EXPERIMENTS = {
 
 
 OTHER_COMMANDS = frozenset(
-    {"lesson", "show", "diff", "browse", "batch", "results", "export", "plugins", "config", "help", "version"}
+    {
+        "lesson",
+        "watch",
+        "show",
+        "diff",
+        "browse",
+        "batch",
+        "results",
+        "export",
+        "plugins",
+        "config",
+        "help",
+        "version",
+    }
 )
 """Names of the command line that no experiment of a plugin may have."""
 PLUGINS_GROUP = "Plugins"

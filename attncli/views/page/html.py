@@ -22,6 +22,7 @@ from attncli.views.matrices import (
     compared_names,
     hidden_cells,
     is_weights,
+    places_along,
     shared_axes,
     unit_of,
     whole_heads,
@@ -183,8 +184,10 @@ def _score_data(report: Report) -> dict[str, Any] | None:
 
 def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
     """A tensor as the page draws it: no number for a hidden key, and the tensors that share its colours."""
+    steps = {"steps": places_along(report, "step", len(tensor.values))} if tensor.axes[0] == "step" else {}
     return {
         **_tensor_data(name, tensor, hidden_cells(report, name, tensor)),
+        **steps,
         "is_weights": is_weights(name, tensor.axes[-2:]),
         "unit": unit_of(name, tensor.axes),
         "compared": [plain_text(other) for other in compared_names(report, name)],

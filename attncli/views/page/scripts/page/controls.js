@@ -54,6 +54,7 @@ export function listen() {
   onChange("to", (value) => seek("to", value));
   onChange("size", (value) => overview.setSize(value));
   onChange("compare", (value) => compareWith(value === "" ? null : Number(value)));
+  byId("step").addEventListener("input", ({ target }) => run(choose(overview.shown[target.value].number)));
   byId("order").addEventListener("click", () => {
     chosen.isAscending = !chosen.isAscending;
     run(sortBy(chosen.sort));
