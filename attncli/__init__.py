@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from attncli.models.pictures import read_picture
     from attncli.models.pretrained import read_probe, read_text, words_of_characters
     from attncli.report import Report
+    from attncli.runs.watching import Watch
 
 
 __version__ = "0.3.0"
@@ -40,6 +41,7 @@ __all__ = [
     "NotebookReport",
     "Report",
     "UserError",
+    "Watch",
     "ablate",
     "answer_sources",
     "attention_statistics",
@@ -77,6 +79,7 @@ _OF_MODELS = {
         ),
         "library",
     ),
+    "Watch": "runs.watching",
     "open_model": "models.loading",
     "read_picture": "models.pictures",
     "read_probe": "models.pretrained",

@@ -46,6 +46,7 @@ COMMANDS = {
     "lesson": CommandRow("Short lessons, which run in the terminal", "lesson", "Learn"),
     **{name: CommandRow(row.summary, "experiment", row.group) for name, row in EXPERIMENTS.items()},
     "heads": CommandRow(EXPERIMENTS["heads"].summary, "experiment:heads_command", "Models"),
+    "watch": CommandRow("Heads over the steps of a training run", "watch", "Models"),
     "show": CommandRow("A saved report, or weights from another tool, in any view", "show", "See"),
     "diff": CommandRow("Two experiments or saved reports side by side", "diff", "See"),
     "browse": CommandRow("Look through heads and tokens in the terminal", "browse", "Models"),

@@ -70,7 +70,7 @@ def _is_part(match: re.Match[str]) -> bool:
 
 
 BINARY = {
-    b"SQLite format 3\0": "is a database: attn results, export and heads --store show a store",
+    b"SQLite format 3\0": "is a database: attn results, watch, export and heads --store show a store",
     b"%PDF": "is a PDF, not text: pdftotext makes text of one",
     b"\x89PNG": "is a picture, not text",
     b"\xff\xd8\xff": "is a picture, not text",

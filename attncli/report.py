@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 # What the axes of tensors may be called.
 AXES = (
     "batch", "layer", "head", "query", "key", "token", "dim", "embed", "rank", "query_block", "key_block",
-    "point", "bucket", "vector", "row", "column", "part", "source",
+    "point", "bucket", "vector", "row", "column", "part", "source", "step",
 )  # fmt: skip
 PLACES = ("layer", "head")
 """The axes on which a survey has its heads."""

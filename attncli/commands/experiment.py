@@ -233,6 +233,26 @@ STORE = option(
 )
 
 
+CHECKPOINTS = option(
+    "--checkpoints",
+    "Survey each checkpoint of a training run, folders named by their steps, instead of one model; "
+    "with -o FILE.db kept and resumed. Quote a pattern.",
+    "PATTERN",
+    kind=list[str],
+    group="Input",
+    everyday="heads over the steps of a training run",
+)
+FOLLOW = flag("--follow", "With --checkpoints: go on with new ones until Ctrl-C.", group="Input")
+EXPECT = option(
+    "--expect",
+    'With --checkpoints: a condition that every head must meet at every step, or exit 1: "max_score < 100"; '
+    "repeatable.",
+    "CONDITION",
+    kind=list[str],
+    group="Input",
+)
+
+
 DISPLAY_KEYS = ("sort", "ascending", "top", "table", "statistic")
 """Settings that choose what is shown, without effect on what is stored."""
 
@@ -244,19 +264,73 @@ def run_heads(
     flags: dict[str, Any],
     shown: dict[str, Any],
     store: str | None,
+    checkpoints: Sequence[str],
+    follow: bool,
+    expect: Sequence[str],
     **of_store: Any,
 ) -> int:
-    """The survey of one text or of many; that of many may be kept in a store, or read from one."""
+    """The survey of one text or of many; that of many may be kept in a store, or read from one.
+
+    Of the checkpoints of a training run the survey of each.
+    """
     from attncli.runs.store import is_store_name
 
     kept = Path(shown["output"]) if is_store_name(shown["output"] or "") else None
+    for flag_of_steps, is_given in {"--follow": follow, "--expect": bool(expect)}.items():
+        if is_given and not checkpoints:
+            raise UserError(f"{flag_of_steps}: needs --checkpoints")
     if errors := [*store_errors(kept, of_store)]:
         raise UserError(*errors)
+    if checkpoints:
+        if show_config:
+            raise UserError("--show-config: cannot be combined with --checkpoints")
+        to = Destination(**(shown if kept is None else {**shown, "output": None}))
+        return show_checkpoints(checkpoints, config, flags, to, store, kept, follow, expect, **of_store)
     if store is not None:
         return show_store(store, config, flags, Destination(**shown))
     if kept is None or show_config:
         return run_experiment(name, config, show_config, flags, shown)
     return keep_survey(kept, config, flags, Destination(**{**shown, "output": None}), **of_store)
+
+
+def show_checkpoints(
+    checkpoints: Sequence[str],
+    config: str | None,
+    flags: dict[str, Any],
+    to: Destination,
+    store: str | None,
+    kept: Path | None,
+    follow: bool,
+    expect: Sequence[str],
+    *,
+    fresh: bool,
+    workers: int | None,
+    scheduler: str | None,
+) -> int:
+    """Survey the checkpoints of a training run that the store does not have yet; then show all."""
+    from attncli.commands.watch import NOT_FOR_CHECKPOINTS, survey_checkpoints
+    from attncli.settings.heads import HeadsSpec
+
+    text = flags["sentence"]
+    if text is not None and Path(text).is_dir():
+        raise UserError(f"--checkpoints: {text} is one more of them: quote the pattern")
+    head, others = flags["head"], {**flags, "head": None}
+    given = given_settings("heads", config, others)
+    not_here = "is not for --checkpoints"
+    errors = [given[key].line(key, not_here) for key in NOT_FOR_CHECKPOINTS if key in given]
+    meaningless = {"store": store, "workers": workers, "scheduler": scheduler}
+    errors += [f"--{name}: {not_here}" for name, value in meaningless.items() if value is not None]
+    if errors:
+        raise UserError(*errors)
+    if kept is not None:
+        checked_path(str(kept))
+
+    def spec_of(folder: str) -> HeadsSpec:
+        return checked_spec(HeadsSpec, {**given, "model": Given(folder, "--checkpoints")})
+
+    return survey_checkpoints(
+        checkpoints, spec_of, to, kept=kept, head=head, expect=expect, follow=follow, fresh=fresh
+    )
 
 
 def keep_survey(
@@ -307,4 +381,8 @@ def _survey_of_store(path: Path, spec: "HeadsSpec", choice: dict[str, Any]) -> "
             return store_report(path, reader, shown, choice)
 
 
-heads_command = partial(command, more=(STORE, FRESH, WORKERS, SCHEDULER), run_with=run_heads)
+heads_command = partial(
+    command,
+    more=(STORE, CHECKPOINTS, FOLLOW, EXPECT, FRESH, replace(WORKERS, everyday=""), SCHEDULER),
+    run_with=run_heads,
+)

@@ -433,6 +433,8 @@ def _settings_of_survey(path: Path, reader: Reader, choice: Mapping[str, Any]) -
 
     UserError if there is none, or several. Runs that read many texts each are not texts of a survey.
     """
+    if reader.has_steps():
+        raise UserError(f"--store: {path} has steps of a training run: attn watch {path} shows them")
     surveys = {
         number: settings
         for number, settings in reader.settings_in_use().items()

@@ -1,5 +1,6 @@
 """A model that computes its attention itself: the weights that it returns, checked, as dense matrices."""
 
+import random
 from collections import deque
 from collections.abc import Iterator, Mapping, MutableMapping, MutableSet, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -10,6 +11,7 @@ from traceback import walk_tb
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, WeakSet
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
@@ -64,6 +66,32 @@ def unchanged(model: PreTrainedModel) -> Iterator[None]:
         for now, then in before:
             now.clear()
             now.update(then)
+
+
+@contextmanager
+def undisturbed(model: PreTrainedModel) -> Iterator[None]:
+    """A model amid its training, in evaluation mode and without autocast; afterwards it is as before.
+
+    So are the numbers in its buffers (a dynamic rope's frequencies), and every random generator.
+    """
+    device = model.device
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers() if not buffer.is_meta]
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    with (
+        unchanged(model),
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+        torch.autocast(device.type, enabled=False),
+    ):
+        model.train(False)
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    if not torch.equal(buffer, before):
+                        buffer.copy_(before)
 
 
 def configs_of(model: PreTrainedModel) -> list[PreTrainedConfig]:

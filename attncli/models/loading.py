@@ -462,6 +462,41 @@ def in_use(model: Pretrained | str | PathLike[str]) -> Iterator[Pretrained]:
         yield as_it_is
 
 
+SHARDED = frozenset(("FullyShardedDataParallel", "FSDPModule", "DTensor"))
+"""Classes of torch whose parameters are in parts on several processes (DeepSpeed's have a `ds_id`)."""
+
+
+def unwrapped(model: Any) -> PreTrainedModel:
+    """The transformers model that torch.compile, DDP and PEFT wrap; a model that is not wrapped is itself.
+
+    UserError for what holds none, and for weights in parts on several processes (FSDP, tensor parallel,
+    ZeRO-3): a process alone cannot run such a model.
+    """
+    inner = model
+    while not isinstance(inner, PreTrainedModel):
+        if hasattr(inner, "get_base_model"):  # of PEFT: its adapters are inside
+            inner = inner.get_base_model()
+        elif hasattr(inner, "_orig_mod"):  # of torch.compile
+            inner = inner._orig_mod
+        elif isinstance(getattr(inner, "module", None), torch.nn.Module):  # of DDP, DeepSpeed, FSDP
+            inner = inner.module
+        else:
+            raise UserError(f"model: must be a transformers PreTrainedModel (got {_kind(inner)})")
+    if is_sharded(inner) or is_sharded(model):
+        raise UserError(
+            "model: its weights are in parts on several processes (FSDP, tensor parallel, ZeRO-3), and one "
+            "process alone cannot run it: measure its checkpoints, attn heads --checkpoints"
+        )
+    return inner
+
+
+def is_sharded(model: torch.nn.Module) -> bool:
+    """Whether a process has only parts of a model's weights."""
+    parts = [*model.modules(), *model.parameters()]
+    classes = {name for kind in {*map(type, parts)} for name in (each.__name__ for each in kind.__mro__)}
+    return bool(classes & SHARDED) or any(hasattr(parameter, "ds_id") for parameter in model.parameters())
+
+
 def _kind(model: Any) -> str:
     """The class of what is not a transformers model; of one that wraps such a model, that, too."""
     got = type(model).__name__

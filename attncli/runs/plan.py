@@ -89,7 +89,9 @@ PLACEHOLDER = "sentence"
 
 
 class Item(NamedTuple):
-    """One experiment, its place, whether it starts a file or a new generator, and its sentence's id."""
+    """One experiment, its place, whether it starts a file or a new generator, and the id of its sentence, or
+    of the step of a training run.
+    """
 
     spec: Spec
     source: str | None = None
@@ -168,8 +170,8 @@ class Job(NamedTuple):
 
     @property
     def label(self) -> str | None:
-        """The id of its sentence, or the line if it has none; None without a file of sentences."""
-        return None if self.prompt is None else self.prompt.label
+        """The id of its sentence, or its line; without a file of sentences that of its experiment."""
+        return self.chain[0].id if self.prompt is None else self.prompt.label
 
     def name(self, item: Item) -> str:
         """The name of a run in messages: `sweep.yaml:1:1 (head_dim 8), prompt 7`."""

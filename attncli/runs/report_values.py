@@ -417,7 +417,9 @@ def _declared(spec: Spec, rows: bool) -> Iterator[str]:
             yield row
 
 
-def refuse_unknown(conditions: Sequence[Condition], specs: Iterable[Spec], *, rows: bool) -> None:
+def refuse_unknown(
+    conditions: Sequence[Condition], specs: Iterable[Spec], *, rows: bool, flag: str = "--expect"
+) -> None:
     """UserError for statistics that no experiment will have; with `rows` every row is kept."""
     missing, known = list(conditions), dict[str, None]()
     for spec in specs:
@@ -428,7 +430,7 @@ def refuse_unknown(conditions: Sequence[Condition], specs: Iterable[Spec], *, ro
     if missing:
         raise UserError(
             *(
-                f"--expect '{condition}': no run will have {condition.name}"
+                f"{flag} '{condition}': no run will have {condition.name}"
                 f"{nearest(condition.name, known)}; known: {listed(known)}"
                 for condition in missing
             )

@@ -16,7 +16,7 @@ import numpy as np
 from attncli.errors import RunError, UserError, nearest
 from attncli.report import PLACES, NamedTensor, Report, Statistic, Table
 from attncli.runs.report_values import FLOAT, GROUP_SUMMARY, Column, Columns, Condition, listed
-from attncli.runs.store import check_header, columns_of, connect_to_read
+from attncli.runs.store import IS_STEP, check_header, columns_of, connect_to_read
 from attncli.settings import SPECS
 
 RUNS_AT_ONCE = 1000
@@ -44,6 +44,16 @@ class Runs(NamedTuple):
 
     columns: Columns
     runs: list[RunInfo]
+    values: np.ndarray
+
+
+class Step(NamedTuple):
+    """A step of a training run on one text; its number, that of its settings, the text, and its values."""
+
+    step: int
+    settings: int
+    sentence: str | None
+    columns: Columns
     values: np.ndarray
 
 
@@ -138,16 +148,40 @@ class Reader:
         while rows := cursor.fetchmany(RUNS_AT_ONCE):
             for shape, alike in groupby(rows, key=itemgetter(-2)):
                 found = list(alike)
-                if shape not in self._columns:
-                    self._columns[shape] = columns_of(self._connection, shape)
-                columns = self._columns[shape]
-                data = b"".join(row[-1] for row in found)
-                if len(data) != len(found) * len(columns) * np.dtype(FLOAT).itemsize:
-                    raise sqlite3.DatabaseError("the statistics of its runs are damaged")
-                values = np.frombuffer(data, FLOAT)
-                yield Runs(
-                    columns, [RunInfo(*row[:-2]) for row in found], values.reshape(len(found), len(columns))
-                )
+                values = self._values(shape, [row[-1] for row in found])
+                yield Runs(self._columns_of(shape), [RunInfo(*row[:-2]) for row in found], values)
+
+    def has_steps(self) -> bool:
+        """Whether the runs are steps of a training run."""
+        (found,) = self._connection.execute(f"SELECT EXISTS (SELECT 1 FROM runs WHERE {IS_STEP})").fetchone()
+        return bool(found)
+
+    def steps(self) -> Iterator[Step]:
+        """The steps of a training run, in their order, each on each of its texts."""
+        query = (
+            "SELECT CAST(id AS INTEGER) AS step, settings, sentence, shape, figures FROM runs "
+            f"WHERE {IS_STEP} AND status = 'done' ORDER BY step, run"
+        )
+        for step, settings, sentence, shape, figures in self._connection.execute(query):
+            values = self._values(shape, [figures])[0]
+            yield Step(step, settings, sentence, self._columns_of(shape), values)
+
+    def texts_of_steps(self) -> list[tuple[dict[str, Any], str | None]]:
+        """The settings with which the steps of a training run were measured, each with its text."""
+        query = f"SELECT DISTINCT settings, sentence FROM runs WHERE {IS_STEP}"
+        return [(self.settings[number], sentence) for number, sentence in self._connection.execute(query)]
+
+    def _columns_of(self, shape: int) -> Columns:
+        if shape not in self._columns:
+            self._columns[shape] = columns_of(self._connection, shape)
+        return self._columns[shape]
+
+    def _values(self, shape: int, figures: Sequence[bytes]) -> np.ndarray:
+        """The values of runs of a shape (run, column)."""
+        size, data = (len(figures), len(self._columns_of(shape))), b"".join(figures)
+        if len(data) != size[0] * size[1] * np.dtype(FLOAT).itemsize:
+            raise sqlite3.DatabaseError("the statistics of its runs are damaged")
+        return np.frombuffer(data, FLOAT).reshape(size)
 
     def _select(self, columns: str, status: str) -> sqlite3.Cursor:
         """The runs with that status in order: the fields of RunInfo, then these columns."""

@@ -3,6 +3,7 @@
 import json
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
@@ -169,6 +170,23 @@ def check_header(path: Path, *, any_version: bool = False) -> None:
         )
 
 
+def is_driven(path: Path) -> bool:
+    """Whether a process is writing a store."""
+    import fcntl
+
+    try:
+        descriptor = os.open(beside(path, "-lock"), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 @contextmanager
 def driving(path: Path) -> Iterator[None]:
     """The right to write a store, for one process at a time; the system releases it when the process dies."""
@@ -298,6 +316,10 @@ def refuse_without_safetensors() -> None:
         raise UserError('--weights: needs: pip install "attncli[models]"')
 
 
+STEP = "step "
+"""What the source of a run begins with that is a step of a training run; its id is the step's number."""
+IS_STEP = f"source GLOB '{STEP}*'"
+
 KEYS_A_QUERY = 500
 
 # The number of a run is its place in the plan, if that is free: the place is given twice.
@@ -406,6 +428,22 @@ class Store:
         query = "SELECT shape, figures FROM runs WHERE key = ?"
         shape, values = self._connection.execute(query, (key,)).fetchone()
         return columns_of(self._connection, shape), values
+
+    def steps(self) -> dict[bytes, int]:
+        """The step of each run of a training run that is done, by its key."""
+        query = f"SELECT key, CAST(id AS INTEGER) FROM runs WHERE {IS_STEP} AND status = ?"
+        return dict(self._connection.execute(query, (DONE,)))
+
+    def last_run(self) -> int:
+        """The largest number of a run; 0 in an empty store."""
+        (number,) = self._connection.execute("SELECT coalesce(max(run), 0) FROM runs").fetchone()
+        return int(number)
+
+    def remove_steps(self, first: int, last: int | None = None) -> None:
+        """Remove that step of a training run and those after it, up to the last."""
+        with self._connection:
+            query = f"DELETE FROM runs WHERE {IS_STEP} AND CAST(id AS INTEGER) BETWEEN ? AND ?"
+            self._connection.execute(query, (first, sys.maxsize if last is None else last))
 
     def write(self, chunk: Chunk, result: ChunkResult) -> None:
         """Write every run of a chunk in one transaction: all of them are stored when this returns."""

@@ -50,7 +50,7 @@ EXPERIMENTS = {
 
 
 OTHER_COMMANDS = frozenset({
-    "lesson", "show", "diff", "browse", "batch", "results", "export", "plugins", "config", "report",
+    "lesson", "watch", "show", "diff", "browse", "batch", "results", "export", "plugins", "config", "report",
     "help", "version",
 })  # fmt: skip
 """Names of the command line that no experiment of a plugin may have."""

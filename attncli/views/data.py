@@ -12,7 +12,7 @@ from attncli.plain_text import plain_text
 from attncli.report import AXES, PLACES, Cell, NamedTensor, Numbers, Report, Row, Table, Tensors, plain
 from attncli.settings import SPECS
 from attncli.views import Display, NoSuchTable
-from attncli.views.matrices import first_position, tokens_of
+from attncli.views.matrices import places_along, tokens_of
 
 ColumnTypes = Mapping[str, str]
 Block = Mapping[str, list[Any]]
@@ -134,6 +134,8 @@ def table_of_tensors(report: Report, tensors: Mapping[str, NamedTensor]) -> Data
     first = next(iter(tensors.values()))
     axes, shape = first.axes, first.values.shape
     tokens = {axis: [plain_text(token) for token in tokens_of(report, axis)] for axis in axes}
+    sizes = zip(axes, shape, strict=True)
+    places_of = {axis: np.array(places_along(report, axis, size)) for axis, size in sizes}
     columns: dict[str, str] = {}
     for axis in axes:
         columns |= {axis: "integer"} | ({f"{axis}_text": "text"} if tokens[axis] else {})
@@ -150,7 +152,7 @@ def table_of_tensors(report: Report, tensors: Mapping[str, NamedTensor]) -> Data
             places = np.unravel_index(np.arange(rows.start, rows.stop), shape)
             block = {name: plain(array.flat[rows]) for name, array in values.items()}
             for axis, place in zip(axes, places, strict=True):
-                block[axis] = (place + first_position(report, axis)).tolist()
+                block[axis] = places_of[axis][place].tolist()
                 if tokens[axis]:
                     block[f"{axis}_text"] = [tokens[axis][i] for i in place]
             yield block

@@ -179,14 +179,14 @@ class Subject:
     @property
     def row_names(self) -> list[str]:
         """Of each matrix in an atlas its place on all leading axes but the last: `layer 5`."""
-        return [", ".join(place_names(matrix.place[:-1])) for matrix in self.matrices]
+        return [", ".join(place_names(matrix.named_place[:-1])) for matrix in self.matrices]
 
     @property
     def panel_titles(self) -> list[str]:
         """Of each matrix its place on the axes on which they differ: `head 3`."""
         places = zip(*(matrix.index for matrix in self.matrices), strict=True)
         varying = [i for i, numbers in enumerate(places) if len(set(numbers)) > 1]
-        return [", ".join(place_names(matrix.place[i] for i in varying)) for matrix in self.matrices]
+        return [", ".join(place_names(matrix.named_place[i] for i in varying)) for matrix in self.matrices]
 
 
 def subject_of(

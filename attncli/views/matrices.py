@@ -22,7 +22,7 @@ class Matrix:
 
     `shared`: the leading axes along which all matrices are the same, so that this one stands for all. `rows`
     and `columns` are the tokens as the user wrote them, empty where an axis has none. `hidden`: the weights
-    of keys that a query may not see.
+    of keys that a query may not see. `step` is the number of the step, where the first axis counts these.
     """
 
     name: str
@@ -33,11 +33,17 @@ class Matrix:
     columns: tuple[str, ...]
     shared: tuple[str, ...] = ()
     hidden: np.ndarray | None = None
+    step: int | None = None
 
     @property
     def index(self) -> tuple[int, ...]:
         """The place as an index into arrays with the leading axes."""
         return tuple(number for _, number in self.place)
+
+    @property
+    def named_place(self) -> tuple[tuple[str, int], ...]:
+        """The place as people read it: the number of a step, not its index."""
+        return self.place if self.step is None else (("step", self.step), *self.place[1:])
 
     @property
     def is_weights(self) -> bool:
@@ -62,7 +68,7 @@ class Matrix:
     def _titled(self, name: str) -> str:
         if self.shared:
             return f"{name}, the same for every {' and '.join(self.shared)}"
-        return ", ".join([name, *place_names(self.place)])
+        return ", ".join([name, *place_names(self.named_place)])
 
 
 WORDS = {
@@ -110,6 +116,15 @@ def tokens_of(report: Report, axis: str) -> tuple[str, ...]:
     return report.tokens if axis in ("token", "row") else ()
 
 
+def places_along(report: Report, axis: str, count: int) -> list[int]:
+    """What stands at each place of an axis: a position from the first one; of steps their numbers."""
+    steps = [row.get("step") for row in report.table("steps")] if axis == "step" else []
+    if len(steps) == count:
+        return [int(str(step)) for step in steps]
+    first = first_position(report, axis)
+    return list(range(first, first + count))
+
+
 def first_position(report: Report, axis: str) -> int:
     """The position of the first place along an axis."""
     return report.first_query if axis == "query" else 0
@@ -122,10 +137,13 @@ def matrices_of(report: Report, name: str, tensor: NamedTensor) -> Iterator[Matr
     rows = tokens if len(tokens := tokens_of(report, row_axis)) == num_rows else ()
     columns = tokens if len(tokens := tokens_of(report, column_axis)) == num_columns else ()
     shared, hidden = shared_axes(tensor), hidden_cells(report, name, tensor)
+    steps = places_along(report, "step", len(tensor.values)) if leading[:1] == ["step"] else None
     for index in [(0,) * len(shared)] if shared else np.ndindex(tensor.values.shape[:-2]):
         place = tuple(zip(leading, index, strict=True))
         own = None if hidden is None else hidden[index]
-        yield Matrix(name, (row_axis, column_axis), place, tensor.values[index], rows, columns, shared, own)
+        step = None if steps is None else steps[index[0]]
+        values = tensor.values[index]
+        yield Matrix(name, (row_axis, column_axis), place, values, rows, columns, shared, own, step)
 
 
 def matrices(report: Report) -> Iterator[Matrix]:
@@ -284,26 +302,29 @@ def curves_of(report: Report) -> Iterator[Curves]:
     x_name = next(iter(points), "")
     for name in list(points)[1:]:
         if points[name].shape == points[x_name].shape:
-            curve = Curve("", points[x_name], points[name])
+            known = np.isfinite(points[name])
+            if not known.any():
+                continue
+            curve = Curve("", points[x_name][known], points[name][known])
             yield Curves(f"{name} over {x_name}", x_name, [curve], is_of_rows=False)
     for name, table in report.statistics.items():
         if isinstance(table, Table) and table:
             yield from _of_rows(name, table)
 
 
-ACROSS = "budget"
+ACROSS = ("budget", "step")
 """A list of numbers in a table over which its other lists stand, where there is one."""
 
 
 def _of_rows(name: str, table: Table) -> Iterator[Curves]:
     first = next(iter(table[0]))
     lists = [column for column, cell in table[0].items() if isinstance(cell, list)]
-    x_name = ACROSS if ACROSS in lists else "place"
-    for column in (column for column in lists if column != ACROSS):
+    x_name = next((name for name in ACROSS if name in lists), "place")
+    for column in (column for column in lists if column != x_name):
         curves = []
         for row in table:
             y = np.array(row[column], dtype=np.float64)
-            x = np.array(row[ACROSS], dtype=np.float64) if x_name == ACROSS else np.arange(len(y))
+            x = np.array(row[x_name], dtype=np.float64) if x_name in ACROSS else np.arange(len(y))
             curves.append(Curve(_row_name(first, row[first]), x, y))
         if all(np.isfinite(curve.y).all() for curve in curves):
             yield Curves(f"{name}: {column} by {first}", x_name, curves, is_of_rows=True)

@@ -166,6 +166,9 @@ def parts_of(report: Report) -> Iterator[list[Part]]:
 
 def _maps(report: Report, name: str, drawn: Mapping[str, NamedTensor]) -> Maps:
     tensor = drawn[name]
+    if tensor.axes[0] == "step":
+        *_, last = matrices_of(report, name, tensor)
+        return Maps(name.replace("_", " "), labelled_axes(report, last)[1], [last], 1, [])
     matrices = list(islice(matrices_of(report, name, tensor), MOST_MATRICES))
     total = 1 if matrices[0].shared else int(np.prod(tensor.values.shape[:-2]))
     compared = [drawn[other].values for other in compared_names(report, name) if other in drawn]

@@ -58,6 +58,7 @@ from attncli.views.sections import (
     step_sections,
 )
 from attncli.views.texts import NO_NUMBER, heading, setting, shortened, text_columns
+from attncli.views.watch_screen import watch_screen
 
 ANY = (str, int, float, type(None))
 MAYBE = (int, float, type(None))
@@ -297,6 +298,20 @@ NEEDS: dict[str, Needs] = {
         tables={"summary": {"statistic": TEXT, "mean": NUMBER}},
         spec={"store": TEXT, "group_by": LIST},
     ),
+    "watch": Needs(
+        must=("steps", "heads"),
+        tables={
+            "steps": {"step": WHOLE},
+            "patterns": {
+                **{"stack": TEXT, "pattern": TEXT, **HEAD, "first_step": WHOLE, "heads": WHOLE},
+                **{"step": LIST, "count": LIST},
+            },
+            "changes": {"step": WHOLE, **HEAD, "before": TEXT, "after": TEXT},
+            "heads": {"stack": TEXT, **HEAD, "pattern": TEXT},
+        },
+        said=("about",),
+    ),
+    "watch of a head": Needs(must=("head",), tables={"head": {"step": WHOLE}}, said=("about",)),
 }
 
 
@@ -310,6 +325,8 @@ def suits(report: Report) -> bool:
         name = "diff of texts"
     if name == "source" and "chosen" in report.statistics:
         name = "source of heads"
+    if name == "watch" and report.spec.get("head"):
+        name = "watch of a head"
     if name == "cache" and "policies" in report.statistics:
         name = "cache of policies"
     if name == "why" and "sides" in report.statistics:
@@ -342,6 +359,7 @@ NEXT_STEPS = {
     "diff": ("--show weights", "--show statistics", "-o page.html"),
     "results": ("--statistic NAME", "--group-by none", "-o summary.csv"),
     "show": ("--show all", "--format heatmap", "-o page.html"),
+    "watch": ("--head LAYER:HEAD", "-o page.html", "-o steps.csv"),
 }
 
 
@@ -353,6 +371,10 @@ def next_steps(report: Report, width: int | None, shown_parts: Sequence[str] = (
         steps = ("--skip-sink 1", steps[0], steps[-1])
     if shown_parts:
         steps = tuple(step for step in steps if _is_part_left(step, shown_parts))
+    if name == "watch" and not report.spec.get("store"):
+        name, steps = "heads --checkpoints", ("--follow", steps[0], "-o run.db")
+    if name == "watch" and report.spec.get("head"):
+        steps = ("--show all", *steps[1:])
     shown = [_with_head(step, report) for step in steps if _is_new(step, report)]
     lines = [f"Next, with attn {name}: {'  '.join(shown[:count])}" for count in range(len(shown), 0, -1)]
     if lines:
@@ -424,6 +446,7 @@ SCREENS: dict[str, FirstScreen] = {
     "circuit": circuit_screen,
     "diff": comparison_screen,
     "results": results_screen,
+    "watch": watch_screen,
 }
 
 

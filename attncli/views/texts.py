@@ -238,7 +238,11 @@ def _num_positions(report: Report, axis: str) -> int:
 
 # For reports that no experiment made: weights from another tool.
 OTHER_KEYS = ("file", "array")
-OTHER_TITLES = {"diff": "A and B compared", "show": "Attention weights"}
+OTHER_TITLES = {
+    "diff": "A and B compared",
+    "show": "Attention weights",
+    "watch": "Heads over the steps of training",
+}
 # Reports that compare: what they are about is what differs.
 COMPARISONS = ("diff", "pitfalls")
 ARROW = " -> "

@@ -235,5 +235,5 @@ def test_a_store_is_not_shown_as_text_but_named(tmp_path: Path, attn: Attn) -> N
     store = tmp_path / "runs.db"
     sqlite3.connect(store).execute("CREATE TABLE store (plan)").connection.close()
     ended = attn(["show", str(store)])
-    wanted = "is a database: attn results, export and heads --store show a store"
+    wanted = "is a database: attn results, watch, export and heads --store show a store"
     assert (ended.code, ended.err) == (2, f"{store}: {wanted}\n")

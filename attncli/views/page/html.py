@@ -22,6 +22,7 @@ from attncli.views.matrices import (
     compared_names,
     hidden_cells,
     is_weights,
+    places_along,
     shared_axes,
     unit_of,
     whole_heads,
@@ -210,8 +211,10 @@ def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
             NamedTensor((*tensor.axes[:-1], "query", "key"), tensor.values[..., np.newaxis, :]),
             None,
         )
+    steps = {"steps": places_along(report, "step", len(tensor.values))} if tensor.axes[0] == "step" else {}
     return {
         **_tensor_data(name, tensor, hidden),
+        **steps,
         "is_pictured": is_pictured,
         "is_weights": is_weights(name, tensor.axes[-2:]),
         "unit": unit_of(name, tensor.axes),

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attncli.report import NamedTensor, Report, Table
 from tests.running import run
 from tests.views.page.pages import (
     SENTENCE,
@@ -255,3 +256,31 @@ def test_a_click_on_a_key_says_what_each_part_adds_there(opened: Opened) -> None
         first = page.locator("#score table").first.locator("tbody tr").first
         largest = int(np.abs(adds[:, key]).argmax())
         assert first.locator("td").all_text_contents()[:2] == [names[largest], f"{adds[largest, key]:.4f}"]
+
+
+def test_a_slider_leads_from_step_to_step(opened: Opened) -> None:
+    steps = (0, 50, 300)
+    grids = random_weights(3, 2, 4)
+    tensors = {
+        "step": NamedTensor(("point",), np.array(steps, dtype=np.float64)),
+        "loss": NamedTensor(("point",), np.array([np.nan, 2.5, 1.5])),
+        "induction": NamedTensor(("step", "layer", "head"), grids),
+        "entropy": NamedTensor(("step", "layer", "head"), grids + 1),
+    }
+    statistics = {"steps": Table({"step": step} for step in steps)}
+    page = opened(page_of(Report("watch", {}, {}, tensors=tensors, statistics=statistics)))
+    wait_for_title(page, "induction (layer × head), step 300")
+    slider = page.locator("#step")
+    assert page.locator("#overview").is_hidden() and page.locator("#range").input_value() == "all"
+    assert slider.get_attribute("max") == "2" and slider.input_value() == "2"
+    slider.fill("1")
+    wait_for_title(page, "induction (layer × head), step 50")
+    assert page.locator("#step-number").text_content() == "50"
+    page.keyboard.press("Escape")
+    page.select_option("#tensor", label="entropy (step × layer × head)")
+    wait_for_title(page, "entropy (layer × head), step 50")
+    slider.press("ArrowLeft")
+    wait_for_title(page, "entropy (layer × head), step 0")
+    page.select_option("#compare", "2")
+    page.wait_for_function("document.getElementById('compared-name').textContent.includes('step 300')")
+    assert page.locator("#curves figcaption b").all_text_contents() == ["loss"]

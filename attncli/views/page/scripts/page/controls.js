@@ -59,6 +59,7 @@ export function listen() {
     if (chosen.tensor.is_pictured) paintLooks();
   });
   onChange("compare", (value) => compareWith(value === "" ? null : Number(value)));
+  byId("step").addEventListener("input", ({ target }) => run(choose(overview.shown[target.value].number)));
   byId("order").addEventListener("click", () => {
     chosen.isAscending = !chosen.isAscending;
     run(sortBy(chosen.sort));

@@ -72,13 +72,18 @@ export async function showTensor(index) {
   if (chosen.report !== report) return;
   byId("scale").value = scaleOf(tensor);
   const isAlike = chosen.tensor && String(chosen.tensor.leadingShape) === String(tensor.leadingShape);
-  if (!isAlike) Object.assign(chosen, { number: 0, ...startOf(report) });
+  if (!isAlike) {
+    // Of a training run the last step first, in colours that all steps share.
+    const number = tensor.isOverSteps ? tensor.count - 1 : 0;
+    if (tensor.isOverSteps) byId("range").value = chosen.range = "all";
+    Object.assign(chosen, { number, ...startOf(report) });
+  }
   chosen.tensor = tensor;
   byId("skip").value = chosen.skip;
   byId("skip").parentElement.hidden = !tensor.axes.at(-1).startsWith("key") || tensor.is_pictured;
   if (tensor.is_pictured) await startLooks();
   if (chosen.report !== report) return;
-  byId("overview").hidden = tensor.count < 2;
+  byId("overview").hidden = tensor.count < 2 || tensor.isOverSteps;
   document.querySelector(".workspace").classList.remove("beside");
   byId("range").parentElement.hidden = tensor.count < 2;
   if (tensor.count > 1) {
@@ -91,6 +96,8 @@ export async function showTensor(index) {
       chosen.number = overview.shown[0].number;
     overview.mark(chosen.number);
   }
+  byId("step-choice").hidden = !tensor.isOverSteps;
+  if (tensor.isOverSteps) byId("step").max = overview.shown.length - 1;
   await showMatrix();
 }
 
@@ -132,6 +139,10 @@ async function showMatrix() {
   const shading = shadingOfMaps(maps);
   setMatrices(matrixOf(maps[0], number, shading), other === null ? null : matrixOf(maps[1], other, shading));
   byId("matrix-title").textContent = matrix.title;
+  if (tensor.isOverSteps) {
+    byId("step").value = overview.shown.findIndex((item) => item.number === number);
+    byId("step-number").textContent = matrix.place[0][1];
+  }
   byId("matrix-note").textContent = noteOf(maps[0][0]);
   showHeadStatistics(matrix.place);
   showRowCurves(byId("row-curves"), report, matrix);

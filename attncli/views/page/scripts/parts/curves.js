@@ -56,7 +56,8 @@ function tableOfWhole(report, { name, axes: [axis], values }) {
 }
 
 function curveOf({ name, values }, { name: placesName, values: places }) {
-  const across = { name: words(placesName), places, labels: Array.from(places, (place) => scalar(place)) };
+  const text = places.every(Number.isInteger) ? String : (place) => scalar(place);
+  const across = { name: words(placesName), places, labels: Array.from(places, (place) => text(place)) };
   return chartOf(words(name), [{ numbers: Array.from(values) }], across);
 }
 
@@ -65,15 +66,16 @@ function chartsOfRows(title, rows) {
   const [first, ...others] = Object.keys(rows[0] ?? {});
   const isList = (name) => rows.every((row) => Array.isArray(row[name]) && row[name].length > 1);
   // The list over which the others stand, where there is one.
-  const across = rows.length && isList("budget") ? rows[0].budget : null;
-  const lists = others.filter((name) => isList(name) && !(across && name === "budget"));
+  const over = rows.length ? ["budget", "step"].find(isList) : undefined;
+  const across = over ? rows[0][over] : null;
+  const lists = others.filter((name) => isList(name) && name !== over);
   return lists.map((name) => {
     const lines = rows.map((row) => ({
       name: typeof row[first] === "string" ? row[first] : `${words(first)} ${row[first]}`,
       numbers: row[name].map((value) => value ?? NaN),
     }));
     const places = across ?? rows[0][name].map((_, i) => i);
-    const axis = { name: across ? "budget" : "place", places, labels: places.map(String) };
-    return chartOf(words(`${title}: ${name}`), lines, { ...axis, isCounted: !across });
+    const axis = { name: over ?? "place", places, labels: places.map(String) };
+    return chartOf(words(`${title}: ${name}`), lines, { ...axis, isCounted: over !== "budget" });
   });
 }

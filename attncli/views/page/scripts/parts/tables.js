@@ -51,10 +51,12 @@ export function keyTable(report) {
   return tableOf(head ? `head ${head}, token by token` : "statistics of each key", rows, null);
 }
 
-// A list within a row takes a column for each of its numbers.
+// A list within a row takes a column for each of its numbers; a long one is drawn as a curve and left out here.
+const MOST_LISTED = 24;
 function flattened(row) {
   const cells = {};
   for (const [name, value] of Object.entries(row)) {
+    if (Array.isArray(value) && value.length > MOST_LISTED) continue;
     if (Array.isArray(value)) value.forEach((item, i) => (cells[`${name} ${i}`] = item));
     else if (value && typeof value === "object")
       for (const [part, item] of Object.entries(value)) cells[`${name} ${part}`] = item;

@@ -36,6 +36,7 @@ export class Tensor {
     [this.rows, this.columns] = this.shape.slice(-2);
     this.isMatrix = this.shape.length > 1;
     this.count = this.leadingShape.reduce((product, size) => product * size, 1);
+    this.isOverSteps = this.axes[0] === "step" && this.count > 1;
   }
 
   async load() {
@@ -55,14 +56,14 @@ export class Tensor {
     return this.values.subarray(number * size, (number + 1) * size);
   }
 
-  // Where on each axis before the last two the matrix of that number stands.
+  // Where on each axis before the last two the matrix of that number stands; of a step its own number.
   place(number) {
     const indices = this.leadingShape.map(() => 0);
     for (let axis = this.leadingShape.length - 1, rest = number; axis >= 0; axis--) {
       indices[axis] = rest % this.leadingShape[axis];
       rest = Math.floor(rest / this.leadingShape[axis]);
     }
-    return this.leading.map((axis, i) => [axis, indices[i]]);
+    return this.leading.map((axis, i) => [axis, axis === "step" ? this.steps[indices[i]] : indices[i]]);
   }
 
   // The numbers along the last axes at a place. Where this tensor lacks an axis, it is the same on all of it.

@@ -1,0 +1,474 @@
+"""`attn watch`, and `attn heads --checkpoints`: the heads of a model over the steps of its training."""
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from glob import glob
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attncli.commands.command import (
+    COLOR,
+    DEBUG,
+    FORMAT,
+    OPEN,
+    OUTPUT,
+    PRECISION,
+    SCALE_COLORS,
+    SHOW,
+    TITLE,
+    Command,
+    argument,
+    color_depth,
+    height,
+    option,
+    width,
+)
+from attncli.commands.output import Destination, ProgressLine, progress_line
+from attncli.core.names import named_head
+from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
+from attncli.plain_text import plain_text
+from attncli.report import PLACES, Cell, NamedTensor, Report, Statistic, Table
+from attncli.runs.report_values import Condition, Expectations, parse_conditions
+from attncli.runs.results import Reader, reading
+from attncli.runs.store import Store, create_file, is_driven, open_store
+from attncli.views import load_view
+
+if TYPE_CHECKING:
+    from attncli.measure.training import HeadsOverSteps
+    from attncli.runs.training_steps import StoredSteps
+    from attncli.settings.heads import HeadsSpec
+
+
+EXAMPLES = (
+    "attn watch run.db",
+    "attn watch run.db --head 5:1",
+    'attn watch run.db --expect "max_score < 100"',
+    "attn watch run.db -o run.html",
+    "attn watch run.db -o steps.csv",
+)
+STORE = argument(
+    "store",
+    "What attncli.Watch, or attn heads --checkpoints -o FILE.db, keeps.",
+    "STORE",
+    reads_file=True,
+)
+HEAD = option("--head", "Show one head over the steps.", "LAYER:HEAD", everyday="one head over the steps")
+EXPECT = option(
+    "--expect",
+    'A condition that every head must meet at every step, or exit 1: "max_score < 100"; repeatable.',
+    "CONDITION",
+    kind=list[str],
+    everyday='what every head must meet: "max_score < 100"',
+)
+SECONDS_BETWEEN = 1.0
+LIVE = "Live. Ctrl-C leaves this screen; the training goes on."
+FOLLOWED = "Waits for new checkpoints. Ctrl-C ends it."
+
+
+def reports_of(path: Path, reader: Reader, head: str | None = None) -> list[Report]:
+    """A report for each text that the steps of a store were measured on.
+
+    UserError for a store of something else, and for a head that the model does not have.
+    """
+    from attncli.runs.training_steps import stored_steps
+
+    if not reader.has_steps():
+        instead = f"attn results {path} shows what it has"
+        raise UserError(f"{path}: holds no steps of a training run: {instead}")
+    environment = next(iter(reader.environments()), {})
+    if head is None:
+        return [_report(path, steps, environment) for steps in stored_steps(reader)]
+    _, layer, number = named_head(head)
+    return [
+        _report_of_head(path, steps, environment, layer, number)
+        for steps in stored_steps(reader, statistics=None)
+    ]
+
+
+def _report(path: Path, steps: "StoredSteps", environment: Mapping[str, str]) -> Report:
+    from attncli.measure.training import changes, forming, step_rows
+
+    stacks = steps.stacks()
+    rows = step_rows(stacks, steps.losses())
+    patterns = [row for over in stacks for row in forming(over)]
+    tensors = {
+        name: NamedTensor(("point",), np.array([row[name] for row in rows], dtype=np.float64))
+        for name in rows[0]
+        if not name.endswith("_heads")
+    }
+    tensors |= _grids(stacks)
+    statistics: dict[str, Statistic] = {
+        "steps": Table(rows),
+        "patterns": Table(row for row in patterns if any(row["count"])),
+        "changes": Table(row for over in stacks for row in changes(over)),
+        "heads": Table(row for over in stacks for row in over.rows(-1)),
+    }
+    never = dict.fromkeys(row["pattern"] for row in patterns if not any(row["count"]))
+    notes = [f"No head at any step: {', '.join(never)}."] if never else []
+    num_heads = sum(int(over.is_head.sum()) for over in stacks)
+    return _made(path, steps, environment, tensors, statistics, notes, f"{num_heads} heads")
+
+
+def _made(
+    path: Path,
+    steps: "StoredSteps",
+    environment: Mapping[str, str],
+    tensors: Mapping[str, NamedTensor],
+    statistics: Mapping[str, Statistic],
+    notes: Sequence[str],
+    what: str,
+) -> Report:
+    first, last = steps.steps[0], steps.steps[-1]
+    named = ("probe", "num_tokens", "sentence", "seed")
+    spec = {"store": str(path), "model": steps.name} | {key: steps.settings.get(key) for key in named}
+    span = f"step {last}" if first == last else f"{len(steps.steps):,} steps from {first} to {last}"
+    return Report(
+        "watch",
+        spec,
+        environment,
+        tensors=tensors,
+        statistics={name: found for name, found in statistics.items() if found},
+        notes=tuple(notes),
+        about=f"{steps.name}, {what}: {span}.",
+    )
+
+
+def _grids(stacks: Sequence["HeadsOverSteps"]) -> dict[str, NamedTensor]:
+    """Each statistic by step, layer and head; of a model of several stacks a grid for each of them."""
+    return {
+        f"{name} {over.stack.name}" if len(stacks) > 1 else name: NamedTensor(("step", *PLACES), values)
+        for over in stacks
+        for name, values in over.statistics.items()
+    }
+
+
+def _report_of_head(
+    path: Path, steps: "StoredSteps", environment: Mapping[str, str], layer: int, head: int
+) -> Report:
+    """Every statistic of a head over the steps, and its pattern at each."""
+    from attncli.measure.training import PATTERN_NAMES, named_patterns
+
+    stacks = steps.stacks()
+    with_head = [
+        over
+        for over in stacks
+        if layer < over.is_head.shape[0] and head < over.is_head.shape[1] and over.is_head[layer, head]
+    ]
+    if not with_head:
+        layers, heads = np.max([over.is_head.shape for over in stacks], axis=0).tolist()
+        known = f"layers 0 to {layers - 1}, heads 0 to {heads - 1}"
+        raise UserError(f"--head: must be a head of {steps.name}: {known} (got {layer}:{head})")
+    rows: list[dict[str, Cell]] = [{"step": step} for step in steps.steps]
+    for place, loss in enumerate(steps.losses() or ()):
+        rows[place]["loss"] = loss
+    for over in with_head:
+        after = f" {over.stack.name}" if len(with_head) > 1 else ""
+        named = named_patterns(over)[:, layer, head]
+        for place, row in enumerate(rows):
+            row[f"pattern{after}"] = PATTERN_NAMES[named[place]]
+            row |= {
+                f"{name}{after}": float(values[place, layer, head])
+                for name, values in over.statistics.items()
+                if np.isfinite(values[:, layer, head]).any()
+            }
+    tensors = {
+        name: NamedTensor(("point",), np.array([row[name] for row in rows], dtype=np.float64))
+        for name in rows[0]
+        if not name.startswith("pattern")
+    }
+    found = _made(path, steps, environment, tensors, {"head": Table(rows)}, (), f"head {layer}:{head}")
+    return replace(found, spec={**found.spec, "head": f"{layer}:{head}"})
+
+
+def check(reader: Reader, conditions: Sequence[Condition]) -> int:
+    """How many lines say that a condition does not hold at a step; each is printed on standard error.
+
+    A condition on something that no step has is one, too.
+    """
+    expectations = Expectations(conditions)
+    count = 0
+    for step in reader.steps() if conditions else ():
+        lines = expectations.broken(step.columns, step.values)
+        count += len(lines)
+        for line in lines:
+            print(plain_text(f"step {step.step}: {line}"), file=sys.stderr)
+    for line in expectations.unmet() if conditions else ():
+        count += 1
+        print(plain_text(line), file=sys.stderr)
+    return count
+
+
+def show_watch(store: str, head: str | None, expect: Sequence[str], **flags: Any) -> int:
+    """Write what a store has; on a terminal again and again, while something is written into it."""
+    conditions = parse_conditions(expect, "--expect", numbers_only=True)
+    to = Destination(**flags)
+    path = Path(store)
+    if _is_live(to) and path.exists() and is_driven(path):
+        with drawing(to) as draw:
+            while is_driven(path):
+                with reading(path) as reader:
+                    draw(reports_of(path, reader, head) if reader.has_steps() else [], LIVE)
+                time.sleep(SECONDS_BETWEEN)
+    with reading(path) as reader:
+        reports = reports_of(path, reader, head)
+        broken = check(reader, conditions)
+        _write(reports, to)
+    return FAILED if broken else DONE
+
+
+def _write(reports: Sequence[Report], to: Destination) -> None:
+    to.write(reports, several=len(reports) > 1)
+
+
+def _is_live(to: Destination) -> bool:
+    return to.format == "table" and to.path is None and not to.display.show and sys.stdout.isatty()
+
+
+ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+TOP, REST_OF_LINE, REST = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+@contextmanager
+def drawing(to: Destination) -> Iterator[Callable[[Sequence[Report], str], None]]:
+    """A screen of its own, which is drawn over while it is open, until Ctrl-C."""
+    write = load_view("table")
+    shown = ""
+
+    def draw(reports: Sequence[Report], line: str) -> None:
+        nonlocal shown
+        columns, lines = width(True), height(True)
+        each = None if lines is None else max(1, (lines - 1) // max(1, len(reports)) - (len(reports) > 1))
+        display = replace(to.display, width=columns, height=each, colors=color_depth(to.color, True))
+        stream = StringIO()
+        write(reports, stream, display)
+        text = f"{stream.getvalue()}{line[: (columns or 80) - 1]}"
+        if text != shown:
+            shown = text
+            rows = text.split("\n")[:lines]
+            sys.stdout.write(TOP + f"{REST_OF_LINE}\n".join(rows) + REST_OF_LINE + REST)
+            sys.stdout.flush()
+
+    sys.stdout.write(ENTER)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield draw
+    finally:
+        sys.stdout.write(LEAVE)
+        sys.stdout.flush()
+
+
+command = partial(
+    Command,
+    run=show_watch,
+    parameters=[
+        STORE,
+        HEAD,
+        EXPECT,
+        FORMAT,
+        OUTPUT,
+        OPEN,
+        TITLE,
+        SHOW,
+        PRECISION,
+        COLOR,
+        SCALE_COLORS,
+        DEBUG,
+    ],
+    examples=EXAMPLES,
+)
+
+
+NUMBER = re.compile(r"\d+")
+SETTLED_SECONDS = 2.0
+"""How long the files of a new checkpoint must not have changed: else it is still being written."""
+NOT_FOR_CHECKPOINTS = (
+    *("model", "texts", "text_group", "relations", "num_examples", "sort", "ascending", "top", "table"),
+    *("statistic", "rollout", "maps", "full"),
+)
+
+
+def found_checkpoints(patterns: Sequence[str]) -> dict[int, Path]:
+    """The folders that patterns name, by their steps, in order; a step is the last number of a name.
+
+    UserError for a folder without a number, and for two of the same step.
+    """
+    folders = {Path(name) for pattern in patterns for name in glob(os.path.expanduser(pattern))}  # noqa: PTH111, PTH207 - absolute patterns, too
+    found: dict[int, Path] = {}
+    for folder in sorted(path for path in folders if path.is_dir() and (path / "config.json").is_file()):
+        numbers = NUMBER.findall(folder.name)
+        if not numbers:
+            raise UserError(f"--checkpoints: {folder}: a name with a step is needed, as checkpoint-500")
+        step = int(numbers[-1])
+        if step in found:
+            raise UserError(f"--checkpoints: {found[step]} and {folder} are both of step {step}")
+        found[step] = folder
+    return dict(sorted(found.items()))
+
+
+def is_settled(folder: Path) -> bool:
+    """Whether nothing in a folder has changed for a while; not where it is being removed."""
+    try:
+        changed = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+    except FileNotFoundError:
+        return False
+    return time.time() - changed > SETTLED_SECONDS
+
+
+def logged_loss(folder: Path, step: int) -> float | None:
+    """The last loss up to a step in the trainer_state.json of a checkpoint; None where it says none."""
+    path = folder / "trainer_state.json"
+    if not path.is_file():
+        return None
+    try:
+        history = json.loads(path.read_text(encoding="utf-8"))["log_history"]
+        losses = [row["loss"] for row in history if "loss" in row and row["step"] <= step]
+        return float(losses[-1]) if losses else None
+    except (ValueError, KeyError, TypeError):  # of another program, or cut off: the loss is all that is lost
+        return None
+
+
+def survey_checkpoints(
+    patterns: Sequence[str],
+    spec_of: "Callable[[str], HeadsSpec]",
+    to: Destination,
+    *,
+    kept: Path | None,
+    head: str | None,
+    expect: Sequence[str],
+    follow: bool,
+    fresh: bool,
+) -> int:
+    """Survey each checkpoint that the store does not have yet, then show all; or go on with new ones.
+
+    Without a store to be `kept` one is used that is removed at the end. `spec_of` gives the settings for the
+    folder of a model.
+    """
+    from attncli.runs.training_steps import parse_expectations
+
+    found = found_checkpoints(patterns)
+    if not found and not follow:
+        raise UserError(f"--checkpoints: no folder of a model is named {' or '.join(patterns)}")
+    conditions = parse_conditions(expect, "--expect", numbers_only=True)
+    if found:
+        conditions = parse_expectations(expect, [spec_of(str(next(iter(found.values()))))], "--expect")
+    with ExitStack() as stack:
+        path = kept
+        if path is None:
+            path = Path(stack.enter_context(TemporaryDirectory(prefix="attn-"))) / "checkpoints.db"
+            create_file(path, rows=False, weights=False)
+        line = stack.enter_context(progress_line())
+        store = stack.enter_context(open_store(path, fresh=fresh, rows=False, weights=False))
+        surveys = _Checkpoints(store, spec_of, line)
+        surveys.take({step: folder for step, folder in found.items() if not follow or is_settled(folder)})
+        line.clear()
+        if follow:
+            surveys.follow(patterns, path, head, to)
+        with reading(path) as reader:
+            if not reader.has_steps():
+                return SOME_FAILED if surveys.failed else DONE
+            reports = _named_reports(kept, path, reader, head)
+            broken = check(reader, conditions)
+            _write(reports, to)
+    return FAILED if broken else SOME_FAILED if surveys.failed else DONE
+
+
+def _named_reports(kept: Path | None, path: Path, reader: Reader, head: str | None) -> list[Report]:
+    reports = reports_of(path, reader, head)
+    if kept is not None:
+        return reports
+    return [replace(report, spec={**report.spec, "store": None}) for report in reports]
+
+
+class StoreOfOthers(UserError):
+    """A store that the steps of these checkpoints cannot be added to."""
+
+
+class _Checkpoints:
+    """Surveys the checkpoints of a run into a store, each once."""
+
+    def __init__(self, store: Store, spec_of: "Callable[[str], HeadsSpec]", line: ProgressLine) -> None:
+        self.store, self.spec_of, self.line = store, spec_of, line
+        self.done: set[Path] = set()
+        self.failed: set[Path] = set()
+        self.is_checked = False
+
+    def take(self, found: Mapping[int, Path]) -> int:
+        """Survey those that the store does not have; how many were surveyed now. An error is told."""
+        from attncli.runs.runner import Session
+        from attncli.runs.training_steps import content_key, measured_step, store_step
+
+        count = 0
+        for step, folder in found.items():
+            if folder in self.done | self.failed:
+                continue
+            try:
+                spec = self.spec_of(str(folder))
+                self.line.begin(f"reading {folder.name}, to know it again")
+                self._check_text(spec)
+                key = content_key(spec, step)
+                if key not in self.store.steps():
+                    self.line.begin(f"step {step}: {folder.name}")
+                    report = Session().run(spec, reseed=True)
+                    loss = logged_loss(folder, step)
+                    self.store.remove_steps(step, step)  # of a checkpoint that was there before
+                    store_step(self.store, [measured_step(step, spec, key, report, loss)])
+                    count += 1
+                self.done.add(folder)
+            except StoreOfOthers:
+                raise
+            except UserError as error:
+                self.failed.add(folder)
+                for text in error.lines:
+                    self.line.tell(f"{folder}: {text}")
+        return count
+
+    def _check_text(self, spec: "HeadsSpec") -> None:
+        """UserError for a store of something else, or of steps on another text."""
+        from attncli.runs.training_steps import text_key, text_of
+
+        if self.is_checked:
+            return
+        with reading(self.store.path) as reader:
+            stored = {text_key(*text) for text in reader.texts_of_steps()}
+        if self.store.last_run() and stored != {text_of(spec)}:
+            others = "steps on another text, or with other settings" if stored else "runs that are no steps"
+            raise StoreOfOthers(f"-o {self.store.path}: has {others}: give another name, or --fresh")
+        self.is_checked = True
+
+    def follow(self, patterns: Sequence[str], path: Path, head: str | None, to: Destination) -> None:
+        """Go on with new checkpoints until Ctrl-C, and show all after each."""
+        is_live = _is_live(to)
+        with drawing(to) if is_live else _until_interrupted() as draw:
+            is_due = is_live
+            while True:
+                if is_due:
+                    with reading(path) as reader:
+                        reports = reports_of(path, reader, head) if reader.has_steps() else []
+                    if is_live:
+                        draw(reports, FOLLOWED)
+                    elif to.path is not None:
+                        _write(reports, to)
+                time.sleep(SECONDS_BETWEEN)
+                new = {
+                    step: folder
+                    for step, folder in found_checkpoints(patterns).items()
+                    if folder not in self.done | self.failed and is_settled(folder)
+                }
+                is_due = bool(self.take(new))
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[Any]:
+    with suppress(KeyboardInterrupt):
+        yield None

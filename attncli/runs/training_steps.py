@@ -1,0 +1,212 @@
+"""The steps of a training run as runs of a store: for each text one, whose id is the step's number."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attncli.core.row_statistics import HEAD_PATTERNS, STARTS_SPECIAL
+from attncli.measure.patterns import Stack
+from attncli.measure.training import HeadsOverSteps
+from attncli.report import Report
+from attncli.report_parts import versions
+from attncli.runs.plan import Item, Job, Plan, RunKeys, canonical, resolved_settings
+from attncli.runs.report_values import (
+    FLOAT,
+    ROWS,
+    Column,
+    Columns,
+    Condition,
+    Expectations,
+    parse_conditions,
+    refuse_unknown,
+    stack_and_name,
+    values_of,
+)
+from attncli.runs.results import Reader, Step
+from attncli.runs.runner import Chunk, ChunkResult
+from attncli.runs.store import STEP, Store
+from attncli.settings.heads import HeadsSpec
+
+LOSS = Column("loss")
+
+
+@lru_cache(maxsize=64)
+def _with_loss(columns: Columns) -> Columns:
+    """The same tuple for the same columns: their shape is then looked up quickly."""
+    return (*columns, LOSS)
+
+
+class MeasuredStep(NamedTuple):
+    """What was measured of a step on one text: its settings, the key of the run, columns and values."""
+
+    step: int
+    spec: HeadsSpec
+    key: bytes
+    columns: Columns
+    values: np.ndarray
+
+
+def key_of_step(spec: HeadsSpec, step: int) -> bytes:
+    """SHA-256 of the settings, the text and the step."""
+    settings = {**resolved_settings(spec), "sentence": spec.sentence}
+    return sha256(canonical({"experiment": spec.experiment, "settings": settings, "step": step})).digest()
+
+
+def content_key(spec: HeadsSpec, step: int) -> bytes:
+    """The same for a checkpoint, by the content of its files, wherever they lie."""
+    item = Item(spec, None)
+    (key,) = RunKeys(Plan(((item,),))).of_job(Job((item,), None, 1))
+    return sha256(key + canonical(step)).digest()
+
+
+def measured_step(
+    step: int, spec: HeadsSpec, key: bytes, report: Report, loss: float | None = None
+) -> MeasuredStep:
+    """The values of a survey of heads, and the loss of the step where it is known."""
+    columns, values = values_of(report)
+    if loss is not None:
+        columns, values = _with_loss(columns), np.append(values, loss)
+    return MeasuredStep(step, spec, key, columns, values)
+
+
+def store_step(store: Store, measured: Sequence[MeasuredStep]) -> None:
+    """Keep a step, or several, in one transaction."""
+    chunk, result = [], ChunkResult(environment=versions())
+    for number, (step, spec, key, columns, values) in enumerate(measured):
+        item = Item(spec, f"{STEP}{step}", id=str(step))
+        chunk.append((Job((item,), None, store.last_run() + 1 + number), (key,)))
+        result.values[number] = columns, values.astype(FLOAT).tobytes()
+    store.write(Chunk(tuple(chunk)), result)
+
+
+def parse_expectations(texts: Sequence[str], specs: Sequence[HeadsSpec], flag: str) -> tuple[Condition, ...]:
+    """The conditions on the statistics of each head, or on the loss; UserError for what is none of these."""
+    conditions = parse_conditions(texts, flag, numbers_only=True)
+    of_heads = [condition for condition in conditions if condition.name != LOSS.statistic]
+    refuse_unknown(of_heads, specs, rows=False, flag=flag)
+    return conditions
+
+
+def broken_at(expectations: Expectations, measured: Sequence[MeasuredStep]) -> list[str]:
+    """A line for each condition that does not hold: `step 300: expected max_score < 100: got 132.4 ...`."""
+    return [
+        f"step {one.step}: {line}"
+        for one in measured
+        for line in expectations.broken(one.columns, one.values)
+    ]
+
+
+class _Places(NamedTuple):
+    """Where the columns of a run have what is known of each stack, and single numbers."""
+
+    heads: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]
+    single: Mapping[str, int]
+
+
+@lru_cache(maxsize=64)
+def _places_of(columns: Columns) -> _Places:
+    found: dict[str, dict[str, list[tuple[int, int, int]]]] = {}
+    single: dict[str, int] = {}
+    for place, (statistic, layer, head, *_) in enumerate(columns):
+        stack, name = stack_and_name(statistic)
+        if layer is None or head is None:
+            single[statistic] = place
+        elif "." not in name:
+            found.setdefault(stack, {}).setdefault(name, []).append((place, layer, head))
+    heads = {
+        stack: {name: tuple(np.array(places).T) for name, places in names.items()}
+        for stack, names in found.items()
+    }
+    return _Places(heads, single)
+
+
+MAIN_STATISTICS = tuple(
+    dict.fromkeys(
+        (
+            *("induction", "previous_token", "max_score", "entropy", "sink_mass"),
+            *(pattern.statistic for pattern in HEAD_PATTERNS.values()),
+        )
+    )
+)
+"""Of each head at each step: what a step is told by, and what patterns are named by."""
+
+
+@dataclass
+class StoredSteps:
+    """The steps of a training run on one text, read from a store one by one, and their settings."""
+
+    settings: dict[str, Any]
+    statistics: Sequence[str] | None = MAIN_STATISTICS
+    """Which of them are read; None for all."""
+    steps: list[int] = field(default_factory=list)
+    grids: dict[str, dict[str, list[np.ndarray]]] = field(default_factory=dict)
+    single: list[dict[str, float]] = field(default_factory=list)
+
+    def add(self, step: Step) -> None:
+        """One more step."""
+        places = _places_of(step.columns)
+        self.steps.append(step.step)
+        self.single.append({name: float(step.values[place]) for name, place in places.single.items()})
+        for stack, names in places.heads.items():
+            some = names.values()
+            shape = tuple(max(int(each[axis].max()) for each in some) + 1 for axis in (1, 2))
+            for name, (place, layer, head) in names.items():
+                if self.statistics is None or name in self.statistics:
+                    grid = np.full(shape, np.nan)
+                    grid[layer, head] = step.values[place]
+                    self.grids.setdefault(stack, {}).setdefault(name, []).append(grid)
+
+    @property
+    def name(self) -> str:
+        """The model's folder or name."""
+        return Path(str(self.settings.get("model"))).name
+
+    def losses(self) -> list[float | None] | None:
+        """The loss of each step, None where it is not known; None where it is known of none."""
+        losses = [single.get(LOSS.statistic) for single in self.single]
+        return None if losses.count(None) == len(losses) else losses
+
+    def stacks(self) -> list[HeadsOverSteps]:
+        """The statistics of each stack over the steps that have them all."""
+        last = self.single[-1]
+        found = []
+        for stack, grids in self.grids.items():
+            num_rows, starts_special = {}, False
+            for statistic, number in last.items():
+                of_stack, name = stack_and_name(statistic)
+                if of_stack == stack and name == STARTS_SPECIAL:
+                    starts_special = bool(number)
+                elif of_stack == stack and name.endswith(ROWS):
+                    num_rows[name.removesuffix(ROWS)] = int(number)
+            names = [*(name for name in MAIN_STATISTICS if name in grids), *grids]
+            whole = {name: np.stack(grids[name]) for name in names if len(grids[name]) == len(self.steps)}
+            found.append(HeadsOverSteps(Stack(stack, num_rows, starts_special), tuple(self.steps), whole))
+        return found
+
+
+def text_key(settings: Mapping[str, Any], sentence: str | None) -> bytes:
+    """Equal for what was measured of several models with the same settings on the same text."""
+    return canonical([{**settings, "model": None}, sentence])
+
+
+def text_of(spec: HeadsSpec) -> bytes:
+    """The `text_key` of what a survey measures."""
+    return text_key({"experiment": spec.experiment, **resolved_settings(spec)}, spec.sentence)
+
+
+def stored_steps(reader: Reader, statistics: Sequence[str] | None = MAIN_STATISTICS) -> list[StoredSteps]:
+    """The steps of a store on each of its texts; those of checkpoints, each its own model, together."""
+    found: dict[bytes, StoredSteps] = {}
+    for step in reader.steps():
+        settings = reader.settings[step.settings]
+        text = text_key(settings, step.sentence)
+        if text not in found:
+            found[text] = StoredSteps({**settings, "sentence": step.sentence}, statistics)
+        found[text].settings["model"] = settings["model"]
+        found[text].add(step)
+    return list(found.values())

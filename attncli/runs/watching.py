@@ -1,0 +1,328 @@
+"""Heads measured while a model trains, and kept in a store."""
+
+import os
+import sqlite3
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from os import PathLike, fspath
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import torch
+
+from attncli.errors import UserError, WriteError, must_be_one_of
+from attncli.measure.training import step_rows
+from attncli.models.capture import undisturbed
+from attncli.models.loading import borrowed, is_sharded, short_name, unwrapped
+from attncli.report import Report
+from attncli.runs.report_values import Expectations
+from attncli.runs.results import Step, reading
+from attncli.runs.runner import import_experiment
+from attncli.runs.store import Store, check_header, open_store
+from attncli.runs.training_steps import (
+    MeasuredStep,
+    StoredSteps,
+    broken_at,
+    key_of_step,
+    measured_step,
+    parse_expectations,
+    store_step,
+    text_key,
+    text_of,
+)
+from attncli.settings.heads import HeadsSpec
+from attncli.settings.text import read_texts
+from attncli.settings.validation import Given, checked_spec
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
+
+class Watch:
+    """Measures the heads of a model while it trains: on random tokens read twice, and on a `text`, if given.
+
+    Every `every` steps each statistic of a survey is measured of each head (`heads`), and kept in the
+    `store`, which `attn watch` shows while it grows; without a store only the last step is kept. The model
+    is unwrapped (torch.compile, DDP, PEFT) and measured in evaluation mode, without gradients; weights,
+    buffers, modes, hooks and random generators are as before. Only the first of several processes measures.
+
+    `expect` are conditions on the statistics of every head, or on the loss, as "max_score < 100": one that
+    does not hold is a warning or, with on_fail="raise", a UserError, which ends the training. Nothing else
+    ends it: what cannot be measured or stored later is a warning, once, and steps that cannot be stored stay
+    in memory (`unwritten`) until they can.
+
+    A store that has steps is refused unless `resume`: then steps from the first that comes are replaced.
+    UserError, at once, for a model that cannot be measured; RunError where another process writes the store.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        every: int = 100,
+        store: str | PathLike[str] | None = None,
+        text: str | None = None,
+        num_tokens: int = 24,
+        seed: int = 0,
+        expect: str | Sequence[str] = (),
+        on_fail: Literal["warn", "raise"] = "warn",
+        resume: bool = False,
+    ) -> None:
+        if every < 1:
+            raise UserError(f"every: must be at least 1 (got {every})")
+        if on_fail not in ("warn", "raise"):
+            raise UserError(f"on_fail: {must_be_one_of(on_fail, ('warn', 'raise'))}")
+        self.every, self.on_fail = every, on_fail
+        self.heads: list[dict[str, Any]] = []
+        self.last_step: int | None = None
+        self.unwritten: list[MeasuredStep] = []
+        self._store: Store | None = None
+        self._open = ExitStack()
+        self._warned: set[str] = set()
+        self._removes = resume
+        self.is_measuring = is_first_process()
+        if not self.is_measuring:
+            return
+        self._model = unwrapped(model)
+        with undisturbed(self._model):
+            self._specs = _specs_of(self._model, text, num_tokens, seed)
+            conditions = [expect] if isinstance(expect, str) else expect
+            self._expectations = Expectations(parse_expectations(conditions, self._specs, "expect"))
+            # All that is tried once for a model is tried now, so that nothing is left to fail as it trains.
+            with borrowed(str(self._specs[0].model), self._model, tokenizer) as self._pretrained:
+                self._module = import_experiment(self._specs[0])
+                self._readings = [
+                    self._module.read(spec, read_texts(spec), self._pretrained, _generator(spec))
+                    for spec in self._specs
+                ]
+                self._reports()
+            self._reports()
+            if store is not None:
+                path = Path(fspath(store))
+                self._store = self._open.enter_context(opened(path, self._specs, resume=resume))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def step(
+        self, step: int, *, loss: float | torch.Tensor | None = None, now: bool = False
+    ) -> dict[str, float] | None:
+        """What was measured at this step, as numbers for a logger: None where it is not due.
+
+        Due is every multiple of `every`, or any step `now`. The `loss` is read only then.
+        """
+        if step % self.every and not now:
+            return None
+        if step == self.last_step or not self.is_measuring or not is_first_process():
+            return None
+        with undisturbed(self._model):
+            measured = self._measured(step, loss.item() if isinstance(loss, torch.Tensor) else loss)
+            if measured is None:
+                return None
+            self.last_step = step
+            self._keep(measured)
+            lines = broken_at(self._expectations, measured)
+            numbers = numbers_of(measured)
+        if lines and self.on_fail == "raise":
+            self.close()
+            raise UserError(*lines)
+        for line in lines:
+            warnings.warn(f"attn: {line}", RuntimeWarning, stacklevel=2)
+        return numbers
+
+    def close(self) -> None:
+        """Write what could not be written before, and close the store."""
+        if self._store is not None and self.unwritten:
+            self._keep([])
+            if self.unwritten:
+                self._warn("left", f"{len(self.unwritten)} runs are not stored; `unwritten` has them")
+        self._store = None
+        try:
+            self._open.close()
+        except WriteError as error:
+            self._warn("left", str(error))
+
+    def callback(self, of: Literal["transformers", "lightning"] = "transformers") -> Any:
+        """A callback that calls `step` and, at the end, `close`: for transformers' Trainer, or Lightning's.
+
+        Transformers' last logged loss is kept, Lightning's the one of the batch. UserError where Lightning is
+        not installed.
+        """
+        if of not in ("transformers", "lightning"):
+            raise UserError(f"of: {must_be_one_of(of, ('transformers', 'lightning'))}")
+        return (_trainer_callback if of == "transformers" else _lightning_callback)(self)
+
+    def _reports(self) -> list[Report]:
+        found = zip(self._specs, self._readings, strict=True)
+        return [self._module.report_each([spec], [read], self._pretrained, None)[0] for spec, read in found]
+
+    def _measured(self, step: int, loss: float | None) -> list[MeasuredStep] | None:
+        """What is measured now; None, with a warning, where that is not possible any more."""
+        if is_sharded(self._model):
+            self._warn("model", "weights are in parts on several processes now: nothing is measured")
+            return None
+        try:
+            reports = self._reports()
+        except Exception as error:  # whatever it is, the training goes on
+            self._warn(
+                "model",
+                f"step {step} is not measured: {type(error).__name__}: {' '.join(str(error).split())}",
+            )
+            return None
+        self.heads = [dict(row) for row in reports[0].table("heads")]
+        measured: list[MeasuredStep] = []
+        for spec, report in zip(self._specs, reports, strict=True):
+            of_first = None if measured else loss
+            measured.append(measured_step(step, spec, key_of_step(spec, step), report, of_first))
+        return measured
+
+    def _keep(self, measured: Sequence[MeasuredStep]) -> None:
+        """Store a step with those that were not stored before; a warning, once, where that fails."""
+        if self._store is None:
+            return
+        self.unwritten += measured
+        try:
+            if self._removes:
+                self._store.remove_steps(self.unwritten[0].step)
+                self._removes = False
+            store_step(self._store, self.unwritten)
+        except (sqlite3.Error, OSError) as error:
+            self._warn("store", f"{self._store.path}: cannot be written: {error}: steps stay in memory")
+        else:
+            self.unwritten.clear()
+
+    def _warn(self, about: str, line: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(f"attn: {line}", RuntimeWarning, stacklevel=4)
+
+
+def numbers_of(measured: Sequence[MeasuredStep]) -> dict[str, float]:
+    """A step as numbers by name, of its first text, as loggers take them."""
+    first = measured[0]
+    steps = StoredSteps({})
+    steps.add(Step(first.step, 0, None, first.columns, first.values))
+    (row,) = step_rows(steps.stacks(), steps.losses())
+    return {f"attn/{name}": number for name, number in row.items() if name != "step" and number is not None}
+
+
+def is_first_process() -> bool:
+    """Whether this is the first of the processes that train together, or the only one."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank() == 0
+    # Of torchrun and Lightning, before there is a process group.
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK"))
+
+
+def _specs_of(model: Any, text: str | None, num_tokens: int, seed: int) -> list[HeadsSpec]:
+    """The settings of the survey of each text, as those of `attn heads` on that model."""
+    name = short_name(getattr(model, "name_or_path", "") or type(model).__name__)
+    probe: dict[str, int | str] = {"num_tokens": num_tokens, "seed": seed}
+    texts: list[dict[str, int | str]] = [probe] if text is None else [probe, {"sentence": text, "seed": seed}]
+    return [
+        checked_spec(
+            HeadsSpec,
+            {key: Given(value, "text" if key == "sentence" else key) for key, value in given.items()},
+        ).model_copy(update={"model": name})
+        for given in texts
+    ]
+
+
+def _generator(spec: HeadsSpec) -> torch.Generator:
+    return torch.Generator().manual_seed(spec.seed)
+
+
+@contextmanager
+def opened(path: Path, specs: Sequence[HeadsSpec], *, resume: bool) -> Iterator[Store]:
+    """A store for the steps of a training run, for one process at a time.
+
+    UserError for one that has steps already, unless it is to `resume` and these are of the same settings.
+    """
+    if path.exists():
+        check_header(path)
+    with open_store(path, fresh=False, rows=False, weights=False) as store:
+        if store.last_run():
+            _check_earlier(path, store, specs, resume=resume)
+        yield store
+
+
+def _check_earlier(path: Path, store: Store, specs: Sequence[HeadsSpec], *, resume: bool) -> None:
+    steps = sorted({*store.steps().values()})
+    if not steps:
+        raise UserError(f"store: {path} has runs that are no steps of a training run: give another name")
+    have = f"{path} has steps {steps[0]} to {steps[-1]} of a run"
+    if not resume:
+        raise UserError(f"store: {have}: give another name, or resume=True where this run goes on from it")
+    with reading(path) as reader:
+        stored = reader.texts_of_steps()
+    models = {settings["model"] for settings, _ in stored}
+    texts = {text_key(*text) for text in stored}
+    if models != {specs[0].model} or texts != set(map(text_of, specs)):
+        raise UserError(f"resume: {have} of another model, or on other texts: give another name")
+
+
+def _trainer_callback(watch: Watch) -> "TrainerCallback":
+    from transformers import TrainerCallback
+
+    class OfTrainer(TrainerCallback):
+        """Calls `step` at the beginning, after each step, and at the end."""
+
+        loss: float | None = None
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            watch.step(state.global_step, now=True)
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
+            self.loss = (logs or {}).get("loss", self.loss)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            watch.step(state.global_step, loss=self.loss)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            watch.step(state.global_step, loss=self.loss, now=True)
+            watch.close()
+
+    return OfTrainer()
+
+
+def _lightning_callback(watch: Watch) -> Any:
+    try:
+        from lightning.pytorch import Callback
+    except ModuleNotFoundError:
+        try:
+            from pytorch_lightning import Callback
+        except ModuleNotFoundError:
+            raise UserError("of: lightning is not installed: pip install lightning") from None
+
+    class OfLightning(Callback):  # type: ignore[misc]  # its class is not known here
+        """Calls `step` at the beginning, after each batch, and at the end."""
+
+        loss: Any = None
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            watch.step(trainer.global_step, now=True)
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *batch: Any) -> None:
+            self.loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+            watch.step(trainer.global_step, loss=self.loss)
+
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            watch.step(trainer.global_step, loss=self.loss, now=True)
+            watch.close()
+
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            watch.close()
+
+    return OfLightning()

@@ -1,0 +1,284 @@
+"""`attn watch` and `attn heads --checkpoints`: what is read from steps, resumed, followed and refused."""
+
+import csv
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+from attncli.commands import watch as page
+from attncli.models.folder import SHIPPED_MODEL
+from attncli.runs.runner import Session
+from attncli.runs.watching import Watch
+from attncli.views import Display, load_view
+from attncli.views.watch_screen import sparkline
+from tests.conftest import Attn
+
+PROBE = ["--num-tokens", "6"]
+STEPS = {2: 1.0, 10: 3.0, 9: 2.0}
+"""Of each checkpoint, and how much larger its scores are."""
+
+
+def model_with(scale: float) -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=64, n_positions=32, n_embd=12, n_layer=2, n_head=3, bos_token_id=0, eos_token_id=0
+    )
+    model = GPT2LMHeadModel(config)
+    with torch.no_grad():
+        for layer in model.transformer.h:
+            layer.attn.c_attn.weight *= 20 * scale
+    return model
+
+
+def save(folder: Path, scale: float) -> Path:
+    model_with(scale).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Path(SHIPPED_MODEL) / name, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    for step, scale in STEPS.items():
+        save(folder / f"checkpoint-{step}", scale)
+    history = [{"step": 5, "loss": 2.5}, {"step": 9, "loss": 1.5}, {"step": 9, "eval_loss": 9.0}]
+    state = json.dumps({"log_history": history})
+    (folder / "checkpoint-9" / "trainer_state.json").write_text(state)
+    (folder / "checkpoint-2" / "trainer_state.json").write_text("{")
+    return folder
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(StringIO(text)))
+
+
+def test_checkpoints_are_surveyed_in_the_order_of_their_steps(checkpoints: Path, attn: Attn) -> None:
+    asked = ["heads", "--checkpoints", f"{checkpoints}/checkpoint-*", *PROBE]
+    ended = attn([*asked, "--format", "csv"])
+    assert ended.code == 0
+    table = rows(ended.out)
+    assert [row["step"] for row in table] == ["2", "9", "10"]
+    assert [row["loss"] for row in table] == ["", "1.5", ""]
+    for row in table:
+        one = attn(
+            ["heads", "--model", f"{checkpoints}/checkpoint-{row['step']}", *PROBE, "--format", "json"]
+        )
+        assert one.code == 0, one.err
+        heads = json.loads(one.out)["statistics"]["heads"]
+        assert float(row["largest_max_score"]) == max(head["max_score"] for head in heads)
+        assert float(row["mean_entropy"]) == pytest.approx(np.mean([head["entropy"] for head in heads]))
+    one_head = rows(attn([*asked, "--head", "1:2", "--format", "csv"]).out)
+    assert [row["step"] for row in one_head] == ["2", "9", "10"]
+    assert float(one_head[-1]["max_score"]) == heads[5]["max_score"]
+    of_grid = rows(attn([*asked, "--show", "max_score", "--format", "csv"]).out)
+    assert [(row["step"], row["layer"], row["head"]) for row in of_grid][-2:] == [
+        ("10", "1", "1"),
+        ("10", "1", "2"),
+    ]
+    assert float(of_grid[-1]["max_score"]) == heads[5]["max_score"]
+
+
+def test_a_store_resumes_and_replaces_a_checkpoint_that_changed(
+    checkpoints: Path, tmp_path: Path, attn: Attn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, store = tmp_path / "run", tmp_path / "kept.db"
+    shutil.copytree(checkpoints, folder)
+    asked = ["heads", "--checkpoints", f"{folder}/*", *PROBE, "-o", str(store)]
+    surveyed: list[str] = []
+    run = Session.run
+
+    def counted(self: Session, spec: object, **how: bool) -> object:
+        surveyed.append(Path(str(vars(spec)["model"])).name)
+        return run(self, spec, **how)
+
+    monkeypatch.setattr(Session, "run", counted)
+    first = attn(asked)
+    assert (first.code, surveyed) == (0, ["checkpoint-2", "checkpoint-9", "checkpoint-10"])
+    assert attn(asked) == first and len(surveyed) == 3, "nothing was left to do"
+    assert attn(["watch", str(store)]).out == first.out
+    moved = tmp_path / "elsewhere"
+    folder.rename(moved)
+    asked[2] = f"{moved}/*"
+    assert attn(asked).code == 0 and len(surveyed) == 3, "it is known by its content"
+    save(moved / "checkpoint-9", 5.0)
+    assert attn(asked).code == 0 and surveyed[3:] == ["checkpoint-9"]
+    table = rows(attn(["watch", str(store), "--format", "csv"]).out)
+    scores = [float(row["largest_max_score"]) for row in table]
+    assert len(scores) == 3 and scores[0] < scores[2] < scores[1]
+    other = attn([*asked[:3], "--sentence", "to be", "-o", str(store)])
+    assert (other.code, other.err) == (
+        2,
+        f"-o {store}: has steps on another text, or with other settings: give another name, or --fresh\n",
+    )
+    assert attn(["heads", "--store", str(store)]).err == (
+        f"--store: {store} has steps of a training run: attn watch {store} shows them\n"
+    )
+    tidy = rows(attn(["export", str(store)]).out)
+    assert {row["id"] for row in tidy} == {"2", "9", "10"}
+
+
+def test_expectations_end_with_exit_code_1_and_name_step_and_head(
+    checkpoints: Path, tmp_path: Path, attn: Attn
+) -> None:
+    store = tmp_path / "kept.db"
+    asked = ["heads", "--checkpoints", f"{checkpoints}/*", *PROBE, "-o", str(store)]
+    assert attn(asked).code == 0
+    table = rows(attn(["watch", str(store), "--format", "csv"]).out)
+    scores = [float(row["largest_max_score"]) for row in table]
+    between = (scores[1] + scores[2]) / 2
+    for command in (asked, ["watch", str(store)]):
+        ended = attn([*command, "--expect", f"max_score < {between}"])
+        assert ended.code == 1
+        assert ended.err.startswith(f"step 10: expected max_score < {between}: got ")
+        assert attn([*command, "--expect", f"max_score < {scores[2] + 1}"]).code == 0
+    assert attn(["watch", str(store), "--expect", "max_scor < 1"]).code == 1
+    unknown = attn([*asked, "--expect", "max_scor < 1"])
+    assert unknown.code == 2 and unknown.err.startswith("--expect 'max_scor < 1': no run will have max_scor")
+
+
+REFUSED = [
+    (["--checkpoints", "{}/none-*"], "--checkpoints: no folder of a model is named {}/none-*"),
+    (["--checkpoints", "{}/checkpoint-2", "{}/checkpoint-9"],
+     "--checkpoints: {}/checkpoint-9 is one more of them: quote the pattern"),
+    (["--checkpoints", "{}/*", "--sort", "induction"], "--sort: is not for --checkpoints"),
+    (["--checkpoints", "{}/*", "--model", "{}/checkpoint-2"], "--model: is not for --checkpoints"),
+    (["--checkpoints", "{}/*", "--store", "a.db"], "--store: is not for --checkpoints"),
+    (["--checkpoints", "{}/*", "--head", "7:0", *PROBE],
+     "--head: must be a head of checkpoint-10: layers 0 to 1, heads 0 to 2 (got 7:0)"),
+    (["--follow"], "--follow: needs --checkpoints"),
+    (["--expect", "entropy < 1"], "--expect: needs --checkpoints"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flags", "line"), REFUSED, ids=lambda each: str(each)[:40])
+def test_what_cannot_be_is_one_line(flags: list[str], line: str, checkpoints: Path, attn: Attn) -> None:
+    ended = attn(["heads", *(flag.replace("{}", str(checkpoints)) for flag in flags)])
+    assert (ended.code, ended.err) == (2, line.replace("{}", str(checkpoints)) + "\n")
+
+
+def test_a_name_needs_a_step_and_one_that_cannot_be_read_is_told(
+    checkpoints: Path, tmp_path: Path, attn: Attn
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(checkpoints, folder)
+    (folder / "checkpoint-9" / "model.safetensors").write_bytes(b"cut off")
+    ended = attn(["heads", "--checkpoints", f"{folder}/*", *PROBE, "--format", "csv"])
+    assert ended.code == 3 and [row["step"] for row in rows(ended.out)] == ["2", "10"]
+    assert ended.err.startswith(f"{folder}/checkpoint-9: ")
+    shutil.copytree(checkpoints / "checkpoint-2", folder / "best")
+    ended = attn(["heads", "--checkpoints", f"{folder}/*"])
+    assert ended.err == f"--checkpoints: {folder}/best: a name with a step is needed, as checkpoint-500\n"
+    (folder / "best").rename(folder / "step-10")
+    ended = attn(["heads", "--checkpoints", f"{folder}/*"])
+    assert ended.err == (f"--checkpoints: {folder}/checkpoint-10 and {folder}/step-10 are both of step 10\n")
+
+
+def test_follow_goes_on_with_checkpoints_as_they_are_written(
+    checkpoints: Path, tmp_path: Path, attn: Attn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, table = tmp_path / "run", tmp_path / "steps.csv"
+    folder.mkdir()
+    new = iter([2, None, 9, 10, None])
+    monkeypatch.setattr(page, "is_settled", lambda path: (path / "tokenizer.json").is_file())
+    seen = []
+
+    def sleep(_: float) -> None:
+        seen.append([row["step"] for row in rows(table.read_text())] if table.exists() else [])
+        try:
+            step = next(new)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+        if step is not None:
+            shutil.copytree(checkpoints / f"checkpoint-{step}", folder / f"checkpoint-{step}")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    asked = ["heads", "--checkpoints", f"{folder}/*", "--follow", *PROBE, "-o", str(table)]
+    assert attn(asked).code == 0
+    assert seen == [[], ["2"], ["2"], ["2", "9"], ["2", "9", "10"], ["2", "9", "10"]]
+
+
+def test_of_a_folder_being_written_nothing_is_read_yet(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert not page.is_settled(tmp_path)
+    assert not page.is_settled(tmp_path / "removed")
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of a model whose scores grow, on tokens and on a text."""
+    path, model = tmp_path_factory.mktemp("watched") / "run.db", model_with(0.1)
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED_MODEL)
+    with Watch(model, tokenizer, every=5, store=path, text="to be", num_tokens=6) as watch:
+        for step in range(0, 40, 5):
+            watch.step(step, loss=4 / (step + 1))
+            with torch.no_grad():
+                model.transformer.h[1].attn.c_attn.weight *= 1.6
+    return path
+
+
+def test_watch_shows_each_text_and_every_view_holds_it(watched: Path, tmp_path: Path, attn: Attn) -> None:
+    shown = attn(["watch", str(watched)]).out
+    assert shown.count("watch: GPT2LMHeadModel, 6 heads, 8 steps from 0 to 35") == 2
+    assert "probe: 6 random tokens, twice" in shown and "\nto be\n" in shown
+    assert "\nloss  " in shown and "0.11 to 4.00" in shown
+    for suffix in ("json", "html", "md", "jsonl"):
+        assert attn(["watch", str(watched), "-o", str(tmp_path / f"w.{suffix}")]).code == 0
+    saved = attn(["show", str(tmp_path / "w.json")])
+    assert saved.code == 0 and saved.out == shown
+    first = json.loads((tmp_path / "w.json").read_text())[0]
+    assert np.array(first["tensors"]["max_score"]["values"]).shape == (8, 2, 3)
+    assert first["tensors"]["max_score"]["axes"] == ["step", "layer", "head"]
+    drawn = attn(["watch", str(watched), "--format", "heatmap"])
+    assert drawn.code == 0 and "step 35" in drawn.out
+
+
+@pytest.mark.parametrize("lines", [16, 24, 50])
+def test_the_screen_fits_the_terminal(watched: Path, lines: int) -> None:
+    from attncli.runs.results import reading
+
+    with reading(watched) as reader:
+        report = page.reports_of(watched, reader)[0]
+    stream = StringIO()
+    load_view("table")([report], stream, Display(width=80, height=lines))
+    text = stream.getvalue()
+    assert text.count("\n") <= lines and max(map(len, text.split("\n"))) <= 80
+    assert "largest max score" in text and "layer 1" in text
+    stream = StringIO()
+    load_view("table")([replace(report, spec={**report.spec, "store": None})], stream, Display(width=80))
+    assert "Next, with attn heads --checkpoints: --follow" in stream.getvalue()
+
+
+def test_other_stores_and_files_are_refused(tmp_path: Path, attn: Attn) -> None:
+    (tmp_path / "a.yaml").write_text("experiment: self\nsentence: a b\n")
+    store = tmp_path / "batch.db"
+    assert attn(["batch", str(tmp_path / "a.yaml"), "-o", str(store)]).code == 0
+    ended = attn(["watch", str(store)])
+    expected = f"{store}: holds no steps of a training run: attn results {store} shows what it has\n"
+    assert (ended.code, ended.err) == (2, expected)
+    assert attn(["watch", str(tmp_path / "no.db")]).err == f"{tmp_path / 'no.db'}: no such file\n"
+
+
+LINES: list[tuple[Callable[[], str], str]] = [
+    (lambda: sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8), "▁▂▃▄▅▆▇█"),
+    (lambda: sparkline([5, 5, 5], 8), "▁▁▁"),
+    (lambda: sparkline([np.nan, 0, np.inf, 1], 8), "/▁/█"),
+    (lambda: sparkline([np.nan, np.nan], 8), "//"),
+    (lambda: sparkline([0, 9, 0, 0, 0, 0], 3), "█▁▁"),
+    (lambda: sparkline([9, 0, 9, 9, 9, 9], 3, keeps_least=True), "▁██"),
+    (lambda: sparkline([4], 8), "▁"),
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), LINES)
+def test_a_line_of_blocks_keeps_ends(line: Callable[[], str], expected: str) -> None:
+    assert line() == expected

@@ -1,0 +1,74 @@
+"""What heads do over steps, against the survey's own naming of one head at one step."""
+
+import numpy as np
+import pytest
+
+from attncli.core.row_statistics import HEAD_PATTERNS
+from attncli.measure.patterns import Stack, pattern_of, pattern_rows
+from attncli.measure.training import (
+    PATTERN_NAMES,
+    HeadsOverSteps,
+    changes,
+    forming,
+    named_patterns,
+    step_rows,
+)
+
+STEPS = (0, 7, 20, 31)
+SHAPE = (len(STEPS), 3, 5)
+NAMES = [pattern.statistic for pattern in HEAD_PATTERNS.values()]
+
+
+@pytest.fixture(params=[True, False], ids=["starts special", "starts with a word"])
+def over(request: pytest.FixtureRequest) -> HeadsOverSteps:
+    """Statistics of any size, one pattern with too few rows, and a layer with fewer heads."""
+    numbers = np.random.default_rng(len(request.fixturename or ""))
+    values = {name: numbers.random(SHAPE) for name in [*NAMES, "entropy", "max_score"]}
+    values["duplicate_token"][1, 2, 3] = np.nan
+    for statistic in values.values():
+        statistic[:, 1, 4] = np.nan
+    rows = dict.fromkeys(NAMES, 12) | {"next_token": 4}
+    return HeadsOverSteps(Stack("self", rows, request.param), STEPS, values)
+
+
+def test_each_head_is_named_as_the_survey_names_it(over: HeadsOverSteps) -> None:
+    named = named_patterns(over)
+    for place in range(len(STEPS)):
+        rows = over.rows(place)
+        assert len(rows) == 14, "one head is not there"
+        for row in rows:
+            expected = pattern_of(row, over.stack)
+            assert PATTERN_NAMES[named[place, row["layer"], row["head"]]] == row["pattern"] == expected
+
+
+def test_counts_are_those_of_the_survey_and_first_steps_follow_from_them(over: HeadsOverSteps) -> None:
+    for row in forming(over):
+        for place, count in enumerate(row["count"]):
+            counted = {one["pattern"]: one["heads"] for one in pattern_rows(over.rows(place), over.stack)}
+            assert count == counted[row["pattern"]]
+        shown = [step for step, count in zip(STEPS, row["count"], strict=True) if count]
+        assert row["first_step"] == (shown[0] if shown else None)
+        assert row["heads"] == row["count"][-1]
+    assert "next token" not in {row["pattern"] for row in forming(over)}, "it has too few rows"
+
+
+def test_changes_are_those_between_neighbouring_steps(over: HeadsOverSteps) -> None:
+    expected = []
+    for place in range(1, len(STEPS)):
+        for before, after in zip(over.rows(place - 1), over.rows(place), strict=True):
+            if before["pattern"] != after["pattern"]:
+                expected.append((STEPS[place], after["layer"], after["head"], after["pattern"]))
+    found = [(row["step"], row["layer"], row["head"], row["after"]) for row in changes(over)]
+    assert found == expected
+
+
+def test_a_step_is_told_by_the_ends_and_means_of_all_heads(over: HeadsOverSteps) -> None:
+    rows = step_rows([over], [None, 2.0, 1.0, 0.5])
+    assert [row["loss"] for row in rows] == [None, 2.0, 1.0, 0.5]
+    for place, row in enumerate(rows):
+        heads = over.rows(place)
+        assert row["largest_max_score"] == max(head["max_score"] for head in heads)
+        assert row["least_entropy"] == min(head["entropy"] for head in heads)
+        assert row["mean_sink_mass"] == pytest.approx(np.mean([head["sink_mass"] for head in heads]))
+        assert row["induction_heads"] == sum(head["induction"] > 0.4 for head in heads)
+    assert "loss" not in step_rows([over], None)[0]

@@ -1,0 +1,417 @@
+"""Watching a training run: what it leaves untouched, what it keeps, and what cannot end the training."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
+
+import attncli
+from attncli.errors import RunError, UserError
+from attncli.models.folder import SHIPPED_MODEL
+from attncli.runs.results import reading
+from attncli.runs.training_steps import StoredSteps, stored_steps
+from attncli.runs.watching import Watch
+
+TOKENS = 5
+FEW = {"num_tokens": TOKENS}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(SHIPPED_MODEL)
+
+
+def small_model() -> GPT2LMHeadModel:
+    """With dropout: a random number more or less changes its weights."""
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=64, n_positions=32, n_embd=12, n_layer=2, n_head=3, bos_token_id=0, eos_token_id=0
+    )
+    return GPT2LMHeadModel(config)
+
+
+def trained(
+    model: nn.Module, num_steps: int, after: Callable[[int, torch.Tensor], object] = lambda *_: None
+) -> None:
+    """`after` each step; what it reads follows from the random generators of torch, Python and numpy."""
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(1, num_steps + 1):
+        tokens = torch.randint(64, (2, 7))
+        tokens[0, 0], tokens[1, 0] = random.randrange(64), int(np.random.randint(64))
+        loss = model(tokens, labels=tokens).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        after(step, loss)
+
+
+def seeded() -> None:
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+
+
+def steps_in(path: Path) -> StoredSteps:
+    with reading(path) as reader:
+        return stored_steps(reader)[0]
+
+
+class Forgetful(nn.Module):
+    """A part that draws random numbers and changes a buffer, in evaluation mode, too."""
+
+    def __init__(self, of: nn.Module) -> None:
+        super().__init__()
+        self.of = of
+        self.register_buffer("calls", torch.zeros(3))
+        self.seen: torch.Tensor | None = None
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.seen = hidden
+        random.random()
+        np.random.random()
+        return self.of(hidden) + 0 * torch.rand(1)
+
+
+def numbers_after(tokenizer: PreTrainedTokenizerBase, store: Path | None) -> list[object]:
+    """The bytes of the weights and buffers after a training, watched or not, and the next random numbers."""
+    model = small_model()
+    model.transformer.h[1].mlp = Forgetful(model.transformer.h[1].mlp)
+    handle = model.transformer.h[0].register_forward_hook(lambda *_: None)
+    seeded()
+    if store is None:
+        trained(model, 6)
+    else:
+        watch = Watch(model, tokenizer, every=2, store=store, text="abc", **FEW)
+
+        def step(number: int, loss: torch.Tensor) -> None:
+            before = [vars(module).copy() for module in model.modules()]
+            assert (watch.step(number, loss=loss) is None) == bool(number % 2)
+            assert [vars(module) for module in model.modules()] == before
+            assert model.training and model.config.use_cache
+            assert list(model.transformer.h[0]._forward_hooks) == [handle.id]
+            assert all(parameter.grad is not None for parameter in model.parameters())
+
+        trained(model, 6, step)
+        watch.close()
+        assert watch.last_step == 6
+    weights = {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
+    assert "transformer.h.1.mlp.calls" in weights
+    return [weights, random.random(), np.random.random(), torch.rand(1).item()]
+
+
+def test_training_with_and_without_it_gives_the_same_bytes(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    assert numbers_after(tokenizer, None) == numbers_after(tokenizer, tmp_path / "run.db")
+
+
+def test_what_it_keeps_is_the_survey_of_the_model_as_it_then_is(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    model = small_model()
+    surveys = []
+    with Watch(model, tokenizer, every=2, store=tmp_path / "run.db", text="to be or not", **FEW) as watch:
+
+        def step(number: int, loss: torch.Tensor) -> None:
+            numbers = watch.step(number, loss=loss)
+            if numbers is not None:
+                of_probe = attncli.heads(model, tokenizer, num_tokens=TOKENS).table("heads")
+                of_text = attncli.heads(model, tokenizer, "to be or not").table("heads")
+                surveys.append((number, loss.item(), of_probe, of_text))
+                assert numbers["attn/loss"] == loss.item()
+                assert numbers["attn/largest_max_score"] == max(row["max_score"] for row in of_probe)
+                assert [row["entropy"] for row in watch.heads] == pytest.approx(
+                    [row["entropy"] for row in of_probe]
+                )
+
+        trained(model, 5, step)
+    with reading(tmp_path / "run.db") as reader:
+        probe, text = stored_steps(reader, None)
+    assert probe.steps == text.steps == [2, 4]
+    assert probe.losses() == [loss for _, loss, *_ in surveys] and text.losses() is None
+    for stored, which in ((probe, 2), (text, 3)):
+        (over,) = stored.stacks()
+        for place, survey in enumerate(surveys):
+            for row in survey[which]:
+                for name, values in over.statistics.items():
+                    kept = values[place, row["layer"], row["head"]]
+                    assert kept == pytest.approx(row[name], abs=1e-6, nan_ok=True), name
+
+
+TRAINING = """
+import sys, torch, attncli
+from transformers import AutoTokenizer
+from attncli.models.folder import SHIPPED_MODEL
+from tests.runs.test_watching import small_model, trained
+torch.set_num_threads(1)
+model = small_model()
+watch = attncli.Watch(model, AutoTokenizer.from_pretrained(SHIPPED_MODEL), every=1, store=sys.argv[1],
+    num_tokens=5, resume=len(sys.argv) > 2)
+trained(model, 100_000, lambda step, loss: watch.step(step, loss=loss))
+"""
+
+
+def test_a_killed_run_leaves_a_store_that_opens_and_a_second_one_is_refused(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.db"
+    process = subprocess.Popen([sys.executable, "-c", TRAINING, str(path)])
+    try:
+        deadline = time.monotonic() + 60
+        while not (path.exists() and len(_steps_of(path)) > 3):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        with pytest.raises(RunError, match=r"run\.db: is being written by another attn \(process \d+\)"):
+            Watch(small_model(), tokenizer, store=path, **FEW)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    steps = _steps_of(path)
+    assert steps == list(range(1, len(steps) + 1))
+    with pytest.raises(UserError, match=rf"steps 1 to {len(steps)} of a run: give another name, or resume=T"):
+        Watch(small_model(), tokenizer, store=path, **FEW)
+    with pytest.raises(UserError, match="of another model, or on other texts"):
+        Watch(small_model(), tokenizer, store=path, num_tokens=6, resume=True)
+    with Watch(small_model(), tokenizer, every=1, store=path, resume=True, **FEW) as watch:
+        watch.step(3, loss=0.5)
+        watch.step(4)
+    assert _steps_of(path) == [1, 2, 3, 4], "steps from the first that came are replaced"
+    assert steps_in(path).losses()[2:] == [0.5, None]
+
+
+def _steps_of(path: Path) -> list[int]:
+    with reading(path) as reader:
+        return [step.step for step in reader.steps()]
+
+
+def test_a_full_disk_is_one_warning_and_steps_stay_in_memory(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    model = small_model()
+    with Watch(model, tokenizer, every=1, store=tmp_path / "run.db", **FEW) as watch:
+        watch.step(1)
+        disk = watch._store._connection  # the same error as on a disk with no page left
+        (pages,) = disk.execute("PRAGMA page_count").fetchone()
+        disk.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.warns(RuntimeWarning, match="cannot be written: database or disk is full") as told:
+            trained(model, 40, lambda step, loss: watch.step(step + 1))
+        assert len(told) == 1
+        assert 0 < len(watch.unwritten) < 41
+        last = watch.unwritten[-1].step
+        assert last == 41
+        disk.execute("PRAGMA max_page_count = 100000")
+        watch.step(42)
+        assert not watch.unwritten
+    assert steps_in(tmp_path / "run.db").steps == list(range(1, 43))
+
+
+def test_what_was_not_stored_is_said_at_the_end(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    watch = Watch(small_model(), tokenizer, every=1, store=tmp_path / "run.db", **FEW)
+    watch._store._connection.execute("PRAGMA max_page_count = 1")
+    with pytest.warns(RuntimeWarning) as told:
+        for step in range(60):
+            watch.step(step)
+        watch.close()
+    assert [str(one.message).split(": ")[-1] for one in told] == [
+        "steps stay in memory",
+        f"{len(watch.unwritten)} runs are not stored; `unwritten` has them",
+    ]
+
+
+def test_expectations_name_the_head_and_the_step(tokenizer: PreTrainedTokenizerBase) -> None:
+    model = small_model()
+    with torch.no_grad():
+        model.transformer.h[1].attn.c_attn.weight *= 100
+    watch = Watch(model, tokenizer, every=10, expect="max_score < 5", **FEW)
+    with pytest.warns(
+        RuntimeWarning, match=r"attn: step 10: expected max_score < 5: got [\d.]+ in layer 1 in"
+    ):
+        watch.step(10)
+    strict = Watch(model, tokenizer, every=10, expect=["loss < 2", "max_score < 5"], on_fail="raise", **FEW)
+    with pytest.raises(UserError) as failed:
+        strict.step(20, loss=3.5)
+    assert failed.value.lines[0] == "step 20: expected loss < 2: got 3.5"
+    assert failed.value.lines[1].startswith("step 20: expected max_score < 5: got")
+    with pytest.raises(UserError, match="expect 'max_scor < 5': no run will have max_scor"):
+        Watch(model, tokenizer, expect="max_scor < 5")
+
+
+def test_weights_that_are_no_numbers_are_measured_and_flagged(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    model = small_model()
+    expected = "max_score < 5"
+    with Watch(model, tokenizer, every=1, store=tmp_path / "run.db", expect=expected, **FEW) as watch:
+        watch.step(1, loss=1.0)
+        with torch.no_grad():
+            model.transformer.wte.weight.fill_(torch.nan)
+        with pytest.warns(RuntimeWarning, match="got no number in layer 0 in head 0 .and in 5 more."):
+            watch.step(2, loss=float("nan"))
+    assert steps_in(tmp_path / "run.db").steps == [1, 2]
+
+
+def test_what_fails_later_is_a_warning_once(tokenizer: PreTrainedTokenizerBase) -> None:
+    model = small_model()
+    watch = Watch(model, tokenizer, every=1, **FEW)
+
+    def fail(*_: object) -> None:
+        raise ValueError("no more")
+
+    model.transformer.h[0].register_forward_pre_hook(fail)
+    with pytest.warns(RuntimeWarning, match="step 1 is not measured: .*ValueError: no more") as told:
+        assert watch.step(1) is None and watch.step(2) is None
+    assert len(told) == 1 and model.training
+
+
+def test_wrapped_models_are_unwrapped_and_a_compiled_one_is_not_compiled_again(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    frames = []
+    warnings.simplefilter("ignore")  # torch's own, as it compiles
+    for is_watched in (False, True):
+        torch.compiler.reset()
+        model, counted = small_model(), []
+
+        def note(graph: Any, _inputs: object, counted: list[object] = counted) -> Any:
+            counted.append(graph)
+            return graph.forward
+
+        compiled = torch.compile(model, backend=note)
+        if is_watched:
+            watch = Watch(compiled, tokenizer, every=2, **FEW)
+            trained(compiled, 6, lambda step, _, watch=watch: watch.step(step))
+            assert watch.last_step == 6
+        else:
+            trained(compiled, 6)
+        frames.append(len(counted))
+    assert frames[0] == frames[1] > 0
+    torch.compiler.reset()
+
+    adapted = nn.Module()
+    adapted.get_base_model = small_model  # as PEFT's has it
+    assert Watch(adapted, tokenizer, every=1, **FEW).step(1) is not None
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        parallel = nn.parallel.DistributedDataParallel(small_model())
+        watch = Watch(parallel, tokenizer, every=2, **FEW)
+        trained(parallel, 4, lambda step, _: watch.step(step))
+        assert watch.last_step == 4
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        model = small_model()
+        watch = Watch(model, tokenizer, every=1, **FEW)
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        with pytest.warns(RuntimeWarning, match="in parts on several processes now: nothing is measured"):
+            assert watch.step(1) is None
+        with pytest.raises(UserError, match=r"in parts on several processes \(FSDP, .*--checkpoints"):
+            Watch(model, tokenizer)
+    finally:
+        torch.distributed.destroy_process_group()
+    with pytest.raises(UserError, match=r"model: must be a transformers PreTrainedModel \(got Linear\)"):
+        Watch(nn.Linear(2, 2), tokenizer)
+    with pytest.raises(UserError, match="tokenizer: must be the loaded model's"):
+        Watch(small_model(), None)
+
+
+def test_only_the_first_process_measures(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with Watch(small_model(), tokenizer, every=1, store=tmp_path / "run.db", **FEW) as watch:
+        assert watch.step(1) is None
+    assert not (tmp_path / "run.db").exists()
+
+
+def test_a_step_that_is_not_due_costs_less_than_ten_microseconds(tokenizer: PreTrainedTokenizerBase) -> None:
+    watch, loss = Watch(small_model(), tokenizer, every=10**9, **FEW), torch.tensor(1.0)
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        for step in range(1, 2001):
+            watch.step(step, loss=loss)
+        seconds.append((time.perf_counter() - start) / 2000)
+    assert min(seconds) < 1e-5
+
+
+class Examples(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
+        tokens = torch.arange(7) + place
+        return {"input_ids": tokens, "labels": tokens}
+
+
+def test_the_trainer_of_transformers_calls_it(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    model = small_model()
+    watch = attncli.Watch(model, tokenizer, every=2, store=tmp_path / "run.db", **FEW)
+    how = TrainingArguments(
+        output_dir=str(tmp_path), max_steps=5, logging_steps=1, save_strategy="no", report_to=[],
+        per_device_train_batch_size=2, disable_tqdm=True, use_cpu=True,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = Trainer(model, how, train_dataset=Examples(), callbacks=[watch.callback()])
+        trainer.train()
+    logged = {row["step"]: row["loss"] for row in trainer.state.log_history if "loss" in row}
+    stored = steps_in(tmp_path / "run.db")
+    assert stored.steps == [0, 2, 4, 5]
+    assert stored.losses() == [None, logged[1], logged[3], logged[5]]
+
+
+@pytest.fixture
+def lightning(monkeypatch: pytest.MonkeyPatch) -> Iterator[type]:
+    """Stands in for the package, which is not installed: its callbacks are subclasses of this class."""
+
+    class Callback:
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None: ...
+        def on_train_batch_end(
+            self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+        ) -> None: ...
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None: ...
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None: ...
+
+    package, module = types.ModuleType("lightning"), types.ModuleType("lightning.pytorch")
+    vars(module)["Callback"] = Callback
+    monkeypatch.setitem(sys.modules, "lightning", package)
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", module)
+    yield Callback
+
+
+def test_lightning_calls_it(tokenizer: PreTrainedTokenizerBase, tmp_path: Path, lightning: type) -> None:
+    watch = Watch(small_model(), tokenizer, every=2, store=tmp_path / "run.db", **FEW)
+    callback, trainer = watch.callback("lightning"), types.SimpleNamespace(global_step=0)
+    assert isinstance(callback, lightning)
+    callback.on_train_start(trainer, None)
+    for batch in range(6):
+        trainer.global_step = (batch + 1) // 2  # two batches a step
+        callback.on_train_batch_end(trainer, None, {"loss": torch.tensor(float(batch))}, None, batch)
+    callback.on_train_end(trainer, None)
+    stored = steps_in(tmp_path / "run.db")
+    assert stored.steps == [0, 2, 3] and stored.losses() == [None, 3.0, 5.0]
+
+
+def test_lightning_that_is_not_installed_is_one_line(
+    tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("lightning", "lightning.pytorch", "pytorch_lightning"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UserError, match="of: lightning is not installed: pip install lightning"):
+        Watch(small_model(), tokenizer, **FEW).callback("lightning")
