@@ -57,6 +57,12 @@ class Look:
         return self._ranked(on_picture=False)
 
     @property
+    def query_box(self) -> Box | None:
+        """Where the token that looks lies itself; None for one that lies elsewhere, and for words."""
+        named = (i for i, token in enumerate(self.tokens) if plain_text(token) == self.query)
+        return next((self.picture.boxes[i] for i in named if self.picture.axis == "tokens"), None)
+
+    @property
     def share(self) -> float:
         """The part of the weight that is on the picture; NaN of a difference, and of no weight at all."""
         total = np.nan if (self.weights < 0).any() else np.nansum(self.weights)

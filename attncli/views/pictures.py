@@ -16,11 +16,12 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from rich.cells import cell_len
 
 from attncli.plain_text import plain_text
-from attncli.report import PLACES, NamedTensor, Report, Table
+from attncli.report import PLACES, Box, NamedTensor, Report, Table
 from attncli.views import Display, NothingToDraw, Write
 from attncli.views.colours import VIRIDIS, Shading, colour_map, colours, shading
 from attncli.views.graphs import Graph, graph_of
@@ -508,6 +509,7 @@ class OverlayBlock:
                 shade = shaded(tile.look, *self.pixels, self.scale)
                 draw_image(axes, painted(tile.look.picture, shade), is_fine=True)
                 axes.set_axis_off()
+                draw_frame(axes, tile.look.query_box, self.pixels)
                 if not self.is_single:
                     axes.set_title(shortened(tile.caption, LONGEST_LABEL), loc="left", pad=2, fontsize=7)
         if self.is_single:
@@ -529,6 +531,19 @@ class OverlayBlock:
             yield heading
             for name, weight in weights[:MOST_OUTSIDE]:
                 yield f"  {shortened(name, LONGEST_LABEL)}", weight_text(weight, self.precision)
+
+
+def draw_frame(axes: Axes, box: Box | None, pixels: tuple[int, int]) -> None:
+    """A frame around the patch that looks, light on dark, so that it is seen on any picture."""
+    if box is None:
+        return
+    (left, right), (top, bottom) = (
+        [share * side - 0.5 for share in box[i::2]] for i, side in enumerate(pixels)
+    )
+    for colour, width in (("black", 2.0), ("white", 1.0)):
+        axes.add_patch(
+            Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=colour, linewidth=width)
+        )
 
 
 class ChartBlock:

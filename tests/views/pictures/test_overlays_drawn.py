@@ -4,8 +4,10 @@ import io
 from dataclasses import replace
 
 import numpy as np
+from matplotlib.patches import Rectangle
 from PIL import Image
 
+from attncli.report import Report
 from attncli.views import Display, load_view
 from attncli.views.overlays import looks_of, painted, shaded
 from attncli.views.pictures import draw
@@ -40,3 +42,13 @@ def test_the_files_open_and_a_name_is_no_markup() -> None:
     load_view("svg")([report], svg, Display())
     assert Image.open(png).size[0] > 600
     assert "<script" not in svg.getvalue() and "&lt;script&gt;$x$.png" in svg.getvalue()
+
+
+def test_the_patch_that_looks_has_a_frame() -> None:
+    def frames(report: Report) -> list[tuple[float, ...]]:
+        patches = [patch for axes in draw(report, Display()).axes for patch in axes.patches]
+        boxes = [patch.get_bbox() for patch in patches if isinstance(patch, Rectangle)]
+        return [tuple(round(edge, 6) for edge in box.extents) for box in boxes if box.width > 1]
+
+    assert frames(one_head(3, 5)) == []
+    assert frames(one_head(3, 5, **{"from": "r2c4"})) == [(41.5, 13.5, 55.5, 27.5)] * 2
