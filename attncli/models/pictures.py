@@ -50,6 +50,8 @@ PIXELS = ("pixel_values", "flattened_patches")
 """What models and processors call the numbers of a picture."""
 MOST_PNG = 640
 """Pixels of a side of what a report keeps of a picture."""
+LEAST_SIDE = 16
+"""Pixels: what a processor makes of fewer does not tell where it puts them."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
 """Of the files of a folder that are taken for pictures."""
 
@@ -675,6 +677,9 @@ def read_picture(pretrained: Pretrained, file: str | PathLike[str], text: str | 
     UserError for a file that is no picture, and for a model that reads none.
     """
     opened = open_picture(fspath(file))
+    if min(opened.image.size) < LEAST_SIDE:
+        sides = " × ".join(map(str, opened.image.size))
+        raise UserError(f"image: {file}: must be at least {LEAST_SIDE} pixels high and wide (got {sides})")
     if text is None:
         return _read_picture(part_that_sees(pretrained), opened)
     return _read_both(pretrained, opened, text)

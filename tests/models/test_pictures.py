@@ -134,6 +134,12 @@ def test_a_picture_that_is_cut_off_or_huge_is_one_line(
             open_picture(str(tmp_path / "a.png"))
 
 
+def test_a_picture_of_few_pixels_is_one_line(folders: dict[str, Path], tmp_path: Path) -> None:
+    Image.new("RGB", (200, 3), "red").save(tmp_path / "a.png")
+    with pytest.raises(UserError, match=r"a\.png: must be at least 16 pixels high and wide \(got 200 × 3\)"):
+        read_picture(open_model(folders[REGISTERS]), tmp_path / "a.png")
+
+
 # Where tokens lie.
 
 
