@@ -21,7 +21,7 @@ from attncli.views.matrices import (
     whole_heads,
 )
 from attncli.views.model_screens import head_letter, is_mostly_first
-from attncli.views.overlays import Look, chosen_query, pictured
+from attncli.views.overlays import Look, chosen_queries, pictured
 from attncli.views.texts import LabelledAxis, labelled_axes
 
 # The first of these is what one opens a report for.
@@ -274,8 +274,8 @@ class Choice:
         """
         values = np.nan_to_num(np.abs(self.matrix.values.astype(np.float64)))
         report = self.grid.report
-        if self.picture and (query := chosen_query(report, self.picture)) is not None:
-            self.query = max(0, query - report.first_query)
+        if self.picture and (queries := chosen_queries(report, self.picture)):
+            self.query = max(0, queries[0] - report.first_query)
         elif self.grid.is_causal:
             self.query = len(values) - 1
         elif min(values.shape) > 2:

@@ -1,6 +1,6 @@
 """Weights over the picture whose parts they are on: one way to paint them, for every view."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
@@ -18,8 +18,7 @@ from attncli.views.matrices import head_name, in_words, place_names, tokens_of
 if TYPE_CHECKING:
     from PIL import Image
 
-CLASS_TOKEN = "[CLS]"
-EVERY_QUERY = "all tokens (mean)"
+EVERY_QUERY = "the mean of all tokens"
 # How much of a colour covers the picture: where a weight is 0, and where it is largest.
 FAINT, STRONG = 0.35, 0.9
 LARGEST_SIDE, MOST_FINE = 4096, 16
@@ -103,23 +102,31 @@ def looks_of(report: Report, name: str) -> Iterator[Look]:
 
 
 def _of_query(report: Report, tensor: NamedTensor, picture: Picture) -> tuple[str, np.ndarray]:
-    """Who looks, and the weights without the axis of queries."""
-    chosen = chosen_query(report, picture)
-    query = EVERY_QUERY if chosen is None else plain_text(report.tokens[chosen])
+    """Who looks, and the weights without the axis of queries: those of the chosen one, or their mean."""
+    chosen = chosen_queries(report, picture)
+    name = ", ".join(plain_text(report.tokens[query]) for query in chosen) or EVERY_QUERY
     if "query" not in tensor.axes:
-        return query, tensor.values
-    if chosen is None or chosen < report.first_query:
+        return name, tensor.values
+    rows = [query - report.first_query for query in chosen if query >= report.first_query]
+    if not rows:
         return EVERY_QUERY, np.nanmean(tensor.values, axis=-2)
-    return query, tensor.values[..., chosen - report.first_query, :]
+    found = tensor.values[..., rows, :]
+    return name, found[..., 0, :] if len(rows) == 1 else np.nanmean(found, axis=-2)
 
 
-def chosen_query(report: Report, picture: Picture) -> int | None:
-    """The token that `from` names, by its text or by a point of the picture (`0.6,0.4`), else [CLS].
+def chosen_queries(report: Report, picture: Picture) -> list[int]:
+    """The tokens that `from` names, each by its text or by a point of the picture (`0.6,0.4`).
 
-    None where there is no such token: then it is the mean of all.
+    Empty where the report names none: then it is the mean of all. Of a comparison A says it.
     """
-    asked = report.spec.get("from")
-    name = str(asked[0] if isinstance(asked, list | tuple) and asked else asked or CLASS_TOKEN)
+    spec = report.spec.get("a") if report.experiment == "diff" else report.spec
+    asked = spec.get("from") if isinstance(spec, Mapping) else None
+    names = asked if isinstance(asked, list | tuple) else [asked] if asked else []
+    places = (_token_named(str(name), report, picture) for name in names)
+    return [place for place in places if place is not None]
+
+
+def _token_named(name: str, report: Report, picture: Picture) -> int | None:
     if name in report.tokens:
         return report.tokens.index(name)
     point = [float(part) for part in name.split(",") if _is_number(part)]
@@ -184,7 +191,7 @@ def overlays_of(report: Report) -> Iterator[Overlays]:
         at = f"looks in {plain_text(picture.name)}: {COMPARED[name]}" if name in COMPARED else at
         is_of_words = report.first_query or picture.axis == "context_tokens"
         has_queries = "query" in report.tensors[name].axes
-        if has_queries and is_of_words and chosen_query(report, picture) is None:
+        if has_queries and is_of_words and not chosen_queries(report, picture):
             yield Overlays(
                 f"where each word {at.replace('looks', 'looked')}", picture, [_words(report, name, picture)]
             )

@@ -43,7 +43,7 @@ def one_head(rows: int = 5, columns: int = 7, first: Sequence[str] = ("[CLS]",),
     tokens = tokens_of_patches(rows, columns, first)
     picture = drawn_picture(14 * columns, 14 * rows, [*[None] * len(first), *patches(rows, columns)])
     tensors = {"weights": NamedTensor(("query", "key"), weights_of(len(tokens)))}
-    spec = {"model": "vit", "layer": 2, "head": 1, "seed": 0, **spec}
+    spec = {"model": "vit", "layer": 2, "head": 1, "seed": 0, "from": ["[CLS]"], **spec}
     return Report("self", spec, {}, tokens, tensors=tensors, pictures=(picture,))
 
 
@@ -81,7 +81,7 @@ def survey(
     )
     pattern = {"stack": "self", "pattern": "unnamed", "statistic": None, "heads": len(table)}
     patterns = Table([{**pattern, "threshold": None, "rows": len(tokens)}])
-    spec = {"model": "vit", "seed": 0, **spec}
+    spec = {"model": "vit", "seed": 0, "from": ["[CLS]"], **spec}
     statistics = {"heads": table, "patterns": patterns}
     return Report("heads", spec, {}, tokens, (), tensors, statistics, pictures=(picture,))
 

@@ -106,6 +106,13 @@ def test_without_a_class_token_it_is_the_mean_of_all() -> None:
     np.testing.assert_allclose(look.weights, report.tensors["weights"].values.mean(axis=0))
 
 
+def test_of_several_that_look_it_is_the_mean() -> None:
+    report = one_head(3, 5, **{"from": ["r1c1", "r3c5"]})
+    (look,) = looks_of(report, "weights")
+    assert look.query == "r1c1, r3c5"
+    np.testing.assert_allclose(look.weights, report.tensors["weights"].values[[1, 15]].mean(axis=0))
+
+
 def test_a_layer_of_fewer_heads_has_fewer_looks() -> None:
     report = survey(layers=2, heads=3)
     values = report.tensors["looks"].values.copy()
@@ -121,6 +128,7 @@ def test_words_look_at_the_picture_of_the_context() -> None:
     report = replace(
         one_head(),
         experiment="cross",
+        spec={"model": "vit"},
         tokens=("a", "disc", "on", "dark"),
         context_tokens=tokens,
         tensors={"weights": NamedTensor(("head", "query", "key"), weights)},

@@ -27,7 +27,7 @@ from attncli.views.matrices import (
     unit_of,
     whole_heads,
 )
-from attncli.views.overlays import FAINT, STRONG, about_picture, chosen_query, pictured, size_of
+from attncli.views.overlays import FAINT, STRONG, about_picture, chosen_queries, pictured, size_of
 from attncli.views.texts import heading, named_tokens, subtitle, title
 
 MAX_EXACT = 100_000  # numbers
@@ -180,7 +180,7 @@ def _picture_data(report: Report, picture: Picture) -> dict[str, Any]:
         "png": base64.b64encode(picture.png).decode("ascii"),
         "boxes": picture.boxes,
         "axis": picture.axis,
-        "query": chosen_query(report, picture),
+        "query": next(iter(chosen_queries(report, picture)), None),
     }
 
 
