@@ -51,6 +51,7 @@ from attncli.views.texts import (
     place_text,
     shortened,
     styled,
+    text_name,
     token_name,
     weight_text,
     wrap_cells,
@@ -137,7 +138,8 @@ def pattern_grid(
     label = Column(("", ""), [plain_text(_lettered(row)) for row in patterns], left=True)
     columns = [Column(("", "heads"), [_head_count(row) for row in patterns])]
     if report.table("intervals"):
-        columns += [Column(("", name), [_whole(row[name]) for row in patterns]) for name in ("texts", "rows")]
+        for name, said in (("texts", f"{text_name(report)}s"), ("rows", "rows")):
+            columns.append(Column(("", said), [_whole(row[name]) for row in patterns]))
         starts, header = [""] * len(patterns), "strongest, ± half of its interval"
     else:
         names = [SHORT_NAMES.get(str(row["statistic"]), str(row["statistic"])) for row in patterns]
@@ -509,7 +511,8 @@ def _title(report: Report, heads: Table) -> str:
     stacks = dict.fromkeys(str(row["stack"]) for row in heads)
     sizes = [_size(stack, [row for row in heads if row["stack"] == stack]) for stack in stacks]
     texts = report.numbers("texts").get("num_texts")
-    read = counted(len(report.tokens), token_name(report)) if texts is None else counted(int(texts), "text")
+    count = (len(report.tokens), token_name(report)) if texts is None else (int(texts), text_name(report))
+    read = counted(*count)
     return plain_text(f"heads: {', '.join([model_name(report), *sizes, read])}")
 
 

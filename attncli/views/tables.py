@@ -404,7 +404,8 @@ def _is_new(step: str, report: Report) -> bool:
         return True
     if flag == "--show":
         return {*value.split(",")} <= {*parts_of(report), "all"}
-    if key == "explain" and (report.spec.get("engine") == "streaming" or report.spec.get("words")):
+    unexplained = report.spec.get("engine") == "streaming" or report.spec.get("words") or report.pictures
+    if key == "explain" and unexplained:
         return False
     spec = SPECS.get(report.experiment)
     if spec is None or key not in spec.model_fields:

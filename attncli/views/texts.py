@@ -337,6 +337,11 @@ def token_name(report: Report) -> str:
     return "word" if report.spec.get("words") else "token"
 
 
+def text_name(report: Report) -> str:
+    """What a report about many is about."""
+    return "picture" if report.spec.get("image") else "text"
+
+
 MOST_NAMED = 6
 
 

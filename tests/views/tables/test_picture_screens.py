@@ -109,3 +109,9 @@ def test_numbers_of_no_head_are_not_drawn() -> None:
     tensors = {**report.tensors, "looks": NamedTensor(("layer", "head", "key"), values)}
     text = plain(screen(replace(report, tensors=tensors), width=80, height=40, colors="truecolor"))
     assert "0:1" in text and "1:0" not in text
+
+
+def test_what_follows_is_offered_where_a_picture_can_have_it() -> None:
+    """No step of it is explained: `--explain` is of sentences."""
+    text = plain(screen(one_head(), width=80, height=24, colors="256"))
+    assert "Next, with attn self" in text and "--explain" not in text
