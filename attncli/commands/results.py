@@ -36,7 +36,7 @@ TIDY_EXAMPLES = (
     "attn export runs.db --format jsonl | head",
 )
 FORMATS = ("csv", "jsonl", "parquet")
-STORE = argument("store", "What `attn batch -o` kept.", "STORE")
+STORE = argument("store", "What `attn batch -o` kept.", "STORE", reads_file=True)
 EXPORT_AS = option(
     "--format",
     "How to write it. [default: by the suffix of -o, else csv]",

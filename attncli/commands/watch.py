@@ -35,11 +35,11 @@ from attncli.commands.command import (
     width,
 )
 from attncli.commands.output import Destination, ProgressLine, progress_line
-from attncli.core.names import named_head
+from attncli.core.names import NamedHead, named_head
 from attncli.errors import DONE, FAILED, SOME_FAILED, UserError
 from attncli.plain_text import plain_text
 from attncli.report import PLACES, Cell, NamedTensor, Report, Statistic, Table
-from attncli.runs.report_values import Condition, Expectations, parse_conditions
+from attncli.runs.report_values import Columns, Condition, Expectations, parse_conditions
 from attncli.runs.results import Reader, reading
 from attncli.runs.store import Store, create_file, is_driven, open_store
 from attncli.views import load_view
@@ -89,11 +89,18 @@ def reports_of(path: Path, reader: Reader, head: str | None = None) -> list[Repo
     environment = next(iter(reader.environments()), {})
     if head is None:
         return [_report(path, steps, environment) for steps in stored_steps(reader)]
-    _, layer, number = named_head(head)
+    _, layer, number = _head_named(head)
     return [
         _report_of_head(path, steps, environment, layer, number)
         for steps in stored_steps(reader, statistics=None)
     ]
+
+
+def _head_named(head: str) -> NamedHead:
+    try:
+        return named_head(head)
+    except ValueError as error:
+        raise UserError(f"--head: {error}") from None
 
 
 def _report(path: Path, steps: "StoredSteps", environment: Mapping[str, str]) -> Report:
@@ -356,9 +363,14 @@ def survey_checkpoints(
     """
     from attncli.runs.training_steps import parse_expectations
 
+    if head is not None:
+        _head_named(head)
     found = found_checkpoints(patterns)
     if not found and not follow:
-        raise UserError(f"--checkpoints: no folder of a model is named {' or '.join(patterns)}")
+        named = " or ".join(patterns)
+        inside = next((name for name in patterns if Path(name).is_dir()), None)
+        hint = "" if inside is None else f": of those in it, '{inside}/*'"
+        raise UserError(f"--checkpoints: no folder of a model is named {named}{hint}")
     conditions = parse_conditions(expect, "--expect", numbers_only=True)
     if found:
         conditions = parse_expectations(expect, [spec_of(str(next(iter(found.values()))))], "--expect")
@@ -394,6 +406,10 @@ class StoreOfOthers(UserError):
     """A store that the steps of these checkpoints cannot be added to."""
 
 
+def _heads_of(columns: Columns) -> frozenset[tuple[int | None, int | None]]:
+    return frozenset((column.layer, column.head) for column in columns)
+
+
 class _Checkpoints:
     """Surveys the checkpoints of a run into a store, each once."""
 
@@ -402,6 +418,9 @@ class _Checkpoints:
         self.done: set[Path] = set()
         self.failed: set[Path] = set()
         self.is_checked = False
+        self.known: set[Path] = set()
+        self.stored: dict[int, Path] = {}
+        self.heads: frozenset[tuple[int | None, int | None]] | None = None
 
     def take(self, found: Mapping[int, Path]) -> int:
         """Survey those that the store does not have; how many were surveyed now. An error is told."""
@@ -417,12 +436,16 @@ class _Checkpoints:
                 self.line.begin(f"reading {folder.name}, to know it again")
                 self._check_text(spec)
                 key = content_key(spec, step)
-                if key not in self.store.steps():
+                if key in self.store.steps():
+                    self.known.add(folder.resolve().parent)
+                else:
                     self.line.begin(f"step {step}: {folder.name}")
+                    self._check_run(folder)
                     report = Session().run(spec, reseed=True)
-                    loss = logged_loss(folder, step)
+                    measured = measured_step(step, spec, key, report, logged_loss(folder, step))
+                    self._check_heads(measured.columns)
                     self.store.remove_steps(step, step)  # of a checkpoint that was there before
-                    store_step(self.store, [measured_step(step, spec, key, report, loss)])
+                    store_step(self.store, [measured])
                     count += 1
                 self.done.add(folder)
             except StoreOfOthers:
@@ -441,10 +464,33 @@ class _Checkpoints:
             return
         with reading(self.store.path) as reader:
             stored = {text_key(*text) for text in reader.texts_of_steps()}
+            for step in reader.steps():
+                self.stored[step.step] = Path(str(reader.settings[step.settings]["model"]))
+                self.heads = _heads_of(step.columns)
         if self.store.last_run() and stored != {text_of(spec)}:
             others = "steps on another text, or with other settings" if stored else "runs that are no steps"
             raise StoreOfOthers(f"-o {self.store.path}: has {others}: give another name, or --fresh")
         self.is_checked = True
+
+    def _check_run(self, folder: Path) -> None:
+        """UserError before a step is added to those of `Watch`, or of checkpoints in another folder.
+
+        A folder that was moved is known by the checkpoints in it that are as they were.
+        """
+        parent = folder.resolve().parent
+        for step, model in self.stored.items():
+            numbers = NUMBER.findall(model.name)
+            is_checkpoint = bool(numbers) and int(numbers[-1]) == step
+            if not is_checkpoint or (parent not in self.known and model.resolve().parent != parent):
+                others = f"checkpoints in {model.parent}" if is_checkpoint else "the steps of attncli.Watch"
+                raise StoreOfOthers(f"-o {self.store.path}: has {others}: give another name, or --fresh")
+
+    def _check_heads(self, columns: Columns) -> None:
+        """UserError for a checkpoint of another model."""
+        heads = _heads_of(columns)
+        if self.heads is not None and heads != self.heads:
+            raise UserError("has other layers and heads than the steps before: it is of another model")
+        self.heads = heads
 
     def follow(self, patterns: Sequence[str], path: Path, head: str | None, to: Destination) -> None:
         """Go on with new checkpoints until Ctrl-C, and show all after each."""

@@ -301,6 +301,8 @@ def way_of(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Way:
             _windows[model] = _windows_of(model)
         needed = max((size for size in _windows[model] if size < num_tokens), default=0) + TRIAL_TOKENS
     heads = getattr(model.config.get_text_config(), "num_attention_heads", 1)
+    if isinstance(heads, list):  # of each stage
+        heads = max(heads)
     most = max(TRIAL_TOKENS, isqrt(TRIAL_SCORES // (heads * num_texts)))
     few = _start(inputs, 1, TRIAL_TOKENS)
     more = _start(inputs, num_texts, min(needed, most))

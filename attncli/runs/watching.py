@@ -5,11 +5,13 @@ import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from operator import index
 from os import PathLike, fspath
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+import numpy as np
 import torch
 
 from attncli.errors import UserError, WriteError, must_be_one_of
@@ -83,6 +85,7 @@ class Watch:
         self._open = ExitStack()
         self._warned: set[str] = set()
         self._removes = resume
+        self._is_closed = False
         self.is_measuring = is_first_process()
         if not self.is_measuring:
             return
@@ -122,16 +125,30 @@ class Watch:
 
         Due is every multiple of `every`, or any step `now`. The `loss` is read only then.
         """
+        try:
+            step = index(step)  # of numpy or torch, too
+        except TypeError:
+            self._warn("step", f"step: must be a whole number (got {step!r:.40}): nothing is measured")
+            return None
         if step % self.every and not now:
             return None
         if step == self.last_step or not self.is_measuring or not is_first_process():
             return None
+        if self._is_closed:
+            self._warn("closed", f"step {step} is not measured: the watch was closed")
+            return None
+        is_later = self.last_step is None or step > self.last_step
+        if not is_later:
+            after = f"step {step} after step {self.last_step}"
+            self._warn("order", f"{after} is not kept: count the steps of all epochs")
         with undisturbed(self._model):
-            measured = self._measured(step, loss.item() if isinstance(loss, torch.Tensor) else loss)
+            measured = self._measured(step, self._number(loss))
             if measured is None:
                 return None
-            self.last_step = step
-            self._keep(measured)
+            self._tell_broken(measured[0])
+            if is_later:
+                self.last_step = step
+                self._keep(measured)
             lines = broken_at(self._expectations, measured)
             numbers = numbers_of(measured)
         if lines and self.on_fail == "raise":
@@ -148,6 +165,7 @@ class Watch:
             if self.unwritten:
                 self._warn("left", f"{len(self.unwritten)} runs are not stored; `unwritten` has them")
         self._store = None
+        self._is_closed = True
         try:
             self._open.close()
         except WriteError as error:
@@ -162,6 +180,31 @@ class Watch:
         if of not in ("transformers", "lightning"):
             raise UserError(f"of: {must_be_one_of(of, ('transformers', 'lightning'))}")
         return (_trainer_callback if of == "transformers" else _lightning_callback)(self)
+
+    def _number(self, loss: Any) -> float | None:
+        """A loss as one number, the mean of several; None, with a warning, for anything else."""
+        if loss is None:
+            return None
+        try:
+            numbers = torch.as_tensor(loss).detach()
+            if not numbers.is_complex():
+                return float(numbers.double().mean())
+        except (TypeError, ValueError, RuntimeError, OverflowError):  # what torch says of no number
+            pass
+        self._warn("loss", f"loss: must be a number (got {type(loss).__name__}): it is not kept")
+        return None
+
+    def _tell_broken(self, measured: MeasuredStep) -> None:
+        """A warning, once, where heads have no number, as with weights that are none."""
+        lost = [
+            f"{column.layer}:{column.head}"
+            for column, value in zip(measured.columns, measured.values, strict=True)
+            if column.statistic.endswith("entropy") and column.layer is not None and np.isnan(value)
+            if not column.statistic.endswith("normalized_entropy")
+        ]
+        if lost:
+            count = f"{len(lost)} heads have" if len(lost) > 1 else "1 head has"
+            self._warn("numbers", f"step {measured.step}: {count} no number (NaN), {lost[0]} the first")
 
     def _reports(self) -> list[Report]:
         found = zip(self._specs, self._readings, strict=True)

@@ -328,7 +328,8 @@ def heads_grid(
     """
     places = _distinguishing_places(rows)
     columns = [Column(("", name), [plain_text(str(row[name])) for row in rows], left=True) for name in places]
-    names = sorted((name for name in rows[0] if name not in HEAD_COLUMNS), key=lambda name: name != first)
+    own = (name for name in rows[0] if name not in HEAD_COLUMNS and not isinstance(rows[0][name], list))
+    names = sorted(own, key=lambda name: name != first)
     numbers = [Column(split_header(name), [_cell(row[name], precision) for row in rows]) for name in names]
     if halves is not None:
         numbers.insert(1, Column(("", ""), halves))

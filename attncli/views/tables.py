@@ -372,7 +372,7 @@ def next_steps(report: Report, width: int | None, shown_parts: Sequence[str] = (
     if shown_parts:
         steps = tuple(step for step in steps if _is_part_left(step, shown_parts))
     if name == "watch" and not report.spec.get("store"):
-        name, steps = "heads --checkpoints", ("--follow", steps[0], "-o run.db")
+        name, steps = "heads --checkpoints", ("--follow", steps[0], "-o checkpoints.db")
     if name == "watch" and report.spec.get("head"):
         steps = ("--show all", *steps[1:])
     shown = [_with_head(step, report) for step in steps if _is_new(step, report)]

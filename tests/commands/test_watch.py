@@ -282,3 +282,45 @@ LINES: list[tuple[Callable[[], str], str]] = [
 @pytest.mark.parametrize(("line", "expected"), LINES)
 def test_a_line_of_blocks_keeps_ends(line: Callable[[], str], expected: str) -> None:
     assert line() == expected
+
+
+def test_steps_of_another_run_are_never_replaced(
+    checkpoints: Path, watched: Path, tmp_path: Path, attn: Attn
+) -> None:
+    store = tmp_path / "run.db"
+    shutil.copy(watched, store)
+    before = attn(["watch", str(store), "--format", "csv", "-o", str(tmp_path / "before.csv")])
+    asked = ["heads", "--checkpoints", f"{checkpoints}/*", "-o", str(store)]
+    asked += ["--num-tokens", "5"]
+    ended = attn(asked)
+    assert before.code == 0 and ended.code == 2 and ended.err.count("\n") == 1, ended.err
+    assert "--fresh" in ended.err
+    attn(["watch", str(store), "--format", "csv", "-o", str(tmp_path / "after.csv")])
+    assert (tmp_path / "before.csv").read_text() == (tmp_path / "after.csv").read_text()
+    kept, other = tmp_path / "kept.db", save(tmp_path / "other" / "checkpoint-9", 4.0)
+    asked = ["heads", *PROBE, "-o", str(kept), "--checkpoints"]
+    assert attn([*asked, f"{checkpoints}/*"]).code == 0
+    ended = attn([*asked, str(other)])
+    assert ended.code == 2 and f"has checkpoints in {checkpoints}" in ended.err
+
+
+def test_a_checkpoint_of_another_size_is_told_and_left_out(tmp_path: Path, attn: Attn) -> None:
+    save(tmp_path / "run" / "checkpoint-1", 1.0)
+    folder = save(tmp_path / "run" / "checkpoint-2", 1.0)
+    config = GPT2Config(vocab_size=64, n_positions=32, n_embd=12, n_layer=1, n_head=2)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    ended = attn(["heads", "--checkpoints", f"{tmp_path}/run/*", *PROBE, "--format", "csv"])
+    assert ended.code == 3 and "checkpoint-2: has other layers and heads" in ended.err
+    assert [row["step"] for row in rows(ended.out)] == ["1"]
+
+
+def test_statistics_and_a_head_that_is_none(watched: Path, attn: Attn) -> None:
+    ended = attn(["watch", str(watched), "--show", "statistics"])
+    assert ended.code == 0 and "internal" not in ended.err, ended.err
+    ended = attn(["watch", str(watched), "--head", "x"])
+    assert (ended.code, ended.err) == (2, "--head: must name a layer and a head, as 5:11 (got x)\n")
+
+
+def test_the_shipped_store_is_read_by_every_command_of_stores(attn: Attn) -> None:
+    for command in (["watch"], ["results", "--statistic", "loss"], ["export", "--format", "csv"]):
+        assert attn([command[0], "lessons/learning-to-copy.db", *command[1:]]).code == 0, command

@@ -259,7 +259,10 @@ def test_weights_that_are_no_numbers_are_measured_and_flagged(
         watch.step(1, loss=1.0)
         with torch.no_grad():
             model.transformer.wte.weight.fill_(torch.nan)
-        with pytest.warns(RuntimeWarning, match="got no number in layer 0 in head 0 .and in 5 more."):
+        with (
+            pytest.warns(RuntimeWarning, match="6 heads have no number"),
+            pytest.warns(RuntimeWarning, match="got no number in layer 0 in head 0 .and in 5 more."),
+        ):
             watch.step(2, loss=float("nan"))
     assert steps_in(tmp_path / "run.db").steps == [1, 2]
 
@@ -415,3 +418,41 @@ def test_lightning_that_is_not_installed_is_one_line(
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UserError, match="of: lightning is not installed: pip install lightning"):
         Watch(small_model(), tokenizer, **FEW).callback("lightning")
+
+
+def test_steps_of_numpy_and_torch_and_losses_of_several_devices(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    store = tmp_path / "run.db"
+    with attncli.Watch(small_model(), tokenizer, every=1, store=store, **FEW) as watch:
+        assert watch.step(np.int64(1), loss=torch.tensor([1.0, 2.0]))
+        assert watch.step(torch.tensor(2), loss=np.float32(3.0))
+        with pytest.warns(RuntimeWarning, match="loss: must be a number \\(got dict\\)"):
+            assert watch.step(3, loss={"loss": 1})
+        with pytest.warns(RuntimeWarning, match="step: must be a whole number"):
+            assert watch.step(4.5) is None
+    assert steps_in(store).losses() == [1.5, 3.0, None]
+    with pytest.warns(RuntimeWarning, match="was closed"):
+        assert watch.step(5) is None
+
+
+def test_steps_that_begin_anew_are_told_and_the_first_ones_kept(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    store = tmp_path / "run.db"
+    with attncli.Watch(small_model(), tokenizer, every=2, store=store, **FEW) as watch:
+        for step in (0, 2):
+            watch.step(step, loss=step)
+        with pytest.warns(RuntimeWarning, match="step 0 after step 2 is not kept"):
+            assert watch.step(0, loss=9.0)
+    assert steps_in(store).steps == [0, 2] and steps_in(store).losses() == [0.0, 2.0]
+
+
+def test_heads_without_a_number_are_told(tokenizer: PreTrainedTokenizerBase) -> None:
+    model = small_model()
+    with attncli.Watch(model, tokenizer, every=1, **FEW) as watch:
+        watch.step(1)
+        with torch.no_grad():
+            model.transformer.h[1].attn.c_attn.weight.fill_(torch.nan)
+        with pytest.warns(RuntimeWarning, match="step 2: 3 heads have no number \\(NaN\\), 1:0 the first"):
+            watch.step(2)
