@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,8 @@ def _last(values: Sequence[str] | None) -> str | None:
 
 def _models_in_packages() -> list[str]:
     """Installed packages that hold one model."""
-    names = {one.name for one in distributions() if HOLDS_A_MODEL.search(_listed(one))}
+    names = {one.name for one in distributions() if HOLDS_A_MODEL.search(one.read_text("RECORD") or "")}
     return sorted(name for name in names if _found(name) is not None)
-
-
-def _listed(package: Distribution) -> str:
-    return package.read_text("RECORD") or ""
 
 
 def _found(model: str) -> Path | None:

@@ -55,7 +55,6 @@ RIGHT_OR_REFUSED = {
     "fastspeech2_conformer": "frames of sound for tokens",
     "reformer": "buckets of keys",
     "mamba": "no attention",
-    "clip": "an image that belongs to the text",
 }
 """These may be refused, wholly or in part, but what is shown of them must be right."""
 
