@@ -95,7 +95,7 @@ def test_a_cell_of_the_grid_shows_what_its_head_forgets(opened: Opened) -> None:
     assert tokens.count() == len(report.tokens)
     for row in keys:
         assert tokens.nth(row["key"]).get_attribute("title") == f"{row['key_weight']:.4f}"
-    assert panel.locator(".token.key").count() == len(keys)
+    assert panel.locator(".token.forgotten").count() == len(keys)
     assert "query" in (tokens.nth(keys[0]["query"]).get_attribute("class") or "")
     page.get_by_role("button", name=f"Show head {heads[1]['layer']}:{heads[1]['head']}").click()
     assert panel.locator("h2").text_content() == f"what head {heads[1]['layer']}:{heads[1]['head']} forgets"

@@ -65,9 +65,10 @@ function readoutOf(list, shown) {
   return cellText(shown, largestIn(shown.column(last.key)), last.key, " looks most at ");
 }
 
-function cellText({ values, columns, decimals, rowLabels, columnLabels }, row, column, verb = " → ") {
+function cellText({ axes, values, columns, decimals, rowLabels, columnLabels }, row, column, verb) {
   const value = weightText(values[row * columns + column], decimals);
-  return `${labelText(rowLabels[row])}${verb}${labelText(columnLabels[column])}: ${value}`;
+  const between = verb ?? (String(axes) === "layer,head" ? ":" : " → ");
+  return `${labelText(rowLabels[row])}${between}${labelText(columnLabels[column])}: ${value}`;
 }
 
 // A cell of a small map, without choosing it.

@@ -10,6 +10,7 @@ import { fixed, scalar } from "../values/numbers.js";
 const LONG_TEXT = 1500;
 const AROUND = 12;
 const LEAST_SAID = 0.005;
+const FORGOTTEN_HINT = "A cell of the grid, or a head of the table below, shows what that head forgets.";
 
 // Gives the function that shows a head, by its layer and number; null where the report tells of none.
 export function forgottenOf(container, { tokens, statistics }) {
@@ -28,7 +29,10 @@ export function forgottenOf(container, { tokens, statistics }) {
     container.replaceChildren(
       make("h2", { text: `what head ${layer}:${head} forgets` }),
       make("p", { class: "quiet", text: `${numbers.join(", ")}; weight kept ${fixed(lost.kept_weight, 2)}` }),
-      ...(keys.length ? [saidOfForgotten(keys, tokens), textWithForgotten(keys, tokens)] : [make("p", { text: "Nothing here." })]),
+      ...(keys.length
+        ? [saidOfForgotten(keys, tokens), textWithForgotten(keys, tokens)]
+        : [make("p", { text: "Nothing here." })]),
+      make("p", { class: "quiet", text: FORGOTTEN_HINT }),
     );
   };
   show(heads[0].layer, heads[0].head);
@@ -58,7 +62,7 @@ function textWithForgotten(keys, tokens) {
     const element = make("span", { class: i === query ? "token query" : "token" }, makeToken(token));
     if (weights.has(i)) {
       element.style.setProperty("--share", `${Math.round(STRENGTH * weights.get(i))}%`);
-      element.classList.add("key");
+      element.classList.add("forgotten");
       element.title = fixed(weights.get(i), 4);
     }
     text.append(element, "\u200b");
