@@ -183,7 +183,7 @@ items = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.lists(items, min_size=1, max_size=40))
 def test_any_sentences_with_repeated_words_and_any_seeds(chosen: list[dict[str, object]]) -> None:
     assert_together_is_alone([spec_of("multihead", num_heads=2, embed_dim=6, **item) for item in chosen])
