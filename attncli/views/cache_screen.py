@@ -112,7 +112,7 @@ def _whole(report: Report, full: Sequence[Row], display: Display) -> Iterator[Se
         f"{name} {_lost(name, numbers[name], display.precision)}" for name in LOST if name in numbers
     )
     share = _percent(numbers["cache"])
-    yield Paragraph(f"{share} of the cache: {lost}. Whole: {', '.join(map(head_name, full))}", "prose")
+    yield Paragraph(f"{share} of the cache: {lost}. Whole: {', '.join(map(head_name, full))}", "line")
 
 
 def _policies(report: Report, display: Display) -> ScreenParts:
