@@ -17,7 +17,7 @@ from attncli.core.row_statistics import OF_WEIGHTS, ROW_STATISTICS
 from attncli.core.row_tiles import GivenWeights
 from attncli.core.runtime import tile_pass_in_use
 from attncli.core.summaries import extreme_places, quantiles
-from attncli.report import NamedTensor, Report, Statistic, Table, Tensors
+from attncli.report import NamedTensor, Picture, Report, Statistic, Table, Tensors
 from attncli.settings import load
 from attncli.settings.fields import ExplainRowSpec, Spec
 from attncli.settings.text import Texts, explained_token
@@ -48,6 +48,7 @@ def build_report(
     about: str = "",
     how_to_read: str = "",
     written: str | None = None,
+    pictures: tuple[Picture, ...] = (),
 ) -> Report:
     """A report with the settings and versions that it came from, and its steps where asked to explain."""
     if isinstance(spec, ExplainRowSpec):
@@ -66,6 +67,7 @@ def build_report(
         about=about,
         how_to_read=how_to_read,
         written=written,
+        pictures=pictures,
     )
     explanation = spec.explanation()
     return replace(report, steps=load(explanation, "steps")(spec, report)) if explanation else report

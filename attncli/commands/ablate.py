@@ -1,7 +1,6 @@
 """What a model loses without each of its heads: the loss, the prediction, the output."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import cast
 
 import torch
@@ -160,8 +159,8 @@ def _report(
     notes = [*_notes(spec, readings, pretrained), *notes, *found.notes]
     num_heads = len({(row["stack"], row["layer"], row["head"]) for row in rows})
     about = _about(readings, num_heads, pretrained)
-    report = build_report(spec, read, tensors, statistics, notes, about=about)
-    return replace(report, pictures=pictures_of(readings[0])) if spec.image is not None else report
+    pictures = () if spec.image is None else pictures_of(readings[0])
+    return build_report(spec, read, tensors, statistics, notes, about=about, pictures=pictures)
 
 
 def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: Pretrained) -> str:

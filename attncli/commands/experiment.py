@@ -346,7 +346,8 @@ def keep_survey(
     given = given_settings("heads", config, flags)
     spec = checked_spec(HeadsSpec, given)
     if spec.texts is None:
-        advice = "-o FILE.json keeps relations" if spec.relations else "give --texts FILE"
+        other = "relations" if spec.relations else "pictures" if spec.image else ""
+        advice = f"-o FILE.json keeps {other}" if other else "give --texts FILE"
         raise UserError(f"-o {path}: is a store, which keeps many texts: {advice}")
     with errors_at(spec, given, config), TextFile(spec.texts, spec.text_group) as file:
         # A run keeps every statistic of every head of one text, whatever is shown.

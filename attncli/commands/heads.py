@@ -1,7 +1,6 @@
 """What each head of a model does: on a text, on a probe, on many texts or on those of a store."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -256,8 +255,10 @@ def report_of_text(
     read = Texts(tokens, context, token_spelling=spelling)
     about = _about(pretrained.name, len(found.rows), count)
     unseen = _unseen(spec, tables["named_tokens"], found.rows)
-    report = build_report(spec, read, tensors, statistics, notes, about=about, how_to_read=unseen)
-    return replace(report, pictures=pictures_of(reading))
+    pictures = pictures_of(reading)
+    return build_report(
+        spec, read, tensors, statistics, notes, about=about, how_to_read=unseen, pictures=pictures
+    )
 
 
 def pictures_of(reading: Reading) -> tuple[Picture, ...]:

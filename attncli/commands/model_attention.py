@@ -194,8 +194,8 @@ def report_each(
         if spec.image is not None:
             queries = look_queries(getattr(spec, "from"), reading.text, pretrained) or []
             own = own.model_copy(update={"from": [reading.text.tokens[query] for query in queries]})
-        report = build_report(own, read, tensors, statistics, [*notes, *whole.left_out_notes()])
-        reports.append(replace(report, pictures=pictures_of(reading)))
+        said, pictures = [*notes, *whole.left_out_notes()], pictures_of(reading)
+        reports.append(build_report(own, read, tensors, statistics, said, pictures=pictures))
     return reports
 
 

@@ -17,6 +17,7 @@ from attncli.core.row_statistics import ends_of
 from attncli.core.row_tiles import GivenWeights
 from attncli.errors import UserError
 from attncli.measure.ablate import Predicted, TextRun, predicted_reading, runs_together
+from attncli.measure.heads import rows_at
 from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import HeadPlace, Removed
 from attncli.models.capture import run_model
@@ -241,28 +242,6 @@ class CacheHead:
         return self.bytes_per_key * (self.few if limited else self.whole)
 
 
-def _weights_of_query(layer: AttentionLayer, head: int, query: int) -> Float[Tensor, " key"]:
-    """The weights of one query, mean over the heads that share keys and values."""
-    own, seen = slice(head * layer.group, (head + 1) * layer.group), layer.visibility
-    rules, at = layer.rules, slice(query, query + 1)
-    bias, sink = rules.bias, rules.sink
-    if bias is not None:
-        bias = bias[:, own if bias.shape[1] > 1 else slice(None), at if bias.shape[2] > 1 else slice(None)]
-    if sink is not None:
-        sink = sink[:, own if sink.shape[1] > 1 else slice(None)]
-    few = AttentionLayer(
-        layer.query[:, own, at],
-        layer.key[:, head : head + 1],
-        layer.value[:, head : head + 1],
-        Visibility(1, layer.shape[3], rule=lambda i, j: seen.block(i + query, j)),
-        layer.scale,
-        replace(rules, bias=bias, sink=sink),
-    )
-    weights = attend(few, Wanted(weights=True)).weights
-    assert weights is not None
-    return weights[0, :, 0].mean(dim=0).cpu()
-
-
 @dataclass(frozen=True)
 class LimitedHeads:
     """What is lost where key/value heads keep the first `sink` keys and the last `window` alone.
@@ -347,7 +326,8 @@ class Limiting:
             few = self.limit.visibility(attention.visibility)
             for head in range(attention.key.shape[1]):
                 query = queries[len(found)]
-                row = _weights_of_query(attention, head, query)
+                own = slice(head * attention.group, (head + 1) * attention.group)
+                row = rows_at(attention, [query], 0)[own, 0].mean(dim=0).cpu()
                 row = row.masked_fill(few.block(torch.tensor([query]), torch.arange(num_keys))[0, 0], 0.0)
                 weights, keys = row.topk(min(MOST_FORGOTTEN, num_keys))
                 found.append(

@@ -408,8 +408,8 @@ class MultiheadSpec(PositionSpec, AttentionSpec, HeadCounts):
     )
     next_steps = ("--num-heads 2", "--causal", "--explain", "--show weights")
 
-    # A remainder is a contradiction, reported below; the size must be valid for that to be reached.
     image: Annotated[PictureName | None, Group("Input")] = Field(None, description=PICTURE_HELP)
+    # A remainder is a contradiction, reported below; the size must be valid for that to be reached.
     head_dim: Annotated[Size, Everyday("size of query and key")] = Field(
         default_factory=lambda data: max(1, data["embed_dim"] // data["num_heads"]),
         description="size of query and key (default: embed_dim / num_heads)",

@@ -150,10 +150,10 @@ class HeadsSpec(PlacesSpec, RelationsSpec, WordsSpec, AblatedSpec, ImageSpec):
             return "--show all", "-o relations.html"
         if settings.get("head"):
             return "--show all", "-o examples.html"
-        if settings.get("image") and not settings.get("statistic"):
-            return "--sort neighbour", "--from r1c1", "--table", "-o page.html"
         if settings.get("statistic"):
             return "--show all", "--format heatmap", "-o page.html"
+        if settings.get("image"):
+            return "--sort neighbour", "--from r1c1", "--table", "-o page.html"
         return cls.next_steps
 
     def sought(self) -> dict[str, list[str]]:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -381,3 +382,15 @@ def test_one_picture_where_many_are_not_read(folders: dict[str, Path], attn: Att
     assert ended.code == 2 and "must be one picture" in ended.err
     ended = attn(["heads", "--model", str(folders[REGISTERS]), "--image", str(tmp_path)])
     assert ended.code == 2 and "holds no picture" in ended.err
+
+
+def test_a_folder_of_pictures_is_kept_in_a_report(
+    folders: dict[str, Path], tmp_path: Path, attn: Attn
+) -> None:
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    shutil.copy(folders["picture"], pictures / "a.png")
+    asked = ["heads", "--model", str(folders[REGISTERS]), "--image", str(pictures), "-o"]
+    ended = attn([*asked, str(tmp_path / "x.db")])
+    assert ended.code == 2 and ended.err.endswith("-o FILE.json keeps pictures\n")
+    assert attn([*asked, str(tmp_path / "x.json")]).code == 0
