@@ -244,6 +244,19 @@ class TextRun:
         if not self._begins_well(first_call=0):
             self.start, self._blocks.outputs = 0, outputs
 
+    def begin_from(self, removed: Removed, change: Change) -> None:
+        """Let the runs to come begin from what the model gives with these heads changed.
+
+        They need them changed as well, in `without`.
+        """
+        if not self._can_begin_later:
+            return
+        self._blocks.outputs = []
+        blocks = Blocks(self.model)
+        with blocks.recorded():
+            self.without([removed], change, first_call=0)
+        self._blocks.outputs = blocks.outputs
+
     @property
     def num_same(self) -> int:
         """How many of the places are left out of the runs."""

@@ -267,6 +267,8 @@ class LimitedHeads:
 LOOKED_AT = ("query", "query_token", "key", "key_token", "key_weight")
 MOST_FORGOTTEN = 5
 """Keys of a head that are named."""
+LIMITED_SHARE = 3
+"""By default heads that are limited take no more of a budget than a third."""
 SHARES = tuple(tenths / 10 for tenths in range(1, 11))
 """Of the heads that are limited together on the curve."""
 
@@ -303,17 +305,43 @@ class Limiting:
     num_calls = 0
 
     def losses(
-        self, limited: Sequence[Removed], progress: Callable[[int], None] | None = None
+        self,
+        limited: Sequence[Removed],
+        progress: Callable[[int], None] | None = None,
+        *,
+        beside: Removed = (),
     ) -> list[dict[str, Any]]:
-        """What is lost in each of these runs, some of them together."""
+        """What is lost in each of these runs, some of them together; `beside` those of `begin_from`."""
         found: list[dict[str, Any]] = [{}] * len(limited)
         for some in runs_together(self.run, limited):
-            outputs = self.run.without([limited[index] for index in some], self.limit)
-            for index, output in zip(some, outputs, strict=True):
+            first_call = min(place.call for index in some for place in limited[index])
+            runs = [[*beside, *limited[index]] for index in some]
+            for index, output in zip(some, self.run.without(runs, self.limit, first_call), strict=True):
                 found[index] = self.judge.lost(output)
             if progress is not None:
                 progress(len(some))
         return found
+
+    def most_needed(
+        self, order: Sequence[CacheHead], count: int, progress: Callable[[int], None]
+    ) -> list[CacheHead]:
+        """The `count` heads that are needed most where all others are limited, the most needed first.
+
+        Heads that stand in for each other are hardly missed one by one. So of the last ones of an order,
+        twice as many as are wanted, those go that are least needed beside all that are limited already, a
+        third at a time. Runs begin from these afterwards.
+        """
+        sizes = tried_sizes(len(order), count)
+        found = [*order[len(order) - sizes[0] :]]
+        limited = [head.place for head in order[: len(order) - sizes[0]]]
+        for size in sizes[1:]:
+            self.run.begin_from(limited, self.limit)
+            lost = self.losses([[head.place] for head in found], progress, beside=limited)
+            needs = [one.get("needle", one["kl"]) for one in lost]
+            found = [found[index] for index in sorted(range(len(found)), key=needs.__getitem__)]
+            limited += [head.place for head in found[: len(found) - size]]
+            found = found[len(found) - size :]
+        return found[::-1]
 
     def forgotten(self, queries: Sequence[int]) -> list[list[dict[str, Any]]]:
         """Of each head the keys with most weight from one query among those that it would not keep."""
@@ -343,9 +371,30 @@ class Limiting:
         run_model(self.run.model, self.run.inputs, take)
         return found
 
-    def num_bytes(self, limited: int, order: Sequence[CacheHead]) -> int:
-        """Bytes of the cache with so many of the heads limited, in that order."""
-        return sum(head.num_bytes(limited=rank < limited) for rank, head in enumerate(order))
+    def together(
+        self, order: Sequence[CacheHead], counts: Sequence[int], progress: Callable[[int], None]
+    ) -> list[dict[str, Any]]:
+        """What is lost, and left of the cache, with so many heads limited, the first of an order first."""
+        runs = [[head.place for head in order[:count]] for count in counts]
+        whole, rows = num_bytes(order), []
+        for count, lost in zip(counts, self.losses(runs, progress), strict=True):
+            size = num_bytes(order, count)
+            row = {"limited": count, "share": count / len(order), **lost}
+            rows.append(row | {"bytes": size, "cache": size / whole})
+        return rows
+
+
+def num_bytes(order: Sequence[CacheHead], num_limited: int = 0) -> int:
+    """What the cache takes when the text is read, with so many heads limited, the first ones of an order."""
+    return sum(head.num_bytes(limited=rank < num_limited) for rank, head in enumerate(order))
+
+
+def tried_sizes(num_heads: int, count: int) -> list[int]:
+    """How many heads are still tried, from twice as many as are wanted down to these."""
+    sizes = [min(num_heads, 2 * count)]
+    while sizes[-1] > count:
+        sizes.append(max(count, sizes[-1] - max(1, sizes[-1] // 3)))
+    return sizes
 
 
 @torch.no_grad()
@@ -361,12 +410,12 @@ def limited_heads(
     """What the model loses on a text where each key/value head alone keeps `sink` and `window` keys.
 
     By default 4 and 64, of short texts fewer (`ends_of`). The prefix of a run is shared: a head of the last
-    layer costs one layer. With a `budget`, a share of the cache, the heads are found that keep everything,
-    the most needed first, so that the cache takes no more than that. UserError for a model that keeps no
-    cache, and a budget that not even limited heads meet; MemoryError.
+    layer costs one layer. With a `budget`, a share of the cache, the heads are found that keep everything
+    (`Limiting.most_needed`), so that the cache takes no more than that; by default the first and last keys
+    then take a third of it at most. UserError for a model that keeps no cache, and a budget that not even
+    limited heads meet; MemoryError.
     """
-    ends = ends_of(len(reading.text.ids))
-    limit = Limit(ends.sink if sink is None else sink, ends.window if window is None else window)
+    limit = _limit(len(reading.text.ids), sink, window, budget)
     most_seen = int(reading.places.max()) + 1 if reading.num_places else 0
     if limit.sink + limit.window >= most_seen:
         kept = f"a limited head keeps {limit.sink} + {limit.window} keys"
@@ -374,7 +423,13 @@ def limited_heads(
         raise UserError(f"window: {kept}, and no judged token sees more than {most_seen}: {instead}")
     limiting = Limiting(pretrained, reading, limit)
     heads = limiting.heads
-    total = len(heads) + len(SHARES) + (budget is not None)
+    counts = list(dict.fromkeys(max(1, round(share * len(heads))) for share in SHARES))
+    total = len(heads) + len(counts)
+    if budget is not None:
+        num_full = len(heads) - _num_limited(heads, budget)
+        if num_full == len(heads):
+            raise UserError(f"budget: the whole cache takes no more: give a smaller share (got {budget:g})")
+        total += sum(tried_sizes(len(heads), num_full)[:-1]) + 1
     done = 0
 
     def step(count: int) -> None:
@@ -386,18 +441,16 @@ def limited_heads(
     alone = limiting.losses([[head.place] for head in heads], step)
     needs = [lost[need_name(lost)] for lost in alone]
     order = [heads[index] for index in sorted(range(len(heads)), key=needs.__getitem__)]
-    counts = list(dict.fromkeys(max(1, round(share * len(heads))) for share in SHARES))
-    at_budget = [] if budget is None else [_most_whole(limiting, order, budget)]
-    runs = [[head.place for head in order[:count]] for count in (*counts, *at_budget)]
-    together = limiting.losses(runs, step)
-    whole = limiting.num_bytes(0, order)
-    rows = [
-        {"limited": count, "share": count / len(heads), **lost, **_bytes(limiting, count, order, whole)}
-        for count, lost in zip((*counts, *at_budget), together, strict=True)
-    ]
+    curve = limiting.together(order, counts, step)
     by_need = sorted(range(len(heads)), key=lambda index: -needs[index])
     missed = limiting.forgotten([lost["worst_at"] - 1 for lost in alone])
-    full = [] if budget is None else order[at_budget[0] :][::-1]
+    full, at_budget = list[CacheHead](), dict[str, Any]()
+    if budget is not None:
+        full = limiting.most_needed(order, num_full, step)
+        order = [*(head for head in order if head not in full), *full[::-1]]
+        num_limited = _num_limited(order, budget)
+        (at_budget,) = limiting.together(order, [num_limited], step)
+        full = order[num_limited:][::-1]
     return LimitedHeads(
         [
             {
@@ -409,14 +462,22 @@ def limited_heads(
             for index in by_need
         ],
         [{**heads[index].row_of_place(), **row} for index in by_need for row in missed[index]],
-        rows[: len(counts)],
-        {**limiting.judge.baseline(), "bytes": whole, "tokens": len(reading.text.ids)},
+        curve,
+        {**limiting.judge.baseline(), "bytes": num_bytes(heads), "tokens": len(reading.text.ids)},
         limit.sink,
         limit.window,
         [head.row_of_place() for head in full],
-        rows[-1] if at_budget else {},
+        at_budget,
         notes=tuple(limiting.run.way.notes()),
     )
+
+
+def _limit(num_tokens: int, sink: int | None, window: int | None, budget: float | None) -> Limit:
+    """The keys that limited heads keep: those named, or as many as are usual and leave most of a budget."""
+    ends = ends_of(num_tokens)
+    most = num_tokens if budget is None else max(2, int(budget * num_tokens / LIMITED_SHARE))
+    sink = min(ends.sink, most - 1) if sink is None else sink
+    return Limit(sink, max(1, min(ends.window, most - sink)) if window is None else window)
 
 
 def need_name(lost: Mapping[str, Any]) -> str:
@@ -426,18 +487,13 @@ def need_name(lost: Mapping[str, Any]) -> str:
     return "needle" if "needle" in lost else "worst"
 
 
-def _bytes(limiting: Limiting, count: int, order: Sequence[CacheHead], whole: int) -> dict[str, Any]:
-    num_bytes = limiting.num_bytes(count, order)
-    return {"bytes": num_bytes, "cache": num_bytes / whole}
-
-
-def _most_whole(limiting: Limiting, order: Sequence[CacheHead], budget: float) -> int:
-    """How few heads are to be limited, the least needed first, for the cache to take that share."""
-    whole = limiting.num_bytes(0, order)
+def _num_limited(order: Sequence[CacheHead], budget: float) -> int:
+    """How few heads are to be limited, the first of an order first, for the cache to take that share."""
+    whole = num_bytes(order)
     for count in range(len(order) + 1):
-        if limiting.num_bytes(count, order) <= budget * whole:
+        if num_bytes(order, count) <= budget * whole:
             return count
-    least = limiting.num_bytes(len(order), order) / whole
+    least = num_bytes(order, len(order)) / whole
     raise UserError(
         f"budget: must be at least {least:.2g}, what all heads take with these first and last keys (got "
         f"{budget:g})"

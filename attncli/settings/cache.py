@@ -55,7 +55,7 @@ class CacheSpec(SurveyTextSpec):
     window: Annotated[Size | None, Everyday("the last keys that a limited head keeps")] = Field(
         None,
         description="the last keys that a limited head keeps, the query's own among them (default: 64, of a "
-        "short text an eighth)",
+        "short text an eighth; with `budget` a third of it at most)",
     )
     needle: Annotated[Text | None, Everyday("a part of the text that its end asks for")] = Field(
         None,

@@ -1,9 +1,9 @@
 """The first screens of a smaller cache: heads that keep few keys, and policies over budgets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from attncli.report import PLACES, Report, Row
+from attncli.report import PLACES, Numbers, Report, Row
 from attncli.views import Display
 from attncli.views.matrices import head_name
 from attncli.views.model_screens import looked_at_columns, some_of, tenths
@@ -64,8 +64,8 @@ def _heads(report: Report, display: Display) -> ScreenParts:
         if tensor.axes == PLACES:
             yield tenths(name, tensor, need, display)
     yield _together(curve, display)
-    if full := report.table("full"):
-        yield from _whole(report, full, display)
+    if at_budget := report.numbers("at_budget"):
+        yield _whole(at_budget, report.table("full"), display)
 
 
 def _needed(rows: Sequence[Row], count: int, need: str, display: Display) -> Grid:
@@ -105,14 +105,13 @@ def _curve(rows: Sequence[Row], display: Display) -> Grid:
     return Grid(title, Column(("", "heads"), names), columns)
 
 
-def _whole(report: Report, full: Sequence[Row], display: Display) -> Iterator[Section]:
+def _whole(numbers: Numbers, full: Sequence[Row], display: Display) -> Paragraph:
     """What the budget costs, and the heads that keep everything."""
-    numbers = report.numbers("at_budget")
     lost = ", ".join(
         f"{name} {_lost(name, numbers[name], display.precision)}" for name in LOST if name in numbers
     )
-    share = _percent(numbers["cache"])
-    yield Paragraph(f"{share} of the cache: {lost}. Whole: {', '.join(map(head_name, full))}", "line")
+    names = ", ".join(map(head_name, full)) or "no head"
+    return Paragraph(f"{_percent(numbers['cache'])} of the cache: {lost}. Whole: {names}", "line")
 
 
 def _policies(report: Report, display: Display) -> ScreenParts:

@@ -40,6 +40,7 @@ def test_a_budget_names_heads_in_json_and_on_the_screen(attn: Attn) -> None:
     assert found["full"] and found["at_budget"]["cache"] <= 0.6
     names = ", ".join(f"{row['layer']}:{row['head']}" for row in found["full"])
     assert f"Whole: {names}" in attn(["cache", "--budget", "0.6"]).out
+    assert "kl 10.48, loss +10.48. Whole: no head" in attn(["cache", "--budget", "0.05"]).out
     assert found["baseline"]["sink"] == 1 and found["baseline"]["window"] == 7
 
 
@@ -83,7 +84,8 @@ def test_windows_judge_a_text_longer_than_the_model_reads(attn: Attn, tmp_path: 
         (["--every", "3"], "--every: needs --policy or --bits"),
         (["--needle", "x"], "--needle: needs --sentence or --file: random tokens ask for nothing"),
         ([TEXT, "--needle", "zzz"], "--needle: is not in the text as it stands (got zzz)"),
-        (["--budget", "0.05"], "--budget: must be at least 0.16"),
+        (["--budget", "1"], "--budget: the whole cache takes no more: give a smaller share (got 1)"),
+        (["--budget", "0.05", "--window", "7"], "--budget: must be at least 0.16"),
         (["ab", "--policy", "sinks"], "must be longer, for a prompt and tokens behind it"),
         (["--texts", "x.txt"], "--texts: "),
     ],

@@ -124,17 +124,45 @@ def test_bytes_and_weights_are_those_of_the_keys_that_stay(tmp_path: Path) -> No
     assert found.curve[-1]["bytes"] == config.num_hidden_layers * num_kv * (SINK + WINDOW) * per_key
 
 
-def test_a_budget_names_the_most_needed_heads(tmp_path: Path) -> None:
-    folder = save_writer(tmp_path, "Llama")
+@pytest.mark.parametrize("architecture", ["Llama", "GPT-2"])
+def test_a_budget_names_heads_that_are_needed_where_the_others_are_limited(
+    architecture: str, tmp_path: Path
+) -> None:
+    """By hand: of twice as many, the third goes whose limits add least to those that are there."""
+    folder = save_writer(tmp_path, architecture)
     with in_use(open_model(str(folder))) as pretrained:
         reading = judged(pretrained)
         found = limited_heads(pretrained, reading, sink=SINK, window=WINDOW, budget=0.6)
-        assert found.at_budget["cache"] <= 0.6
-        names = [(row["layer"], row["head"]) for row in found.full]
-        assert names == [(row["layer"], row["head"]) for row in found.heads[: len(names)]]
-        assert len(names) + found.at_budget["limited"] == len(found.heads)
-        with pytest.raises(UserError, match=r"budget: must be at least 0\.2.*\(got 0\.1\)"):
-            limited_heads(pretrained, reading, sink=SINK, window=WINDOW, budget=0.1)
+        model, ids = pretrained.whole, reading.text.ids
+        whole = by_hand(model, ids, set())
+
+        def kl(limited: set[tuple[int, int]]) -> float:
+            return lost(whole, by_hand(model, ids, limited), ids)[0]
+
+        order = [(row["layer"], row["head"]) for row in reversed(found.heads)]
+        num_full = len(found.full)
+        tried, limited = order[-2 * num_full :], {*order[: -2 * num_full]}
+        while len(tried) > num_full:
+            tried.sort(key=lambda place: kl({*limited, place}))
+            num_dropped = min(len(tried) - num_full, max(1, len(tried) // 3))
+            limited |= {*tried[:num_dropped]}
+            del tried[:num_dropped]
+        assert 0 < num_full < len(order) / 2 and found.at_budget["cache"] <= 0.6
+        assert [(row["layer"], row["head"]) for row in found.full] == tried[::-1]
+        assert found.at_budget["kl"] == pytest.approx(kl(limited), abs=1e-4)
+        assert found.at_budget["limited"] == len(limited) == len(order) - num_full
+
+
+def test_a_budget_leaves_most_of_it_to_whole_heads(llama: Pretrained) -> None:
+    reading = judged(llama, 128)
+    usual = limited_heads(llama, reading)
+    found = limited_heads(llama, reading, budget=0.3)
+    assert (usual.sink, usual.window) == (1, 16)
+    assert (found.sink, found.window) == (1, 11), "a third of 38 keys"
+    few = limited_heads(llama, reading, window=32, budget=0.3)
+    assert few.window == 32 and len(few.full) < len(found.full)
+    with pytest.raises(UserError, match=r"budget: must be at least 0\.13.*\(got 0\.1\)"):
+        limited_heads(llama, reading, window=16, budget=0.1)
 
 
 def test_a_model_without_a_cache_is_refused_in_a_line(tmp_path: Path) -> None:
