@@ -1,4 +1,4 @@
-"""Shapes in signatures are checked while the tests run; a fixture runs `attn` as its entry point does."""
+"""Shapes in signatures are checked while tests run; a fixture runs `attn` as its entry point does."""
 
 import ast
 import os
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jsonschema
 import pytest
 from hypothesis import settings
+from jaxtyping import config as shapes
 from jaxtyping import install_import_hook
 
 # The same digits on every processor, since shown outputs are compared; torch reads these when it is imported.
@@ -31,6 +32,8 @@ SLOW_IMPORTS = {"transformers", "subprocess", "textual", "tools"}
 SLOW_FIXTURE = "browser"
 SECONDS_FOR_CASES = 0.5
 """Of CPU, for the cases of one test in a quick run: the rest of a longer list waits for `make test`."""
+SECONDS_OF_SHAPES = 0.2
+"""Of CPU, for the cases of one test with their shapes checked, which more than doubles what they take."""
 
 
 @cache
@@ -68,7 +71,9 @@ seconds_of: Counter[str] = Counter()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.config.getoption("--quick") and seconds_of[item.nodeid.partition("[")[0]] > SECONDS_FOR_CASES:
+    seconds = seconds_of[item.nodeid.partition("[")[0]]
+    shapes.update("jaxtyping_disable", seconds > SECONDS_OF_SHAPES)
+    if item.config.getoption("--quick") and seconds > SECONDS_FOR_CASES:
         pytest.skip(f"other cases of it took {SECONDS_FOR_CASES} s")
 
 

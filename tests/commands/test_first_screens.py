@@ -32,6 +32,15 @@ TOYS = [
     ["scale-demo"], ["scale-demo", "--head-dim", "4,16,64,256"], ["norm"],
     ["diff", "self", "--set", "causal=true"], ["diff", "multihead", "--set", "seed=2"],
 ]  # fmt: skip
+OF_FILES = [
+    ["results", "sweep.db"],
+    ["results", "survey.db"],
+    ["heads", "--store", "survey.db"],
+    ["show", "report.json"],
+    ["show", "survey.json"],
+    ["show", "weights.npy"],
+    ["diff", "report.json", "causal.json"],
+]
 SHIPPED = [
     *([name] for name in ("heads", "ablate", "cache", "why", "circuit", "generate", "source")),
     ["cache", "--budget", "0.5"],
@@ -44,13 +53,6 @@ SHIPPED = [
     ["diff", "heads", "--set", "skip_sink=1"],
     ["heads", "--statistic", "entropy"],
     ["heads", "--rollout", "a b a b a b a"],
-    ["results", "sweep.db"],
-    ["results", "survey.db"],
-    ["heads", "--store", "survey.db"],
-    ["show", "report.json"],
-    ["show", "survey.json"],
-    ["show", "weights.npy"],
-    ["diff", "report.json", "causal.json"],
 ]
 ENGLISH = "When Mary and John went to the store, John gave a drink to Mary"
 SMOLLM2 = [
@@ -167,7 +169,7 @@ def set_colours(colours: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("colours")
 @pytest.mark.parametrize(("columns", "lines"), SIZES)
-@pytest.mark.parametrize("arguments", [*TOYS, *SHIPPED], ids=lambda words: " ".join(words)[:40])
+@pytest.mark.parametrize("arguments", [*TOYS, *OF_FILES], ids=lambda words: " ".join(words)[:40])
 def test_a_first_screen_fits_its_terminal(
     arguments: list[str], columns: int, lines: int, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,7 +197,7 @@ def test_what_is_longer_than_a_screen_ends_in_what_to_type_next(
     assert "--table" not in last and "--show all" not in last
 
 
-@pytest.mark.parametrize("arguments", [*TOYS, *SHIPPED], ids=lambda words: " ".join(words)[:40])
+@pytest.mark.parametrize("arguments", [*TOYS, *OF_FILES], ids=lambda words: " ".join(words)[:40])
 def test_nothing_is_wider_than_a_small_terminal(
     arguments: list[str], made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,19 +206,32 @@ def test_nothing_is_wider_than_a_small_terminal(
     assert max(map(cell_len, screen(arguments, *SMALL))) <= SMALL[0]
 
 
+def assert_a_report_fits(arguments: list[str], saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model runs once; its report is shown at every size, with colours and without."""
+    assert run([*arguments, "-o", str(saved)]) == 0
+    for colours in COLOURS:
+        set_colours(colours, monkeypatch)
+        for columns, lines in SIZES:
+            assert_fits(["show", str(saved)], columns, lines, arguments[0])
+    assert max(map(cell_len, screen(["show", str(saved)], *SMALL))) <= SMALL[0]
+
+
+@pytest.mark.parametrize("arguments", SHIPPED, ids=lambda words: " ".join(words)[:40])
+def test_those_of_the_shipped_model_fit(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_colours("colour", monkeypatch)
+    assert_fits(arguments, *SIZES[0], arguments[0])
+    assert_a_report_fits(arguments, tmp_path / "report.json", monkeypatch)
+
+
 @pytest.mark.xdist_group("smollm2")
 @pytest.mark.parametrize("arguments", SMOLLM2, ids=lambda words: " ".join(words)[:40])
 def test_those_of_a_model_of_270_heads_fit(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model runs once; its report is shown at every size, with colours and without."""
-    saved = str(tmp_path / "report.json")
-    assert run([arguments[0], "--model", str(smollm2()), *arguments[1:], "-o", saved]) == 0
-    for colours in COLOURS:
-        set_colours(colours, monkeypatch)
-        for columns, lines in SIZES:
-            assert_fits(["show", saved], columns, lines, arguments[0])
-    assert max(map(cell_len, screen(["show", saved], *SMALL))) <= SMALL[0]
+    of_model = [arguments[0], "--model", str(smollm2()), *arguments[1:]]
+    assert_a_report_fits(of_model, tmp_path / "report.json", monkeypatch)
 
 
 @pytest.mark.usefixtures("colours")

@@ -59,18 +59,24 @@ DRAWN = [case for case, (experiment, given) in ALL_CASES.items() if (experiment,
 
 
 @pytest.mark.parametrize("case", DRAWN)
-def test_every_experiment_is_drawn_the_same_twice(case: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_experiment_is_drawn(case: str, caplog: pytest.LogCaptureFixture) -> None:
     experiment, given = ALL_CASES[case]
     report = run(experiment, **given)
     png = pictured("png", report)
     assert png.startswith(b"\x89PNG")
     assert imread(io.BytesIO(png)).std() > 0.01, "an empty picture"
-    svg = pictured("svg", report)
-    assert svg == pictured("svg", report) and b"date" not in svg.lower()
-    assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
-    pdf = pictured("pdf", report)
-    assert pdf.startswith(b"%PDF-") and pdf == pictured("pdf", report) and b"Date" not in pdf
+    assert ElementTree.fromstring(pictured("svg", report)).tag == "{http://www.w3.org/2000/svg}svg"
+    assert pictured("pdf", report).startswith(b"%PDF-")
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("case", DRAWN[::4])
+def test_it_is_drawn_the_same_twice(case: str) -> None:
+    experiment, given = ALL_CASES[case]
+    report = run(experiment, **given)
+    svg, pdf = pictured("svg", report), pictured("pdf", report)
+    assert svg == pictured("svg", report) and b"date" not in svg.lower()
+    assert pdf == pictured("pdf", report) and b"Date" not in pdf
 
 
 def test_a_repeated_word_is_two_rows_and_two_columns() -> None:
