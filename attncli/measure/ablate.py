@@ -24,7 +24,7 @@ from attncli.core.summaries import (
     relative_changes,
     token_losses,
 )
-from attncli.errors import UserError
+from attncli.errors import UserError, refuse_bytes
 from attncli.measure.heads import NOTHING_MORE, WHERE_IT_LOOKS, Survey, found_texts, looked_at
 from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import (
@@ -40,7 +40,6 @@ from attncli.measure.removal import (
     output_of,
 )
 from attncli.measure.scores import Part, Stream
-from attncli.memory import refuse_bytes
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer, StopCapture
 from attncli.models.pretrained import CLS, Pretrained, Reading

@@ -26,7 +26,7 @@ from attncli.core.layer import (
 from attncli.core.names import head_range
 from attncli.core.row_statistics import FIRST_TOKEN, HEAD_PATTERNS
 from attncli.core.row_tiles import GivenWeights
-from attncli.errors import UserError
+from attncli.errors import UserError, refuse_bytes
 from attncli.measure.patterns import (
     HeadRow,
     HeadTotals,
@@ -39,7 +39,6 @@ from attncli.measure.patterns import (
     wanted_scores,
 )
 from attncli.measure.removal import AblatedHeads
-from attncli.memory import refuse_bytes
 from attncli.models.architectures import BLOCK, matrix_and_bias, output_projection, projection_of_heads
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, DeferredLayers

@@ -17,7 +17,7 @@ from transformers.cache_utils import DynamicLayer
 
 from attncli.core.layer import AttentionLayer
 from attncli.core.row_tiles import GivenWeights
-from attncli.memory import refuse_bytes
+from attncli.errors import refuse_bytes
 from attncli.models.capture import Way, guarded, model_errors, way_of, with_eager_attention
 from attncli.models.layers import CannotShow, CapturedLayer, handing_over
 from attncli.models.writing import (
