@@ -366,11 +366,9 @@ def _about(readings: "Sequence[Predicted]", num_heads: int, pretrained: "Pretrai
 
 
 def _notes(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained") -> list[str]:
-    from attncli.commands.heads import SHIPPED_NOTE
+    from attncli.commands.heads import shipped_notes
 
-    notes = [METHODS[spec.method], _measured(spec, readings, pretrained)]
-    if spec.model is None:
-        notes.append(SHIPPED_NOTE)
+    notes = [METHODS[spec.method], _measured(spec, readings, pretrained), *shipped_notes(spec)]
     if len(readings) > 1:
         notes.append("Means over the texts, with 95 % intervals (Student's t).")
     return notes

@@ -51,6 +51,7 @@ from attncli.runs.report_values import ROWS, Columns, stack_and_name
 from attncli.runs.results import Reader, differing_settings
 from attncli.runs.runner import read_survey_text
 from attncli.settings.heads import HeadsSpec
+from attncli.settings.models import ModelSpec
 from attncli.settings.text import Texts
 
 SINK_THRESHOLD = 0.3
@@ -62,6 +63,11 @@ WEIGHTED_NOTE = "Weights are times ||v W_O||, each row renormalised; value_norm 
 SHIPPED_NOTE = (
     "This model ships with attn; it learned to copy random characters. --model FOLDER takes another."
 )
+
+
+def shipped_notes(spec: ModelSpec) -> list[str]:
+    """The note on the model that is taken where none is named."""
+    return [SHIPPED_NOTE] if spec.model is None else []
 
 
 EXAMPLES_NOTE = "Each example is another text, at its own strongest (weakest, nearest to the median) row."
@@ -336,13 +342,12 @@ def _about(name: str, num_heads: int, read: str) -> str:
 def _notes(spec: HeadsSpec) -> list[str]:
     keys = "key" if spec.skip_sink == 1 else f"{spec.skip_sink} keys"
     notes = {
-        SHIPPED_NOTE: spec.model is None,
         PROBE_NOTE: spec.probe,
         f"Without the first {keys}, the other weights renormalised.": spec.skip_sink,
         WORDS_NOTE: spec.words,
         WEIGHTED_NOTE: spec.weighted,
     }
-    return [note for note, applies in notes.items() if applies]
+    return [*shipped_notes(spec), *(note for note, applies in notes.items() if applies)]
 
 
 def _report_examples(spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pretrained) -> Report:

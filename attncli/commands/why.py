@@ -203,14 +203,17 @@ def _how_to_read(found: "LogitAttribution", pretrained: "Pretrained") -> str:
 
 
 def _notes(spec: WhySpec, found: "LogitAttribution", reading: "Reading") -> list[str]:
+    from attncli.commands.heads import shipped_notes
+
     by_token = f"Head {spec.head} token by token: weight times value, through W_O and W_U."
-    return [by_token, *_shipped(spec), *found.notes, *reading.left_out_notes()]
+    return [by_token, *shipped_notes(spec), *found.notes, *reading.left_out_notes()]
 
 
 MOST_PAIRS = 20
 
 
 def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> Report:
+    from attncli.commands.heads import shipped_notes
     from attncli.measure.scores import score_parts
     from attncli.models.pretrained import token_named
     from attncli.report_parts import build_report, named
@@ -260,7 +263,7 @@ def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -
         Texts(text.tokens, token_spelling=pretrained.token_spelling),
         {},
         statistics,
-        [*_shipped(spec), *found.notes, *reading.left_out_notes()],
+        [*shipped_notes(spec), *found.notes, *reading.left_out_notes()],
         about=f"{pretrained.name}: why head {spec.head} looks from {found.query} to {found.key}.",
         how_to_read=SCORE_NOTE,
     )
@@ -284,9 +287,3 @@ def _pairs(found: "ScoreParts") -> list[dict[str, str | float]]:
         }
         for a, b in places
     ]
-
-
-def _shipped(spec: WhySpec) -> list[str]:
-    from attncli.commands.heads import SHIPPED_NOTE
-
-    return [SHIPPED_NOTE] if spec.model is None else []

@@ -40,6 +40,7 @@ from attncli.measure.removal import (
     output_of,
 )
 from attncli.measure.scores import Part, Stream
+from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer, StopCapture
 from attncli.models.pretrained import CLS, Pretrained, Reading
@@ -168,8 +169,6 @@ AGREES = 1e-4
 FLOAT_BYTES = 4
 COPIES_OF_LOGITS = 4
 """Of one text: its logits, their log-probabilities, and those that they are compared with."""
-LOGITS_TO_KEEP = "logits_to_keep"
-"""The argument of models that can compute their logits at some places alone."""
 
 
 class Start(NamedTuple):
