@@ -366,7 +366,7 @@ def _about(readings: "Sequence[Predicted]", num_heads: int, pretrained: "Pretrai
 
 
 def _notes(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained") -> list[str]:
-    from attncli.commands.heads import shipped_notes
+    from attncli.report_parts import shipped_notes
 
     notes = [METHODS[spec.method], _measured(spec, readings, pretrained), *shipped_notes(spec)]
     if len(readings) > 1:

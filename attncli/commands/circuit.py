@@ -129,9 +129,8 @@ def _report(
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
 ) -> Report:
-    from attncli.commands.heads import shipped_notes
     from attncli.measure.circuit import head_edges, heads_with_pattern
-    from attncli.report_parts import build_report
+    from attncli.report_parts import build_report, shipped_notes
 
     heads = [spec.head] if spec.head is not None else []
     if spec.pattern is not None:
@@ -199,9 +198,8 @@ def _heads(found: "HeadEdges") -> Iterable[dict[str, Cell]]:
 def _report_weights(
     spec: CircuitSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
-    from attncli.commands.heads import shipped_notes
     from attncli.measure.circuit import compositions
-    from attncli.report_parts import build_report
+    from attncli.report_parts import build_report, shipped_notes
 
     found = compositions(pretrained, head=spec.head, progress=progress)
     edges = [

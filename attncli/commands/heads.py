@@ -46,12 +46,11 @@ from attncli.models.pretrained import (
 )
 from attncli.models.text_files import ManyTexts, TextFile, TextLine
 from attncli.report import Cell, NamedTensor, Numbers, Picture, Report, Statistic, Table, whole_head_name
-from attncli.report_parts import build_report, named
+from attncli.report_parts import build_report, named, shipped_notes
 from attncli.runs.report_values import ROWS, Columns, stack_and_name
 from attncli.runs.results import Reader, differing_settings
 from attncli.runs.runner import read_survey_text
 from attncli.settings.heads import HeadsSpec
-from attncli.settings.models import ModelSpec
 from attncli.settings.text import Texts
 
 SINK_THRESHOLD = 0.3
@@ -60,16 +59,6 @@ PROBE_NOTE = (
     "induction head."
 )
 WEIGHTED_NOTE = "Weights are times ||v W_O||, each row renormalised; value_norm is the rows' mean sum."
-SHIPPED_NOTE = (
-    "This model ships with attn; it learned to copy random characters. --model FOLDER takes another."
-)
-
-
-def shipped_notes(spec: ModelSpec) -> list[str]:
-    """The note on the model that is taken where none is named."""
-    return [SHIPPED_NOTE] if spec.model is None else []
-
-
 EXAMPLES_NOTE = "Each example is another text, at its own strongest (weakest, nearest to the median) row."
 INTERVALS_NOTE = (
     "Means over texts with 95 % intervals (Student's t): a head is named where its interval is above the "

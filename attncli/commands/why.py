@@ -203,7 +203,7 @@ def _how_to_read(found: "LogitAttribution", pretrained: "Pretrained") -> str:
 
 
 def _notes(spec: WhySpec, found: "LogitAttribution", reading: "Reading") -> list[str]:
-    from attncli.commands.heads import shipped_notes
+    from attncli.report_parts import shipped_notes
 
     by_token = f"Head {spec.head} token by token: weight times value, through W_O and W_U."
     return [by_token, *shipped_notes(spec), *found.notes, *reading.left_out_notes()]
@@ -213,10 +213,9 @@ MOST_PAIRS = 20
 
 
 def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> Report:
-    from attncli.commands.heads import shipped_notes
     from attncli.measure.scores import score_parts
     from attncli.models.pretrained import token_named
-    from attncli.report_parts import build_report, named
+    from attncli.report_parts import build_report, named, shipped_notes
 
     stack, layer, head = named_head(str(spec.head))
     if stack:
