@@ -7,7 +7,6 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from attncli.core.row_statistics import EFFECTS
 from attncli.errors import UserError
-from attncli.report import Numbers, Report, Statistic, Table
 from attncli.settings.fields import Contradictions, Everyday, Size, TokenName, contradiction, in_group
 from attncli.settings.models import ImageSpec, SurveyTextSpec, check_head, check_heads, split_names
 from attncli.settings.text import Text, Texts
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from attncli.measure.ablate import Predicted
     from attncli.models.pretrained import Pretrained, Reading
     from attncli.models.text_files import TextLine
+    from attncli.report import Report, Statistic
 
     Effect = str
 else:
@@ -256,7 +256,7 @@ def report_each(
     readings: "Sequence[Predicted]",
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
-) -> list[Report]:
+) -> "list[Report]":
     """The report of each text."""
     from attncli.models.pictures import reader_of
 
@@ -268,7 +268,7 @@ def report_each(
 
 def report_many(
     spec: AblateSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
-) -> Report:
+) -> "Report":
     """The report of many texts: means over them, and how sure these are."""
     import torch
 
@@ -297,9 +297,10 @@ def _report(
     notes: Sequence[str],
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
-) -> Report:
+) -> "Report":
     from attncli.commands.heads import pictures_of
     from attncli.measure.ablate import ablated
+    from attncli.report import Numbers, Table
     from attncli.report_parts import build_report
 
     found = ablated(

@@ -7,7 +7,6 @@ from pydantic import AfterValidator, Field, create_model
 
 from attncli.core.names import named_head
 from attncli.errors import UserError
-from attncli.report import Numbers, Report, Statistic, Table, Tensors
 from attncli.settings.fields import (
     ONE_HEAD,
     Contradictions,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from attncli.measure.scores import ScoreParts
     from attncli.measure.why import LogitAttribution
     from attncli.models.pretrained import Pretrained, Reading
+    from attncli.report import Report, Statistic
 
     class QueryAndKeySpec(SurveyTextSpec):
         to: str | None
@@ -159,7 +159,7 @@ def report_each(
     readings: "Sequence[Reading]",
     pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
-) -> list[Report]:
+) -> "list[Report]":
     """The report of each text."""
     pairs = zip(specs, readings, strict=True)
     return [
@@ -167,8 +167,9 @@ def report_each(
     ]
 
 
-def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> Report:
+def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
     from attncli.measure.why import attribution
+    from attncli.report import Numbers, Table, Tensors
     from attncli.report_parts import build_report, named
 
     found = attribution(pretrained, reading, answer=spec.answer, against=spec.against, head=spec.head)
@@ -212,9 +213,10 @@ def _notes(spec: WhySpec, found: "LogitAttribution", reading: "Reading") -> list
 MOST_PAIRS = 20
 
 
-def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> Report:
+def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
     from attncli.measure.scores import score_parts
     from attncli.models.pretrained import token_named
+    from attncli.report import Numbers, Table, Tensors
     from attncli.report_parts import build_report, named, shipped_notes
 
     stack, layer, head = named_head(str(spec.head))
