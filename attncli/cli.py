@@ -20,8 +20,18 @@ from typer.core import TyperCommand, TyperGroup
 
 from attncli import __version__
 from attncli.core.runtime import tile_pass_in_use
-from attncli.errors import DONE, FAILED, INTERRUPTED, TRUTHS, ClosedPipe, UserError, WriteError, forget_stdout
-from attncli.memory import is_about_memory, out_of_memory
+from attncli.errors import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    TRUTHS,
+    ClosedPipe,
+    UserError,
+    WriteError,
+    forget_stdout,
+    is_about_memory,
+    out_of_memory,
+)
 from attncli.plain_text import forget_notes, note, plain_text
 from attncli.settings import EXPERIMENTS, PLUGINS_GROUP, SPECS, load
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from attncli.core.layer import AttentionLayer
 from attncli.core.names import named_head
 from attncli.core.row_statistics import CACHE_POLICIES, PATTERNS, ROW_STATISTICS
-from attncli.errors import UserError, must_be_one_of
+from attncli.errors import UserError, must_be_one_of, refuse_bytes
 from attncli.measure.ablate import HeadEffects, Predicted, ablated, predicted_reading, swapped_reading
 from attncli.measure.cache import Judged, LimitedHeads, judged_reading, limited_heads, read_judged
 from attncli.measure.cache_policies import PolicyCosts, policy_costs, windows
@@ -42,7 +42,6 @@ from attncli.measure.two_texts import TextDifferences
 from attncli.measure.two_texts import text_differences as differences_of_texts
 from attncli.measure.why import LogitAttribution, attribution
 from attncli.measure.writing import WrittenText, written
-from attncli.memory import refuse_bytes
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer, StopCapture
 from attncli.models.loading import in_use

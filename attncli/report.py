@@ -19,6 +19,8 @@ AXES = (
 )  # fmt: skip
 PLACES = ("layer", "head")
 """The axes on which a survey has its heads."""
+RANKED = ("top_keys", "top_weights")
+"""The statistics of rows that have an axis more: the largest weights and where they are."""
 WRITTEN = "Written: "
 
 # Tensors that a report holds for its steps alone; of several sizes each has its number after the name.

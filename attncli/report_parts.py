@@ -20,6 +20,7 @@ from attncli.core.summaries import extreme_places, quantiles
 from attncli.report import NamedTensor, Picture, Report, Statistic, Table, Tensors
 from attncli.settings import load
 from attncli.settings.fields import ExplainRowSpec, Spec
+from attncli.settings.models import ModelSpec
 from attncli.settings.text import Texts, explained_token
 
 NUM_EXTREMES = 3
@@ -71,6 +72,16 @@ def build_report(
     )
     explanation = spec.explanation()
     return replace(report, steps=load(explanation, "steps")(spec, report)) if explanation else report
+
+
+SHIPPED_NOTE = (
+    "This model ships with attn; it learned to copy random characters. --model FOLDER takes another."
+)
+
+
+def shipped_notes(spec: ModelSpec) -> list[str]:
+    """The note on the model that is taken where none is named."""
+    return [SHIPPED_NOTE] if spec.model is None else []
 
 
 @dataclass(frozen=True)

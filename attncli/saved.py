@@ -31,6 +31,7 @@ from attncli.errors import UserError, nearest
 from attncli.report import (
     AXES,
     PLACES,
+    RANKED,
     SCHEMA_VERSION,
     WRITTEN,
     Box,
@@ -124,7 +125,6 @@ def _place_of(text: str, name: str, position: int) -> str:
 
 LARGEST = 1e200
 """Beyond it, differences and sums of numbers overflow."""
-RANKED = ("top_keys", "top_weights")
 # The axis that each group of tensors runs along, and the axis of the weights that it lacks.
 GROUPS = {"rows": ("query", "key"), "keys": ("key", "query"), "key_parts": ("key", "query")}
 

@@ -24,11 +24,11 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
+from attncli.commands.ablate import AblateSpec
 from attncli.models.loading import kept_pretrained
 from attncli.models.pretrained import Pretrained, repeated_probe
 from attncli.report import Report
 from attncli.runs.runner import Session
-from attncli.settings.ablate import AblateSpec
 from attncli.settings.text import Texts
 
 VOCABULARY = 49152

@@ -2,11 +2,14 @@
 
 import ast
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from importlib.abc import MetaPathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jsonschema
@@ -53,6 +56,19 @@ def imported(path: Path) -> frozenset[str]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out what starts processes or loads models")
+
+
+class NoModels(MetaPathFinder):
+    """A test of a quick run ends, skipped, where it would import what models need, which takes seconds."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        if fullname == "transformers":
+            pytest.skip("loads a model")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.getoption("--quick"):
+        sys.meta_path.insert(0, NoModels())
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attncli"
 
-LEAVES = {"errors", "report", "memory", "plain_text"}
+LEAVES = {"errors", "report", "plain_text"}
 # What each room may import of ours. A package's __init__ holds no more than its version.
 ARROWS = {
     "cli": {"commands", "settings", "core", *LEAVES},
@@ -29,7 +29,6 @@ ARROWS = {
     "report_parts": {"settings", "core", "report"},
     "saved": {"arrays", "settings", *LEAVES},
     "arrays": {"errors", "models", "plain_text"},
-    "memory": {"errors"},
     "plain_text": set(),
     "errors": set(),
     "report": {"errors"},

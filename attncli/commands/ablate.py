@@ -1,22 +1,182 @@
 """What a model loses without each of its heads: the loss, the prediction, the output."""
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
-import torch
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from attncli.commands.heads import SHIPPED_NOTE, pictures_of
 from attncli.core.row_statistics import EFFECTS
 from attncli.errors import UserError
-from attncli.measure.ablate import Predicted, ablated, predicted_reading, swapped_reading
-from attncli.models.pictures import read_picture, reader_of
-from attncli.models.pretrained import Pretrained, Reading, read_text, token_named
-from attncli.models.text_files import ManyTexts, PairFile, TextFile, TextLine
-from attncli.report import Numbers, Report, Statistic, Table
-from attncli.report_parts import build_report
-from attncli.runs.runner import read_survey_text
-from attncli.settings.ablate import EACH_TOKEN, AblateSpec
-from attncli.settings.text import Texts
+from attncli.settings.fields import Contradictions, Everyday, Size, TokenName, contradiction, in_group
+from attncli.settings.models import ImageSpec, SurveyTextSpec, check_head, check_heads, split_names
+from attncli.settings.text import Text, Texts
+
+if TYPE_CHECKING:
+    import torch
+
+    from attncli.measure.ablate import Predicted
+    from attncli.models.pretrained import Pretrained, Reading
+    from attncli.models.text_files import TextLine
+    from attncli.report import Report, Statistic
+
+    Effect = str
+else:
+    Effect = Literal[tuple(EFFECTS)]
+EVERY_HEAD = "all"
+EACH_TOKEN = "each"
+
+
+def _check_heads_or_all(names: list[str]) -> list[str]:
+    return names if names == [EVERY_HEAD] else check_heads(names)
+
+
+HeadNamesOrAll = Annotated[list[str], BeforeValidator(split_names), AfterValidator(_check_heads_or_all)]
+
+
+class AblateSpec(SurveyTextSpec, ImageSpec):
+    experiment = "ablate"
+    title = "What is lost without each head"
+    module = "attncli.commands.ablate"
+    model_module = module
+    needs_head = True
+    examples = (
+        "attn ablate",
+        "attn ablate --model ./my-model --heads 16:0,18:6 --jointly",
+        'attn ablate --model ./my-model --sentence "The capital of France is" --answer " Paris"',
+        "attn ablate --model ./my-model --texts lines.txt --method mean -o heads.csv",
+        "attn ablate --model ./my-model --approximate",
+        'attn ablate --model ./my-model "A is" --method swap --other "B is" --answer " 1" --against " 2"',
+    )
+    off_keys = frozenset(
+        {
+            *("texts", "text_group", "heads", "jointly", "approximate", "answer", "against", "top", "sort"),
+            *("other", "token", "into"),
+        }
+    )
+    next_steps = ("--method mean", "--texts FILE", "-o page.html")
+    group = "Heads"
+    heading_keys = ("file", "model", "method", "seed")
+
+    heads: Annotated[HeadNamesOrAll, Everyday("the heads that are taken out, or all, each by itself")] = (
+        Field([EVERY_HEAD], description="the heads that are taken out, as LAYER:HEAD, or all, each by itself")
+    )
+    method: Annotated[Literal["zero", "mean", "sink", "swap"], Everyday("what replaces a head's output")] = (
+        Field(
+            "zero",
+            description="what replaces a head's output: nothing, its mean over all tokens, the first value, "
+            "or what it gave on another prompt",
+        )
+    )
+    other: Annotated[Text | None, Everyday("with --method swap: the other prompt, of as many tokens")] = (
+        Field(
+            None,
+            description="with `method` swap: the other prompt, of as many tokens (for many: `texts` in JSON "
+            "Lines or CSV with text, other, answer and against)",
+        )
+    )
+    token: TokenName | None = Field(
+        None,
+        description="with `method` swap: at this token alone, named as cat, cat#2, 5, -1 or last; each: at "
+        "every token by itself (default: at all tokens)",
+    )
+    into: Annotated[str, AfterValidator(check_head)] | None = Field(
+        None,
+        description="with `method` swap: into this one later head alone, as LAYER:HEAD, by the direct path "
+        "(path patching)",
+    )
+    jointly: Annotated[bool, Everyday()] = Field(
+        False, description="also take out all of these heads at once"
+    )
+    approximate: Annotated[bool, Everyday("every head by one backward pass")] = Field(
+        False,
+        description="every head by one backward pass, |d loss / d gate|; exact for 16 of them, or "
+        "for `heads`",
+    )
+    answer: Annotated[str | None, Everyday("measure this token alone, after the text")] = Field(
+        None, description="measure this token alone, after the text (or at the mask of an encoder's text)"
+    )
+    against: Annotated[str | None, Everyday("with --answer: compare with this token")] = Field(
+        None, description="with `answer`: compare its logit with this token's"
+    )
+    sort: Annotated[Effect | None, Everyday("the heads with the largest effect first")] = Field(
+        None, description="show the heads with the largest effect first (default: the first that is measured)"
+    )
+    top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
+
+    @property
+    def named_heads(self) -> list[str]:
+        """The heads that are named; none where it is all of them."""
+        return [] if self.heads == [EVERY_HEAD] else self.heads
+
+    def single_statistics(self) -> tuple[str, ...]:
+        differences = {
+            "loss": True,
+            "probability": self.answer is not None,
+            "logit_difference": self.against is not None,
+        }
+        baseline = [name for name, is_measured in differences.items() if is_measured]
+        # Whether a model has a head that predicts tokens is known when it is there.
+        effects = [*baseline, "kl", *(["output_change"] if self.model and not self.answer else [])]
+        if self.image is not None:
+            effects = ["cls_change", "output_change"]
+        ends = ("", "_low", "_high") if self.texts is not None else ("",)
+        names = [f"{name}{end}" for name in effects for end in ends]
+        found = [*names, *in_group("baseline", *(f"{name}{end}" for name in baseline for end in ends))]
+        found += in_group("joint", *names) if self.jointly else ()
+        if self.approximate:
+            found += ["approximate", *in_group("approximation", "rank_correlation", "heads")]
+        return tuple(found)
+
+    def _contradictions_of_swaps(self) -> Contradictions:
+        if self.method != "swap":
+            for key in self.given("other", "token", "into"):
+                yield contradiction(key, "needs `method` swap", "method")
+            return
+        if self.texts is None and self.other is None:
+            yield contradiction(
+                "method", "swap needs `other`, another prompt, or `texts` with pairs", "other"
+            )
+        if self.texts is not None and self.other is not None:
+            yield contradiction("other", "stands in the lines of `texts`", "texts")
+        if self.other is not None and self.probe:
+            yield contradiction("other", "needs `sentence` or `file`: another prompt than that", "probe")
+        if self.context is not None:
+            yield contradiction("context", "cannot be combined with `method` swap", "method")
+        if self.token == EACH_TOKEN and self.texts is not None:
+            yield contradiction("token", "each is for one pair: `texts` have tokens of their own", "texts")
+        if self.into is not None and self.jointly:
+            yield contradiction("jointly", "cannot be combined with `into`, head by head", "into")
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        for key in self.given("answer", "approximate") if self.image is not None else ():
+            yield contradiction(key, "is of models that predict tokens, not of a picture", "image")
+        if self.image is not None and self.method == "swap":
+            yield contradiction("method", "swap is for prompts, not for a picture", "image")
+        if self.sort == "cls_change" and self.image is None:
+            yield contradiction("sort", "cls_change needs `image`", "image")
+        if self.against is not None and self.answer is None:
+            yield contradiction("against", "needs `answer`", "answer")
+        if self.answer is not None and self.probe:
+            yield contradiction("answer", "needs `sentence` or `file`: random tokens have no answer", "probe")
+        if self.jointly and len(self.named_heads) < 2:
+            yield contradiction("jointly", "needs `heads`, two or more", "heads")
+        for key, needs in (
+            ("approximate", "approximate"),
+            ("probability", "answer"),
+            ("logit_difference", "against"),
+            ("restored", "against"),
+        ):
+            if self.sort == key and not getattr(self, needs):
+                yield contradiction("sort", f"{key} needs `{needs}`", needs)
+        if self.sort == "output_change" and self.answer:
+            yield contradiction(
+                "sort", "output_change is for models without a head: leave `answer` out", "answer"
+            )
+        yield from self._contradictions_of_swaps()
+        if self.approximate and self.method != "zero":
+            yield contradiction("approximate", "is for `method` zero: a gate goes from 1 to 0", "method")
+
 
 METHODS = {
     "zero": "A head that is taken out gives nothing, as if its columns of W_O were zero.",
@@ -32,8 +192,14 @@ PICTURE_NOTE = (
 )
 
 
-def read(spec: AblateSpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Predicted:
+def read(
+    spec: AblateSpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator"
+) -> "Predicted":
     """What the model reads, and what is predicted of it; UserError for what does not fit."""
+    from attncli.measure.ablate import predicted_reading
+    from attncli.models.pictures import read_picture, reader_of
+    from attncli.runs.runner import read_survey_text
+
     if spec.image is not None:
         reading = read_picture(pretrained, spec.image, texts.text)
         return predicted_reading(reading, reader_of(pretrained, reading), generator, key="image")
@@ -48,13 +214,16 @@ def read(spec: AblateSpec, texts: Texts, pretrained: Pretrained, generator: torc
 
 def _pair(
     spec: AblateSpec,
-    reading: Reading,
+    reading: "Reading",
     other: str,
     key: str,
-    pretrained: Pretrained,
-    generator: torch.Generator,
-) -> Predicted:
+    pretrained: "Pretrained",
+    generator: "torch.Generator",
+) -> "Predicted":
     """A prompt with the other one; of encoders the same tokens are masked in both."""
+    from attncli.measure.ablate import predicted_reading, swapped_reading
+    from attncli.models.pretrained import read_text, token_named
+
     state = generator.get_state()
     there = read_text(pretrained, other, key="other", truncate=spec.truncate)
     predicted = []
@@ -70,9 +239,11 @@ def _pair(
 
 
 def _read_pair(
-    spec: AblateSpec, line: TextLine, pretrained: Pretrained, generator: torch.Generator
-) -> Predicted:
+    spec: AblateSpec, line: "TextLine", pretrained: "Pretrained", generator: "torch.Generator"
+) -> "Predicted":
     """A line of a file of pairs, whose answers come before those of the settings."""
+    from attncli.models.pretrained import read_text
+
     answers = {"answer": line.answer or spec.answer, "against": line.against or spec.against}
     reading = read_text(pretrained, line.text, key="texts", truncate=spec.truncate)
     own = spec.model_copy(update=answers)
@@ -82,31 +253,39 @@ def _read_pair(
 
 def report_each(
     specs: Sequence[AblateSpec],
-    readings: Sequence[Predicted],
-    pretrained: Pretrained,
+    readings: "Sequence[Predicted]",
+    pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
-) -> list[Report]:
+) -> "list[Report]":
     """The report of each text."""
+    from attncli.models.pictures import reader_of
+
     return [
         _report(spec, [reading], reading.left_out_notes(), reader_of(pretrained, reading), progress)
         for spec, reading in zip(specs, readings, strict=True)
     ]
 
 
-def report_many(spec: AblateSpec, pretrained: Pretrained, progress: Callable[[float], None] | None) -> Report:
+def report_many(
+    spec: AblateSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
+) -> "Report":
     """The report of many texts: means over them, and how sure these are."""
+    import torch
+
+    from attncli.models.text_files import ManyTexts, PairFile, TextFile
+
     assert spec.texts is not None
     generator = torch.Generator().manual_seed(spec.seed)
     is_swap = spec.method == "swap"
     with (PairFile if is_swap else TextFile)(spec.texts, spec.text_group) as file:
 
-        def read_line(line: TextLine) -> Predicted:
+        def read_line(line: "TextLine") -> "Predicted":
             if is_swap:
                 return _read_pair(spec, line, pretrained, generator)
             return read(spec, Texts(text=line.text), pretrained, generator)
 
         many = ManyTexts(file, read_line)
-        readings = [cast(Predicted, reading) for batch in many.batches() for _, reading in batch]
+        readings = [cast("Predicted", reading) for batch in many.batches() for _, reading in batch]
     if len({(reading.is_answer, reading.against is None) for reading in readings}) > 1:
         raise UserError("texts: answer and against must be in every line, or in none")
     return _report(spec, readings, many.notes(), pretrained, progress)
@@ -114,11 +293,16 @@ def report_many(spec: AblateSpec, pretrained: Pretrained, progress: Callable[[fl
 
 def _report(
     spec: AblateSpec,
-    readings: Sequence[Predicted],
+    readings: "Sequence[Predicted]",
     notes: Sequence[str],
-    pretrained: Pretrained,
+    pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
-) -> Report:
+) -> "Report":
+    from attncli.commands.heads import pictures_of
+    from attncli.measure.ablate import ablated
+    from attncli.report import Numbers, Table
+    from attncli.report_parts import build_report
+
     found = ablated(
         pretrained,
         readings,
@@ -163,7 +347,7 @@ def _report(
     return build_report(spec, read, tensors, statistics, notes, about=about, pictures=pictures)
 
 
-def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: Pretrained) -> str:
+def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: "Pretrained") -> str:
     """The effect that heads are sorted by; UserError for one that this model does not have."""
     if spec.sort is None and "restored" in measured:
         return "restored"
@@ -175,23 +359,23 @@ def _sort(spec: AblateSpec, measured: Sequence[str], pretrained: Pretrained) -> 
     return spec.sort
 
 
-def _about(readings: Sequence[Predicted], num_heads: int, pretrained: Pretrained) -> str:
+def _about(readings: "Sequence[Predicted]", num_heads: int, pretrained: "Pretrained") -> str:
     counts = [len(reading.text.ids) for reading in readings]
     on = f"{counts[0]} tokens" if len(counts) == 1 else f"{len(counts):,} texts of {sum(counts):,} tokens"
     heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
     return f"{pretrained.name}: {heads}, on {on}."
 
 
-def _notes(spec: AblateSpec, readings: Sequence[Predicted], pretrained: Pretrained) -> list[str]:
-    notes = [METHODS[spec.method], _measured(spec, readings, pretrained)]
-    if spec.model is None:
-        notes.append(SHIPPED_NOTE)
+def _notes(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained") -> list[str]:
+    from attncli.report_parts import shipped_notes
+
+    notes = [METHODS[spec.method], _measured(spec, readings, pretrained), *shipped_notes(spec)]
     if len(readings) > 1:
         notes.append("Means over the texts, with 95 % intervals (Student's t).")
     return notes
 
 
-def _measured(spec: AblateSpec, readings: Sequence[Predicted], pretrained: Pretrained) -> str:
+def _measured(spec: AblateSpec, readings: "Sequence[Predicted]", pretrained: "Pretrained") -> str:
     """Which predictions the numbers are about."""
     places = sum(reading.num_places for reading in readings)
     if spec.answer is not None:

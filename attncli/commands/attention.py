@@ -11,8 +11,7 @@ from attncli.core.formulas import merged_moments
 from attncli.core.layer import Moments, merge_heads
 from attncli.core.mechanisms import alibi_slopes
 from attncli.core.summaries import moments
-from attncli.errors import RunError
-from attncli.memory import readable_bytes
+from attncli.errors import RunError, readable_bytes
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Step, Tensors
 from attncli.report_parts import LeadingAxes, build_report, named, row_tensors, with_summaries
 from attncli.settings.attention import (

@@ -36,8 +36,7 @@ from attncli.commands.output import (
     readable_seconds,
 )
 from attncli.core.runtime import one_torch_thread
-from attncli.errors import DONE, FAILED, SOME_FAILED, ClosedPipe, UserError, forget_stdout
-from attncli.memory import available_bytes
+from attncli.errors import DONE, FAILED, SOME_FAILED, ClosedPipe, UserError, available_bytes, forget_stdout
 from attncli.plain_text import plain_text
 from attncli.runs.driver import Driver, Executor, run_here, run_in_workers
 from attncli.runs.plan import (

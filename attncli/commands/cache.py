@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from attncli.commands.heads import SHIPPED_NOTE
 from attncli.core.row_statistics import CACHE_POLICIES
 from attncli.measure.cache import Judged, LimitedHeads, judged_reading, limited_heads, need_name, read_judged
 from attncli.measure.cache_policies import PolicyCosts, policy_costs, windows
 from attncli.measure.patterns import HeadRow
 from attncli.models.pretrained import Pretrained
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Table
-from attncli.report_parts import build_report
+from attncli.report_parts import SHIPPED_NOTE, build_report
 from attncli.runs.runner import read_survey_text
 from attncli.settings.cache import USUAL_BUDGETS, CacheSpec
 from attncli.settings.text import Texts

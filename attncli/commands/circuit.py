@@ -130,7 +130,7 @@ def _report(
     progress: Callable[[float], None] | None,
 ) -> Report:
     from attncli.measure.circuit import head_edges, heads_with_pattern
-    from attncli.report_parts import build_report
+    from attncli.report_parts import build_report, shipped_notes
 
     heads = [spec.head] if spec.head is not None else []
     if spec.pattern is not None:
@@ -152,7 +152,7 @@ def _report(
         Texts(tokens, token_spelling=pretrained.token_spelling),
         {},
         statistics,
-        [*of_texts, *_shipped(spec), *found.notes, *notes],
+        [*of_texts, *shipped_notes(spec), *found.notes, *notes],
         about=f"{pretrained.name}: which heads feed which, on {on}.",
         how_to_read=SHARE_NOTE,
     )
@@ -199,7 +199,7 @@ def _report_weights(
     spec: CircuitSpec, pretrained: "Pretrained", progress: Callable[[float], None] | None
 ) -> Report:
     from attncli.measure.circuit import compositions
-    from attncli.report_parts import build_report
+    from attncli.report_parts import build_report, shipped_notes
 
     found = compositions(pretrained, head=spec.head, progress=progress)
     edges = [
@@ -212,13 +212,7 @@ def _report_weights(
         for row in sorted(found.rows, key=lambda row: -row["score"])
     ]
     statistics: dict[str, Statistic] = {"edges": Table(edges), "copying": Table(found.copying)}
-    notes = [*([COPYING_NOTE] if found.copying else []), *_shipped(spec)]
+    notes = [*([COPYING_NOTE] if found.copying else []), *shipped_notes(spec)]
     spec = spec.model_copy(update={"probe": None, "num_tokens": None})
     about = f"{pretrained.name}: which heads can feed which, from weights alone."
     return build_report(spec, Texts(), {}, statistics, notes, about=about, how_to_read=WEIGHTS_NOTE)
-
-
-def _shipped(spec: CircuitSpec) -> list[str]:
-    from attncli.commands.heads import SHIPPED_NOTE
-
-    return [SHIPPED_NOTE] if spec.model is None else []

@@ -6,7 +6,7 @@ from typing import Any
 
 from attncli.commands.command import DEBUG, Command, CommandGroup
 from attncli.saved import report_schema
-from attncli.settings.schema import config_schema
+from attncli.settings.config_file import config_schema
 
 CONFIG_SUMMARY = "Print the JSON Schema of config files, for editors"
 CONFIG_EXAMPLES = (

@@ -33,9 +33,8 @@ from attncli.commands.output import Destination, checked_path, first_words, prog
 from attncli.errors import DONE, INTERRUPTED, UserError
 from attncli.plain_text import note
 from attncli.settings import SPECS
-from attncli.settings.config_file import ConfigFile
+from attncli.settings.config_file import ConfigFile, resolved_yaml
 from attncli.settings.fields import Spec, flag_name, in_words_of
-from attncli.settings.schema import resolved_yaml
 from attncli.settings.text import ALTERNATIVES
 from attncli.settings.validation import Given, checked_spec, current, with_maps
 

@@ -7,9 +7,8 @@ from math import inf
 import torch
 from torch import Tensor
 
-from attncli.errors import UserError
+from attncli.errors import UserError, readable_bytes
 from attncli.measure.writing import MOST_KEYS_OF_HEADS, Prompt, Writing, WrittenRows, read_prompt, writing
-from attncli.memory import readable_bytes
 from attncli.models.pretrained import Pretrained
 from attncli.models.stored import use_of
 from attncli.models.writing import Decoding, settings_notes, start_token

@@ -46,7 +46,7 @@ from attncli.models.pretrained import (
 )
 from attncli.models.text_files import ManyTexts, TextFile, TextLine
 from attncli.report import Cell, NamedTensor, Numbers, Picture, Report, Statistic, Table, whole_head_name
-from attncli.report_parts import build_report, named
+from attncli.report_parts import build_report, named, shipped_notes
 from attncli.runs.report_values import ROWS, Columns, stack_and_name
 from attncli.runs.results import Reader, differing_settings
 from attncli.runs.runner import read_survey_text
@@ -59,11 +59,6 @@ PROBE_NOTE = (
     "induction head."
 )
 WEIGHTED_NOTE = "Weights are times ||v W_O||, each row renormalised; value_norm is the rows' mean sum."
-SHIPPED_NOTE = (
-    "This model ships with attn; it learned to copy random characters. --model FOLDER takes another."
-)
-
-
 EXAMPLES_NOTE = "Each example is another text, at its own strongest (weakest, nearest to the median) row."
 INTERVALS_NOTE = (
     "Means over texts with 95 % intervals (Student's t): a head is named where its interval is above the "
@@ -336,13 +331,12 @@ def _about(name: str, num_heads: int, read: str) -> str:
 def _notes(spec: HeadsSpec) -> list[str]:
     keys = "key" if spec.skip_sink == 1 else f"{spec.skip_sink} keys"
     notes = {
-        SHIPPED_NOTE: spec.model is None,
         PROBE_NOTE: spec.probe,
         f"Without the first {keys}, the other weights renormalised.": spec.skip_sink,
         WORDS_NOTE: spec.words,
         WEIGHTED_NOTE: spec.weighted,
     }
-    return [note for note, applies in notes.items() if applies]
+    return [*shipped_notes(spec), *(note for note, applies in notes.items() if applies)]
 
 
 def _report_examples(spec: HeadsSpec, many: ManyTexts[TextLine], pretrained: Pretrained) -> Report:

@@ -14,10 +14,9 @@ from attncli.core.formulas import Plane
 from attncli.core.layer import AttentionLayer, Computed, Wanted
 from attncli.core.names import head_range
 from attncli.core.summaries import moments
-from attncli.errors import UserError
+from attncli.errors import UserError, refuse_bytes
 from attncli.measure.heads import look_queries
 from attncli.measure.removal import AblatedHeads
-from attncli.memory import refuse_bytes
 from attncli.models.architectures import output_projection
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, StopCapture

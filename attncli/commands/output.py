@@ -23,8 +23,7 @@ from attncli.commands.command import (
     refuse_unknown,
     width,
 )
-from attncli.errors import ClosedPipe, RunError, UserError, WriteError
-from attncli.memory import readable_bytes
+from attncli.errors import ClosedPipe, RunError, UserError, WriteError, readable_bytes
 from attncli.models.folder import local_model, stored_bytes
 from attncli.plain_text import plain_text
 from attncli.views import PARTS, SUFFIXES, VIEWS, Display, NoSuchTable, NothingToDraw, Write, load_view

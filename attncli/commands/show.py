@@ -7,8 +7,7 @@ from typing import Any
 from attncli.arrays import STDIN, is_array_file, read_array
 from attncli.commands.command import DEBUG, OUTPUT_FLAGS, Command, argument, option, refuse_given
 from attncli.commands.output import Destination
-from attncli.errors import UserError
-from attncli.memory import available_bytes
+from attncli.errors import UserError, available_bytes
 from attncli.saved import SavedReports, checked_weights, read_array_report, read_reports, read_tokens
 from attncli.views import SUFFIXES
 

@@ -1,24 +1,154 @@
 """What each head adds to the logit of the next token, and why a head looks where it does, as reports."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
+from pydantic import AfterValidator, Field, create_model
 
-from attncli.commands.heads import SHIPPED_NOTE
 from attncli.core.names import named_head
 from attncli.errors import UserError
-from attncli.measure.scores import ScoreParts, score_parts
-from attncli.measure.why import LogitAttribution, attribution, check_splits
-from attncli.models.pretrained import Pretrained, Reading, token_named
-from attncli.report import Numbers, Report, Statistic, Table, Tensors
-from attncli.report_parts import build_report, named
-from attncli.runs.runner import read_survey_text
-from attncli.settings.ablate import WhySpec
+from attncli.settings.fields import (
+    ONE_HEAD,
+    Contradictions,
+    Count,
+    Everyday,
+    Group,
+    Size,
+    TokenName,
+    contradiction,
+    in_group,
+)
+from attncli.settings.models import SurveyTextSpec, check_head
 from attncli.settings.text import Texts
 
+if TYPE_CHECKING:
+    import torch
 
-def read(spec: WhySpec, texts: Texts, pretrained: Pretrained, generator: torch.Generator) -> Reading:
+    from attncli.measure.scores import ScoreParts
+    from attncli.measure.why import LogitAttribution
+    from attncli.models.pretrained import Pretrained, Reading
+    from attncli.report import Report, Statistic
+
+    class QueryAndKeySpec(SurveyTextSpec):
+        to: str | None
+else:
+    # `from` cannot be written as the name of a field.
+    QueryAndKeySpec = create_model(
+        "QueryAndKeySpec",
+        __base__=SurveyTextSpec,
+        **{
+            "from": (
+                Annotated[TokenName | None, Group("Output"), Everyday("with --head: the token that looks")],
+                Field(
+                    None,
+                    description="with `head`: the query: a text as cat, cat#2 for the second of them, a "
+                    "position as 5 or -1, or last (default: last)",
+                ),
+            ),
+            "to": (
+                Annotated[
+                    TokenName | None, Group("Output"), Everyday("with --head: the token that it looks at")
+                ],
+                Field(
+                    None,
+                    description="with `head`: the key, named as in `from` (default: the one with most weight "
+                    "beyond the first)",
+                ),
+            ),
+        },
+    )
+
+
+class WhySpec(QueryAndKeySpec):
+    experiment = "why"
+    title = "What each head adds to a logit"
+    module = "attncli.commands.why"
+    model_module = module
+    needs_head = True
+    examples = (
+        "attn why",
+        'attn why "The capital of France is" --model ./my-model --answer " Paris"',
+        'attn why "the cat sat as it slept" --model ./my-model --head 5:11 --from it',
+        'attn why --model ./my-model "He gave the book to" --answer " her" --against " him" --head 9:6',
+        'attn why --model ./my-model "the cat sat because it was tired" --head 5:11 --from it --to cat',
+        "attn why --model ./my-model -o heads.csv",
+    )
+    off_keys = frozenset({"texts", "text_group", "answer", "against", "top", "from", "to", "over"})
+    next_steps = (ONE_HEAD, "--answer TEXT", "-o page.html")
+    heading_keys = ("file", "model", "answer", "against", "seed")
+
+    answer: Annotated[str | None, Everyday("the token whose logit it is, after the text")] = Field(
+        None, description="the token whose logit it is, after the text (default: the most likely one)"
+    )
+    against: Annotated[str | None, Everyday("with --answer: compare with this token")] = Field(
+        None, description="with `answer`: how far its logit is above this token's"
+    )
+    head: Annotated[
+        Annotated[str, AfterValidator(check_head)] | None,
+        Everyday("why this head, as 5:11, looks where it does"),
+    ] = Field(
+        None,
+        description="why this head, as LAYER:HEAD, looks where it does; with `answer`: what it adds token by "
+        "token (default: the head that adds most)",
+    )
+    over: Count = Field(
+        2,
+        description="with `head`: how many earlier heads of each side say what they looked at as they wrote",
+    )
+    top: Annotated[Size | None, Everyday()] = Field(None, description="show only the first N heads")
+
+    @classmethod
+    def title_of(cls, settings: Mapping[str, Any]) -> str:
+        return "Why a head looks where it does" if settings.get("to") else cls.title
+
+    @classmethod
+    def steps_after(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        if settings.get("to"):
+            return "--show all", "-o page.html"
+        return cls.next_steps[1:] if settings.get("answer") else cls.next_steps
+
+    @property
+    def is_of_score(self) -> bool:
+        """Whether it is about the score of a head, not about a logit."""
+        return self.head is not None and self.answer is None
+
+    @property
+    def query(self) -> str:
+        """The name of the token that looks."""
+        return getattr(self, "from") or "last"
+
+    def row_statistics(self) -> tuple[str, ...]:
+        return "contribution", "weight"
+
+    def single_statistics(self) -> tuple[str, ...]:
+        parts = in_group("parts", "embedding", "heads", "mlps", "biases", "sum", "logit", "norm_scale")
+        return ("contribution", *parts, *in_group("layers.N", "layer", "attention", "mlp"))
+
+    def contradictions(self) -> Contradictions:
+        yield from super().contradictions()
+        if self.against is not None and self.answer is None:
+            yield contradiction("against", "needs `answer`", "answer")
+        for key in self.given("from", "to", "over"):
+            if self.head is None:
+                what = "whose score it is about" if key == "over" else "whose query or key it is"
+                yield contradiction(key, f"needs `head`, {what}", "head")
+            elif self.answer is not None:
+                yield contradiction(key, "cannot be combined with `answer`, at the last token", "answer")
+        if self.top is not None and self.is_of_score:
+            yield contradiction("top", "is of heads that add to a logit: `head` needs `answer`", "answer")
+        if self.texts is not None:
+            yield contradiction(
+                "texts", "is not for why, which reads one text: give `sentence` or `file`", "texts"
+            )
+        if self.context is not None:
+            yield contradiction("context", "is for an encoder, and why for decoders alone", "context")
+
+
+def read(spec: WhySpec, texts: Texts, pretrained: "Pretrained", generator: "torch.Generator") -> "Reading":
     """What the model reads; UserError for a model whose logits are asked for and are no sums."""
+    from attncli.measure.why import check_splits
+    from attncli.runs.runner import read_survey_text
+
     if not spec.is_of_score:
         check_splits(pretrained)
     return read_survey_text(spec, texts, pretrained, generator)
@@ -26,10 +156,10 @@ def read(spec: WhySpec, texts: Texts, pretrained: Pretrained, generator: torch.G
 
 def report_each(
     specs: Sequence[WhySpec],
-    readings: Sequence[Reading],
-    pretrained: Pretrained,
+    readings: "Sequence[Reading]",
+    pretrained: "Pretrained",
     progress: Callable[[float], None] | None,
-) -> list[Report]:
+) -> "list[Report]":
     """The report of each text."""
     pairs = zip(specs, readings, strict=True)
     return [
@@ -37,7 +167,11 @@ def report_each(
     ]
 
 
-def _report(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Report:
+def _report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
+    from attncli.measure.why import attribution
+    from attncli.report import Numbers, Table, Tensors
+    from attncli.report_parts import build_report, named
+
     found = attribution(pretrained, reading, answer=spec.answer, against=spec.against, head=spec.head)
     ranked = sorted(found.heads, key=lambda row: -abs(row["contribution"]))
     statistics: dict[str, Statistic] = {
@@ -62,22 +196,29 @@ def _report(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Report:
     )
 
 
-def _how_to_read(found: LogitAttribution, pretrained: Pretrained) -> str:
+def _how_to_read(found: "LogitAttribution", pretrained: "Pretrained") -> str:
     labels = pretrained.labels(found.ids)
     shown = [pretrained.text_of([token]) or label for token, label in zip(found.ids, labels, strict=True)]
     what = f"the logit of {shown[0]!r}" + (f" minus that of {shown[1]!r}" if len(shown) > 1 else "")
     return f"What each part adds to {what} at the last token, with the scale of the last norm frozen."
 
 
-def _notes(spec: WhySpec, found: LogitAttribution, reading: Reading) -> list[str]:
+def _notes(spec: WhySpec, found: "LogitAttribution", reading: "Reading") -> list[str]:
+    from attncli.report_parts import shipped_notes
+
     by_token = f"Head {spec.head} token by token: weight times value, through W_O and W_U."
-    return [by_token, *_shipped(spec), *found.notes, *reading.left_out_notes()]
+    return [by_token, *shipped_notes(spec), *found.notes, *reading.left_out_notes()]
 
 
 MOST_PAIRS = 20
 
 
-def _score_report(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Report:
+def _score_report(spec: WhySpec, reading: "Reading", pretrained: "Pretrained") -> "Report":
+    from attncli.measure.scores import score_parts
+    from attncli.models.pretrained import token_named
+    from attncli.report import Numbers, Table, Tensors
+    from attncli.report_parts import build_report, named, shipped_notes
+
     stack, layer, head = named_head(str(spec.head))
     if stack:
         raise UserError(f"head: must name a layer and a head, as {layer}:{head} (got {spec.head})")
@@ -123,7 +264,7 @@ def _score_report(spec: WhySpec, reading: Reading, pretrained: Pretrained) -> Re
         Texts(text.tokens, token_spelling=pretrained.token_spelling),
         {},
         statistics,
-        [*_shipped(spec), *found.notes, *reading.left_out_notes()],
+        [*shipped_notes(spec), *found.notes, *reading.left_out_notes()],
         about=f"{pretrained.name}: why head {spec.head} looks from {found.query} to {found.key}.",
         how_to_read=SCORE_NOTE,
     )
@@ -135,7 +276,7 @@ SCORE_NOTE = (
 )
 
 
-def _pairs(found: ScoreParts) -> list[dict[str, str | float]]:
+def _pairs(found: "ScoreParts") -> list[dict[str, str | float]]:
     """The pairs of parts that add most, of the query and of the key."""
     order = found.pairs.abs().flatten().argsort(descending=True)[:MOST_PAIRS].tolist()
     places = (divmod(place, len(found.parts)) for place in order)
@@ -147,7 +288,3 @@ def _pairs(found: ScoreParts) -> list[dict[str, str | float]]:
         }
         for a, b in places
     ]
-
-
-def _shipped(spec: WhySpec) -> list[str]:
-    return [SHIPPED_NOTE] if spec.model is None else []

@@ -24,7 +24,7 @@ from attncli.core.summaries import (
     relative_changes,
     token_losses,
 )
-from attncli.errors import UserError
+from attncli.errors import UserError, refuse_bytes
 from attncli.measure.heads import NOTHING_MORE, WHERE_IT_LOOKS, Survey, found_texts, looked_at
 from attncli.measure.patterns import HeadRow
 from attncli.measure.removal import (
@@ -40,7 +40,7 @@ from attncli.measure.removal import (
     output_of,
 )
 from attncli.measure.scores import Part, Stream
-from attncli.memory import refuse_bytes
+from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, Consumer, StopCapture
 from attncli.models.pretrained import CLS, Pretrained, Reading
@@ -169,8 +169,6 @@ AGREES = 1e-4
 FLOAT_BYTES = 4
 COPIES_OF_LOGITS = 4
 """Of one text: its logits, their log-probabilities, and those that they are compared with."""
-LOGITS_TO_KEEP = "logits_to_keep"
-"""The argument of models that can compute their logits at some places alone."""
 
 
 class Start(NamedTuple):

@@ -25,8 +25,8 @@ from attncli.core.layer import (
 )
 from attncli.core.names import head_range
 from attncli.core.row_statistics import FIRST_TOKEN, HEAD_PATTERNS
-from attncli.core.row_tiles import GivenWeights
-from attncli.errors import UserError
+from attncli.core.row_tiles import GivenWeights, Source
+from attncli.errors import UserError, refuse_bytes
 from attncli.measure.patterns import (
     HeadRow,
     HeadTotals,
@@ -39,7 +39,6 @@ from attncli.measure.patterns import (
     wanted_scores,
 )
 from attncli.measure.removal import AblatedHeads
-from attncli.memory import refuse_bytes
 from attncli.models.architectures import BLOCK, matrix_and_bias, output_projection, projection_of_heads
 from attncli.models.capture import Way, capture
 from attncli.models.layers import CapturedLayer, DeferredLayers
@@ -113,10 +112,7 @@ def refuse_merged(reading: Reading, pretrained: Pretrained, advice: str) -> None
     refuse_bytes("heads", num_heads * max(reading.counts) ** 2 * BYTES_PER_MERGED_WEIGHT, advice)
 
 
-Attention = AttentionLayer | GivenWeights
-
-
-def without_first_keys(attention: Attention, count: int) -> Attention:
+def without_first_keys(attention: Source, count: int) -> Source:
     """The attention with its first keys (and a learned sink, if there is one) hidden, the rest renormalised.
 
     Otherwise every causal model looks like its first token, where heads park what they do not need (Xiao
@@ -157,7 +153,7 @@ class MarkedTexts:
         self.pretrained = pretrained
         self.special = torch.tensor(sorted(pretrained.special_ids - pretrained.unknown_ids))
 
-    def attention(self, layer: CapturedLayer) -> Attention:
+    def attention(self, layer: CapturedLayer) -> Source:
         """The attention of a layer, between words and without the first keys where that was asked for."""
         attention = attention_between_words(layer, self.whole) if self.options.words else layer.attention
         return without_first_keys(attention, self.options.skip_sink)
@@ -304,7 +300,7 @@ class HeadLooks:
             size = pretrained.num_layers * reading.counts[0] ** 2 * BYTES_PER_MEAN_WEIGHT
             refuse_bytes("heads", size, "a smaller picture, or a prompt of fewer tokens")
 
-    def take(self, layer: CapturedLayer, attention: Attention, found: Computed) -> None:
+    def take(self, layer: CapturedLayer, attention: Source, found: Computed) -> None:
         """Keep what is asked for of one layer."""
         if layer.kind != "self":
             return
@@ -342,7 +338,7 @@ class HeadLooks:
         return row
 
 
-def rows_at(attention: Attention, queries: Sequence[int], text: int) -> Float[Tensor, "head query key"]:
+def rows_at(attention: Source, queries: Sequence[int], text: int) -> Float[Tensor, "head query key"]:
     """The weights of some queries of one text."""
     if isinstance(attention, GivenWeights):
         return attention.weights[text][:, [*queries]]
@@ -531,7 +527,7 @@ class Survey:
             self.progress(min(1.0, len(self._found.layers) / num_layers))
         return found.output
 
-    def _wanted(self, layer: CapturedLayer, attention: Attention) -> Wanted:
+    def _wanted(self, layer: CapturedLayer, attention: Source) -> Wanted:
         """The same for all layers of a stack, and so are the patterns in it; but for the maps and the output,
         which a layer has from here where it is the model's own and nothing else has computed it before.
         """
@@ -558,7 +554,7 @@ class Survey:
                 self.rolled[text] = roll_out(self.rolled[text], mean)
 
     def _weighted(
-        self, layer: CapturedLayer, attention: Attention
+        self, layer: CapturedLayer, attention: Source
     ) -> tuple[AttentionLayer, Float[Tensor, "text head"]]:
         """The layer with its weights times the values' norms, and mean_i sum_j ||p_ij v_j W_O||."""
         name = self.pretrained.name
@@ -579,7 +575,7 @@ class Survey:
         totals = found.output[..., 0].double().sum(dim=-1) / found.seeing.sum(dim=-1, keepdim=True)
         return weighted_by_values(attention, norms), totals
 
-    def _compare_with_model(self, projection: nn.Module, module: str, attention: Attention) -> None:
+    def _compare_with_model(self, projection: nn.Module, module: str, attention: Source) -> None:
         """UserError, as the model runs on, where W_O takes something else than the heads: gated ones, say.
 
         Also where it gives something else than its matrix does, by a hook or an adapter.

@@ -22,9 +22,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attncli.core.layer import AttentionLayer, merge_heads
-from attncli.errors import UserError
+from attncli.errors import UserError, refuse_bytes
 from attncli.measure.removal import Blocks, forwards_replaced, index_of_head, output_of
-from attncli.memory import refuse_bytes
 from attncli.models.architectures import BLOCK, matrix_and_bias, output_projection, projection_of_heads
 from attncli.models.capture import check_computed_here, run_model
 from attncli.models.layers import CapturedLayer, StopCapture

@@ -10,11 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attncli.core.summaries import jensen_shannon
+from attncli.errors import refuse_bytes
 from attncli.measure.ablate import WHERE
 from attncli.measure.differences import NAMING, Alignment, align
 from attncli.measure.heads import NOTHING_MORE, Survey, found_texts
 from attncli.measure.patterns import HeadRow
-from attncli.memory import refuse_bytes
 from attncli.models.capture import capture
 from attncli.models.layers import CapturedLayer
 from attncli.models.pretrained import ModelText, Pretrained, Reading, texts_of_stack

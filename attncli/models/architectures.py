@@ -65,6 +65,8 @@ POSITIONS = ("position_embeddings", "embed_positions")
 """The last part of the name of a table with a vector for each position."""
 ROTATIONS_BY_LENGTH = frozenset({"dynamic", "longrope"})
 """Rotations that depend on how long the text is."""
+LOGITS_TO_KEEP = "logits_to_keep"
+"""The argument of models that can compute their logits at some places alone."""
 UNTRAINED_PARTS = ("pooler",)
 """Parts of base models beside the layers: a checkpoint may lack them, attention ignores them."""
 TOKENS_OF_PICTURES = {

@@ -19,8 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from attncli.core.row_tiles import GivenWeights
-from attncli.errors import UserError
-from attncli.memory import raise_if_memory
+from attncli.errors import UserError, raise_if_memory
 from attncli.models.architectures import WEIGHTS, WINDOW
 from attncli.models.layers import (
     CannotShow,

@@ -25,8 +25,7 @@ from transformers import (
 )
 from transformers.integrations.gguf.utils import is_gguf_arch_supported
 
-from attncli.errors import UserError
-from attncli.memory import available_bytes, is_about_memory, readable_bytes
+from attncli.errors import UserError, available_bytes, is_about_memory, readable_bytes
 from attncli.models.architectures import (
     UNTRAINED_PARTS,
     class_of,

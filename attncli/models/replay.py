@@ -17,7 +17,8 @@ from transformers.cache_utils import DynamicLayer
 
 from attncli.core.layer import AttentionLayer
 from attncli.core.row_tiles import GivenWeights
-from attncli.memory import refuse_bytes
+from attncli.errors import refuse_bytes
+from attncli.models.architectures import LOGITS_TO_KEEP
 from attncli.models.capture import Way, guarded, model_errors, way_of, with_eager_attention
 from attncli.models.layers import CannotShow, CapturedLayer, handing_over
 from attncli.models.writing import (
@@ -29,8 +30,6 @@ from attncli.models.writing import (
     whole_cache,
 )
 
-LOGITS_TO_KEEP = "logits_to_keep"
-"""The argument of models that can compute their logits at some places alone."""
 BYTES_PER_LOGIT = 12
 """The logits of an answer and their log-probabilities, in float32."""
 

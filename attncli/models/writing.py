@@ -41,8 +41,7 @@ from transformers.utils.generic import ModelOutput
 from attncli.core.engines import FusedAttention
 from attncli.core.layer import AttentionLayer, Visibility
 from attncli.core.row_tiles import GivenWeights
-from attncli.errors import UserError
-from attncli.memory import readable_bytes
+from attncli.errors import UserError, readable_bytes
 from attncli.models.architectures import ROTATIONS_BY_LENGTH, WEIGHTS
 from attncli.models.capture import (
     Way,

@@ -21,8 +21,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from attncli.core.runtime import VARIABLE
-from attncli.errors import RunError
-from attncli.memory import is_about_memory, out_of_memory
+from attncli.errors import RunError, is_about_memory, out_of_memory
 from attncli.runs.plan import Job, Plan, RunKeys
 from attncli.runs.report_values import FLOAT, Columns, Expectations
 from attncli.runs.runner import Chunk, ChunkResult, UnfinishedJob, run_chunk

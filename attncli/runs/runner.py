@@ -16,8 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from attncli.core.runtime import one_torch_thread, threads_of_idle_cores
-from attncli.errors import RunError, UserError
-from attncli.memory import refuse_bytes
+from attncli.errors import RunError, UserError, refuse_bytes
 from attncli.models.folder import check_gguf, check_model_folder, check_packages, local_model
 from attncli.models.text_files import in_batches
 from attncli.report import NamedTensor, Numbers, Report, Statistic, Tensors

@@ -13,6 +13,9 @@ from attncli.core.engines import attend
 from attncli.core.formulas import softmax_gradient_norm
 from attncli.core.layer import AttentionLayer, Computed, ScoreRules, Visibility, Wanted, scale_factors
 from attncli.core.mechanisms import (
+    Data,
+    Vectors,
+    Weights,
     average_by_loop,
     averaging_weights,
     batch_norm,
@@ -24,9 +27,6 @@ from attncli.core.mechanisms import (
 )
 from attncli.core.row_statistics import OF_WEIGHTS
 from attncli.errors import RunError
-
-Vectors = Float[Tensor, "*batch token dim"]
-Weights = Float[Tensor, "token token"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +85,6 @@ def differences_from_loop(vectors: Vectors, by_matrix: Vectors, form: AverageFor
     )
     difference = (looped - by_softmax).abs() if form.aggregate == "mean" else torch.full_like(looped, nan)
     return {"loop_vs_matmul": (looped - by_matrix).abs(), "loop_vs_softmax": difference}
-
-
-Data = Float[Tensor, "batch feature"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,17 +44,17 @@ PLOT = ("plot", "matplotlib")
 PARQUET = ("parquet", "pyarrow")
 VIEWS = {
     "table": View("tables", (".txt",), has_steps=True),
-    "json": View("whole_reports", (".json",), whole=True, spells_tokens=True),
-    "jsonl": View("whole_reports:write_lines", (".jsonl", ".ndjson"), whole=True, spells_tokens=True),
+    "json": View("data:write_json", (".json",), whole=True, spells_tokens=True),
+    "jsonl": View("data:write_json_lines", (".jsonl", ".ndjson"), whole=True, spells_tokens=True),
     "csv": View("data:write_csv", (".csv",), one_table=True),
     "parquet": View("data:write_parquet", (".parquet",), PARQUET, writes_bytes=True, one_table=True),
-    "npz": View("whole_reports:write_npz", (".npz",), None, True, True, whole=True, spells_tokens=True),
+    "npz": View("data:write_npz", (".npz",), None, True, True, whole=True, spells_tokens=True),
     "safetensors": View(
-        "whole_reports:write_safetensors", (".safetensors",), None, True, True, whole=True, spells_tokens=True
+        "data:write_safetensors", (".safetensors",), None, True, True, whole=True, spells_tokens=True
     ),
     "md": View("tables:write_markdown", (".md", ".markdown"), has_steps=True),
     "heatmap": View("heatmap", draws=True, has_title=True),
-    "html": View("page.html", (".html", ".htm"), draws=True, whole=True, has_title=True),
+    "html": View("page", (".html", ".htm"), draws=True, whole=True, has_title=True),
     "png": View("pictures:write_png", (".png",), PLOT, True, True, True, True, has_title=True),
     "svg": View("pictures:write_svg", (".svg",), PLOT, True, False, True, True, has_title=True),
     "pdf": View("pictures:write_pdf", (".pdf",), PLOT, True, True, True, True, has_title=True),

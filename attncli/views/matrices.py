@@ -58,14 +58,7 @@ class Matrix:
     @property
     def title(self) -> str:
         """`weights (query × key), layer 0, head 3`."""
-        return self._titled(f"{in_words(self.name)} ({axes_in_words(self.axes)})")
-
-    @property
-    def title_without_axes(self) -> str:
-        """`weights, layer 0, head 3`."""
-        return self._titled(in_words(self.name))
-
-    def _titled(self, name: str) -> str:
+        name = f"{in_words(self.name)} ({axes_in_words(self.axes)})"
         if self.shared:
             return f"{name}, the same for every {' and '.join(self.shared)}"
         return ", ".join([name, *place_names(self.named_place)])

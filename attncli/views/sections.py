@@ -10,7 +10,20 @@ import numpy as np
 from rich.cells import cell_len
 
 from attncli.plain_text import plain_text
-from attncli.report import PLACES, Cell, NamedTensor, Numbers, Report, Row, Shape, Step, Table, Tensors, Terms
+from attncli.report import (
+    PLACES,
+    RANKED,
+    Cell,
+    NamedTensor,
+    Numbers,
+    Report,
+    Row,
+    Shape,
+    Step,
+    Table,
+    Tensors,
+    Terms,
+)
 from attncli.settings import SPECS
 from attncli.views import TEXT_WIDTH, Display
 from attncli.views.heatmap import draw
@@ -361,7 +374,6 @@ MAX_VECTOR_ROWS = 24
 MAX_VECTOR_COLUMNS = 64
 MAX_EXAMPLE_ROWS = 6
 ROUNDING = 1e-6
-RANKED = ("top_keys", "top_weights")
 
 
 def largest_keys(values: np.ndarray) -> np.ndarray:

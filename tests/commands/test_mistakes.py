@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attncli.memory import available_bytes, out_of_memory
+from attncli.errors import available_bytes, out_of_memory
 from attncli.runs.driver import Died
 from attncli.views import VIEWS
 from tests.conftest import Attn
@@ -173,7 +173,7 @@ def test_too_little_memory_is_one_line(
         raise error
 
     monkeypatch.setattr("attncli.runs.runner.load_experiment", lambda _: fail)
-    monkeypatch.setattr("attncli.memory.available_bytes", lambda: 3 * 10**9)
+    monkeypatch.setattr("attncli.errors.available_bytes", lambda: 3 * 10**9)
     less = "use a shorter text, --dtype bfloat16 with a model, or fewer --workers in a batch"
     line = f"out of memory: needs {needed}, and 3 GB are free: {less}"
     assert out_of_memory(error) == Died.of(error).reason == line

@@ -4,7 +4,7 @@ import pytest
 import torch
 from dense_attention import visible_entries
 
-from attncli.core.tile_scores import ALIGNMENT, KeptKeys
+from attncli.core.tile_sums import ALIGNMENT, KeptKeys
 
 
 @pytest.mark.parametrize("causal", [True, False])

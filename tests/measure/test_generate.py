@@ -255,24 +255,32 @@ def test_settings_of_the_model_that_choose_tokens_hold_and_are_named(
     assert note.startswith(f"Tokens are chosen by the model's generation_config.json, too: {name}")
 
 
-@pytest.mark.parametrize("architecture", ["Llama", "Mistral", "Gemma 2", "GPT-OSS", "T5"])
+HOW_TO_CACHE: list[tuple[dict[str, Any], bool]] = [
+    ({"use_cache": False}, False),
+    ({"cache_implementation": "static"}, False),
+    ({"cache_implementation": "quantized", "cache_config": {"nbits": 4}}, False),
+    ({"prefill_chunk_size": 3, "max_length": 5, "max_new_tokens": 4}, False),
+    ({"use_mtp": True, "num_assistant_tokens": 3}, False),
+]
+HOW_TO_SEARCH: list[tuple[dict[str, Any], bool]] = [
+    ({"prompt_lookup_num_tokens": 3}, False),
+    ({"num_return_sequences": 3, "num_beams": 4}, True),
+    ({"return_dict_in_generate": True, "output_attentions": True, "output_logits": True}, False),
+    ({"penalty_alpha": 0.6, "top_k": 4}, True),
+    ({"dola_layers": "low"}, True),
+    ({"guidance_scale": 3.0}, True),
+    ({"token_healing": True}, True),
+    ({"max_time": 1e-9}, True),
+    ({"do_sample": True, "temperature": 9.0, "top_k": 3, "min_p": 0.5}, False),
+]
+"""Caches are of each architecture's own kind, a search is not."""
+
+
 @pytest.mark.parametrize(
-    ("settings", "is_named"),
+    ("architecture", "settings", "is_named"),
     [
-        ({"use_cache": False}, False),
-        ({"cache_implementation": "static"}, False),
-        ({"cache_implementation": "quantized", "cache_config": {"nbits": 4}}, False),
-        ({"prompt_lookup_num_tokens": 3}, False),
-        ({"num_return_sequences": 3, "num_beams": 4}, True),
-        ({"return_dict_in_generate": True, "output_attentions": True, "output_logits": True}, False),
-        ({"prefill_chunk_size": 3, "max_length": 5, "max_new_tokens": 4}, False),
-        ({"penalty_alpha": 0.6, "top_k": 4}, True),
-        ({"dola_layers": "low"}, True),
-        ({"guidance_scale": 3.0}, True),
-        ({"token_healing": True}, True),
-        ({"max_time": 1e-9}, True),
-        ({"do_sample": True, "temperature": 9.0, "top_k": 3, "min_p": 0.5}, False),
-        ({"use_mtp": True, "num_assistant_tokens": 3}, False),
+        *((name, *one) for one in HOW_TO_CACHE for name in ("Llama", "Mistral", "Gemma 2", "GPT-OSS", "T5")),
+        *((name, *one) for one in HOW_TO_SEARCH for name in ("Llama", "T5")),
     ],
     ids=str,
 )

@@ -82,8 +82,9 @@ def eager_weights(model: PreTrainedModel, layer: int, head: int) -> Tensor:
 
 @pytest.mark.parametrize("name", SUMS)
 def test_parts_add_up_to_the_score_that_gives_the_weight(name: str) -> None:
+    """Of the first head and the last, which share no key where keys are grouped."""
     pretrained = tiny(name)
-    for head in range(4):
+    for head in (0, 3):
         found = score_parts(pretrained, reading(), layer=2, head=head, query=QUERY)
         largest = max(abs(row["score"]) for row in (*found.key_side, *found.query_side))
         for side in (found.key_side, found.query_side):

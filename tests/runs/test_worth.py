@@ -187,10 +187,14 @@ def test_what_is_imported_later_has_one_thread(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP")
-@pytest.mark.parametrize("door", ["import attncli", "from attncli.cli import main"])
 @pytest.mark.parametrize(
-    ("given", "spins"),
-    [({}, SPINS), ({SPINNING: "7"}, 7), ({"OMP_WAIT_POLICY": "passive"}, 0)],
+    ("door", "given", "spins"),
+    [
+        ("import attncli", {}, SPINS),
+        ("from attncli.cli import main", {}, SPINS),
+        ("from attncli.cli import main", {SPINNING: "7"}, 7),
+        ("from attncli.cli import main", {"OMP_WAIT_POLICY": "passive"}, 0),
+    ],
     ids=str,
 )
 def test_threads_spin_for_a_short_time(door: str, given: dict[str, str], spins: int) -> None:

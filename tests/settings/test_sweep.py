@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from attncli.errors import UserError
-from attncli.settings.config_file import ConfigFile, Entry
-from attncli.settings.schema import config_schema
+from attncli.settings.config_file import ConfigFile, Entry, config_schema
 from attncli.settings.validation import parse_overrides
 
 

@@ -7,8 +7,7 @@ import pytest
 from attncli.errors import UserError
 from attncli.settings import SPECS
 from attncli.settings.attention import DETAILS, POSITIONS, VARIANTS
-from attncli.settings.config_file import ConfigFile
-from attncli.settings.schema import resolved_yaml
+from attncli.settings.config_file import ConfigFile, resolved_yaml
 from attncli.settings.validation import Given, build_spec
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from attncli import memory
+from attncli import errors
 from attncli.errors import RunError, UserError
 from tests.running import run
 
@@ -191,6 +191,6 @@ BILLION = 1_000_000_000
 def test_the_table_of_a_bias_and_named_keys_are_counted(
     monkeypatch: pytest.MonkeyPatch, experiment: str, settings: dict[str, object]
 ) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda: 20 * 10**9)
+    monkeypatch.setattr(errors, "available_bytes", lambda: 20 * 10**9)
     with pytest.raises(UserError, match=r"needs about [\d.e+]+ [GT]B of memory and 20 GB are free"):
         run(experiment, **settings)

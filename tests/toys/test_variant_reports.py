@@ -125,7 +125,7 @@ def spec_of(experiment: str, **settings: object) -> Any:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("sizes", [(5, 7), (16, 16), (512, 1024)])
+@pytest.mark.parametrize("sizes", [(5, 7), (512, 1024)])
 @pytest.mark.parametrize("variant", [*STREAMED, "all of them"])
 def test_dense_and_streaming_agree_in_float64(
     variant: str, sizes: tuple[int, int], causal: bool, monkeypatch: pytest.MonkeyPatch

@@ -1,1 +1,347 @@
-"""A page that opens from disk: its data, and the sources that show them."""
+"""Reports as one HTML file that opens from disk, without a network, to look at weights head by head."""
+
+import base64
+import hashlib
+import json
+import posixpath
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from typing import Any, TextIO
+
+import numpy as np
+
+from attncli.plain_text import plain_text
+from attncli.report import NamedTensor, Picture, Report, Table, Tensors, plain
+from attncli.views import SCALES, Display
+from attncli.views.colours import COOLWARM, VIRIDIS
+from attncli.views.graphs import graph_data
+from attncli.views.matrices import (
+    KEY_AXES,
+    compared_names,
+    hidden_cells,
+    is_weights,
+    places_along,
+    shared_axes,
+    unit_of,
+    whole_heads,
+)
+from attncli.views.overlays import FAINT, STRONG, about_picture, chosen_queries, pictured, size_of
+from attncli.views.texts import heading, named_tokens, subtitle, title
+
+MAX_EXACT = 100_000  # numbers
+STEPS_PER_UNIT = 10_000  # four decimals
+# A step of four decimals is cut into FINE / step parts, so that small weights are exact to some 5 percent.
+FINE = 20
+# Below half a step: codes per halving, and halvings. Smaller numbers get the smallest of these codes.
+PER_HALVING, HALVINGS = 4, 20
+NUM_LEVELS = 65_535  # the code after them is no number
+
+_STEPS = np.arange(STEPS_PER_UNIT + 1)
+_PARTS = np.where(
+    _STEPS > 0, np.maximum(1, np.ceil(FINE / np.maximum(_STEPS, 1))), 1 + PER_HALVING * HALVINGS
+).astype(np.int64)
+_STARTS = np.concatenate([[0], np.cumsum(_PARTS)])
+NO_WEIGHT = int(_STARTS[-1])  # the code of no number
+
+
+def packed(values: np.ndarray) -> str:
+    """The bytes of all numbers, the most significant of each first, deflated (RFC 1951), in base64."""
+    little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+    planes = little.view(np.uint8).reshape(-1, values.dtype.itemsize).T[::-1]
+    compressor = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
+    deflated = compressor.compress(planes.tobytes()) + compressor.flush()
+    return base64.b64encode(deflated).decode("ascii")
+
+
+def encoded(values: np.ndarray) -> dict[str, Any]:
+    """An array as the page's script reads it: type, shape, bytes and, for codes, what they mean."""
+    if values.dtype.kind in "iub":
+        return _array(values.astype(np.int32))
+    if values.size <= MAX_EXACT:
+        narrow = values.astype(np.float32)
+        return _array(narrow if np.array_equal(narrow, values, equal_nan=True) else values.astype(np.float64))
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return _array(np.full(values.shape, np.nan, dtype=np.float32))
+    low, high = float(finite.min()), float(finite.max())
+    if low >= 0 and high <= 1:
+        table = {"type": "float32", "bytes": packed(weight_table())}
+        return {**_array(weight_codes(values)), "table": table, "decimals": 4}
+    step = (high - low) / (NUM_LEVELS - 1)
+    return {**_array(_levels(values, low, step)), "low": low, "step": step, "decimals": _decimals(step)}
+
+
+def _array(values: np.ndarray) -> dict[str, Any]:
+    return {"type": values.dtype.name, "shape": list(values.shape), "bytes": packed(values)}
+
+
+def weight_codes(weights: np.ndarray) -> np.ndarray:
+    """The place of each number from 0 to 1 in `weight_table`; NO_WEIGHT where there is no number."""
+    seen = np.isfinite(weights)
+    scaled = np.where(seen, weights, 0).astype(np.float64) * STEPS_PER_UNIT
+    steps = np.rint(scaled).astype(np.int64)
+    parts = _PARTS[steps]
+    part = np.minimum(np.floor((scaled - steps + 0.5) * parts), parts - 1).astype(np.int64)
+    least = steps == 0
+    part[least] = _part_of_the_least(scaled[least])
+    return np.where(seen, _STARTS[steps] + part, NO_WEIGHT).astype(np.uint16)
+
+
+def _part_of_the_least(scaled: np.ndarray) -> np.ndarray:
+    """0 for zero, else 1 + the place in the logarithm from 2^-HALVINGS halves of a step up to one half."""
+    positive = scaled > 0
+    logarithms = np.log2(2 * scaled, where=positive, out=np.zeros_like(scaled))
+    places = np.floor((logarithms + HALVINGS) * PER_HALVING).astype(np.int64)
+    return np.where(positive, 1 + places.clip(0, PER_HALVING * HALVINGS - 1), 0)
+
+
+def weight_table() -> np.ndarray:
+    """The value of each code of a weight: the middle of its part; NaN for NO_WEIGHT."""
+    halvings = (np.arange(PER_HALVING * HALVINGS) + 0.5) / PER_HALVING - HALVINGS
+    steps = np.repeat(_STEPS[1:], _PARTS[1:])
+    part = np.arange(len(steps)) - np.repeat(_STARTS[1:-1] - _STARTS[1], _PARTS[1:])
+    middles = steps - 0.5 + (part + 0.5) / _PARTS[steps]
+    scaled = np.concatenate([[0.0], 0.5 * 2.0**halvings, middles, [np.nan]])
+    return (scaled / STEPS_PER_UNIT).astype(np.float32)
+
+
+def _levels(values: np.ndarray, low: float, step: float) -> np.ndarray:
+    places = np.rint((np.where(np.isfinite(values), values, low).astype(np.float64) - low) / (step or 1.0))
+    return np.where(np.isfinite(values), places, NUM_LEVELS).astype(np.uint16)
+
+
+def _decimals(step: float) -> int:
+    """How many decimals are certain when numbers are a step apart, at most four."""
+    return int(np.clip(np.floor(-np.log10(step)), 0, 4)) if step > 0 else 4
+
+
+# Beyond these a page takes too long to open; it names what is left out.
+MAX_NUMBERS = 1 << 22
+MAX_WEIGHTS = 1 << 26
+MAX_ROWS = 2000
+PART_NAMES = "part_names"
+"""The names along an axis, which the page shows with its numbers."""
+
+# Characters that end a script's text or begin markup in it; JSON reads their escapes as the same text.
+ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+
+
+def report_data(report: Report) -> dict[str, Any]:
+    """What the page's script reads of one report."""
+    tensors = {name: tensor for name, tensor in report.tensors.items() if not _is_too_large(tensor)}
+    statistics: dict[str, Any] = {}
+    long_tables: list[str] = []
+    for name, value in report.statistics.items():
+        if isinstance(value, Table) and len(value) > MAX_ROWS:
+            long_tables.append(f"{name}: all but the first {MAX_ROWS:,} of {len(value):,} rows")
+            value = Table(value[:MAX_ROWS])
+        if not isinstance(value, Tensors) and name != PART_NAMES:
+            statistics[name] = value
+    return {
+        "heading": heading(report),
+        "title": title(report),
+        "subtitle": subtitle(report),
+        "experiment": report.experiment,
+        "settings": {name: plain_text(_setting(value)) for name, value in report.spec.items()},
+        "environment": {name: plain_text(value) for name, value in report.environment.items()},
+        "sought": {key: [plain_text(name) for name in named_tokens(report, key)] for key in ("from", "to")},
+        "tokens": [plain_text(token) for token in report.tokens],
+        "context_tokens": [plain_text(token) for token in report.context_tokens],
+        "first_query": report.first_query,
+        "tensors": [_map_data(report, name, tensor) for name, tensor in tensors.items()],
+        "left_out": [
+            f"{name}: {' × '.join(map(str, tensor.values.shape))}"
+            for name, tensor in report.tensors.items()
+            if name not in tensors
+        ]
+        + long_tables,
+        "whole_heads": {name: "{}:{}".format(*place) for place, name in whole_heads(report).items()},
+        "rows": [_tensor_data(name, tensor) for name, tensor in report.tensors_of("rows").items()],
+        "keys": [_tensor_data(name, tensor) for name, tensor in report.tensors_of("keys").items()],
+        "statistics": _sanitised(plain(statistics)),
+        "steps": _sanitised(plain(report.fields().get("steps", []))),
+        "graph": graph_data(report),
+        "score": _score_data(report),
+        "pictures": [_picture_data(report, picture) for picture in report.pictures],
+        "notes": [plain_text(note) for note in report.sentences],
+    }
+
+
+def _picture_data(report: Report, picture: Picture) -> dict[str, Any]:
+    """A picture, where the tokens of its side lie on it, and the query that is chosen at first."""
+    width, height = size_of(picture)
+    return {
+        "name": plain_text(picture.name),
+        "about": about_picture(picture),
+        "width": width,
+        "height": height,
+        "png": base64.b64encode(picture.png).decode("ascii"),
+        "boxes": picture.boxes,
+        "axis": picture.axis,
+        "query": next(iter(chosen_queries(report, picture)), None),
+    }
+
+
+def _score_data(report: Report) -> dict[str, Any] | None:
+    """The score of a query as a sum, key by key; None for another report."""
+    tensors = report.tensors_of("key_parts")
+    if not tensors:
+        return None
+    score = report.numbers("score")
+    return {
+        "query": score["query"],
+        "key": score["key"],
+        "weights": plain(report.tensors_of("keys")["weight"].values),
+        "parts": [plain_text(str(row["part"])) for row in report.table(PART_NAMES)],
+        **{name: plain(tensor.values) for name, tensor in tensors.items()},
+    }
+
+
+def _map_data(report: Report, name: str, tensor: NamedTensor) -> dict[str, Any]:
+    """A tensor as the page draws it: no number for a hidden key, and the tensors that share its colours.
+
+    What lies on a picture has queries, or one row for the look of the chosen one.
+    """
+    is_pictured = name in pictured(report)
+    hidden = hidden_cells(report, name, tensor)
+    if is_pictured and "query" not in tensor.axes:
+        tensor, hidden = (
+            NamedTensor((*tensor.axes[:-1], "query", "key"), tensor.values[..., np.newaxis, :]),
+            None,
+        )
+    steps = {"steps": places_along(report, "step", len(tensor.values))} if tensor.axes[0] == "step" else {}
+    return {
+        **_tensor_data(name, tensor, hidden),
+        **steps,
+        "is_pictured": is_pictured,
+        "is_weights": is_weights(name, tensor.axes[-2:]),
+        "unit": unit_of(name, tensor.axes),
+        "compared": [plain_text(other) for other in compared_names(report, name)],
+    }
+
+
+def _tensor_data(name: str, tensor: NamedTensor, hidden: np.ndarray | None = None) -> dict[str, Any]:
+    """A tensor with its name and axes; where every matrix of it is the same, one, and `shared` says so."""
+    shared = shared_axes(tensor)
+    first = (0,) * len(shared)
+    values = tensor.values[first] if hidden is None else np.where(hidden, np.nan, tensor.values)[first]
+    axes = list(tensor.axes[len(shared) :])
+    return {"name": plain_text(name), "axes": axes, "shared": list(shared), **encoded(values)}
+
+
+def page_json(data: Any) -> str:
+    """JSON that is safe within a page: in ASCII, with nothing in it that HTML would read as markup."""
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).translate(ESCAPES)
+
+
+def _is_too_large(tensor: NamedTensor) -> bool:
+    is_weights = tensor.axes[-1] in KEY_AXES and tensor.values.min(initial=0) >= 0
+    return bool(tensor.values.size > (MAX_WEIGHTS if is_weights else MAX_NUMBERS))
+
+
+def _setting(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
+
+
+def _sanitised(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain_text(value)
+    if isinstance(value, Mapping):
+        return {plain_text(str(name)): _sanitised(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_sanitised(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+SOURCES = files("attncli.views.page")
+# A module's imports and exports as its source has them: each on lines of their own, by their own names.
+IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n', re.MULTILINE)
+EXPORT = re.compile(r"^export (?=(?:async |const |let |class |function ))", re.MULTILINE)
+# Later files override earlier ones.
+STYLES = (
+    "base.css",
+    "maps.css",
+    "tokens.css",
+    "pictures.css",
+    "cards.css",
+    "tables.css",
+    "charts.css",
+    "answer.css",
+    "layout.css",
+)
+REPORTS = "<!-- reports -->\n"
+
+
+def _source(name: str) -> str:
+    return (SOURCES / name).read_text(encoding="utf-8")
+
+
+def modules() -> dict[str, str]:
+    """The sources of the page's modules, each after those that it imports."""
+    found: dict[str, str] = {}
+
+    def add(path: str) -> None:
+        source = _source(f"scripts/{path}")
+        for address in IMPORT.findall(source):
+            name = posixpath.normpath(f"{posixpath.dirname(path)}/{address}")
+            if name not in found:
+                add(name)
+        found[path] = source
+
+    add("page/page.js")
+    return found
+
+
+def _script() -> str:
+    """The page's modules as one, which needs no import: a browser loads none from a file on disk."""
+    return "\n".join(EXPORT.sub("", IMPORT.sub("", source)) for source in modules().values())
+
+
+def _style() -> str:
+    """The page's own style: its files as one."""
+    return "\n".join(_source(f"styles/{name}") for name in STYLES)
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+def _content_security_policy(script: str, style: str) -> str:
+    """Only this script and this style are loaded and run; no text ever becomes markup."""
+    return (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; "
+        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+
+
+def _json_block(kind: str, data: object) -> str:
+    return f'<script type="application/json" class="{kind}">{page_json(data)}</script>\n'
+
+
+def write(reports: Iterable[Report], stream: TextIO, display: Display) -> None:
+    """One page for all reports; each is written as it comes."""
+    page_style, page_script = _style(), _script()
+    page = _source("page.html").replace("<!-- policy -->", _content_security_policy(page_script, page_style))
+    before, after = page.replace("/* style */", page_style).split(REPORTS)
+    stream.write(before)
+    start = {
+        "viridis": VIRIDIS,
+        "coolwarm": COOLWARM,
+        "scale": display.scale_colors,
+        "scales": SCALES,
+        "skip": display.skip_first_keys,
+        "cover": [FAINT, STRONG],
+    }
+    stream.write(_json_block("start", start))
+    headings = []
+    for report in reports:
+        data = report_data(report)
+        if display.title is not None:
+            data["title"] = plain_text(display.title)
+        headings.append(data.pop("heading"))
+        stream.write(_json_block("report", data))
+    stream.write(_json_block("headings", headings))
+    stream.write(after.replace("/* script */", page_script))

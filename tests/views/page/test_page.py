@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from attncli.report import NamedTensor, Report
-from attncli.views.page.html import IMPORT, MAX_EXACT, SOURCES, STYLES, encoded, modules
+from attncli.views.page import IMPORT, MAX_EXACT, SOURCES, STYLES, encoded, modules
 from tests.running import run
 from tests.views.page.pages import (
     NUM_HEADS,

@@ -9,7 +9,7 @@ import pytest
 
 from attncli.plain_text import plain_text
 from attncli.report import NamedTensor, Report, Table, Tensors
-from attncli.views.page.html import SOURCES
+from attncli.views.page import SOURCES
 from tests.running import run
 from tests.views.page.pages import (
     SENTENCE,
