@@ -235,8 +235,9 @@ STORE = option(
 
 CHECKPOINTS = option(
     "--checkpoints",
-    "Survey each checkpoint of a training run, folders named by their steps, instead of one model; "
-    "with -o FILE.db kept and resumed. Quote a pattern.",
+    "Survey each checkpoint of a training run, folders named by their steps or, with --allow-download, "
+    "revisions of a hub id as ID@step*, instead of one model; with -o FILE.db kept and resumed. "
+    "Quote a pattern.",
     "PATTERN",
     kind=list[str],
     group="Input",
@@ -329,7 +330,15 @@ def show_checkpoints(
         return checked_spec(HeadsSpec, {**given, "model": Given(folder, "--checkpoints")})
 
     return survey_checkpoints(
-        checkpoints, spec_of, to, kept=kept, head=head, expect=expect, follow=follow, fresh=fresh
+        checkpoints,
+        spec_of,
+        to,
+        kept=kept,
+        head=head,
+        expect=expect,
+        follow=follow,
+        fresh=fresh,
+        allow_download="allow_download" in given and given["allow_download"].value is True,
     )
 
 
