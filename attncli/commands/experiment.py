@@ -29,6 +29,7 @@ from attncli.commands.command import (
     setting_options,
     store_errors,
 )
+from attncli.commands.mistakes import PATTERN, unquoted
 from attncli.commands.output import Destination, checked_path, first_words, progress_line
 from attncli.errors import DONE, INTERRUPTED, UserError
 from attncli.plain_text import note
@@ -238,7 +239,7 @@ CHECKPOINTS = option(
     "Survey each checkpoint of a training run, folders named by their steps or, with --allow-download, "
     "revisions of a hub id as ID@step*, instead of one model; with -o FILE.db kept and resumed. "
     "Quote a pattern.",
-    "PATTERN",
+    PATTERN,
     kind=list[str],
     group="Input",
     everyday="heads over the steps of a training run",
@@ -314,7 +315,7 @@ def show_checkpoints(
 
     text = flags["sentence"]
     if text is not None and Path(text).is_dir():
-        raise UserError(f"--checkpoints: {text} is one more of them: quote the pattern")
+        raise UserError(unquoted("--checkpoints", [*checkpoints, text]))
     head, others = flags["head"], {**flags, "head": None}
     given = given_settings("heads", config, others)
     not_here = "is not for --checkpoints"

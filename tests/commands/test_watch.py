@@ -148,6 +148,16 @@ def test_expectations_end_with_exit_code_1_and_name_step_and_head(
         assert ended.code == 1
         assert ended.err.startswith(f"step 10: expected max_score < {between}: got ")
         assert attn([*command, "--expect", f"max_score < {scores[2] + 1}"]).code == 0
+    (first, *_), (least, *_) = (
+        attn(["watch", str(store), "--expect", condition]).err.splitlines()
+        for condition in ("max_score < 0", "entropy > 9")
+    )
+    for line, name, sign in ((first, "max_score", 1), (least, "entropy", -1)):
+        grid = rows(attn(["watch", str(store), "--show", name, "--format", "csv"]).out)
+        worst = max((row for row in grid if row["step"] == "2"), key=lambda row: sign * float(row[name]))
+        assert line.endswith(
+            f": got {float(worst[name])!r} in {worst['layer']}:{worst['head']} (and in 5 more)"
+        )
     assert attn(["watch", str(store), "--expect", "max_scor < 1"]).code == 1
     unknown = attn([*asked, "--expect", "max_scor < 1"])
     assert unknown.code == 2 and unknown.err.startswith("--expect 'max_scor < 1': no run will have max_scor")
@@ -156,7 +166,9 @@ def test_expectations_end_with_exit_code_1_and_name_step_and_head(
 REFUSED = [
     (["--checkpoints", "{}/none-*"], "--checkpoints: no folder of a model is named {}/none-*"),
     (["--checkpoints", "{}/checkpoint-2", "{}/checkpoint-9"],
-     "--checkpoints: {}/checkpoint-9 is one more of them: quote the pattern"),
+     "--checkpoints: the shell made 2 names of the pattern: quote it: --checkpoints '{}/checkpoint-*'"),
+    (["--precision", "2", "--checkpoints", "{}/run-2", "{}/run-9", "{}/run-10", "-o", "a.csv"],
+     "--checkpoints: the shell made 3 names of the pattern: quote it: --checkpoints '{}/run-*'"),
     (["--checkpoints", "{}/*", "--sort", "induction"], "--sort: is not for --checkpoints"),
     (["--checkpoints", "{}/*", "--model", "{}/checkpoint-2"], "--model: is not for --checkpoints"),
     (["--checkpoints", "{}/*", "--store", "a.db"], "--store: is not for --checkpoints"),
@@ -364,6 +376,8 @@ def test_the_screen_fits_the_terminal(watched: Path, lines: int) -> None:
     text = stream.getvalue()
     assert text.count("\n") <= lines and max(map(len, text.split("\n"))) <= 80
     assert "largest max score" in text and "layer 1" in text
+    assert ("\nNot shown: what heads became at 2 steps: " in text) == (lines < 50)
+    assert ("more lines: --show all." in text) == (lines == 16)
     stream = StringIO()
     load_view("table")([replace(report, spec={**report.spec, "store": None})], stream, Display(width=80))
     assert "Next, with attn heads --checkpoints: --follow" in stream.getvalue()
@@ -381,12 +395,17 @@ def test_other_stores_and_files_are_refused(tmp_path: Path, attn: Attn) -> None:
 
 LINES: list[tuple[Callable[[], str], str]] = [
     (lambda: sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8), "▁▂▃▄▅▆▇█"),
-    (lambda: sparkline([5, 5, 5], 8), "▁▁▁"),
+    (lambda: sparkline([5, 5, 5], 8), "███"),
+    (lambda: sparkline([0, 0], 8), "▁▁"),
+    (lambda: sparkline([-1, 0, 1], 8), "▁▅█"),
+    (lambda: sparkline([5.1, 4.9, 5.0], 8), "███"),
+    (lambda: sparkline([0.05, 0.01, 0.09], 8, is_share=True), "▁▁▁"),
+    (lambda: sparkline([0.05, 0.5, 1.0], 8, is_share=True), "▁▅█"),
     (lambda: sparkline([np.nan, 0, np.inf, 1], 8), "/▁/█"),
     (lambda: sparkline([np.nan, np.nan], 8), "//"),
     (lambda: sparkline([0, 9, 0, 0, 0, 0], 3), "█▁▁"),
     (lambda: sparkline([9, 0, 9, 9, 9, 9], 3, keeps_least=True), "▁██"),
-    (lambda: sparkline([4], 8), "▁"),
+    (lambda: sparkline([4], 8), "█"),
 ]
 
 
