@@ -1,6 +1,7 @@
 """Reports as tables: on a screen, drawn by rich from plain text without markup, and as Markdown."""
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -19,7 +20,7 @@ from attncli.report import PLACES, Numbers, Report, Table
 from attncli.settings import SPECS
 from attncli.settings.fields import ONE_HEAD
 from attncli.views import TEXT_WIDTH, Display
-from attncli.views.answers import source_screen
+from attncli.views.answers import knows_heads, source_screen
 from attncli.views.cache_screen import cache_screen
 from attncli.views.comparisons import comparison_screen
 from attncli.views.graphs import circuit_screen
@@ -370,6 +371,8 @@ def next_steps(report: Report, display: Display, shown_parts: Sequence[str] = ()
     steps = SPECS[name].steps_after(report.spec) if name in SPECS else NEXT_STEPS.get(name, ())
     if name == "heads" and looks_at_first(report):
         steps = ("--skip-sink 1", steps[0], steps[-1])
+    if name == "source" and (model := report.spec.get("model")) and not knows_heads(report):
+        steps = (f"--find-heads --model {shlex.quote(plain_text(str(model)))}", *steps)
     if shown_parts:
         steps = tuple(step for step in steps if _is_part_left(step, shown_parts))
     if display.is_saved and not any(len(tensor.axes) > 1 for tensor in report.tensors.values()):
